@@ -131,6 +131,13 @@ typedef struct rs_comm_ops {
   void (*destroy)(reshard_comm comm);         /* not collective */
 } rs_comm_ops;
 
+/* Something that could not be freed by the deadline: a GPU waits for a peer that may never come. It stays until the
+ * communicator is destroyed, and for ever where the GPU still has it then. */
+typedef struct rs_held {
+  struct rs_held *next;
+  void (*try_free)(struct rs_held *held);
+} rs_held;
+
 struct reshard_comm_s {
   const rs_comm_ops *ops;
   rs_device *device; /* may be shared with other communicators */
@@ -144,6 +151,9 @@ struct reshard_comm_s {
   int64_t mail;                   /* bytes of a place of a pair's mail, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
+  int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
+  bool borrowed;               /* an abort does not end such work: it is the caller's to end */
+  rs_held *held;               /* what a GPU may still use */
   bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */

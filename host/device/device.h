@@ -119,10 +119,13 @@ typedef struct rs_device_streams {
   /* The same, and what is ready in it goes ahead of what is in others. NULL: no stream does. */
   reshard_status (*create_urgent)(rs_device *device, void **stream);
   void (*destroy)(rs_device *device, void *stream);
-  /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
+  /* Events are without timing. Records and waits are called by stream.c alone, which every other file goes through. */
   reshard_status (*event_create)(rs_device *device, rs_event **event);
   void (*event_destroy)(rs_device *device, rs_event *event);
   reshard_status (*event_record)(rs_device *device, rs_event *event, void *stream);
+  /* Records an event that the host alone asks for. On a stream that is being captured each launch of the graph records
+   * it. NULL: as event_record. */
+  reshard_status (*event_record_external)(rs_device *device, rs_event *event, void *stream);
   reshard_status (*event_wait)(rs_device *device, void *stream, rs_event *event);
   /* Tells whether the event has happened. Does not block. */
   reshard_status (*event_done)(rs_device *device, rs_event *event, bool *done);
@@ -141,8 +144,9 @@ typedef struct rs_device_work {
   /* Compiles copies that run once, into *program, which is NULL or from an earlier call of this function. It stays one
    * that can be released, also after an error. Memory of the program and of compiling it is used again, and nothing is
    * allocated where that suffices. Tables that earlier runs still read stay as they are; the host waits only where many
-   * of them (8) have not ended. run then uploads the tables in the order of its stream, whichever that is. It is
-   * RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits for the runs. */
+   * of them (8) have not ended, or where tables are longer than any before. run then uploads the tables in the order of
+   * its stream, whichever that is. It is RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits
+   * for the runs. */
   reshard_status (*recompile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */

@@ -27,13 +27,25 @@ reshard_status rs_stream_create_urgent(rs_device *device, void **stream) {
   return streams->create_urgent != NULL ? streams->create_urgent(device, stream) : streams->create(device, stream);
 }
 
-reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
+typedef reshard_status (*record_function)(rs_device *device, rs_event *event, void *stream);
+
+static reshard_status record_event(rs_device *device, record_function record, rs_event *event, void *stream,
+                                   const char *edge) {
   if (event == NULL || edge_left_out(edge, false))
     return RESHARD_SUCCESS;
   rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_RECORD, edge, event, -1, -1, -1});
-  reshard_status status = device->streams->event_record(device, event, stream);
+  reshard_status status = record(device, event, stream);
   rs_trace_end(device, stream);
   return status;
+}
+
+reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
+  return record_event(device, device->streams->event_record, event, stream, edge);
+}
+
+reshard_status rs_stream_record_external(rs_device *device, rs_event *event, void *stream, const char *edge) {
+  record_function external = device->streams->event_record_external;
+  return record_event(device, external != NULL ? external : device->streams->event_record, event, stream, edge);
 }
 
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge) {

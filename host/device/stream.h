@@ -18,6 +18,9 @@ reshard_status rs_stream_create_urgent(rs_device *device, void **stream);
 /* Records `event` at the end of stream as it is now. An event is recorded again only when no stream will wait for its
  * last record any more. */
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge);
+/* Records an event that no stream waits for: the host asks for it. It may ask while a graph runs that has the record in
+ * it, of which each launch records the event. */
+reshard_status rs_stream_record_external(rs_device *device, rs_event *event, void *stream, const char *edge);
 /* Makes work that is given to stream from here on come after the event. Does not block the host. Callers leave out
  * edges from a stream to itself. */
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge);

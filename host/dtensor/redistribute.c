@@ -19,6 +19,7 @@ typedef struct redistribution {
   reshard_sharder sharder; /* of the ranks that take part: `given`, or that of a group */
   bool group;              /* it is a group's */
   bool outside;            /* this rank is outside of that group */
+  bool local;              /* no other rank has a part in it */
   void *stream;
   int64_t n;
   const reshard_dtensor *tensors;
@@ -67,22 +68,31 @@ static reshard_status renumber_arrays(const redistribution *r, reshard_dtensor t
   return RESHARD_SUCCESS;
 }
 
-/* Makes the new arrays and their handle. */
+/* Makes the result, still without arrays. */
 static reshard_status make_result(redistribution *r, int64_t i) {
   reshard_dtensor t = r->tensors[i];
-  reshard_layout layout;
+  rs_local_arrays local = {.n = 0};
   rs_placing_group group;
-  rs_local_arrays local;
   RS_TRY(rs_placing_group_find(r->call, r->given, &r->placings[i], &group));
   reshard_sharder s = group.sharder;
-  RS_TRY(rs_placing_layout(r->call, s, &r->placings[i], t->local.layout->ndim, t->local.layout->shape, &layout));
-  reshard_status status = rs_local_arrays_create(s->device, layout, s->comm->rank, &t->properties, r->stream, &local);
-  reshard_layout_release(layout);
-  RS_TRY(status);
-  status = rs_dtensor_new(r->given, s, r->placings[i].mesh, &t->properties, &local, &r->made[i]);
+  RS_TRY(rs_placing_layout(r->call, s, &r->placings[i], t->local.layout->ndim, t->local.layout->shape, &local.layout));
+  reshard_status status = rs_dtensor_new(r->given, s, r->placings[i].mesh, &t->properties, &local, &r->made[i]);
   if (status != RESHARD_SUCCESS)
     rs_local_arrays_free(&local);
   return status;
+}
+
+/* Makes the arrays of a result. */
+static reshard_status make_arrays(redistribution *r, int64_t i) {
+  reshard_dtensor t = r->made[i];
+  rs_local_arrays local;
+  RS_TRY(rs_local_arrays_create(t->sharder->device, t->local.layout, t->sharder->comm->rank, &t->properties, r->stream,
+                                &local));
+  rs_local_arrays_free(&t->local);
+  t->local = local;
+  r->sides[i].dst.n = local.n; /* in other numbers, where it is the entry's */
+  r->sides[i].dst.arrays = local.arrays;
+  return RESHARD_SUCCESS;
 }
 
 /* Makes the result and the entry that fills it. */
@@ -114,7 +124,11 @@ static reshard_status prepare_move(redistribution *r, const reshard_dtensor *res
   }
   for (int64_t i = 0; i < r->n; i++)
     RS_TRY(make_entry(r, i));
-  return r->outside ? RESHARD_SUCCESS : rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan);
+  if (!r->outside && !r->local) /* first: a rank without memory for the arrays knows if the others have to meet */
+    RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
+  for (int64_t i = 0; i < r->n; i++)
+    RS_TRY(make_arrays(r, i));
+  return !r->outside && r->local ? rs_sharder_plan_local(r->sharder, r->n, r->entries, &r->plan) : RESHARD_SUCCESS;
 }
 
 /* Returns the results, or releases them. */
@@ -165,7 +179,7 @@ reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *te
 
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result) {
-  redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+  redistribution r = {.call = call, .local = true, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
   find_ranks(&r, tensor);
   reshard_status status = prepare_move(&r, result);
   if (status == RESHARD_SUCCESS && !r.outside)

@@ -114,22 +114,28 @@ static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_a
   return rs_check_overlap(plan, all);
 }
 
+/* Buffers [first, end) of an entry on one side, and their number of dims. */
+static int entry_buffers(const struct reshard_plan_s *plan, int64_t e, bool source, int64_t *first, int64_t *end) {
+  const rs_entry *entry = &plan->entries[e];
+  const rs_class *c = &plan->classes.at[entry->class_];
+  *first = source ? entry->src_buffer : entry->dst_buffer;
+  *end = source ? plan->nsrc : plan->ndst;
+  if (e + 1 < plan->nentries)
+    *end = source ? entry[1].src_buffer : entry[1].dst_buffer;
+  return source ? c->src->ndim : c->dst->ndim;
+}
+
 /* Copies the stride lists of one side: the caller's may go when the call returns. */
 static reshard_status copy_strides(const struct reshard_plan_s *plan, bool source, const int64_t *const *given,
                                    int64_t *values, const int64_t ***out) {
-  int64_t n = source ? plan->nsrc : plan->ndst;
+  int64_t n = source ? plan->nsrc : plan->ndst, b, end;
   *out = NULL;
   if (given == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)out, n, sizeof **out));
   for (int64_t e = 0; e < plan->nentries; e++) {
-    const rs_entry *entry = &plan->entries[e];
-    const rs_class *c = &plan->classes.at[entry->class_];
-    int64_t first = source ? entry->src_buffer : entry->dst_buffer, next = n;
-    if (e + 1 < plan->nentries)
-      next = source ? entry[1].src_buffer : entry[1].dst_buffer;
-    int ndim = source ? c->src->ndim : c->dst->ndim;
-    for (int64_t b = first; b < next; b++) {
+    int ndim = entry_buffers(plan, e, source, &b, &end);
+    for (; b < end; b++) {
       if (given[b] == NULL)
         continue;
       int64_t *copy = values + b * RESHARD_MAX_DIMS;
@@ -139,6 +145,28 @@ static reshard_status copy_strides(const struct reshard_plan_s *plan, bool sourc
     }
   }
   return RESHARD_SUCCESS;
+}
+
+static bool same_strides(const struct reshard_plan_s *plan, bool source, const int64_t *const *bound,
+                         const int64_t *const *given) {
+  int64_t b, end;
+  if (bound == NULL || given == NULL)
+    return bound == given;
+  for (int64_t e = 0; e < plan->nentries; e++) {
+    size_t ndim = (size_t)entry_buffers(plan, e, source, &b, &end);
+    for (; b < end; b++)
+      if ((bound[b] == NULL) != (given[b] == NULL) ||
+          (bound[b] != NULL && memcmp(bound[b], given[b], ndim * sizeof **bound) != 0))
+        return false;
+  }
+  return true;
+}
+
+bool rs_arrays_same(const struct reshard_plan_s *plan, const rs_arrays *bound, const reshard_arrays *given) {
+  return (plan->nsrc == 0 || memcmp(bound->src, given->src, (size_t)plan->nsrc * sizeof *bound->src) == 0) &&
+         (plan->ndst == 0 || memcmp(bound->dst, given->dst, (size_t)plan->ndst * sizeof *bound->dst) == 0) &&
+         same_strides(plan, true, bound->src_strides, given->src_strides) &&
+         same_strides(plan, false, bound->dst_strides, given->dst_strides);
 }
 
 reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_arrays *out) {

@@ -43,6 +43,8 @@ void rs_arrays_free(rs_arrays *arrays);
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
                                 rs_arrays *out);
 
+/* True where lists that are all there have the pointers and strides of bound ones. */
+bool rs_arrays_same(const struct reshard_plan_s *plan, const rs_arrays *bound, const reshard_arrays *given);
 /* Address of the message to a peer, or from it, where that is one contiguous range of the arrays and begins at a
  * multiple of `alignment`. NULL: it goes through staging. */
 char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,

@@ -13,7 +13,6 @@ static void begin_flow(rs_execution *x, void *stream, bool gates) {
   int64_t rounds = 0;
   x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->lanes};
   for (int64_t i = 0; i < x->n; i++) {
-    t[i]->used = true;
     if (t[i]->comm->lane_rank == 0)
       x->flow.lane[t[i]->comm->lane] = &t[i]->lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
@@ -34,6 +33,14 @@ static void add_error(first_error *e, reshard_status status) {
   snprintf(e->text, sizeof e->text, "%s", reshard_last_error());
 }
 
+/* The host asks for the event before it frees what the transfer has. */
+static reshard_status record_end(reshard_transfer t, void *stream) {
+  reshard_status status =
+      rs_stream_record_external(t->comm->lane_devices[0], t->ended, stream, RS_EDGE("execute before host"));
+  t->lost |= status != RESHARD_SUCCESS;
+  return status;
+}
+
 /* stream: the one of all ranks, of the first rank's device; not read where they have come through their gates. */
 static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) {
   first_error e;
@@ -47,13 +54,14 @@ static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) 
   add_error(&e, rs_flow_end(&x->flow));
   for (int64_t i = 0; i < x->n && gates; i++)
     add_error(&e, rs_gate_close(&x->t[i]->gate, main));
+  for (int64_t i = 0; i < x->n && !gates; i++)
+    add_error(&e, record_end(x->t[i], main));
   if (e.status != RESHARD_SUCCESS)
     rs_error_set(e.text);
   return e.status;
 }
 
-/* gates: the ranks have come through theirs, each with a stream of its own. */
-static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
+reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
@@ -65,7 +73,7 @@ static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const 
 /* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return run_transfers(n, t, t[0]->gate.stream, n > 1);
+  return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
@@ -92,7 +100,7 @@ static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *
   int64_t ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
     t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
-  reshard_status status = run_transfers(n, t, stream, false);
+  reshard_status status = rs_transfers_run(n, t, stream, false);
   ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
     rs_call_end_at(&t[i]->call, ticks);

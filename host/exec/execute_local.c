@@ -15,6 +15,6 @@ reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const resh
   RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &own));
   rs_copies_clear(&memory->copies);
   RS_TRY(rs_pull_own(plan, &own, &memory->copies));
-  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
-  return device->work->run(device, 1, &memory->program, stream);
+  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->own));
+  return device->work->run(device, 1, &memory->own, stream);
 }

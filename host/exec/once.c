@@ -1,88 +1,240 @@
 /* A transfer that is executed once costs more to make than to execute: ranks compare records, show addresses, agree,
- * compile, and execute, and meet for each. Ranks of one process that have prepared everything need to meet only once.
- * The rank that acts for all sees all arrays, lists the copies to each rank, compiles and runs them. Anything unusual -
- * a rank that failed, plans that differ, a packed path - is left to the ordinary way, which tells all ranks the
- * error. */
+ * compile, and execute, and meet for each. So it is kept, and only bound to other arrays, by each rank alone.
+ *
+ * Ranks of one process that reach each other's memory need none: the rank that acts for all sees all arrays, lists the
+ * copies to each rank, compiles and runs them. They meet only once, as they do with kept transfers. Ranks that are
+ * processes exchange a record before that, so that nothing moves where one of them has failed. Over NCCL they do not
+ * meet at all.
+ *
+ * Anything unusual - a first call, a rank that failed, plans that differ - is left to the ordinary way, which tells all
+ * ranks the error. */
 #include "exec/once.h"
 
 #include "device/stream.h"
 #include "exec/arrays.h"
-#include "exec/transfer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void rs_once_memory_free(rs_once_memory *memory, rs_device *device) {
+/* Also what was made half-way. */
+static void free_lanes(rs_once_memory *memory) {
+  for (int64_t g = 0; g < memory->nlanes; g++) {
+    rs_device *device = memory->lanes[g].device;
+    device->work->release(device, memory->programs[g]);
+    rs_lane_destroy(&memory->lanes[g]);
+  }
+  free(memory->programs);
+  free(memory->lanes);
+  free(memory->flow);
+  memory->programs = NULL;
+  memory->lanes = NULL;
+  memory->flow = NULL;
+  memory->nlanes = 0;
+}
+
+void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
   rs_gate_destroy(&memory->gate);
-  if (memory->stream != NULL)
-    device->streams->destroy(device, memory->stream);
+  free_lanes(memory);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
-  device->work->release(device, memory->program);
+  comm->device->work->release(comm->device, memory->own);
+  rs_lender_free(&memory->lender, comm);
   *memory = (rs_once_memory){0};
 }
 
-/* One rank's call of rs_execute_once. */
-typedef struct once_call {
+/* --- Ranks of one process ---------------------------------------------------------------------------------------- */
+
+/* One rank's part in the meeting. */
+typedef struct once_rank {
   reshard_comm comm;
-  reshard_plan plan;
-  rs_arrays arrays;
+  const rs_once_call *call;
   rs_once_memory *memory;
-  void *stream;
+  rs_arrays arrays;
+  reshard_transfer transfer; /* NULL: all is copied from array to array */
+  rs_gate *gate;
   bool ready;
   int64_t foreign_bytes;
   bool done; /* for all ranks, or for none */
-} once_call;
+} once_rank;
 
 static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const once_call *o = ((once_call *const *)user)[rank];
-  rs_arrays_view(&o->arrays, o->plan, entry, source, array, view);
+  const once_rank *o = ((once_rank *const *)user)[rank];
+  rs_arrays_view(&o->arrays, o->call->plan, entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
-static bool plans_alike(const once_call *a, const once_call *b) {
-  return b->ready && memcmp(a->plan->fields, b->plan->fields, sizeof a->plan->fields) == 0;
+static bool calls_alike(const once_rank *a, const once_rank *b) {
+  const rs_request *x = &a->call->request, *y = &b->call->request;
+  return b->ready && (a->transfer == NULL) == (b->transfer == NULL) && x->path == y->path &&
+         x->cached_plans == y->cached_plans &&
+         memcmp(a->call->plan->fields, b->call->plan->fields, sizeof a->call->plan->fields) == 0;
 }
 
-/* The program in the order of `stream`, which comes after all ranks' and before what they do next. */
-static reshard_status run_between(int64_t n, once_call *const *o, rs_program *const *program, void *stream) {
-  rs_device *device = o[0]->comm->device;
+/* Compiles the copies to the ranks of a lane. */
+static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane) {
+  rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
+  rs_device *device = o[0]->comm->lane_devices[lane];
+  rs_copies_clear(&memory->copies);
+  for (int64_t r = 0; r < n; r++)
+    if (o[r]->comm->lane == lane)
+      RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, (void *)o, &memory->copies, &o[r]->foreign_bytes));
+  return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
+}
+
+/* Each GPU fetches what comes to its ranks. */
+static reshard_status run_lanes(rs_once_memory *memory, void *stream) {
+  rs_flow flow = {.n = memory->nlanes, .lane = memory->flow};
+  rs_flow_begin(&flow, stream, false, false);
+  reshard_status status = rs_flow_start(&flow);
+  for (int64_t g = 0; g < flow.n && status == RESHARD_SUCCESS; g++) {
+    rs_device *device = flow.lane[g]->device;
+    void *side;
+    if (device->work->count(memory->programs[g]) == 0)
+      continue;
+    status = rs_flow_use(&flow, flow.lane[g], RS_MOVE, &side);
+    RS_THEN(status, device->work->run(device, 1, &memory->programs[g], side));
+  }
+  reshard_status ended = rs_flow_end(&flow);
+  return status != RESHARD_SUCCESS ? status : ended;
+}
+
+/* The programs in the order of `stream`, which comes after all ranks' and before what they do next. */
+static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) {
+  rs_device *device = o[0]->comm->lane_devices[0];
+  rs_once_memory *memory = o[0]->memory;
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
-    status = rs_gate_open(&o[r]->memory->gate, stream);
-  RS_THEN(status, device->work->run(device, 1, program, stream));
+    status = rs_gate_open(o[r]->gate, stream);
+  if (status == RESHARD_SUCCESS)
+    status = memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
   for (int64_t r = 0; r < n; r++) {
-    reshard_status closed = rs_gate_close(&o[r]->memory->gate, stream);
+    reshard_status closed = rs_gate_close(o[r]->gate, stream);
     status = status != RESHARD_SUCCESS ? status : closed;
   }
   return status;
 }
 
-static reshard_status run_calls(int64_t n, void **all) {
-  once_call *const *o = (once_call *const *)all; /* by rank: all ranks are here */
+static reshard_status copy_directly(int64_t n, once_rank *const *o) {
+  rs_once_memory *memory = o[0]->memory;
+  for (int64_t g = 0; g < memory->nlanes; g++)
+    RS_TRY(compile_lane(n, o, g));
+  RS_TRY(run_between(n, o, n > 1 ? memory->lanes[0].side[RS_MOVE] : o[0]->call->stream));
   for (int64_t r = 0; r < n; r++)
-    if (!o[0]->ready || !plans_alike(o[0], o[r]))
-      return RESHARD_SUCCESS;
-  rs_device *device = o[0]->comm->device;
-  rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
-  rs_copies_clear(&memory->copies);
-  for (int64_t r = 0; r < n; r++)
-    RS_TRY(rs_pull(o[r]->plan, view_of_rank, all, &memory->copies, &o[r]->foreign_bytes));
-  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
-  RS_TRY(run_between(n, o, &memory->program, n > 1 ? memory->stream : o[0]->stream));
-  for (int64_t r = 0; r < n; r++) {
     rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status run_calls(int64_t n, void **all) {
+  once_rank *const *o = (once_rank *const *)all; /* by rank: all ranks are here */
+  for (int64_t r = 0; r < n; r++)
+    if (!o[0]->ready || !calls_alike(o[0], o[r]))
+      return RESHARD_SUCCESS;
+  if (o[0]->transfer == NULL) {
+    RS_TRY(copy_directly(n, o));
+  } else {
+    struct reshard_transfer_s **transfers = o[0]->transfer->ranks;
+    for (int64_t r = 0; r < n; r++)
+      transfers[r] = o[r]->transfer;
+    RS_TRY(rs_transfers_run(n, transfers, o[0]->call->stream, n > 1));
+  }
+  for (int64_t r = 0; r < n; r++)
     o[r]->done = true;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
+  RS_TRY(rs_alloc_zero((void *)&memory->programs, comm->lanes, sizeof *memory->programs));
+  RS_TRY(rs_alloc_zero(&memory->lanes, comm->lanes, sizeof *memory->lanes));
+  RS_TRY(rs_alloc_zero((void *)&memory->flow, comm->lanes, sizeof *memory->flow));
+  for (int64_t g = 0; g < comm->lanes; g++) {
+    const rs_lane_needs needs = {.ranks = comm->locals > 1, .lanes = comm->lanes, .number = g};
+    RS_TRY(rs_lane_create(comm->lane_devices[g], &needs, &memory->lanes[g]));
+    memory->flow[g] = &memory->lanes[g];
+    memory->nlanes = g + 1;
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status execute_by_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                          reshard_path path, void *stream, size_t *workspace_bytes) {
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
-  reshard_transfer transfer;
-  RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
-  reshard_status status = reshard_execute(transfer, stream);
+/* Makes the gate and the lanes of such a meeting, where they are not there yet. */
+static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
+  if (comm->locals > 1 && memory->gate.comm == NULL)
+    RS_TRY(rs_gate_create(comm, &memory->gate));
+  if (comm->rank != 0 || memory->nlanes == comm->lanes)
+    return RESHARD_SUCCESS;
+  free_lanes(memory);
+  return make_lanes(comm, memory);
+}
+
+/* All that the rank can do before the meeting. */
+static reshard_status prepare_rank(once_rank *o, bool direct) {
+  const rs_once_call *call = o->call;
+  if (!direct) {
+    RS_TRY(rs_kept_bind(call->kept, call->arrays, call->stream));
+    o->transfer = call->kept->transfer;
+    o->gate = &o->transfer->gate;
+    return RESHARD_SUCCESS;
+  }
+  o->gate = &o->memory->gate;
+  RS_TRY(rs_arrays_borrow(call->plan, call->arrays, &o->memory->extents, &o->arrays));
+  return make_gate(o->comm, o->memory);
+}
+
+/* One meeting. *done false: it was not as usual, and nothing has moved. */
+static reshard_status execute_together(reshard_comm comm, const rs_once_call *call, bool direct, reshard_status *mine,
+                                       rs_once_memory *memory, bool *done) {
+  once_rank o = {.comm = comm, .call = call, .memory = memory};
+  reshard_plan plan = call->plan;
+  bool known = direct || (call->kept != NULL && call->kept->transfer != NULL);
+  if (*mine == RESHARD_SUCCESS && known)
+    *mine = prepare_rank(&o, direct);
+  o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank &&
+            (plan->nentries == 0 || plan->world == comm->size);
+  if (o.ready)
+    rs_gate_come(o.gate, call->stream);
+  reshard_status status = rs_comm_together(comm, run_calls, &o);
+  *done = o.done;
+  return o.gate != NULL ? rs_gate_leave(o.gate, status) : status;
+}
+
+/* --- Ranks that are processes ------------------------------------------------------------------------------------ */
+
+/* Ranks that do not meet may fail one by one. Their streams may wait for ever for one that failed. */
+static void end_after_error(reshard_comm comm) {
+  char text[512];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  (void)comm->ops->abort(comm);
+  rs_error_set(text);
+}
+
+/* With a kept transfer. */
+static reshard_status execute_kept(reshard_comm comm, const rs_once_call *call, reshard_status mine,
+                                   size_t *workspace_bytes) {
+  bool streams = comm->device->streams->asynchronous;
+  if (mine == RESHARD_SUCCESS)
+    mine = rs_kept_bind(call->kept, call->arrays, call->stream);
+  if (!streams)
+    mine = rs_agree_on(comm, mine, &call->request);
+  RS_THEN(mine, reshard_execute(call->kept->transfer, call->stream));
+  if (mine != RESHARD_SUCCESS && streams)
+    end_after_error(comm);
+  if (mine == RESHARD_SUCCESS)
+    *workspace_bytes = call->kept->transfer->binding.info.workspace_bytes;
+  return mine;
+}
+
+/* With a transfer that is made, and kept or not. */
+static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
+                                  size_t *workspace_bytes) {
+  rs_kept own = {.transfer = NULL}, *kept = call->kept != NULL ? call->kept : &own;
+  reshard_status status =
+      rs_kept_create(kept, call->plan, comm, call->arrays, call->request.path, &memory->lender, call->stream);
+  if (status != RESHARD_SUCCESS) {
+    rs_kept_free(kept);
+    return status;
+  }
+  reshard_transfer transfer = kept->transfer;
+  status = reshard_execute(transfer, call->stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     bool streams = transfer->on_streams;
     if (status == RESHARD_SUCCESS ||
@@ -93,40 +245,37 @@ static reshard_status execute_by_transfer(reshard_plan plan, reshard_comm comm, 
   }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
-  reshard_transfer_destroy(transfer);
+  if (status != RESHARD_SUCCESS || call->kept == NULL || transfer->path->reads_others)
+    rs_kept_free(kept); /* what others read is shown to them in each call */
   return status;
 }
 
-/* Makes the gate and the stream of such a meeting, where they are not there yet. */
-static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
-  rs_device *device = comm->device;
-  if (comm->locals == 1)
-    return RESHARD_SUCCESS;
-  if (memory->gate.comm == NULL)
-    RS_TRY(rs_gate_create(comm, &memory->gate));
-  return comm->rank == 0 && memory->stream == NULL ? device->streams->create(device, &memory->stream) : RESHARD_SUCCESS;
+/* --- All --------------------------------------------------------------------------------------------------------- */
+
+static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, reshard_status mine,
+                                   rs_once_memory *memory, size_t *workspace_bytes) {
+  bool direct = rs_path_find(comm, call->request.path) == &rs_direct_path;
+  bool kept = call->kept != NULL && call->kept->transfer != NULL, done = false;
+  *workspace_bytes = 0;
+  if (comm->locals == comm->size) {
+    RS_TRY(execute_together(comm, call, direct, &mine, memory, &done));
+    if (done && !direct)
+      *workspace_bytes = call->kept->transfer->binding.info.workspace_bytes;
+    if (done)
+      return RESHARD_SUCCESS;
+  } else if (kept || (mine != RESHARD_SUCCESS && call->unsure)) {
+    return execute_kept(comm, call, mine, workspace_bytes);
+  }
+  RS_TRY(rs_agree_on(comm, mine, &call->request));
+  return execute_new(comm, call, memory, workspace_bytes);
 }
 
-reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, const rs_argument *argument, rs_once_memory *memory, void *stream,
+reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes) {
-  once_call o = {.comm = comm, .plan = plan, .memory = memory, .stream = stream};
   if (mine == RESHARD_SUCCESS)
-    mine = rs_stream_check(comm->device, stream, "execute");
-  if (rs_path_find(comm, path) == &rs_direct_path && comm->locals == comm->size && comm->lanes == 1) {
-    if (mine == RESHARD_SUCCESS)
-      mine = rs_arrays_borrow(plan, arrays, &memory->extents, &o.arrays);
-    if (mine == RESHARD_SUCCESS)
-      mine = make_gate(comm, memory);
-    o.ready = mine == RESHARD_SUCCESS && plan->rank == comm->rank && (plan->nentries == 0 || plan->world == comm->size);
-    if (o.ready)
-      rs_gate_come(&memory->gate, stream);
-    RS_TRY(rs_gate_leave(&memory->gate, rs_comm_together(comm, run_calls, &o)));
-    if (o.done) {
-      *workspace_bytes = 0;
-      return RESHARD_SUCCESS;
-    }
-  }
-  RS_TRY(rs_agree_on(comm, mine, argument));
-  return execute_by_transfer(plan, comm, arrays, path, stream, workspace_bytes);
+    mine = rs_stream_check(comm->device, call->stream, "execute");
+  reshard_status status = execute_call(comm, call, mine, memory, workspace_bytes);
+  if (call->kept != NULL)
+    rs_kept_return(call->kept);
+  return status;
 }

@@ -1,31 +1,54 @@
-/* One execute of a plan, without a transfer to keep: for arrays that are used once. */
+/* One execute of a plan for arrays that are used once. What ranks need between them may be kept for the next one. */
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
-#include "exec/transfer.h"
+#include "exec/kept.h"
 
-/* Memory of such executes, one after the other; all zero at first. Where it suffices nothing is allocated. */
+/* Memory of such executes, one after the other; all zero at first, but for the lender's pool. Where it suffices nothing
+ * is allocated. */
 typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
-  rs_program *program;
   rs_gate gate; /* on a device with streams, with more than one rank in the process */
-  void *stream; /* a side stream: of the first rank, for all */
+  /* Of the first rank, for all: a program a lane; streams of the ranks' work. */
+  int64_t nlanes;
+  rs_program **programs;
+  rs_lane *lanes, **flow;
+  rs_program *own; /* of copies that stay on the rank */
+  rs_lender lender;
 } rs_once_memory;
-/* On a device with streams it blocks until they have run the program. */
-void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
+/* On a device with streams it blocks until they have run the program. Transfers that are kept are freed before. */
+void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
 
-/* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together. With AUTO or
- * DIRECT, where all ranks are in this process, that takes one meeting of the ranks instead of five. The lists of arrays
- * are all there, and those of strides, where one has strides.
+/* Arguments of one rank.
  *
- * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error); plan and arrays are
- * then not read. Nothing moves unless every rank comes with success, equal plans and good arrays; else all ranks get
- * the same error. argument: as in rs_agree_on. memory: this rank's, and of one communicator. *workspace_bytes: staging
- * that was in use. On a device with streams the work is in the order of `stream`, and the call does not block where all
- * is done in one meeting. */
-reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, const rs_argument *argument, rs_once_memory *memory, void *stream,
+ * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
+ *   strides, where one has strides.
+ * - kept: of the plan. NULL: nothing is kept. Whether it has a transfer must follow from what ranks know of each other:
+ *   it has one after the first call that succeeded, and only then.
+ * - unsure: the preparation failed before the rank could tell if the others have kept a transfer for this call. */
+typedef struct rs_once_call {
+  rs_request request;
+  reshard_plan plan;
+  const reshard_arrays *arrays;
+  rs_kept *kept;
+  bool unsure;
+  void *stream;
+} rs_once_call;
+
+/* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with a kept
+ * transfer, what reshard_transfer_rebind and reshard_execute do. With AUTO or DIRECT, where all ranks are in this
+ * process, that takes one meeting of the ranks instead of five.
+ *
+ * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error). Nothing moves unless
+ * every rank comes with success, equal requests and good arrays; else all ranks get the same error. Ranks that do not
+ * meet to execute - over NCCL - cannot tell each other where a transfer is kept. A rank that fails alone then ends the
+ * communicator.
+ *
+ * memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device with streams the
+ * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is kept.
+ */
+reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes);
 
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it

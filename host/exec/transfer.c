@@ -1,11 +1,15 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
+#include "exec/kept.h"
 #include "exec/packed/collective.h"
 #include "plan/rounds.h"
 
+#include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Calls that exchange records: those of different calls are not to be compared. */
 enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
@@ -15,12 +19,13 @@ typedef struct record {
   int32_t status, path, call, use;
   rs_proposal collective;
   uint64_t fields[RS_FIELDS];
-  uint64_t key;           /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer;  /* read by ranks of the same process only */
-  int64_t entries, value; /* of the plan; of the argument */
-  int64_t rounds;         /* that this rank needs at least */
-  char argument[48];      /* its name; "": there is none */
-  char text[256];         /* of an error, else the library's version */
+  uint64_t key;               /* create: rank 0's is taken; rebind: compared */
+  const rs_offer *offer;      /* read by ranks of the same process only */
+  int64_t entries, value;     /* of the plan; of the argument */
+  int64_t cached_plans, kept; /* agree: of the request */
+  int64_t rounds;             /* that this rank needs at least */
+  char argument[48];          /* its name; "": there is none */
+  char text[256];             /* of an error, else the library's version */
 } record;
 
 /* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
@@ -44,6 +49,14 @@ static reshard_status compare_options(reshard_comm comm, const struct reshard_pl
     if (all[r].use != all[0].use)
       return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],
                       uses[all[r].use], (long long)r);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].cached_plans != all[0].cached_plans)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%lld cached plans on rank 0, %lld on rank %lld",
+                      (long long)all[0].cached_plans, (long long)all[r].cached_plans, (long long)r);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].kept != all[0].kept)
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld keeps a transfer for this call, rank %lld does not",
+                      all[0].kept ? 0LL : (long long)r, all[0].kept ? (long long)r : 0LL);
   return RESHARD_SUCCESS;
 }
 
@@ -60,7 +73,7 @@ static reshard_status compare_records(reshard_comm comm, const struct reshard_pl
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  if (all[0].call == CALL_CREATE)
+  if (plan != NULL)
     RS_TRY(compare_options(comm, plan, all));
   for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
     if (all[r].key != all[0].key)
@@ -74,8 +87,15 @@ static void set_status(record *mine, reshard_status status) {
     snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
 }
 
-/* Everybody's record, compared; plan: of a create. Where plans differ the ranks exchange more to name the tensor, and
- * *all is no more. */
+/* Fields of a plan that all ranks have alike. */
+static void set_plan(record *mine, const struct reshard_plan_s *plan) {
+  memcpy(mine->fields, plan->fields, sizeof mine->fields);
+  mine->entries = plan->nentries;
+  snprintf(mine->text, sizeof mine->text, "%s", RESHARD_VERSION_STRING);
+}
+
+/* Everybody's record, compared; plan: NULL where the call compares none. Where plans differ the ranks exchange more to
+ * name the tensor, and *all is no more. */
 static reshard_status exchange_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *mine,
                                        const record **all) {
   _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
@@ -87,18 +107,24 @@ static reshard_status exchange_records(reshard_comm comm, const struct reshard_p
 
 static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
 
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_argument *argument) {
-  record mine = {.call = CALL_AGREE};
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
+  const rs_argument *argument = request->argument;
+  record mine = {
+      .call = CALL_AGREE, .path = (int32_t)request->path, .cached_plans = request->cached_plans, .kept = request->kept};
   const record *all;
   set_status(&mine, status);
   if (argument != NULL) {
     mine.value = argument->value;
     snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
   }
-  return exchange_records(comm, NULL, &mine, &all);
+  if (status == RESHARD_SUCCESS && request->plan != NULL)
+    set_plan(&mine, request->plan);
+  return exchange_records(comm, request->plan, &mine, &all);
 }
 
-reshard_status rs_agree(reshard_comm comm, reshard_status status) { return rs_agree_on(comm, status, NULL); }
+reshard_status rs_agree(reshard_comm comm, reshard_status status) {
+  return rs_agree_on(comm, status, &(rs_request){.plan = NULL});
+}
 
 /* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
 static void free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
@@ -142,13 +168,14 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
   RS_TRY(rs_gate_create(comm, &t->gate));
+  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->ended));
   return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
 }
 
 /* All that a rank can check and make on its own. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, struct reshard_transfer_s **out,
-                                         rs_binding *binding) {
+                                         const reshard_transfer_options *options, rs_kept *kept,
+                                         struct reshard_transfer_s **out, rs_binding *binding) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   if (plan->nentries > 0 && plan->world != comm->size)
@@ -162,6 +189,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   *out = t;
   t->plan = plan;
   t->comm = comm;
+  t->kept = kept;
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
@@ -212,25 +240,22 @@ static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const r
   return status;
 }
 
-reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
-  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
+/* kept: NULL, or of the transfer. */
+static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                      const reshard_transfer_options *options, rs_kept *kept,
+                                      reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
-  rs_binding binding = {0};
+  rs_binding binding = {.lent = kept != NULL};
   record mine = {.call = CALL_CREATE};
   if (transfer == NULL)
     set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    set_status(&mine, check_and_allocate(comm, plan, arrays, options, &t, &binding));
+    set_status(&mine, check_and_allocate(comm, plan, arrays, options, kept, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && t->path->packs)
     set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
-    memcpy(mine.fields, plan->fields, sizeof mine.fields);
-    mine.entries = plan->nentries;
-    snprintf(mine.text, sizeof mine.text, "%s", RESHARD_VERSION_STRING);
+    set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
@@ -260,15 +285,59 @@ fail:
   return status;
 }
 
-/* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. A device that
- * cannot be waited for twice is lost. */
-static void finish_streams(reshard_transfer t) {
-  for (int64_t g = 0; t->used && g < t->comm->lanes; g++) {
+reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
+  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
+  return create_transfer(plan, comm, arrays, options, NULL, transfer);
+}
+
+reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, rs_kept *kept) {
+  return create_transfer(plan, comm, arrays, options, kept, &kept->transfer);
+}
+
+/* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. A communicator of
+ * the library's own ends then, and with it what a stream waits for. */
+static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
+  rs_device *device = comm->lane_devices[0];
+  bool done = event == NULL, ended = false;
+  while (!done && !*late) {
+    RS_TRY(device->streams->event_done(device, event, &done));
+    bool passed = !done && !ended && rs_late(since, comm->timeout_ms);
+    *late = passed && comm->borrowed;
+    if (passed && !comm->borrowed)
+      (void)comm->ops->abort(comm);
+    ended |= passed;
+    if (!done && rs_now_ns() - since < 200000)
+      sched_yield();
+    else if (!done)
+      nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
+ * device that cannot be waited for twice is lost. */
+static reshard_status finish_streams(reshard_transfer t) {
+  int64_t since = rs_now_ns();
+  bool late = false;
+  reshard_status status = t->lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
+  if (!t->on_streams)
+    return RESHARD_SUCCESS;
+  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, &late));
+  RS_THEN(status, wait_for_event(t->comm, t->ended, since, &late));
+  if (late)
+    return rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
+                    (long long)t->comm->timeout_ms);
+  for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
     rs_device *device = t->comm->lane_devices[g];
     if (device->streams->finish(device) != RESHARD_SUCCESS)
       (void)device->streams->finish(device);
   }
-  t->used = false;
+  t->lost = false;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
@@ -277,7 +346,8 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   rs_binding binding = {0};
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
-  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  reshard_status status = finish_streams(t);
+  RS_THEN(status, rs_arrays_bind(t->plan, arrays, &binding.arrays));
   if (!t->path->reads_others) {
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
@@ -290,7 +360,6 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     RS_THEN(status, bind_path(t, &binding, all));
   }
   if (status == RESHARD_SUCCESS) {
-    finish_streams(t);
     rs_binding old = t->binding;
     t->binding = binding;
     binding = old;
@@ -300,19 +369,67 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   return status;
 }
 
-void reshard_transfer_destroy(reshard_transfer t) {
-  if (t == NULL)
-    return;
-  finish_streams(t);
+reshard_status rs_transfer_rebind_kept(reshard_transfer t, const reshard_arrays *arrays) {
+  rs_binding binding = {.lent = true};
+  t->ncompiled = 0;
+  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  RS_THEN(status, t->path->bind(t, &binding, NULL));
+  if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
+    rs_binding old = t->binding;
+    t->binding = binding;
+    binding = old;
+  }
+  free_binding(t->comm, t->path, &binding);
+  return status;
+}
+
+reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
+  if (t->ncompiled == t->compiled.n) {
+    RS_TRY(rs_vec_reserve(&t->compiled, t->compiled.n + 1));
+    t->compiled.at[t->compiled.n++] = NULL;
+  }
+  *program = &t->compiled.at[t->ncompiled++];
+  return RESHARD_SUCCESS;
+}
+
+/* Nothing uses it any more. */
+static void free_transfer(reshard_transfer t) {
+  rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
+  for (int64_t i = 0; i < t->compiled.n; i++)
+    device->work->release(device, t->compiled.at[i]);
+  free(t->compiled.at);
   rs_gate_destroy(&t->gate);
   rs_lane_destroy(&t->lane);
+  if (t->ended != NULL)
+    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->ended);
   free(t->lanes);
   free(t->ranks);
   free(t->programs);
   free(t->turns);
   free(t->cursor);
   free(t);
+}
+
+/* The communicator is about to go: what a GPU still uses stays. */
+static void free_held(rs_held *held) {
+  reshard_transfer t = (reshard_transfer)((char *)held - offsetof(struct reshard_transfer_s, held));
+  bool done = false, ended = false;
+  rs_device *first = t->comm->lane_devices[0];
+  if ((t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
+      first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
+    free_transfer(t);
+}
+
+void reshard_transfer_destroy(reshard_transfer t) {
+  if (t == NULL)
+    return;
+  if (finish_streams(t) == RESHARD_SUCCESS) {
+    free_transfer(t);
+    return;
+  }
+  t->held = (rs_held){t->comm->held, free_held};
+  t->comm->held = &t->held;
 }
 
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {

@@ -187,8 +187,11 @@ static reshard_status run_plans(sync *s, const batch *b, rs_once_memory *memory)
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS,
-                                          NULL, memory, s->stream, &staging);
+  const rs_once_call call = {.request = {.plan = b->plan, .path = (reshard_path)s->listed->path},
+                             .plan = b->plan,
+                             .arrays = &arrays,
+                             .stream = s->stream};
+  reshard_status status = rs_execute_once(s->comm, &call, RESHARD_SUCCESS, memory, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
   s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
@@ -231,7 +234,7 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
     status = run_plans(&s, &s.batches[i], &memory);
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = s.report;
-  rs_once_memory_free(&memory, comm->device);
+  rs_once_memory_free(&memory, comm);
   free_sync(&s);
   return status;
 }

@@ -16,9 +16,7 @@ typedef struct whole_move {
 } whole_move;
 
 static reshard_status check_whole(const whole_move *p, reshard_tensor whole) {
-  long long me = p->sharder->comm->rank, size = p->sharder->comm->size, rank = p->rank.value;
-  if (!p->all && (rank < 0 || rank >= size))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of a communicator of %lld", p->call, rank, size);
+  long long me = p->sharder->comm->rank, rank = p->rank.value;
   bool mine = p->all || rank == me;
   if (mine && whole == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld has to give the %s, and gives none", p->call, me, p->what);
@@ -28,20 +26,28 @@ static reshard_status check_whole(const whole_move *p, reshard_tensor whole) {
   return RESHARD_SUCCESS;
 }
 
-/* Wraps the whole tensor in a layout with the shape of the other side's. */
-static reshard_status wrap_whole(whole_move *p, reshard_layout like, reshard_dtype dtype, reshard_tensor whole) {
+/* Makes the layout of the whole tensor, with the shape of the other side's. */
+static reshard_status make_layout(whole_move *p, reshard_layout like) {
   static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
   int ndim = reshard_layout_ndim(like);
   int64_t size = p->sharder->comm->size;
   const int64_t *shape = reshard_layout_shape(like);
-  reshard_layout layout;
+  if (p->all)
+    return reshard_layout_create_mesh(ndim, shape, size, 1, &size, NULL, &replicate, NULL, NULL, &p->whole.layout);
+  if (p->rank.value < 0 || p->rank.value >= size)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of a communicator of %lld", p->call, (long long)p->rank.value,
+                    (long long)size);
+  return reshard_layout_create_single(ndim, shape, size, p->rank.value, &p->whole.layout);
+}
+
+static reshard_status wrap_whole(whole_move *p, reshard_dtype dtype, reshard_tensor whole) {
+  rs_local_arrays wrapped;
   RS_TRY(check_whole(p, whole));
-  RS_TRY(p->all ? reshard_layout_create_mesh(ndim, shape, size, 1, &size, NULL, &replicate, NULL, NULL, &layout)
-                : reshard_layout_create_single(ndim, shape, size, p->rank.value, &layout));
-  reshard_status status =
-      rs_local_arrays_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
-  reshard_layout_release(layout);
-  return status;
+  RS_TRY(
+      rs_local_arrays_wrap(p->what, p->whole.layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &wrapped));
+  rs_local_arrays_free(&p->whole);
+  p->whole = wrapped;
+  return RESHARD_SUCCESS;
 }
 
 /* Casts the shards to the other dtype, in the order of stream. */
@@ -71,13 +77,15 @@ static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, r
 static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
   bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
-  RS_TRY(wrap_whole(p, tensor->local.layout, other ? p->dtype : dtype, out));
-  if (other) {
-    RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
-    RS_TRY(cast_shards(p, &tensor->local, dtype, stream));
-  }
-  p->entry = (rs_sharder_entry){other ? &p->cast : &tensor->local, &p->whole, other ? p->dtype : dtype};
-  return rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan);
+  RS_TRY(make_layout(p, tensor->local.layout));
+  p->entry = (rs_sharder_entry){&tensor->local, &p->whole, other ? p->dtype : dtype};
+  RS_TRY(rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan));
+  RS_TRY(wrap_whole(p, p->entry.dtype, out));
+  if (!other)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
+  p->entry.src = &p->cast;
+  return cast_shards(p, &tensor->local, dtype, stream);
 }
 
 static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
@@ -116,10 +124,14 @@ static reshard_status prepare_scatter(whole_move *p, reshard_tensor whole, resha
                                       const reshard_properties *properties, void *stream,
                                       reshard_sharded_tensor *made) {
   RS_TRY(rs_check_new(p->call, p->sharder, layout, properties));
-  RS_TRY(wrap_whole(p, layout, properties->dtype, whole));
+  const rs_local_arrays parts = {.layout = layout};
+  RS_TRY(make_layout(p, layout));
+  p->entry = (rs_sharder_entry){&p->whole, &parts, properties->dtype};
+  RS_TRY(rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan));
+  RS_TRY(wrap_whole(p, properties->dtype, whole));
   RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, stream, made));
-  p->entry = (rs_sharder_entry){&p->whole, &(*made)->local, properties->dtype};
-  return rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan);
+  p->entry.dst = &(*made)->local;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,

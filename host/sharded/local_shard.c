@@ -48,27 +48,31 @@ static reshard_status make_layout(const shard_move *x, const reshard_chunk_spec 
 }
 
 static reshard_status wrap_source(shard_move *x, reshard_tensor local) {
-  reshard_layout layout;
+  reshard_layout layout = reshard_layout_retain(x->src.layout);
   int64_t n;
-  RS_TRY(make_layout(x, &x->cuts.before, &layout));
+  rs_local_arrays wrapped;
   reshard_status status = reshard_layout_array_count(layout, x->sharder->comm->rank, &n);
   if (status == RESHARD_SUCCESS && n == 0 && local != NULL)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
                       x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
   RS_THEN(status,
-          rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src));
+          rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &wrapped));
+  if (status == RESHARD_SUCCESS) {
+    rs_local_arrays_free(&x->src);
+    x->src = wrapped;
+  }
   reshard_layout_release(layout);
   return status;
 }
 
 static reshard_status create_result(shard_move *x) {
-  reshard_layout layout;
+  rs_local_arrays made;
   const reshard_properties properties = {.dtype = x->cuts.dtype};
-  RS_TRY(make_layout(x, &x->cuts.after, &layout));
-  reshard_status status =
-      rs_local_arrays_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
-  reshard_layout_release(layout);
-  return status;
+  RS_TRY(
+      rs_local_arrays_create(x->sharder->device, x->dst.layout, x->sharder->comm->rank, &properties, x->stream, &made));
+  rs_local_arrays_free(&x->dst);
+  x->dst = made;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_local_reshard *cuts,
@@ -91,10 +95,12 @@ static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_l
   if (!same_dim && before == after)
     return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and after: reshard_reshuffle_local_shard does that",
                     x->call, before);
-  RS_TRY(wrap_source(x, local));
-  RS_TRY(create_result(x));
+  RS_TRY(make_layout(x, &x->cuts.before, &x->src.layout));
+  RS_TRY(make_layout(x, &x->cuts.after, &x->dst.layout));
   x->entry = (rs_sharder_entry){&x->src, &x->dst, x->cuts.dtype};
-  return rs_sharder_plan(x->sharder, 1, &x->entry, &x->plan);
+  RS_TRY(rs_sharder_plan(x->sharder, 1, &x->entry, &x->plan));
+  RS_TRY(wrap_source(x, local));
+  return create_result(x);
 }
 
 /* Collective: the result requires a gradient on all ranks where any rank's shard does. */

@@ -1,8 +1,9 @@
 /* Resharding in place and into new tensors: n tensors, one plan.
  *
  * Checks, the plan, the new arrays and the new metadata can fail on one rank alone: they come before the ranks meet.
- * When they have met, every rank's data has moved or none's has, and only assignments are left. So a tensor has its old
- * arrays, layout and metadata until the call is sure to succeed everywhere. */
+ * The plan comes before the arrays: a rank without memory for them knows if the others have to meet. When they have
+ * met, every rank's data has moved or none's has, and only assignments are left. So a tensor has its old arrays, layout
+ * and metadata until the call is sure to succeed everywhere. */
 #include "sharded/sharder.h"
 
 #include <stdlib.h>
@@ -44,10 +45,12 @@ static reshard_status check_tensor(resharding *r, int64_t i) {
 static reshard_status make_replacement(resharding *r, int64_t i) {
   reshard_sharded_tensor t = r->tensors[i];
   reshard_properties properties = reshard_metadata_properties(t->metadata);
+  rs_local_arrays local;
   RS_TRY(rs_local_arrays_create(r->sharder->device, r->layouts[i], r->sharder->comm->rank, &properties, r->stream,
-                                &r->made[i].local));
-  r->entries[i] = (rs_sharder_entry){&t->local, &r->made[i].local, properties.dtype};
-  return RESHARD_SUCCESS;
+                                &local));
+  rs_local_arrays_free(&r->made[i].local);
+  r->made[i].local = local;
+  return rs_sharder_metadata(r->sharder, r->plan, i, &properties, &r->made[i].metadata);
 }
 
 static reshard_status prepare_reshard(resharding *r) {
@@ -57,13 +60,14 @@ static reshard_status prepare_reshard(resharding *r) {
     RS_TRY(check_tensor(r, i));
   RS_TRY(rs_alloc_zero(&r->made, r->n, sizeof *r->made));
   RS_TRY(rs_alloc(&r->entries, r->n, sizeof *r->entries));
+  for (int64_t i = 0; i < r->n; i++) {
+    r->made[i].local.layout = reshard_layout_retain(r->layouts[i]);
+    r->entries[i] = (rs_sharder_entry){&r->tensors[i]->local, &r->made[i].local,
+                                       reshard_metadata_properties(r->tensors[i]->metadata).dtype};
+  }
+  RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
   for (int64_t i = 0; i < r->n; i++)
     RS_TRY(make_replacement(r, i));
-  RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
-  for (int64_t i = 0; i < r->n; i++) {
-    reshard_properties properties = reshard_metadata_properties(r->tensors[i]->metadata);
-    RS_TRY(rs_sharder_metadata(r->sharder, r->plan, i, &properties, &r->made[i].metadata));
-  }
   return RESHARD_SUCCESS;
 }
 

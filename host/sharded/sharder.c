@@ -1,9 +1,10 @@
 /* The cache of plans, and the one way in which sharded tensors move data.
  *
  * The cache is a list, used last first: a plan that is asked for again and again is found at once, and the last one is
- * evicted. It holds plans and metadata, no transfers: new shards lie elsewhere each time, so a transfer would be bound
- * anew anyway. rs_execute_once does that in the meeting that execute needs. No rank's part in a collective call depends
- * on its cache. */
+ * evicted. It holds plans, metadata, and what ranks have made between them for a plan (rs_kept).
+ *
+ * A rank's part in a collective call depends on its cache. So the cache follows from what all ranks know: a call that
+ * succeeds on one rank does so on all, and it alone puts its plan first. Local calls have a cache of their own. */
 #include "sharded/sharder.h"
 
 #include "metadata/metadata.h"
@@ -58,6 +59,8 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->workspace_limit = options->workspace_limit;
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
   RS_TRY(find_device(comm->device, options, &s->device));
+  if (comm->device->streams->asynchronous || comm->ops->retire == NULL) /* else messages may be left in it */
+    RS_TRY(rs_device_pool(s->device, &s->memory.lender.pool));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
   if (given == NULL)
     return RESHARD_SUCCESS;
@@ -84,6 +87,9 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
 }
 
 static void free_plan(rs_cached_plan *p) {
+  if (p == NULL)
+    return;
+  rs_kept_free(&p->kept);
   for (int64_t i = 0; p->tensors != NULL && i < p->n; i++) {
     reshard_layout_release(p->tensors[i].src);
     reshard_layout_release(p->tensors[i].dst);
@@ -97,9 +103,9 @@ static void free_plan(rs_cached_plan *p) {
 }
 
 /* Evicts plans used longest ago until no more than `most` are left. */
-static void evict_plans(reshard_sharder s, int64_t most) {
-  while (s->plans.n > most) {
-    free_plan(s->plans.at[--s->plans.n]);
+static void evict_plans(reshard_sharder s, rs_cached_plans *plans, int64_t most) {
+  while (plans->n > most) {
+    free_plan(plans->at[--plans->n]);
     s->stats.evicted += s->limit > 0;
   }
 }
@@ -109,10 +115,13 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
     return;
   if (sharder->attached != NULL)
     sharder->attached_free(sharder->attached);
-  evict_plans(sharder, 0);
+  free_plan(sharder->candidate);
+  evict_plans(sharder, &sharder->plans, 0);
+  evict_plans(sharder, &sharder->own, 0);
   free(sharder->plans.at);
+  free(sharder->own.at);
   reshard_device_release(sharder->device);
-  rs_once_memory_free(&sharder->memory, sharder->comm->device);
+  rs_once_memory_free(&sharder->memory, sharder->comm);
   free((void *)sharder->group.ranks);
   free(sharder);
 }
@@ -120,7 +129,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
 reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats) {
   RS_TRY(RS_GIVEN("reshard_sharder_get_stats", sharder, stats));
   *stats = sharder->stats;
-  stats->cached = sharder->limit > 0 ? sharder->plans.n : 0;
+  stats->cached = sharder->plans.n + sharder->own.n;
   return RESHARD_SUCCESS;
 }
 
@@ -162,9 +171,9 @@ static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharde
   return rs_alloc((void *)&p->strides, p->plan->nsrc + p->plan->ndst, sizeof *p->strides);
 }
 
-static reshard_status add_plan(reshard_sharder s, uint64_t hash, int64_t n, const rs_sharder_entry *entries) {
+static reshard_status make_plan(reshard_sharder s, uint64_t hash, int64_t n, const rs_sharder_entry *entries,
+                                rs_cached_plan **plan) {
   rs_cached_plan *p;
-  RS_TRY(rs_vec_reserve(&s->plans, s->plans.n + 1));
   RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
   p->hash = hash;
   p->n = n;
@@ -173,26 +182,68 @@ static reshard_status add_plan(reshard_sharder s, uint64_t hash, int64_t n, cons
     free_plan(p);
     return status;
   }
-  evict_plans(s, rs_max(0, s->limit - 1));
-  s->plans.at[s->plans.n++] = p;
   s->stats.misses++;
+  *plan = p;
   return RESHARD_SUCCESS;
+}
+
+static rs_cached_plan *find_plan(reshard_sharder s, const rs_cached_plans *plans, uint64_t hash, int64_t n,
+                                 const rs_sharder_entry *entries) {
+  for (int64_t i = 0; i < plans->n; i++)
+    if (plan_matches(plans->at[i], hash, n, entries)) {
+      s->stats.hits++;
+      return plans->at[i];
+    }
+  return NULL;
+}
+
+/* Puts a plan first that is in the list, or for which there is room. */
+static void put_first(rs_cached_plans *plans, rs_cached_plan *plan) {
+  int64_t i = 0;
+  while (i < plans->n && plans->at[i] != plan)
+    i++;
+  plans->n += i == plans->n;
+  memmove(plans->at + 1, plans->at, (size_t)i * sizeof *plans->at);
+  plans->at[0] = plan;
 }
 
 reshard_status rs_sharder_plan(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan **plan) {
   uint64_t hash = hash_entries(n, entries);
-  int64_t i = 0;
-  while (i < s->plans.n && !plan_matches(s->plans.at[i], hash, n, entries))
-    i++;
-  if (i == s->plans.n)
-    RS_TRY(add_plan(s, hash, n, entries));
-  else
-    s->stats.hits++;
-  i = rs_min(i, s->plans.n - 1);
-  rs_cached_plan *found = s->plans.at[i];
-  memmove(s->plans.at + 1, s->plans.at, (size_t)i * sizeof *s->plans.at);
-  *plan = s->plans.at[0] = found;
+  rs_cached_plan *found = find_plan(s, &s->plans, hash, n, entries);
+  s->sure = true;
+  if (found == NULL) {
+    RS_TRY(rs_vec_reserve(&s->plans, s->plans.n + 1));
+    RS_TRY(make_plan(s, hash, n, entries, &found));
+    free_plan(s->candidate);
+    s->candidate = found;
+  }
+  *plan = found;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sharder_plan_local(reshard_sharder s, int64_t n, const rs_sharder_entry *entries,
+                                     rs_cached_plan **plan) {
+  uint64_t hash = hash_entries(n, entries);
+  rs_cached_plan *found = find_plan(s, &s->own, hash, n, entries);
+  if (found == NULL) {
+    RS_TRY(rs_vec_reserve(&s->own, s->own.n + 1));
+    RS_TRY(make_plan(s, hash, n, entries, &found));
+    evict_plans(s, &s->own, rs_max(0, s->limit - 1));
+  }
+  put_first(&s->own, found);
+  *plan = found;
+  return RESHARD_SUCCESS;
+}
+
+/* Caches the plan of a collective call that has succeeded. */
+static void keep_plan(reshard_sharder s, rs_cached_plan *plan) {
+  if (plan == NULL || s->limit == 0)
+    return;
+  if (plan == s->candidate) {
+    evict_plans(s, &s->plans, s->limit - 1);
+    s->candidate = NULL;
+  }
+  put_first(&s->plans, plan);
 }
 
 static bool same_properties(const reshard_properties *a, const reshard_properties *b) {
@@ -265,15 +316,26 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
+  rs_once_call call = {.request = {.path = s->path, .argument = argument, .cached_plans = s->limit},
+                       .arrays = &arrays,
+                       .unsure = !s->sure && s->plans.n > 0,
+                       .stream = stream};
   if (mine == RESHARD_SUCCESS)
     mine = list_arrays(s, p, entries, stream, &arrays);
+  if (p != NULL) {
+    call.request.plan = call.plan = p->plan;
+    call.request.kept = p->kept.transfer != NULL;
+    call.kept = s->limit > 0 ? &p->kept : NULL;
+  }
   size_t staging = 0;
-  reshard_plan plan = p != NULL ? p->plan : NULL;
-  reshard_status status =
-      rs_execute_once(plan, s->comm, &arrays, s->path, mine, argument, &s->memory, stream, &staging);
+  reshard_status status = rs_execute_once(s->comm, &call, mine, &s->memory, &staging);
   if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
     *workspace_bytes = (int64_t)staging;
-  evict_plans(s, s->limit); /* of a cache of no plans, too */
+  if (status == RESHARD_SUCCESS)
+    keep_plan(s, p);
+  free_plan(s->candidate);
+  s->candidate = NULL;
+  s->sure = false;
   return status;
 }
 
@@ -287,7 +349,7 @@ reshard_status rs_sharder_copy_local(reshard_sharder s, rs_cached_plan *p, const
   reshard_arrays arrays;
   reshard_status status = list_arrays(s, p, entries, stream, &arrays);
   RS_THEN(status, rs_execute_local(p->plan, s->comm, &arrays, &s->memory, stream));
-  evict_plans(s, s->limit);
+  evict_plans(s, &s->own, s->limit);
   return status;
 }
 

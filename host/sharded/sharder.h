@@ -72,26 +72,34 @@ typedef struct rs_cached_plan {
   reshard_plan plan;
   void **pointers;         /* scratch for the lists of a transfer: sources, then destinations */
   const int64_t **strides; /* likewise */
+  rs_kept kept;
 } rs_cached_plan;
+typedef RS_VEC(rs_cached_plan *) rs_cached_plans; /* used last first */
 
 struct reshard_sharder_s {
   reshard_comm comm;   /* borrowed */
   reshard_group group; /* ranks are a copy */
   reshard_path path;
   int64_t workspace_limit;
-  int64_t limit;                  /* plans in the cache; 0: none */
-  RS_VEC(rs_cached_plan *) plans; /* used last first */
-  void *attached;                 /* of a room above; freed with the sharder; NULL: nothing */
+  int64_t limit;             /* plans in a cache; 0: none */
+  rs_cached_plans plans;     /* of collective calls that succeeded: the same on all ranks */
+  rs_cached_plans own;       /* of this rank's calls that are local */
+  rs_cached_plan *candidate; /* of the collective call under way, where the cache has none; NULL: there is none */
+  bool sure;                 /* it is known if the cache has the plan of the call under way */
+  void *attached;            /* of a room above; freed with the sharder; NULL: nothing */
   void (*attached_free)(void *attached);
   rs_once_memory memory;
   reshard_device device; /* whose pool new arrays come from; retained */
   reshard_sharder_stats stats;
 };
 
-/* Finds the plan of these entries in the cache, or makes and caches it. Valid until the end of the next
- * rs_sharder_execute at least. Local. */
+/* Finds the plan of a collective call in the cache, or makes it. The layouts and dtypes of the entries are read, not
+ * their arrays. Valid until the end of the next rs_sharder_execute, which caches it on all ranks or on none. Local. */
 reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_sharder_entry *entries,
                                rs_cached_plan **plan);
+/* The same for rs_sharder_copy_local, from a cache of this rank alone. Local. */
+reshard_status rs_sharder_plan_local(reshard_sharder sharder, int64_t n, const rs_sharder_entry *entries,
+                                     rs_cached_plan **plan);
 /* Metadata of a layout over the sharder's ranks: their global ranks, and its kind of device. */
 reshard_status rs_sharder_describe(reshard_sharder sharder, const reshard_properties *properties, reshard_layout layout,
                                    reshard_metadata *metadata);

@@ -24,7 +24,13 @@ extern "C" {
 typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
 
 /* A communicator and a cache of plans, keyed by layouts and dtypes, which sharded tensors share. The communicator is
- * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank. */
+ * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank.
+ *
+ * Ranks compare cached_plans, workspace_limit and path when they first move data between a pair of layouts, and in
+ * every call in which they meet: unequal ones are RESHARD_ERROR_MISMATCH on all. The first call for a pair also makes
+ * the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
+ * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
+ * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */
@@ -32,16 +38,16 @@ typedef struct reshard_sharder_options {
   size_t size;
   /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
   reshard_group group;
-  int64_t cached_plans;    /* most plans that are kept; 0: 64; -1: none */
+  int64_t cached_plans;    /* most plans that are kept; 0: 64; -1: none, and each call makes all anew */
   int64_t workspace_limit; /* as in reshard_plan_options */
   reshard_path path;       /* as in reshard_transfer_options */
   /* Device whose pool new arrays come from, the communicator's. Several sharders may share it. Kept by the sharder and
    * by its arrays. NULL: a pool of the sharder's own. */
   reshard_device device;
-  /* Memory of freed arrays that the sharder's own pool keeps for new ones, as in reshard_device_options. The system has
-   * to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new together at the most
-   * that was in use at one time. A reshard in place then takes no more memory than without. -1: none; else bytes. 0
-   * where a device is given. */
+  /* Memory of freed arrays and staging that the sharder's own pool keeps for new ones, as in reshard_device_options.
+   * The system has to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new
+   * together at the most that was in use at one time. A reshard in place then takes no more memory than without. -1:
+   * none; else bytes. 0 where a device is given. */
   int64_t keep_bytes;
 } reshard_sharder_options;
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
@@ -132,8 +138,13 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  * Memory: the new shards, and at most the sharder's workspace limit. Each old shard is released when the data has
  * moved, without waiting for anything else.
  *
- * - stream: NULL on the CPU. On a GPU all is done in its order, also the release of old shards. The host does not wait,
- *   but where a transfer has to be made: over NCCL, between GPUs, on the packed path. This holds for all calls below.
+ * - stream: NULL on the CPU. On a GPU all is done in its order, also the release of old shards. The host waits for no
+ *   device, but in the first call for a pair of layouts over NCCL or on the packed path. This holds for all calls
+ *   below.
+ *
+ * Ranks meet in the call, and all have the same error. Ranks over NCCL do not, from the second call for a pair on. A
+ * rank that fails alone then, as without memory, ends a communicator of the library's own. One of the caller's ends on
+ * this rank, and the caller has to abort it: other ranks' streams wait for this one. Destinations are undefined then.
  *
  * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,

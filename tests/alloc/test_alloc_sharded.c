@@ -330,8 +330,8 @@ static void peak_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-/* A reshard takes what it tells: new shards and staging. Where freed shards are not kept, memory is then as it was;
- * where they are, by default, the next one needs no more than what is there. */
+/* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was;
+ * where it is, by default, the next one needs no more than what is there. */
 static void test_peak(void **state) {
   (void)state;
   static const int64_t large[2] = {SIDE, SIDE};
@@ -357,8 +357,8 @@ static void test_peak(void **state) {
       sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       for (int64_t r = 0; r < RANKS; r++)
         told += k.told[r];
-      int64_t most = fault_peak() - before, left = fault_bytes() - before, there = keeps && again ? bytes : 0;
-      int64_t kept = keeps && !again ? bytes : 0;
+      int64_t most = fault_peak() - before, left = fault_bytes() - before, there = keeps && again ? told : 0;
+      int64_t kept = keeps && !again ? told : 0;
       if (most > told - there + SLACK || most < told - there || left > kept + SLACK || left < kept - SLACK)
         fail_msg("turn %d.%d: %d bytes at most, %d were told, %d are left of %d", turn, again, (int)most, (int)told,
                  (int)left, (int)bytes);

@@ -8,6 +8,7 @@
 #include "support/contracts/mesh.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
+#include "support/contracts/steady.h"
 #include "support/fixtures/world.h"
 
 #include <stdio.h>
@@ -338,6 +339,7 @@ static void contracts(int64_t n, const char *directory) {
   }
   CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
   contract_check_refusals(&s);
+  contract_check_steady(&s);
   contract_check_fsdp(&s, 1);
   contract_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);

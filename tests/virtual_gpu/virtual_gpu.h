@@ -147,6 +147,7 @@ typedef struct vg_edge_search {
   /* NULL, or why uses need not be missed here: something else keeps the same order in this scenario, as a host that
    * waits. They are counted by themselves. Every name has to be found in some other scenario. */
   const char *covered;
+  const char *covered_edge; /* the one edge of which that is so; NULL: of all */
 } vg_edge_search;
 typedef struct vg_edge_result {
   int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */

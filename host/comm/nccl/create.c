@@ -159,6 +159,8 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
     status = reshard_device_create(name, NULL, &c->handle);
   if (status == RESHARD_SUCCESS) {
     c->base = (struct reshard_comm_s){.ops = &rs_nccl_ops, .device = c->handle->device, .rank = rank, .size = size};
+    c->base.timeout_ms = timeout_ms;
+    c->base.borrowed = borrowed;
     c->base.locals = 1;
     c->base.group = c;
     c->base.lanes = 1;

@@ -116,29 +116,6 @@ static reshard_status cuda_event_record(rs_device *device, rs_event *event, void
   RS_ON_DEVICE(device, cudaEventRecord((cudaEvent_t)event, stream));
 }
 
-static reshard_status cuda_event_wait(rs_device *device, void *stream, rs_event *event) {
-  RS_ON_DEVICE(device, cudaStreamWaitEvent(stream, (cudaEvent_t)event, 0));
-}
-
-static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *done) {
-  (void)device;
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  cudaError_t error = rs_cuda_restore(mode, cudaEventQuery((cudaEvent_t)event));
-  if (error == cudaErrorNotReady)
-    (void)cudaGetLastError();
-  else
-    RS_TRY(rs_cuda_check(error, "cudaEventQuery"));
-  *done = error == cudaSuccess;
-  return RESHARD_SUCCESS;
-}
-
-/* Synchronizes a stream that is not captured, whether others are or not. */
-static reshard_status cuda_synchronize(rs_device *device, void *stream) {
-  RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
-}
-
-static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
-
 static reshard_status is_capturing(void *stream, bool *out) {
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
@@ -161,6 +138,37 @@ static reshard_status cuda_capturing(rs_device *device, void *stream, bool *out)
   rs_cuda_leave(before);
   return status;
 }
+
+/* A record that is not captured may not be called external. */
+static reshard_status cuda_event_record_external(rs_device *device, rs_event *event, void *stream) {
+  bool captured;
+  RS_TRY(cuda_capturing(device, stream, &captured));
+  unsigned flags = captured ? cudaEventRecordExternal : cudaEventRecordDefault;
+  RS_ON_DEVICE(device, cudaEventRecordWithFlags((cudaEvent_t)event, stream, flags));
+}
+
+static reshard_status cuda_event_wait(rs_device *device, void *stream, rs_event *event) {
+  RS_ON_DEVICE(device, cudaStreamWaitEvent(stream, (cudaEvent_t)event, 0));
+}
+
+static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *done) {
+  (void)device;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  cudaError_t error = rs_cuda_restore(mode, cudaEventQuery((cudaEvent_t)event));
+  if (error == cudaErrorNotReady)
+    (void)cudaGetLastError();
+  else
+    RS_TRY(rs_cuda_check(error, "cudaEventQuery"));
+  *done = error == cudaSuccess;
+  return RESHARD_SUCCESS;
+}
+
+/* Synchronizes a stream that is not captured, whether others are or not. */
+static reshard_status cuda_synchronize(rs_device *device, void *stream) {
+  RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
+}
+
+static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
 
 /* --- The device itself ------------------------------------------------------------------------------------------ */
 
@@ -196,6 +204,7 @@ static const rs_device_streams cuda_streams = {
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
+    .event_record_external = cuda_event_record_external,
     .event_wait = cuda_event_wait,
     .event_done = cuda_event_done,
     .synchronize = cuda_synchronize,

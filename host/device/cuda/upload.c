@@ -3,14 +3,15 @@
  * The use itself uploads its table, in its own stream, from pinned memory: the host waits for nothing. Pinned memory
  * must stay as it is until the upload is done, device memory until the kernels are, while the host writes the next
  * tables. So there are several buffers of both memories, each with an event that is recorded behind its last use. A
- * use takes a buffer whose event has happened, or a new one; there are at most RS_UPLOAD_BUFFERS. */
+ * use takes a buffer whose event has happened. All are made at once, of one size: then no later use of tables that are
+ * not longer calls the driver's allocator, however far the host is ahead. */
 #include "device/cuda/cuda.h"
 
 #include "device/stream.h"
 
 #include <sched.h>
 
-enum { LEAST = 64 << 10 };
+enum { LEAST = 4 << 10 };
 
 static reshard_status poll_buffer(rs_device *device, rs_upload_buffer *buffer) {
   if (buffer->lost) {
@@ -34,56 +35,64 @@ static reshard_status wait_for_buffer(rs_device *device, rs_upload_buffer *buffe
   return RESHARD_SUCCESS;
 }
 
-static void free_memory(rs_device *device, rs_upload_buffer *buffer) {
-  rs_cuda_host_free(device, buffer->host);
-  rs_cuda_free(device, buffer->memory);
-  buffer->host = buffer->memory = NULL;
-  buffer->bytes = 0;
+static void free_memory(rs_device *device, rs_upload_buffers *buffers) {
+  rs_cuda_host_free(device, buffers->host);
+  rs_cuda_free(device, buffers->memory);
+  buffers->host = buffers->memory = NULL;
+  buffers->bytes = 0;
 }
 
-static reshard_status grow_buffer(rs_device *device, rs_upload_buffer *buffer, size_t bytes) {
+/* Makes all buffers anew, where none is in use. */
+static reshard_status grow_buffers(rs_device *device, rs_upload_buffers *buffers, size_t bytes) {
   size_t size = LEAST;
   while (size < bytes)
     size *= 2;
-  free_memory(device, buffer);
-  RS_TRY(rs_cuda_host_alloc(device, size, (void **)&buffer->host));
-  RS_TRY(rs_cuda_alloc(device, size, (void **)&buffer->memory));
-  buffer->bytes = size;
+  for (; buffers->n < RS_UPLOAD_BUFFERS; buffers->n++)
+    RS_TRY(device->streams->event_create(device, &buffers->buffer[buffers->n].event));
+  free_memory(device, buffers);
+  RS_TRY(rs_cuda_host_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->host));
+  reshard_status status = rs_cuda_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->memory);
+  if (status != RESHARD_SUCCESS) {
+    free_memory(device, buffers);
+    return status;
+  }
+  buffers->bytes = size;
+  for (int i = 0; i < RS_UPLOAD_BUFFERS; i++) {
+    buffers->buffer[i].host = buffers->host + (size_t)i * size;
+    buffers->buffer[i].memory = buffers->memory + (size_t)i * size;
+  }
   return RESHARD_SUCCESS;
 }
 
-/* Finds a buffer that is large enough, else a new one, else one that will grow; -1: all are in use. */
-static reshard_status find_buffer(rs_device *device, rs_upload_buffers *buffers, size_t bytes, int *found) {
-  int best = -1;
-  for (int i = 0; i < buffers->n; i++) {
-    RS_TRY(poll_buffer(device, &buffers->buffer[i]));
-    if (!buffers->buffer[i].used && (best < 0 || buffers->buffer[i].bytes > buffers->buffer[best].bytes))
-      best = i;
+/* Grows the buffers to tables longer than any before. *grown false: some are in use, and `wait` is. */
+static reshard_status fit_buffers(rs_device *device, rs_upload_buffers *buffers, size_t bytes, bool wait, bool *grown) {
+  *grown = true;
+  if (buffers->bytes >= bytes)
+    return RESHARD_SUCCESS;
+  for (int i = 0; i < buffers->n && *grown; i++) {
+    RS_TRY(wait ? wait_for_buffer(device, &buffers->buffer[i]) : poll_buffer(device, &buffers->buffer[i]));
+    *grown = !buffers->buffer[i].used;
   }
-  if ((best < 0 || buffers->buffer[best].bytes < bytes) && buffers->n < RS_UPLOAD_BUFFERS) {
-    RS_TRY(device->streams->event_create(device, &buffers->buffer[buffers->n].event));
-    best = buffers->n++;
-  }
-  *found = best;
-  return RESHARD_SUCCESS;
+  return *grown ? grow_buffers(device, buffers, bytes) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_upload_buffers_take(rs_device *device, rs_upload_buffers *buffers, size_t bytes, bool wait,
                                       rs_upload_buffer **taken) {
-  int found;
+  bool fits;
   *taken = NULL;
-  RS_TRY(find_buffer(device, buffers, bytes, &found));
-  if (found < 0 && !wait)
-    return RESHARD_SUCCESS;
-  if (found < 0) {
-    found = (buffers->last + 1) % RS_UPLOAD_BUFFERS; /* they are taken in turn when all are in use */
-    RS_TRY(wait_for_buffer(device, &buffers->buffer[found]));
+  RS_TRY(fit_buffers(device, buffers, bytes, wait, &fits));
+  for (int i = 0; i < buffers->n && fits && *taken == NULL; i++) {
+    RS_TRY(poll_buffer(device, &buffers->buffer[i]));
+    if (!buffers->buffer[i].used)
+      *taken = &buffers->buffer[i];
   }
-  buffers->last = found;
-  rs_upload_buffer *buffer = &buffers->buffer[found];
-  if (buffer->bytes < bytes)
-    RS_TRY(grow_buffer(device, buffer, bytes));
-  *taken = buffer;
+  if (*taken == NULL && wait) { /* they are taken in turn when all are in use */
+    rs_upload_buffer *oldest = &buffers->buffer[(buffers->last + 1) % RS_UPLOAD_BUFFERS];
+    RS_TRY(wait_for_buffer(device, oldest));
+    *taken = oldest;
+  }
+  if (*taken != NULL)
+    buffers->last = (int)(*taken - buffers->buffer);
   return RESHARD_SUCCESS;
 }
 
@@ -100,11 +109,8 @@ void rs_upload_buffers_free(rs_device *device, rs_upload_buffers *buffers) {
   for (int i = 0; i < buffers->n; i++)
     if (wait_for_buffer(device, &buffers->buffer[i]) != RESHARD_SUCCESS)
       (void)device->streams->finish(device); /* the device may be lost */
+  free_memory(device, buffers);
   for (int i = 0; i < buffers->n; i++)
-    rs_cuda_host_free(device, buffers->buffer[i].host);
-  for (int i = 0; i < buffers->n; i++) {
-    rs_cuda_free(device, buffers->buffer[i].memory);
     device->streams->event_destroy(device, buffers->buffer[i].event);
-  }
   buffers->n = 0;
 }

@@ -1,5 +1,6 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "exec/arrays.h"
+#include "exec/kept.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
 #include "plan/rounds.h"
@@ -163,7 +164,9 @@ static reshard_status find_workspace(packer *p) {
     p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->comm->staged ? NULL : t->user_workspace;
-  if (p->staging.bytes > 0 && p->workspace == NULL) {
+  if (p->staging.bytes > 0 && t->kept != NULL) {
+    RS_TRY(rs_kept_staging(t->kept, (size_t)p->staging.bytes, (void **)&p->workspace));
+  } else if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
   } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
@@ -179,13 +182,25 @@ static reshard_status find_workspace(packer *p) {
   return RESHARD_SUCCESS;
 }
 
+/* A kept transfer is bound anew while the device may still run what was compiled for the arrays before. */
+static reshard_status compile(reshard_transfer t, const rs_copies *copies, rs_program **program) {
+  rs_device *device = t->comm->device;
+  rs_program **kept;
+  if (t->kept == NULL)
+    return device->work->compile(device, copies, t->plan->info.bytes, program);
+  RS_TRY(rs_transfer_program(t, &kept));
+  RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, kept));
+  *program = *kept;
+  return RESHARD_SUCCESS;
+}
+
 /* The copies listed so far, as a program; none when there are none. */
 static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **program) {
   rs_device *device = p->transfer->comm->device;
   *program = NULL;
   if (copies->copy.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(device->work->compile(device, copies, p->plan->info.bytes, program));
+  RS_TRY(compile(p->transfer, copies, program));
   p->binding->info.copies += device->work->count(*program);
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;

@@ -111,8 +111,7 @@ static void release_parts(rs_device *device, int64_t n, const rs_part *parts) {
   }
 }
 
-static void packed_release(reshard_comm comm, rs_binding *b) {
-  rs_device *device = comm->device;
+static void release_programs(rs_device *device, rs_binding *b) {
   device->work->release(device, b->keep);
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];
@@ -120,6 +119,14 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
     release_parts(device, r->nreceives, r->receives);
     device->work->release(device, r->pack);
     device->work->release(device, r->unpack);
+  }
+}
+
+static void packed_release(reshard_comm comm, rs_binding *b) {
+  if (!b->lent)
+    release_programs(comm->device, b);
+  for (int64_t i = 0; i < b->nrounds; i++) {
+    rs_round *r = &b->rounds[i];
     free(r->sends);
     free(r->receives);
     free(r->send_slots);
@@ -131,7 +138,7 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, b->workspace);
   else
-    device->memory->free(device, b->workspace);
+    comm->device->memory->free(comm->device, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {

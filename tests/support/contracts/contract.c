@@ -140,7 +140,8 @@ bool contract_rank_open_on(const contract_rank *s, reshard_comm comm, const resh
   reshard_sharder_options complete = {.size = RESHARD_SHARDER_OPTIONS_INIT};
   if (options != NULL)
     complete = *options;
-  complete.device = s->device;
+  if (complete.device == NULL)
+    complete.device = s->device;
   *other = *s;
   other->comm = comm;
   other->sharder = NULL;

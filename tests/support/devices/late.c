@@ -237,18 +237,30 @@ static void late_event_destroy(rs_device *device, rs_event *event) {
 
 static bool left_out(void) { return ++m.edges == m.skip; }
 
+static void record_event(rs_device *device, rs_event *event, void *handle) {
+  if (event->device != number_of(device))
+    complain("an event of another device is recorded");
+  if (rs_vec_reserve(&m.points, m.points.n + 1) != RESHARD_SUCCESS)
+    abort();
+  m.points.at[m.points.n++] = event->last = cli_alloc(1, sizeof(point));
+  give_operation(stream_of(device, handle), (op){.kind = RECORD, .point = event->last});
+}
+
 static reshard_status late_event_record(rs_device *device, rs_event *event, void *handle) {
   OR_FAIL("event_record");
   lock();
   m.counts.records++;
-  if (event->device != number_of(device))
-    complain("an event of another device is recorded");
-  if (!left_out()) {
-    if (rs_vec_reserve(&m.points, m.points.n + 1) != RESHARD_SUCCESS)
-      abort();
-    m.points.at[m.points.n++] = event->last = cli_alloc(1, sizeof(point));
-    give_operation(stream_of(device, handle), (op){.kind = RECORD, .point = event->last});
-  }
+  if (!left_out())
+    record_event(device, event, handle);
+  unlock();
+  return RESHARD_SUCCESS;
+}
+
+/* No edge: where the next execute records again before anything is destroyed, nobody would miss it. */
+static reshard_status late_event_record_external(rs_device *device, rs_event *event, void *handle) {
+  OR_FAIL("event_record_external");
+  lock();
+  record_event(device, event, handle);
   unlock();
   return RESHARD_SUCCESS;
 }
@@ -266,7 +278,12 @@ static reshard_status late_event_wait(rs_device *device, void *handle, rs_event 
 static reshard_status late_event_done(rs_device *device, rs_event *event, bool *done) {
   (void)device;
   lock();
-  *done = event->last == NULL || event->last->done;
+  *done = true;
+  while (event->last != NULL && !event->last->done) /* the host may ask until it has happened */
+    if (!step()) {
+      complain("the host waits for an event that never comes");
+      break;
+    }
   unlock();
   return RESHARD_SUCCESS;
 }
@@ -300,6 +317,16 @@ static reshard_status late_recompile(rs_device *device, const rs_copies *copies,
   return RESHARD_SUCCESS;
 }
 
+/* True when a stream has the program before it. */
+static bool has_to_run(const rs_program *program) {
+  for (int64_t i = 0; i < m.streams.n; i++)
+    for (int64_t k = m.streams.at[i]->next; k < m.streams.at[i]->ops.n; k++)
+      for (int64_t p = 0; p < m.streams.at[i]->ops.at[k].n && m.streams.at[i]->ops.at[k].kind == RUN; p++)
+        if (m.streams.at[i]->ops.at[k].programs[p] == program)
+          return true;
+  return false;
+}
+
 static void late_release(rs_device *device, rs_program *program) {
   (void)device;
   lock();
@@ -308,11 +335,10 @@ static void late_release(rs_device *device, rs_program *program) {
       run_until(NULL);
       m.once.at[i] = NULL;
     }
-  for (int64_t i = 0; program != NULL && i < m.streams.n; i++)
-    for (int64_t k = m.streams.at[i]->next; k < m.streams.at[i]->ops.n; k++)
-      for (int64_t p = 0; p < m.streams.at[i]->ops.at[k].n && m.streams.at[i]->ops.at[k].kind == RUN; p++)
-        if (m.streams.at[i]->ops.at[k].programs[p] == program)
-          complain("a program is released while a stream has still to run it");
+  if (program != NULL && has_to_run(program)) {
+    complain("a program is released while a stream has still to run it");
+    run_until(NULL);
+  }
   m.alive -= program != NULL;
   unlock();
   m.cpu->work->release(m.cpu, program);
@@ -368,6 +394,8 @@ static reshard_status late_alloc(rs_device *device, size_t bytes, void **memory)
 static void late_free(rs_device *device, void *memory) {
   (void)device;
   lock();
+  if (memory != NULL) /* freeing waits for what uses it, as CUDA does */
+    run_until(NULL);
   m.alive -= memory != NULL;
   unlock();
   m.cpu->memory->free(m.cpu, memory);
@@ -407,6 +435,7 @@ static const rs_device_streams late_device_streams = {
     .event_create = late_event_create,
     .event_destroy = late_event_destroy,
     .event_record = late_event_record,
+    .event_record_external = late_event_record_external,
     .event_wait = late_event_wait,
     .event_done = late_event_done,
     .synchronize = late_synchronize,

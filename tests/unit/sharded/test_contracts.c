@@ -12,6 +12,7 @@
 #include "support/contracts/mesh.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
+#include "support/contracts/steady.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -31,6 +32,8 @@ static void body(void *user, int64_t r) {
   contract_check_dtensor(&s, w->seed);
   contract_check_sharded(&s, w->seed);
   contract_check_refusals(&s);
+  if (w->seed % 8 == 0)
+    contract_check_steady(&s);
   contract_check_state(&s, w->seed, w->directory);
   if (w->seed % 8 == 0 && p->n >= 4)
     contract_check_fsdp(&s, w->seed);

@@ -13,6 +13,7 @@
 #include "support/contracts/mesh.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
+#include "support/contracts/steady.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
@@ -127,6 +128,7 @@ static void sharded(world *w, contract_rank *s, uint64_t seed) {
   for (uint64_t i = 0; i < 2; i++)
     contract_check_sharded(s, 2 * seed + i);
   contract_check_refusals(s);
+  contract_check_steady(s);
 }
 
 static void fsdp(world *w, contract_rank *s, uint64_t seed) {

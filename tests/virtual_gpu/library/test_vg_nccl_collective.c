@@ -401,11 +401,17 @@ static void test_edges(void **state) {
     way copy = three[i];
     char path[64];
     snprintf(path, sizeof path, "NCCL, %s", names[i]);
-    vg_edge_result result = vg_for_each_edge(&(vg_edge_search){
-        .path = path, .run = edge_scenario, .user = &copy, .options = {.devices = 3, .seed = 31 + i}, .seeds = 2});
+    vg_edge_result result =
+        vg_for_each_edge(&(vg_edge_search){.path = path,
+                                           .run = edge_scenario,
+                                           .user = &copy,
+                                           .options = {.devices = 3, .seed = 31 + i},
+                                           .seeds = 2,
+                                           .covered = "the host has waited for the stream before it destroys",
+                                           .covered_edge = "execute before host"});
     assert_true(result.edges > 0);
     assert_int_equal(result.false_alarms, 0);
-    assert_int_equal(result.found, result.uses);
+    assert_int_equal(result.found + result.covered, result.uses);
   }
   vg_quiet(false);
 }

@@ -112,6 +112,33 @@ static void replayed_with_other_data(void **state) {
   }
 }
 
+/* The host sees by the event how far the last launch is, and may then use what the graph has used. */
+static void launches_record_external_events(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 40; seed++) {
+    bench t = begin(seed);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    assert_int_not_equal(cudaEventRecordWithFlags(t.joins, t.a, cudaEventRecordExternal), cudaSuccess);
+    OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+    COPY(t.y, t.x, 100, t.a);
+    OK(cudaEventRecordWithFlags(t.joins, t.a, cudaEventRecordExternal));
+    OK(cudaStreamEndCapture(t.a, &graph));
+    OK(cudaEventQuery(t.joins)); /* it was never recorded */
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 2; i++) {
+      OK(cudaMemsetAsync(t.x, 20 + i, 100, t.a));
+      OK(cudaGraphLaunch(exec, t.a));
+      while (cudaEventQuery(t.joins) == cudaErrorNotReady)
+        (void)cudaGetLastError();
+      check(t.y, 20 + i, 100);
+    }
+    OK(cudaGraphExecDestroy(exec));
+    end_machine(&t, 0, "");
+  }
+}
+
 static void launches_of_one_graph_follow_one_another(void **state) {
   (void)state;
   bench t = begin(3);
@@ -268,6 +295,7 @@ int main(void) {
   }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(replayed_with_other_data),
+      cmocka_unit_test(launches_record_external_events),
       cmocka_unit_test(launches_of_one_graph_follow_one_another),
       cmocka_unit_test(what_follows_does_not_wait_for_others),
       cmocka_unit_test(a_race_between_branches),

@@ -86,9 +86,13 @@ int find(const vg_edge_search &search, int seeds, const Edge &edge, int use) {
   return -1;
 }
 
+bool is_covered(const vg_edge_search &search, const Edge &edge) {
+  return search.covered && (!search.covered_edge || edge.first == search.covered_edge);
+}
+
 void tell(const vg_edge_search &search, const Edge &edge, int use, int uses, int seed) {
   const char *kind = edge.second ? "wait" : "record", *name = edge.first.c_str();
-  if (seed < 0 && search.covered) {
+  if (seed < 0 && is_covered(search, edge)) {
     vg_prove("edge|%s|%s|%s|%d|%d||covered", search.path, name, kind, use + 1, uses);
     return;
   }
@@ -151,7 +155,7 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search) {
       int seed = find(*search, seeds, edge, use);
       result.uses++;
       result.found += seed >= 0;
-      result.covered += seed < 0 && search->covered;
+      result.covered += seed < 0 && is_covered(*search, edge);
       tell(*search, edge, use, n, seed);
     }
   }

@@ -179,6 +179,16 @@ void graphs_come_after(const std::function<bool(const Frontier &)> &touched, con
       graph->clock.join(clock);
 }
 
+/* From the launch on the event stands for the operation. */
+static void record_external(Event &event, const Op &op) {
+  const Note &place = M.notes[thread_note(self(), "cudaGraphLaunch")];
+  event.recorded = true;
+  event.frontier.assign(1, op.id);
+  event.clock = op.clock;
+  event.thread_chain = place.chain;
+  event.thread_time = place.time;
+}
+
 static void launch(Graph &exec, Stream &stream) {
   arrive(stream);
   Clock base = stream.clock;
@@ -202,6 +212,8 @@ static void launch(Graph &exec, Stream &stream) {
         depend(op, id);
     M.notes[op->id].time = ++exec.times[node.branch];
     op->clock.set(exec.chains[node.branch], exec.times[node.branch]);
+    if (node.work.records)
+      record_external(*node.work.records, *op);
     ops.push_back(op);
   }
   Op *end = new_op(stream, "the end of a graph", stream.chain);

@@ -122,6 +122,7 @@ struct Range {
   bool write;
 };
 /* An operation that a call gives to a stream. */
+struct Event;
 struct Work {
   const char *what = "";
   std::vector<Range> ranges;             /* that it declares */
@@ -132,6 +133,7 @@ struct Work {
   std::function<void(const Op &)> after; /* with the lock: what the checker does beside ranges */
   /* Called when an operation has been made of it (again at each launch of a graph), which is held until let_go. */
   std::function<void(Id)> placed;
+  Event *records = nullptr; /* external record of a graph: each launch records the event here */
 };
 struct Op {
   Id id;

@@ -291,9 +291,27 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   return api.end(record_call(handle, stream, "cudaEventRecord"));
 }
 
+/* An external record is a node of the graph, and the event is none of the capture's. */
+static cudaError_t record_external_call(cudaEvent_t handle, cudaStream_t stream_handle) {
+  count(M.counts.records);
+  Stream *stream = stream_of(stream_handle, "cudaEventRecordWithFlags");
+  Event *event = event_of(handle, "cudaEventRecordWithFlags");
+  if (!stream || !event || stream->device != event->device)
+    return cudaErrorInvalidResourceHandle;
+  if (!stream->capture)
+    return cudaErrorIllegalState;
+  edge_recorded(*event);
+  Work work;
+  work.what = "an external record";
+  work.records = event;
+  return capture_work(*stream, std::move(work));
+}
+
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream, unsigned flags) {
   VG_CALL(cudaEventRecordWithFlags, CALL_PLAIN);
-  return api.end(flags ? cudaErrorNotSupported : record_call(handle, stream, "cudaEventRecordWithFlags"));
+  if (flags == cudaEventRecordExternal)
+    return api.end(record_external_call(handle, stream));
+  return api.end(flags ? cudaErrorInvalidValue : record_call(handle, stream, "cudaEventRecordWithFlags"));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {

@@ -1,0 +1,351 @@
+/* Costs of the second and every later redistribute, reshard and gather of a pair of layouts on virtual GPUs: no
+ * collective that the host waits for, no call of the driver's allocator, no wait for the device. Over NCCL, a rank a
+ * GPU, and by threads with one GPU each, or one for all. Each call has other arrays. */
+#include "base/base.h"
+#include "nccl_rank.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/sharded_ranks.h"
+#include "virtual_gpu.h"
+
+#include <reshard/dtensor.h>
+#include <reshard/reshard.h>
+
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST = 4, ROWS = 48, COLUMNS = 60, KEPT = 3 };
+static const int64_t shape[2] = {ROWS, COLUMNS};
+static const reshard_properties f32 = {.dtype = RESHARD_F32};
+
+/* A rank, between the phases of a test. */
+typedef struct rank {
+  reshard_comm comm;
+  reshard_device device;
+  reshard_sharder sharder;
+  reshard_mesh mesh;
+  cudaStream_t stream;
+  reshard_dtensor tensor;     /* cut by the placement `at` */
+  reshard_dtensor kept[KEPT]; /* earlier results: their memory is taken */
+  reshard_tensor whole;
+  int at;
+  rank_result result;
+} rank;
+
+typedef struct world {
+  int64_t n;
+  bool nccl;
+  int calls;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  reshard_sharder_options options;
+  const reshard_device_options *device_options;
+  rank ranks[MOST];
+} world;
+
+static float value(int64_t i) { return (float)(i * 7 % 1021); }
+
+static reshard_status cuda(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_placing placing_of(const rank *r, int at) {
+  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  return (reshard_placing){r->mesh, &cuts[at], NULL};
+}
+
+/* This rank's part, of the host. */
+static reshard_status make_tensor(const world *w, rank *r, int64_t i) {
+  const reshard_placing placing = placing_of(r, 0);
+  reshard_tensor_info info;
+  float part[ROWS * COLUMNS];
+  RS_TRY(reshard_dtensor_empty(r->sharder, &placing, 2, shape, &f32, r->stream, &r->tensor));
+  RS_TRY(reshard_tensor_get_info(reshard_dtensor_local(r->tensor), &info));
+  for (int64_t e = 0; e < info.elements; e++)
+    part[e] = value(i * (ROWS / w->n) * COLUMNS + e);
+  RS_TRY(cuda(cudaStreamSynchronize(r->stream)));
+  vg_poke(info.data, part, sizeof(float) * (size_t)info.elements);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status open_rank(world *w, int64_t i) {
+  rank *r = &w->ranks[i];
+  reshard_sharder_options options = w->options;
+  if (w->nccl) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)i);
+    RS_TRY(reshard_device_create(name, w->device_options, &r->device));
+    RS_TRY(reshard_comm_create_nccl(w->id, w->n, i, r->device, 2000, &r->comm));
+  }
+  reshard_device_info info;
+  RS_TRY(reshard_device_get_info(r->device, &info));
+  RS_TRY(cuda(cudaSetDevice(info.index)));
+  RS_TRY(cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking)));
+  options.size = RESHARD_SHARDER_OPTIONS_INIT;
+  options.device = r->device;
+  RS_TRY(reshard_sharder_create(r->comm, &options, &r->sharder));
+  RS_TRY(reshard_mesh_create(r->comm, 0, 1, &w->n, NULL, 0, NULL, &r->mesh));
+  RS_TRY(reshard_tensor_create_on(r->device, RESHARD_F32, 2, shape, r->stream, &r->whole));
+  return make_tensor(w, r, i);
+}
+
+/* There and back, as often as the phase says; results stay for a while, so that the next ones lie elsewhere. */
+static reshard_status move_rank(world *w, rank *r) {
+  for (int i = 0; i < w->calls; i++) {
+    reshard_dtensor next;
+    r->at = 1 - r->at;
+    const reshard_placing to = placing_of(r, r->at);
+    RS_TRY(reshard_dtensor_redistribute(1, &r->tensor, &to, r->stream, &next));
+    reshard_dtensor_release(r->kept[i % KEPT]);
+    r->kept[i % KEPT] = r->tensor;
+    r->tensor = next;
+    reshard_sharded_tensor view = reshard_dtensor_sharded(r->tensor);
+    RS_TRY(reshard_sharded_tensor_gather(view, 0, r == w->ranks ? r->whole : NULL, r->stream));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status close_rank(world *w, rank *r) {
+  for (int i = 0; i < KEPT; i++)
+    reshard_dtensor_release(r->kept[i]);
+  reshard_dtensor_release(r->tensor);
+  reshard_tensor_release(r->whole);
+  reshard_mesh_release(r->mesh);
+  reshard_sharder_destroy(r->sharder);
+  reshard_comm_destroy(r->comm);
+  if (w->nccl)
+    reshard_device_release(r->device);
+  return cuda(cudaStreamSynchronize(r->stream));
+}
+
+static void open_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, open_rank(w, i));
+}
+
+static void move_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, move_rank(w, &w->ranks[i]));
+}
+
+static void close_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, close_rank(w, &w->ranks[i]));
+}
+
+static void run_phase(world *w, void (*body)(void *user, int64_t rank)) {
+  rank_threads_run(w->n, body, w);
+  for (int64_t i = 0; i < w->n; i++)
+    if (w->ranks[i].result.status != RESHARD_SUCCESS)
+      fail_msg("rank %d: %s", (int)i, w->ranks[i].result.text);
+}
+
+/* Where rank 0 has gathered the tensor. */
+static void check_whole(const world *w) {
+  float seen[ROWS * COLUMNS];
+  reshard_tensor_info info;
+  GOOD(reshard_tensor_get_info(w->ranks[0].whole, &info));
+  assert_int_equal(cudaStreamSynchronize(w->ranks[0].stream), cudaSuccess);
+  vg_peek(seen, info.data, sizeof seen);
+  for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+    if (seen[i] != value(i))
+      fail_msg("element %d is %g, not %g", (int)i, (double)seen[i], (double)value(i));
+}
+
+static void open_local(world *w, int ngpus) {
+  reshard_device devices[MOST];
+  reshard_comm comms[MOST];
+  for (int64_t i = 0; i < w->n; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)i % ngpus);
+    GOOD(reshard_device_create(name, NULL, &devices[i]));
+  }
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = w->n};
+  GOOD(reshard_comm_create_local(w->n, &local, comms));
+  for (int64_t i = 0; i < w->n; i++) {
+    w->ranks[i].comm = comms[i];
+    w->ranks[i].device = devices[i];
+  }
+}
+
+/* gpus: 0: over NCCL. */
+static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
+  enum { WARM = 8, CALLS = 12 };
+  world w = {.n = n, .nccl = gpus == 0, .options = {.path = path, .workspace_limit = limit}};
+  vg_begin(&(vg_options){.devices = (int)n, .seed = seed});
+  if (w.nccl)
+    GOOD(reshard_nccl_unique_id(w.id));
+  else
+    open_local(&w, gpus);
+  run_phase(&w, open_body);
+  w.calls = WARM;
+  run_phase(&w, move_body);
+  check_whole(&w);
+  vg_counts before = vg_count();
+  int64_t gathers = vg_calls("ncclAllGather"), driver = vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc");
+  w.calls = CALLS;
+  run_phase(&w, move_body);
+  vg_counts after = vg_count();
+  gathers = vg_calls("ncclAllGather") - gathers;
+  driver = vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc") - driver;
+  if (gathers + driver + after.allocs - before.allocs + after.frees - before.frees + after.host_syncs -
+          before.host_syncs + after.creates - before.creates !=
+      0)
+    fail_msg("%s: %d all-gathers, %d allocations (%d), %d frees, %d waits of the host, %d creations in %d calls", name,
+             (int)gathers, (int)driver, (int)(after.allocs - before.allocs), (int)(after.frees - before.frees),
+             (int)(after.host_syncs - before.host_syncs), (int)(after.creates - before.creates), CALLS);
+  check_whole(&w);
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < n; i++) {
+    if (!w.nccl)
+      reshard_device_release(w.ranks[i].device);
+    cudaStreamDestroy(w.ranks[i].stream);
+  }
+  if (vg_end() != 0)
+    fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
+}
+
+static void test_nccl(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("NCCL, rounds", 4, 0, RESHARD_PATH_AUTO, 16384, seed);
+  }
+}
+
+static void test_local(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    check_steady("direct", 3, 1, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("direct, a GPU each", 3, 3, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("packed", 3, 1, RESHARD_PATH_PACKED, 0, seed);
+    check_steady("packed, 2 GPUs", 4, 2, RESHARD_PATH_PACKED, 16384, seed);
+  }
+}
+
+/* --- Destroying beside a capture ---------------------------------------------------------------------------------- */
+
+/* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
+ * captured. */
+static void test_capture_elsewhere(void **state) {
+  (void)state;
+  const int64_t bytes = 4 * ROWS * COLUMNS;
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    vg_begin(&(vg_options){.seed = seed});
+    reshard_device device;
+    reshard_comm comm;
+    reshard_plan plan;
+    reshard_transfer transfer;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    void *at[3], *more;
+    GOOD(reshard_device_create("cuda:0", NULL, &device));
+    const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &device, .ndevices = 1};
+    GOOD(reshard_comm_create_local(1, &local, &comm));
+    reshard_layout layout = layout_from_text("rank(0)", 2, shape, 1);
+    const reshard_entry entry = {RESHARD_ENTRY_INIT, .src = layout, .dst = layout, .dtype = RESHARD_F32};
+    GOOD(reshard_plan_create(1, &entry, 0, NULL, &plan));
+    GOOD(cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    GOOD(cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking)));
+    for (int i = 0; i < 3; i++)
+      GOOD(cuda(cudaMalloc(&at[i], (size_t)bytes)));
+    GOOD(cuda(cudaMalloc(&more, 64)));
+    GOOD(cuda(cudaMemsetAsync(at[0], 1, (size_t)bytes, stream)));
+    const reshard_transfer_options packed = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
+    reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &at[0], .dst = &at[1]};
+    GOOD(reshard_transfer_create(plan, comm, &arrays, &packed, &transfer));
+    GOOD(reshard_execute(transfer, stream));
+    GOOD(cuda(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal)));
+    GOOD(cuda(cudaMemsetAsync(more, 2, 64, other)));
+    int64_t waits = vg_calls("cudaDeviceSynchronize");
+    arrays.dst = &at[2];
+    GOOD(reshard_transfer_rebind(transfer, &arrays));
+    GOOD(reshard_execute(transfer, stream));
+    reshard_transfer_destroy(transfer);
+    assert_int_equal(vg_calls("cudaDeviceSynchronize"), waits);
+    GOOD(cuda(cudaStreamEndCapture(other, &graph))); /* it is as it was */
+    GOOD(cuda(cudaGraphDestroy(graph)));
+    GOOD(cuda(cudaStreamSynchronize(stream)));
+    for (int i = 0; i < 3; i++)
+      cudaFree(at[i]);
+    cudaFree(more);
+    reshard_plan_destroy(plan);
+    reshard_layout_release(layout);
+    reshard_comm_destroy(comm);
+    reshard_device_release(device);
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+    if (vg_end() != 0)
+      fail_msg("seed %d: %s", (int)seed, vg_report(0));
+  }
+}
+
+/* --- A rank that fails alone ------------------------------------------------------------------------------------- */
+
+enum { HOGS = 256 };
+
+/* Takes all that the rank's pool has. */
+static int take_all(rank *r, reshard_tensor hogs[HOGS]) {
+  int n = 0;
+  for (int64_t size = 1 << 20; size >= 256 && n < HOGS;)
+    if (reshard_tensor_create_on(r->device, RESHARD_U8, 1, &size, r->stream, &hogs[n]) == RESHARD_SUCCESS)
+      n++;
+    else
+      size /= 2;
+  return n;
+}
+
+/* Rank 1 has no memory for the result of a call that went well before. */
+static void failing_rank(void *user, int64_t i) {
+  world *w = user;
+  rank *r = &w->ranks[i];
+  reshard_tensor hogs[HOGS];
+  int nhogs = i == 1 ? take_all(r, hogs) : 0;
+  reshard_status status = move_rank(w, r);
+  rank_result_set(&r->result, status);
+  if (i == 1) /* the next call does not wait for anybody */
+    snprintf(r->result.text + strlen(r->result.text), 60, "; then %s", reshard_status_string(move_rank(w, r)));
+  else if (status == RESHARD_SUCCESS) /* its part of the call is given to the stream, which waits for rank 1's */
+    rank_result_set(&r->result, reshard_comm_barrier(r->comm));
+  while (nhogs > 0)
+    reshard_tensor_release(hogs[--nhogs]);
+}
+
+/* The communicator is the library's own: it ends, and the others hear of that. */
+static void test_fails_alone(void **state) {
+  (void)state;
+  const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
+  world w = {.n = 3, .nccl = true, .options = {.path = RESHARD_PATH_AUTO}, .device_options = &limit};
+  vg_quiet(true);
+  vg_begin(&(vg_options){.devices = 3, .seed = 5});
+  GOOD(reshard_nccl_unique_id(w.id));
+  run_phase(&w, open_body);
+  w.calls = 4;
+  run_phase(&w, move_body);
+  check_whole(&w);
+  w.calls = 1;
+  rank_threads_run(w.n, failing_rank, &w);
+  assert_int_equal(w.ranks[1].result.status, RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_non_null(strstr(w.ranks[1].result.text, "then RESHARD_ERROR_PEER"));
+  for (int64_t i = 0; i < w.n; i++) {
+    if (i != 1)
+      assert_true(w.ranks[i].result.status == RESHARD_ERROR_TIMEOUT || w.ranks[i].result.status == RESHARD_ERROR_PEER);
+    assert_int_equal(cudaStreamSynchronize(w.ranks[i].stream), cudaSuccess); /* nothing is left on it */
+  }
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < w.n; i++)
+    cudaStreamDestroy(w.ranks[i].stream);
+  (void)vg_end();
+  vg_quiet(false);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local),
+                                     cmocka_unit_test(test_capture_elsewhere), cmocka_unit_test(test_fails_alone)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
