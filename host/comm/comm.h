@@ -120,6 +120,10 @@ struct reshard_comm_s {
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
+  /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
+   * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
+   * this process's file for as long as it lives. */
+  struct rs_import **imports;
   _Atomic int64_t received_bytes, received_messages;
   bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                /* objects made on this handle so far: numbers them */

@@ -1,7 +1,8 @@
 /* Files of other processes, and the segments of them that are mapped here.
  *
- * Arrays that are moved again and again lie in the same segments. So a mapping that nobody uses stays: it costs an entry
- * in the system's tables, not memory, which its owner alone gives back. The longest unused goes when there are many. */
+ * Arrays that are moved again and again lie in the same segments. So a mapping that is not used stays: it costs an
+ * entry in the system's tables, not memory, which its owner alone gives back. The longest unused goes when there are
+ * many. */
 #include "device/cpu/segment.h"
 
 #include <errno.h>
