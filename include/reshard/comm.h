@@ -101,6 +101,47 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
+/* An all-gather of the caller's, by which ranks find each other: every rank gives `bytes` bytes, and `all` receives those
+ * of all ranks, by rank. It returns on every rank or, where the caller's means have a deadline, with an error. */
+typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t bytes, void *all);
+
+/* Begin with RESHARD_NODE_OPTIONS_DEFAULTS, or set `size` to RESHARD_NODE_OPTIONS_INIT; the rest may be 0. */
+typedef struct reshard_node_options {
+  size_t size;
+  reshard_device device; /* a CPU (kept). NULL: one of the library's own, with its share of the cores as threads */
+  int64_t timeout_ms;    /* time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever */
+  const char *job;       /* name of the job: compared. NULL: none */
+} reshard_node_options;
+#define RESHARD_NODE_OPTIONS_INIT sizeof(reshard_node_options)
+#define RESHARD_NODE_OPTIONS_DEFAULTS \
+  { sizeof(reshard_node_options), NULL, 0, NULL }
+
+/* Makes one rank of a communicator of processes of one node, for memory of the CPU. Collective over the n callers, each
+ * in a process of its own. It needs no MPI: messages go through shared memory that no file names. It ends with the last
+ * process that has it, however that ends.
+ *
+ * - n, rank: number of ranks, and the caller's.
+ * - allgather, user: of the caller's, called once, here alone.
+ * - options: NULL for the defaults.
+ *
+ * All processes run as one user, in one network namespace. A rank holds a descriptor per other rank. Every collective
+ * call compares what the ranks call: RESHARD_ERROR_MISMATCH names both calls. A process that ends is noticed at once by
+ * those that wait for it: RESHARD_ERROR_PEER names it. From an error on nothing reads or writes memory of the caller's.
+ * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
+ *
+ * Errors, the same on all ranks, of the lowest rank that failed:
+ * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
+ *   comm is NULL.
+ * - RESHARD_ERROR_UNSUPPORTED: a device that is no CPU; ranks on other nodes or of other users.
+ * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, or names of the job.
+ * - RESHARD_ERROR_TIMEOUT, RESHARD_ERROR_PEER: a rank did not come, or is gone.
+ * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no shared memory.
+ * - the all-gather's own, on the ranks where it failed.
+ *
+ * Source: UCC's out-of-band all-gather. */
+RESHARD_API reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgather allgather, void *user,
+                                                    const reshard_node_options *options, reshard_comm *comm);
+
 /* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. The MPI_Comm is
  * passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR

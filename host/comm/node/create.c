@@ -1,0 +1,356 @@
+/* Making and releasing node communicators.
+ *
+ * Every rank listens at a socket, and shows the others on a card where that is, in the one all-gather that it has. Then
+ * each connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0 asks
+ * all for their status and tells all the verdict, so that they have the same. */
+#define _GNU_SOURCE
+#include "comm/node/node.h"
+
+#include "device/cpu/cpu.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SPINS = 2000, LOOK_MS = 50, PATIENCE_MS = 2000, GRACE_MS = 500 };
+
+/* --- Handles ------------------------------------------------------------------------------------------------------ */
+
+static void close_sockets(rs_node *c) {
+  for (int64_t r = 0; c->sockets != NULL && r < c->base.size; r++)
+    if (c->sockets[r] >= 0) {
+      close(c->sockets[r]);
+      c->sockets[r] = -1;
+    }
+}
+
+static void unmap_all(rs_node *c) {
+  if (c->block != NULL)
+    munmap(c->block, (size_t)c->block_bytes);
+  c->block = NULL;
+  for (int64_t i = 0; i < c->mappings.n; i++)
+    munmap(c->mappings.at[i].at, (size_t)c->mappings.at[i].bytes);
+  c->mappings.n = 0;
+}
+
+/* A child process is no rank: that of its parent may end while the child lives. */
+static void leave_in_child(rs_forkable *self) {
+  rs_node *c = (rs_node *)((char *)self - offsetof(rs_node, forkable));
+  c->forked = true;
+  close_sockets(c);
+  unmap_all(c);
+  pthread_mutex_init(&c->ending, NULL);
+}
+
+static void free_node(rs_node *c) {
+  rs_forkable_remove(&c->forkable);
+  rs_board_leave(&c->base);
+  close_sockets(c);
+  unmap_all(c);
+  if (c->parent != NULL)
+    rs_node_release(c->parent);
+  reshard_device_release(c->handle);
+  pthread_mutex_destroy(&c->ending);
+  free(c->sockets);
+  free(c->gathered);
+  free(c->missing);
+  free(c->progress);
+  free(c->mappings.at);
+  free(c->passed.at);
+  free(c->global_ranks);
+  free(c);
+}
+
+void rs_node_release(rs_node *c) {
+  if (atomic_fetch_sub(&c->users, 1) == 1)
+    free_node(c);
+}
+
+reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {
+  rs_node *c = NULL;
+  reshard_status status;
+  RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
+  pthread_mutex_init(&c->ending, NULL);
+  c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
+  c->base.group = c;
+  c->base.lane_devices = &c->base.device;
+  atomic_init(&c->users, 1);
+  rs_forkable_add(&c->forkable, leave_in_child);
+  RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
+  for (int64_t r = 0; r < size; r++)
+    c->sockets[r] = -1;
+  RS_TRY_GOTO(status, rs_alloc(&c->gathered, size, RS_COMM_RECORD), fail);
+  RS_TRY_GOTO(status, rs_alloc(&c->missing, size, sizeof *c->missing), fail);
+  c->base.global_ranks = c->global_ranks = global_ranks;
+  *out = c;
+  return RESHARD_SUCCESS;
+fail:
+  free_node(c);
+  return status;
+}
+
+/* --- Cards -------------------------------------------------------------------------------------------------------- */
+
+/* Hash of the running system and of the sockets that it sees: processes of which both are equal find each other. */
+static uint64_t find_node(void) {
+  char boot[64] = "";
+  struct stat net = {0};
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
+  if (fd >= 0)
+    close(fd);
+  if (n <= 0)
+    (void)gethostname(boot, sizeof boot - 1);
+  uint64_t net_id = stat("/proc/self/ns/net", &net) == 0 ? (uint64_t)net.st_ino : 0;
+  return rs_hash(net_id, boot, strlen(boot));
+}
+
+void rs_node_make_card(const rs_node *c, uint64_t job, reshard_status status, rs_node_card *card, int *listener) {
+  *card = (rs_node_card){.build = rs_hash(sizeof(rs_node_seat), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
+                         .node = find_node(),
+                         .job = job,
+                         .size = c->base.size,
+                         .rank = c->base.rank,
+                         .timeout_ms = c->timeout_ms,
+                         .uid = (int32_t)geteuid()};
+  *listener = -1;
+  int failed = status == RESHARD_SUCCESS ? rs_node_listen(card, listener) : 0;
+  if (failed == 0 && status == RESHARD_SUCCESS &&
+      getrandom(card->secret, sizeof card->secret, 0) != (ssize_t)sizeof card->secret)
+    failed = errno;
+  if (failed != 0)
+    status = rs_error(RESHARD_ERROR_SYSTEM, "no socket to listen at: %s", strerror(failed));
+  card->status = status;
+  if (status != RESHARD_SUCCESS)
+    snprintf(card->text, sizeof card->text, "%s", reshard_last_error());
+}
+
+/* --- Connections -------------------------------------------------------------------------------------------------- */
+
+/* The first message of those who connect. */
+typedef struct node_greeting {
+  unsigned char secret[16];
+  int64_t rank;
+} node_greeting;
+
+/* Ranks that are being connected. */
+typedef struct node_joining {
+  rs_node *c;
+  const char *call;
+  const rs_node_card *cards;
+  int listener;
+  int64_t end; /* 0: never */
+} node_joining;
+
+static reshard_status error_absent(const node_joining *j) {
+  char text[160];
+  int64_t few[64], n = 0; /* a text has no room for more */
+  for (int64_t r = 0; r < j->c->base.size && n < 64; r++)
+    if (r != j->c->base.rank && j->c->sockets[r] < 0)
+      few[n++] = r;
+  return rs_error(RESHARD_ERROR_TIMEOUT, "%s: connecting %lld processes: not done within %lld ms; missing: %s", j->call,
+                  (long long)j->c->base.size, (long long)j->c->timeout_ms, rs_ranges_text(text, sizeof text, n, few));
+}
+
+static reshard_status error_of(const node_joining *j, int64_t rank, int failed) {
+  if (failed == ETIMEDOUT)
+    return error_absent(j);
+  if (failed == ECONNREFUSED || failed == ECONNRESET || failed == EPIPE)
+    return rs_error(RESHARD_ERROR_PEER, "%s: rank %lld is gone", j->call, (long long)rank);
+  return rs_error(RESHARD_ERROR_SYSTEM, "%s: connecting to rank %lld: %s", j->call, (long long)rank, strerror(failed));
+}
+
+static reshard_status connect_before(const node_joining *j) {
+  rs_node *c = j->c;
+  for (int64_t r = 0; r < c->base.rank; r++) {
+    node_greeting g = {.rank = c->base.rank};
+    memcpy(g.secret, j->cards[r].secret, sizeof g.secret);
+    int failed = rs_node_dial(&j->cards[r], j->end, &c->sockets[r]);
+    if (failed == 0)
+      failed = rs_node_send(c->sockets[r], &g, sizeof g, NULL, 0, j->end);
+    if (failed != 0)
+      return error_of(j, r, failed);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Lets in those who wait at the door, and keeps those who know the secret. */
+static int64_t admit_some(const node_joining *j) {
+  rs_node *c = j->c;
+  int64_t kept = 0, end = rs_now_ns() + PATIENCE_MS * (int64_t)1000000;
+  for (int fd; (fd = rs_node_admit(j->listener)) >= 0;) {
+    node_greeting g;
+    bool known = rs_node_receive(fd, &g, sizeof g, NULL, 0, j->end != 0 ? rs_min(end, j->end) : end) == 0 &&
+                 memcmp(g.secret, j->cards[c->base.rank].secret, sizeof g.secret) == 0 && g.rank > c->base.rank &&
+                 g.rank < c->base.size && c->sockets[g.rank] < 0;
+    if (known)
+      c->sockets[g.rank] = fd;
+    else
+      close(fd);
+    kept += known;
+  }
+  return kept;
+}
+
+/* True when the rank does not listen any more: it has connected already, or it never will. */
+static bool is_closed(const node_joining *j, int64_t rank) {
+  int fd, failed = rs_node_dial(&j->cards[rank], rs_now_ns(), &fd);
+  if (failed == 0)
+    close(fd);
+  return failed == ECONNREFUSED;
+}
+
+static reshard_status admit_after(const node_joining *j) {
+  rs_node *c = j->c;
+  int64_t wanted = c->base.size - 1 - c->base.rank;
+  while (wanted > 0) {
+    struct pollfd p = {j->listener, POLLIN, 0};
+    int64_t left = j->end != 0 ? (j->end - rs_now_ns()) / 1000000 + 1 : LOOK_MS;
+    if (left <= 0)
+      return error_absent(j);
+    int ready = poll(&p, 1, (int)rs_min(left, LOOK_MS));
+    wanted -= admit_some(j);
+    for (int64_t r = c->base.rank + 1; r < c->base.size && ready == 0; r++)
+      if (c->sockets[r] < 0 && is_closed(j, r)) {
+        wanted -= admit_some(j);
+        if (c->sockets[r] < 0)
+          return error_of(j, r, ECONNREFUSED);
+      }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- The verdict -------------------------------------------------------------------------------------------------- */
+
+typedef struct node_verdict {
+  int64_t status;
+  char text[RS_COMM_RECORD - sizeof(int64_t)];
+} node_verdict;
+
+static void set_verdict(node_verdict *v, reshard_status status) {
+  v->status = status;
+  if (status != RESHARD_SUCCESS)
+    snprintf(v->text, sizeof v->text, "%s", reshard_last_error());
+}
+
+/* Rank 0: of those that failed, one with a reason of its own is told before one that misses another. */
+static void collect_verdict(const node_joining *j, node_verdict *verdict) {
+  for (int64_t r = 1; r < j->c->base.size; r++) {
+    node_verdict other;
+    int failed = j->c->sockets[r] < 0 ? EPIPE
+                                      : rs_node_receive(j->c->sockets[r], &other, sizeof other, NULL, 0,
+                                                        j->end != 0 ? j->end + GRACE_MS / 2 * (int64_t)1000000 : 0);
+    if (failed == ETIMEDOUT)
+      set_verdict(&other, rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
+                                   (long long)j->c->timeout_ms, (long long)r));
+    else if (failed != 0)
+      set_verdict(&other, error_of(j, r, failed));
+    bool reason = other.status != RESHARD_ERROR_PEER && other.status != RESHARD_SUCCESS;
+    if (verdict->status == RESHARD_SUCCESS || (verdict->status == RESHARD_ERROR_PEER && reason))
+      *verdict = other;
+  }
+}
+
+/* All ranks succeed, or all have the same error. fd: passed from rank 0 to the others, which own it then; -1: none. */
+static reshard_status agree_by_sockets(const node_joining *j, reshard_status status, int *fd) {
+  rs_node *c = j->c;
+  node_verdict verdict = {0};
+  int failed = 0;
+  set_verdict(&verdict, status);
+  if (c->base.rank == 0) {
+    collect_verdict(j, &verdict);
+    bool passes = fd != NULL && verdict.status == RESHARD_SUCCESS;
+    for (int64_t r = 1; r < c->base.size; r++)
+      if (c->sockets[r] >= 0)
+        (void)rs_node_send(c->sockets[r], &verdict, sizeof verdict, fd, passes, j->end);
+  } else if (c->sockets[0] >= 0) {
+    int64_t end = j->end != 0 ? j->end + GRACE_MS * (int64_t)1000000 : 0;
+    failed = rs_node_send(c->sockets[0], &verdict, sizeof verdict, NULL, 0, j->end);
+    if (failed == 0)
+      failed = rs_node_receive(c->sockets[0], &verdict, sizeof verdict, fd, fd != NULL, end);
+    if (failed == EPROTO && verdict.status != RESHARD_SUCCESS) /* an error comes without a descriptor */
+      failed = 0;
+    if (failed != 0 && status != RESHARD_SUCCESS)
+      return status;
+    if (failed == ETIMEDOUT)
+      return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: 0", j->call,
+                      (long long)c->timeout_ms);
+    if (failed != 0)
+      return error_of(j, 0, failed);
+  }
+  if (verdict.status != RESHARD_SUCCESS)
+    return rs_error((reshard_status)verdict.status, "%s", verdict.text);
+  return RESHARD_SUCCESS;
+}
+
+/* --- The block ---------------------------------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes, step) * step; }
+
+/* The size of the block, and where the parts are in it, once it is mapped. */
+static void place_parts(rs_node *c) {
+  int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_block) + n * (int64_t)sizeof(uint64_t), losses = at;
+  int64_t seats = round_up(at + n * n, RS_NODE_LINE), slots = seats + n * (int64_t)sizeof(rs_node_seat);
+  int64_t mail = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
+  char *block = (char *)c->block;
+  c->block_bytes = mail + 2 * n * n * RS_NODE_SLOT;
+  if (block == NULL)
+    return;
+  c->losses = (_Atomic uint8_t *)(block + losses);
+  c->seats = (rs_node_seat *)(block + seats);
+  c->slots = (rs_node_slot *)(block + slots);
+  c->mail = block + mail;
+}
+
+/* Rank 0: memory of all zero, of which what is always needed is there. */
+static reshard_status create_block(rs_node *c, int *fd) {
+  place_parts(c);
+  int64_t mail = 2 * c->base.size * c->base.size * RS_NODE_SLOT;
+  *fd = memfd_create("reshard", MFD_CLOEXEC);
+  int failed = *fd < 0 || ftruncate(*fd, c->block_bytes) != 0 ? errno : 0;
+  if (failed == 0)
+    failed = posix_fallocate(*fd, 0, c->block_bytes - mail);
+  if (failed == 0)
+    return RESHARD_SUCCESS;
+  if (*fd >= 0)
+    close(*fd);
+  *fd = -1;
+  return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "shared memory of %lld bytes: %s", (long long)c->block_bytes,
+                  strerror(failed));
+}
+
+static reshard_status map_block(rs_node *c, int fd) {
+  place_parts(c);
+  void *at = mmap(NULL, (size_t)c->block_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED)
+    return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "mapping %lld bytes of shared memory: %s", (long long)c->block_bytes,
+                    strerror(errno));
+  c->block = at;
+  place_parts(c);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *cards, int listener) {
+  node_joining j = {c, call, cards, listener, rs_node_deadline(c->timeout_ms)};
+  int fd = -1;
+  reshard_status status = connect_before(&j);
+  RS_THEN(status, admit_after(&j));
+  close(listener);
+  if (c->base.rank == 0)
+    RS_THEN(status, create_block(c, &fd));
+  status = agree_by_sockets(&j, status, &fd);
+  if (status == RESHARD_SUCCESS)
+    status = agree_by_sockets(&j, map_block(c, fd), NULL);
+  if (fd >= 0)
+    close(fd);
+  /* Ranks that all have a core may wait a little before they sleep. */
+  c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
+  return status;
+}

@@ -1,0 +1,71 @@
+/* The end of a node communicator. The rank that decides it leaves the reason in its seat; the first one counts, and all
+ * tell their callers the same. A rank looks at it before a call and between two turns of a wait. An abort of what the
+ * communicator was split from ends it too, so ranks look at those as well. */
+#include "comm/node/node.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing) {
+  rs_node_why *why = &rs_node_own_seat(c)->why;
+  int64_t goes_on = 0, n = c->base.size;
+  pthread_mutex_lock(&c->ending);
+  if (atomic_load(&c->block->ended) == 0) {
+    why->status = status;
+    why->aborted = aborted;
+    snprintf(why->text, sizeof why->text, "%s", text);
+    for (int64_t r = 0; r < n; r++)
+      c->losses[c->base.rank * n + r] = missing != NULL && missing[r];
+    atomic_compare_exchange_strong(&c->block->ended, &goes_on, c->base.rank + 1);
+  }
+  pthread_mutex_unlock(&c->ending);
+  rs_node_ring_all(c);
+}
+
+reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing) {
+  rs_node_end(c, status, false, reshard_last_error(), missing);
+  return rs_node_check(c, true); /* another may have ended it first */
+}
+
+/* The one whose abort ends the communicator: itself, or what it was split from; NULL: none. */
+static const rs_node_why *find_end(rs_node *c) {
+  int64_t by = atomic_load_explicit(&c->block->ended, memory_order_acquire);
+  if (by != 0)
+    return &c->seats[by - 1].why;
+  for (rs_node *above = c->parent; above != NULL; above = above->parent) {
+    by = atomic_load_explicit(&above->block->ended, memory_order_acquire);
+    if (by != 0 && above->seats[by - 1].why.aborted)
+      return &above->seats[by - 1].why;
+  }
+  return NULL;
+}
+
+reshard_status rs_node_check(rs_node *c, bool waits) {
+  if (c->forked)
+    return rs_error(RESHARD_ERROR_PEER, "rank %lld of a node communicator is the process that was forked, not this one",
+                    (long long)c->base.rank);
+  const rs_node_why *why = find_end(c);
+  if (why == NULL)
+    return RESHARD_SUCCESS;
+  return waits ? rs_error((reshard_status)why->status, "%s", why->text)
+               : rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", why->text);
+}
+
+reshard_status rs_node_abort(reshard_comm comm) {
+  rs_node *c = rs_node_of(comm);
+  char text[64];
+  if (c->forked)
+    return rs_node_check(c, false);
+  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
+  rs_node_end(c, RESHARD_ERROR_PEER, true, text, NULL);
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_node_missing(reshard_comm comm, int64_t *ranks) {
+  const rs_node *c = rs_node_of(comm);
+  int64_t n = 0, by = c->forked ? 0 : atomic_load(&c->block->ended);
+  for (int64_t r = 0; r < comm->size && by != 0; r++)
+    if (c->losses[(by - 1) * comm->size + r])
+      ranks[n++] = r;
+  return n;
+}

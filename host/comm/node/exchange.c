@@ -1,0 +1,185 @@
+/* Messages of a round between processes. A pair of ranks has two slots, which a message goes through by turns, a chunk
+ * at a time: the sender copies in, or packs, while the receiver copies out of the other one, or unpacks.
+ *
+ * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
+#include "comm/node/node.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
+  rs_node *c = rs_node_of(comm);
+  int64_t *progress = NULL;
+  if (most <= c->reserved)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc(&progress, 2 * most, sizeof *progress));
+  free(c->progress);
+  c->progress = progress;
+  c->reserved = most;
+  return RESHARD_SUCCESS;
+}
+
+/* An exchange under way. */
+typedef struct node_exchange {
+  rs_node *c;
+  const rs_turn *turn;
+  int64_t total_bytes;
+  int64_t *sent, *received; /* bytes of each message */
+  bool moved;               /* since it was cleared */
+  bool refused;             /* by the meeting: the same on all ranks */
+} node_exchange;
+
+static reshard_status run_program(rs_node *c, const rs_program *program) {
+  rs_program *one = (rs_program *)program;
+  return program == NULL ? RESHARD_SUCCESS : c->base.device->work->run(c->base.device, 1, &one, NULL);
+}
+
+static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *src, int64_t bytes, bool staging) {
+  rs_device *device = x->c->base.device;
+  return device->work->copy(device, 1, &(rs_span){src, dst, bytes, staging}, x->total_bytes, NULL);
+}
+
+/* Fills the slots of a message as far as they are empty. */
+static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
+  rs_node *c = x->c;
+  while (*done < p->bytes) {
+    int64_t turn = *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
+    uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
+    if (sent != atomic_load_explicit(&slot->taken, memory_order_acquire))
+      return RESHARD_SUCCESS;
+    if (*done == 0)
+      RS_TRY(run_program(c, p->program));
+    RS_TRY(copy_chunk(x, rs_node_mail_of(c, me, p->peer, turn), p->at + *done, bytes, true));
+    slot->bytes = bytes;
+    atomic_store(&slot->sent, sent + 1);
+    if (!c->due) /* else the meeting tells */
+      rs_node_ring(c, p->peer);
+    *done += bytes;
+    x->moved = true;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Empties the slots of a message as far as they are full. */
+static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
+  rs_node *c = x->c;
+  while (*done < p->bytes) {
+    int64_t turn = *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
+    uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
+    if (taken == atomic_load_explicit(&slot->sent, memory_order_acquire))
+      return RESHARD_SUCCESS;
+    if (slot->bytes != bytes)
+      return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
+                      (long long)me, (long long)bytes, (long long)p->peer, (long long)slot->bytes);
+    RS_TRY(copy_chunk(x, p->at + *done, rs_node_mail_of(c, p->peer, me, turn), bytes, p->staged));
+    atomic_store(&slot->taken, taken + 1);
+    rs_node_ring(c, p->peer);
+    *done += bytes;
+    x->moved = true;
+    if (*done == p->bytes)
+      RS_TRY(run_program(c, p->program));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The first of the parts, by peer, whose peer comes after this rank: not all ranks begin with the same one. */
+static int64_t first_after(const rs_part *parts, int64_t n, int64_t rank) {
+  int64_t low = 0, high = n;
+  RS_LOWER_BOUND(low, high, parts[i].peer < rank);
+  return low;
+}
+
+static reshard_status send_all(node_exchange *x) {
+  int64_t n = x->turn->nsends, first = first_after(x->turn->sends, n, x->c->base.rank);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t s = (first + i) % n;
+    RS_TRY(send_some(x, &x->turn->sends[s], &x->sent[s]));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status receive_all(node_exchange *x) {
+  int64_t n = x->turn->nreceives, first = first_after(x->turn->receives, n, x->c->base.rank);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t r = (first + n - 1 - i) % n; /* the rank before this one has begun with it */
+    RS_TRY(receive_some(x, &x->turn->receives[r], &x->received[r]));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static bool all_moved(const node_exchange *x) {
+  for (int64_t i = 0; i < x->turn->nsends; i++)
+    if (x->sent[i] < x->turn->sends[i].bytes)
+      return false;
+  for (int64_t i = 0; i < x->turn->nreceives; i++)
+    if (x->received[i] < x->turn->receives[i].bytes)
+      return false;
+  return true;
+}
+
+static void mark_messages(rs_node *c, const void *user) {
+  const node_exchange *x = user;
+  for (int64_t i = 0; i < x->turn->nsends; i++)
+    c->missing[x->turn->sends[i].peer] |= x->sent[i] < x->turn->sends[i].bytes;
+  for (int64_t i = 0; i < x->turn->nreceives; i++)
+    c->missing[x->turn->receives[i].peer] |= x->received[i] < x->turn->receives[i].bytes;
+}
+
+/* Empties the slots that were filled before the meeting: no rank has looked into them. */
+static void take_back(node_exchange *x) {
+  for (int64_t i = 0; i < x->turn->nsends; i++)
+    for (int64_t turn = 0; turn * RS_NODE_SLOT < x->sent[i]; turn++)
+      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, x->turn->sends[i].peer, turn)->sent, 1);
+}
+
+static reshard_status move_messages(node_exchange *x) {
+  rs_node *c = x->c;
+  rs_node_wait w = {.step = "messages of a round", .mark = mark_messages, .user = x};
+  if (c->due) {
+    reshard_status status = rs_node_meet(c, send_all(x));
+    x->refused = status != RESHARD_SUCCESS;
+    if (x->refused)
+      take_back(x);
+    RS_TRY(status);
+  }
+  rs_node_wait_begin(&w);
+  for (;;) {
+    uint32_t seen = rs_node_rings(c);
+    x->moved = false;
+    RS_TRY(send_all(x));
+    RS_TRY(receive_all(x));
+    if (all_moved(x))
+      return RESHARD_SUCCESS;
+    if (x->moved)
+      rs_node_wait_begin(&w);
+    else
+      RS_TRY(rs_node_wait_more(c, &w, seen));
+  }
+}
+
+/* One rank is here: there is one turn. An error that is not the meeting's is this rank's alone: the communicator ends.
+ */
+reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+  rs_node *c = rs_node_of(turns[0].comm);
+  node_exchange x = {c, turns, total_bytes, c->progress, c->progress + c->reserved, false, false};
+  int64_t bytes = 0;
+  (void)n;
+  RS_TRY(rs_node_check(c, false));
+  if (turns->nreceives > c->reserved || turns->nsends > c->reserved)
+    return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
+                    (long long)turns->nreceives, (long long)turns->nsends, (long long)c->reserved);
+  for (int64_t i = 0; i < turns->nsends; i++)
+    x.sent[i] = 0;
+  for (int64_t i = 0; i < turns->nreceives; i++) {
+    x.received[i] = 0;
+    bytes += turns->receives[i].bytes;
+  }
+  reshard_status status = move_messages(&x);
+  if (status != RESHARD_SUCCESS && !x.refused)
+    return rs_node_give_up(c, status, NULL);
+  RS_TRY(status);
+  rs_comm_count(&c->base, bytes, turns->nreceives);
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,118 @@
+/* Ranks that are processes of one node: meetings, all-gathers, and the table.
+ *
+ * A meeting is held when all ranks have come. Each leaves what it brings in its seat and counts itself; the last one to
+ * come rings for the others. So a rank costs one store and, where it has to wait, one sleep.
+ *
+ * Every call of `together` is a meeting, in which ranks show the call and their status: all get the error of the lowest
+ * rank that failed, or that makes another call than rank 0. It is held with the first step inside that needs the
+ * others: an exchange, which has filled its mail by then, or an all-gather. So a small exchange takes one meeting. */
+#include "comm/node/node.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void mark_absent(rs_node *c, const void *user) {
+  (void)user;
+  for (int64_t r = 0; r < c->base.size; r++)
+    c->missing[r] = atomic_load(&c->block->came[r]) < c->meetings;
+}
+
+static bool all_came(const rs_node *c) {
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (atomic_load(&c->block->came[r]) < c->meetings)
+      return false;
+  return true;
+}
+
+static const rs_node_visit *visit_of(const rs_node *c, int64_t rank) { return &c->seats[rank].visits[c->meetings % 2]; }
+
+/* The same on every rank, since all look at the same visits. */
+static reshard_status compare_visits(rs_node *c) {
+  for (int64_t r = 0; r < c->base.size; r++) {
+    const rs_node_visit *v = visit_of(c, r);
+    if (v->status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)v->status, "rank %lld: %s", (long long)r, v->record);
+  }
+  for (int64_t r = 1; r < c->base.size; r++)
+    if (visit_of(c, r)->call != visit_of(c, 0)->call)
+      return rs_comm_error_calls(&c->base, r);
+  return RESHARD_SUCCESS;
+}
+
+/* bytes: of an all-gather, of which the records are left in their seats; -1: of a meeting. */
+static reshard_status hold_meeting(rs_node *c, reshard_status status, const void *mine, int64_t bytes) {
+  rs_node_wait w = {.step = bytes < 0 ? "meeting" : "all-gather", .mark = mark_absent};
+  RS_TRY(rs_node_check(c, false));
+  c->due = false;
+  c->meetings++;
+  rs_node_visit *v = &rs_node_own_seat(c)->visits[c->meetings % 2];
+  rs_call_stamp(&c->base, &v->caller);
+  v->call = rs_hash((uint64_t)bytes, v->caller.name, strlen(v->caller.name));
+  v->status = status;
+  if (status != RESHARD_SUCCESS)
+    snprintf(v->record, sizeof v->record, "%s", reshard_last_error());
+  else if (bytes > 0)
+    memcpy(v->record, mine, (size_t)bytes);
+  atomic_store(&c->block->came[c->base.rank], c->meetings);
+  if (all_came(c)) {
+    rs_node_ring_all(c);
+    return compare_visits(c);
+  }
+  rs_node_wait_begin(&w);
+  for (;;) {
+    uint32_t seen = rs_node_rings(c);
+    if (all_came(c))
+      return compare_visits(c);
+    RS_TRY(rs_node_wait_more(c, &w, seen));
+  }
+}
+
+reshard_status rs_node_meet(rs_node *c, reshard_status status) {
+  return c->due ? hold_meeting(c, status, NULL, -1) : status;
+}
+
+static reshard_status node_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  rs_node *c = rs_node_of(comm);
+  RS_TRY(rs_node_check(c, false));
+  c->due = true;
+  return rs_node_meet(c, run(1, &mine));
+}
+
+static reshard_status node_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  rs_node *c = rs_node_of(comm);
+  RS_TRY(hold_meeting(c, RESHARD_SUCCESS, mine, (int64_t)bytes));
+  for (int64_t r = 0; r < comm->size; r++)
+    memcpy(c->gathered + (size_t)r * bytes, visit_of(c, r)->record, bytes);
+  *all = c->gathered;
+  return RESHARD_SUCCESS;
+}
+
+static void node_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
+  *stamp = visit_of(rs_node_of(comm), rank)->caller;
+}
+
+static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_node_of(comm), false); }
+
+static void node_leave(reshard_comm comm) { (void)comm; }
+
+static void node_destroy(reshard_comm comm) { rs_node_release(rs_node_of(comm)); }
+
+const rs_comm_ops rs_node_ops = {
+    .name = "node",
+    .reach = false,
+    .together = node_together,
+    .allgather = node_allgather,
+    .enter = node_alive,
+    .leave = node_leave,
+    .exchange = rs_node_exchange,
+    .reserve = rs_node_reserve,
+    .share = rs_node_share,
+    .shared = rs_node_shared,
+    .split = rs_node_split,
+    .shrink = rs_node_shrink,
+    .missing = rs_node_missing,
+    .caller = node_caller,
+    .alive = node_alive,
+    .abort = rs_node_abort,
+    .destroy = node_destroy,
+};

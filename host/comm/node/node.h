@@ -1,0 +1,205 @@
+/* Inside of the node communicator: ranks that are processes of one node, on the CPU.
+ *
+ * They share one block of memory, which no file names and which ends with the last of them. In it each rank shows what
+ * it brings to a meeting, a bell wakes each, and each pair of ranks has mail: two slots by turns, which the sender
+ * fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them, open as
+ * long as the communicator, tell that at once; descriptors of memory are passed over them. */
+#ifndef RS_COMM_NODE_H
+#define RS_COMM_NODE_H
+
+#include "comm/comm.h"
+#include "device/cpu/threads.h"
+
+#include <pthread.h>
+
+enum { RS_NODE_SLOT = 512 << 10, RS_NODE_LINE = 64 };
+
+/* --- The block of memory ------------------------------------------------------------------------------------------ */
+
+/* A rank sleeps on its own bell, whatever it waits for. */
+typedef struct rs_node_bell {
+  _Alignas(RS_NODE_LINE) _Atomic uint32_t rings;
+  _Atomic uint32_t sleeps;
+} rs_node_bell;
+
+/* Part of a rank in a meeting. Those of two meetings one after the other are apart. */
+typedef struct rs_node_visit {
+  uint64_t call; /* hash: unequal ones are different calls */
+  int64_t status;
+  rs_stamp caller;
+  char record[RS_COMM_RECORD]; /* of an all-gather; text of a status that is no success */
+} rs_node_visit;
+
+/* A try to shrink, as one of those that are there shows it. */
+typedef struct rs_node_loss {
+  _Atomic uint64_t tries; /* odd while it is written */
+  uint64_t hash;          /* of the lost ranks */
+  char text[120];
+  char record[RS_COMM_RECORD];
+} rs_node_loss;
+
+/* The reason why the communicator has ended, as one rank gives it. */
+typedef struct rs_node_why {
+  int32_t status; /* for those that wait */
+  bool aborted;   /* with all that was split from it */
+  char text[RS_COMM_RECORD];
+} rs_node_why;
+
+typedef struct rs_node_seat {
+  rs_node_bell bell;
+  atomic_bool left; /* its handle was destroyed */
+  rs_node_visit visits[2];
+  rs_node_why why;
+  rs_node_loss loss;
+} rs_node_seat;
+
+/* A slot of mail: full while more was sent than taken. */
+typedef struct rs_node_slot {
+  _Alignas(RS_NODE_LINE) _Atomic uint32_t sent;
+  int64_t bytes;
+  _Alignas(RS_NODE_LINE) _Atomic uint32_t taken;
+} rs_node_slot;
+
+typedef struct rs_node_block {
+  _Atomic int64_t ended;   /* 1 + the rank whose reason counts; 0: it goes on */
+  _Atomic uint64_t came[]; /* [n] meetings that a rank has come to */
+} rs_node_block;
+
+/* --- The handle --------------------------------------------------------------------------------------------------- */
+
+/* Memory of a peer that is mapped here. */
+typedef struct rs_node_mapping {
+  int64_t rank;
+  uint64_t id;
+  char *at;
+  int64_t bytes;
+} rs_node_mapping;
+
+typedef struct rs_node {
+  struct reshard_comm_s base;
+  rs_forkable forkable;
+  atomic_bool forked; /* this is a child process, which is no rank */
+  atomic_int users;
+  struct rs_node *parent; /* that it was split from: an abort of that ends it */
+  reshard_device handle;
+  int64_t timeout_ms;
+  int spins;               /* before a wait sleeps */
+  rs_node_block *block;    /* with the places of the other parts: */
+  _Atomic uint8_t *losses; /* [n * n] ranks that the one who ends it waited for */
+  rs_node_seat *seats;     /* [n] */
+  rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
+  char *mail;              /* [n * n * 2] of RS_NODE_SLOT bytes */
+  int64_t block_bytes;
+  int *sockets;           /* [n]; -1: this rank's own */
+  pthread_mutex_t ending; /* of this rank's reason */
+  int64_t *global_ranks;  /* of base */
+  uint64_t meetings;      /* come to */
+  bool due;               /* in `together`, and its meeting was not held yet */
+  char *gathered;         /* [n * RS_COMM_RECORD] */
+  bool *missing;          /* [n]: of a step that waits */
+  int64_t *progress;      /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
+  int64_t reserved;
+  RS_VEC(rs_node_mapping) mappings;
+  RS_VEC(uint64_t) passed; /* ids of this rank's segments that the others have */
+} rs_node;
+
+static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }
+static inline rs_node_seat *rs_node_own_seat(const rs_node *c) { return &c->seats[c->base.rank]; }
+static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
+  return &c->slots[2 * (from * c->base.size + to) + turn % 2];
+}
+static inline char *rs_node_mail_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
+  return c->mail + (2 * (from * c->base.size + to) + turn % 2) * RS_NODE_SLOT;
+}
+
+/* --- create.c ----------------------------------------------------------------------------------------------------- */
+
+/* One rank of a communicator that is being made, as the others see it. */
+typedef struct rs_node_card {
+  uint64_t build, node, job; /* hashes: version of the library; the machine; the caller's name of the job */
+  int64_t status, size, rank, timeout_ms;
+  int32_t uid, name_bytes;
+  char name[16];            /* abstract, of the socket that it listens at */
+  unsigned char secret[16]; /* that those who connect to it know */
+  char text[RS_COMM_RECORD - 96];
+} rs_node_card;
+_Static_assert(sizeof(rs_node_card) == RS_COMM_RECORD, "a card fits the communicator's buffer");
+
+/* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. */
+reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
+/* Fills the card, and opens the socket that others connect to (-1: there is none, as the status in the card tells). */
+void rs_node_make_card(const rs_node *c, uint64_t job, reshard_status status, rs_node_card *card, int *listener);
+/* Connects the ranks whose cards these are, of which none has failed; by rank. Collective. call: its name, for errors.
+ * Closes the listener. */
+reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *cards, int listener);
+/* One user less; the last one frees. */
+void rs_node_release(rs_node *c);
+
+/* --- sockets.c: 0 or errno; end: by rs_now_ns, 0 for never -------------------------------------------------------- */
+
+int rs_node_listen(rs_node_card *card, int *listener);
+int rs_node_dial(const rs_node_card *card, int64_t end, int *fd);
+/* Lets one in, of this user; -1: there is none. */
+int rs_node_admit(int listener);
+/* One message, which is sent and received as a whole; with descriptors, which the receiver owns. */
+int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
+int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t end);
+/* True when the process at the other side is gone, or has destroyed its handle. */
+bool rs_node_hung_up(int fd);
+static inline int64_t rs_node_deadline(int64_t timeout_ms) {
+  int64_t now = rs_now_ns();
+  return timeout_ms > 0 ? timeout_ms < (INT64_MAX - now) / 1000000 ? now + timeout_ms * 1000000 : 0 : 0;
+}
+
+/* --- wait.c ------------------------------------------------------------------------------------------------------- */
+
+/* A wait of a rank. */
+typedef struct rs_node_wait {
+  const char *step;
+  void (*mark)(rs_node *c, const void *user); /* sets c->missing of the ranks that it waits for */
+  const void *user;
+  int64_t since, looked;
+  int turns;
+  bool gone; /* one of them is gone: what it has done before counts still */
+} rs_node_wait;
+void rs_node_wait_begin(rs_node_wait *w);
+/* Waits a little, unless this rank's bell has rung since it was `seen`; the caller looks again then. An error when the
+ * communicator ends, by this rank or another. */
+reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
+static inline uint32_t rs_node_rings(const rs_node *c) {
+  return atomic_load_explicit(&rs_node_own_seat(c)->bell.rings, memory_order_seq_cst);
+}
+/* Wakes a rank, after what it waits for was stored. */
+void rs_node_ring(rs_node *c, int64_t rank);
+void rs_node_ring_all(rs_node *c);
+
+/* --- end.c -------------------------------------------------------------------------------------------------------- */
+
+/* Success, while the communicator goes on; waits: the error is that of a rank which waited in it. */
+reshard_status rs_node_check(rs_node *c, bool waits);
+/* The communicator ends with this rank's last error, if it has not. missing: [n], NULL: none. */
+reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing);
+void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing);
+reshard_status rs_node_abort(reshard_comm comm);
+int64_t rs_node_missing(reshard_comm comm, int64_t *ranks);
+
+/* --- node.c ------------------------------------------------------------------------------------------------------- */
+
+/* Meets all ranks in `together`, where that is due, with this rank's status: the lowest rank's error on all. */
+reshard_status rs_node_meet(rs_node *c, reshard_status status);
+
+/* exchange.c */
+reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
+
+/* share.c */
+reshard_status rs_node_share(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
+char *rs_node_shared(reshard_comm comm, int64_t rank, uint64_t id);
+
+/* split.c */
+reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+
+extern const rs_comm_ops rs_node_ops;
+
+#endif

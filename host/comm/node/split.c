@@ -1,0 +1,253 @@
+/* Parts of a node communicator: splits, and those that are there after a loss. Each is made like any other, from cards:
+ * those of a split go round in its all-gathers, those of a shrink lie in the seats of the block, which holds as long as
+ * a rank has it. */
+#define _GNU_SOURCE
+#include "comm/node/node.h"
+
+#include "comm/split_group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Some ranks of c, this one among them, before they are connected; takes global_ranks on success. */
+static reshard_status create_part(rs_node *c, int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {
+  RS_TRY(rs_node_alloc(size, rank, global_ranks, out));
+  (*out)->timeout_ms = c->timeout_ms;
+  (*out)->handle = reshard_device_retain(c->handle);
+  (*out)->base.device = c->base.device;
+  (void)rs_board_join(&(*out)->base, &c->base);
+  return RESHARD_SUCCESS;
+}
+
+/* The cards of this rank's group, in its order, from those of all ranks. */
+static reshard_status find_cards(const rs_node *c, const rs_split_group *group, const rs_node_card *all,
+                                 rs_node_card **out) {
+  RS_TRY(rs_alloc(out, group->n, sizeof **out));
+  for (int64_t i = 0; i < group->n; i++) {
+    int64_t r = 0; /* its rank in c */
+    while ((c->global_ranks != NULL ? c->global_ranks[r] : r) != group->global_ranks[i])
+      r++;
+    (*out)[i] = all[r];
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Shows this rank's card to all of c, and joins those of its group. Either all ranks of c succeed or none. */
+static reshard_status join_group(rs_node *c, const rs_split_group *group, reshard_status status, rs_node *made) {
+  rs_node_card mine = {0}, *cards = NULL;
+  const void *all;
+  int listener = -1;
+  if (made != NULL)
+    rs_node_make_card(made, 0, status, &mine, &listener);
+  if (mine.status != RESHARD_SUCCESS)
+    status = (reshard_status)mine.status;
+  RS_TRY_GOTO(status, rs_split_agree(&c->base, status), done);
+  RS_TRY_GOTO(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all), done);
+  if (made != NULL)
+    status = find_cards(c, group, all, &cards);
+  RS_TRY_GOTO(status, rs_split_agree(&c->base, status), done);
+  if (made != NULL) {
+    status = rs_node_join(made, "reshard_comm_split", cards, listener);
+    listener = -1;
+  }
+  status = rs_split_agree(&c->base, status);
+done:
+  if (listener >= 0)
+    close(listener);
+  free(cards);
+  return status;
+}
+
+reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
+  rs_node *c = rs_node_of(comm), *made = NULL;
+  rs_split_group group;
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_split_group_find(comm, mine, &group));
+  if (group.n > 0)
+    status = create_part(c, group.n, group.key, group.global_ranks, &made);
+  if (made == NULL) {
+    int64_t *unused = group.global_ranks;
+    status = join_group(c, &group, status, NULL);
+    free(unused);
+    return status;
+  }
+  made->parent = c;
+  atomic_fetch_add(&c->users, 1);
+  status = join_group(c, &group, status, made);
+  if (status == RESHARD_SUCCESS)
+    *sub = &made->base;
+  else
+    rs_node_release(made);
+  return status;
+}
+
+/* --- Shrinks ------------------------------------------------------------------------------------------------------ */
+
+/* The shrink of one rank. */
+typedef struct node_shrink {
+  rs_node *c;
+  int64_t n, nlost; /* ranks that are there; that are lost */
+  const int64_t *lost;
+  int64_t *there;      /* [n] ranks of c */
+  bool *came;          /* [n]: the card of a rank that wants the same was taken */
+  rs_node_card *cards; /* [n] */
+  uint64_t hash;
+  char text[sizeof((rs_node_loss *)NULL)->text];
+} node_shrink;
+
+static reshard_status list_there(node_shrink *s) {
+  RS_TRY(rs_alloc(&s->there, s->n, sizeof *s->there));
+  RS_TRY(rs_alloc_zero(&s->came, s->n, sizeof *s->came));
+  RS_TRY(rs_alloc(&s->cards, s->n, sizeof *s->cards));
+  for (int64_t r = 0, k = 0, at = 0; r < s->c->base.size; r++)
+    if (k < s->nlost && s->lost[k] == r)
+      k++;
+    else
+      s->there[at++] = r;
+  s->hash = rs_hash(1, s->lost, (size_t)s->nlost * sizeof *s->lost);
+  rs_ranges_text(s->text, sizeof s->text, s->nlost, s->lost);
+  return RESHARD_SUCCESS;
+}
+
+/* Shows what this rank wants; card NULL: nothing any more. */
+static void show_loss(const node_shrink *s, const rs_node_card *card) {
+  rs_node_loss *loss = &rs_node_own_seat(s->c)->loss;
+  atomic_fetch_add(&loss->tries, 1);
+  loss->hash = card != NULL ? s->hash : 0;
+  memcpy(loss->text, s->text, sizeof loss->text);
+  if (card != NULL)
+    memcpy(loss->record, card, sizeof *card);
+  atomic_fetch_add(&loss->tries, 1);
+}
+
+/* Takes what a rank shows: false where that is nothing. */
+static bool read_loss(const node_shrink *s, int64_t rank, rs_node_loss *out) {
+  rs_node_loss *loss = &s->c->seats[rank].loss;
+  uint64_t tries = atomic_load(&loss->tries);
+  out->hash = loss->hash;
+  memcpy(out->text, loss->text, sizeof out->text);
+  memcpy(out->record, loss->record, sizeof out->record);
+  atomic_thread_fence(memory_order_acquire);
+  return tries % 2 == 0 && atomic_load(&loss->tries) == tries && out->hash != 0;
+}
+
+/* Takes the cards of those that want the same; returns how many have not come. */
+static int64_t take_cards(node_shrink *s) {
+  rs_node_loss loss;
+  int64_t absent = 0;
+  for (int64_t i = 0; i < s->n; i++) {
+    if (!s->came[i] && read_loss(s, s->there[i], &loss) && loss.hash == s->hash) {
+      memcpy(&s->cards[i], loss.record, sizeof s->cards[i]);
+      s->came[i] = true;
+    }
+    absent += !s->came[i];
+  }
+  return absent;
+}
+
+/* An error where a rank shows another list than the lowest one that shows any. A rank that has shown this one's list
+ * may try with a longer one by now. */
+static reshard_status compare_losses(const node_shrink *s) {
+  rs_node_loss loss;
+  char first[sizeof loss.text] = "";
+  int64_t lowest = -1;
+  for (int64_t i = 0; i < s->n; i++) {
+    if (s->came[i])
+      memcpy(loss.text, s->text, sizeof loss.text);
+    else if (!read_loss(s, s->there[i], &loss))
+      continue;
+    if (lowest >= 0 && strcmp(first, loss.text) != 0)
+      return rs_error_differ("lost ranks", lowest, first, s->there[i], loss.text);
+    if (lowest < 0) {
+      lowest = s->there[i];
+      memcpy(first, loss.text, sizeof first);
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Ranks that have not come, which count as missing from now on; gone: only those whose processes have ended. */
+static int64_t find_absent(const node_shrink *s, bool gone, char *text, size_t size) {
+  rs_node *c = s->c;
+  int64_t few[64], n = 0, by = atomic_load(&c->block->ended) - 1; /* a text has no room for more */
+  for (int64_t i = 0; i < s->n; i++)
+    if (!s->came[i] && (!gone || rs_node_hung_up(c->sockets[s->there[i]]))) {
+      c->losses[by * c->base.size + s->there[i]] = 1;
+      if (n < 64)
+        few[n++] = s->there[i];
+    }
+  rs_ranges_text(text, size, n, few);
+  return n;
+}
+
+static reshard_status wait_for_cards(node_shrink *s) {
+  char text[160];
+  int64_t since = rs_now_ns();
+  while (take_cards(s) > 0) {
+    bool late = rs_late(since, s->c->timeout_ms);
+    if (late || s->c->timeout_ms == 0)
+      RS_TRY(compare_losses(s));
+    if (find_absent(s, true, text, sizeof text) > 0 && take_cards(s) > 0)
+      return rs_error(RESHARD_ERROR_PEER, "ranks %s are gone as well", text);
+    if (late) {
+      (void)find_absent(s, false, text, sizeof text);
+      return rs_comm_error_timeout(&s->c->base, "those that are there", s->c->timeout_ms, text);
+    }
+    nanosleep(&(struct timespec){0, 500000}, NULL);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A communicator of those that are there, which is not connected yet. */
+static reshard_status create_rest(node_shrink *s, rs_node **made) {
+  rs_node *c = s->c;
+  int64_t *ranks = NULL, rank = 0;
+  RS_TRY(list_there(s));
+  RS_TRY(rs_alloc(&ranks, s->n, sizeof *ranks));
+  for (int64_t i = 0; i < s->n; i++) {
+    if (s->there[i] == c->base.rank)
+      rank = i;
+    ranks[i] = c->global_ranks != NULL ? c->global_ranks[s->there[i]] : s->there[i];
+  }
+  reshard_status status = create_part(c, s->n, rank, ranks, made);
+  if (status != RESHARD_SUCCESS)
+    free(ranks);
+  return status;
+}
+
+reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
+  node_shrink s = {.c = rs_node_of(comm), .n = comm->size - n, .nlost = n, .lost = lost};
+  rs_node *made = NULL;
+  rs_node_card card;
+  int listener = -1;
+  if (s.c->forked)
+    return rs_node_check(s.c, false);
+  rs_node_end(s.c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
+  reshard_status status = create_rest(&s, &made);
+  if (status == RESHARD_SUCCESS) {
+    rs_node_make_card(made, 0, status, &card, &listener);
+    status = (reshard_status)card.status;
+  }
+  if (status == RESHARD_SUCCESS) {
+    show_loss(&s, &card);
+    status = wait_for_cards(&s);
+    if (status == RESHARD_SUCCESS) {
+      status = rs_node_join(made, "reshard_comm_shrink", s.cards, listener);
+      listener = -1;
+    }
+    show_loss(&s, NULL);
+  }
+  if (listener >= 0)
+    close(listener);
+  if (status == RESHARD_SUCCESS)
+    *sub = &made->base;
+  else if (made != NULL)
+    rs_node_release(made);
+  free(s.there);
+  free(s.came);
+  free(s.cards);
+  return status;
+}

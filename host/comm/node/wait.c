@@ -1,0 +1,99 @@
+/* Waits of a rank. It sleeps on its bell, which whoever changes what it may wait for rings. Now and then it looks
+ * whether those that it waits for are alive, and at the clock.
+ *
+ * A ring is an increment, and a call of the system only where the other sleeps. Both sides are sequentially consistent:
+ * either the sleeper finds the new number, or the one who rings finds that it sleeps. */
+#define _GNU_SOURCE
+#include "comm/node/node.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 20 };
+
+void rs_node_ring(rs_node *c, int64_t rank) {
+  rs_node_bell *bell = &c->seats[rank].bell;
+  atomic_fetch_add(&bell->rings, 1);
+  if (atomic_load(&bell->sleeps) != 0)
+    syscall(SYS_futex, &bell->rings, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void rs_node_ring_all(rs_node *c) {
+  for (int64_t i = 1; i < c->base.size; i++)
+    rs_node_ring(c, (c->base.rank + i) % c->base.size);
+}
+
+void rs_node_wait_begin(rs_node_wait *w) {
+  w->since = w->looked = 0;
+  w->turns = 0;
+  w->gone = false;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* A rank that is waited for has gone: what it did before is looked at once more, then the communicator ends. */
+static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
+  char call[RS_CALL_TEXT];
+  if (!w->gone) {
+    w->gone = true;
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t r = 0; r < c->base.size; r++) /* those that are there may come still */
+    c->missing[r] = c->missing[r] && rs_node_hung_up(c->sockets[r]);
+  reshard_status status =
+      rs_error(RESHARD_ERROR_PEER, "%s: %s: rank %lld %s", rs_call_text(&c->base, call), w->step, (long long)rank,
+               c->seats[rank].left ? "has destroyed its handle" : "is gone: its process has ended");
+  return rs_node_give_up(c, status, c->missing);
+}
+
+/* Nothing has rung for a while. */
+static reshard_status look_around(rs_node *c, rs_node_wait *w) {
+  char text[160];
+  int64_t few[64], n = 0; /* a text has no room for more */
+  memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
+  w->mark(c, w->user);
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (c->missing[r] && rs_node_hung_up(c->sockets[r]))
+      return end_without(c, w, r);
+  for (int64_t r = 0; r < c->base.size && n < 64; r++)
+    if (c->missing[r])
+      few[n++] = r;
+  if (n > 0 && rs_late(w->since, c->timeout_ms))
+    return rs_node_give_up(
+        c, rs_comm_error_timeout(&c->base, w->step, c->timeout_ms, rs_ranges_text(text, sizeof text, n, few)),
+        c->missing);
+  rs_comm_await(&c->base, n, few);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
+  rs_node_bell *bell = &rs_node_own_seat(c)->bell;
+  RS_TRY(rs_node_check(c, true));
+  if (w->turns++ < c->spins) {
+    relax();
+    return RESHARD_SUCCESS;
+  }
+  int64_t now = rs_now_ns();
+  if (w->since == 0)
+    w->since = w->looked = now;
+  if (!w->gone && now - w->looked < LOOK_MS * 1000000) {
+    int64_t left = w->looked + LOOK_MS * 1000000 - now;
+    atomic_store(&bell->sleeps, 1);
+    syscall(SYS_futex, &bell->rings, FUTEX_WAIT, seen, &(struct timespec){0, left}, NULL, 0);
+    atomic_store(&bell->sleeps, 0);
+    return RESHARD_SUCCESS;
+  }
+  w->looked = now;
+  return look_around(c, w);
+}
