@@ -1,5 +1,5 @@
-/* The MPI communicator, one process a rank: started by mpirun (CMakeLists.txt). Every rank runs every check in the same
- * order; an error that one of them finds is printed by it and fails all. */
+/* A communicator of processes, one a rank: over MPI, started by mpirun, and of one node (CMakeLists.txt). Every rank
+ * runs every check in the same order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_make.h"
 #include "support/contracts/dtensor.h"
@@ -8,8 +8,8 @@
 #include "support/contracts/mesh.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
+#include "support/fixtures/world.h"
 
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +31,10 @@ static int rank, size, failures;
 
 static reshard_comm open_comm(int64_t timeout_ms) {
   reshard_comm comm = NULL;
-  MPI_Comm world = MPI_COMM_WORLD;
-  reshard_status status = reshard_comm_from_mpi(&world, NULL, timeout_ms, &comm);
+  reshard_status status = world_connect(timeout_ms, &comm);
   CHECK(status == RESHARD_SUCCESS, "%s", reshard_status_string(status));
   if (comm == NULL)
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
   return comm;
 }
 
@@ -119,7 +118,7 @@ static void refusals(void) {
   reshard_comm comm = open_comm(60000);
   CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "rows to columns");
   CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_DIRECT, true) == RESHARD_ERROR_UNSUPPORTED, "the direct path");
-  CHECK(strstr(reshard_last_error(), "mpi") != NULL, "names the communicator");
+  CHECK(strstr(reshard_last_error(), world_name) != NULL, "names the communicator");
   reshard_status status = try_transfer(comm, rank == 1 ? "chunk(0)" : "chunk(1)", RESHARD_PATH_AUTO, true);
   CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
   CHECK(strstr(reshard_last_error(), "'tensor': destination layout chunk(1;0-") != NULL &&
@@ -129,15 +128,15 @@ static void refusals(void) {
   CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "still usable");
   reshard_comm_destroy(comm);
 
-  MPI_Comm world = MPI_COMM_WORLD;
+  char text[256];
   comm = NULL;
-  status = reshard_comm_from_mpi(&world, NULL, rank == 1 ? -1 : 7000, &comm);
+  status = world_connect(rank == 1 ? -1 : 7000, &comm);
   CHECK(status == RESHARD_ERROR_INVALID && comm == NULL, "one rank's bad option: %s", reshard_status_string(status));
-  CHECK(strcmp(reshard_last_error(), "reshard_comm_from_mpi: timeout_ms -1 ms on rank 1, 7000 ms on rank 0") == 0,
-        "names ranks, call, field and both values");
-  status = reshard_comm_from_mpi(&world, NULL, 7000, rank == 2 ? NULL : &comm);
+  CHECK(strcmp(reshard_last_error(), world_bad_timeout) == 0, "names rank, call, field and value");
+  status = world_connect(7000, rank == 2 ? NULL : &comm);
   CHECK(status == RESHARD_ERROR_INVALID && comm == NULL, "one rank's NULL: %s", reshard_status_string(status));
-  CHECK(strcmp(reshard_last_error(), "rank 2: reshard_comm_from_mpi: comm is NULL") == 0, "names the rank");
+  snprintf(text, sizeof text, "rank 2: %s: comm is NULL", world_call);
+  CHECK(strcmp(reshard_last_error(), text) == 0, "names the rank");
 }
 
 /* --- Split ------------------------------------------------------------------------------------------------------ */
@@ -167,14 +166,14 @@ static void check_same_text(int first) {
   char mine[1024], all[1024];
   snprintf(mine, sizeof mine, "%s", reshard_last_error());
   memcpy(all, mine, sizeof all);
-  MPI_Bcast(all, sizeof all, MPI_CHAR, size - 1, MPI_COMM_WORLD);
+  world_broadcast(all, sizeof all, size - 1);
   CHECK(rank < first || strcmp(mine, all) == 0, "rank %d has '%s'", (int)size - 1, all);
 }
 
 /* A rank that waits gets the same error whether its own deadline has passed or another's. */
 static void deadline(void) {
   reshard_comm comm = open_comm(1000);
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   if (rank != 0) {
     reshard_status status = reshard_comm_barrier(comm);
     CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 is late: %s", reshard_status_string(status));
@@ -183,7 +182,7 @@ static void deadline(void) {
   check_same_text(1);
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
   CHECK(strstr(reshard_last_error(), "missing: 0") != NULL, "also the late rank is told who was late");
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   reshard_comm_destroy(comm);
 }
 
@@ -191,21 +190,20 @@ static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 
 
 /* Some ranks do not create, or do not split, with the others. */
 static void deadline_of_creation(void) {
-  MPI_Comm world = MPI_COMM_WORLD, copy;
   reshard_comm comm = NULL, sub = NULL;
-  MPI_Comm_dup(world, &copy); /* where the duplication is left half-done */
+  world_connect_without(0, NULL);
   if (rank != 0) {
-    reshard_status status = reshard_comm_from_mpi(&copy, NULL, 1000, &comm);
+    reshard_status status = world_connect_without(1000, &comm);
     CHECK(status == RESHARD_ERROR_TIMEOUT && comm == NULL, "no creation: %s", reshard_status_string(status));
   }
-  MPI_Barrier(world);
+  world_barrier();
   comm = open_comm(1000);
   if (rank != 0) {
     reshard_status status = reshard_comm_split(comm, 0, 0, &sub);
     CHECK(status == RESHARD_ERROR_TIMEOUT && sub == NULL, "no split: %s", reshard_status_string(status));
     CHECK(strstr(reshard_last_error(), "missing: 0") != NULL, "names who is missing");
   }
-  MPI_Barrier(world);
+  world_barrier();
   reshard_comm_destroy(comm);
 }
 
@@ -227,7 +225,7 @@ static void use_rest(reshard_comm sub, int64_t n) {
 static void shrinks(void) {
   reshard_comm comm = open_comm(1000), sub = NULL, next = NULL;
   int64_t missing[16], n = 0, few[] = {1, (int64_t)size - 1};
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   if (rank != size - 1) {
     CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_ERROR_INVALID && sub == NULL, "nobody is missing");
     CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_TIMEOUT, "the last is not there");
@@ -236,7 +234,7 @@ static void shrinks(void) {
     use_rest(sub, size - 1);
     CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the old one");
   }
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "also where the last is");
   if (rank < size - 2) { /* of sub, of which nothing is wrong */
     few[0] = size - 3;
@@ -257,19 +255,19 @@ static void shrinks(void) {
   reshard_comm_destroy(next);
   reshard_comm_destroy(sub);
   reshard_comm_destroy(comm);
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
 
   comm = open_comm(1000);
   sub = NULL;
   few[0] = rank % 2 == 0 ? 1 : 0;
   few[1] = size - 1;
-  MPI_Barrier(MPI_COMM_WORLD); /* all have made it: one that shrinks ends it */
+  world_barrier(); /* all have made it: one that shrinks ends it */
   if (rank > 1 && rank < size - 1) {
     reshard_status status = reshard_comm_shrink(comm, 2, few, &sub);
     CHECK(status == RESHARD_ERROR_MISMATCH && sub == NULL, "lists that differ: %s", reshard_status_string(status));
     CHECK(strstr(reshard_last_error(), "lost ranks 1,5 on rank 2, 0,5 on rank 3") != NULL, "names them");
   }
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   reshard_comm_destroy(comm);
 }
 
@@ -294,13 +292,12 @@ static void deadline_of_messages(void) {
   reshard_status status = try_transfer(comm, all, RESHARD_PATH_AUTO, rank != 0);
   if (rank != 0) {
     CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 does not execute: %s", reshard_status_string(status));
-    CHECK(strstr(reshard_last_error(), "messages of a round: not done within 1000 ms; missing: 0") != NULL,
-          "names who is missing");
+    CHECK(strstr(reshard_last_error(), ": not done within 1000 ms; missing: 0") != NULL, "names who is missing");
   } else {
     CHECK(status == RESHARD_SUCCESS, "made: %s", reshard_status_string(status));
   }
   check_same_text(1);
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   reshard_comm_destroy(comm);
 }
 
@@ -321,7 +318,7 @@ static void aborts(void) {
       CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "where it is not");
   }
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the abort");
-  MPI_Barrier(MPI_COMM_WORLD);
+  world_barrier();
   reshard_comm_destroy(pair);
   reshard_comm_destroy(copy);
   reshard_comm_destroy(comm);
@@ -380,10 +377,7 @@ static void one_large_message(void) { /* above INT_MAX bytes: 2 ranks, 9 GB of m
 }
 
 int main(int argc, char **argv) {
-  int level, all = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  world_open(&argc, &argv, &rank, &size);
   const char *what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "random") == 0)
     random_cases(argc > 2 ? atoll(argv[2]) : 100);
@@ -392,7 +386,7 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "splits") == 0)
     splits();
   else if (strcmp(what, "contracts") == 0)
-    contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_contracts");
+    contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "contracts.state");
   else if (strcmp(what, "deadline") == 0)
     deadline(), deadline_of_creation(), deadline_of_years(), deadline_of_messages();
   else if (strcmp(what, "shrinks") == 0)
@@ -402,11 +396,10 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | shrinks | "
+    CHECK(false, "usage: ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | shrinks | "
                  "aborts | large");
-  MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  int64_t all = world_close(failures);
   if (rank == 0)
-    printf("%s, %d ranks: %d checks failed\n", what, size, all);
-  MPI_Finalize();
+    printf("%s, %d ranks: %lld checks failed\n", what, size, (long long)all);
   return all > 0;
 }

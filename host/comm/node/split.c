@@ -86,6 +86,8 @@ reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_co
 
 /* --- Shrinks ------------------------------------------------------------------------------------------------------ */
 
+typedef char loss_text[sizeof((rs_node_loss *)NULL)->text];
+
 /* The shrink of one rank. */
 typedef struct node_shrink {
   rs_node *c;
@@ -95,13 +97,14 @@ typedef struct node_shrink {
   bool *came;          /* [n]: the card of a rank that wants the same was taken */
   rs_node_card *cards; /* [n] */
   uint64_t hash;
-  char text[sizeof((rs_node_loss *)NULL)->text];
+  loss_text text, *texts; /* [n]: the lists that they have shown last, "" for none */
 } node_shrink;
 
 static reshard_status list_there(node_shrink *s) {
   RS_TRY(rs_alloc(&s->there, s->n, sizeof *s->there));
   RS_TRY(rs_alloc_zero(&s->came, s->n, sizeof *s->came));
   RS_TRY(rs_alloc(&s->cards, s->n, sizeof *s->cards));
+  RS_TRY(rs_alloc_zero((void *)&s->texts, s->n, sizeof *s->texts));
   for (int64_t r = 0, k = 0, at = 0; r < s->c->base.size; r++)
     if (k < s->nlost && s->lost[k] == r)
       k++;
@@ -134,38 +137,30 @@ static bool read_loss(const node_shrink *s, int64_t rank, rs_node_loss *out) {
   return tries % 2 == 0 && atomic_load(&loss->tries) == tries && out->hash != 0;
 }
 
-/* Takes the cards of those that want the same; returns how many have not come. */
+/* Takes the cards of those that want the same; returns how many have not come. A rank that has shown this one's list
+ * may try with a longer one by now. */
 static int64_t take_cards(node_shrink *s) {
   rs_node_loss loss;
   int64_t absent = 0;
   for (int64_t i = 0; i < s->n; i++) {
-    if (!s->came[i] && read_loss(s, s->there[i], &loss) && loss.hash == s->hash) {
+    if (!s->came[i] && read_loss(s, s->there[i], &loss)) {
+      s->came[i] = loss.hash == s->hash;
+      memcpy(s->texts[i], loss.text, sizeof loss.text);
       memcpy(&s->cards[i], loss.record, sizeof s->cards[i]);
-      s->came[i] = true;
     }
     absent += !s->came[i];
   }
   return absent;
 }
 
-/* An error where a rank shows another list than the lowest one that shows any. A rank that has shown this one's list
- * may try with a longer one by now. */
+/* An error where a rank has shown another list than the lowest one that has shown any. */
 static reshard_status compare_losses(const node_shrink *s) {
-  rs_node_loss loss;
-  char first[sizeof loss.text] = "";
-  int64_t lowest = -1;
-  for (int64_t i = 0; i < s->n; i++) {
-    if (s->came[i])
-      memcpy(loss.text, s->text, sizeof loss.text);
-    else if (!read_loss(s, s->there[i], &loss))
-      continue;
-    if (lowest >= 0 && strcmp(first, loss.text) != 0)
-      return rs_error_differ("lost ranks", lowest, first, s->there[i], loss.text);
-    if (lowest < 0) {
-      lowest = s->there[i];
-      memcpy(first, loss.text, sizeof first);
-    }
-  }
+  int64_t lowest = 0; /* this rank has shown one */
+  while (s->texts[lowest][0] == '\0')
+    lowest++;
+  for (int64_t i = lowest + 1; i < s->n; i++)
+    if (s->texts[i][0] != '\0' && strcmp(s->texts[i], s->texts[lowest]) != 0)
+      return rs_error_differ("lost ranks", s->there[lowest], s->texts[lowest], s->there[i], s->texts[i]);
   return RESHARD_SUCCESS;
 }
 
@@ -249,5 +244,6 @@ reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
   free(s.there);
   free(s.came);
   free(s.cards);
+  free(s.texts);
   return status;
 }
