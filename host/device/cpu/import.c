@@ -69,7 +69,9 @@ reshard_status rs_import_open(int fd, rs_import **import) {
     imports = made;
   }
   pthread_mutex_unlock(&imports_lock);
-  if (status == RESHARD_SUCCESS)
+  if (status != RESHARD_SUCCESS)
+    close(fd);
+  else
     *import = there != NULL ? there : made;
   return status;
 }
