@@ -62,6 +62,7 @@ static void free_node(rs_node *c) {
   free(c->gathered);
   free(c->missing);
   free(c->progress);
+  free(c->there);
   free(c->mappings.at);
   free(c->passed.at);
   free(c->global_ranks);
@@ -81,6 +82,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
   c->base.group = c;
   c->base.lane_devices = &c->base.device;
+  c->base.mail = RS_NODE_SLOT;
   atomic_init(&c->users, 1);
   rs_forkable_add(&c->forkable, leave_in_child);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
@@ -88,6 +90,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
     c->sockets[r] = -1;
   RS_TRY_GOTO(status, rs_alloc(&c->gathered, size, RS_COMM_RECORD), fail);
   RS_TRY_GOTO(status, rs_alloc(&c->missing, size, sizeof *c->missing), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&c->there, 2 * size, sizeof *c->there), fail);
   c->base.global_ranks = c->global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;

@@ -106,6 +106,7 @@ const rs_comm_ops rs_node_ops = {
     .leave = node_leave,
     .exchange = rs_node_exchange,
     .reserve = rs_node_reserve,
+    .mail = rs_node_mail,
     .share = rs_node_share,
     .shared = rs_node_mapped,
     .split = rs_node_split,

@@ -99,6 +99,7 @@ typedef struct rs_node {
   bool *missing;          /* [n]: of a step that waits */
   int64_t *progress;      /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
   int64_t reserved;
+  int64_t *there; /* [2 * n]: bytes of the slots to each rank that the system has given */
   RS_VEC(rs_node_mapping) mappings;
   RS_VEC(uint64_t) passed; /* ids of this rank's segments that the others have */
 } rs_node;
@@ -191,6 +192,7 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 /* exchange.c */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
+reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
 /* share.c */
 reshard_status rs_node_share(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
