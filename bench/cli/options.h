@@ -19,6 +19,7 @@ typedef struct cli_options {
   const char *shape, *dtype, *model, *src, *dst, *mesh, *permutation;
   /* where it runs */
   int64_t ranks;             /* 0: not given */
+  int64_t processes;         /* that the program starts itself; 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
   int path;                  /* a reshard_path */
   int collective;            /* a reshard_collective_use */

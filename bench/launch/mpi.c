@@ -24,7 +24,9 @@ void mpi_open(processes *out) {
   out->local_me = me;
 }
 
-void mpi_share(void *bytes, size_t n) { MPI_Bcast(bytes, (int)n, MPI_BYTE, 0, world); }
+void mpi_gather(const void *mine, size_t n, void *all) {
+  MPI_Allgather(mine, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, world);
+}
 
 void mpi_close(void) { MPI_Finalize(); }
 

@@ -27,75 +27,93 @@ static int64_t environment_number(const char *name, int64_t below, int64_t other
   return value;
 }
 
-/* Number of processes that were started together: by mpirun (*by is "mpi"), or in torchrun's way ("environment"). */
-static int64_t count_started(const char **by) {
+/* Reads what the environment says; a mistake in it ends the program. */
+static reshard_rendezvous read_environment(void) {
+  reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS;
+  CLI_TRY("", reshard_rendezvous_from_environment(&r));
+  return r;
+}
+
+/* Number of processes that were started together by mpirun; 0: by none that says it. */
+static int64_t count_by_mpirun(void) {
   static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-  *by = "mpi";
   for (int i = 0; i < 2; i++)
     if (getenv(sizes[i]) != NULL)
       return environment_number(sizes[i], (int64_t)1 << 31, 1);
-  *by = "environment";
-  return getenv("RANK") != NULL ? environment_number("WORLD_SIZE", (int64_t)1 << 31, 1) : 1;
+  return 0;
 }
 
-const char *processes_comm(bool cuda) {
-  const char *by;
-  int64_t n = count_started(&by);
-  if (n <= 1)
-    return "local";
-  if (cuda)
-    return "nccl";
-  if (strcmp(by, "environment") == 0)
-    cli_exit(EXIT_USAGE,
-             "RANK=%s and WORLD_SIZE=%lld say %lld processes: on the CPU mpirun connects them (--comm mpi), on GPUs "
-             "--device cuda; with --comm local each works alone",
-             getenv("RANK"), (long long)n, (long long)n);
-  if (!mpi_built())
+/* One of the two variables alone says nothing, and neither do Slurm's outside of a step. */
+static bool under_environment(void) {
+  return (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL) ||
+         (getenv("SLURM_PROCID") != NULL && getenv("SLURM_STEP_ID") != NULL);
+}
+
+const char *processes_comm(const processes *started, bool cuda) {
+  int64_t n = started->n;
+  if (n > 1)
+    return cuda ? "nccl" : "node";
+  n = count_by_mpirun();
+  if (n > 1 && !cuda && !mpi_built())
     cli_exit(EXIT_LACKING,
              "mpirun has started %lld processes, and this build has no MPI that connects them; with --comm local each "
              "works alone",
              (long long)n);
-  return "mpi";
+  if (n > 1)
+    return cuda ? "nccl" : "mpi";
+  if (n == 1 || !under_environment())
+    return "local";
+  reshard_rendezvous r = read_environment();
+  if (r.n > 1 && !cuda && r.local_n < r.n)
+    cli_exit(EXIT_USAGE,
+             "the environment says %lld processes, %lld of them on this node: on the CPU mpirun connects several nodes "
+             "(--comm mpi); with --comm local each works alone",
+             (long long)r.n, (long long)r.local_n);
+  return r.n <= 1 ? "local" : cuda ? "nccl" : "node";
 }
 
-static void read_environment(processes *p) {
-  const char *const needed[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-  int there = 0;
-  for (int i = 0; i < 2; i++)
-    there += getenv(needed[i]) != NULL;
-  if (there == 0)
+static void open_environment(processes *out) {
+  reshard_rendezvous r = read_environment();
+  if (!under_environment() && getenv("RANK") == NULL && getenv("WORLD_SIZE") == NULL)
     return;
-  p->n = environment_number("WORLD_SIZE", 1 << 20, 0);
-  for (int i = 0; i < 4; i++)
-    if (getenv(needed[i]) == NULL && (p->n != 1 || i < 2))
-      cli_exit(EXIT_USAGE, "%s is set and %s is not", getenv("RANK") != NULL ? "RANK" : "WORLD_SIZE", needed[i]);
-  if (p->n < 1)
-    cli_exit(EXIT_USAGE, "WORLD_SIZE=%s: no process", getenv("WORLD_SIZE"));
-  p->me = environment_number("RANK", p->n, 0);
-  p->local_n = environment_number("LOCAL_WORLD_SIZE", p->n + 1, p->n);
-  p->local_me = environment_number("LOCAL_RANK", p->n, p->me);
-  p->by = "environment";
+  *out = (processes){r.n, r.rank, r.local_n, r.local_rank, "environment", r, NULL};
+  out->rendezvous.timeout_ms = processes_timeout_ms();
 }
 
 void processes_open(const char *comm, processes *out) {
+  bool mpi = strcmp(comm, "mpi") == 0, local = strcmp(comm, "local") == 0;
+  if (out->page != NULL)
+    return;
   *out = (processes){.n = 1, .me = 0, .local_n = 1, .local_me = 0, .by = "none"};
-  if (strcmp(comm, "mpi") == 0 || (strcmp(comm, "nccl") == 0 && mpi_built() && under_mpirun()))
+  if (mpi || (!local && mpi_built() && under_mpirun()))
     mpi_open(out);
-  else if (strcmp(comm, "nccl") == 0)
-    read_environment(out);
-  const char *by;
-  if (strcmp(comm, "nccl") == 0 && strcmp(out->by, "none") == 0 && count_started(&by) > 1)
+  else if (!local)
+    open_environment(out);
+  if (!local && strcmp(out->by, "none") == 0 && count_by_mpirun() > 1)
     cli_exit(EXIT_LACKING,
              "mpirun has started %lld processes, and this build has no MPI: RANK, WORLD_SIZE, MASTER_ADDR and "
              "MASTER_PORT say how they find each other",
-             (long long)count_started(&by));
+             (long long)count_by_mpirun());
 }
 
-void processes_share(const processes *p, void *bytes, size_t n) {
+reshard_status processes_allgather(void *user, const void *mine, size_t bytes, void *all) {
+  processes *p = user;
+  if (p->page != NULL)
+    return processes_show(p, mine, bytes, all);
+  if (strcmp(p->by, "environment") == 0)
+    return reshard_rendezvous_allgather(&p->rendezvous, mine, bytes, all);
   if (strcmp(p->by, "mpi") == 0)
-    mpi_share(bytes, n);
-  else if (p->n > 1)
-    tcp_share(p, bytes, n);
+    mpi_gather(mine, bytes, all);
+  else
+    memcpy(all, mine, bytes);
+  return RESHARD_SUCCESS;
+}
+
+void processes_share(processes *p, void *bytes, size_t n) {
+  char *all = cli_alloc(p->n, n);
+  CLI_TRY("", processes_allgather(p, bytes, n, all));
+  memcpy(bytes, all, n);
+  free(all);
 }
 
 void processes_close(const processes *p) {

@@ -29,6 +29,11 @@ static void check_devices(const cli_options *o) {
   bool cuda = equals(o->device, "cuda");
   if (equals(o->comm, "nccl") && !cuda)
     cli_exit(EXIT_USAGE, "--comm nccl connects GPUs: it needs --device cuda");
+  if (equals(o->comm, "node") && cuda)
+    cli_exit(EXIT_LACKING, "--comm node connects processes on the CPU, not GPUs");
+  if (o->processes > 0 && (equals(o->comm, "local") || equals(o->comm, "mpi")))
+    cli_exit(EXIT_USAGE, "--processes %lld: --comm node or nccl connects them, not %s", (long long)o->processes,
+             o->comm);
   if (o->gpus > 0 && !cuda)
     cli_exit(EXIT_USAGE, "-g %lld needs --device cuda", (long long)o->gpus);
   if (o->graph && !cuda)
@@ -50,14 +55,19 @@ static void open_gpus(session *s, int64_t wanted) {
 }
 
 void session_begin(session *s, cli_options *o) {
-  *s = (session){.o = o, .cuda = equals(o->device, "cuda"), .comm = o->comm};
-  session_answer(s);
+  *s = (session){.o = o, .cuda = equals(o->device, "cuda"), .comm = o->comm, .processes.n = 1};
   check_devices(o);
+  if (o->processes > 0) {
+    s->processes.n = o->processes;
+    count_ranks(s, o); /* what is wrong is told once */
+    processes_start(o->processes, &s->processes);
+  }
+  session_answer(s);
   const char *lacking = s->cuda ? gpu_why_none() : NULL;
   if (lacking != NULL)
     cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
   if (s->comm == NULL)
-    s->comm = processes_comm(s->cuda);
+    s->comm = processes_comm(&s->processes, s->cuda);
   processes_open(s->comm, &s->processes);
   count_ranks(s, o);
   int cores = cli_cores() / (int)s->processes.local_n;
@@ -95,6 +105,15 @@ static void connect_mpi(session *s, reshard_comm *comms) {
   CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], 0, &comms[0]));
 }
 
+static void connect_node(session *s, reshard_comm *comms) {
+  if (s->locals != 1)
+    cli_exit(EXIT_USAGE, "--comm node: %lld ranks in one process; each rank is a process of its own",
+             (long long)s->locals);
+  reshard_node_options options = {RESHARD_NODE_OPTIONS_INIT, s->devices[0], processes_timeout_ms(), NULL};
+  CLI_TRY("--comm node: ",
+          reshard_comm_create_node(s->world, s->first, processes_allgather, &s->processes, &options, &comms[0]));
+}
+
 static void connect_local(session *s, reshard_comm *comms) {
   reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, s->threads, RESHARD_ISA_AUTO, 0, s->devices, s->ndevices};
   CLI_TRY("", reshard_comm_create_local(s->world, &local, comms));
@@ -113,7 +132,7 @@ void session_connect(session *s, int64_t world) {
   if (s->cuda) {
     int64_t each = strcmp(s->comm, "nccl") == 0 ? s->locals : 1; /* NCCL's ranks have a GPU each */
     open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);
-  } else if (strcmp(s->comm, "mpi") == 0) {
+  } else if (strcmp(s->comm, "mpi") == 0 || strcmp(s->comm, "node") == 0) {
     reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
     s->devices = cli_alloc(1, sizeof(reshard_device));
     CLI_TRY("", reshard_device_create("cpu", &options, &s->devices[s->ndevices++]));
@@ -125,6 +144,8 @@ void session_connect(session *s, int64_t world) {
     connect_nccl(s, comms);
   else if (strcmp(s->comm, "mpi") == 0)
     connect_mpi(s, comms);
+  else if (strcmp(s->comm, "node") == 0)
+    connect_node(s, comms);
   else
     connect_local(s, comms);
   pthread_mutex_lock(&s->asking);

@@ -14,7 +14,7 @@
 typedef struct session {
   const cli_options *o;
   processes processes;
-  const char *comm; /* "local", "nccl", "mpi" */
+  const char *comm; /* "local", "node", "nccl", "mpi" */
   bool cuda;
   int64_t world, first, locals; /* ranks [first, first + locals) are here */
   int threads;                  /* copy threads of the CPU, for all ranks here */

@@ -21,6 +21,8 @@ typedef struct rs_part {
   int64_t bytes;       /* never 0 */
   rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: not done by exchange */
   bool staged;         /* `at` is in staging; else in the user's array */
+  bool mailed;         /* that is the pair's mail: what one side packs there the other one unpacks */
+  int turn;            /* 0, 1 by turns: the place of the mail that it goes through; on both sides alike */
 } rs_part;
 
 /* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,
@@ -90,6 +92,9 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* The place of a pair's mail that messages to the peer (sending), or from it, go through: at most `bytes`, which are
+   * there from then on. Not collective. NULL where comm->mail is 0. */
+  reshard_status (*mail)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
   void (*retire)(reshard_comm comm, void *memory);
@@ -132,6 +137,7 @@ struct reshard_comm_s {
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
+  int64_t mail;                   /* bytes of a place of a pair's mail, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
    * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened

@@ -24,11 +24,11 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 /* F: pieces of less are not made. */
 static int64_t fine_of(const struct reshard_plan_s *plan) {
   int64_t step = step_of(plan);
-  return rs_min(FINE, plan->limit / SHARES / plan->world / step * step);
+  return plan->limit == 0 ? FINE : rs_min(FINE, plan->limit / SHARES / plan->world / step * step);
 }
 
 int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t rounds, int64_t bytes) {
-  return rounds <= 1 || plan->limit == 0 ? bytes > 0 : rs_min(rounds, rs_max(bytes > 0, bytes / fine_of(plan)));
+  return rounds <= 1 ? bytes > 0 : rs_min(rounds, rs_max(bytes > 0, bytes / fine_of(plan)));
 }
 
 int64_t rs_piece_begin(const struct reshard_plan_s *plan, int64_t bytes, int64_t n, int64_t i) {
@@ -102,6 +102,15 @@ int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_p
       rounds = middle;
   }
   return rounds;
+}
+
+/* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter less
+ * than 2 F. */
+int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < plan->peers.n; i++)
+    longest = rs_max(longest, rs_max(plan->peers.at[i].sent, plan->peers.at[i].received));
+  return rs_ceil_div(longest, rs_min(bytes - STEP, FINE));
 }
 
 /* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */

@@ -21,6 +21,9 @@ void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *con
 /* Least number of rounds for this rank's own limit: 0 without messages. All ranks take the largest of these. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_place);
 
+/* Rounds in which no piece of a message is longer than so many bytes, at least 512 KiB. */
+int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes);
+
 /* Staging of one rank when all take so many rounds. */
 typedef struct rs_staging_size {
   bool whole;     /* every message has a place of its own; else a place for its longest piece in each of two halves */

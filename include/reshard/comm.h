@@ -101,8 +101,8 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
-/* An all-gather of the caller's, by which ranks find each other: every rank gives `bytes` bytes, and `all` receives those
- * of all ranks, by rank. It returns on every rank or, where the caller's means have a deadline, with an error. */
+/* An all-gather of the caller: every rank gives `bytes` bytes, and `all` receives those
+ * of all ranks, by rank. It returns on every rank or, where it has a deadline of its own, with an error. */
 typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t bytes, void *all);
 
 /* Begin with RESHARD_NODE_OPTIONS_DEFAULTS, or set `size` to RESHARD_NODE_OPTIONS_INIT; the rest may be 0. */
@@ -142,6 +142,43 @@ typedef struct reshard_node_options {
 RESHARD_API reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgather allgather, void *user,
                                                     const reshard_node_options *options, reshard_comm *comm);
 
+/* How processes that were started together find each other: rank 0 listens at a port, which the others know. Begin with
+ * RESHARD_RENDEZVOUS_DEFAULTS, or set `size` to RESHARD_RENDEZVOUS_INIT. */
+typedef struct reshard_rendezvous {
+  size_t size;
+  int64_t n, rank;             /* number of processes, and this one's */
+  int64_t local_n, local_rank; /* of those on this node, as far as that is known */
+  int64_t timeout_ms;          /* time that a process waits for the others; 0: for ever */
+  int port;                    /* of rank 0 */
+  char address[256];           /* where the others find it */
+  char job[256];               /* name of the run, a secret if need be: others are not let in */
+} reshard_rendezvous;
+#define RESHARD_RENDEZVOUS_INIT sizeof(reshard_rendezvous)
+#define RESHARD_RENDEZVOUS_DEFAULTS \
+  { sizeof(reshard_rendezvous), 1, 0, 1, 0, 0, 0, "", "" }
+
+/* Reads from the environment which processes there are. Local. `size` is set before.
+ *
+ * - torchrun's way: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (the port after it is used), and LOCAL_RANK,
+ *   LOCAL_WORLD_SIZE where they are set. job: RESHARD_JOB, else TORCHELASTIC_RUN_ID.
+ * - Slurm's, without RANK: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID. MASTER_ADDR, else the
+ *   first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the job's step.
+ * - neither: one process.
+ *
+ * timeout_ms is RESHARD_TIMEOUT_MS. Errors: RESHARD_ERROR_INVALID names the variable that is wrong or missing. */
+RESHARD_API reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvous);
+
+/* A reshard_allgather over TCP: `rendezvous` points to a reshard_rendezvous. Collective over its n processes.
+ *
+ *     reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS;
+ *     reshard_rendezvous_from_environment(&r);
+ *     reshard_comm_create_node(r.n, r.rank, reshard_rendezvous_allgather, &r, NULL, &comm);
+ *
+ * Errors:
+ * - RESHARD_ERROR_SYSTEM: the address is not known, the port is not free.
+ * - RESHARD_ERROR_TIMEOUT: rank 0 names who did not come; the others have no answer. */
+RESHARD_API reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, size_t bytes, void *all);
+
 /* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. The MPI_Comm is
  * passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR
@@ -154,6 +191,14 @@ static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, r
 static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, reshard_device device, int64_t timeout_ms,
                                                         reshard_comm *comm) {
   return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
+}
+
+/* A reshard_allgather over MPI: mpi_comm points to an MPI_Comm. It makes a node communicator of its ranks, which are on
+ * one node, as those of MPI_Comm_split_type(..., MPI_COMM_TYPE_SHARED, ...) are. */
+static inline reshard_status reshard_mpi_allgather(void *mpi_comm, const void *mine, size_t bytes, void *all) {
+  return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)mpi_comm) == MPI_SUCCESS
+             ? RESHARD_SUCCESS
+             : RESHARD_ERROR_PEER;
 }
 #endif
 

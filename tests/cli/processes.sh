@@ -6,13 +6,28 @@ bench=(bench --shape 16x16 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 1 -w 0
 verify=(verify --cases 5)
 mpi=$("$RESHARD" info | grep -c '^communicators.*mpi')
 
-# as torchrun says it
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=29999
-for rank in 0 3; do
+# as torchrun says it: those of one node find each other
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
+together() { # PATTERN ARGUMENT...: four processes, of which the first tells
+  local rank pattern=$1 good=1 pids=()
+  shift
+  for rank in 0 1 2 3; do
+    RANK=$rank WORLD_SIZE=4 "$RESHARD" "$@" >"out-$rank" 2>"err-$rank" &
+    pids+=($!)
+  done
+  for rank in 0 1 2 3; do wait "${pids[rank]}" || good=0; done
+  [ $good = 1 ] && grep -q "$pattern" out-0 && [ ! -s out-1 ] && [ ! -s out-2 ] && [ ! -s out-3 ] ||
+    fault "four processes: $* $(cat out-? err-?)"
+  rm -f out-? err-?
+}
+together '4 ranks of 4 processes by node' "${bench[@]}"
+together '^0 of them failed' "${verify[@]}"
+for rank in 0 1; do
   export RANK=$rank WORLD_SIZE=4
   for command in bench verify; do
     declare -n arguments=$command
-    refuse 2 "RANK=$rank and WORLD_SIZE=4 say 4 processes.*mpirun.*--comm local" "${arguments[@]}"
+    RESHARD_TIMEOUT_MS=100 refuse 1 'rendezvous: .*within 100 ms' "${arguments[@]}" # the others do not come
+    LOCAL_WORLD_SIZE=2 refuse 2 'says 4 processes, 2 of them on this node.*mpirun.*--comm local' "${arguments[@]}"
     expect 0 "${arguments[@]}" --comm local # each alone, as asked for
     RANK=0 WORLD_SIZE=1 expect 0 "${arguments[@]}"
   done
@@ -22,6 +37,16 @@ WORLD_SIZE=x refuse 2 'WORLD_SIZE=x: a number' "${bench[@]}"
 expect 0 plan --shape 16x16 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 # moves nothing, by whomever it was started
 unset RANK
 expect 0 "${bench[@]}" # one of the two alone says nothing
+
+# those that the program starts itself
+expect 0 "${bench[@]}" --processes 4 -c 1
+says '4 ranks of 4 processes by node'
+expect 0 "${verify[@]}" --processes 3
+says '^0 of them failed'
+expect 0 trace --shape 16x16 --src 'chunk(0)' --dst 'chunk(1)' --processes 2 --json -
+refuse 2 '-t 2.*8 ranks|8 ranks' "${bench[@]}" --processes 4 -t 2
+refuse 2 'node or nccl connects them, not local' "${bench[@]}" --processes 4 --comm local
+refuse 3 'on the CPU' "${bench[@]}" --comm node --device cuda
 
 # as mpirun says it
 unset WORLD_SIZE MASTER_ADDR MASTER_PORT

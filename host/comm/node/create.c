@@ -63,6 +63,7 @@ static void free_node(rs_node *c) {
   free(c->gathered);
   free(c->missing);
   free(c->progress);
+  free(c->there);
   free(c->mappings.at);
   free(c->passed.at);
   free(c->global_ranks);
@@ -82,6 +83,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
   c->base.group = c;
   c->base.lane_devices = &c->base.device;
+  c->base.mail = RS_NODE_SLOT;
   atomic_init(&c->users, 1);
   rs_forkable_add(&c->forkable, leave_in_child);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
@@ -89,6 +91,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
     c->sockets[r] = -1;
   RS_TRY_GOTO(status, rs_alloc(&c->gathered, size, RS_COMM_RECORD), fail);
   RS_TRY_GOTO(status, rs_alloc(&c->missing, size, sizeof *c->missing), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&c->there, 2 * size, sizeof *c->there), fail);
   c->base.global_ranks = c->global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
@@ -297,7 +300,7 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 
 /* The size of the block, and where the parts are in it, once it is mapped. */
 static void place_parts(rs_node *c) {
-  int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_block) + n * (int64_t)sizeof(uint64_t), losses = at;
+  int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_memory) + n * (int64_t)sizeof(uint64_t), losses = at;
   int64_t seats = round_up(at + n * n, RS_NODE_LINE), slots = seats + n * (int64_t)sizeof(rs_node_seat);
   int64_t mail = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
   char *block = (char *)c->block;

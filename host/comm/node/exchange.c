@@ -1,11 +1,17 @@
-/* Messages of a round between processes. A pair of ranks has two slots, which a message goes through by turns, a chunk
- * at a time: the sender copies in, or packs, while the receiver copies out of the other one, or unpacks.
+/* Messages of a round between processes. A pair of ranks has two slots of mail, which a message goes through by turns,
+ * a chunk at a time: the sender fills one while the receiver empties the other. A message of a transfer fits a slot, so
+ * programs pack and unpack there, and what is contiguous is copied.
  *
  * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
+#define _GNU_SOURCE
 #include "comm/node/node.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096 };
 
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   rs_node *c = rs_node_of(comm);
@@ -16,6 +22,24 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   free(c->progress);
   c->progress = progress;
   c->reserved = most;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
+  rs_node *c = rs_node_of(comm);
+  RS_TRY(rs_node_check(c, false));
+  if (bytes > RS_NODE_SLOT)
+    return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %d", (long long)bytes, RS_NODE_SLOT);
+  *at = sending ? rs_node_mail_of(c, comm->rank, peer, turn) : rs_node_mail_of(c, peer, comm->rank, turn);
+#ifdef MADV_POPULATE_WRITE /* else memory that the system has not ends the process when it is written */
+  int64_t *there = &c->there[2 * peer + turn], pages = (bytes + PAGE - 1) / PAGE * PAGE;
+  if (sending && pages > *there) {
+    if (madvise(*at, (size_t)pages, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
+      return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "%lld bytes of shared memory: %s", (long long)pages,
+                      strerror(errno));
+    *there = pages;
+  }
+#endif
   return RESHARD_SUCCESS;
 }
 
@@ -43,14 +67,15 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    int64_t turn = p->turn + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
     if (sent != atomic_load_explicit(&slot->taken, memory_order_acquire))
       return RESHARD_SUCCESS;
     if (*done == 0)
       RS_TRY(run_program(c, p->program));
-    RS_TRY(copy_chunk(x, rs_node_mail_of(c, me, p->peer, turn), p->at + *done, bytes, true));
+    if (!p->mailed)
+      RS_TRY(copy_chunk(x, rs_node_mail_of(c, me, p->peer, turn), p->at + *done, bytes, true));
     slot->bytes = bytes;
     atomic_store(&slot->sent, sent + 1);
     if (!c->due) /* else the meeting tells */
@@ -65,7 +90,7 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
 static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    int64_t turn = p->turn + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
     uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
     if (taken == atomic_load_explicit(&slot->sent, memory_order_acquire))
@@ -73,13 +98,14 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
     if (slot->bytes != bytes)
       return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                       (long long)me, (long long)bytes, (long long)p->peer, (long long)slot->bytes);
-    RS_TRY(copy_chunk(x, p->at + *done, rs_node_mail_of(c, p->peer, me, turn), bytes, p->staged));
+    if (!p->mailed)
+      RS_TRY(copy_chunk(x, p->at + *done, rs_node_mail_of(c, p->peer, me, turn), bytes, p->staged));
+    if (*done + bytes == p->bytes)
+      RS_TRY(run_program(c, p->program));
     atomic_store(&slot->taken, taken + 1);
     rs_node_ring(c, p->peer);
     *done += bytes;
     x->moved = true;
-    if (*done == p->bytes)
-      RS_TRY(run_program(c, p->program));
   }
   return RESHARD_SUCCESS;
 }
@@ -130,8 +156,10 @@ static void mark_messages(rs_node *c, const void *user) {
 /* Empties the slots that were filled before the meeting: no rank has looked into them. */
 static void take_back(node_exchange *x) {
   for (int64_t i = 0; i < x->turn->nsends; i++)
-    for (int64_t turn = 0; turn * RS_NODE_SLOT < x->sent[i]; turn++)
-      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, x->turn->sends[i].peer, turn)->sent, 1);
+    for (int64_t chunk = 0; chunk * RS_NODE_SLOT < x->sent[i]; chunk++) {
+      const rs_part *p = &x->turn->sends[i];
+      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, p->turn + chunk)->sent, 1);
+    }
 }
 
 static reshard_status move_messages(node_exchange *x) {

@@ -60,10 +60,10 @@ typedef struct rs_node_slot {
   _Alignas(RS_NODE_LINE) _Atomic uint32_t taken;
 } rs_node_slot;
 
-typedef struct rs_node_block {
+typedef struct rs_node_memory {
   _Atomic int64_t ended;   /* 1 + the rank whose reason counts; 0: it goes on */
   _Atomic uint64_t came[]; /* [n] meetings that a rank has come to */
-} rs_node_block;
+} rs_node_memory;
 
 /* --- The handle --------------------------------------------------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ typedef struct rs_node {
   reshard_device handle;
   int64_t timeout_ms;
   int spins;               /* before a wait sleeps */
-  rs_node_block *block;    /* with the places of the other parts: */
+  rs_node_memory *block;   /* with the places of the other parts: */
   _Atomic uint8_t *losses; /* [n * n] ranks that the one who ends it waited for */
   rs_node_seat *seats;     /* [n] */
   rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
@@ -99,6 +99,7 @@ typedef struct rs_node {
   bool *missing;          /* [n]: of a step that waits */
   int64_t *progress;      /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
   int64_t reserved;
+  int64_t *there; /* [2 * n]: bytes of the slots to each rank that the system has given */
   RS_VEC(rs_node_mapping) mappings;
   RS_VEC(uint64_t) passed; /* ids of this rank's segments that the others have */
 } rs_node;
@@ -196,10 +197,11 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 /* exchange.c */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
+reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
 /* share.c */
 reshard_status rs_node_share(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
-char *rs_node_shared(reshard_comm comm, int64_t rank, uint64_t id);
+char *rs_node_mapped(reshard_comm comm, int64_t rank, uint64_t id);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

@@ -93,9 +93,11 @@ reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgath
   }
   status = comm != NULL ? read_options(c, options, &job) : rs_error_null(call, "comm");
   rs_node_make_card(c, job, status, &mine, &listener);
+  unsigned long errors = rs_error_count();
   status = allgather(user, &mine, sizeof mine, cards);
-  if (status != RESHARD_SUCCESS)
-    status = rs_error(status, "%s: the all-gather that was given failed: %s", call, reshard_status_string(status));
+  if (status != RESHARD_SUCCESS) /* with its own text, where it is one of the library's */
+    status = rs_error(status, "%s: the all-gather that was given failed: %s", call,
+                      rs_error_count() != errors ? reshard_last_error() : reshard_status_string(status));
   RS_THEN(status, check_cards(n, cards));
   if (status == RESHARD_SUCCESS)
     status = rs_node_join(c, call, cards, listener);

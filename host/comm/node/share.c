@@ -172,7 +172,7 @@ reshard_status rs_node_share(reshard_comm comm, reshard_status status, int64_t n
   return status;
 }
 
-char *rs_node_shared(reshard_comm comm, int64_t rank, uint64_t id) {
+char *rs_node_mapped(reshard_comm comm, int64_t rank, uint64_t id) {
   const rs_node *c = rs_node_of(comm);
   for (int64_t i = 0; i < c->mappings.n; i++)
     if (c->mappings.at[i].rank == rank && c->mappings.at[i].id == id)

@@ -161,6 +161,8 @@ static reshard_status find_workspace(packer *p) {
     rs_collective_place(t, &t->collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
+  if (t->comm->mail > 0) /* which is the staging of both sides */
+    p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->comm->staged ? NULL : t->user_workspace;
   if (p->staging.bytes > 0 && p->workspace == NULL) {
@@ -208,9 +210,16 @@ static reshard_status lower_own(packer *p, bool sending) {
 static reshard_status make_part(packer *p, packed_message *msg, bool sending, int half, rs_part *part, rs_slot *slot) {
   int64_t begin = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece),
           end = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece + 1);
-  bool staged = msg->in_place == NULL;
-  char *at = !staged ? msg->in_place + begin : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged};
+  reshard_comm comm = p->transfer->comm;
+  bool staged = msg->in_place == NULL, mailed = comm->mail > 0 && staged;
+  int turn = (int)(msg->piece % 2);
+  char *at, *mail = NULL;
+  if (comm->mail > 0)
+    RS_TRY(comm->ops->mail(comm, msg->peer->rank, sending, turn, end - begin, &mail));
+  at = mailed    ? mail
+       : !staged ? msg->in_place + begin
+                 : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, mailed, turn};
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)

@@ -22,6 +22,8 @@ static void test_comm(void **state) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_comm_create_local(0, ROOM, ROOM));
     REFUSED(reshard_comm_create_node(1, 0, NULL, ROOM, NULL, ROOM));
+    REFUSED(reshard_rendezvous_from_environment(NULL));
+    REFUSED(reshard_rendezvous_allgather(NULL, ROOM, 1, ROOM));
     REFUSED(reshard_comm_abort(NULL));
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));

@@ -1,4 +1,4 @@
-/* The broadcast of a few bytes over TCP, as --comm nccl begins: a late first process, strangers at the port, two
+/* The broadcast of a few bytes over TCP, by which --comm nccl begins: a late first process, strangers at the port, two
  * processes of one rank, a process that gives up, one that never comes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int64_
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   unsetenv("OMPI_COMM_WORLD_SIZE");
   poll(NULL, 0, after_ms);
-  processes p;
+  processes p = {.n = 1};
   processes_open("nccl", &p);
   bool right = p.n == n && p.me == me;
   processes_share(&p, bytes, sizeof bytes);
@@ -137,15 +137,16 @@ static void test_crowd(void **state) {
     close(idle[i]);
 }
 
-/* Of two processes of one rank one is answered. */
+/* Of two processes of one rank one is answered, when the third has come. */
 static void test_same_rank(void **state) {
   (void)state;
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 20000);
-  pid_t a = start_process(port, 3, 1, 0, 1000), b = start_process(port, 3, 1, 0, 1000);
+  pid_t a = start_process(port, 3, 1, 0, 1500), b = start_process(port, 3, 1, 0, 1500);
+  pid_t third = start_process(port, 3, 2, 300, 20000);
   int status = exit_status(a), other = exit_status(b);
   assert_true((status == 0 && other == EXIT_FAILED) || (status == EXIT_FAILED && other == 0));
-  assert_int_equal(exit_status(start_process(port, 3, 2, 0, 20000)), 0);
+  assert_int_equal(exit_status(third), 0);
   assert_int_equal(exit_status(first), 0);
 }
 
@@ -167,14 +168,115 @@ static void test_deadline(void **state) {
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 600), second = start_process(port, 3, 1, 0, 600);
   assert_int_equal(exit_status(first), EXIT_FAILED);
-  assert_int_equal(exit_status(second), 0);
+  assert_int_equal(exit_status(second), EXIT_FAILED);
   assert_int_equal(exit_status(start_process(port, 3, 2, 0, 200)), EXIT_FAILED);
+}
+
+/* All-gathers of a few and of many bytes, one after the other at one port. */
+static void test_allgather(void **state) {
+  (void)state;
+  enum { N = 4, MANY = 200000 };
+  pid_t child[N];
+  int port = free_port();
+  for (int r = 0; r < N; r++) {
+    child[r] = fork();
+    if (child[r] != 0)
+      continue;
+    reshard_rendezvous at = {RESHARD_RENDEZVOUS_INIT, .n = N,           .rank = r,
+                             .timeout_ms = 20000,     .port = port + 1, .address = "127.0.0.1"};
+    char *mine = malloc(MANY), *all = malloc((size_t)N * MANY);
+    int64_t wrong = 0;
+    for (int round = 0; round < 3; round++) {
+      size_t bytes = round == 1 ? MANY : 1 + (size_t)round;
+      memset(mine, 10 * round + r, bytes);
+      wrong += reshard_rendezvous_allgather(&at, mine, bytes, all) != RESHARD_SUCCESS;
+      for (size_t i = 0; i < N * bytes; i++)
+        wrong += all[i] != (char)(10 * round + (int)(i / bytes));
+    }
+    _exit(wrong != 0);
+  }
+  for (int r = 0; r < N; r++)
+    assert_int_equal(exit_status(child[r]), 0);
+}
+
+static void clear_environment(void) {
+  const char *const names[] = {"RANK",
+                               "WORLD_SIZE",
+                               "LOCAL_RANK",
+                               "LOCAL_WORLD_SIZE",
+                               "MASTER_ADDR",
+                               "MASTER_PORT",
+                               "SLURM_PROCID",
+                               "SLURM_NTASKS",
+                               "SLURM_STEP_NUM_TASKS",
+                               "SLURM_LOCALID",
+                               "SLURM_JOB_ID",
+                               "SLURM_STEP_ID",
+                               "SLURM_STEP_NUM_NODES",
+                               "SLURM_STEP_NODELIST",
+                               "RESHARD_JOB",
+                               "SLURM_NTASKS_PER_NODE",
+                               "RESHARD_TIMEOUT_MS",
+                               "TORCHELASTIC_RUN_ID"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    unsetenv(names[i]);
+}
+
+static void test_environment(void **state) {
+  (void)state;
+  reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS, first = {.size = 1};
+  clear_environment();
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.n == 1 && r.rank == 0 && r.local_n == 1);
+  setenv("RANK", "5", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "RANK is set and WORLD_SIZE is not"));
+  setenv("WORLD_SIZE", "8", 1);
+  setenv("LOCAL_WORLD_SIZE", "4", 1);
+  setenv("LOCAL_RANK", "1", 1);
+  setenv("MASTER_ADDR", "there", 1);
+  setenv("MASTER_PORT", "65535", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "MASTER_PORT=65535: a number from 1 to 65534 is expected"));
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("RESHARD_TIMEOUT_MS", "1234", 1);
+  setenv("TORCHELASTIC_RUN_ID", "run", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.n == 8 && r.rank == 5 && r.local_n == 4 && r.local_rank == 1 && r.port == 29501 &&
+              r.timeout_ms == 1234);
+  assert_string_equal(r.address, "there");
+  assert_string_equal(r.job, "run");
+  clear_environment();
+  setenv("SLURM_PROCID", "3", 1);
+  setenv("SLURM_NTASKS", "4", 1);
+  setenv("SLURM_JOB_ID", "77", 1);
+  setenv("SLURM_STEP_ID", "0", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&first), RESHARD_ERROR_INVALID); /* its size is not set */
+  first = r;
+  assert_int_equal(reshard_rendezvous_from_environment(&first), RESHARD_SUCCESS);
+  assert_true(first.n == 4 && first.rank == 3 && first.local_n == 4 && first.local_rank == 3);
+  assert_string_equal(first.address, "127.0.0.1");
+  setenv("SLURM_STEP_NUM_NODES", "2", 1);
+  setenv("SLURM_LOCALID", "1", 1);
+  setenv("SLURM_NTASKS_PER_NODE", "2", 1);
+  setenv("SLURM_STEP_NODELIST", "node[07-08,11],other", 1);
+  setenv("SLURM_STEP_ID", "1", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.local_n == 2 && r.local_rank == 1 && r.port != first.port); /* steps of one job do not meet */
+  assert_string_equal(r.address, "node07");
+  setenv("SLURM_STEP_NODELIST", "other,node[07-08]", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_string_equal(r.address, "other");
+  setenv("SLURM_PROCID", "4", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  clear_environment();
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers), cmocka_unit_test(test_crowd),
-      cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),     cmocka_unit_test(test_deadline),
+      cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
+      cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),       cmocka_unit_test(test_deadline),
+      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
