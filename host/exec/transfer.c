@@ -206,11 +206,11 @@ static reshard_status keep_or_leave_path(reshard_transfer t, const record *all, 
     for (int64_t other = 0; other < t->comm->size; other++)
       leave = leave && !all[other].only;
     if (!leave)
-      return rs_error(
-          RESHARD_ERROR_UNSUPPORTED,
-          "the direct path between processes reads storage of devices made with `shared`, and rank %lld has "
-          "a source of entry %lld '%.64s' elsewhere",
-          (long long)r, (long long)all[r].private_entry, t->plan->entries[all[r].private_entry].name);
+      return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                      "the direct path of a %s communicator reads storage of devices made with `shared`, and rank %lld "
+                      "has a source of entry %lld '%.64s' elsewhere",
+                      t->comm->ops->name, (long long)r, (long long)all[r].private_entry,
+                      t->plan->entries[all[r].private_entry].name);
     t->path = &rs_packed_path;
   }
   return RESHARD_SUCCESS;
