@@ -38,7 +38,8 @@ char *rs_shared_map(int fd, const rs_shared_place *place, int protection);
 
 typedef struct rs_import rs_import;
 
-/* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one, which counts them. */
+/* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
+ * which counts them. */
 reshard_status rs_import_open(int fd, rs_import **import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */
 void rs_import_close(rs_import *import);

@@ -175,7 +175,7 @@ static void test_random(void **state) {
     }
 }
 
-/* --- Scenes: rows to columns of [n * 64, n * 64] f32 --------------------------------------------------------------- */
+/* --- Scenes: rows to columns of [n * 64, n * 64] f32 ---------------------------------------------------------- */
 
 enum { BLOCK = 64 };
 
@@ -338,8 +338,7 @@ static void die_at(const kill_call *k, int64_t rank, int step) {
     raise(SIGKILL);
 }
 
-/* The survivors' error names the rank that is gone; a new transfer over those that are there works, in which the rows of
- * all are another tensor's. */
+/* The survivors' error names the rank that is gone. A transfer over those that are left works, and is direct. */
 static void go_on(scene *s, const kill_call *k) {
   char gone[64];
   snprintf(gone, sizeof gone, "rank %lld is gone", (long long)k->victim);
