@@ -104,8 +104,8 @@ int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_p
   return rounds;
 }
 
-/* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter less
- * than 2 F. */
+/* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter
+ * less than 2 F. */
 int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes) {
   int64_t longest = 0;
   for (int64_t i = 0; i < plan->peers.n; i++)

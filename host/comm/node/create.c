@@ -23,7 +23,7 @@ enum { SPINS = 2000, LOOK_MS = 50, PATIENCE_MS = 2000, GRACE_MS = 500 };
 
 /* --- Handles ------------------------------------------------------------------------------------------------------ */
 
-static void close_sockets(rs_node *c) {
+void rs_node_close_sockets(rs_node *c) {
   for (int64_t r = 0; c->sockets != NULL && r < c->base.size; r++)
     if (c->sockets[r] >= 0) {
       close(c->sockets[r]);
@@ -44,7 +44,7 @@ static void unmap_all(rs_node *c) {
 static void leave_in_child(rs_forkable *self) {
   rs_node *c = (rs_node *)((char *)self - offsetof(rs_node, forkable));
   c->forked = true;
-  close_sockets(c);
+  rs_node_close_sockets(c);
   unmap_all(c);
   pthread_mutex_init(&c->ending, NULL);
 }
@@ -52,7 +52,7 @@ static void leave_in_child(rs_forkable *self) {
 static void free_node(rs_node *c) {
   rs_forkable_remove(&c->forkable);
   rs_board_leave(&c->base);
-  close_sockets(c);
+  rs_node_close_sockets(c);
   unmap_all(c);
   rs_node_close_files(c);
   if (c->parent != NULL)

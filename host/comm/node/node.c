@@ -95,7 +95,16 @@ static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_no
 
 static void node_leave(reshard_comm comm) { (void)comm; }
 
-static void node_destroy(reshard_comm comm) { rs_node_release(rs_node_of(comm)); }
+/* Those that wait for this rank, or will, are told. What was split from it keeps the memory alone. */
+static void node_destroy(reshard_comm comm) {
+  rs_node *c = rs_node_of(comm);
+  if (!c->forked) {
+    rs_node_own_seat(c)->left = true;
+    rs_node_ring_all(c);
+  }
+  rs_node_close_sockets(c);
+  rs_node_release(c);
+}
 
 const rs_comm_ops rs_node_ops = {
     .name = "node",

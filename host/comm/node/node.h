@@ -133,6 +133,8 @@ void rs_node_make_card(const rs_node *c, uint64_t job, reshard_status status, rs
 /* Connects the ranks whose cards these are, of which none has failed; by rank. Collective. call: its name, for errors.
  * Closes the listener. */
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *cards, int listener);
+/* The others find that this rank is gone. */
+void rs_node_close_sockets(rs_node *c);
 /* One user less; the last one frees. */
 void rs_node_release(rs_node *c);
 

@@ -49,13 +49,13 @@ static reshard_status read_options(rs_node *c, const reshard_node_options *optio
 /* The same verdict on every rank, since all look at the same cards. */
 static reshard_status check_cards(int64_t n, const rs_node_card *cards) {
   for (int64_t r = 0; r < n; r++)
-    if (cards[r].build != cards[0].build)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld have different versions of the library", call,
-                      (long long)r);
-  for (int64_t r = 0; r < n; r++)
     if (cards[r].rank != r || cards[r].size != n)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: place %lld of the all-gather has rank %lld of %lld ranks", call,
                       (long long)r, (long long)cards[r].rank, (long long)cards[r].size);
+  for (int64_t r = 0; r < n; r++)
+    if (cards[r].build != cards[0].build)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld have different versions of the library", call,
+                      (long long)r);
   for (int64_t r = 0; r < n; r++)
     if (cards[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)cards[r].status, "rank %lld: %s", (long long)r, cards[r].text);

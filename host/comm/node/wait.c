@@ -42,6 +42,8 @@ static inline void relax(void) {
 #endif
 }
 
+static bool is_gone(const rs_node *c, int64_t rank) { return c->seats[rank].left || rs_node_hung_up(c->sockets[rank]); }
+
 /* A rank that is waited for has gone: what it did before is looked at once more, then the communicator ends. */
 static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
   char call[RS_CALL_TEXT];
@@ -50,7 +52,7 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
     return RESHARD_SUCCESS;
   }
   for (int64_t r = 0; r < c->base.size; r++) /* those that are there may come still */
-    c->missing[r] = c->missing[r] && rs_node_hung_up(c->sockets[r]);
+    c->missing[r] = c->missing[r] && is_gone(c, r);
   reshard_status status =
       rs_error(RESHARD_ERROR_PEER, "%s: %s: rank %lld %s", rs_call_text(&c->base, call), w->step, (long long)rank,
                c->seats[rank].left ? "has destroyed its handle" : "is gone: its process has ended");
@@ -64,7 +66,7 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
   for (int64_t r = 0; r < c->base.size; r++)
-    if (c->missing[r] && rs_node_hung_up(c->sockets[r]))
+    if (c->missing[r] && is_gone(c, r))
       return end_without(c, w, r);
   for (int64_t r = 0; r < c->base.size && n < 64; r++)
     if (c->missing[r])

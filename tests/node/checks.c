@@ -1,0 +1,245 @@
+/* What a communicator of processes of a node promises beside the checks of all communicators of processes: calls and
+ * statuses that differ, handles that are destroyed early, forked processes, segments that are passed, creations that
+ * do not agree.
+ *
+ * usage: node_checks RANKS, 3 or more */
+#define _GNU_SOURCE
+#include "comm/comm.h"
+#include "support/fixtures/world.h"
+
+#include <reshard/reshard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int rank, size;
+static int64_t failures;
+
+#define CHECK(condition, ...) \
+  do { \
+    if (!(condition)) { \
+      failures++; \
+      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
+      printf(__VA_ARGS__); \
+      printf(" (last error: %s)\n", reshard_last_error()); \
+      fflush(stdout); \
+    } \
+  } while (0)
+
+/* An error with this status, whose text has the part. */
+#define CHECK_ERROR(call, wanted, part) \
+  do { \
+    reshard_status status_ = (call); \
+    CHECK(status_ == (wanted), "%s", reshard_status_string(status_)); \
+    CHECK(strstr(reshard_last_error(), (part)) != NULL, "'%s' is not in the text", (part)); \
+  } while (0)
+
+static reshard_comm open_comm(int64_t timeout_ms) {
+  reshard_comm comm = NULL;
+  CHECK(world_connect(timeout_ms, &comm) == RESHARD_SUCCESS, "a communicator");
+  if (comm == NULL)
+    exit(1);
+  return comm;
+}
+
+/* --- Calls and statuses ------------------------------------------------------------------------------------------- */
+
+typedef struct pair {
+  reshard_plan plan;
+  reshard_transfer transfer;
+  int32_t src[64], dst[64];
+} pair;
+
+static void make_transfer(reshard_comm comm, pair *p) {
+  int64_t shape[] = {size, size};
+  reshard_layout from = NULL, to = NULL;
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "from");
+  CHECK(reshard_layout_parse("chunk(1)", 2, shape, size, &to) == RESHARD_SUCCESS, "to");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_I32};
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, &p->plan) == RESHARD_SUCCESS, "plan");
+  for (int i = 0; i < size; i++) {
+    p->src[i] = 100 * rank + i;
+    p->dst[i] = -1;
+  }
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){p->src}, (void *[]){p->dst}, NULL, NULL, 0, 0};
+  CHECK(reshard_transfer_create(p->plan, comm, &arrays, NULL, &p->transfer) == RESHARD_SUCCESS, "transfer");
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+}
+
+static int64_t count_wrong(const pair *p) {
+  int64_t wrong = 0;
+  for (int i = 0; i < size; i++)
+    wrong += p->dst[i] != 100 * i + rank;
+  return wrong;
+}
+
+static void free_transfer(pair *p) {
+  reshard_transfer_destroy(p->transfer);
+  reshard_plan_destroy(p->plan);
+}
+
+/* Ranks that make different calls hear it in the call, all with one text, and go on. */
+static void different_calls(void) {
+  reshard_comm comm = open_comm(60000), sub = NULL;
+  pair p = {0};
+  make_transfer(comm, &p);
+  CHECK_ERROR(rank == 1 ? reshard_comm_split(comm, 0, 0, &sub) : reshard_comm_barrier(comm), RESHARD_ERROR_MISMATCH,
+              "ranks 0 and 1 make different collective calls at once: reshard_comm_barrier, call 2, and "
+              "reshard_comm_split, call 2");
+  CHECK_ERROR(rank == 2 ? reshard_comm_barrier(comm) : reshard_execute(p.transfer, NULL), RESHARD_ERROR_MISMATCH,
+              "ranks 0 and 2 make different collective calls at once: reshard_execute, call 3, and "
+              "reshard_comm_barrier, call 3");
+  for (int i = 0; i < size; i++)
+    CHECK(i == rank || p.dst[i] == -1, "%d was written", i);
+  for (int i = 0; i < 3; i++) {
+    CHECK(reshard_execute(p.transfer, NULL) == RESHARD_SUCCESS, "what was in the mail is gone");
+    CHECK(count_wrong(&p) == 0, "right data");
+  }
+  free_transfer(&p);
+  reshard_comm_destroy(comm);
+}
+
+static reshard_status fail_here(int64_t n, void **all) {
+  (void)n, (void)all;
+  return rank == 1 ? rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "no room for %d", rank) : RESHARD_SUCCESS;
+}
+
+static void statuses(void) {
+  reshard_comm comm = open_comm(60000);
+  const void *all;
+  CHECK_ERROR(rs_comm_together(comm, fail_here, NULL), RESHARD_ERROR_OUT_OF_MEMORY, "rank 1: no room for 1");
+  CHECK(rs_comm_allgather(comm, &rank, sizeof rank, &all) == RESHARD_SUCCESS, "it goes on");
+  for (int r = 0; r < size; r++)
+    CHECK(((const int *)all)[r] == r, "%d", ((const int *)all)[r]);
+  reshard_comm_destroy(comm);
+}
+
+/* A rank destroys its handle; another ends in the middle of nothing. */
+static void early_ends(void) {
+  reshard_comm comm = open_comm(60000);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "all are there");
+  if (rank == 1) {
+    reshard_comm_destroy(comm);
+  } else {
+    CHECK_ERROR(reshard_comm_barrier(comm), RESHARD_ERROR_PEER, "rank 1 has destroyed its handle");
+    CHECK_ERROR(reshard_comm_barrier(comm), RESHARD_ERROR_PEER, "the communicator has ended: ");
+    reshard_comm_destroy(comm);
+  }
+  world_barrier();
+}
+
+/* --- Forks -------------------------------------------------------------------------------------------------------- */
+
+static void forks(void) {
+  reshard_comm comm = open_comm(60000);
+  int status = 0;
+  pid_t child = fork();
+  if (child == 0) {
+    failures = 0;
+    CHECK_ERROR(reshard_comm_barrier(comm), RESHARD_ERROR_PEER, "is the process that was forked");
+    CHECK(reshard_comm_abort(comm) == RESHARD_ERROR_PEER, "ends nothing");
+    reshard_comm_destroy(comm);
+    _exit(failures > 0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: %x", status);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "the parents go on");
+  reshard_comm_destroy(comm);
+
+  /* A rank ends while a child of its own lives. */
+  world_barrier();
+  child = fork();
+  if (child == 0)
+    _exit(0);
+  (void)waitpid(child, &status, 0);
+}
+
+/* --- Segments ----------------------------------------------------------------------------------------------------- */
+
+enum { SEGMENTS = 70, BYTES = 8192 };
+
+static void share_segments(void) {
+  reshard_comm comm = open_comm(60000);
+  rs_segment_ref mine[SEGMENTS];
+  for (int i = 0; i < SEGMENTS; i++) {
+    mine[i] = (rs_segment_ref){.id = 1000 + (uint64_t)i, .fd = memfd_create("mine", MFD_CLOEXEC), .bytes = BYTES};
+    CHECK(ftruncate(mine[i].fd, BYTES) == 0, "a segment");
+    char *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, mine[i].fd, 0);
+    snprintf(at, BYTES, "%d of %d", i, rank);
+    munmap(at, BYTES);
+  }
+  int64_t n = rank == 0 ? SEGMENTS : rank == 1 ? 0 : rank; /* unequal numbers, several messages */
+  for (int again = 0; again < 2; again++)
+    CHECK(comm->ops->share(comm, RESHARD_SUCCESS, n, mine) == RESHARD_SUCCESS, "share");
+  for (int r = 0; r < size; r++)
+    for (int i = 0; i < SEGMENTS && r != rank; i++) {
+      const char *there = comm->ops->shared(comm, r, 1000 + (uint64_t)i);
+      char text[64];
+      snprintf(text, sizeof text, "%d of %d", i, r);
+      bool passed = i < (r == 0 ? SEGMENTS : r == 1 ? 0 : r);
+      CHECK((there != NULL) == passed, "segment %d of rank %d", i, r);
+      CHECK(there == NULL || strcmp(there, text) == 0, "%s", text);
+    }
+  CHECK_ERROR(comm->ops->share(comm, rank == 2 ? rs_error(RESHARD_ERROR_SYSTEM, "no segment") : RESHARD_SUCCESS,
+                               rank == 1 ? 1 : 0, mine),
+              RESHARD_ERROR_SYSTEM, "rank 2: no segment");
+  CHECK(comm->ops->shared(comm, 1, 1000) == NULL, "nothing was passed");
+  CHECK(comm->ops->share(comm, RESHARD_SUCCESS, rank == 1 ? 1 : 0, mine) == RESHARD_SUCCESS, "now it is");
+  CHECK((comm->ops->shared(comm, 1, 1000) != NULL) == (rank != 1), "segment 0 of rank 1");
+  for (int i = 0; i < SEGMENTS; i++)
+    close(mine[i].fd);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "barrier");
+  reshard_comm_destroy(comm);
+}
+
+/* --- Creations ---------------------------------------------------------------------------------------------------- */
+
+static reshard_status allgather(void *user, const void *mine, size_t bytes, void *all) {
+  (void)user;
+  for (int r = 0; r < size; r++) {
+    char *place = (char *)all + (size_t)r * bytes;
+    memcpy(place, mine, bytes);
+    world_broadcast(place, bytes, r);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static void creations(void) {
+  reshard_comm comm = NULL;
+  reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
+  CHECK_ERROR(reshard_comm_create_node(size, size, allgather, NULL, NULL, &comm), RESHARD_ERROR_INVALID,
+              "all-gather given");
+  CHECK_ERROR(reshard_comm_create_node(size, rank, NULL, NULL, NULL, &comm), RESHARD_ERROR_INVALID, "all-gather NULL");
+  options.job = rank == 1 ? "this" : "that";
+  CHECK_ERROR(reshard_comm_create_node(size, rank, allgather, NULL, &options, &comm), RESHARD_ERROR_MISMATCH,
+              "ranks 0 and 1 give different names of the job");
+  options.job = "the same";
+  options.size = rank == 2 ? 1 : sizeof options;
+  CHECK_ERROR(reshard_comm_create_node(size, rank, allgather, NULL, &options, &comm), RESHARD_ERROR_INVALID,
+              "rank 2: ");
+  options.size = sizeof options;
+  CHECK_ERROR(reshard_comm_create_node(rank == 1 ? size + 1 : size, rank, allgather, NULL, &options, &comm),
+              RESHARD_ERROR_MISMATCH, " of the all-gather has rank ");
+  CHECK(comm == NULL, "nothing was made");
+  CHECK(reshard_comm_create_node(size, rank, allgather, NULL, &options, &comm) == RESHARD_SUCCESS, "made");
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "barrier");
+  reshard_comm_destroy(comm);
+}
+
+int main(int argc, char **argv) {
+  world_open(&argc, &argv, &rank, &size);
+  different_calls();
+  statuses();
+  early_ends();
+  forks();
+  share_segments();
+  creations();
+  int64_t all = world_close(failures);
+  if (rank == 0)
+    printf("%d ranks: %lld checks failed\n", size, (long long)all);
+  return all > 0;
+}
