@@ -1,4 +1,4 @@
-/* What a rank tells of its sources is a string: the segments that they lie in, the place of each buffer, and strides
+/* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
  * where it has any. Destinations are told to nobody, for each rank writes its own alone. */
 #include "exec/offer.h"
 
