@@ -86,7 +86,7 @@ static void test_registry(void **state) {
   rs_shared_free(NULL);
 }
 
-/* What is freed goes back at once: also while another process has it mapped, which then reads zeros. */
+/* Freed memory goes back at once: also while another process has it mapped, which then reads zeros. */
 static void test_freed_under_import(void **state) {
   (void)state;
   enum { BYTES = 5 << 20 };
