@@ -22,7 +22,10 @@ typedef struct rs_part {
   rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: not done by exchange */
   bool staged;         /* `at` is in staging; else in the user's array */
   bool mailed;         /* that is the pair's mail: what one side packs there the other one unpacks */
-  int turn;            /* 0, 1 by turns: the place of the mail that it goes through; on both sides alike */
+  /* Place of the mail that it goes through, on both sides alike: pieces of a message take 0 and 1 by turns. -1: it is
+   * the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
+  int turn;
+  rs_program *other_program;
 } rs_part;
 
 /* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,

@@ -1,4 +1,4 @@
-/* What a communicator of processes of a node promises beside the checks of all communicators of processes: calls and
+/* Promises of a communicator of processes of a node beside those of all communicators of processes: calls and
  * statuses that differ, handles that are destroyed early, forked processes, segments that are passed, creations that
  * do not agree.
  *

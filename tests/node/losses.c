@@ -215,7 +215,7 @@ static int count_segments(void) {
   return n;
 }
 
-/* What a survivor is told: who is lost, in time. */
+/* A survivor is told who is lost, in time. */
 static void check_error(reshard_status status) {
   char name[64], missing[64];
   int64_t ms = (rs_now_ns() - since) / 1000000;

@@ -323,9 +323,10 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc(&parts, nsends + nreceives, sizeof *parts));
   for (int64_t i = 0; i < nsends; i++)
-    parts[i] = (rs_part){sends[i], (char *)c->device_mine, 1, NULL, true, false, 0};
+    parts[i] = (rs_part){.peer = sends[i], .at = (char *)c->device_mine, .bytes = 1, .staged = true};
   for (int64_t i = 0; i < nreceives; i++)
-    parts[nsends + i] = (rs_part){receives[i], (char *)(c->device_all + receives[i]), 1, NULL, true, false, 0};
+    parts[nsends + i] =
+        (rs_part){.peer = receives[i], .at = (char *)(c->device_all + receives[i]), .bytes = 1, .staged = true};
   rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream};
   reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);

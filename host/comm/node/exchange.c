@@ -47,15 +47,20 @@ reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int t
 typedef struct node_exchange {
   rs_node *c;
   const rs_turn *turn;
+  int64_t first; /* slot of messages that are whole: other executes than the one before it takes */
   int64_t total_bytes;
   int64_t *sent, *received; /* bytes of each message */
   bool moved;               /* since it was cleared */
   bool refused;             /* by the meeting: the same on all ranks */
 } node_exchange;
 
-static reshard_status run_program(rs_node *c, const rs_program *program) {
-  rs_program *one = (rs_program *)program;
-  return program == NULL ? RESHARD_SUCCESS : c->base.device->work->run(c->base.device, 1, &one, NULL);
+/* The slot in which a part begins. */
+static int64_t turn_of(const node_exchange *x, const rs_part *p) { return p->turn < 0 ? x->first : p->turn; }
+
+static reshard_status run_program(const node_exchange *x, const rs_part *p) {
+  rs_program *one = p->turn < 0 && p->mailed && x->first == 1 ? p->other_program : p->program;
+  rs_device *device = x->c->base.device;
+  return one == NULL ? RESHARD_SUCCESS : device->work->run(device, 1, &one, NULL);
 }
 
 static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *src, int64_t bytes, bool staging) {
@@ -67,13 +72,14 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = p->turn + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    int64_t turn = turn_of(x, p) + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done),
+            me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
     if (sent != atomic_load_explicit(&slot->taken, memory_order_acquire))
       return RESHARD_SUCCESS;
     if (*done == 0)
-      RS_TRY(run_program(c, p->program));
+      RS_TRY(run_program(x, p));
     if (!p->mailed)
       RS_TRY(copy_chunk(x, rs_node_mail_of(c, me, p->peer, turn), p->at + *done, bytes, true));
     slot->bytes = bytes;
@@ -90,7 +96,8 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
 static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = p->turn + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done), me = c->base.rank;
+    int64_t turn = turn_of(x, p) + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done),
+            me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
     uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
     if (taken == atomic_load_explicit(&slot->sent, memory_order_acquire))
@@ -101,7 +108,7 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
     if (!p->mailed)
       RS_TRY(copy_chunk(x, p->at + *done, rs_node_mail_of(c, p->peer, me, turn), bytes, p->staged));
     if (*done + bytes == p->bytes)
-      RS_TRY(run_program(c, p->program));
+      RS_TRY(run_program(x, p));
     atomic_store(&slot->taken, taken + 1);
     rs_node_ring(c, p->peer);
     *done += bytes;
@@ -158,7 +165,7 @@ static void take_back(node_exchange *x) {
   for (int64_t i = 0; i < x->turn->nsends; i++)
     for (int64_t chunk = 0; chunk * RS_NODE_SLOT < x->sent[i]; chunk++) {
       const rs_part *p = &x->turn->sends[i];
-      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, p->turn + chunk)->sent, 1);
+      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, turn_of(x, p) + chunk)->sent, 1);
     }
 }
 
@@ -191,13 +198,16 @@ static reshard_status move_messages(node_exchange *x) {
  */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
   rs_node *c = rs_node_of(turns[0].comm);
-  node_exchange x = {c, turns, total_bytes, c->progress, c->progress + c->reserved, false, false};
+  node_exchange x = {.c = c, .turn = turns, .total_bytes = total_bytes};
   int64_t bytes = 0;
   (void)n;
   RS_TRY(rs_node_check(c, false));
   if (turns->nreceives > c->reserved || turns->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
                     (long long)turns->nreceives, (long long)turns->nsends, (long long)c->reserved);
+  x.first = (int64_t)((c->meetings + c->due) % 2); /* the same for all ranks: they are in one call */
+  x.sent = c->progress;
+  x.received = c->progress + c->reserved;
   for (int64_t i = 0; i < turns->nsends; i++)
     x.sent[i] = 0;
   for (int64_t i = 0; i < turns->nreceives; i++) {

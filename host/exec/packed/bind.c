@@ -212,14 +212,14 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
           end = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
   bool staged = msg->in_place == NULL, mailed = comm->mail > 0 && staged;
-  int turn = (int)(msg->piece % 2);
+  int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
   char *at, *mail = NULL;
   if (comm->mail > 0)
-    RS_TRY(comm->ops->mail(comm, msg->peer->rank, sending, turn, end - begin, &mail));
+    RS_TRY(comm->ops->mail(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mail));
   at = mailed    ? mail
        : !staged ? msg->in_place + begin
                  : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, mailed, turn};
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, mailed, turn, NULL};
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
@@ -228,6 +228,21 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
   return lower_piece(p, msg, sending, begin, end, at, &p->copies);
+}
+
+/* Prepares a whole message for the other place of the mail; msg: as it was before its part was made. */
+static reshard_status make_other(packer *p, packed_message msg, bool sending, rs_part *part) {
+  reshard_comm comm = p->transfer->comm;
+  int64_t copies = p->binding->info.copies; /* one of the two runs */
+  char *mail;
+  RS_TRY(comm->ops->mail(comm, part->peer, sending, 1, part->bytes, &mail));
+  if (!part->mailed)
+    return RESHARD_SUCCESS;
+  p->copies.staging = sending;
+  RS_TRY(lower_piece(p, &msg, sending, 0, part->bytes, mail, &p->copies));
+  RS_TRY(compile_copies(p, &p->copies, &part->other_program));
+  p->binding->info.copies = copies;
+  return RESHARD_SUCCESS;
 }
 
 /* Messages that have a piece in this round. */
@@ -248,7 +263,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
   *(sending ? &r->nsends : &r->nreceives) = count;
   for (int64_t i = 0; i < count; i++)
-    (*parts)[i].program = NULL; /* what is released when one is not made */
+    (*parts)[i] = (rs_part){0}; /* what is released when one is not made */
   if (together && !p->staging.whole)
     RS_TRY(rs_alloc(slots, count, sizeof **slots));
   RS_TRY(lower_own(p, sending));
@@ -257,9 +272,12 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
     if (msg->round != r->number || msg->piece == msg->pieces)
       continue;
     rs_part *part = &(*parts)[made];
+    packed_message before = *msg;
     RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
       RS_TRY(compile_copies(p, &p->copies, &part->program));
+    if (p->transfer->comm->mail > 0 && part->turn < 0)
+      RS_TRY(make_other(p, before, sending, part));
     made++;
   }
   return together ? compile_copies(p, &p->copies, sending ? &r->pack : &r->unpack) : RESHARD_SUCCESS;

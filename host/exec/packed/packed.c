@@ -104,15 +104,20 @@ static reshard_status packed_run(rs_execution *x) {
   return status;
 }
 
+static void release_parts(rs_device *device, int64_t n, const rs_part *parts) {
+  for (int64_t i = 0; i < n; i++) {
+    device->work->release(device, parts[i].program);
+    device->work->release(device, parts[i].other_program);
+  }
+}
+
 static void packed_release(reshard_comm comm, rs_binding *b) {
   rs_device *device = comm->device;
   device->work->release(device, b->keep);
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];
-    for (int64_t p = 0; p < r->nsends; p++)
-      device->work->release(device, r->sends[p].program);
-    for (int64_t p = 0; p < r->nreceives; p++)
-      device->work->release(device, r->receives[p].program);
+    release_parts(device, r->nsends, r->sends);
+    release_parts(device, r->nreceives, r->receives);
     device->work->release(device, r->pack);
     device->work->release(device, r->unpack);
     free(r->sends);

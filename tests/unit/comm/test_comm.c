@@ -567,8 +567,8 @@ static void ring_body(void *user, int64_t rank) {
     ring mine;
     memset(mine.out, (int)(rank + i), sizeof mine.out);
     memset(mine.in, -1, sizeof mine.in);
-    mine.send = (rs_part){next, mine.out, 1 + (rank + i) % 60 - (rank == x->spoiled), NULL, false, false, 0};
-    mine.receive = (rs_part){before, mine.in, 1 + (before + i) % 60, NULL, false, false, 0};
+    mine.send = (rs_part){.peer = next, .at = mine.out, .bytes = 1 + (rank + i) % 60 - (rank == x->spoiled)};
+    mine.receive = (rs_part){.peer = before, .at = mine.in, .bytes = 1 + (before + i) % 60};
     mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL};
     status = comms[rank]->ops->together(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
