@@ -180,9 +180,10 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, i
   bool *in_place;
   RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
   rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
-  *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
-  if (t->comm->mail > 0)
-    *rounds = rs_max(*rounds, rs_plan_mailed_rounds(t->plan, t->comm->mail));
+  if (t->comm->mail > 0) /* which is there anyway: nothing is staged beside it */
+    *rounds = rs_plan_mailed_rounds(t->plan, t->comm->mail);
+  else
+    *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
   free(in_place);
   return RESHARD_SUCCESS;
 }

@@ -187,18 +187,44 @@ static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, r
   return reshard_comm_from_nccl((void *)nccl_comm, device, timeout_ms, comm);
 }
 #endif
+#if defined NCCL_MAJOR && defined CUDART_VERSION
+/* A reshard_allgather over NCCL: nccl_comm points to an ncclComm_t, on whose GPU the calling thread is. It goes through
+ * a few bytes of that GPU on a stream of its own, which is waited for. */
+static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void *mine, size_t bytes, void *all) {
+  ncclComm_t comm = *(ncclComm_t *)nccl_comm;
+  ncclResult_t state = ncclSuccess;
+  cudaStream_t stream = NULL;
+  void *room = NULL;
+  int n = 0, good = 0;
+  if (ncclCommCount(comm, &n) != ncclSuccess || cudaMalloc(&room, ((size_t)n + 1) * bytes) != cudaSuccess)
+    return RESHARD_ERROR_OUT_OF_MEMORY;
+  char *gathered = (char *)room + bytes;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
+      cudaMemcpyAsync(room, mine, bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess) {
+    state = ncclAllGather(room, gathered, bytes, ncclInt8, comm, stream);
+    while (state == ncclInProgress && ncclCommGetAsyncError(comm, &state) == ncclSuccess)
+      ; /* a communicator that does not block */
+    good = state == ncclSuccess &&
+           cudaMemcpyAsync(all, gathered, (size_t)n * bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+           cudaStreamSynchronize(stream) == cudaSuccess;
+    (void)cudaStreamDestroy(stream);
+  }
+  (void)cudaFree(room);
+  return good ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
+}
+#endif
 #ifdef MPI_VERSION
 static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, reshard_device device, int64_t timeout_ms,
                                                         reshard_comm *comm) {
   return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
 }
 
-/* A reshard_allgather over MPI: mpi_comm points to an MPI_Comm. It makes a node communicator of its ranks, which are on
- * one node, as those of MPI_Comm_split_type(..., MPI_COMM_TYPE_SHARED, ...) are. */
+/* A reshard_allgather over MPI: mpi_comm points to an MPI_Comm. For a node communicator its ranks are on one node, as
+ * those of MPI_Comm_split_type with MPI_COMM_TYPE_SHARED are. */
 static inline reshard_status reshard_mpi_allgather(void *mpi_comm, const void *mine, size_t bytes, void *all) {
-  return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)mpi_comm) == MPI_SUCCESS
-             ? RESHARD_SUCCESS
-             : RESHARD_ERROR_PEER;
+  MPI_Comm comm = *(MPI_Comm *)mpi_comm;
+  return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm) == MPI_SUCCESS ? RESHARD_SUCCESS
+                                                                                                   : RESHARD_ERROR_PEER;
 }
 #endif
 
