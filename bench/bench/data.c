@@ -58,7 +58,12 @@ static void place_rank(const workload *w, bool source, int64_t rank, int64_t loc
 static void alloc_arenas(bench_side *s) {
   for (int64_t p = 0; p < s->narenas; p++) {
     bench_arena *arena = &s->arena[p];
-    arena->memory = arena->host = map_memory((size_t)arena->extent + ALIGN);
+    if (arena->shared != NULL)
+      CLI_TRY("", arena->shared->memory->alloc_async(arena->shared, (size_t)arena->extent + ALIGN, NULL,
+                                                     (void **)&arena->host));
+    else
+      arena->host = map_memory((size_t)arena->extent + ALIGN);
+    arena->memory = arena->host;
     if (arena->device != NULL)
       CLI_TRY("", arena->device->memory->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
                                                (void **)&arena->memory));
@@ -110,6 +115,8 @@ void bench_side_create(const workload *w, const session *session, bool source, b
   s->arena = cli_alloc(s->narenas, sizeof *s->arena);
   for (int64_t p = 0; session->cuda && p < s->narenas; p++)
     s->arena[p].device = session->devices[p]->device;
+  if (!session->cuda && session->ndevices > 0 && session->devices[0]->device->memory->shared)
+    s->arena[0].shared = session->devices[0]->device;
   for (int64_t r = 0; r < w->world; r++) {
     int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
     if (local >= 0)
@@ -138,7 +145,10 @@ void bench_side_alloc(bench_side *s, int64_t sets) {
 void bench_side_free(bench_side *s) {
   for (int64_t p = 0; p < s->narenas; p++) {
     bench_arena *arena = &s->arena[p];
-    munmap(arena->host, (size_t)arena->extent + ALIGN);
+    if (arena->shared != NULL)
+      arena->shared->memory->free_async(arena->shared, arena->host, NULL);
+    else
+      munmap(arena->host, (size_t)arena->extent + ALIGN);
     if (arena->device != NULL)
       arena->device->memory->free(arena->device, arena->memory);
   }

@@ -9,6 +9,7 @@
  * compared with the reshard. */
 typedef struct bench_arena {
   rs_device *device;     /* of streams; NULL: the host's memory */
+  rs_device *shared;     /* a CPU whose storage the host's memory is, for other processes; NULL: it is private */
   unsigned char *memory; /* where the ranks' arrays are; those of set i at i * extent */
   unsigned char *host;   /* one set on the host, to be filled and looked at; on the CPU it is `memory` */
   int64_t extent;        /* of a set, with the gaps that align */

@@ -134,6 +134,7 @@ void session_connect(session *s, int64_t world) {
     open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);
   } else if (strcmp(s->comm, "mpi") == 0 || strcmp(s->comm, "node") == 0) {
     reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
+    options.shared = strcmp(s->comm, "node") == 0 && s->o->path != RESHARD_PATH_PACKED;
     s->devices = cli_alloc(1, sizeof(reshard_device));
     CLI_TRY("", reshard_device_create("cpu", &options, &s->devices[s->ndevices++]));
   }

@@ -150,6 +150,10 @@ struct reshard_comm_s {
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
   int64_t mail;                   /* bytes of a place of a pair's mail, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
+  /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
+   * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
+   * this process's file for as long as it lives. */
+  struct rs_import **imports;
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;               /* an abort does not end such work: it is the caller's to end */

@@ -90,6 +90,7 @@ typedef struct rs_relay {
 
 /* Memory. NULL is allowed in the functions that free. */
 typedef struct rs_device_memory {
+  bool shared; /* other processes of the node can map what alloc_async gives */
   /* Allocates memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all
    * streams at once, and free may block until nothing uses the memory. */
   reshard_status (*alloc)(rs_device *device, size_t bytes, void **memory);

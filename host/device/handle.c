@@ -36,6 +36,10 @@ static reshard_status check_options(const reshard_device_options *given, reshard
   if (given->allocator != NULL && (given->allocator->alloc == NULL || given->allocator->free == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "the allocator's function %s is NULL",
                     given->allocator->alloc == NULL ? "alloc" : "free");
+  if (given->shared != 0 && given->shared != 1)
+    return rs_error(RESHARD_ERROR_INVALID, "shared %d: 0 or 1", given->shared);
+  if (given->shared && given->allocator != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "shared storage is the library's own, and an allocator is given");
   *options = *given;
   return RESHARD_SUCCESS;
 }
@@ -43,12 +47,16 @@ static reshard_status check_options(const reshard_device_options *given, reshard
 static reshard_status create_device(const char *name, reshard_device_options *options, rs_device **device) {
   if (strcmp(name, "cpu") == 0) {
     RS_TRY(rs_environment_cpu(&options->threads, &options->isa));
-    return rs_device_cpu_create(options->threads, options->isa, device);
+    RS_TRY(rs_device_cpu_create(options->threads, options->isa, device));
+    return options->shared ? rs_device_cpu_share(*device) : RESHARD_SUCCESS;
   }
   if (strncmp(name, "cuda", 4) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "device '%.32s': \"cpu\", \"cuda\" and \"cuda:N\" are possible", name);
   int index;
   RS_TRY(parse_cuda(name, &index));
+  if (options->shared)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "device '%.32s': the storage of a GPU is not shared between processes",
+                    name);
   return rs_device_cuda_create(index, device);
 }
 

@@ -114,6 +114,13 @@ static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_a
   return rs_check_overlap(plan, all);
 }
 
+reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
+  all->n = 0;
+  for (int64_t e = 0; e < plan->nentries; e++)
+    RS_TRY(add_buffers(plan, e, true, arrays, all));
+  return RESHARD_SUCCESS;
+}
+
 /* Buffers [first, end) of an entry on one side, and their number of dims. */
 static int entry_buffers(const struct reshard_plan_s *plan, int64_t e, bool source, int64_t *first, int64_t *end) {
   const rs_entry *entry = &plan->entries[e];
@@ -188,7 +195,7 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
   if (given->dst != NULL && plan->ndst > 0)
     memcpy(a.dst, given->dst, (size_t)plan->ndst * sizeof *a.dst);
   if (given->src_strides != NULL || given->dst_strides != NULL)
-    RS_TRY_GOTO(status, rs_alloc(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)),
+    RS_TRY_GOTO(status, rs_alloc_zero(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)),
                 fail);
   RS_TRY_GOTO(status, copy_strides(plan, true, given->src_strides, a.stride_values, &a.src_strides), fail);
   RS_TRY_GOTO(status,
@@ -224,19 +231,24 @@ void rs_arrays_free(rs_arrays *a) {
   *a = (rs_arrays){0};
 }
 
-void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
-                    int64_t array, rs_view *view) {
-  const rs_entry *e = &plan->entries[entry];
-  const rs_class *c = &plan->classes.at[e->class_];
+void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
+                    rs_view *view) {
   reshard_layout l = source ? c->src : c->dst;
   reshard_array_info info;
-  reshard_layout_array(l, plan->rank, array, &info);
-  int64_t buffer = (source ? e->src_buffer : e->dst_buffer) + info.buffer;
+  reshard_layout_array(l, rank, array, &info);
+  int64_t buffer = first + info.buffer;
   const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
   const int64_t *strides = lists != NULL && lists[buffer] != NULL ? lists[buffer] : info.strides;
   view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + info.offset * c->width;
   for (int d = 0; d < l->ndim; d++)
     view->strides[d] = strides[d] * c->width;
+}
+
+void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
+                    int64_t array, rs_view *view) {
+  const rs_entry *e = &plan->entries[entry];
+  rs_buffer_view(arrays, &plan->classes.at[e->class_], source, plan->rank, source ? e->src_buffer : e->dst_buffer,
+                 array, view);
 }
 
 char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,

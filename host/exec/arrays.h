@@ -58,6 +58,12 @@ typedef struct rs_view {
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
                     int64_t array, rs_view *view);
 
+/* The same of a rank's buffers; first: of the entry's, in the list of the side. */
+void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
+                    rs_view *view);
+/* Lists the source buffers that hold something. */
+reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
+
 /* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows
  * by what others send. view_of: where an array of an entry is on a rank. */
 typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,

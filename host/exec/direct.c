@@ -3,7 +3,10 @@
  *
  * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
- * to. With several GPUs each fetches what comes to its own ranks. */
+ * to. With several GPUs each fetches what comes to its own ranks.
+ *
+ * Ranks that are processes do the same, each for itself, where all sources lie in memory that the others have mapped.
+ * They meet twice in an execute: no source is read before its rank has come, and none after a rank has returned. */
 #include "device/trace.h"
 #include "exec/arrays.h"
 #include "exec/transfer.h"
@@ -30,12 +33,13 @@ static void drop_programs(rs_direct_programs *shared) {
   free(shared);
 }
 
-static bool direct_applicable(reshard_comm comm) { return comm->direct; }
+static bool direct_applicable(reshard_comm comm) { return comm->direct || comm->imports != NULL; }
+
+static bool between_processes(reshard_comm comm) { return !comm->direct; }
 
 /* rs_view_of of a transfer: peers have shown where their arrays are. */
 static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const rs_offer *offer = ((const rs_offer *const *)user)[rank];
-  rs_arrays_view(offer->arrays, offer->plan, entry, source, array, view);
+  rs_offer_view(((const rs_offer *const *)user)[rank], entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
@@ -71,8 +75,9 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     if (b[i]->transfer->comm->lane == lane)
       status = append_copies(&merged, b[i]->copies);
+  int64_t bytes = between_processes(b[0]->transfer->comm) ? b[0]->transfer->plan->info.bytes : merged.bytes;
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
-    status = device->work->compile(device, &merged, merged.bytes, program);
+    status = device->work->compile(device, &merged, bytes, program);
   rs_copies_free(&merged);
   return status;
 }
@@ -123,10 +128,15 @@ static void count_bytes(const rs_execution *x) {
 }
 
 static reshard_status direct_run(rs_execution *x) {
-  rs_device *device = x->t[0]->comm->device;
+  reshard_comm comm = x->t[0]->comm;
+  rs_device *device = comm->device;
+  if (between_processes(comm))
+    RS_TRY(rs_offers_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, -1, -1);
   reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
   rs_trace_end(device, NULL);
+  if (between_processes(comm))
+    RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
     count_bytes(x);
   return status;
@@ -155,6 +165,7 @@ static void direct_release(reshard_comm comm, rs_binding *binding) {
   (void)comm;
   if (binding->direct != NULL)
     drop_programs(binding->direct);
+  rs_mappings_free(binding->mappings);
 }
 
 const rs_path_ops rs_direct_path = {

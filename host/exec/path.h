@@ -22,7 +22,7 @@ typedef struct rs_path_ops {
   reshard_path number;
   const char *name;
   const char *no_collective; /* why its messages are no collective; NULL: they may be one */
-  bool reads_others;         /* bind reads the arrays of all ranks: it is collective, with offers of all */
+  bool reads_others;         /* bind reads sources of other ranks: it is collective, with their offers, by rank */
   bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
   /* True when the ranks of the communicator can move so; the same on all. */
   bool (*applicable)(reshard_comm comm);

@@ -24,8 +24,10 @@ typedef struct record {
   int64_t entries, value;     /* of the plan; of the argument */
   int64_t cached_plans, kept; /* agree: of the request */
   int64_t rounds;             /* that this rank needs at least */
+  int64_t private_entry;      /* of the first source that no other process can map; -1: there is none */
+  int32_t only;               /* 1: no other path will do */
   char argument[48];          /* its name; "": there is none */
-  char text[256];             /* of an error, else the library's version */
+  char text[220];             /* of an error, else the library's version */
 } record;
 
 /* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
@@ -149,6 +151,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     "the direct path needs a communicator whose ranks reach each other's memory, "
                     "and this one (%s, on %s) does not",
                     t->comm->ops->name, t->comm->device->name);
+  t->path_only = options->path != RESHARD_PATH_AUTO;
   t->user_workspace = options->workspace;
   t->user_workspace_bytes = options->workspace_bytes;
   t->use = options->collective;
@@ -226,10 +229,46 @@ static int64_t agreed_rounds(const struct reshard_transfer_s *t, const record *a
   return rounds;
 }
 
+/* The direct path between ranks that are processes. */
+static bool reads_processes(const struct reshard_transfer_s *t) { return t->path->reads_others && !t->comm->direct; }
+
+/* Private sources end the direct path between processes: on all ranks, or with an error on all. */
+static reshard_status keep_or_leave_path(reshard_transfer t, const record *all, bool leave) {
+  for (int64_t r = 0; reads_processes(t) && r < t->comm->size; r++) {
+    if (all[r].private_entry < 0)
+      continue;
+    for (int64_t other = 0; other < t->comm->size; other++)
+      leave = leave && !all[other].only;
+    if (!leave)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                      "the direct path of a %s communicator reads storage of devices made with `shared`, and rank %lld "
+                      "has a source of entry %lld '%.64s' elsewhere",
+                      t->comm->ops->name, (long long)r, (long long)all[r].private_entry,
+                      t->plan->entries[all[r].private_entry].name);
+    t->path = &rs_packed_path;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Binds where ranks are processes, each of which maps the others' sources. */
+static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
+  rs_offers *offers;
+  const rs_offer mine = {t->comm->rank, t->plan, &binding->arrays, NULL};
+  RS_TRY(rs_offers_exchange(t->comm, t->plan, &binding->arrays, &offers));
+  binding->mappings = offers->mappings;
+  offers->offer[t->comm->rank] = &mine;
+  reshard_status status = rs_agree(t->comm, t->path->bind(t, binding, offers->offer));
+  offers->offer[t->comm->rank] = NULL;
+  rs_offers_free(offers);
+  return status;
+}
+
 /* Binds on all ranks or on none. */
 static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const record *all) {
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));
+  if (reads_processes(t))
+    return bind_processes(t, binding);
   const rs_offer **offers;
   reshard_status memory = rs_alloc(&offers, t->comm->size, sizeof *offers);
   for (int64_t r = 0; memory == RESHARD_SUCCESS && r < t->comm->size; r++)
@@ -246,17 +285,20 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
                                       reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
   rs_binding binding = {.lent = kept != NULL};
-  record mine = {.call = CALL_CREATE};
+  record mine = {.call = CALL_CREATE, .private_entry = -1};
   if (transfer == NULL)
     set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
     set_status(&mine, check_and_allocate(comm, plan, arrays, options, kept, &t, &binding));
-  if (mine.status == RESHARD_SUCCESS && t->path->packs)
+  if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t)))
     set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
-  rs_offer offer = {plan, &binding.arrays};
+  if (mine.status == RESHARD_SUCCESS && reads_processes(t))
+    set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
+  rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
   if (mine.status == RESHARD_SUCCESS) {
     set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
+    mine.only = t->path_only;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
@@ -267,6 +309,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   reshard_status status;
   RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
+  RS_TRY_GOTO(status, keep_or_leave_path(t, all, true), fail);
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
   t->rounds = agreed_rounds(t, all);
   RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
@@ -352,11 +395,14 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);
-    rs_offer offer = {t->plan, &binding.arrays};
-    record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer};
+    rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
+    record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const record *all;
+    if (reads_processes(t))
+      RS_THEN(status, rs_sources_find_private(t->plan, &binding.arrays, &mine.private_entry));
     set_status(&mine, status);
     status = exchange_records(t->comm, NULL, &mine, &all);
+    RS_THEN(status, keep_or_leave_path(t, all, false));
     RS_THEN(status, bind_path(t, &binding, all));
   }
   if (status == RESHARD_SUCCESS) {

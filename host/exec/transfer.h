@@ -7,6 +7,7 @@
 #include "exec/differ.h"
 #include "exec/gate.h"
 #include "exec/lane.h"
+#include "exec/offer.h"
 #include "exec/path.h"
 #include "plan/plan.h"
 
@@ -16,6 +17,7 @@
 typedef struct rs_binding {
   rs_arrays arrays;
   struct rs_direct_programs *direct; /* direct path */
+  rs_mappings *mappings;             /* of other processes' arrays, that it reads; NULL: none */
   int64_t foreign_bytes;             /* that it brings to this rank from others */
   rs_program *keep;                  /* packed path: copies that stay on the rank */
   struct rs_round *rounds;
@@ -31,6 +33,7 @@ struct reshard_transfer_s {
   reshard_plan plan;       /* borrowed */
   reshard_comm comm;       /* borrowed */
   const rs_path_ops *path; /* all ranks have the same */
+  bool path_only;          /* the user wants no other */
   bool on_streams;         /* the device has streams, to which execute gives the work; else it does the work at once */
   void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;
@@ -61,12 +64,6 @@ struct reshard_transfer_s {
   bool lost; /* no event tells that */
   rs_held held;
 };
-
-/* A rank's plan and arrays, shown to the others while all bind: read by them until the path's bind returns. */
-typedef struct rs_offer {
-  const struct reshard_plan_s *plan;
-  const rs_arrays *arrays;
-} rs_offer;
 
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */

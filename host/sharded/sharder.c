@@ -17,10 +17,12 @@ enum { CACHED_PLANS = 64 };
 
 /* Finds the device from whose pool new arrays come: the one that is given, or one of the sharder's own, which copies
  * nothing. Tensors keep it. */
-static reshard_status find_device(const rs_device *of_comm, const reshard_sharder_options *options,
-                                  reshard_device *device) {
-  const reshard_device_options own = {
-      .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .keep_bytes = options->keep_bytes};
+static reshard_status find_device(reshard_comm comm, const reshard_sharder_options *options, reshard_device *device) {
+  const rs_device *of_comm = comm->device;
+  const reshard_device_options own = {.size = RESHARD_DEVICE_OPTIONS_INIT,
+                                      .threads = 1,
+                                      .keep_bytes = options->keep_bytes,
+                                      .shared = comm->imports != NULL};
   char name[32] = "cpu";
   if (of_comm->type == RESHARD_DEVICE_CUDA)
     snprintf(name, sizeof name, "cuda:%d", of_comm->index);
@@ -58,7 +60,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->path = options->path;
   s->workspace_limit = options->workspace_limit;
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
-  RS_TRY(find_device(comm->device, options, &s->device));
+  RS_TRY(find_device(comm, options, &s->device));
   if (comm->device->streams->asynchronous || comm->ops->retire == NULL) /* else messages may be left in it */
     RS_TRY(rs_device_pool(s->device, &s->memory.lender.pool));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;

@@ -3,7 +3,8 @@
  * device (RESHARD_ERROR_INVALID).
  *
  * After fork() the child has the CPU devices of its parent. Their copy threads are started again by the first job
- * there. GPUs cannot be used in it. The process is forked while no other thread is in a call, but for waits of the
+ * there. Of shared storage it has a copy, page by page from its first write on; until then it sees what its parent
+ * writes. GPUs cannot be used in it. The process is forked while no other thread is in a call, but for waits of the
  * local communicator. */
 #ifndef RESHARD_DEVICE_H
 #define RESHARD_DEVICE_H
@@ -55,10 +56,14 @@ typedef struct reshard_device_options {
    * counts as in use. */
   int64_t keep_bytes;
   const reshard_allocator *allocator; /* borrowed while the device lives; NULL: the device's own */
+  /* 1: storage of a CPU is memory that the other processes of the node can map, so that ranks which are processes read
+   * each other's arrays directly (RESHARD_PATH_DIRECT). Large pieces take their memory when they are allocated, not
+   * when they are first written. 0: the process's own. Not with an allocator, nor of a GPU. */
+  int shared;
 } reshard_device_options;
 #define RESHARD_DEVICE_OPTIONS_INIT sizeof(reshard_device_options)
 #define RESHARD_DEVICE_OPTIONS_DEFAULTS \
-  { sizeof(reshard_device_options), 0, RESHARD_ISA_AUTO, 0, 0, NULL }
+  { sizeof(reshard_device_options), 0, RESHARD_ISA_AUTO, 0, 0, NULL, 0 }
 
 /* Opens a device; one reference for the caller. Handles of one device are independent of each other: each has its pool.
  *
@@ -72,7 +77,7 @@ typedef struct reshard_device_options {
  * Errors:
  * - RESHARD_ERROR_INVALID: name, options.
  * - RESHARD_ERROR_UNSUPPORTED: no CUDA in this build, no driver, no such GPU. The text says which, and how many GPUs
- *   there are. */
+ *   there are. Shared storage of a GPU, or on a system without memfd_create. */
 RESHARD_API reshard_status reshard_device_create(const char *name, const reshard_device_options *options,
                                                  reshard_device *device);
 /* One more reference; returns its argument. Tensors and communicators keep their devices. */

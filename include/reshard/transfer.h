@@ -35,7 +35,7 @@ typedef struct reshard_arrays {
   { sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef enum reshard_path {
-  RESHARD_PATH_AUTO = 0, /* direct where every peer's memory can be reached, else packed */
+  RESHARD_PATH_AUTO = 0, /* direct where every rank's sources can be reached by the others, else packed */
   RESHARD_PATH_DIRECT,   /* strided source to strided destination in one pass */
   RESHARD_PATH_PACKED    /* pack, exchange, unpack */
 } reshard_path;
@@ -63,15 +63,22 @@ typedef struct reshard_transfer_options {
 
 /* Binds a plan. Collective over comm. The plan is borrowed until the transfer is destroyed.
  *
+ * Ranks of one process reach each other's memory. Ranks that are processes of one node reach sources in storage of
+ * devices made with `shared` (reshard_device_options); wherever destinations are. One rank with a source elsewhere puts
+ * all ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names
+ * rank and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on
+ * all ranks. A peer that reads it later all the same finds zeros, not a fault.
+ *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
  * checks strides, and that no destination of this rank overlaps one of its sources or another destination. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
-/* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. After an error the
- * transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are done, those of launched
- * graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline. */
+/* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. The path stays: sources
+ * that other processes cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
+ * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
+ * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Destroys a transfer. Local. NULL is allowed. Peers must have finished their executes on it: they have when theirs and

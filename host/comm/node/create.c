@@ -54,6 +54,7 @@ static void free_node(rs_node *c) {
   rs_board_leave(&c->base);
   rs_node_close_sockets(c);
   unmap_all(c);
+  rs_node_close_files(c);
   if (c->parent != NULL)
     rs_node_release(c->parent);
   reshard_device_release(c->handle);
@@ -351,6 +352,8 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *ca
   status = agree_by_sockets(&j, status, &fd);
   if (status == RESHARD_SUCCESS)
     status = agree_by_sockets(&j, map_block(c, fd), NULL);
+  if (status == RESHARD_SUCCESS)
+    status = agree_by_sockets(&j, rs_node_pass_files(c, j.end), NULL);
   if (fd >= 0)
     close(fd);
   /* Ranks that all have a core may wait a little before they sleep. */

@@ -155,6 +155,11 @@ static inline int64_t rs_node_deadline(int64_t timeout_ms) {
   return timeout_ms > 0 ? timeout_ms < (INT64_MAX - now) / 1000000 ? now + timeout_ms * 1000000 : 0 : 0;
 }
 
+/* --- files.c: imports of the handle, whose sockets are open ------------------------------------------------------- */
+
+reshard_status rs_node_pass_files(rs_node *c, int64_t end);
+void rs_node_close_files(rs_node *c);
+
 /* --- wait.c ------------------------------------------------------------------------------------------------------- */
 
 /* A wait of a rank. */

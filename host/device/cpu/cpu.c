@@ -4,6 +4,7 @@
 
 #include "device/cpu/copy/program.h"
 #include "device/cpu/memory.h"
+#include "device/cpu/segment.h"
 #include "device/cpu/threads.h"
 
 #include <sched.h>
@@ -246,6 +247,8 @@ static int64_t cpu_count(const rs_program *program) { return program == NULL ? 0
 static void cpu_destroy(rs_device *device) {
   if (device == NULL)
     return;
+  if (device->memory->shared)
+    rs_shared_close();
   rs_threads_destroy(cpu_of(device)->threads);
   free(device);
 }
@@ -255,6 +258,20 @@ static const rs_device_memory cpu_memory = {
     .free = rs_cpu_free,
     .alloc_async = rs_cpu_alloc_async,
     .free_async = rs_cpu_free_async,
+    .host_alloc = rs_cpu_alloc,
+    .host_free = rs_cpu_free,
+    .memcpy = rs_cpu_memcpy,
+    .memset = rs_cpu_memset,
+    .reach = rs_cpu_reach,
+};
+
+/* Storage in segments; staging and tables, which no other process reads, are private all the same. */
+static const rs_device_memory shared_cpu_memory = {
+    .shared = true,
+    .alloc = rs_cpu_alloc,
+    .free = rs_cpu_free,
+    .alloc_async = rs_cpu_shared_alloc,
+    .free_async = rs_cpu_shared_free,
     .host_alloc = rs_cpu_alloc,
     .host_free = rs_cpu_free,
     .memcpy = rs_cpu_memcpy,
@@ -333,6 +350,12 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
     return status;
   }
   *device = &cpu->base;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_device_cpu_share(rs_device *device) {
+  RS_TRY(rs_shared_open(NULL));
+  device->memory = &shared_cpu_memory;
   return RESHARD_SUCCESS;
 }
 

@@ -10,6 +10,8 @@
  * isa: AUTO for the best of the machine; RESHARD_ERROR_UNSUPPORTED when the forced one is not available. Several
  * threads may call run and copy at once; jobs then run one after the other. */
 reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **device);
+/* Lets the storage of a new device be memory that other processes of the node can map (segment.h). */
+reshard_status rs_device_cpu_share(rs_device *device);
 /* Cores that the process may use. */
 int rs_device_cpu_cores(void);
 int rs_device_cpu_threads(const rs_device *device);

@@ -2,6 +2,8 @@
 #define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
 #include "device/cpu/memory.h"
 
+#include "device/cpu/segment.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,6 +38,16 @@ reshard_status rs_cpu_alloc_async(rs_device *device, size_t bytes, void *stream,
 void rs_cpu_free_async(rs_device *device, void *memory, void *stream) {
   (void)device, (void)stream;
   free(memory);
+}
+
+reshard_status rs_cpu_shared_alloc(rs_device *device, size_t bytes, void *stream, void **memory) {
+  (void)device, (void)stream;
+  return rs_shared_alloc(bytes, memory);
+}
+
+void rs_cpu_shared_free(rs_device *device, void *memory, void *stream) {
+  (void)device, (void)stream;
+  rs_shared_free(memory);
 }
 
 reshard_status rs_cpu_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {

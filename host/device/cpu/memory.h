@@ -10,6 +10,9 @@ reshard_status rs_cpu_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cpu_free(rs_device *device, void *memory);
 reshard_status rs_cpu_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory);
 void rs_cpu_free_async(rs_device *device, void *memory, void *stream);
+/* alloc_async and free_async of a device whose storage other processes of the node can map. */
+reshard_status rs_cpu_shared_alloc(rs_device *device, size_t bytes, void *stream, void **memory);
+void rs_cpu_shared_free(rs_device *device, void *memory, void *stream);
 reshard_status rs_cpu_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
 reshard_status rs_cpu_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
 /* Streams and events of a device that has none: all work is done when a call returns. */

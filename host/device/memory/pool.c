@@ -1,8 +1,9 @@
 /* The pool: allocating a block, and the pool as a whole. The idea is in pool.h, the parts are in pool_internal.h.
  *
  * One mutex is held throughout. A block that its own stream freed is found by two searches for a bit, so alloc and
- * free hold the mutex for some tens of nanoseconds. On the CPU, sizes that malloc serves well stay with malloc. Larger
- * blocks are kept here, because the system would have to clear fresh pages for them each time. */
+ * free hold the mutex for some tens of nanoseconds. On the CPU, sizes that malloc serves well stay with malloc, unless
+ * other processes are to map them. Larger blocks are kept here, because the system would have to clear fresh pages for
+ * them each time. */
 #include "device/memory/pool_internal.h"
 
 #include <stdio.h>
@@ -50,7 +51,8 @@ static void pinned_free(void *user, void *memory, size_t bytes, void *stream) {
 
 /* --- The pool as a whole ---------------------------------------------------------------------------------------- */
 
-static reshard_status create_pool(rs_device *device, rs_storage_pool **pool) {
+/* alone: the upstream serves small sizes well, as malloc does. */
+static reshard_status create_pool(rs_device *device, bool alone, rs_storage_pool **pool) {
   rs_storage_pool *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   int failed = pthread_mutex_init(&made->mutex, NULL);
@@ -60,8 +62,8 @@ static reshard_status create_pool(rs_device *device, rs_storage_pool **pool) {
   }
   made->device = device;
   bool streams = device->streams->asynchronous;
-  made->dedicated_below = streams ? 0 : CPU_ALONE;
-  made->slabs_below = streams ? SMALL : 0;
+  made->dedicated_below = alone ? CPU_ALONE : 0;
+  made->slabs_below = alone ? 0 : SMALL;
   made->granule[RS_POOL_SMALL] = ALIGNMENT;
   made->granule[RS_POOL_LARGE] = streams ? LARGE_GRANULE : CPU_GRANULE;
   *pool = made;
@@ -70,7 +72,8 @@ static reshard_status create_pool(rs_device *device, rs_storage_pool **pool) {
 
 reshard_status rs_storage_pool_create(rs_device *device, const reshard_device_options *options,
                                       rs_storage_pool **pool) {
-  RS_TRY(create_pool(device, pool));
+  bool system = !device->streams->asynchronous && (!device->memory->shared || options->allocator != NULL);
+  RS_TRY(create_pool(device, system, pool));
   (*pool)->upstream = (reshard_allocator){device_alloc, device_free, *pool};
   if (options->allocator != NULL)
     (*pool)->upstream = *options->allocator;
@@ -80,7 +83,7 @@ reshard_status rs_storage_pool_create(rs_device *device, const reshard_device_op
 }
 
 reshard_status rs_storage_pool_create_pinned(rs_device *device, rs_storage_pool **pool) {
-  RS_TRY(create_pool(device, pool));
+  RS_TRY(create_pool(device, !device->streams->asynchronous, pool));
   (*pool)->upstream = (reshard_allocator){pinned_alloc, pinned_free, *pool};
   return RESHARD_SUCCESS;
 }

@@ -162,6 +162,31 @@ static void walks(void **test) {
   }
 }
 
+/* Long runs that are far from each other in the source: any number, length, direction and place. */
+static void far_runs(void **test) {
+  (void)test;
+  draw_state = seed;
+  const int64_t bytes = 160 << 10;
+  FOR_EACH_ISA(isa) {
+    const rs_kernels *kernels = rs_kernels_of(isa);
+    for (int k = 0; k < 120; k++) {
+      int64_t run = between(1024, 6000), n = between(1, 20), step = run + between(2048, 9000);
+      int64_t dst_step = run + (k % 3 == 0 ? 0 : k % 3 == 1 ? below(200) : (-run & 63));
+      int64_t src = k % 2 == 0 ? below(70) : step * n, dst = GUARD + (k % 4 == 0 ? 0 : below(70));
+      step = k % 2 == 0 ? step : -step;
+      rs_axis axes[2] = {{n, step, dst_step}, {run, 1, 1}};
+      rs_cursor cursor = {got + dst, source + src, run, dst_step, step, NULL};
+      clear_memory(bytes);
+      naive(source + src, wanted + dst, 1, 2, axes);
+      kernels->stream_runs(&cursor, 1, n);
+      kernels->fence();
+      check_copies("far runs", isa, bytes);
+      assert_ptr_equal(cursor.dst, got + dst + n * dst_step);
+      assert_ptr_equal(cursor.src, source + src + n * step);
+    }
+  }
+}
+
 static void streams(void **test) {
   (void)test;
   draw_state = seed;
@@ -505,6 +530,7 @@ static void creation(void **test) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(walks),
+      cmocka_unit_test(far_runs),
       cmocka_unit_test(streams),
       cmocka_unit_test(transposes),
       cmocka_unit_test(canonical_form),

@@ -54,6 +54,9 @@ ALWAYS_INLINE void stream_line(char *dst, const char *src) {
 enum {
   AHEAD = 2048,    /* bytes between a store past the cache and what is asked for ahead of it */
   FAR = 2048,      /* a step that hardware does not foresee */
+  LONG = 1024,     /* a run that is worth foreseeing by itself */
+  FAR_RUNS = 8,    /* long runs of one copy that are done at once */
+  FAR_BLOCK = 128, /* bytes of each in turn */
   ROWS_AHEAD = 64, /* of a transpose; into the second-level cache, as rows may have equal places in the first */
 };
 
@@ -93,15 +96,51 @@ ALWAYS_INLINE void stream_ahead(char *dst, const char *src, int64_t bytes, const
     MOVE(dst + at, src + at, (size_t)(bytes - at));
 }
 
+/* Long runs of one copy that are far from each other in the source. Hardware needs some lines of each page before it
+ * foresees the rest, so some runs are copied at once, a block of each in turn. */
+static void stream_far_runs(rs_cursor *cursor, int64_t n) {
+  const int64_t run = cursor->run, src_step = cursor->src_step;
+  for (; n >= FAR_RUNS; n -= FAR_RUNS) {
+    char *d[FAR_RUNS];
+    const char *s[FAR_RUNS];
+    int64_t head[FAR_RUNS], most = 0;
+    for (int j = 0; j < FAR_RUNS; j++, cursor->dst += cursor->dst_step, cursor->src += src_step) {
+      head[j] = to_line(cursor->dst, run);
+      most = head[j] > most ? head[j] : most;
+      MOVE(cursor->dst, cursor->src, (size_t)head[j]);
+      d[j] = cursor->dst + head[j];
+      s[j] = cursor->src + head[j];
+    }
+    const int64_t whole = (run - most) / FAR_BLOCK * FAR_BLOCK;
+    for (int64_t at = 0; at < whole; at += FAR_BLOCK) {
+      int64_t ahead = at + AHEAD < whole ? at + AHEAD : at + AHEAD - whole + FAR_RUNS * src_step;
+      for (int j = 0; j < FAR_RUNS; j++)
+        for (int64_t i = 0; i < FAR_BLOCK; i += LINE) {
+          __builtin_prefetch(s[j] + ahead + i, 0, 2); /* the first-level cache has no room for that many */
+          stream_line(d[j] + at + i, s[j] + at + i);
+        }
+    }
+    for (int j = 0; j < FAR_RUNS; j++)
+      stream(d[j] + whole, s[j] + whole, run - head[j] - whole);
+  }
+  for (; n > 0; n--, cursor->dst += cursor->dst_step, cursor->src += src_step)
+    stream_ahead(cursor->dst, cursor->src, run, cursor->src + src_step);
+}
+
 static void stream_runs(rs_cursor *cursors, int m, int64_t n) {
   uint64_t bits = 0;
+  const int64_t far = cursors->run + FAR;
+  if (m == 1 && cursors->run >= LONG && (cursors->src_step >= far || cursors->src_step <= -far)) {
+    stream_far_runs(cursors, n);
+    return;
+  }
   int64_t step_bytes = 0, longest = 0;
   for (int j = 0; j < m; j++) {
     bits |= (uint64_t)(uintptr_t)cursors[j].dst | (uint64_t)(cursors[j].run | cursors[j].dst_step);
     longest = cursors[j].run > longest ? cursors[j].run : longest;
     step_bytes += cursors[j].run;
   }
-  const bool lines = bits % LINE == 0 && longest < 1024;
+  const bool lines = bits % LINE == 0 && longest < LONG;
   const int64_t steps_ahead = AHEAD / step_bytes + 1;
   for (int64_t k = 0; k < n; k++)
     for (int j = 0; j < m; j++) {
@@ -119,7 +158,7 @@ static void stream_runs(rs_cursor *cursors, int m, int64_t n) {
           __builtin_prefetch(s + at + steps_ahead * cursor->src_step, 0, 3);
           stream_line(d + at, s + at);
         }
-      else if (run < 1024)
+      else if (run < LONG)
         stream(d, s, run);
       else
         stream_ahead(d, s, run, cursors[j + 1 < m ? j + 1 : 0].src);

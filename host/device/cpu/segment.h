@@ -1,0 +1,51 @@
+/* Memory of the CPU that other processes of the node can map.
+ *
+ * A process has one memory file. Each piece of shared memory is a segment: a range of the file that is mapped in this
+ * process. No range is used twice, so a file and an offset name one segment for ever. Processes get the descriptor of
+ * the file once, and know every segment by its offset from then on. The file ends with the last process that has it,
+ * however that ends.
+ *
+ * A segment that is freed is a hole in the file: its memory goes back at once, whoever still has it mapped. These read
+ * zeros there, in pages that stay until the file ends, and no signal comes. */
+#ifndef RS_DEVICE_CPU_SEGMENT_H
+#define RS_DEVICE_CPU_SEGMENT_H
+
+#include "base/base.h"
+
+/* A segment as other processes know it. */
+typedef struct rs_shared_place {
+  int64_t offset, bytes; /* in the file of the process */
+} rs_shared_place;
+
+/* One more user of this process's file, which is made for the first one. *fd is borrowed until the user closes it; it
+ * may be NULL. RESHARD_ERROR_UNSUPPORTED where the system has no memory files. */
+reshard_status rs_shared_open(int *fd);
+/* One user less. The last one closes the descriptor; its segments have been freed. */
+void rs_shared_close(void);
+
+/* Allocates a segment, aligned to a page, or to a huge page where one fits. *memory is NULL for 0 bytes. The file has a
+ * user. RESHARD_ERROR_OUT_OF_MEMORY: also at the limit of a file's size (ulimit -f). */
+reshard_status rs_shared_alloc(size_t bytes, void **memory);
+/* NULL is allowed. */
+void rs_shared_free(void *memory);
+/* Finds the segment that has all of [begin, end); false: none has. */
+bool rs_shared_find(const void *begin, const void *end, rs_shared_place *place, int64_t *inside);
+
+/* Maps a range of a memory file where huge pages fit, for PROT_READ and PROT_WRITE or less; NULL: there is no room. */
+char *rs_shared_map(int fd, const rs_shared_place *place, int protection);
+
+/* --- Files of other processes (import.c) -------------------------------------------------------------------------- */
+
+typedef struct rs_import rs_import;
+
+/* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
+ * which counts them. */
+reshard_status rs_import_open(int fd, rs_import **import);
+/* The last one unmaps all and closes the descriptor. NULL is allowed. */
+void rs_import_close(rs_import *import);
+/* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
+ * then a search. RESHARD_ERROR_INVALID where the file has no such range. */
+reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);
+void rs_import_unmap(rs_import *import, const rs_shared_place *place);
+
+#endif

@@ -1,0 +1,300 @@
+/* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
+ * where it has any. Destinations are told to nobody, for each rank writes its own alone. */
+#include "exec/offer.h"
+
+#include "comm/gather.h"
+#include "device/cpu/segment.h"
+#include "exec/transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const rs_entry *e = &offer->plan->entries[entry];
+  int64_t first = offer->first != NULL ? offer->first[entry] : source ? e->src_buffer : e->dst_buffer;
+  rs_buffer_view(offer->arrays, &offer->plan->classes.at[e->class_], source, offer->rank, first, array, view);
+}
+
+/* --- Where sources are -------------------------------------------------------------------------------------------- */
+
+typedef struct told_header {
+  int64_t segments, buffers;
+  int64_t strided; /* 1: lists of strides follow the buffers, RESHARD_MAX_DIMS each */
+} told_header;
+
+typedef struct told_buffer {
+  int64_t segment; /* -1: the rank holds nothing in the buffer */
+  int64_t inside;
+  int64_t strided; /* 0: contiguous */
+} told_buffer;
+
+/* All of it while it is made. */
+typedef struct told {
+  RS_VEC(rs_shared_place) segments;
+  told_buffer *buffers; /* [plan->nsrc] */
+} told;
+
+static reshard_status tell_buffer(told *t, int64_t index, const rs_extent *x, bool *shared) {
+  rs_shared_place place;
+  int64_t inside, i = t->segments.n - 1;
+  *shared = rs_shared_find(x->begin, x->end, &place, &inside);
+  if (!*shared)
+    return RESHARD_SUCCESS;
+  while (i >= 0 && t->segments.at[i].offset != place.offset)
+    i--;
+  if (i < 0) {
+    RS_TRY(rs_vec_reserve(&t->segments, t->segments.n + 1));
+    i = t->segments.n++;
+    t->segments.at[i] = place;
+  }
+  t->buffers[index] = (told_buffer){i, inside + (x->at - x->begin), 0};
+  return RESHARD_SUCCESS;
+}
+
+/* *private_entry: the first one with a source in no segment; -1: none has. */
+static reshard_status tell_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, told *t,
+                                   int64_t *private_entry) {
+  rs_extents extents = {0};
+  *private_entry = -1;
+  RS_TRY(rs_alloc(&t->buffers, plan->nsrc, sizeof *t->buffers));
+  for (int64_t i = 0; i < plan->nsrc; i++)
+    t->buffers[i] = (told_buffer){.segment = -1};
+  reshard_status status = rs_arrays_sources(plan, arrays, &extents);
+  for (int64_t i = 0; i < extents.n && status == RESHARD_SUCCESS && *private_entry < 0; i++) {
+    const rs_extent *x = &extents.at[i];
+    bool shared = true;
+    if (x->begin < x->end)
+      status = tell_buffer(t, plan->entries[x->entry].src_buffer + x->buffer, x, &shared);
+    *private_entry = shared ? -1 : x->entry;
+  }
+  free(extents.at);
+  return status;
+}
+
+static void told_free(told *t) {
+  free(t->segments.at);
+  free(t->buffers);
+}
+
+reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const rs_arrays *arrays, int64_t *entry) {
+  told t = {.buffers = NULL};
+  reshard_status status = tell_sources(plan, arrays, &t, entry);
+  told_free(&t);
+  return status;
+}
+
+/* The string, which the caller frees. */
+static reshard_status write_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes,
+                                    int64_t *size) {
+  told t = {.buffers = NULL};
+  int64_t private_entry;
+  char *made = NULL;
+  reshard_status status;
+  RS_TRY_GOTO(status, tell_sources(plan, arrays, &t, &private_entry), done);
+  bool strided = arrays->src_strides != NULL;
+  told_header header = {t.segments.n, plan->nsrc, strided};
+  size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
+         row = RESHARD_MAX_DIMS * sizeof(int64_t);
+  *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0));
+  RS_TRY_GOTO(status, rs_alloc_zero(&made, *size, 1), done);
+  memcpy(made, &header, sizeof header);
+  char *at = made + sizeof header;
+  if (segments > 0)
+    memcpy(at, t.segments.at, segments);
+  at += segments + buffers;
+  for (int64_t i = 0; i < plan->nsrc && strided; i++, at += row) {
+    t.buffers[i].strided = arrays->src_strides[i] != NULL;
+    if (t.buffers[i].strided) /* as many as the copy has */
+      memcpy(at, arrays->src_strides[i], row);
+  }
+  if (buffers > 0)
+    memcpy(made + sizeof header + segments, t.buffers, buffers);
+  *bytes = made;
+done:
+  told_free(&t);
+  return status;
+}
+
+/* --- Mappings of a binding ---------------------------------------------------------------------------------------- */
+
+typedef struct mapping {
+  rs_import *import;
+  rs_shared_place place;
+} mapping;
+
+struct rs_mappings {
+  RS_VEC(mapping) list;
+};
+
+void rs_mappings_free(rs_mappings *m) {
+  if (m == NULL)
+    return;
+  for (int64_t i = 0; i < m->list.n; i++)
+    rs_import_unmap(m->list.at[i].import, &m->list.at[i].place);
+  free(m->list.at);
+  free(m);
+}
+
+static reshard_status map_one(rs_mappings *m, rs_import *import, const rs_shared_place *place, const char **at) {
+  RS_TRY(rs_vec_reserve(&m->list, m->list.n + 1));
+  RS_TRY(rs_import_map(import, place, at));
+  m->list.at[m->list.n++] = (mapping){import, *place};
+  return RESHARD_SUCCESS;
+}
+
+/* --- Offers of other processes ------------------------------------------------------------------------------------ */
+
+/* An offer with all that it points to. */
+typedef struct far_offer {
+  rs_offer offer;
+  rs_arrays arrays;
+  int64_t *first;
+} far_offer;
+
+static void far_offer_free(far_offer *f) {
+  if (f == NULL)
+    return;
+  rs_arrays_free(&f->arrays);
+  free(f->first);
+  free(f);
+}
+
+/* Places of a string's parts, checked against its length. */
+typedef struct told_parts {
+  told_header header;
+  const char *segments, *buffers, *strides;
+} told_parts;
+
+static reshard_status split_string(int64_t rank, const char *bytes, int64_t size, int64_t buffers, told_parts *p) {
+  int64_t row = RESHARD_MAX_DIMS * (int64_t)sizeof(int64_t), needed = (int64_t)sizeof p->header;
+  if (size >= needed) {
+    memcpy(&p->header, bytes, sizeof p->header);
+    p->segments = bytes + sizeof p->header;
+    p->buffers = p->segments + p->header.segments * (int64_t)sizeof(rs_shared_place);
+    p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(told_buffer);
+    needed = p->strides - bytes + p->header.strided * p->header.buffers * row;
+  }
+  if (size == needed && p->header.buffers == buffers)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of its sources in %lld bytes, and has %lld of them",
+                  (long long)rank, (long long)size, (long long)buffers);
+}
+
+/* Source buffers of each entry on another rank. */
+static reshard_status count_buffers(const struct reshard_plan_s *plan, int64_t rank, int64_t *first, int64_t *total) {
+  *total = 0;
+  for (int64_t e = 0; e < plan->nentries; e++) {
+    int64_t n;
+    RS_TRY(reshard_layout_buffer_count(plan->classes.at[plan->entries[e].class_].src, rank, &n));
+    first[e] = *total;
+    *total += n;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Maps what a rank tells of, and lists its arrays at their addresses here. */
+static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_mappings *m, const char **segments,
+                                  rs_arrays *arrays) {
+  int64_t n = p->header.buffers;
+  for (int64_t i = 0; i < p->header.segments; i++) {
+    rs_shared_place place;
+    memcpy(&place, p->segments + i * (int64_t)sizeof place, sizeof place);
+    RS_TRY(map_one(m, import, &place, &segments[i]));
+  }
+  RS_TRY(rs_alloc_zero(&arrays->src, n, sizeof *arrays->src));
+  if (p->header.strided) {
+    RS_TRY(rs_alloc_zero((void *)&arrays->src_strides, n, sizeof *arrays->src_strides));
+    RS_TRY(rs_alloc(&arrays->stride_values, n * RESHARD_MAX_DIMS, sizeof(int64_t)));
+    memcpy(arrays->stride_values, p->strides, (size_t)n * RESHARD_MAX_DIMS * sizeof(int64_t));
+  }
+  for (int64_t i = 0; i < n; i++) {
+    told_buffer b;
+    memcpy(&b, p->buffers + i * (int64_t)sizeof b, sizeof b);
+    if (b.segment < 0)
+      continue;
+    arrays->src[i] = (char *)segments[b.segment] + b.inside; /* read only */
+    if (b.strided)
+      arrays->src_strides[i] = arrays->stride_values + i * RESHARD_MAX_DIMS;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_offer(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
+                                 const rs_strings *all, rs_mappings *m, const rs_offer **offer) {
+  far_offer *f;
+  told_parts parts = {.segments = NULL};
+  int64_t buffers;
+  const char **segments = NULL;
+  RS_TRY(rs_alloc_zero(&f, 1, sizeof *f));
+  *offer = &f->offer; /* from here on the caller frees it */
+  RS_TRY(rs_alloc(&f->first, plan->nentries, sizeof *f->first));
+  f->offer = (rs_offer){rank, plan, &f->arrays, f->first};
+  RS_TRY(count_buffers(plan, rank, f->first, &buffers));
+  RS_TRY(split_string(rank, all->bytes + all->first[rank], all->first[rank + 1] - all->first[rank], buffers, &parts));
+  RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));
+  reshard_status status = fill_arrays(&parts, comm->imports[rank], m, segments, &f->arrays);
+  free(segments);
+  return status;
+}
+
+void rs_offers_free(rs_offers *offers) {
+  if (offers == NULL)
+    return;
+  for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
+    far_offer_free((far_offer *)offers->offer[r]);
+  free(offers->offer);
+  free(offers);
+}
+
+/* Local: reads the strings of those that send to this rank. */
+static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
+                                  rs_offers **out) {
+  rs_offers *made;
+  reshard_status status;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->n = comm->size;
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&made->mappings, 1, sizeof *made->mappings), fail);
+  for (int64_t i = 0; i < plan->peers.n; i++) {
+    int64_t rank = plan->peers.at[i].rank;
+    if (plan->peers.at[i].received > 0)
+      RS_TRY_GOTO(status, read_offer(comm, plan, rank, all, made->mappings, &made->offer[rank]), fail);
+  }
+  *out = made;
+  return RESHARD_SUCCESS;
+fail:
+  rs_mappings_free(made->mappings);
+  rs_offers_free(made);
+  return status;
+}
+
+reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                  rs_offers **offers) {
+  char *mine = NULL;
+  int64_t size = 0;
+  rs_strings *all;
+  reshard_status status = write_sources(plan, arrays, &mine, &size);
+  status = rs_comm_gather_bytes(comm, status, mine, size, &all);
+  free(mine);
+  RS_TRY(status);
+  rs_offers *made = NULL;
+  status = rs_agree(comm, read_offers(comm, plan, all, &made));
+  rs_strings_release(all);
+  if (status == RESHARD_SUCCESS) {
+    *offers = made;
+  } else if (made != NULL) {
+    rs_mappings_free(made->mappings);
+    rs_offers_free(made);
+  }
+  return status;
+}
+
+reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {
+  const void *gathered;
+  RS_TRY(rs_comm_allgather(comm, &key, sizeof key, &gathered));
+  const uint64_t *all = gathered;
+  for (int64_t r = 1; r < comm->size; r++)
+    if (all[r] != all[0])
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,237 @@
+/* The direct path between processes when ranks are killed or late, when sources are freed under their readers, and when
+ * everything comes and goes many times. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/process_scene.h"
+#include "support/fixtures/scale.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+
+/* --- Killed and late ---------------------------------------------------------------------------------------------- */
+
+/* Steps at which a rank is killed; the last one after some time, wherever it is then. */
+enum { KILL_CREATE, KILL_REBIND, KILL_EXECUTE, KILL_LATER, KILLS };
+
+typedef struct kill_call {
+  int step, delay_us;
+  int64_t victim;
+} kill_call;
+
+static void die(int signal) {
+  (void)signal;
+  raise(SIGKILL);
+}
+
+static void die_at(const kill_call *k, int64_t rank, int step) {
+  if (k->step == step && rank == k->victim)
+    raise(SIGKILL);
+}
+
+/* The survivors' error names the rank that is gone. A transfer over those that are left works, and is direct. */
+static void go_on(scene *s, const kill_call *k) {
+  char gone[64];
+  snprintf(gone, sizeof gone, "rank %lld is gone", (long long)k->victim);
+  if (strstr(reshard_last_error(), gone) == NULL) {
+    fprintf(stderr, "rank %lld: step %d: '%s'\n", (long long)s->rank, k->step, reshard_last_error());
+    _exit(1);
+  }
+  CHILD_CHECK(s->transfer == NULL || reshard_execute(s->transfer, NULL) == RESHARD_ERROR_PEER);
+  reshard_comm rest;
+  CHILD_CHECK(reshard_comm_shrink(s->comm, 1, &k->victim, &rest) == RESHARD_SUCCESS);
+  int64_t shape[] = {12, 12}, n = s->n - 1, rank = reshard_comm_rank(rest);
+  reshard_layout rows, columns;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  reshard_transfer_info info;
+  CHILD_CHECK(reshard_layout_parse("chunk(0)", 2, shape, n, &rows) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("chunk(1)", 2, shape, n, &columns) == RESHARD_SUCCESS);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
+  CHILD_CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS);
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){s->src}, (void *[]){s->dst}, NULL, NULL, 1, 1};
+  CHILD_CHECK(reshard_transfer_create(plan, rest, &arrays, NULL, &transfer) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_DIRECT);
+  int64_t own = 12 / n;
+  for (int64_t i = 0; i < own * 12; i++)
+    s->src[i] = (float)(rank * own * 12 + i);
+  CHILD_CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS);
+  for (int64_t i = 0; i < 12 * own; i++)
+    CHILD_CHECK(s->dst[i] == (float)(i / own * 12 + rank * own + i % own));
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+  reshard_comm_destroy(rest);
+}
+
+static void lose_rank(processes *all, int64_t rank, void *user) {
+  const kill_call *k = user;
+  int descriptors = count_descriptors();
+  scene s;
+  reshard_status status = RESHARD_SUCCESS;
+  open_scene(all, rank, TIMEOUT_MS, &s);
+  fill_rows(&s, s.src, 0);
+  die_at(k, rank, KILL_CREATE);
+  if (k->step == KILL_LATER && rank == k->victim) {
+    signal(SIGALRM, die);
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, k->delay_us}}, NULL);
+  }
+  status = bind_scene(&s, s.src, RESHARD_PATH_AUTO, false);
+  if (k->step >= KILL_REBIND && k->step != KILL_LATER)
+    CHILD_CHECK(status == RESHARD_SUCCESS);
+  for (int turn = 0; status == RESHARD_SUCCESS; turn++) {
+    CHILD_CHECK(turn < 1000000);
+    fill_rows(&s, s.src, turn);
+    status = reshard_execute(s.transfer, NULL);
+    if (status == RESHARD_SUCCESS && turn % 16 == 0)
+      CHILD_CHECK(columns_are(&s, turn));
+    if (turn == 1)
+      die_at(k, rank, KILL_REBIND);
+    if (status == RESHARD_SUCCESS && turn % 2 == 1)
+      status = bind_scene(&s, s.src, RESHARD_PATH_AUTO, true);
+    if (turn == 1)
+      die_at(k, rank, KILL_EXECUTE);
+  }
+  CHILD_CHECK(status == RESHARD_ERROR_PEER);
+  go_on(&s, k);
+  close_scene(&s);
+  CHILD_CHECK(count_descriptors() == descriptors);
+}
+
+static void test_killed(void **state) {
+  (void)state;
+  int later = (int)(40 * test_scale()) + 2;
+  for (int i = 0; i < KILL_LATER + later; i++) {
+    kill_call k = {i < KILL_LATER ? i : KILL_LATER, 1 + i * 700 % 9000, i % 4};
+    assert_int_equal(processes_run(4, 1u << k.victim, lose_rank, &k), 0);
+  }
+}
+
+/* A rank that does not come is named when the deadline has passed; its later calls tell it, too. */
+static void come_late(processes *all, int64_t rank, void *user) {
+  (void)user;
+  scene s;
+  open_scene(all, rank, 300, &s);
+  CHILD_CHECK(bind_scene(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
+  memset(s.dst, 0x5a, (size_t)s.elements * sizeof *s.dst);
+  fill_rows(&s, s.src, 1);
+  if (rank == 1)
+    nanosleep(&(struct timespec){0, 900000000}, NULL);
+  reshard_status status = reshard_execute(s.transfer, NULL);
+  CHILD_CHECK(status == RESHARD_ERROR_TIMEOUT || (rank == 1 && status == RESHARD_ERROR_PEER));
+  CHILD_CHECK(strstr(reshard_last_error(), "missing: 1") != NULL);
+  for (int64_t i = 0; i < s.elements; i++) /* nothing was written */
+    CHILD_CHECK(memcmp(&s.dst[i], "ZZZZ", 4) == 0);
+  close_scene(&s);
+}
+
+static void test_late(void **state) {
+  (void)state;
+  assert_int_equal(processes_run(3, 0, come_late, NULL), 0);
+}
+
+/* --- Memory ------------------------------------------------------------------------------------------------------- */
+
+/* Rank 1 frees a source, as none should, while the others have it mapped and execute: they find zeros, not a fault. */
+static void free_mapped(processes *all, int64_t rank, void *user) {
+  (void)user;
+  enum { SIDE = 600 };
+  scene s;
+  open_scene(all, rank, TIMEOUT_MS, &s);
+  int64_t shape[] = {SIDE, SIDE};
+  reshard_layout whole, halves;
+  reshard_plan plan;
+  float *src, *dst;
+  CHILD_CHECK(reshard_layout_parse("rank(1)", 2, shape, 3, &whole) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("chunk(1;0,2)", 2, shape, 3, &halves) == RESHARD_SUCCESS);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = whole, .dst = halves, .dtype = RESHARD_F32};
+  CHILD_CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS);
+  reshard_tensor from = alloc_on(s.shared, sizeof(float[SIDE * SIDE]), (void **)&src);
+  reshard_tensor to = alloc_on(s.private_, sizeof(float[SIDE * SIDE / 2]), (void **)&dst);
+  reshard_arrays arrays = {
+      RESHARD_ARRAYS_INIT, (void *[]){rank == 1 ? src : NULL}, (void *[]){rank != 1 ? dst : NULL}, NULL, NULL, 0, 0};
+  CHILD_CHECK(reshard_transfer_create(plan, s.comm, &arrays, NULL, &s.transfer) == RESHARD_SUCCESS);
+  CHILD_CHECK(path_of(&s) == RESHARD_PATH_DIRECT);
+  for (int64_t i = 0; i < SIDE * SIDE; i++)
+    src[i] = (float)(i + 1);
+  for (int turn = 0; turn < 2; turn++) {
+    memset(dst, 0x5a, sizeof(float[SIDE * SIDE / 2]));
+    CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS);
+    for (int64_t i = 0; i < SIDE * SIDE / 2 && rank != 1; i++) {
+      int64_t column = (rank / 2) * (SIDE / 2) + i % (SIDE / 2);
+      CHILD_CHECK(dst[i] == (turn == 0 ? (float)(i / (SIDE / 2) * SIDE + column + 1) : 0));
+    }
+    if (rank == 1 && turn == 0) {
+      reshard_tensor_release(from);
+      CHILD_CHECK(reshard_device_trim(s.shared, 0) == RESHARD_SUCCESS);
+    }
+  }
+  if (rank != 1)
+    reshard_tensor_release(from);
+  reshard_tensor_release(to);
+  reshard_transfer_destroy(s.transfer);
+  s.transfer = NULL;
+  reshard_plan_destroy(plan);
+  reshard_layout_release(whole);
+  reshard_layout_release(halves);
+  close_scene(&s);
+}
+
+static void test_freed(void **state) {
+  (void)state;
+  assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0);
+}
+
+/* Everything comes and goes; the process holds no more of the system than before. */
+static void make_and_destroy(processes *all, int64_t rank, void *user) {
+  int64_t cycles = *(int64_t *)user, maps = 0, pages = 0;
+  int descriptors = 0;
+  scene s;
+  open_scene(all, rank, TIMEOUT_MS, &s);
+  for (int64_t i = 0; i < cycles; i++) {
+    float *src;
+    reshard_tensor tensor = alloc_on(s.shared, s.elements * 4, (void **)&src);
+    fill_rows(&s, src, (int)(i % 100));
+    CHILD_CHECK(bind_scene(&s, src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
+    CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, (int)(i % 100)));
+    reshard_transfer_destroy(s.transfer);
+    CHILD_CHECK(reshard_comm_barrier(s.comm) == RESHARD_SUCCESS);
+    reshard_tensor_release(tensor);
+    if (i % 3 == 0) /* another segment the next time */
+      CHILD_CHECK(reshard_device_trim(s.shared, 0) == RESHARD_SUCCESS);
+    if (i == cycles / 2) {
+      descriptors = count_descriptors();
+      maps = count_maps();
+      pages = count_pages();
+    }
+  }
+  CHILD_CHECK(count_descriptors() == descriptors);
+  CHILD_CHECK(cycles < 20000 || count_maps() <= maps + 4); /* 1024 unused imports of each process stay */
+  CHILD_CHECK(count_pages() <= pages + 256);
+  s.transfer = NULL;
+  close_scene(&s);
+}
+
+static void test_cycles(void **state) {
+  (void)state;
+  const char *text = getenv("RESHARD_TEST_CYCLES");
+  int64_t cycles = text != NULL ? strtoll(text, NULL, 10) : 200;
+  assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_killed),
+      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_freed),
+      cmocka_unit_test(test_cycles),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
