@@ -16,6 +16,7 @@ typedef struct bench_row {
   double group_us; /* for its messages alone, in one round, where ranks are not all of one process; 0: not measured */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
+  int64_t limit, workspace, rounds, least_rounds; /* of a transfer; workspace: of the rank that has most */
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;

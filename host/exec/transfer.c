@@ -1,7 +1,6 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/packed/collective.h"
-#include "plan/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ typedef struct record {
   uint64_t key;           /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer;  /* read by ranks of the same process only */
   int64_t entries, value; /* of the plan; of the argument */
-  int64_t rounds;         /* that this rank needs at least */
+  int64_t rounds, staged; /* that this rank needs at least; bytes that it stages */
   char argument[48];      /* its name; "": there is none */
   char text[256];         /* of an error, else the library's version */
 } record;
@@ -133,7 +132,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = t->path->packs && t->plan->limit > 0,
+                               .rounds = t->path->packs && t->pace.limit < INT64_MAX,
                                .packed = t->path->packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
@@ -162,6 +161,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   *out = t;
   t->plan = plan;
   t->comm = comm;
+  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, 1);
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
@@ -173,21 +173,26 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
 }
 
 /* Rounds that this rank needs at least for these arrays. */
-static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, int64_t *rounds) {
+static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, record *mine) {
   bool *in_place;
-  RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
-  rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
-  *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
+  RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
+  if (!t->comm->staged)
+    rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
+  mine->rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
   free(in_place);
   return RESHARD_SUCCESS;
 }
 
-/* Rounds of all ranks: of sends and receives as many as any of them needs. */
-static int64_t agreed_rounds(const struct reshard_transfer_s *t, const record *all) {
-  int64_t rounds = t->collective.kind != RESHARD_COLLECTIVE_NONE;
-  for (int64_t r = 0; r < t->comm->size && t->collective.kind == RESHARD_COLLECTIVE_NONE; r++)
-    rounds = rs_max(rounds, all[r].rounds);
-  return rounds;
+/* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
+static void agree_on_rounds(struct reshard_transfer_s *t, const record *all) {
+  bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE;
+  t->pace.rounds = t->least_rounds = one;
+  for (int64_t r = 0; r < t->comm->size && !one; r++) {
+    t->pace.rounds = rs_max(t->pace.rounds, all[r].rounds);
+    if (all[r].rounds > 0)
+      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, all[r].staged));
+  }
 }
 
 /* Binds on all ranks or on none. */
@@ -217,7 +222,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   else
     set_status(&mine, check_and_allocate(comm, plan, arrays, options, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && t->path->packs)
-    set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
+    set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
     memcpy(mine.fields, plan->fields, sizeof mine.fields);
@@ -235,7 +240,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
-  t->rounds = agreed_rounds(t, all);
+  agree_on_rounds(t, all);
   RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
   t->binding = binding;
   if (t->path->prepare != NULL)
@@ -310,6 +315,10 @@ void reshard_transfer_destroy(reshard_transfer t) {
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {
   RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
   *info = transfer->binding.info;
+  if (info->path == RESHARD_PATH_PACKED) {
+    info->workspace_limit = transfer->pace.limit < INT64_MAX ? transfer->pace.limit : RESHARD_NO_LIMIT;
+    info->least_rounds = transfer->least_rounds;
+  }
   info->collective = transfer->collective.kind;
   info->collective_why = transfer->why;
   return RESHARD_SUCCESS;
