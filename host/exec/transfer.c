@@ -132,7 +132,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = t->path->packs && t->pace.limit < INT64_MAX,
+                               .rounds = t->path->packs && rs_plan_may_take_rounds(t->plan, &t->pace),
                                .packed = t->path->packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};

@@ -40,6 +40,11 @@ rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds
   return (rs_pace){plan->world, limit_on(plan, cpu), cpu ? 1 : 2, rounds};
 }
 
+/* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
+bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
+  return plan->info.bytes + 2 * STEP > pace->limit / pace->world;
+}
+
 static int64_t step_of(const rs_pace *pace) { return pace->limit / SHARES / pace->world >= STEP ? STEP : SMALL_STEP; }
 
 static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes, step) * step; }

@@ -17,6 +17,9 @@ typedef struct rs_pace {
 /* The pace of a plan on the CPU, or on GPUs. */
 rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds);
 
+/* False where no rank can need several rounds, for any arrays: the same on all. */
+bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace);
+
 /* Pieces of a message of so many bytes; both ends compute the same. */
 int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes);
 /* First byte of piece i of n; of piece n the end of the message. */
