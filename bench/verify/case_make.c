@@ -228,7 +228,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   int64_t few = rng_below(&r, 10);
   c->nentries = few < 6 ? 1 : few < 9 ? rng_in(&r, 2, 4) : rng_one_in(&r, 20) ? 0 : rng_in(&r, 5, 12);
   c->entry = cli_alloc(c->nentries, sizeof *c->entry);
-  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : draw_large(c) ? 20000 : 2000;
+  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : fixed->ranks == 0 && draw_large(c) ? 20000 : 2000;
   uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
   int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes);
   bool right = true;
