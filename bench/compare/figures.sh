@@ -96,8 +96,8 @@ rows_to_columns 0.65 16 'rows to columns, direct, runs of 64 B' --path direct
 rows_to_columns 0.95 4 'rows to columns, direct, runs of 16 B' --path direct
 rows_to_columns 0.4 1 'rows to columns, direct, runs of 4 B' --path direct
 rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB' --path packed
-copy 0.7 'columns to rows, packed, runs of 8 KiB' --shape 8192x8192 --dtype f32 --src 'chunk(1)' --dst 'chunk(0)' --ranks 4 \
-  --path packed
+copy 0.7 'columns to rows, packed, runs of 8 KiB' --shape 8192x8192 --dtype f32 --src 'chunk(1)' --dst 'chunk(0)' \
+  --ranks 4 --path packed
 copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
 copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed' "${cyclic[@]}" --path packed
 copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 \

@@ -331,8 +331,8 @@ static void test_ways(void **state) {
   }
 }
 
-/* FSDP's all-gather of several tensors stages all that comes, here 72 MB. The default limit of 64 MiB leaves it one call;
- * as a limit that is asked for, it does not. */
+/* FSDP's all-gather of several tensors stages all that comes, here 72 MB. The default limit of 64 MiB leaves it one
+ * call; as a limit that is asked for, it does not. */
 static void test_default_limit(void **state) {
   (void)state;
   enum { MANY = 400000 };
