@@ -97,16 +97,15 @@ static int64_t run_sizes(bench_state *b, const machine *m) {
 int command_bench(int argc, char **argv) {
   cli_options o;
   machine m;
-  cli_read_options(
-      argc, argv, COMMAND_BENCH,
-      "usage: reshard bench (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n\n"
-      "Measures a reshard beside a straight copy of as many bytes. Flags and columns are those of "
-      "nccl-tests; algbw is global\n"
-      "bytes / time, busbw what the busiest rank sends or receives / time. Packed without --workspace "
-      "stages whole messages;\n"
-      "a limit of a few MiB, which stays in the cache, is faster. Ranks = processes (of mpirun, or by RANK "
-      "and WORLD_SIZE) x -t x -g.\n",
-      &o);
+  cli_read_options(argc, argv, COMMAND_BENCH,
+                   "usage: reshard bench (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n\n"
+                   "Measures a reshard beside a straight copy of as many bytes. Flags and columns are those of "
+                   "nccl-tests; algbw is global\n"
+                   "bytes / time, busbw what the busiest rank sends or receives / time. Packed in rounds under "
+                   "--workspace,\n"
+                   "by default what is fast on the device. Ranks = processes (of mpirun, or by RANK "
+                   "and WORLD_SIZE) x -t x -g.\n",
+                   &o);
   check_sizes(&o);
   bench_state b = {.o = &o, .traced = o.trace != NULL};
   session_begin(&b.s, &o);

@@ -9,9 +9,7 @@ static const char *path_text(const cli_options *o) {
 
 void bench_print_head(const bench_state *b, const machine *m) {
   const cli_options *o = b->o;
-  char limit[CLI_BYTES_TEXT + 8] = "none", bytes[CLI_BYTES_TEXT];
-  if (o->workspace > 0)
-    snprintf(limit, sizeof limit, "%s", cli_bytes_text(bytes, (double)o->workspace));
+  char limit[CLI_BYTES_TEXT];
   printf("# reshard %s  %s -> %s%s%s\n", reshard_version(), o->src, o->dst, o->mesh != NULL ? ", " : "",
          o->mesh != NULL ? o->mesh : "");
   if (b->s.cuda)
@@ -20,7 +18,7 @@ void bench_print_head(const bench_state *b, const machine *m) {
     printf("# %s, %d cores, %s, %d copy threads", m->processor, m->cores, m->isa, b->s.threads);
   printf("; %lld rank%s of %lld process%s by %s; path %s, workspace limit %s%s\n", (long long)b->w.world,
          b->w.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
-         path_text(o), limit, o->graph ? ", from a graph" : "");
+         path_text(o), cli_limit_text(limit, o->workspace), o->graph ? ", from a graph" : "");
   printf("# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
          "destinations have,\n"
          "# alternating with ours; ratio: its time / ours, median of pairs%s\n#\n",
@@ -76,6 +74,8 @@ void bench_json_row(rs_json *j, const bench_state *b) {
   else
     rs_json_null(j, "wrong");
   rs_json_string(j, "path", r->path);
+  rs_json_ints(j, {"workspace_limit", r->limit}, {"workspace_bytes", r->workspace}, {"rounds", r->rounds},
+               {"least_rounds", r->least_rounds});
   if (has_collectives(b))
     rs_json_string(j, "collective", r->collective);
   rs_json_close(j, '}');

@@ -88,7 +88,7 @@ static reshard_plan create_transfers(bench_state *b, int64_t local) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, NULL};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = b->o->workspace};
   reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
   bench_fill(&b->w, &b->s, true, &b->src, local, stream);
   bench_poison(&b->dst, local, stream);
@@ -111,11 +111,17 @@ static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   reshard_plan_get_info(plan, &info);
   int64_t flow = info.sent_bytes > info.received_bytes ? info.sent_bytes : info.received_bytes;
   const double *flows = session_gather(&b->s, local, (double)flow);
+  for (int64_t r = 0; local == 0 && r < b->s.world; r++)
+    b->row.widest_flow = (int64_t)flows[r] > b->row.widest_flow ? (int64_t)flows[r] : b->row.widest_flow;
+  reshard_transfer_get_info(b->transfers[local], &taken);
+  const double *staged = session_gather(&b->s, local, (double)taken.workspace_bytes);
   if (local != 0)
     return;
   for (int64_t r = 0; r < b->s.world; r++)
-    b->row.widest_flow = (int64_t)flows[r] > b->row.widest_flow ? (int64_t)flows[r] : b->row.widest_flow;
-  reshard_transfer_get_info(b->transfers[0], &taken);
+    b->row.workspace = (int64_t)staged[r] > b->row.workspace ? (int64_t)staged[r] : b->row.workspace;
+  b->row.limit = taken.workspace_limit;
+  b->row.rounds = taken.rounds;
+  b->row.least_rounds = taken.least_rounds;
   b->row.path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
   b->row.collective = reshard_collective_string(taken.collective);
   snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);

@@ -17,6 +17,7 @@ typedef struct bench_row {
   double blocking_group_us; /* the same over an NCCL communicator that blocks, as a caller has it; 0: not measured */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
+  int64_t limit, workspace, rounds, least_rounds; /* of a transfer; workspace: of the rank that has most */
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;

@@ -14,6 +14,7 @@ typedef enum option_kind {
   FLAG,   /* bool */
   COUNT,  /* int64_t, within limits */
   SIZE,   /* the same with a suffix K, M or G */
+  LIMIT,  /* the same, or "none": RESHARD_NO_LIMIT */
   FACTOR, /* double, above 1 */
   SEED,   /* uint64_t, decimal or hexadecimal */
   HELP
@@ -53,7 +54,8 @@ static const option_row option_rows[] = {
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
     {"ranks", 0, "N", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, ranks, 1, INT32_MAX),
      "ranks of the world (default: what the layouts name)"},
-    {"device", 0, "cpu|cuda", RESHARDS | COMMAND_VERIFY, IS(WORD, device), "where the data is (default cpu)"},
+    {"device", 0, "cpu|cuda", RESHARDS | COMMAND_VERIFY, IS(WORD, device),
+     "where the data is (default cpu; plan: cuda)"},
     {"comm", 0, "local|node|nccl|mpi", RESHARDS | COMMAND_VERIFY, IS(WORD, comm),
      "what connects the ranks (default local; of several processes nccl with --device cuda, else mpi or node)"},
     {"processes", 0, "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, processes, 1, 4096),
@@ -62,8 +64,8 @@ static const option_row option_rows[] = {
      "how bytes are moved (default auto)"},
     {"collective", 0, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE, IS(CHOICE, collective),
      "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
-    {"workspace", 0, "BYTES", RESHARDS, IN(SIZE, workspace, 0, INT64_MAX),
-     "limit of staging memory on every rank; suffixes K, M, G (default: no limit, one round)"},
+    {"workspace", 0, "BYTES|none", RESHARDS, IN(LIMIT, workspace, 0, INT64_MAX),
+     "limit of staging memory on every rank; suffixes K, M, G (default: by device, bytes and ranks)"},
     {"map", 0, "FILE", COMMAND_CONVERT, IS(TEXT, map),
      "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
     {"index", 0, "BYTES", COMMAND_CONVERT, IN(SIZE, index_bytes, 1, INT64_MAX),
@@ -143,7 +145,7 @@ static int64_t parse_number(const option_row *row, const char *text) {
   errno = 0;
   long long value = strtoll(text, &end, 10);
   bool right = isdigit((unsigned char)text[0]) && errno == 0;
-  if (right && row->kind == SIZE && *end != '\0') {
+  if (right && row->kind != COUNT && *end != '\0') {
     int letter = toupper((unsigned char)*end++), shift = letter == 'K'   ? 10
                                                          : letter == 'M' ? 20
                                                          : letter == 'G' ? 30
@@ -152,7 +154,7 @@ static int64_t parse_number(const option_row *row, const char *text) {
   }
   if (!right || *end != '\0')
     cli_exit(EXIT_USAGE, "%s: '%s' is no %s", option_text(row), text,
-             row->kind == SIZE ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
+             row->kind != COUNT ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
   if (value < row->least || value > row->most)
     cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", option_text(row), value, (long long)row->least,
              (long long)row->most);
@@ -198,6 +200,7 @@ static void set_option(const option_row *row, const char *text, cli_options *o) 
   case FLAG: *(bool *)field = true; break;
   case COUNT:
   case SIZE: *(int64_t *)field = parse_number(row, text); break;
+  case LIMIT: *(int64_t *)field = strcmp(text, "none") == 0 ? RESHARD_NO_LIMIT : parse_number(row, text); break;
   case FACTOR: *(double *)field = parse_factor(row, text); break;
   case SEED: *(uint64_t *)field = parse_seed(row, text); break;
   case HELP: break;

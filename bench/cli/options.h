@@ -23,7 +23,7 @@ typedef struct cli_options {
   const char *device, *comm; /* words of the table; NULL: not given */
   int path;                  /* a reshard_path */
   int collective;            /* a reshard_collective_use */
-  int64_t workspace;         /* 0: no limit */
+  int64_t workspace;         /* as in reshard_plan_options */
   int64_t threads;           /* 0: not given */
   /* plan */
   int64_t rank; /* -1: all */

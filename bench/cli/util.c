@@ -221,6 +221,12 @@ const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes) {
   return buffer;
 }
 
+const char *cli_limit_text(char buffer[CLI_BYTES_TEXT], int64_t limit) {
+  return limit == RESHARD_DEFAULT_LIMIT ? "default"
+         : limit == RESHARD_NO_LIMIT    ? "none"
+                                        : cli_bytes_text(buffer, (double)limit);
+}
+
 static double last_progress;
 static bool progress_shown;
 

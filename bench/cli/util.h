@@ -58,6 +58,8 @@ void cli_check_file(const char *path);
 /* "12.5 MiB", for people. */
 #define CLI_BYTES_TEXT 32
 const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes);
+/* The same of a workspace limit, as in reshard_plan_options: "default", "none" or its bytes. */
+const char *cli_limit_text(char buffer[CLI_BYTES_TEXT], int64_t limit);
 
 /* Prints a line on standard error that replaces itself, only to a terminal and at most ten times a second. */
 void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

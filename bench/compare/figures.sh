@@ -38,6 +38,16 @@ many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
     --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
 }
 
+rounds() { # LABEL PLAN-OPTION...: most rounds to the least possible, limits of 64 MiB to 1 GiB
+  local label=$1 limit most
+  shift
+  most=$(for limit in 64 128 256 512 1024; do
+    "$program" plan "$@" --workspace ${limit}M --json - | tr ',' '\n' |
+      awk -F: '/^"rounds"/ && !r { r = $2 } /^"least_rounds"/ && !l { l = $2 } END { if (l) printf "%.3f\n", r / l }'
+  done | sort -n | tail -1)
+  row "$label" '<= 1.25' "${most:-failed}"
+}
+
 case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in ms, us or ns
   local time
   time=$("$micro" --benchmark_filter="^$4(/|\$)" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
@@ -85,12 +95,24 @@ rows_to_columns 0.95 64 'rows to columns, direct, runs of 256 B' --path direct
 rows_to_columns 0.65 16 'rows to columns, direct, runs of 64 B' --path direct
 rows_to_columns 0.95 4 'rows to columns, direct, runs of 16 B' --path direct
 rows_to_columns 0.4 1 'rows to columns, direct, runs of 4 B' --path direct
-rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB, 2 MiB of workspace' --path packed --workspace 2M
+rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB' --path packed
+copy 0.7 'columns to rows, packed, runs of 8 KiB' --shape 8192x8192 --dtype f32 --src 'chunk(1)' --dst 'chunk(0)' \
+  --ranks 4 --path packed
 copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
-copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" --path packed --workspace 2M
+copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed' "${cyclic[@]}" --path packed
 copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 \
   --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
 many_tensors
+row 'rounds under limits of 64 MiB to 1 GiB: to the least' goal measured
+large=(--shape 65536x65536 --dtype f32)
+rounds 'rows to columns, 8 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 8
+rounds 'rows to columns, 8 ranks to 8 others' "${large[@]}" --src 'chunk(0;0-7)' --dst 'chunk(1;8-15)'
+rounds 'rows to columns, 64 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 64
+rounds 'mesh(4x4;S0,S1) to mesh(2x8;S0,S1)' "${large[@]}" --src 'mesh(4x4;S0,S1)' --dst 'mesh(2x8;S0,S1)'
+rounds 'rows to cyclic(2x4;512x512)' "${large[@]}" --src 'chunk(0)' --dst 'cyclic(2x4;512x512)'
+rounds 'qwen3-30b-a3b, FSDP-8 to TP-8' --model qwen3-30b-a3b --src @fsdp.rules --dst @tp.rules --mesh fsdp=8,tp=8
+rounds 'boxes of one half, a few rows and the rest to columns' "${large[@]}" --dst 'chunk(1)' --ranks 8 \
+  --src 'boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536])'
 if [ -x "$micro" ]; then
   redistribute 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
   redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks_new_memory

@@ -1,7 +1,8 @@
 /* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
  * A few threads plan the ranks one after the other and keep sums alone, so that a world of 16,384 ranks needs the
- * memory of a few plans. */
+ * memory of a few plans. Ranks that need fewer rounds than others have other messages in as many: their plans are kept
+ * until that is known, where they are small, and else made again. */
 #include "bench/plan/plan.h"
 
 #include "bench/cli/commands.h"
@@ -11,13 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEPT = 256 << 20 }; /* bytes of plans that are kept */
+
 typedef struct planner {
   const cli_options *o;
   const workload *w;
   reshard_entry *entries;
   pthread_mutex_t lock;
   int64_t next, end;
-  int64_t rounds; /* that all ranks take; 0: as many as each needs, and not known yet */
+  int64_t rounds;     /* that all ranks take; 0: as many as each needs, and not known yet */
+  reshard_plan *kept; /* [out->n] or NULL */
+  int64_t kept_bytes;
   world_plan *out;
   bool keep_peers;
 } planner;
@@ -36,6 +41,9 @@ static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info
   }
 }
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Takes the plan. */
 static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   rank_plan *r = &p->out->rank[rank - p->out->first];
   CLI_TRY("", reshard_plan_get_info(plan, &r->info));
@@ -49,16 +57,46 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   pthread_mutex_lock(&p->lock);
   if (p->out->heat != NULL)
     add_heat(p->out, plan, &r->info, p->end - p->out->first == 1);
-  if (r->info.rounds > p->out->rounds)
-    p->out->rounds = r->info.rounds;
+  p->out->rounds = larger(p->out->rounds, r->info.rounds);
+  p->out->least_rounds = larger(p->out->least_rounds, r->info.least_rounds);
+  bool keep = p->end - p->out->first > 1 && p->kept_bytes + r->info.memory_bytes <= KEPT;
+  p->kept_bytes += keep ? r->info.memory_bytes : 0;
   pthread_mutex_unlock(&p->lock);
+  p->kept[rank - p->out->first] = keep ? plan : NULL;
+  if (!keep)
+    reshard_plan_destroy(plan);
+}
+
+/* The plan of a rank; one that cannot be made ends the program. */
+static reshard_plan make_plan(planner *p, int64_t rank) {
+  bool direct = p->o->path == RESHARD_PATH_DIRECT; /* nothing is staged */
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT,
+                                  .workspace_limit = direct ? RESHARD_NO_LIMIT : p->o->workspace,
+                                  .on_cpu = !direct && p->o->device != NULL && strcmp(p->o->device, "cpu") == 0};
+  reshard_plan plan;
+  reshard_status status = reshard_plan_create(p->w->n, p->entries, rank, &options, &plan);
+  if (status != RESHARD_SUCCESS) {
+    pthread_mutex_lock(&p->lock); /* one thread ends the program */
+    cli_fail(status, "%s", reshard_last_error());
+  }
+  return plan;
+}
+
+/* Brings the info of a rank to the rounds of all. */
+static void agree_rank(planner *p, int64_t rank) {
+  reshard_plan_info *info = &p->out->rank[rank - p->out->first].info;
+  reshard_plan plan = p->kept[rank - p->out->first];
+  int64_t took = info->plan_ns;
+  if (info->peers > 0 && info->rounds < p->rounds) {
+    plan = plan != NULL ? plan : make_plan(p, rank);
+    CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, info));
+    info->plan_ns = took;
+  }
+  reshard_plan_destroy(plan);
 }
 
 static void *plan_ranks(void *user) {
   planner *p = user;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, NULL};
-  if (p->o->path == RESHARD_PATH_DIRECT)
-    options.workspace_limit = 0; /* nothing is staged */
   for (;;) {
     pthread_mutex_lock(&p->lock);
     int64_t rank = p->next++;
@@ -67,27 +105,12 @@ static void *plan_ranks(void *user) {
     pthread_mutex_unlock(&p->lock);
     if (rank >= p->end)
       return NULL;
-    reshard_plan_info *info = &p->out->rank[rank - p->out->first].info;
-    if (p->rounds > 0 && (info->peers == 0 || info->rounds == p->rounds))
-      continue; /* nothing changes for it */
-    reshard_plan plan;
-    reshard_status status = reshard_plan_create(p->w->n, p->entries, rank, &options, &plan);
-    if (status != RESHARD_SUCCESS) {
-      pthread_mutex_lock(&p->lock); /* one thread ends the program */
-      cli_fail(status, "%s", reshard_last_error());
-    }
-    if (p->rounds > 0) {
-      int64_t took = info->plan_ns;
-      CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, info));
-      info->plan_ns = took;
-    } else {
-      record_rank(p, plan, rank);
-    }
-    reshard_plan_destroy(plan);
+    if (p->rounds > 0)
+      agree_rank(p, rank);
+    else
+      record_rank(p, make_plan(p, rank), rank);
   }
 }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) {
   bool direct = o->path == RESHARD_PATH_DIRECT;
@@ -101,6 +124,7 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
     reshard_plan_info *info = &out->rank[i].info;
     if (direct) { /* peers' memory is copied from as it is */
       info->workspace_bytes = info->packs_skipped = info->unpacks_skipped = 0;
+      info->workspace_limit = info->staged_bytes = 0;
     }
     out->wire += info->received_bytes;
     out->bound += info->lower_bound_bytes;
@@ -109,6 +133,7 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
     out->max_sent = larger(out->max_sent, info->sent_bytes);
     out->max_received = larger(out->max_received, info->received_bytes);
     out->workspace = larger(out->workspace, info->workspace_bytes);
+    out->limit = info->workspace_limit; /* all have the same */
     out->busiest_bound = larger(out->busiest_bound, larger(info->lower_bound_bytes, info->exclusive_bytes));
     out->stages = larger(out->stages, info->stages);
     const reshard_pattern *x = &out->rank[0].pattern, *y = &out->rank[i].pattern;
@@ -134,17 +159,19 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .next = out->first,
                .end = out->first + out->n,
                .out = out,
+               .kept = cli_alloc(out->n, sizeof(reshard_plan)),
                .keep_peers = keep_peers};
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = rs_seconds();
   cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = rs_seconds() - begin;
-  if (out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
-    p.next = 0;
-    p.rounds = out->rounds;
+  if (out->n > 1) { /* as many for those that need fewer */
+    p.next = out->first;
+    p.rounds = larger(out->rounds, 1);
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   }
   cli_progress_clear();
+  free(p.kept);
   free(p.entries);
   sum_ranks(o, w, out);
 }
@@ -161,8 +188,10 @@ static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
                {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
-               {"messages", r->info.messages_sent}, {"workspace_bytes", r->info.workspace_bytes},
-               {"packs_skipped", r->info.packs_skipped}, {"unpacks_skipped", r->info.unpacks_skipped});
+               {"messages", r->info.messages_sent}, {"rounds", r->info.rounds}, {"least_rounds", r->info.least_rounds},
+               {"staged_bytes", r->info.staged_bytes}, {"workspace_bytes", r->info.workspace_bytes},
+               {"workspace_limit", r->info.workspace_limit}, {"packs_skipped", r->info.packs_skipped},
+               {"unpacks_skipped", r->info.unpacks_skipped});
   rs_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
   if (peers) {
     rs_json_open(j, "peers", '[');
@@ -202,8 +231,9 @@ static void write_plan(const cli_options *o, const world_plan *p) {
   if (o->rank < 0) {
     rs_json_ints(&j, {"wire_bytes", p->wire}, {"lower_bound_bytes", p->bound}, {"busiest_bytes", p->busiest},
                  {"busiest_bound_bytes", p->busiest_bound}, {"messages", p->messages}, {"rounds", p->rounds},
-                 {"stages", p->stages}, {"max_sent_bytes", p->max_sent}, {"max_received_bytes", p->max_received},
-                 {"workspace_bytes", p->workspace});
+                 {"least_rounds", p->least_rounds}, {"stages", p->stages}, {"max_sent_bytes", p->max_sent},
+                 {"max_received_bytes", p->max_received}, {"workspace_bytes", p->workspace},
+                 {"workspace_limit", p->limit});
   }
   rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
@@ -283,8 +313,12 @@ static void print_totals(const cli_options *o, const world_plan *p) {
   printf("messages      %lld in %lld round%s, %lld stage%s\n", (long long)p->messages, (long long)p->rounds,
          p->rounds == 1 ? "" : "s", (long long)p->stages, p->stages == 1 ? "" : "s");
   printf("workspace     %s on the largest rank", cli_bytes_text(a, (double)p->workspace));
-  if (o->workspace > 0)
-    printf(", the limit is %s", cli_bytes_text(c, (double)o->workspace));
+  if (p->limit > 0)
+    printf(", %s of a limit of %s%s; %lld round%s at least", percent(b, p->workspace, p->limit),
+           cli_bytes_text(c, (double)p->limit), o->workspace > 0 ? "" : " (the default)", (long long)p->least_rounds,
+           p->least_rounds == 1 ? "" : "s");
+  else if (p->limit == RESHARD_NO_LIMIT)
+    printf(", no limit");
   printf("\npath          %s%s\n", p->path,
          o->path == RESHARD_PATH_AUTO ? " (where peers' memory can be reached, a transfer takes direct: nothing staged)"
                                       : "");

@@ -18,7 +18,8 @@ typedef struct world_plan {
   int64_t ranks, tensors, bytes;
   int64_t first, n; /* ranks planned: [first, first + n) */
   rank_plan *rank;
-  int64_t wire, bound, kept, messages, rounds, stages, max_sent, max_received, workspace, busiest, busiest_bound;
+  int64_t wire, bound, kept, messages, rounds, least_rounds, stages, max_sent, max_received, workspace, limit, busiest,
+      busiest_bound;
   const char *path;
   int64_t odd; /* the first rank whose pattern is none, or not that of the first; -1: there is none, or none was looked
                   at */

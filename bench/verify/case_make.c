@@ -154,6 +154,21 @@ static reshard_dtype draw_dtype(rng *r) {
   return by_width[rng_below(r, 5)][rng_below(r, 4)];
 }
 
+/* Draws a limit for a case that has none so far, by a generator of its own: seeds keep what they draw after it. Few are
+ * the default or none. */
+static void draw_limit(case_plan *c) {
+  rng own;
+  rng_seed(&own, c->seed ^ 0x6c696d6974u);
+  int64_t which = rng_below(&own, 12), least = 256 * c->world;
+  c->options.workspace_limit = RESHARD_DEFAULT_LIMIT;
+  if (which == 0)
+    c->options.workspace_limit = RESHARD_NO_LIMIT;
+  if (which < 2)
+    return;
+  c->least_limit = least;
+  c->options.workspace_limit = least + rng_log(&own, 16 * least) - 1;
+}
+
 static void draw_options(rng *r, bool rounds, case_plan *c) {
   c->options = (reshard_plan_options)RESHARD_PLAN_OPTIONS_DEFAULTS;
   if (rng_one_in(r, 3) || rounds) {
@@ -161,6 +176,8 @@ static void draw_options(rng *r, bool rounds, case_plan *c) {
     c->options.workspace_limit = c->least_limit * (rounds || rng_one_in(r, 2) ? 1 : rng_log(r, 100));
     if (rng_one_in(r, 2))
       c->options.workspace_limit += rng_below(r, 2000);
+  } else {
+    draw_limit(c);
   }
   if (rng_one_in(r, 4)) {
     int64_t per_node = rng_in(r, 1, c->world);
@@ -194,6 +211,13 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   return bytes;
 }
 
+/* One in eight is so large that limits make several rounds; as draw_limit, by a generator of its own. */
+static bool draw_large(const case_plan *c) {
+  rng own;
+  rng_seed(&own, c->seed ^ 0x6c61726765u);
+  return rng_one_in(&own, 8) && c->world <= 8;
+}
+
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *why) {
   rng r;
   rng_seed(&r, seed ^ 0x7265736861726421u);
@@ -204,7 +228,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   int64_t few = rng_below(&r, 10);
   c->nentries = few < 6 ? 1 : few < 9 ? rng_in(&r, 2, 4) : rng_one_in(&r, 20) ? 0 : rng_in(&r, 5, 12);
   c->entry = cli_alloc(c->nentries, sizeof *c->entry);
-  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : 2000;
+  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : fixed->ranks == 0 && draw_large(c) ? 20000 : 2000;
   uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
   int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes);
   bool right = true;

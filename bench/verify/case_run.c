@@ -136,6 +136,11 @@ static void add_totals(const case_context *l, case_totals *totals) {
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       totals->pairs[a][b] += seen[a][b];
   totals->cases++;
+  totals->limited += l->c->options.workspace_limit > 0;
+  bool several = false;
+  for (int64_t r = l->first; r < l->first + l->locals; r++)
+    several |= l->rank[r].info.rounds > 1;
+  totals->rounds += several;
   totals->entries += l->c->nentries;
   totals->bytes += l->c->bytes;
   for (int i = 0; i < l->npasses; i++) {

@@ -85,7 +85,7 @@ typedef struct rs_relay {
   atomic_bool taken;      /* the device's, while it relays: false before and after */
   const rs_program *pack; /* fills span.src */
   rs_span span;
-  const rs_program *unpack; /* empties span.dst */
+  const rs_program *unpack; /* empties span.dst, which nothing comes to where `pack` is NULL: span.src is emptied */
 } rs_relay;
 
 /* Memory. NULL is allowed in the functions that free. */

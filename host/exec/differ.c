@@ -75,7 +75,10 @@ static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_
 }
 
 static void describe_options(const struct reshard_plan_s *plan, tensor_record *out) {
-  snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
+  if (plan->limit > 0)
+    snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
+  else
+    snprintf(out->values[0], sizeof out->values[0], plan->limit == RESHARD_NO_LIMIT ? "none" : "default");
   if (plan->nodes == NULL)
     snprintf(out->values[1], sizeof out->values[1], "none");
   else

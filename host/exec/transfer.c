@@ -2,7 +2,6 @@
  * step failed takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/kept.h"
 #include "exec/packed/collective.h"
-#include "plan/rounds.h"
 
 #include <sched.h>
 #include <stddef.h>
@@ -23,11 +22,11 @@ typedef struct record {
   const rs_offer *offer;      /* read by ranks of the same process only */
   int64_t entries, value;     /* of the plan; of the argument */
   int64_t cached_plans, kept; /* agree: of the request */
-  int64_t rounds;             /* that this rank needs at least */
+  int64_t rounds, staged;     /* that this rank needs at least; bytes that it stages */
   int64_t private_entry;      /* of the first source that no other process can map; -1: there is none */
   int32_t only;               /* 1: no other path will do */
   char argument[48];          /* its name; "": there is none */
-  char text[220];             /* of an error, else the library's version */
+  char text[212];             /* of an error, else the library's version */
 } record;
 
 /* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
@@ -162,7 +161,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = t->path->packs && t->plan->limit > 0,
+                               .rounds = t->path->packs && rs_plan_may_take_rounds(t->plan, &t->pace),
                                .packed = t->path->packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
@@ -193,6 +192,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->kept = kept;
+  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, 1);
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
@@ -204,29 +204,34 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
 }
 
 /* Rounds that this rank needs at least for these arrays. */
-static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, int64_t *rounds) {
+static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, record *mine) {
   bool *in_place;
   size_t alignment = rs_comm_alignment(t->comm);
-  RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
-  for (int64_t i = 0; i < t->plan->peers.n; i++) {
+  if (t->comm->mail > 0) { /* which is there anyway: nothing is staged beside it */
+    mine->rounds = rs_plan_mailed_rounds(t->plan, t->comm->mail);
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
+  for (int64_t i = 0; i < t->plan->peers.n && !t->comm->staged; i++) {
     const rs_peer *p = &t->plan->peers.at[i];
     in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
     in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
   }
-  if (t->comm->mail > 0) /* which is there anyway: nothing is staged beside it */
-    *rounds = rs_plan_mailed_rounds(t->plan, t->comm->mail);
-  else
-    *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
+  mine->rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
   free(in_place);
   return RESHARD_SUCCESS;
 }
 
-/* Rounds of all ranks: of sends and receives as many as any of them needs. */
-static int64_t agreed_rounds(const struct reshard_transfer_s *t, const record *all) {
-  int64_t rounds = t->collective.kind != RESHARD_COLLECTIVE_NONE;
-  for (int64_t r = 0; r < t->comm->size && t->collective.kind == RESHARD_COLLECTIVE_NONE; r++)
-    rounds = rs_max(rounds, all[r].rounds);
-  return rounds;
+/* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
+static void agree_on_rounds(struct reshard_transfer_s *t, const record *all) {
+  bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE;
+  t->pace.rounds = t->least_rounds = one;
+  for (int64_t r = 0; r < t->comm->size && !one; r++) {
+    t->pace.rounds = rs_max(t->pace.rounds, all[r].rounds);
+    if (all[r].rounds > 0)
+      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, all[r].staged));
+  }
 }
 
 /* The direct path between ranks that are processes. */
@@ -291,7 +296,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   else
     set_status(&mine, check_and_allocate(comm, plan, arrays, options, kept, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t)))
-    set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
+    set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS && reads_processes(t))
     set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
@@ -311,7 +316,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   t->key = all[0].key;
   RS_TRY_GOTO(status, keep_or_leave_path(t, all, true), fail);
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
-  t->rounds = agreed_rounds(t, all);
+  agree_on_rounds(t, all);
   RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
   t->binding = binding;
   if (t->path->prepare != NULL)
@@ -481,6 +486,10 @@ void reshard_transfer_destroy(reshard_transfer t) {
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {
   RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
   *info = transfer->binding.info;
+  if (info->path == RESHARD_PATH_PACKED) {
+    info->workspace_limit = transfer->pace.limit < INT64_MAX ? transfer->pace.limit : RESHARD_NO_LIMIT;
+    info->least_rounds = transfer->least_rounds;
+  }
   info->collective = transfer->collective.kind;
   info->collective_why = transfer->why;
   return RESHARD_SUCCESS;

@@ -9,7 +9,7 @@
 #include "exec/lane.h"
 #include "exec/offer.h"
 #include "exec/path.h"
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <reshard/transfer.h>
 
@@ -39,7 +39,8 @@ struct reshard_transfer_s {
   size_t user_workspace_bytes;
   reshard_collective_use use;
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
-  int64_t rounds;             /* of the packed path, on all ranks */
+  rs_pace pace;               /* of the packed path */
+  int64_t least_rounds;       /* lower bound of its rounds */
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;

@@ -7,7 +7,9 @@ static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
   const reshard_plan_info *i = &plan->info;
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", i->rank}, {"sent_bytes", i->sent_bytes}, {"received_bytes", i->received_bytes},
-               {"kept_bytes", i->kept_bytes}, {"messages", i->messages_sent}, {"workspace_bytes", i->workspace_bytes},
+               {"kept_bytes", i->kept_bytes}, {"messages", i->messages_sent}, {"rounds", i->rounds},
+               {"least_rounds", i->least_rounds}, {"staged_bytes", i->staged_bytes},
+               {"workspace_bytes", i->workspace_bytes}, {"workspace_limit", i->workspace_limit},
                {"packs_skipped", i->packs_skipped}, {"unpacks_skipped", i->unpacks_skipped});
   rs_json_time(j, "plan_us", (double)i->plan_ns / 1000);
   rs_json_open(j, "peers", '[');
@@ -82,9 +84,11 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
               i->lower_bound_bytes > 0 ? (double)i->received_bytes / (double)i->lower_bound_bytes : 1.0);
   rs_text_add(t, "  keeps     %lld bytes, copied once\n  packed    ", (long long)i->kept_bytes);
   add_count(t, i->rounds, "round");
-  rs_text_add(t, ", %lld bytes of workspace", (long long)i->workspace_bytes);
-  if (plan->limit > 0)
-    rs_text_add(t, " of a limit of %lld", (long long)plan->limit);
+  rs_text_add(t, " (%lld at least) for %lld bytes, through %lld bytes of workspace", (long long)i->least_rounds,
+              (long long)i->staged_bytes, (long long)i->workspace_bytes);
+  if (i->workspace_limit > 0)
+    rs_text_add(t, " of a limit of %lld%s, on %s", (long long)i->workspace_limit,
+                plan->limit > 0 ? "" : " (the default)", plan->on_cpu ? "the CPU" : "GPUs");
   reshard_pattern pattern = rs_plan_pattern(plan);
   rs_text_add(t, "\n  pattern   %s: %s", reshard_collective_string(pattern.kind), pattern.why);
   rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",

@@ -240,10 +240,11 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   if (options == NULL)
     options = &defaults;
   RS_TRY(RS_SIZED(reshard_plan_options, options));
-  if (options->workspace_limit < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld: it may not be negative",
-                    (long long)options->workspace_limit);
+  if (options->workspace_limit < RESHARD_NO_LIMIT)
+    return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld: it may not be negative, but for RESHARD_NO_LIMIT, %d",
+                    (long long)options->workspace_limit, RESHARD_NO_LIMIT);
   plan->limit = options->workspace_limit;
+  plan->on_cpu = options->on_cpu != 0;
   return options->nodes == NULL || plan->nentries == 0
              ? RESHARD_SUCCESS /* and the number of ranks is not known */
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);

@@ -92,7 +92,8 @@ struct reshard_plan_s {
   RS_VEC(rs_class) classes;
   int64_t nsrc, ndst;    /* buffers of this rank in all */
   RS_VEC(rs_peer) peers; /* by rank */
-  int64_t limit;         /* of the workspace; 0: none */
+  int64_t limit;         /* of the workspace, as it was asked for (rounds.h) */
+  bool on_cpu;           /* its info is of a transfer on the CPU */
   int64_t *nodes;        /* [world] or NULL */
   uint64_t fields[RS_FIELDS];
   reshard_plan_info info;

@@ -68,7 +68,7 @@ reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
     entries[i].name = plan->entries[i].name;
     swap_sides(&plan->classes.at[plan->entries[i].class_], &parts[i], &entries[i]);
   }
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, plan->limit, plan->nodes};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, plan->limit, plan->nodes, plan->on_cpu};
   status = reshard_plan_create(plan->nentries, entries, plan->rank, &options, reverse);
 done:
   free(entries);

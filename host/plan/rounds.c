@@ -7,37 +7,65 @@
  * widest element.
  *
  * A rank with the limit L needs one round where all that it stages fits. Else it needs the least K for which the
- * longest pieces of its messages fit one half of L, as neighbouring rounds overlap. That sum falls as K rises, so the
- * largest K of all ranks fits all. What goes in place takes no staging, but is cut alike. */
+ * longest pieces of its messages fit L, or one half of L where neighbouring rounds overlap. That sum falls as K rises,
+ * so the largest K of all ranks fits all. What goes in place takes no staging, but is cut alike.
+ *
+ * The CPU packs, moves and unpacks at once, so its rounds do not overlap. It is the faster the more of that stays in
+ * the cache. So it stages CACHED at most, whatever the limit allows. On GPUs a round hides the time of its launches
+ * and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
 
 #include <stdlib.h>
 
 enum { STEP = 256, SMALL_STEP = 16, FINE = 256 << 10, SHARES = 16 }; /* shares of the limit that a rank has */
+enum {
+  CACHED = 1 << 20,          /* staging of a rank on the CPU; and at least */
+  CACHED_OF_PEER = 16 << 10, /* for each rank of the world */
+  DEFAULT = 64 << 20,        /* staging of a rank on a GPU; and at least */
+  DEFAULT_OF_PEER = 4 << 10, /* for each rank of the world; and */
+  DEFAULT_SHARE = 50,        /* one in so many of the bytes that a rank has on average */
+};
 
-static int64_t step_of(const struct reshard_plan_s *plan) {
-  return plan->limit == 0 || plan->limit / SHARES / plan->world >= STEP ? STEP : SMALL_STEP;
+/* Limit that holds on a kind of device; INT64_MAX: none. */
+static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu) {
+  int64_t asked = plan->limit == RESHARD_NO_LIMIT ? INT64_MAX : plan->limit, world = plan->world;
+  int64_t cached = rs_max(CACHED, CACHED_OF_PEER * world);
+  if (cpu)
+    return asked == RESHARD_DEFAULT_LIMIT ? cached : rs_min(asked, cached);
+  int64_t share = plan->info.bytes / world / DEFAULT_SHARE / STEP * STEP;
+  return asked == RESHARD_DEFAULT_LIMIT ? rs_max(share, rs_max(DEFAULT, DEFAULT_OF_PEER * world)) : asked;
 }
+
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds) {
+  return (rs_pace){plan->world, limit_on(plan, cpu), cpu ? 1 : 2, rounds};
+}
+
+/* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
+bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
+  return plan->info.bytes + 2 * STEP > pace->limit / pace->world;
+}
+
+static int64_t step_of(const rs_pace *pace) { return pace->limit / SHARES / pace->world >= STEP ? STEP : SMALL_STEP; }
 
 static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes, step) * step; }
 
 /* F: pieces of less are not made. */
-static int64_t fine_of(const struct reshard_plan_s *plan) {
-  int64_t step = step_of(plan);
-  return plan->limit == 0 ? FINE : rs_min(FINE, plan->limit / SHARES / plan->world / step * step);
+static int64_t fine_of(const rs_pace *pace) {
+  int64_t step = step_of(pace);
+  return rs_min(FINE, pace->limit / SHARES / pace->world / step * step);
 }
 
-int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t rounds, int64_t bytes) {
-  return rounds <= 1 ? bytes > 0 : rs_min(rounds, rs_max(bytes > 0, bytes / fine_of(plan)));
+int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes) {
+  return pace->rounds <= 1 ? bytes > 0 : rs_min(pace->rounds, rs_max(bytes > 0, bytes / fine_of(pace)));
 }
 
-int64_t rs_piece_begin(const struct reshard_plan_s *plan, int64_t bytes, int64_t n, int64_t i) {
-  int64_t step = step_of(plan), steps = rs_ceil_div(bytes, step);
+int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i) {
+  int64_t step = step_of(pace), steps = rs_ceil_div(bytes, step);
   return i == n ? bytes : (i * (steps / n) + rs_min(i, steps % n)) * step;
 }
 
-int64_t rs_piece_round(int64_t rounds, int64_t n, int64_t i) {
-  return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)rounds / (uint64_t)(2 * n));
+int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
+  return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)pace->rounds / (uint64_t)(2 * n));
 }
 
 void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
@@ -50,8 +78,8 @@ void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *con
   }
 }
 
-int64_t rs_plan_place_bytes(const struct reshard_plan_s *plan, int64_t rounds, bool whole, int64_t bytes) {
-  int64_t step = step_of(plan), n = whole ? 1 : rs_plan_pieces(plan, rounds, bytes);
+int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes) {
+  int64_t step = step_of(pace), n = whole ? 1 : rs_pace_pieces(pace, bytes);
   return n == 0 ? 0 : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
 }
 
@@ -61,24 +89,25 @@ static int64_t staged_message(const struct reshard_plan_s *plan, const bool *in_
   return in_place != NULL && in_place[i] ? 0 : i % 2 == 0 ? p->sent : p->received;
 }
 
-rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, int64_t rounds, const bool *in_place) {
+rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
   rs_staging_size s = {.whole = true};
   int64_t places = 0;
   for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
     int64_t bytes = staged_message(plan, in_place, i);
     s.staged += bytes;
-    s.half += rs_plan_place_bytes(plan, rounds, true, bytes);
-    places += rs_plan_place_bytes(plan, rounds, false, bytes);
+    s.half += rs_place_bytes(pace, true, bytes);
+    places += rs_place_bytes(pace, false, bytes);
   }
   s.bytes = s.half;
-  if (places < s.bytes - places)
-    s = (rs_staging_size){.half = places, .bytes = 2 * places, .staged = s.staged};
+  if (places < s.bytes - (pace->halves - 1) * places)
+    s = (rs_staging_size){.half = places, .bytes = pace->halves * places, .staged = s.staged};
   return s;
 }
 
 /* Upper bound, which falls as rounds rise, of the places of one half. */
-static int64_t bound_places(const struct reshard_plan_s *plan, const bool *in_place, int64_t rounds) {
-  int64_t sum = 0, fine = fine_of(plan), step = step_of(plan);
+static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+                            int64_t rounds) {
+  int64_t sum = 0, fine = fine_of(pace), step = step_of(pace);
   for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
     int64_t bytes = staged_message(plan, in_place, i);
     sum += round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
@@ -86,22 +115,27 @@ static int64_t bound_places(const struct reshard_plan_s *plan, const bool *in_pl
   return sum;
 }
 
-int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_place) {
-  if (plan->peers.n == 0 || plan->limit == 0 || rs_plan_staging(plan, 1, in_place).bytes <= plan->limit)
+int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
+  rs_pace one = {pace->world, pace->limit, pace->halves, 1};
+  if (plan->peers.n == 0 || rs_plan_staging(plan, &one, in_place).bytes <= pace->limit)
     return plan->peers.n > 0;
-  int64_t below = 1, rounds = 2; /* so many are too few; so many may do */
-  while (bound_places(plan, in_place, rounds) > plan->limit / 2) {
+  int64_t below = 1, rounds = 2, half = pace->limit / pace->halves; /* so many are too few; so many may do */
+  while (bound_places(plan, pace, in_place, rounds) > half) {
     below = rounds;
     rounds *= 2;
   }
   while (rounds - below > 1) {
     int64_t middle = below + (rounds - below) / 2;
-    if (bound_places(plan, in_place, middle) > plan->limit / 2)
+    if (bound_places(plan, pace, in_place, middle) > half)
       below = middle;
     else
       rounds = middle;
   }
   return rounds;
+}
+
+int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged) {
+  return staged <= pace->limit ? 1 : rs_ceil_div(staged, pace->limit / pace->halves);
 }
 
 /* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter
@@ -116,14 +150,21 @@ int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes) 
 /* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
   bool *in_place;
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, rounds);
   RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
   rs_plan_find_in_place(plan, NULL, NULL, in_place);
-  info->rounds = rounds >= 0 ? rounds : rs_plan_least_rounds(plan, in_place);
-  info->workspace_bytes = rs_plan_staging(plan, info->rounds, in_place).bytes;
+  if (rounds < 0)
+    pace.rounds = rs_plan_least_rounds(plan, &pace, in_place);
+  rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
+  info->rounds = pace.rounds;
+  info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
+  info->workspace_bytes = staging.bytes;
+  info->staged_bytes = staging.staged;
+  info->least_rounds = plan->peers.n > 0 ? rs_rounds_bound(&pace, staging.staged) : 0;
   info->messages_sent = info->messages_received = info->packs_skipped = info->unpacks_skipped = 0;
   for (int64_t i = 0; i < plan->peers.n; i++) {
-    info->messages_sent += rs_plan_pieces(plan, info->rounds, plan->peers.at[i].sent);
-    info->messages_received += rs_plan_pieces(plan, info->rounds, plan->peers.at[i].received);
+    info->messages_sent += rs_pace_pieces(&pace, plan->peers.at[i].sent);
+    info->messages_received += rs_pace_pieces(&pace, plan->peers.at[i].received);
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
@@ -153,7 +194,7 @@ reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, resha
 
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
-  int64_t whole = rs_plan_staging(plan, 1, NULL).bytes;
-  *bytes = (size_t)(plan->limit > 0 ? rs_min(whole, plan->limit) : whole);
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 1);
+  *bytes = (size_t)rs_min(rs_plan_staging(plan, &pace, NULL).bytes, pace.limit);
   return RESHARD_SUCCESS;
 }

@@ -7,34 +7,50 @@
 /* Bytes of staging that so many take: in steps, so that all places are aligned alike. */
 static inline int64_t rs_plan_staged(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Pieces of a message of so many bytes when all ranks take so many rounds; both ends compute the same. */
-int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t rounds, int64_t bytes);
+/* How fast the messages of a transfer move on: the same on all its ranks. */
+typedef struct rs_pace {
+  int64_t world;
+  int64_t limit;  /* of each rank's workspace; INT64_MAX: none */
+  int64_t halves; /* of the workspace, which rounds take by turns: 2 where neighbouring rounds overlap, else 1 */
+  int64_t rounds; /* those that all ranks take */
+} rs_pace;
+/* The pace of a plan on the CPU, or on GPUs. */
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds);
+
+/* False where no rank can need several rounds, for any arrays: the same on all. */
+bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace);
+
+/* Pieces of a message of so many bytes; both ends compute the same. */
+int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes);
 /* First byte of piece i of n; of piece n the end of the message. */
-int64_t rs_piece_begin(const struct reshard_plan_s *plan, int64_t bytes, int64_t n, int64_t i);
+int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i);
 /* Round in which piece i of n travels, 0 <= round < rounds; rises with i. */
-int64_t rs_piece_round(int64_t rounds, int64_t n, int64_t i);
+int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i);
+/* Bytes of the place that a message has in the staging: whole, or for its longest piece. */
+int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes);
+/* The least number of rounds in which so many bytes can go through the staging, if all of it were in use. */
+int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
 
 /* Marks what goes in place: [2 * i] the message to peers.at[i], [2 * i + 1] that from it. strides as in
  * rs_message_in_place; NULL: all arrays are contiguous. */
 void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
                            const int64_t *const *dst_strides, bool *in_place);
-/* Least number of rounds for this rank's own limit: 0 without messages. All ranks take the largest of these. */
-int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_place);
+/* Least number of rounds that this rank needs: 0 without messages. All ranks take the largest of these. The rounds of
+ * the pace are not read. */
+int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
 /* Rounds in which no piece of a message is longer than so many bytes, at least 512 KiB. */
 int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes);
 
-/* Staging of one rank when all take so many rounds. */
+/* Staging of one rank. */
 typedef struct rs_staging_size {
-  bool whole;     /* every message has a place of its own; else a place for its longest piece in each of two halves */
+  bool whole;     /* every message has a place of its own; else a place for its longest piece in each of the halves */
   int64_t half;   /* bytes of a half; of all of it where messages are whole */
   int64_t bytes;  /* of all of it */
   int64_t staged; /* bytes that go through it */
 } rs_staging_size;
 /* in_place as above; NULL: nothing is. */
-rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, int64_t rounds, const bool *in_place);
-/* Bytes of the place that a message has in the staging. */
-int64_t rs_plan_place_bytes(const struct reshard_plan_s *plan, int64_t rounds, bool whole, int64_t bytes);
+rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
 /* Checks the limit; rounds, messages, skips and workspace of the plan's info. */
 reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan);

@@ -42,8 +42,8 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   if (options == NULL)
     options = &defaults;
   RS_TRY(RS_SIZED(reshard_sharder_options, options));
-  if (options->cached_plans < -1 || options->workspace_limit < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%lld cached plans, workspace limit %lld: -1 and 0 are the least",
+  if (options->cached_plans < -1 || options->workspace_limit < RESHARD_NO_LIMIT)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld cached plans, workspace limit %lld: -1 is the least of both",
                     (long long)options->cached_plans, (long long)options->workspace_limit);
   if (options->keep_bytes < -1 || (options->device != NULL && options->keep_bytes != 0))
     return rs_error(RESHARD_ERROR_INVALID,
@@ -156,7 +156,7 @@ static bool plan_matches(const rs_cached_plan *p, uint64_t hash, int64_t n, cons
 }
 
 static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan *p) {
-  const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, s->workspace_limit, NULL};
+  const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = s->workspace_limit};
   reshard_entry *list;
   RS_TRY(rs_alloc_zero(&p->tensors, n, sizeof *p->tensors));
   RS_TRY(rs_alloc(&list, n, sizeof *list));

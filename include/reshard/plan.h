@@ -52,18 +52,30 @@ typedef struct reshard_entry {
         NULL, NULL, NULL \
   }
 
+/* Limits of the workspace by name. The default is the library's: on GPUs 64 MiB, or 2 % of the bytes that a rank has on
+ * average where that is more, and at least 4 KiB x world. It depends on nothing but the plan and the kind of device,
+ * so all ranks have the same. A collective of the communicator is taken whatever staging it needs then.
+ *
+ * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
+ * the cache; more would be slower. */
+#define RESHARD_DEFAULT_LIMIT 0
+#define RESHARD_NO_LIMIT      (-1) /* one round, however much that stages */
+
 /* Begin with RESHARD_PLAN_OPTIONS_DEFAULTS, or set `size` to RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields
- * are compared between ranks. */
+ * but on_cpu are compared between ranks. */
 typedef struct reshard_plan_options {
   size_t size;
-  int64_t workspace_limit; /* bytes of staging on every rank, at least 256 x world; 0: no limit, one round */
+  int64_t workspace_limit; /* bytes of staging on every rank, at least 256 x world; or one of those above */
   /* Node of each rank, `world` of them, read during the call. NULL: none. Receivers on a node that has replicas of a
    * source are served from there. */
   const int64_t *nodes;
+  /* Not 0: rounds and workspace of the plan's info and text are those of a transfer on the CPU; else on GPUs. A
+   * transfer goes by the device of its communicator. */
+  int on_cpu;
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
 #define RESHARD_PLAN_OPTIONS_DEFAULTS \
-  { sizeof(reshard_plan_options), 0, NULL }
+  { sizeof(reshard_plan_options), RESHARD_DEFAULT_LIMIT, NULL, 0 }
 
 /* Builds the plan of one rank for nentries tensors (0 is legal). All layouts must be of one world. options NULL:
  * defaults.
@@ -113,6 +125,10 @@ typedef struct reshard_plan_info {
   int64_t lower_bound_bytes; /* bytes that this rank lacks, from the layouts alone */
   int64_t plan_ns;           /* duration of reshard_plan_create */
   int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
+  int64_t workspace_limit;   /* that holds; RESHARD_NO_LIMIT: none */
+  int64_t staged_bytes;      /* sent and received through the workspace, with contiguous arrays */
+  /* Rounds that staged_bytes would take if all of the limit were in use all the time: a lower bound of `rounds`. */
+  int64_t least_rounds;
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 

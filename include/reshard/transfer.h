@@ -104,6 +104,8 @@ typedef struct reshard_transfer_info {
   /* Reason why no collective carries the messages, or why sends and receives were preferred. Lives as long as the
    * transfer. */
   const char *collective_why;
+  int64_t workspace_limit; /* that holds here (plan.h); RESHARD_NO_LIMIT: none; 0 on the direct path */
+  int64_t least_rounds;    /* that the rank which stages most would take if all of the limit were in use all the time */
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 

@@ -125,9 +125,9 @@ static void test_all_kinds(void **state) {
       fail_msg("%s", reshard_last_error());
   const int64_t offset[3] = {1, 2, 0}, extent[3] = {9, 12, 3};
   int64_t nodes[WORLD] = {0, 0, 1, 1, 2, 2, 3, 3};
-  const reshard_plan_options options[] = {{RESHARD_PLAN_OPTIONS_INIT, 0, NULL},
-                                          {RESHARD_PLAN_OPTIONS_INIT, 0, nodes},
-                                          {RESHARD_PLAN_OPTIONS_INIT, 32768, NULL}};
+  const reshard_plan_options options[] = {{.size = RESHARD_PLAN_OPTIONS_INIT},
+                                          {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes},
+                                          {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 32768}};
   for (int o = 0; o < 3; o++)
     for (int s = 0; s < SOURCES; s++) {
       for (int d = 0; d < DESTINATIONS; d++) {

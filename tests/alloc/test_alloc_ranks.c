@@ -349,7 +349,7 @@ static void test_large_execute(void **state) {
   const int swapped[2] = {1, 0};
   for (int i = 0; i < 12; i++) {
     world w = {.n = RANKS, .path = i % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, i / 2 % 2 == 0 ? 0 : 65536, NULL};
+    reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = i / 2 % 2 == 0 ? 0 : 65536};
     reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 3, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
     CLI_TRY("communicator: ", reshard_comm_create_local(RANKS, &local, w.comms));
     reshard_layout src, dst;

@@ -22,7 +22,7 @@ def overlap(a, b): return a["ts"] < b["ts"] + b["dur"] - 0.002 and b["ts"] < a["
 sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1" ||
     fault "not valid, or not so: $1: $(head -c 400 "$work/out")"
 }
-case=(--shape 96x128 --src 'chunk(1)' --dst 'mesh(a=2,b=2;S0,S1)' --ranks 4 --path packed --workspace 8K)
+case=(--shape 96x128 --src 'chunk(1)' --dst 'mesh(a=2,b=2;S0,S1)' --ranks 4 --path packed --workspace 4K)
 any='all((e["pid"], e["tid"]) in lanes for e in work + waits + records) and all(e["ts"] >= 0 and e["dur"] > 0 for e in work + waits + records)'
 
 if [ -z "${GPUS:-}" ]; then

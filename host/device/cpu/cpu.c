@@ -85,7 +85,7 @@ static void run_tasks(const void *user, rs_claim *claim) {
       } while (tasks_of(job->programs[program]) <= row);
       at++;
     }
-    rs_program_run_task(job->programs[program], job->kernels, row);
+    rs_program_run_task(job->programs[program], job->kernels, row, 0);
   }
   job->kernels->fence();
 }
@@ -171,9 +171,9 @@ typedef struct rs_relay_job {
   bool streaming;
 } rs_relay_job;
 
-static void run_program(const rs_program *program, const rs_kernels *kernels) {
+static void run_program(const rs_program *program, const rs_kernels *kernels, int64_t src) {
   for (int64_t task = 0; task < tasks_of(program); task++)
-    rs_program_run_task(program, kernels, task);
+    rs_program_run_task(program, kernels, task, src);
 }
 
 /* Takes a message that no other thread has: of this thread's own share while there is one, so that round after round
@@ -205,15 +205,18 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
   }
 }
 
-/* Relays messages, each from its source to its destination: one is one task. */
+/* Relays messages, each from its source to its destination: one is one task. One that lies in place at the sender is
+ * unpacked from there. */
 static void relay_tasks(const void *user, rs_claim *claim) {
   const rs_relay_job *job = user;
   rs_relay *relay = take_relay(job, claim);
   while (relay != NULL) {
-    run_program(relay->pack, job->kernels);
+    bool there = relay->pack == NULL && relay->unpack != NULL;
+    run_program(relay->pack, job->kernels, 0);
     rs_relay *next = take_relay(job, claim);
-    send_relay(job, relay, next);
-    run_program(relay->unpack, job->kernels);
+    if (!there)
+      send_relay(job, relay, next);
+    run_program(relay->unpack, job->kernels, there ? relay->span.src - relay->span.dst : 0);
     relay = next;
   }
   job->kernels->fence();

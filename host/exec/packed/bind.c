@@ -72,11 +72,11 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
 static packed_message message_of(const packer *p, const rs_peer *peer, bool sending) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
-  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_plan_pieces(plan, p->transfer->rounds, bytes);
+  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->pace, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
   if (!p->transfer->comm->staged)
     msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
-  msg.round = rs_piece_round(p->transfer->rounds, pieces, 0);
+  msg.round = rs_piece_round(&p->transfer->pace, pieces, 0);
   return msg;
 }
 
@@ -102,7 +102,7 @@ static reshard_status find_messages(packer *p) {
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
-  p->staging = rs_plan_staging(plan, p->transfer->rounds, in_place);
+  p->staging = rs_plan_staging(plan, &p->transfer->pace, in_place);
 done:
   free(in_place);
   return status;
@@ -149,7 +149,7 @@ static char *place_messages(packer *p, packed_message *messages, int64_t n, char
       continue;
     msg->staged = next;
     msg->slot = slot++;
-    next += rs_plan_place_bytes(p->plan, p->transfer->rounds, p->staging.whole, msg->bytes);
+    next += rs_place_bytes(&p->transfer->pace, p->staging.whole, msg->bytes);
   }
   return next;
 }
@@ -221,8 +221,8 @@ static reshard_status lower_own(packer *p, bool sending) {
 
 /* The next piece of a message, as a part of this round; copies between its place and the rank's arrays are listed. */
 static reshard_status make_part(packer *p, packed_message *msg, bool sending, int half, rs_part *part, rs_slot *slot) {
-  int64_t begin = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece),
-          end = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece + 1);
+  int64_t begin = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece),
+          end = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
   bool staged = msg->in_place == NULL, mailed = comm->mail > 0 && staged;
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
@@ -236,7 +236,7 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
-    msg->round = rs_piece_round(p->transfer->rounds, msg->pieces, msg->piece);
+    msg->round = rs_piece_round(&p->transfer->pace, msg->pieces, msg->piece);
   if (!staged || msg->shared)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
@@ -349,14 +349,14 @@ static reshard_status make_keep(packer *p) {
 reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   (void)offers;
   packer p = {.transfer = t, .plan = t->plan, .binding = binding};
-  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->rounds};
+  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->pace.rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
   if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
     RS_TRY_GOTO(status, make_keep(&p), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->rounds, sizeof *binding->rounds), done);
-  for (int64_t number = 0; number < t->rounds; number++)
+  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->pace.rounds, sizeof *binding->rounds), done);
+  for (int64_t number = 0; number < t->pace.rounds; number++)
     RS_TRY_GOTO(status, make_round(&p, number), done);
   status = find_reuse(&p);
 done:

@@ -38,7 +38,7 @@ static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arr
     return "the caller's workspace is too small for it";
   return t->plan->limit > 0 && rs_placement_bytes(&p) > (size_t)t->plan->limit
              ? "the workspace limit is too small for it"
-             : NULL;
+             : NULL; /* the default one is about rounds, and there is one */
 }
 
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine) {

@@ -48,7 +48,7 @@ static reshard_plan plan_of(const wish *w, int64_t rank) {
                      .dst_extent = w->extent,
                      .permutation = w->permutation};
   reshard_entry entries[2] = {e, e};
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, w->limit, w->nodes};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit, .nodes = w->nodes};
   if (reshard_plan_create(w->entries > 0 ? w->entries : 1, entries, rank, &options, &plan) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
   reshard_layout_release(src);
@@ -91,7 +91,9 @@ static const struct {
      {"[0,120)x[0,120) of dims 0,1", "[0,120)x[0,120) of dims 1,0"},
      {.offset = origin, .extent = square},
      {.offset = origin, .extent = square, .permutation = swapped}},
-    {"limit", "workspace_limit", {"0", "12288"}, {0}, {.limit = 12288}},
+    {"limit", "workspace_limit", {"default", "12288"}, {0}, {.limit = 12288}},
+    {"no limit", "workspace_limit", {"default", "none"}, {0}, {.limit = RESHARD_NO_LIMIT}},
+    {"no limit of all", "workspace_limit", {"none", "16384"}, {.limit = RESHARD_NO_LIMIT}, {.limit = 16384}},
     {"another limit", "workspace_limit", {"12288", "12544"}, {.limit = 12288}, {.limit = 12544}},
     {"node map", "nodes", {"none", "[0,0,0]"}, {0}, {.nodes = same_node}},
     {"another node map", "nodes", {"[0,0,0]", "[0,1,0]"}, {.nodes = same_node}, {.nodes = other_nodes}},

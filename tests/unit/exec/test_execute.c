@@ -112,7 +112,8 @@ static void test_counts(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 12288 : 0, NULL};
+      reshard_plan_options options = {
+          .size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limited ? 12288 : 0, .on_cpu = 1};
       rows_to_columns s;
       rows_to_columns_open(&s, 3, PATIENCE, paths[p], &options);
       rows_to_columns_must_create(&s);

@@ -342,13 +342,14 @@ static void test_options(void **unused) {
   reshard_layout a;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   reshard_entry e[1] = {{RESHARD_ENTRY_INIT, .src = a, .dst = a, .dtype = RESHARD_F32}};
-  reshard_plan_options o = {4, 0, NULL};
+  reshard_plan_options o = {.size = 4};
   char text[96];
   snprintf(text, sizeof text, "size field 4, this library's reshard_plan_options has %zu", sizeof o);
   invalid(reshard_plan_create(1, e, 0, &o, &plan), text);
-  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, -1, NULL};
-  invalid(reshard_plan_create(1, e, 0, &o, &plan), "workspace limit -1: it may not be negative");
-  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 1023, NULL};
+  o = (reshard_plan_options){.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = -2};
+  invalid(reshard_plan_create(1, e, 0, &o, &plan),
+          "workspace limit -2: it may not be negative, but for RESHARD_NO_LIMIT, -1");
+  o = (reshard_plan_options){.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1023};
   invalid(reshard_plan_create(1, e, 0, &o, &plan),
           "a workspace limit of 1023 bytes is too small: 1024 is the least with 4 ranks");
   reshard_layout_release(a);

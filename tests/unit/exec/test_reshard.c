@@ -174,7 +174,7 @@ static void test_limits(void **unused) {
   };
   for (int i = 0; i < 5; i++)
     for (int64_t times = 1; times <= 5; times += 2) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 4096 * RANKS * times + 7, NULL};
+      reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 4096 * RANKS * times + 7};
       whole("limit", pairs[i][0], pairs[i][1], SHAPE(180, 210), &options, true);
     }
 }
@@ -184,7 +184,7 @@ static void test_nodes(void **unused) {
   static const int64_t maps[][RANKS] = {
       {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 7, 7, 7}, {0, 1, 2, 3, 4, 5}, {-3, -3, 9, 9, 9, 2}};
   for (int m = 0; m < 5; m++) {
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 0, maps[m]};
+    reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = maps[m]};
     whole("nodes", "mesh(2x3;R,S0)", "mesh(6;S1)", SHAPE(13, 29), &options, true);
     whole("nodes", "mesh(3x2;R,S1)", "mesh(2x3;R,S0)", SHAPE(13, 29), &options, false);
     whole("nodes", "mesh(3@1,3,5;R)", "mesh(6;R)", SHAPE(13, 29), &options, false);

@@ -463,7 +463,7 @@ static void test_workspace(void **state) {
   (void)state;
   enum { GUARD = 512 };
   for (int limited = 0; limited < 2; limited++) {
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 12288 : 0, NULL};
+    reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limited ? 12288 : 0};
     rows_to_columns s;
     rows_to_columns_open(&s, 3, PATIENCE, RESHARD_PATH_PACKED, &options);
     unsigned char *memory[3];

@@ -54,7 +54,7 @@ static reshard_plan_info info_of(reshard_plan plan) {
 static void test_in_place(void **unused) {
   (void)unused;
   for (int64_t rank = 0; rank < 2; rank++) {
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, NULL};
+    reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
     reshard_plan plan = plan_of("rank(0)", "rank(1)", SHAPE(100, 1000), 2, RESHARD_U8, rank, &options);
     reshard_plan_info info = info_of(plan);
     size_t workspace;
@@ -85,7 +85,7 @@ static void test_pieces(void **unused) {
                {131070, 4, 6 * 16384}, {98304, 4, 98304},   {16384, 26, 6 * 2560},      {1024, 410, 6 * 160}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int64_t rank = 0; rank < 4; rank++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, cases[i].limit, NULL};
+      reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = cases[i].limit};
       reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(512, 512), 4, RESHARD_F32, rank, &options);
       reshard_plan_info info = info_of(plan);
       if (info.rounds != cases[i].rounds || info.workspace_bytes != cases[i].workspace)
@@ -96,59 +96,117 @@ static void test_pieces(void **unused) {
     }
 }
 
-/* Largest rounds, staged bytes and workspace of all ranks; rounds of all are agreed. */
-static void plan_world(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t world, int64_t limit,
-                       int64_t *rounds, int64_t *most, int64_t *used) {
-  *rounds = *most = *used = 0;
-  for (int pass = 0; pass < 2; pass++)
-    for (int64_t rank = 0; rank < world; rank++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, pass == 0 ? 0 : limit, NULL};
-      reshard_plan plan = plan_of(src, dst, ndim, shape, world, RESHARD_F32, rank, &options);
-      reshard_plan_info info = info_of(plan);
-      *(pass == 0 ? most : rounds) =
-          rs_max(pass == 0 ? *most : *rounds, pass == 0 ? info.workspace_bytes : info.rounds);
-      reshard_plan_destroy(plan);
-    }
-  for (int64_t rank = 0; rank < world; rank++) {
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limit, NULL};
-    reshard_plan plan = plan_of(src, dst, ndim, shape, world, RESHARD_F32, rank, &options);
-    reshard_plan_info info;
-    assert_int_equal(reshard_plan_get_info_at(plan, *rounds, &info), RESHARD_SUCCESS);
-    assert_true(info.workspace_bytes <= limit);
-    *used = rs_max(*used, info.workspace_bytes);
-    reshard_plan_destroy(plan);
-  }
-}
-
-/* Limits are used: rounds are at most 1.25 times what the largest rank's staging takes in two halves of the limit, and
- * the workspace is 2/3 of the limit at 3 rounds, 3/4 at more. */
-static void test_limits_used(void **unused) {
+/* The limit that holds, by name, kind of device, bytes and ranks. */
+static void test_default(void **unused) {
   (void)unused;
+  enum { KIB = 1 << 10, MIB = 1 << 20 };
   static const struct {
-    const char *src, *dst;
-    int64_t world;
+    int64_t rows, world, asked, gpu, cpu;
   } cases[] = {
-      {"chunk(0)", "chunk(1)", 8},
-      {"chunk(0;0-7)", "chunk(1;8-15)", 16},
-      {"chunk(0)", "chunk(1)", 64},
-      {"mesh(4x2;S0,S1)", "mesh(2x4;S1,S0)", 8},
-      {"mesh(4x4;S0,S1)", "mesh(2x8;S0,S1)", 16},
-      {"chunk(0)", "cyclic(2x4;512x512)", 8},
-      {"boxes(0:[0,0]+[8192,16384];1:[8192,0]+[100,16384];2:[8292,0]+[8092,16384])", "chunk(1)", 8},
-      {"boxes(0:[0,0]+[16384,9000];1:[0,9000]+[16384,7000];2:[0,16000]+[16384,384])", "chunk(0)", 16},
+      {1 << 10, 4, RESHARD_DEFAULT_LIMIT, 64 * MIB, MIB},             /* 4 MiB a rank */
+      {1 << 22, 4, RESHARD_DEFAULT_LIMIT, 85899264, MIB},             /* 4 GiB a rank: 2 % of that, in steps of 256 */
+      {1 << 22, 1024, RESHARD_DEFAULT_LIMIT, 64 * MIB, 16 * MIB},     /* 16 KiB for each rank */
+      {1 << 10, 65536, RESHARD_DEFAULT_LIMIT, 256 * MIB, 1024 * MIB}, /* 4 KiB for each rank */
+      {1 << 22, 4, RESHARD_NO_LIMIT, RESHARD_NO_LIMIT, MIB},
+      {1 << 22, 4, 100 * KIB, 100 * KIB, 100 * KIB},
+      {1 << 22, 4, MIB + 1, MIB + 1, MIB},
+      {1 << 22, 4, INT64_MAX - 1, INT64_MAX - 1, MIB},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    for (int64_t limit = 64 << 20; limit <= 1 << 30; limit *= 2) {
-      int64_t rounds, most, used;
-      plan_world(cases[i].src, cases[i].dst, SHAPE(16384, 16384), cases[i].world, limit, &rounds, &most, &used);
-      int64_t least = most <= limit ? 1 : rs_ceil_div(2 * most, limit);
-      if (rounds > least + least / 4)
-        fail_msg("%s to %s, limit %lld MiB: %lld rounds, %lld are the least", cases[i].src, cases[i].dst,
-                 (long long)(limit >> 20), (long long)rounds, (long long)least);
-      if (rounds > 1 && used < (rounds == 3 ? limit / 3 * 2 - 4096 : limit / 4 * 3))
-        fail_msg("%s to %s, limit %lld MiB: %lld bytes are used in %lld rounds", cases[i].src, cases[i].dst,
-                 (long long)(limit >> 20), (long long)used, (long long)rounds);
+    for (int cpu = 0; cpu < 2; cpu++) {
+      reshard_plan_options options = {
+          .size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = cases[i].asked, .on_cpu = cpu};
+      reshard_plan plan = plan_of("chunk(0;0-3)", "chunk(1;0-3)", SHAPE(cases[i].rows, 1 << 10), cases[i].world,
+                                  RESHARD_F32, 1, &options);
+      reshard_plan_info info = info_of(plan), back;
+      int64_t limit = cpu ? cases[i].cpu : cases[i].gpu, one = limit == RESHARD_NO_LIMIT, staged = info.sent_bytes;
+      size_t workspace;
+      assert_int_equal(info.workspace_limit, limit);
+      assert_int_equal(info.staged_bytes, staged); /* received in place */
+      assert_int_equal(info.least_rounds, one || staged <= limit ? 1 : rs_ceil_div(staged, limit / (cpu ? 1 : 2)));
+      assert_true(info.rounds >= info.least_rounds && (info.rounds == 1) == (one || staged <= limit));
+      assert_true(one || info.workspace_bytes <= limit);
+      assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
+      assert_int_equal(workspace, one ? 2 * staged : rs_min(limit, 2 * staged));
+      reshard_plan reverse; /* keeps what was asked for */
+      assert_int_equal(reshard_plan_reverse(plan, &reverse), RESHARD_SUCCESS);
+      back = info_of(reverse);
+      assert_true(back.workspace_limit == limit && back.rounds == info.rounds);
+      reshard_plan_destroy(plan);
+      reshard_plan_destroy(reverse);
     }
+}
+
+/* A world under a limit. */
+typedef struct limited_world {
+  const char *src, *dst;
+  int64_t world, limit;
+  bool cpu;
+  int64_t rounds, most, used; /* of all ranks: agreed rounds, most bytes staged, most workspace */
+} limited_world;
+
+static void plan_world(limited_world *w, int ndim, const int64_t *shape) {
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit, .on_cpu = w->cpu};
+  reshard_plan *plans = cli_alloc(w->world, sizeof *plans);
+  for (int64_t rank = 0; rank < w->world; rank++) {
+    plans[rank] = plan_of(w->src, w->dst, ndim, shape, w->world, RESHARD_F32, rank, &options);
+    reshard_plan_info info = info_of(plans[rank]);
+    w->rounds = rs_max(w->rounds, info.rounds);
+    w->most = rs_max(w->most, info.staged_bytes);
+  }
+  for (int64_t rank = 0; rank < w->world; rank++) {
+    reshard_plan_info info;
+    assert_int_equal(reshard_plan_get_info_at(plans[rank], w->rounds, &info), RESHARD_SUCCESS);
+    assert_true(info.workspace_bytes <= w->limit);
+    w->used = rs_max(w->used, info.workspace_bytes);
+    reshard_plan_destroy(plans[rank]);
+  }
+  free(plans);
+}
+
+/* Limits are used: rounds are at most 1.25 times what the largest rank's staging takes, in two halves of the limit or
+ * in all of it. The workspace is 2/3 of the limit at 3 rounds, 3/4 at more. */
+static void check_limit_used(limited_world *w, int ndim, const int64_t *shape) {
+  plan_world(w, ndim, shape);
+  int64_t least = w->most <= w->limit ? 1 : rs_ceil_div((w->cpu ? 1 : 2) * w->most, w->limit);
+  print_message("%-23.23s %-19.19s %3lld ranks %8lld KiB: %6lld rounds, %6lld at least; %5.1f %% used\n", w->src,
+                w->dst, (long long)w->world, (long long)(w->limit >> 10), (long long)w->rounds, (long long)least,
+                100.0 * (double)w->used / (double)w->limit);
+  if (w->rounds > least + least / 4)
+    fail_msg("%lld rounds, %lld are the least", (long long)w->rounds, (long long)least);
+  if (w->rounds > 1 && w->used < (w->rounds <= 3 ? w->limit / 3 * 2 - 4096 : w->limit / 4 * 3))
+    fail_msg("%lld bytes are used in %lld rounds", (long long)w->used, (long long)w->rounds);
+}
+
+static void test_limits_used(void **unused) {
+  (void)unused;
+  static const limited_world cases[] = {
+      {.src = "chunk(0)", .dst = "chunk(1)", .world = 8},
+      {.src = "chunk(0;0-7)", .dst = "chunk(1;8-15)", .world = 16},
+      {.src = "chunk(0)", .dst = "chunk(1)", .world = 64},
+      {.src = "mesh(4x2;S0,S1)", .dst = "mesh(2x4;S1,S0)", .world = 8},
+      {.src = "mesh(4x4;S0,S1)", .dst = "mesh(2x8;S0,S1)", .world = 16},
+      {.src = "chunk(0)", .dst = "cyclic(2x4;512x512)", .world = 8},
+      {.src = "boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536])",
+       .dst = "chunk(1)",
+       .world = 8},
+      {.src = "boxes(0:[0,0]+[65536,36000];1:[0,36000]+[65536,28000];2:[0,64000]+[65536,1536])",
+       .dst = "chunk(0)",
+       .world = 16},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int64_t limit = 64 << 20; limit <= 1 << 30; limit *= 2) {
+      limited_world w = cases[i];
+      w.limit = limit;
+      check_limit_used(&w, SHAPE(65536, 65536)); /* 16 GiB */
+    }
+    for (int64_t limit = 64 << 10; limit <= 1 << 20; limit *= 4) {
+      limited_world w = cases[i];
+      w.limit = limit;
+      w.cpu = true;
+      check_limit_used(&w, SHAPE(65536, 65536));
+    }
+  }
 }
 
 /* A limit that is too small names the least; exactly that works, a byte less does not. */
@@ -160,7 +218,7 @@ static void test_least(void **unused) {
     int64_t world = rng_in(&r, 2, 70), rank = rng_below(&r, world);
     reshard_layout src = parse("chunk(0)", SHAPE(300, 70), world), dst = parse("chunk(1)", SHAPE(300, 70), world);
     reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U16};
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 1, NULL};
+    reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1};
     reshard_plan plan = NULL;
     long long named = 0, given = 0;
     assert_int_equal(reshard_plan_create(1, &entry, rank, &options, &plan), RESHARD_ERROR_INVALID);
@@ -193,7 +251,7 @@ static void test_large(void **unused) {
   int64_t most = INT64_MAX / 3 - 512, third = (int64_t)1 << 61;
   for (int l = 0; l < 3; l++)
     for (int64_t rank = 0; rank < 3; rank++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limits[l], NULL};
+      reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limits[l]};
       size_t workspace;
       reshard_plan plan = plan_of("rank(0)", "mesh(3;R)", 1, &most, 3, RESHARD_U8, rank, &options);
       reshard_plan_info info = info_of(plan);
@@ -289,7 +347,7 @@ static void test_many(void **unused) {
 static void test_empty(void **unused) {
   (void)unused;
   int64_t nodes[1] = {0};
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 100, nodes};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 100, .nodes = nodes};
   reshard_plan plan, back;
   char text[1024];
   assert_int_equal(reshard_plan_create(0, NULL, 5, &options, &plan), RESHARD_SUCCESS);
@@ -365,7 +423,7 @@ static char *explain(reshard_plan plan, reshard_format format) {
 
 static void test_explain(void **unused) {
   (void)unused;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, NULL};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
   reshard_plan_info info = info_of(plan);
   char *text = explain(plan, RESHARD_TEXT), *json = explain(plan, RESHARD_JSON), part[64];
@@ -373,8 +431,9 @@ static void test_explain(void **unused) {
   for (int i = 0; i < 4; i++)
     if (strstr(text, words[i]) == NULL)
       fail_msg("no '%s' in: %s", words[i], text);
-  int64_t numbers[] = {info.sent_bytes, info.received_bytes, info.kept_bytes, info.workspace_bytes, info.segments};
-  for (int i = 0; i < 5; i++) {
+  int64_t numbers[] = {info.sent_bytes,      info.received_bytes, info.kept_bytes,
+                       info.workspace_bytes, info.segments,       info.staged_bytes};
+  for (int i = 0; i < 6; i++) {
     snprintf(part, sizeof part, " %lld ", (long long)numbers[i]);
     if (strstr(text, part) == NULL)
       fail_msg("no '%s' in: %s", part, text);
@@ -384,20 +443,27 @@ static void test_explain(void **unused) {
   json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
   if (root == NULL)
     fail_msg("%s in %s", error.text, json);
-  static const char *const keys[] = {"rank",     "sent_bytes",      "received_bytes", "kept_bytes",
-                                     "messages", "workspace_bytes", "packs_skipped",  "unpacks_skipped"};
-  int64_t values[] = {3,
-                      info.sent_bytes,
-                      info.received_bytes,
-                      info.kept_bytes,
-                      info.messages_sent,
-                      info.workspace_bytes,
-                      info.packs_skipped,
-                      info.unpacks_skipped};
-  assert_int_equal(json_object_size(root), 10);
-  for (int i = 0; i < 8; i++) {
-    assert_true(json_is_integer(json_object_get(root, keys[i])));
-    assert_int_equal(json_integer_value(json_object_get(root, keys[i])), values[i]);
+  const struct {
+    const char *key;
+    int64_t value;
+  } fields[] = {
+      {"rank", 3},
+      {"sent_bytes", info.sent_bytes},
+      {"received_bytes", info.received_bytes},
+      {"kept_bytes", info.kept_bytes},
+      {"messages", info.messages_sent},
+      {"rounds", info.rounds},
+      {"least_rounds", info.least_rounds},
+      {"staged_bytes", info.staged_bytes},
+      {"workspace_bytes", info.workspace_bytes},
+      {"workspace_limit", 8192},
+      {"packs_skipped", info.packs_skipped},
+      {"unpacks_skipped", info.unpacks_skipped},
+  };
+  assert_int_equal(json_object_size(root), 14);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    assert_true(json_is_integer(json_object_get(root, fields[i].key)));
+    assert_int_equal(json_integer_value(json_object_get(root, fields[i].key)), fields[i].value);
   }
   assert_true(json_is_real(json_object_get(root, "plan_us")));
   json_t *peers = json_object_get(root, "peers");
@@ -479,9 +545,10 @@ static void test_names(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_limits_used), cmocka_unit_test(test_least),   cmocka_unit_test(test_large),
-      cmocka_unit_test(test_classes),     cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_reverse),     cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
+      cmocka_unit_test(test_limits_used), cmocka_unit_test(test_default), cmocka_unit_test(test_least),
+      cmocka_unit_test(test_large),       cmocka_unit_test(test_classes), cmocka_unit_test(test_many),
+      cmocka_unit_test(test_empty),       cmocka_unit_test(test_reverse), cmocka_unit_test(test_explain),
+      cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

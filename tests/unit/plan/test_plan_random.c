@@ -110,15 +110,17 @@ static void check_segments(const case_plan *c, const reshard_plan *plans, int64_
 static void check_rounds(const case_plan *c, reshard_plan plan) {
   reshard_plan_info info = {0}, more = {0};
   assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
-  int64_t limit = c->options.workspace_limit, share = limit / 16 / c->world, step = share >= 256 ? 256 : 16;
+  int64_t limit = info.workspace_limit == RESHARD_NO_LIMIT ? INT64_MAX : info.workspace_limit;
+  int64_t share = limit / 16 / c->world, step = share >= 256 ? 256 : 16;
   int64_t fine = share / step * step > 262144 ? 262144 : share / step * step, rounds[2] = {info.rounds, 0};
   rounds[1] = info.rounds + (int64_t)(c->seed % 9);
-  assert_true(limit > 0 ? info.rounds >= (info.peers > 0) : info.rounds == (info.peers > 0));
+  assert_true(limit < INT64_MAX ? info.rounds >= (info.peers > 0) : info.rounds == (info.peers > 0));
+  assert_true(c->options.workspace_limit <= 0 || limit == c->options.workspace_limit);
   for (int k = 0; k < 2; k++) {
     int64_t sent = 0, received = 0, staged = 0;
     for (int64_t i = 0, peer, out, in; i < info.peers; i++) {
       assert_int_equal(reshard_plan_peer(plan, i, &peer, &out, &in), RESHARD_SUCCESS);
-      bool cut = limit > 0 && rounds[k] > 1;
+      bool cut = rounds[k] > 1;
       int64_t outs = cut ? out / fine : 1, ins = cut ? in / fine : 1;
       sent += out > 0 ? rs_max(1, rs_min(outs, rounds[k])) : 0;
       received += in > 0 ? rs_max(1, rs_min(ins, rounds[k])) : 0;
@@ -128,7 +130,7 @@ static void check_rounds(const case_plan *c, reshard_plan plan) {
     assert_int_equal(more.messages_sent, sent);
     assert_int_equal(more.messages_received, received);
     assert_int_equal(more.rounds, rounds[k]);
-    assert_true(limit == 0 || more.workspace_bytes <= limit);
+    assert_true(more.workspace_bytes <= limit && info.least_rounds <= info.rounds);
     assert_true(info.rounds <= 1 || staged > limit / 2);
   }
 }

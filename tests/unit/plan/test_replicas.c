@@ -87,7 +87,7 @@ static void find_cells(part *parts, int64_t world) {
 static int64_t *sent_matrix(reshard_layout src, reshard_layout dst, const int64_t *nodes) {
   int64_t world = reshard_layout_world(src), *sent = cli_alloc(world * world, sizeof *sent);
   int64_t *received = cli_alloc(world * world, sizeof *received);
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 0, nodes};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
   for (int64_t r = 0; r < world; r++) {
     reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
     reshard_plan plan;
@@ -282,7 +282,7 @@ static void check_large(const char *from, const char *to, const int64_t *nodes) 
   static const int64_t ranks[] = {0, 127, 128, 5000, 16383};
   reshard_layout src = parse(from, shape, world), dst = parse(to, shape, world);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 0, nodes};
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
   for (int k = 0; k < COUNT(ranks); k++) {
     reshard_plan plan, other;
     reshard_plan_info info, theirs;

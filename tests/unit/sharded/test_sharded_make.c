@@ -464,9 +464,9 @@ static void test_options(void **state) {
   } cases[] = {
       {{.size = 8}, "size field 8, this library's reshard_sharder_options has 64"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -2},
-       "-2 cached plans, workspace limit 0: -1 and 0 are the least"},
-      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = -1},
-       "0 cached plans, workspace limit -1: -1 and 0 are the least"},
+       "-2 cached plans, workspace limit 0: -1 is the least of both"},
+      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = -2},
+       "0 cached plans, workspace limit -2: -1 is the least of both"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = -2}, "-2 bytes kept: -1 is the least"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)7}, "unknown path 7"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, NULL}}, "a group of 3 ranks for a communicator of 2"},

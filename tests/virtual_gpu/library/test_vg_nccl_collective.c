@@ -331,6 +331,28 @@ static void test_ways(void **state) {
   }
 }
 
+/* FSDP's all-gather of several tensors stages all that comes, here 72 MB. The default limit of 64 MiB leaves it one
+ * call; as a limit that is asked for, it does not. */
+static void test_default_limit(void **state) {
+  (void)state;
+  enum { MANY = 400000 };
+  static const way gathers[] = {
+      {s0, whole, 2, MANY, .kind = GATHER, .why = "18000000 bytes each: the same", .packs = true, .unpacks = true},
+      {s0, whole, 2, MANY, .kind = GATHER, .why = "the same", .packs = true, .unpacks = true,
+       .limit = RESHARD_NO_LIMIT},
+      {s0, whole, 2, MANY, .kind = NONE, .why = "the workspace limit is too small for it", .limit = 64 << 20},
+      {s0, whole, 1, MANY, .kind = GATHER, .why = "the same", .limit = 64 << 10}, /* in place */
+  };
+  for (size_t i = 0; i < sizeof gathers / sizeof *gathers; i++) {
+    world w;
+    vg_begin(&(vg_options){.devices = MOST, .seed = i});
+    open_world(&w, MOST, &gathers[i], 60000);
+    w.executes = 0; /* what is taken is decided before */
+    run_world(&w, RESHARD_SUCCESS, NULL);
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
 /* Fewer ranks: all-gather, all-to-all and broadcast of two are not told apart by who takes part. */
 static void test_two_ranks(void **state) {
   (void)state;
@@ -418,10 +440,8 @@ static void test_edges(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ways),
-      cmocka_unit_test(test_two_ranks),
-      cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_ways),     cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_default_limit),
+      cmocka_unit_test(test_refusals), cmocka_unit_test(test_edges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
