@@ -1,10 +1,11 @@
 /* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
- * A few threads plan the ranks one after the other and keep sums alone, so that a world of 16,384 ranks needs the
- * memory of a few plans. */
+ * Plans that fit in memory are made together, which finds each intersection once. Of larger worlds a few threads plan
+ * the ranks one after the other and keep sums alone, so that 16,384 ranks need the memory of a few plans. */
 #include "bench/plan/plan.h"
 
 #include "bench/cli/commands.h"
+#include "bench/cli/machine.h"
 #include "bench/plan/svg.h"
 
 #include <pthread.h>
@@ -54,11 +55,14 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   pthread_mutex_unlock(&p->lock);
 }
 
+static reshard_plan_options options_of(const planner *p) {
+  bool direct = p->o->path == RESHARD_PATH_DIRECT; /* nothing is staged */
+  return (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, direct ? 0 : p->o->workspace, NULL};
+}
+
 static void *plan_ranks(void *user) {
   planner *p = user;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, NULL};
-  if (p->o->path == RESHARD_PATH_DIRECT)
-    options.workspace_limit = 0; /* nothing is staged */
+  reshard_plan_options options = options_of(p);
   for (;;) {
     pthread_mutex_lock(&p->lock);
     int64_t rank = p->next++;
@@ -85,6 +89,40 @@ static void *plan_ranks(void *user) {
     }
     reshard_plan_destroy(plan);
   }
+}
+
+/* Bytes that the plans of all ranks take, from two of them. */
+static int64_t guess_memory(const planner *p, const reshard_plan_options *options) {
+  int64_t world = p->w->world, ranks[2] = {world / 3, world - 1 - world / 3}, bytes = 0;
+  reshard_plan plans[2];
+  CLI_TRY("", reshard_plan_create_all(p->w->n, p->entries, 2, ranks, options, plans));
+  for (int i = 0; i < 2; i++) {
+    reshard_plan_info info;
+    CLI_TRY("", reshard_plan_get_info(plans[i], &info));
+    bytes += info.memory_bytes / 2;
+    reshard_plan_destroy(plans[i]);
+  }
+  return bytes < INT64_MAX / world ? bytes * world : INT64_MAX;
+}
+
+/* Plans all ranks in one call; false where their plans may not fit. */
+static bool plan_together(planner *p) {
+  int64_t n = p->out->n;
+  reshard_plan_options options = options_of(p);
+  if (p->w->n == 0 || n < p->w->world || n < 3 || guess_memory(p, &options) > machine_available() / 4)
+    return false;
+  reshard_plan *plans = cli_alloc(n, sizeof(reshard_plan));
+  CLI_TRY("", reshard_plan_create_all(p->w->n, p->entries, n, NULL, &options, plans));
+  for (int64_t r = 0; r < n; r++)
+    record_rank(p, plans[r], r);
+  for (int64_t r = 0; r < n; r++) {
+    reshard_plan_info *info = &p->out->rank[r].info;
+    if (info->peers > 0 && info->rounds < p->out->rounds) /* as many for those that need fewer */
+      CLI_TRY("", reshard_plan_get_info_at(plans[r], p->out->rounds, info));
+    reshard_plan_destroy(plans[r]);
+  }
+  free(plans);
+  return true;
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -137,9 +175,11 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .keep_peers = keep_peers};
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = rs_seconds();
-  cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  bool together = plan_together(&p);
+  if (!together)
+    cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = rs_seconds() - begin;
-  if (out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
+  if (!together && out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
     p.next = 0;
     p.rounds = out->rounds;
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
