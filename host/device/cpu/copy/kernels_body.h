@@ -52,9 +52,8 @@ ALWAYS_INLINE void stream_line(char *dst, const char *src) {
 }
 
 enum {
-  AHEAD = 2048,    /* bytes between a store past the cache and what is asked for ahead of it */
-  FAR = 2048,      /* a step that hardware does not foresee */
-  ROWS_AHEAD = 64, /* of a transpose; into the second-level cache, as rows may have equal places in the first */
+  AHEAD = 2048, /* bytes between a store past the cache and what is asked for ahead of it */
+  FAR = 2048,   /* a step that hardware does not foresee */
 };
 
 ALWAYS_INLINE int64_t to_line(const char *dst, int64_t bytes) {
