@@ -29,6 +29,11 @@ rows_to_columns() { # GOAL ELEMENTS LABEL OPTION...: 256 MiB of f32 over 4 ranks
     "${@:4}"
 }
 
+transpose() { # GOAL DTYPE ROWS: 256 MiB over 4 ranks
+  copy "$1" "W to its transpose, 256 MiB of $2, direct" --shape "$3x8192" --dtype "$2" --permutation 1,0 \
+    --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
+}
+
 many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
   awk 'BEGIN { srand(1); printf "["
     for (i = 0; i < 1000; i++)
@@ -100,8 +105,9 @@ copy 0.7 'columns to rows, packed, runs of 8 KiB' --shape 8192x8192 --dtype f32 
   --ranks 4 --path packed
 copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
 copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed' "${cyclic[@]}" --path packed
-copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 \
-  --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
+transpose 0.75 f32 8192
+transpose 0.6 bf16 16384
+transpose 0.5 u8 32768
 many_tensors
 row 'rounds under limits of 64 MiB to 1 GiB: to the least' goal measured
 large=(--shape 65536x65536 --dtype f32)
@@ -121,6 +127,8 @@ if [ -x "$micro" ]; then
   row 'planning: time on one core' goal measured
   case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
   case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
+  case_of_micro 60 ms '  all plans in one call: tiles' plan_all_boxes_tiles_64_ranks/1000000
+  case_of_micro 80 ms '  all plans in one call: stripes' plan_all_boxes_stripes_1000_ranks/1000000
   case_of_micro 1 ms 'one rank of 16,384, 256 peers' plan_one_rank_256_peers_of_world
   case_of_micro 3 ms 'one rank of 16,384, 255 peers, replicated source' plan_one_rank_replicated_of_world
   case_of_micro 5 ms 'llama-3.1-70b, FSDP-64 to TP-8, one rank' plan_llama_70b_one_rank

@@ -43,6 +43,17 @@ static int plan_bench_run(void *state) {
   return 0;
 }
 
+/* The same ranks, which are all of the world, in one call. */
+static int plan_all_run(void *state) {
+  const plan_bench *p = state;
+  reshard_plan *plans = calloc((size_t)p->last, sizeof(reshard_plan));
+  reshard_status status = reshard_plan_create_all(p->nentries, p->entries, p->last, NULL, NULL, plans);
+  for (int64_t i = 0; i < p->last; i++)
+    reshard_plan_destroy(plans[i]);
+  free(plans);
+  return status != RESHARD_SUCCESS;
+}
+
 static void *plan_bench_fail(plan_bench *p) {
   plan_bench_drop(p);
   return NULL;
@@ -266,6 +277,10 @@ const micro_case micro_plans[] = {
     {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, plan_bench_run, plan_bench_drop},
     {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, plan_bench_run, plan_bench_drop},
     {"plan_boxes_stripes_1414_ranks", 2000000, 9, stripes_make, plan_bench_run, plan_bench_drop},
+    {"plan_all_boxes_tiles_64_ranks", 1000000, 9, tiles_make, plan_all_run, plan_bench_drop},
+    {"plan_all_boxes_tiles_64_ranks", 2000000, 9, tiles_make, plan_all_run, plan_bench_drop},
+    {"plan_all_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, plan_all_run, plan_bench_drop},
+    {"plan_all_boxes_stripes_1414_ranks", 2000000, 9, stripes_make, plan_all_run, plan_bench_drop},
     {"plan_one_rank_16_peers_of_world", 64, 0, one_rank_make, plan_bench_run, plan_bench_drop},
     {"plan_one_rank_16_peers_of_world", 16384, 0, one_rank_make, plan_bench_run, plan_bench_drop},
     {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, plan_bench_run, plan_bench_drop},

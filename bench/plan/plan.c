@@ -1,11 +1,13 @@
 /* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
- * A few threads plan the ranks one after the other and keep sums alone, so that a world of 16,384 ranks needs the
- * memory of a few plans. Ranks that need fewer rounds than others have other messages in as many: their plans are kept
- * until that is known, where they are small, and else made again. */
+ * Plans that fit in memory are made together, which finds each intersection once. Of larger worlds a few threads plan
+ * the ranks one after the other and keep sums alone, so that 16,384 ranks need the memory of a few plans. Ranks that
+ * need fewer rounds than others have other messages in as many: their plans are kept until that is known, where they
+ * are small, and else made again. */
 #include "bench/plan/plan.h"
 
 #include "bench/cli/commands.h"
+#include "bench/cli/machine.h"
 #include "bench/plan/svg.h"
 
 #include <pthread.h>
@@ -21,6 +23,7 @@ typedef struct planner {
   pthread_mutex_t lock;
   int64_t next, end;
   int64_t rounds;     /* that all ranks take; 0: as many as each needs, and not known yet */
+  bool together;      /* all plans fit in memory */
   reshard_plan *kept; /* [out->n] or NULL */
   int64_t kept_bytes;
   world_plan *out;
@@ -59,7 +62,7 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
     add_heat(p->out, plan, &r->info, p->end - p->out->first == 1);
   p->out->rounds = larger(p->out->rounds, r->info.rounds);
   p->out->least_rounds = larger(p->out->least_rounds, r->info.least_rounds);
-  bool keep = p->end - p->out->first > 1 && p->kept_bytes + r->info.memory_bytes <= KEPT;
+  bool keep = p->together || (p->end - p->out->first > 1 && p->kept_bytes + r->info.memory_bytes <= KEPT);
   p->kept_bytes += keep ? r->info.memory_bytes : 0;
   pthread_mutex_unlock(&p->lock);
   p->kept[rank - p->out->first] = keep ? plan : NULL;
@@ -67,12 +70,16 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
     reshard_plan_destroy(plan);
 }
 
+static reshard_plan_options options_of(const planner *p) {
+  bool direct = p->o->path == RESHARD_PATH_DIRECT; /* nothing is staged */
+  return (reshard_plan_options){.size = RESHARD_PLAN_OPTIONS_INIT,
+                                .workspace_limit = direct ? RESHARD_NO_LIMIT : p->o->workspace,
+                                .on_cpu = !direct && p->o->device != NULL && strcmp(p->o->device, "cpu") == 0};
+}
+
 /* The plan of a rank; one that cannot be made ends the program. */
 static reshard_plan make_plan(planner *p, int64_t rank) {
-  bool direct = p->o->path == RESHARD_PATH_DIRECT; /* nothing is staged */
-  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT,
-                                  .workspace_limit = direct ? RESHARD_NO_LIMIT : p->o->workspace,
-                                  .on_cpu = !direct && p->o->device != NULL && strcmp(p->o->device, "cpu") == 0};
+  const reshard_plan_options options = options_of(p);
   reshard_plan plan;
   reshard_status status = reshard_plan_create(p->w->n, p->entries, rank, &options, &plan);
   if (status != RESHARD_SUCCESS) {
@@ -110,6 +117,35 @@ static void *plan_ranks(void *user) {
     else
       record_rank(p, make_plan(p, rank), rank);
   }
+}
+
+/* Bytes that the plans of all ranks take, from two of them. */
+static int64_t guess_memory(const planner *p, const reshard_plan_options *options) {
+  int64_t world = p->w->world, ranks[2] = {world / 3, world - 1 - world / 3}, bytes = 0;
+  reshard_plan plans[2];
+  CLI_TRY("", reshard_plan_create_all(p->w->n, p->entries, 2, ranks, options, plans));
+  for (int i = 0; i < 2; i++) {
+    reshard_plan_info info;
+    CLI_TRY("", reshard_plan_get_info(plans[i], &info));
+    bytes += info.memory_bytes / 2;
+    reshard_plan_destroy(plans[i]);
+  }
+  return bytes < INT64_MAX / world ? bytes * world : INT64_MAX;
+}
+
+/* Plans all ranks in one call; false where their plans may not fit. */
+static bool plan_together(planner *p) {
+  int64_t n = p->out->n;
+  reshard_plan_options options = options_of(p);
+  if (p->w->n == 0 || n < p->w->world || n < 3 || guess_memory(p, &options) > machine_available() / 4)
+    return false;
+  reshard_plan *plans = cli_alloc(n, sizeof(reshard_plan));
+  CLI_TRY("", reshard_plan_create_all(p->w->n, p->entries, n, NULL, &options, plans));
+  p->together = true;
+  for (int64_t r = 0; r < n; r++)
+    record_rank(p, plans[r], r);
+  free(plans);
+  return true;
 }
 
 static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) {
@@ -163,7 +199,8 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .keep_peers = keep_peers};
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = rs_seconds();
-  cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  if (!plan_together(&p))
+    cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = rs_seconds() - begin;
   if (out->n > 1) { /* as many for those that need fewer */
     p.next = out->first;

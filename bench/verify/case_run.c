@@ -27,23 +27,39 @@ void case_runner_destroy(case_runner *runner) {
   free(runner);
 }
 
+/* In every second case the plans of all ranks that are here are made by one call. */
+static void create_plans(case_context *l) {
+  reshard_plan *plans = cli_alloc(l->locals, sizeof(reshard_plan));
+  int64_t *ranks = cli_alloc(l->locals, sizeof *ranks);
+  for (int64_t i = 0; i < l->locals; i++)
+    ranks[i] = l->first + i;
+  bool all = l->locals == l->c->world;
+  reshard_status status =
+      reshard_plan_create_all(l->c->nentries, l->entries, l->locals, all ? NULL : ranks, &l->c->options, plans);
+  if (status != RESHARD_SUCCESS)
+    case_failed_call(l, "reshard_plan_create_all", l->first, status);
+  for (int64_t i = 0; i < l->locals; i++)
+    l->rank[l->first + i].plan = plans[i];
+  free(plans);
+  free(ranks);
+}
+
 static bool create_plan(case_context *l, int64_t rank) {
   const case_plan *c = l->c;
   case_rank *s = &l->rank[rank];
   reshard_status status;
   if (c->least_limit > 0 && c->world > 1 && c->nentries > 0 && c->seed % 8 == 0) {
     reshard_plan_options small = c->options;
+    reshard_plan plan = NULL;
     small.workspace_limit = c->least_limit - 1;
-    status = reshard_plan_create(c->nentries, l->entries, rank, &small, &s->plan);
-    if (status == RESHARD_SUCCESS) {
-      reshard_plan_destroy(s->plan);
-      s->plan = NULL;
-    }
+    status = reshard_plan_create(c->nentries, l->entries, rank, &small, &plan);
+    reshard_plan_destroy(plan);
     if (status != RESHARD_ERROR_INVALID)
       return case_failed(l, "rank %lld: a limit of %lld bytes, one below the least, gives %s", (long long)rank,
                          (long long)small.workspace_limit, reshard_status_string(status));
   }
-  status = reshard_plan_create(c->nentries, l->entries, rank, &c->options, &s->plan);
+  status = s->plan != NULL ? RESHARD_SUCCESS /* was made with the others */
+                           : reshard_plan_create(c->nentries, l->entries, rank, &c->options, &s->plan);
   if (status != RESHARD_SUCCESS)
     return case_failed_call(l, "reshard_plan_create", rank, status);
   reshard_plan_get_info(s->plan, &s->info);
@@ -204,6 +220,8 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
     l.rank = cli_alloc(c.world, sizeof *l.rank);
     l.transfers = cli_alloc(c.world, sizeof(reshard_transfer));
     draw_passes(&r, &l);
+    if (seed % 2 == 0)
+      create_plans(&l);
     rank_pool_run(runner->pool, l.locals, run_rank, &l);
     add_totals(&l, totals);
     if (l.why.length > 0 && l.shared != NULL)

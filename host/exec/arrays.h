@@ -76,7 +76,6 @@ reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *a
 /* Appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
  * array, or a message: `linear` is then the address of the segment's first byte in it. */
 typedef struct rs_lowering {
-  const struct reshard_plan_s *plan;
   const rs_class *class_;
   bool sending; /* the segment is of the class' send side, else of its receive side */
   const rs_segment *segment;

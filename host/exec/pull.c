@@ -5,13 +5,12 @@
 static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, bool kept,
                                    const rs_message *message, rs_view_of view_of, void *user, rs_copies *copies) {
   const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
-  const rs_side *side = kept ? &c->send : &c->receive;
-  for (int64_t i = message->first; i < message->first + message->count; i++) {
-    const rs_segment *s = &side->segments.at[i];
+  for (int64_t i = 0; i < message->count; i++) {
+    const rs_segment *s = &message->segments[i];
     rs_view src, dst;
     RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
     RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst));
-    rs_lowering lowering = {plan, c, kept, s, &src, &dst, NULL};
+    rs_lowering lowering = {c, kept, s, &src, &dst, NULL};
     RS_TRY(rs_lower(&lowering, copies));
   }
   return RESHARD_SUCCESS;

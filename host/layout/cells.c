@@ -27,11 +27,8 @@ int64_t rs_layout_arrays(const struct reshard_layout_s *l, int64_t rank) {
 }
 
 int64_t rs_layout_cell(const struct reshard_layout_s *l, int64_t rank, int64_t array) {
-  if (l->kind == RESHARD_LAYOUT_BOXES) {
-    int64_t first, count;
-    rs_boxes_of_rank(l->boxes, rank, &first, &count);
-    return l->boxes->cell_of[l->boxes->by_rank[first + array]];
-  }
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return l->boxes->cell_of[rs_boxes_of_array(l->boxes, rank, array)];
   int64_t position = rs_ranks_find(&l->ranks, rank), cell = 0;
   if (l->kind == RESHARD_LAYOUT_FLAT)
     return position * rs_flat_most(l->ndim) + array;

@@ -107,6 +107,8 @@ typedef struct rs_lists {
   RS_VEC(rs_group) group;
 } rs_lists;
 void rs_lists_free(rs_lists *lists);
+/* Frees the scratch memory, once no query comes any more. */
+void rs_lists_drop_scratch(rs_lists *lists);
 
 /* Product of index sets: per dim of the layout `count[d]` pieces, ascending. */
 typedef struct rs_query {

@@ -7,6 +7,7 @@
 #include "layout/layout.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void rs_lists_free(rs_lists *lists) {
   free(lists->run.at);
@@ -14,6 +15,13 @@ void rs_lists_free(rs_lists *lists) {
   free(lists->found.at);
   free(lists->group.at);
   *lists = (rs_lists){0};
+}
+
+void rs_lists_drop_scratch(rs_lists *lists) {
+  free(lists->found.at);
+  free(lists->group.at);
+  memset(&lists->found, 0, sizeof lists->found);
+  memset(&lists->group, 0, sizeof lists->group);
 }
 
 static reshard_status begin_list(rs_lists *lists) {

@@ -295,6 +295,8 @@ static inline unsigned meeting_children(const node *at, int k, const lanes *lo, 
   return mask & ((1u << at->count) - 1);
 }
 
+static inline int highest_bit(unsigned mask) { return 31 - __builtin_clz(mask); }
+
 static bool meets_exactly(const rs_tree *tree, int64_t box, const int64_t *lo, const int64_t *hi) {
   const int64_t *at = tree->corners + box * 2 * tree->ndim;
   for (int d = 0; d < tree->ndim; d++)
@@ -324,11 +326,14 @@ reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64
   while (depth > 0) {
     const node *at = node_at(tree, stack[--depth]);
     unsigned mask = meeting_children(at, k, narrow_los, narrow_his);
+    if (!at->leaf) { /* the first on top: boxes come in tree order, often as they were given */
+      for (; mask != 0; mask ^= 1u << highest_bit(mask))
+        stack[depth++] = at->base + highest_bit(mask);
+      continue;
+    }
     for (; mask != 0; mask &= mask - 1) {
       int64_t hit = at->base + __builtin_ctz(mask);
-      if (!at->leaf)
-        stack[depth++] = hit;
-      else if (tree->exact || meets_exactly(tree, tree->box[hit], clip_lo, clip_hi))
+      if (tree->exact || meets_exactly(tree, tree->box[hit], clip_lo, clip_hi))
         RS_TRY(visit(user, tree->id[hit]));
     }
   }

@@ -1,7 +1,8 @@
-/* Shared by intersect.c, replicas.c and union.c. */
+/* Shared by the files that intersect a class: for one rank, or for all ranks of a world (world.c). */
 #ifndef RS_PLAN_INTERSECT_H
 #define RS_PLAN_INTERSECT_H
 
+#include "layout/sort.h"
 #include "plan/plan.h"
 
 /* A (rank, destination array) that needs part of a replicated source cell. */
@@ -20,7 +21,8 @@ typedef struct rs_want {
 
 /* Everything that intersecting one class needs, scratch memory included. */
 typedef struct rs_work {
-  rs_class *class_;
+  rs_class *class_;   /* of the rank */
+  rs_class **of_rank; /* of every rank, where all are planned; NULL for one rank */
   int64_t rank, world;
   const int64_t *nodes;
   bool listed; /* segments keep lists: a side is regular */
@@ -38,6 +40,7 @@ typedef struct rs_work {
   RS_VEC(rs_holder) holders;
   RS_VEC(rs_holder) sources;    /* holders of a replicated cell, ascending */
   RS_VEC(int64_t) source_nodes; /* their nodes, ascending */
+  RS_VEC(rs_holder) servers;    /* those of the sources that serve a line */
   RS_VEC(rs_receiver) receivers;
   RS_VEC(rs_receiver) sorted;
   RS_VEC(int64_t) counts;
@@ -55,13 +58,53 @@ static inline reshard_status rs_add_segment(rs_work *w, rs_segment segment) {
   return RESHARD_SUCCESS;
 }
 
+/* A holder of a destination cell that meets my source array: a segment, or a receiver of a replicated cell. */
+reshard_status rs_add_receiver(rs_work *work, rs_holder holder, int64_t elements, int64_t rows, int64_t lists);
+static inline reshard_status rs_add_holder(rs_work *w, rs_holder h, int64_t elements, int64_t rows, int64_t lists) {
+  if (w->shared && h.rank != w->rank)
+    return rs_add_receiver(w, h, elements, rows, lists);
+  if (h.rank == w->rank)
+    w->class_->kept += elements;
+  return rs_add_segment(w, (rs_segment){w->rank, h.rank, w->array, h.array, lists, 0, rows, elements});
+}
+
+/* Around the query of a source array to the destination. *mine is false where another holder's array is asked for all
+ * of the cell's. */
+reshard_status rs_begin_cell(rs_work *work, bool *mine);
+reshard_status rs_end_cell(rs_work *work);
+
+/* Segments that w->rank sends, for all its source arrays; where all ranks are planned, those of a replicated cell for
+ * all its holders, by the first of them. */
+reshard_status rs_intersect_sends(rs_work *work);
+/* Adds up the elements of the region that the destination arrays of w->rank hold. */
+reshard_status rs_count_wanted(rs_work *work);
+void rs_count_wanted_boxes(rs_work *work); /* intersect_boxes.c */
+void rs_work_free(rs_work *work);
+
+/* messages.c. Memory that sorting needs. */
+typedef struct rs_sorting {
+  RS_VEC(rs_pair) pairs;
+  RS_VEC(rs_segment) segments;
+} rs_sorting;
+void rs_sorting_free(rs_sorting *scratch);
+/* Sorts segments that one rank sends, or receives, by message. */
+reshard_status rs_segments_sort(rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch);
+/* Finds the messages that sorted segments are; whether they are in place is not known yet. */
+reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
+/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
+ * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
+reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);
+
 /* intersect_boxes.c: the same as intersect.c, where both sides are boxes (and, sending, destinations do not overlap).
  */
 reshard_status rs_send_boxes(rs_work *work);
 reshard_status rs_receive_boxes(rs_work *work);
 
-/* replicas.c: segments of my share of w->receivers of w->cell; of what I want. */
+/* replicas.c. Holders of a replicated source cell into w->sources, and the nodes they are on. */
+reshard_status rs_find_sources(rs_work *work, int64_t cell);
+/* Segments of my share of w->receivers of w->cell, whose sources are found; of all holders' shares; of what I want. */
 reshard_status rs_share_sends(rs_work *work);
+reshard_status rs_share_all(rs_work *work);
 reshard_status rs_share_receives(rs_work *work);
 
 /* union.c: adds to *elements the elements of my array that some of w->hits have, each counted once. */

@@ -53,21 +53,13 @@ static inline int64_t shared_elements(const asking *q, int64_t cell, int64_t *ro
 static reshard_status send_cell(void *user, int64_t cell) {
   const asking *q = user;
   rs_work *w = q->w;
-  rs_class *c = w->class_;
   int64_t rows, elements = shared_elements(q, cell, &rows);
   bool others = false;
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
-    rs_holder h = q->held->holders[i];
-    others |= h.rank != w->rank;
-    if (h.rank == w->rank || !w->shared) {
-      RS_TRY(rs_add_segment(w, (rs_segment){h.rank, w->array, h.array, -1, 0, rows, elements}));
-      c->kept += h.rank == w->rank ? elements : 0;
-    } else if (!rs_layout_holds(c->src, w->cell, h.rank)) {
-      RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
-      w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, elements, rows, -1};
-    }
+    others |= q->held->holders[i].rank != w->rank;
+    RS_TRY(rs_add_holder(w, q->held->holders[i], elements, rows, -1));
   }
-  c->exclusive += others && !w->shared ? elements : 0;
+  w->class_->exclusive += others && !w->shared ? elements : 0;
   return RESHARD_SUCCESS;
 }
 
@@ -80,7 +72,7 @@ static reshard_status receive_cell(void *user, int64_t cell) {
     if (holders->rank == w->rank)
       return RESHARD_SUCCESS;
     int64_t elements = shared_elements(q, cell, &rows);
-    return rs_add_segment(w, (rs_segment){holders->rank, holders->array, w->array, -1, 0, rows, elements});
+    return rs_add_segment(w, (rs_segment){holders->rank, w->rank, holders->array, w->array, -1, 0, rows, elements});
   }
   if (rs_layout_holds(w->class_->src, cell, w->rank))
     return RESHARD_SUCCESS;
@@ -95,17 +87,18 @@ reshard_status rs_send_boxes(rs_work *w) {
   asking q = {.w = w, .held = w->class_->dst->boxes, .held_dim = w->class_->space.dst_dim};
   int64_t first, count;
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  RS_TRY(rs_vec_reserve(&w->side->segments, count)); /* most boxes meet something */
+  RS_TRY(rs_vec_reserve(&w->side->segments, w->side->segments.n + count)); /* most boxes meet something */
   for (w->array = 0; w->array < count; w->array++) {
     int64_t box = own->by_rank[first + w->array];
     w->cell = own->cell_of[box];
     if (place_box(&q, true, rs_boxes_lo(own, box), rs_boxes_hi(own, box)) == 0)
       continue;
-    w->shared = own->cell_first[w->cell + 1] - own->cell_first[w->cell] > 1;
-    w->receivers.n = 0;
+    bool mine;
+    RS_TRY(rs_begin_cell(w, &mine));
+    if (!mine)
+      continue;
     RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, send_cell, &q));
-    if (w->shared)
-      RS_TRY(rs_share_sends(w));
+    RS_TRY(rs_end_cell(w));
   }
   return RESHARD_SUCCESS;
 }
@@ -124,4 +117,13 @@ reshard_status rs_receive_boxes(rs_work *w) {
       RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, receive_cell, &q));
   }
   return RESHARD_SUCCESS;
+}
+
+void rs_count_wanted_boxes(rs_work *w) {
+  const rs_boxes *own = w->class_->dst->boxes;
+  asking q = {.w = w, .held_dim = w->class_->space.src_dim};
+  int64_t first, count;
+  rs_boxes_of_rank(own, w->rank, &first, &count);
+  for (int64_t i = first; i < first + count; i++)
+    w->class_->wanted += place_box(&q, false, rs_boxes_lo(own, own->by_rank[i]), rs_boxes_hi(own, own->by_rank[i]));
 }

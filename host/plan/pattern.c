@@ -6,13 +6,12 @@
 #include "plan/plan.h"
 
 /* True when two segments of one class name the same elements of the source, in the same order. */
-static bool same_elements(const struct reshard_plan_s *plan, const rs_class *c, const rs_segment *a,
-                          const rs_segment *b) {
+static bool same_elements(const rs_class *c, const rs_segment *a, const rs_segment *b) {
   if (a->src_array != b->src_array || a->elements != b->elements)
     return false;
   rs_geometry x, y;
-  rs_segment_geometry(plan, c, true, a, &x);
-  rs_segment_geometry(plan, c, true, b, &y);
+  rs_segment_geometry(c, &c->send, a, &x);
+  rs_segment_geometry(c, &c->send, b, &y);
   if (x.cut != y.cut || (x.cut >= 0 && (a->begin != b->begin || a->end != b->end)))
     return false;
   for (int d = 0; d < x.naxes; d++) {
@@ -34,7 +33,7 @@ static bool same_content(const struct reshard_plan_s *plan, int64_t peer, int64_
     if ((a == NULL) != (b == NULL) || (a != NULL && a->count != b->count))
       return false;
     for (int64_t i = 0; a != NULL && i < a->count; i++)
-      if (!same_elements(plan, c, &c->send.segments.at[a->first + i], &c->send.segments.at[b->first + i]))
+      if (!same_elements(c, &a->segments[i], &b->segments[i]))
         return false;
   }
   return true;

@@ -41,14 +41,13 @@ static bool may_be_contiguous(const rs_segment *s, int ndim, const int64_t *stri
   return false;
 }
 
-/* Buffer, offset and strides of an array of this rank. Boxes, of which there may be a million, are looked up in place.
- */
+/* Buffer, offset and strides of an array of a rank. Boxes, of which there may be a million, are looked up in place. */
 static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t array, reshard_array_info *info) {
   if (l->kind != RESHARD_LAYOUT_BOXES) {
     reshard_layout_array((reshard_layout)l, rank, array, info);
     return;
   }
-  const int64_t *lo = rs_boxes_lo(l->boxes, l->boxes->cell_box[rs_layout_cell(l, rank, array)]);
+  const int64_t *lo = rs_boxes_lo(l->boxes, rs_boxes_of_array(l->boxes, rank, array));
   info->buffer = array;
   info->offset = 0;
   int64_t stride = 1;
@@ -58,39 +57,117 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
   }
 }
 
+/* Range of one buffer, in elements, that is a whole message on one of its ends. strides: of the entry's buffers on that
+ * end, NULL or NULL element for contiguous. */
+static bool find_range(const rs_class *c, const rs_side *side, const rs_message *m, bool of_source,
+                       const int64_t *const *strides, int64_t *buffer, int64_t *begin) {
+  const rs_segment *s = m->segments;
+  const struct reshard_layout_s *own = of_source ? c->src : c->dst;
+  const int *own_dim = of_source ? c->space.src_dim : c->space.dst_dim;
+  int64_t end = 0, offset;
+  for (int64_t i = 0; i < m->count; i++, s++) {
+    reshard_array_info array;
+    rs_geometry g;
+    find_array(own, of_source ? s->src_rank : s->dst_rank, of_source ? s->src_array : s->dst_array, &array);
+    const int64_t *given = strides != NULL && strides[array.buffer] != NULL ? strides[array.buffer] : array.strides;
+    if (!may_be_contiguous(s, own->ndim, given))
+      return false;
+    rs_segment_geometry(c, side, s, &g);
+    if (!segment_contiguous(&g, s, own_dim, g.src_asks == of_source, given, &offset))
+      return false;
+    offset += array.offset;
+    if (i > 0 && (*buffer != array.buffer || offset != end))
+      return false;
+    if (i == 0) {
+      *buffer = array.buffer;
+      *begin = offset;
+    }
+    end = offset + s->elements;
+  }
+  return m->count > 0;
+}
+
+/* Indices of each axis that two boxes share, as far as the segment goes. */
+static void find_lengths(const rs_class *c, const rs_segment *segment, const int64_t *src, const int64_t *dst,
+                         int64_t *length) {
+  const rs_space *s = &c->space;
+  bool cut = false;
+  for (int a = 0; a < s->naxes; a++) {
+    int64_t begin = 0, end = s->extent[a];
+    if (s->src_dim[a] >= 0) {
+      begin = rs_max(begin, src[s->src_dim[a]] - s->src_offset[a]);
+      end = rs_min(end, src[c->src->ndim + s->src_dim[a]] - s->src_offset[a]);
+    }
+    if (s->dst_dim[a] >= 0) {
+      begin = rs_max(begin, dst[s->dst_dim[a]] - s->dst_offset[a]);
+      end = rs_min(end, dst[c->dst->ndim + s->dst_dim[a]] - s->dst_offset[a]);
+    }
+    bool cuts = !cut && end - begin > 1;
+    length[a] = cuts ? segment->end - segment->begin : end - begin;
+    cut |= cuts;
+  }
+}
+
+typedef enum answer { NO, YES, UNKNOWN } answer;
+
+/* Yes for one range of a box: dims behind the first one with several indices are whole. Unknown where the box's own
+ * dims do not ascend along the axes. */
+static answer is_range(int naxes, const int64_t *length, const int *own_dim, int ndim, const int64_t *own) {
+  bool whole = true, range = true;
+  for (int a = naxes - 1, last = RESHARD_MAX_DIMS; a >= 0; a--) {
+    int d = own_dim[a];
+    if (d < 0)
+      continue;
+    if (d > last)
+      return UNKNOWN;
+    last = d;
+    range = range && (whole || length[a] == 1);
+    whole = whole && length[a] == own[ndim + d] - own[d];
+  }
+  return range ? YES : NO;
+}
+
+static bool is_contiguous(const rs_class *c, const rs_side *side, const rs_message *m, bool of_source, answer first) {
+  int64_t buffer, begin;
+  if (first == NO || (first == YES && m->count == 1))
+    return first == YES;
+  return find_range(c, side, m, of_source, NULL, &buffer, &begin);
+}
+
+void rs_message_find_places(const rs_class *c, const rs_side *side, rs_message *m, bool of_source,
+                            bool of_destination) {
+  answer src = UNKNOWN, dst = UNKNOWN;
+  const rs_segment *s = m->segments;
+  if (s->lists < 0) { /* boxes, of which dense worlds have segments by the million: no strides, no products */
+    int64_t length[RS_MAX_AXES], storage[2][2 * RESHARD_MAX_DIMS];
+    const int64_t *from = rs_array_corners(c->src, s->src_rank, s->src_array, storage[0]);
+    const int64_t *to = rs_array_corners(c->dst, s->dst_rank, s->dst_array, storage[1]);
+    find_lengths(c, s, from, to, length);
+    src = is_range(c->space.naxes, length, c->space.src_dim, c->src->ndim, from);
+    dst = is_range(c->space.naxes, length, c->space.dst_dim, c->dst->ndim, to);
+  }
+  m->src_in_place = of_source && is_contiguous(c, side, m, true, src);
+  m->dst_in_place = of_destination && is_contiguous(c, side, m, false, dst);
+}
+
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place) {
-  bool sent = sending || peer->rank == plan->rank; /* kept data is on the send side */
-  int64_t e = sent ? peer->send_entry : peer->receive_entry;
+  bool own = peer->rank == plan->rank, sent = sending || own; /* kept data is on the send side */
+  int64_t e = sent ? peer->send_entry : peer->receive_entry, buffer, begin;
   if (e < 0)
     return false;
   const rs_class *c = &plan->classes.at[plan->entries[e].class_];
   const rs_side *side = sent ? &c->send : &c->receive;
   const rs_message *m = &side->messages.at[sent ? peer->send_message : peer->receive_message];
-  const int *own_dim = sending ? c->space.src_dim : c->space.dst_dim;
-  int64_t base = sending ? plan->entries[e].src_buffer : plan->entries[e].dst_buffer, begin = 0, end = 0;
-  for (int64_t i = m->first; i < m->first + m->count; i++) {
-    const rs_segment *s = &side->segments.at[i];
-    reshard_array_info array;
-    rs_geometry g;
-    int64_t offset;
-    find_array(sending ? c->src : c->dst, plan->rank, sending ? s->src_array : s->dst_array, &array);
-    const int64_t *given = strides != NULL ? strides[base + array.buffer] : NULL;
-    if (!may_be_contiguous(s, (sending ? c->src : c->dst)->ndim, given != NULL ? given : array.strides))
-      return false;
-    rs_segment_geometry(plan, c, sent, s, &g);
-    if (!segment_contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
-      return false;
-    offset += array.offset;
-    if (i == m->first) {
-      *place = (rs_place){base + array.buffer, offset * c->width};
-      begin = end = offset;
-    } else if (place->buffer != base + array.buffer || offset != end) {
-      return false;
-    }
-    end += s->elements;
-  }
-  return end > begin;
+  bool in_place = sending ? m->src_in_place : m->dst_in_place;
+  if (strides == NULL && (!in_place || place == NULL))
+    return in_place;
+  int64_t base = sending ? plan->entries[e].src_buffer : plan->entries[e].dst_buffer;
+  if (!find_range(c, side, m, sending, strides != NULL ? strides + base : NULL, &buffer, &begin))
+    return false;
+  if (place != NULL)
+    *place = (rs_place){base + buffer, begin * c->width};
+  return true;
 }
 
 rs_peer rs_plan_own(const struct reshard_plan_s *plan) {

@@ -132,44 +132,45 @@ static void add_message(rs_peer *p, bool sending, const rs_class *c, int64_t mes
   *(sending ? &p->sent : &p->received) += bytes;
 }
 
-/* Merges a class' messages of one direction, by peer, into the peers known so far, by rank: `from` to `into`. */
-static int64_t merge_messages(const struct reshard_plan_s *plan, const rs_class *c, bool sending, const rs_peer *from,
-                              int64_t n, rs_peer *into) {
-  const rs_side *side = sending ? &c->send : &c->receive;
-  int64_t i = 0, m = 0, made = 0;
-  while (i < n || m < side->messages.n) {
-    int64_t peer = m < side->messages.n ? side->messages.at[m].peer : INT64_MAX;
-    if (peer == plan->rank) {
-      m++;
-      continue;
-    }
-    if (i < n && from[i].rank <= peer)
-      into[made] = from[i++];
-    else
-      into[made] = (rs_peer){.rank = peer, .send_entry = -1, .receive_entry = -1};
-    if (into[made].rank == peer)
-      add_message(&into[made], sending, c, m++);
-    made++;
+/* Merges a class' messages, by peer, into the peers known so far, by rank: `from` to `into`. */
+static int64_t merge_messages(const struct reshard_plan_s *plan, const rs_class *c, const rs_peer *from, int64_t n,
+                              rs_peer *into) {
+  const rs_messages *send = &c->send.messages, *receive = &c->receive.messages;
+  int64_t i = 0, s = 0, r = 0, made = 0;
+  for (;;) {
+    s += s < send->n && send->at[s].peer == plan->rank; /* is kept */
+    int64_t sent = s < send->n ? send->at[s].peer : INT64_MAX;
+    int64_t received = r < receive->n ? receive->at[r].peer : INT64_MAX;
+    int64_t rank = rs_min(i < n ? from[i].rank : INT64_MAX, rs_min(sent, received));
+    if (rank == INT64_MAX)
+      return made;
+    rs_peer *p = &into[made++];
+    *p = i < n && from[i].rank == rank ? from[i++] : (rs_peer){.rank = rank, .send_entry = -1, .receive_entry = -1};
+    if (sent == rank)
+      add_message(p, true, c, s++);
+    if (received == rank)
+      add_message(p, false, c, r++);
   }
-  return made;
 }
 
 /* Peers of all classes. A world full of peers, if any class has many, is merged over and over; distinct geometries are
  * few. */
 static reshard_status find_peers(struct reshard_plan_s *plan) {
   int64_t most = 0, n = 0;
+  rs_peer *peers[2] = {NULL, NULL};
   for (int64_t i = 0; i < plan->classes.n; i++)
     most += plan->classes.at[i].send.messages.n + plan->classes.at[i].receive.messages.n;
   most = rs_min(most, plan->world);
-  rs_peer *spare;
-  RS_TRY(rs_vec_reserve(&plan->peers, most));
-  RS_TRY(rs_alloc(&spare, most, sizeof *spare));
-  for (int64_t i = 0; i < plan->classes.n; i++) {
-    n = merge_messages(plan, &plan->classes.at[i], true, plan->peers.at, n, spare);
-    n = merge_messages(plan, &plan->classes.at[i], false, spare, n, plan->peers.at);
-  }
+  RS_TRY(rs_plan_alloc(plan, &peers[0], most, sizeof(rs_peer)));
+  plan->peers.at = peers[0];
+  if (plan->classes.n > 1)
+    RS_TRY(rs_alloc(&peers[1], most, sizeof(rs_peer)));
+  int from = plan->classes.n % 2; /* the last class' go to the first list */
+  for (int64_t i = 0; i < plan->classes.n; i++, from = 1 - from)
+    n = merge_messages(plan, &plan->classes.at[i], peers[from], n, peers[1 - from]);
   plan->peers.n = n;
-  free(spare);
+  plan->peers.cap = most;
+  free(peers[1]);
   return RESHARD_SUCCESS;
 }
 
@@ -183,7 +184,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
     info->kept_bytes += c->kept * bytes;
     info->lower_bound_bytes += (c->wanted - c->kept) * bytes;
     info->exclusive_bytes += c->exclusive * bytes;
-    info->segments += c->send.segments.n + c->receive.segments.n;
+    info->segments += c->send.nsegments + c->receive.nsegments;
     info->memory_bytes += (int64_t)sizeof *c +
                           (c->send.segments.cap + c->receive.segments.cap) * (int64_t)sizeof(rs_segment) +
                           (c->send.messages.cap + c->receive.messages.cap) * (int64_t)sizeof(rs_message) +
@@ -250,9 +251,8 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
 }
 
-static reshard_status create_plan(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
-                                  bool smaller, const reshard_plan_options *options, reshard_plan *plan) {
-  int64_t start = rs_now_ns();
+reshard_status rs_plan_begin(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world, bool smaller,
+                             const reshard_plan_options *options, struct reshard_plan_s **plan) {
   if (rank < 0 || rank >= world)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank,
                     (long long)world);
@@ -265,11 +265,71 @@ static reshard_status create_plan(int64_t nentries, const reshard_entry *entries
   reshard_status status;
   RS_TRY_GOTO(status, read_options(made, options), fail);
   RS_TRY_GOTO(status, add_entries(made, nentries, entries), fail);
+  hash_fields(made);
+  *plan = made;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_plan_destroy(made);
+  return status;
+}
+
+/* Copies the entries of another rank's plan; buffers are this rank's own. */
+static reshard_status copy_entries(struct reshard_plan_s *plan, const struct reshard_plan_s *like) {
+  RS_TRY(rs_alloc_zero(&plan->entries, like->nentries, sizeof *plan->entries));
+  RS_TRY(rs_alloc_copy(&plan->order, like->order, like->nentries, sizeof *plan->order));
+  for (int64_t i = 0; i < like->nentries; i++) {
+    const rs_entry *from = &like->entries[i];
+    const rs_class *c = &like->classes.at[from->class_];
+    plan->entries[i] = (rs_entry){from->class_, from->dtype, plan->nsrc, plan->ndst, NULL};
+    RS_TRY(rs_alloc_copy(&plan->entries[i].name, from->name, (int64_t)strlen(from->name) + 1, 1));
+    plan->nsrc += rs_layout_buffers(c->src, plan->rank);
+    plan->ndst += rs_layout_buffers(c->dst, plan->rank);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t rank, struct reshard_plan_s **plan) {
+  struct reshard_plan_s *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->rank = rank;
+  made->world = like->world;
+  made->smaller = like->smaller;
+  made->nentries = like->nentries;
+  made->limit = like->limit;
+  made->info.bytes = like->info.bytes;
+  memcpy(made->fields, like->fields, sizeof made->fields);
+  reshard_status status;
+  if (like->nodes != NULL)
+    RS_TRY_GOTO(status, rs_alloc_copy(&made->nodes, like->nodes, like->world, sizeof *made->nodes), fail);
+  RS_TRY_GOTO(status, copy_entries(made, like), fail);
+  RS_TRY_GOTO(status, rs_vec_reserve(&made->classes, like->classes.n), fail);
+  for (made->classes.n = 0; made->classes.n < like->classes.n; made->classes.n++) {
+    rs_class *c = &made->classes.at[made->classes.n];
+    *c = like->classes.at[made->classes.n];
+    reshard_layout_retain(c->src);
+    reshard_layout_retain(c->dst);
+  }
+  *plan = made;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_plan_destroy(made);
+  return status;
+}
+
+reshard_status rs_plan_finish(struct reshard_plan_s *plan) {
+  RS_TRY(add_up(plan));
+  return rs_plan_set_rounds(plan);
+}
+
+static reshard_status create_plan(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
+                                  bool smaller, const reshard_plan_options *options, reshard_plan *plan) {
+  int64_t start = rs_now_ns();
+  struct reshard_plan_s *made;
+  RS_TRY(rs_plan_begin(nentries, entries, rank, world, smaller, options, &made));
+  reshard_status status;
   for (int64_t i = 0; i < made->classes.n; i++)
     RS_TRY_GOTO(status, rs_class_intersect(&made->classes.at[i], rank, world, made->nodes), fail);
-  RS_TRY_GOTO(status, add_up(made), fail);
-  RS_TRY_GOTO(status, rs_plan_set_rounds(made), fail);
-  hash_fields(made);
+  RS_TRY_GOTO(status, rs_plan_finish(made), fail);
   made->info.plan_ns = rs_now_ns() - start;
   *plan = made;
   return RESHARD_SUCCESS;
@@ -278,16 +338,20 @@ fail:
   return status;
 }
 
+reshard_status rs_plan_world(const reshard_entry *first, int64_t *world) {
+  if (first->size != sizeof *first || first->src == NULL)
+    return check_entry("entry 0", first, 0, false);
+  *world = first->src->world;
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                    const reshard_plan_options *options, reshard_plan *plan) {
   if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
   int64_t world = rank < INT64_MAX ? rank + 1 : rank; /* of a plan without entries: any communicator will do */
-  if (nentries > 0) {
-    if (entries[0].size != sizeof *entries || entries[0].src == NULL)
-      return check_entry("entry 0", &entries[0], 0, false);
-    world = entries[0].src->world;
-  }
+  if (nentries > 0)
+    RS_TRY(rs_plan_world(&entries[0], &world));
   return create_plan(nentries, entries, rank, world, false, options, plan);
 }
 
@@ -303,11 +367,13 @@ void reshard_plan_destroy(reshard_plan plan) {
     free(plan->entries[i].name);
   for (int64_t i = 0; i < plan->classes.n; i++)
     rs_class_free(&plan->classes.at[i]);
+  if (plan->shared == NULL)
+    free(plan->peers.at);
   free(plan->entries);
   free(plan->order);
   free(plan->classes.at);
-  free(plan->peers.at);
   free(plan->nodes);
+  rs_shared_release(plan->shared);
   free(plan);
 }
 

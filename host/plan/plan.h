@@ -25,7 +25,7 @@ reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs
 /* Intersection of one source array and one destination array, row-major over the axes. Of this, rows [begin, end) of
  * the outermost axis with more than one index: all of them unless replicas share the work. */
 typedef struct rs_segment {
-  int64_t peer;
+  int64_t src_rank, dst_rank;
   int64_t src_array, dst_array;
   int64_t lists; /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
   int64_t begin, end;
@@ -34,16 +34,25 @@ typedef struct rs_segment {
 
 typedef struct rs_message {
   int64_t peer;
-  int64_t first, count; /* in the side's segments */
+  const rs_segment *segments; /* by (destination array, source array) */
   int64_t elements;
+  int64_t count : 62; /* of the segments */
+  /* It is one contiguous range of a buffer of its source, of its destination, if arrays are contiguous. Known on this
+   * rank's ends. */
+  bool src_in_place : 1, dst_in_place : 1;
 } rs_message;
+typedef RS_VEC(rs_message) rs_messages;
 
-/* Segments and messages that a rank sends (with those that it keeps, as peer = itself), or receives. */
+/* Segments and messages that a rank sends (with those that it keeps, as peer = itself), or receives. Plans that were
+ * made together share storage, and a receiver's messages consist of the senders' segments. */
 typedef struct rs_side {
-  RS_VEC(rs_segment) segments; /* by (peer, destination array, source array) */
-  RS_VEC(rs_message) messages; /* by peer */
-  rs_lists lists;              /* runs: `ask` is this rank's array, `held` the peer's */
+  rs_messages messages;        /* by peer */
+  RS_VEC(rs_segment) segments; /* of all messages, where they are not shared */
+  rs_lists lists;              /* runs: `ask` is the source's array where src_asks, else the destination's */
   RS_VEC(int64_t) ids;         /* naxes list numbers per segment that has lists */
+  int64_t nsegments;           /* in all messages */
+  bool src_asks;
+  bool shared; /* storage is rs_shared's */
 } rs_side;
 
 typedef struct rs_class {
@@ -72,6 +81,12 @@ typedef struct rs_peer {
   int64_t send_message, receive_message; /* the message in that entry's class */
 } rs_peer;
 
+/* Storage of plans that were made together (world.c). */
+typedef struct rs_shared rs_shared;
+void rs_shared_release(rs_shared *shared);
+/* rs_alloc, from the storage of plans that were made together where the plan is one of these. */
+reshard_status rs_plan_alloc(const struct reshard_plan_s *plan, void *out, int64_t n, size_t element);
+
 /* Fields that are alike on all ranks; one hash each. */
 enum {
   RS_FIELD_VERSION,
@@ -96,6 +111,7 @@ struct reshard_plan_s {
   bool on_cpu;           /* its info is of a transfer on the CPU */
   int64_t *nodes;        /* [world] or NULL */
   uint64_t fields[RS_FIELDS];
+  rs_shared *shared; /* NULL: the plan was made alone */
   reshard_plan_info info;
 };
 
@@ -106,6 +122,15 @@ uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, 
  * nothing. */
 reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
                                    reshard_plan *plan);
+
+/* Steps of reshard_plan_create, for plans that are made together: options, entries and classes; the same from another
+ * rank's plan; totals and rounds, once the classes are intersected. */
+reshard_status rs_plan_begin(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world, bool smaller,
+                             const reshard_plan_options *options, struct reshard_plan_s **plan);
+reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t rank, struct reshard_plan_s **plan);
+reshard_status rs_plan_finish(struct reshard_plan_s *plan);
+/* World of the plan whose first entry this is. */
+reshard_status rs_plan_world(const reshard_entry *first, int64_t *world);
 
 /* One side of a segment, axis by axis, in elements of the rank's local arrays. */
 typedef struct rs_span_list {
@@ -121,12 +146,12 @@ typedef struct rs_geometry {
   rs_run storage[RS_MAX_AXES];
   int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
 } rs_geometry;
-void rs_segment_geometry(const struct reshard_plan_s *plan, const rs_class *class_, bool sending,
-                         const rs_segment *segment, rs_geometry *out);
+void rs_segment_geometry(const rs_class *class_, const rs_side *side, const rs_segment *segment, rs_geometry *out);
 
 /* Fills send and receive of a class for one rank. */
 reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
 void rs_class_free(rs_class *class_);
+void rs_side_free(rs_side *side);
 
 /* reshard_plan_get_pattern. */
 reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan);
@@ -138,13 +163,18 @@ rs_peer rs_plan_own(const struct reshard_plan_s *plan);
 /* Place of a message that is one contiguous range of one of the rank's own buffers, and so needs no packing (sending)
  * or unpacking. buffer: number in the lists of all entries. strides: per buffer of this side, NULL or NULL element for
  * contiguous. False when the message is no such range. For the data that stays on the rank both sides can be asked
- * for. */
+ * for. place may be NULL. */
 typedef struct rs_place {
   int64_t buffer;
   int64_t offset; /* bytes */
 } rs_place;
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place);
+/* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. */
+void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_message *message, bool of_source,
+                            bool of_destination);
+/* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */
+const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
 /* The message of a class with a peer; NULL when there is none. */
 const rs_message *rs_side_message(const rs_side *side, int64_t peer);
 

@@ -58,8 +58,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Holders of the cell, and the nodes they are on. */
-static reshard_status find_sources(rs_work *w, int64_t cell) {
+reshard_status rs_find_sources(rs_work *w, int64_t cell) {
   int64_t n = rs_layout_holder_count(w->class_->src, cell);
   RS_TRY(rs_vec_reserve(&w->sources, n));
   const rs_holder *holders = rs_layout_holders(w->class_->src, cell, w->sources.at);
@@ -129,42 +128,84 @@ static reshard_status send_line(rs_work *w, line l) {
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
     if (begin < end)
-      RS_TRY(rs_add_segment(
-          w, (rs_segment){r->rank, w->array, r->array, r->lists, begin, end, (end - begin) * (r->elements / r->rows)}));
+      RS_TRY(rs_add_segment(w, (rs_segment){w->rank, r->rank, w->array, r->array, r->lists, begin, end,
+                                            (end - begin) * (r->elements / r->rows)}));
     before += r->elements;
   }
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_share_sends(rs_work *w) {
-  RS_TRY(find_sources(w, w->cell));
   RS_TRY(sort_receivers(w));
   RS_TRY(send_line(w, (line){false, 0}));
   return w->nodes != NULL ? send_line(w, (line){true, w->nodes[w->rank]}) : RESHARD_SUCCESS;
 }
 
-/* Segments of one part of mine that begins `before` elements into a line of `total`. */
-static reshard_status receive_part(rs_work *w, line l, const rs_receiver *part, int64_t before, int64_t total) {
-  int64_t n = 0;
+/* Holders that serve a line. */
+static reshard_status find_servers(rs_work *w, line l) {
+  RS_TRY(rs_vec_reserve(&w->servers, w->sources.n));
+  w->servers.n = 0;
   for (int64_t i = 0; i < w->sources.n; i++)
-    n += serves_line(w, l, w->sources.at[i].rank);
-  int64_t k = 0, first = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
-  for (int64_t i = 0; i < w->sources.n; i++) {
-    rs_holder h = w->sources.at[i];
-    if (!serves_line(w, l, h.rank))
-      continue;
-    if (k >= first) {
-      int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
-      if (lo >= part->elements)
-        break;
-      int64_t begin = row_at(part, lo), end = row_at(part, hi);
-      if (begin < end)
-        RS_TRY(rs_add_segment(w, (rs_segment){h.rank, h.array, part->array, part->lists, begin, end,
-                                              (end - begin) * (part->elements / part->rows)}));
-    }
-    k++;
+    if (serves_line(w, l, w->sources.at[i].rank))
+      w->servers.at[w->servers.n++] = w->sources.at[i];
+  return RESHARD_SUCCESS;
+}
+
+/* Segments of one part that begins `before` elements into a line of `total`, whose servers are found. */
+static reshard_status receive_part(rs_work *w, const rs_receiver *part, int64_t before, int64_t total) {
+  int64_t n = w->servers.n, k = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
+  for (k = rs_max(k, 0); k < n; k++) {
+    int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
+    if (lo >= part->elements)
+      break;
+    int64_t begin = row_at(part, lo), end = row_at(part, hi);
+    rs_holder h = w->servers.at[k];
+    if (begin < end)
+      RS_TRY(rs_add_segment(w, (rs_segment){h.rank, part->rank, h.array, part->array, part->lists, begin, end,
+                                            (end - begin) * (part->elements / part->rows)}));
   }
   return RESHARD_SUCCESS;
+}
+
+/* The shares of all holders in one line. */
+static reshard_status share_line(rs_work *w, line l) {
+  int64_t total = line_total(w, l), before = 0;
+  RS_TRY(find_servers(w, l));
+  for (int64_t i = 0; i < w->receivers.n; i++) {
+    const rs_receiver *r = &w->receivers.at[i];
+    if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
+      continue;
+    RS_TRY(receive_part(w, r, before, total));
+    before += r->elements;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_share_all(rs_work *w) {
+  RS_TRY(sort_receivers(w));
+  RS_TRY(share_line(w, (line){false, 0}));
+  for (int64_t i = 0; w->nodes != NULL && i < w->sources.n; i++)
+    if (i == 0 || w->source_nodes.at[i] != w->source_nodes.at[i - 1])
+      RS_TRY(share_line(w, (line){true, w->source_nodes.at[i]}));
+  return RESHARD_SUCCESS;
+}
+
+static int holder_by_rank(const void *a, const void *b) {
+  int64_t x = ((const rs_holder *)a)->rank, y = ((const rs_holder *)b)->rank;
+  return x < y ? -1 : x > y;
+}
+
+reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_t rows, int64_t lists) {
+  if (!rs_layout_holds(w->class_->src, w->cell, h.rank)) {
+    RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
+    w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, elements, rows, lists};
+    return RESHARD_SUCCESS;
+  }
+  if (w->of_rank == NULL) /* it keeps its own copy, and knows alone */
+    return RESHARD_SUCCESS;
+  const rs_holder *own = bsearch(&h, w->sources.at, (size_t)w->sources.n, sizeof h, holder_by_rank);
+  w->of_rank[h.rank]->kept += elements;
+  return rs_add_segment(w, (rs_segment){h.rank, h.rank, own->array, h.array, lists, 0, rows, elements});
 }
 
 static reshard_status note_receivers(void *user, const rs_hit *hit) {
@@ -193,7 +234,8 @@ static reshard_status receive_counted(rs_work *w, const rs_query *query, const r
     before -= w->sources.at[i].rank < w->rank ? own : 0;
   }
   rs_receiver part = {w->rank, want->array, want->elements, want->rows, want->lists};
-  return receive_part(w, (line){false, 0}, &part, before, total);
+  RS_TRY(find_servers(w, (line){false, 0}));
+  return receive_part(w, &part, before, total);
 }
 
 /* All wants of one cell. */
@@ -203,7 +245,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   w->cell = wants->cell;
   w->receivers.n = 0;
   w->scratch.run.n = w->scratch.list.n = 0;
-  RS_TRY(find_sources(w, w->cell));
+  RS_TRY(rs_find_sources(w, w->cell));
   RS_TRY(rs_ask(w, true, w->cell, &query, &met));
   if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
     return receive_counted(w, &query, wants);
@@ -211,13 +253,14 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   RS_TRY(sort_receivers(w));
   line mine = line_of(w, w->rank);
   int64_t total = line_total(w, mine), before = 0, want = 0;
+  RS_TRY(find_servers(w, mine));
   for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
     rs_receiver r = w->receivers.at[i];
     if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
       continue;
     if (r.rank == w->rank) { /* both are by array */
       r.lists = wants[want++].lists;
-      RS_TRY(receive_part(w, mine, &r, before, total));
+      RS_TRY(receive_part(w, &r, before, total));
     }
     before += r.elements;
   }

@@ -70,11 +70,10 @@ int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
 
 void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
                            const int64_t *const *dst_strides, bool *in_place) {
-  rs_place place;
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
-    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, src_strides, &place);
-    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, dst_strides, &place);
+    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, src_strides, NULL);
+    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, dst_strides, NULL);
   }
 }
 

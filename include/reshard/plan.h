@@ -89,6 +89,19 @@ RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_e
                                                const reshard_plan_options *options, reshard_plan *plan);
 RESHARD_API void reshard_plan_destroy(reshard_plan plan);
 
+/* Builds the plans of nranks ranks: plans[i] is that of ranks[i], equal to what reshard_plan_create makes for it. ranks
+ * NULL: of all ranks, and nranks is their number, the world of the layouts. The list may be of any ranks in any order.
+ * One that has each rank of the world once finds each intersection once, instead of at its sender and again at its
+ * receiver. These plans share storage, which is freed with the last of them. Another list is planned rank by rank.
+ *
+ * plans has room for nranks, and is written only on success; each plan is destroyed by itself, in any order. plan_ns of
+ * the info is an equal part of the time.
+ *
+ * Errors: those of reshard_plan_create; RESHARD_ERROR_INVALID where nranks without a list is not the world. */
+RESHARD_API reshard_status reshard_plan_create_all(int64_t nentries, const reshard_entry *entries, int64_t nranks,
+                                                   const int64_t *ranks, const reshard_plan_options *options,
+                                                   reshard_plan *plans);
+
 /* Builds the plan of the adjoint for the same rank: sides swapped, permutation inverted. Errors, where the forward
  * destination:
  * - was replicated or overlaps: RESHARD_ERROR_UNSUPPORTED by name, as the adjoint would have to sum;

@@ -29,6 +29,7 @@ static bool same_plan(reshard_plan a, reshard_plan b) {
   if (reshard_plan_get_info(a, &x) != RESHARD_SUCCESS || reshard_plan_get_info(b, &y) != RESHARD_SUCCESS)
     return false;
   x.plan_ns = y.plan_ns;
+  x.memory_bytes = y.memory_bytes; /* plans of all ranks share some */
   bool same = memcmp(&x, &y, sizeof x) == 0;
   for (int64_t i = 0; i < x.peers && same; i++) {
     int64_t p[3], q[3];
@@ -47,6 +48,21 @@ static reshard_status make_plan(fault_output *out, const void *with) {
 }
 static bool good_plan(const fault_output *out, const void *with) {
   return same_plan(out->object, ((const plan_case *)with)->plan);
+}
+
+/* The plans of all ranks; that of the case's is kept. */
+static reshard_status make_all(fault_output *out, const void *with) {
+  const plan_case *c = with;
+  int64_t world = reshard_layout_world(c->entries[0].src);
+  reshard_plan made[64];
+  for (int64_t r = 0; r < world; r++)
+    made[r] = out->object;
+  reshard_status status = reshard_plan_create_all(c->nentries, c->entries, world, NULL, c->options, made);
+  for (int64_t r = 0; r < world && status == RESHARD_SUCCESS; r++)
+    if (r != c->rank)
+      reshard_plan_destroy(made[r]);
+  out->object = made[c->rank];
+  return status;
 }
 
 static reshard_status reverse(fault_output *out, const void *with) {
@@ -85,6 +101,8 @@ static int64_t each_fault(plan_case *c, const char *name) {
   if (reshard_plan_create(c->nentries, c->entries, c->rank, c->options, &c->plan) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
   int64_t made = fault_local_run(&(fault_local){name, make_plan, good_plan, drop_plan, c});
+  if (c->nentries > 0)
+    fault_local_run(&(fault_local){name, make_all, good_plan, drop_plan, c});
   fault_local_run(&(fault_local){name, ask, same_answer, NULL, c});
   c->reverse = NULL;
   if (reshard_plan_reverse(c->plan, &c->reverse) == RESHARD_SUCCESS)

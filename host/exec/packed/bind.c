@@ -46,14 +46,14 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
     const rs_side *side = sent ? &c->send : &c->receive;
     const rs_message *m = rs_side_message(side, msg->peer->rank);
     for (; m != NULL && msg->segment < m->count; msg->segment++) {
-      const rs_segment *s = &side->segments.at[m->first + msg->segment];
+      const rs_segment *s = &m->segments[msg->segment];
       int64_t bytes = s->elements * c->width, from = rs_max(begin - msg->before, 0),
               to = rs_min(end - msg->before, bytes);
       if (from < to) {
         rs_view view;
         rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
         rs_lowering lowering = {
-            plan, c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (msg->before + from - begin)};
+            c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (msg->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
                                         : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
       }

@@ -138,6 +138,7 @@ static void test_plan(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_plan_create(0, ROOM, 0, ROOM, ROOM));
+    REFUSED(reshard_plan_create_all(0, ROOM, 1, ROOM, ROOM, NULL));
     REFUSED(reshard_plan_reverse(NULL, ROOM));
     REFUSED(reshard_plan_get_info(NULL, ROOM));
     REFUSED(reshard_plan_get_pattern(NULL, ROOM));

@@ -11,10 +11,14 @@
 #include <string.h>
 
 enum {
-  LEAP = 128,      /* a source stride that leaves the line and its neighbour */
-  BLOCK_LEAST = 8, /* steps worth a block */
-  BLOCK_SRC = 256, /* bytes of a block that are contiguous in the source */
-  BLOCK_DST = 512, /* and in the destination */
+  LEAP = 128,         /* a source stride that leaves the line and its neighbour */
+  BLOCK_LEAST = 8,    /* steps worth a block */
+  BLOCK_SRC = 256,    /* bytes of a block that are contiguous in the source */
+  BLOCK_DST = 512,    /* and in the destination */
+  TILE_SRC = 512,     /* the same where the transpose has a kernel, which asks for what comes next row by row */
+  TILE_COLUMNS = 128, /* least */
+  TILE_DST = 1024,
+  TILE_ROWS = 512, /* most: several threads share a transpose */
   PART = 64 << 10, /* of a long run */
 };
 
@@ -77,6 +81,8 @@ rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops) {
   const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
   rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / copy->run, 4), .nj = rs_max(BLOCK_DST / copy->run, 4)};
   if (copy->width >= 0) {
+    blocks.ni = rs_max(TILE_SRC / copy->run, TILE_COLUMNS);
+    blocks.nj = rs_min(TILE_DST / copy->run, TILE_ROWS);
     blocks.skew_i = skew_in_line((uintptr_t)copy->src, copy->run);
     blocks.skew_j = skew_in_line((uintptr_t)copy->dst, copy->run);
   }

@@ -57,7 +57,6 @@ enum {
   LONG = 1024,     /* a run that is worth foreseeing by itself */
   FAR_RUNS = 8,    /* long runs of one copy that are done at once */
   FAR_BLOCK = 128, /* bytes of each in turn */
-  ROWS_AHEAD = 64, /* of a transpose; into the second-level cache, as rows may have equal places in the first */
 };
 
 ALWAYS_INLINE int64_t to_line(const char *dst, int64_t bytes) {

@@ -2,7 +2,8 @@
  *
  * Squares of SIDE x SIDE elements are transposed in registers, or one by one where the set has no such kernel. A cell
  * is as many squares as have whole lines on both sides. It is put together in a small buffer and stored line by line,
- * so that no stride can make lines push each other out of the cache before they are used up. */
+ * so that no stride can make lines push each other out of the cache before they are used up. Reading takes the time:
+ * rows are far from each other, so a strip of them is asked for row by row while the one before is done. */
 #ifndef SIDE_1
 #define SIDE_1                           1
 #define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)
@@ -43,12 +44,18 @@ BUFFERED_CELL(4)
 BUFFERED_CELL(8)
 #define CELL_8 transpose_cell_8
 #endif
+#ifndef CELL_1
 BUFFERED_CELL(1)
 BUFFERED_CELL(2)
+#define CELL_1 transpose_cell_1
+#define CELL_2 transpose_cell_2
+#endif
 BUFFERED_CELL(16)
-#define CELL_1  transpose_cell_1
-#define CELL_2  transpose_cell_2
 #define CELL_16 transpose_cell_16
+
+/* Rows of the source that are walked along together. Where they fill several lines of the destination's rows, these
+ * are stored side by side. More rows would not stay in the cache where the stride is a power of two. */
+#define STRIP(width) (LINE / width < 32 ? 32 : LINE / width)
 
 #define TRANSPOSE(width) \
   static void transpose_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, \
@@ -61,6 +68,22 @@ BUFFERED_CELL(16)
       for (int64_t j = i < wi ? wj : 0; j < nj; j++) \
         MOVE(dst + i * pitch + j * width, src + i * width + j * stride, width); \
   } \
+  /* Cells of a strip, one above the other. Past the cache their lines go side by side. */ \
+  ALWAYS_INLINE void transpose_column_##width(char *dst, const char *src, int64_t rows, int64_t pitch, int64_t stride, \
+                                              bool lines) { \
+    enum { SIDE = LINE / width, WIDE = STRIP(width) * width }; \
+    if (!lines || STRIP(width) == LINE / width || rows < STRIP(width)) { \
+      for (int64_t j = 0; j < rows; j += SIDE) \
+        CELL_##width(dst + j * width, src + j * stride, pitch, stride, lines); \
+      return; \
+    } \
+    _Alignas(LINE) char column[SIDE * WIDE]; \
+    for (int j = 0; j < STRIP(width); j += SIDE) \
+      CELL_##width(column + j * width, src + j * stride, WIDE, stride, false); \
+    for (int i = 0; i < SIDE; i++) \
+      for (int at = 0; at < WIDE; at += LINE) \
+        stream_line(dst + i * pitch + at, column + i * WIDE + at); \
+  } \
   static void transpose_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride, \
                                 bool streaming) { \
     const int64_t side = LINE / width; \
@@ -69,16 +92,23 @@ BUFFERED_CELL(16)
     if (lines) \
       head = to_line(dst, nj * width) / width; \
     const int64_t wi = ni - ni % side, wj = nj - (nj - head) % side; \
-    for (int64_t i = 0; i < wi; i += side) \
-      for (int64_t j = head; j < wj; j += side) { \
-        int64_t later = j + ROWS_AHEAD; \
-        const char *ahead = src + i * width + later * stride; \
-        if (later >= wj) /* on top of the next column of cells */ \
-          ahead += LINE - (wj - head) * stride; \
-        for (int64_t k = 0; k < side; k++) \
-          __builtin_prefetch(ahead + k * stride, 0, 2); \
-        CELL_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride, lines); \
+    for (int64_t j = head; j < wj; j += STRIP(width)) { \
+      int64_t rows = wj - j < STRIP(width) ? wj - j : STRIP(width), at = 0; \
+      /* The next strip, or the first of the next block, row by row: hardware does not see so far. */ \
+      const char *ahead = src + (j + rows < wj ? (j + rows) * stride : wi * width + head * stride); \
+      for (int64_t i = 0; i < wi; i += side) { \
+        for (int64_t k = 0; k < rows; k++) { \
+          __builtin_prefetch(ahead + at, 0, 2); \
+          at += LINE; \
+          if (at == wi * width) { \
+            at = 0; \
+            ahead += stride; \
+          } \
+        } \
+        transpose_column_##width(dst + i * pitch + j * width, src + i * width + j * stride, rows, pitch, stride, \
+                                 lines); \
       } \
+    } \
     transpose_edge_##width(dst, src, wi, head, pitch, stride); \
     transpose_edge_##width(dst + wj * width, src + wj * stride, wi, nj - wj, pitch, stride); \
     transpose_edge_##width(dst + wi * pitch, src + wi * width, ni - wi, nj, pitch, stride); \

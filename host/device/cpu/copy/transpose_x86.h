@@ -11,27 +11,24 @@
 #define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
 #define STREAM_FENCE()   _mm_sfence()
 
-/* 8 x 8 bytes; rows are half vectors. */
+/* 16 x 16 bytes. Each step interleaves the rows of the upper half with those of the lower one: one bit of the row
+ * number becomes one of the column's. */
 static inline void transpose_square_1(char *dst, const char *src, int64_t pitch, int64_t stride) {
-  __m128i r[8], a[4], b[4];
-  for (int i = 0; i < 8; i++)
-    r[i] = _mm_loadl_epi64((const __m128i *)(src + i * stride));
-  for (int i = 0; i < 4; i++)
-    a[i] = _mm_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
-  for (int i = 0; i < 2; i++) {
-    b[2 * i] = _mm_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
-    b[2 * i + 1] = _mm_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+  __m128i r[16], t[16];
+  for (int i = 0; i < 16; i++)
+    r[i] = LOAD_128(src + i * stride);
+  for (int step = 0; step < 4; step++) {
+    for (int i = 0; i < 8; i++) {
+      t[2 * i] = _mm_unpacklo_epi8(r[i], r[i + 8]);
+      t[2 * i + 1] = _mm_unpackhi_epi8(r[i], r[i + 8]);
+    }
+    for (int i = 0; i < 16; i++)
+      r[i] = t[i];
   }
-  for (int i = 0; i < 2; i++) {
-    __m128i low = _mm_unpacklo_epi32(b[i], b[i + 2]), high = _mm_unpackhi_epi32(b[i], b[i + 2]);
-    char *d = dst + 4 * i * pitch;
-    _mm_storel_epi64((__m128i *)d, low);
-    _mm_storel_epi64((__m128i *)(d + pitch), _mm_unpackhi_epi64(low, low));
-    _mm_storel_epi64((__m128i *)(d + 2 * pitch), high);
-    _mm_storel_epi64((__m128i *)(d + 3 * pitch), _mm_unpackhi_epi64(high, high));
-  }
+  for (int i = 0; i < 16; i++)
+    STORE_128(dst + i * pitch, r[i]);
 }
-#define SIDE_1  8
+#define SIDE_1  16
 #define MICRO_1 transpose_square_1
 
 /* 8 x 8 elements of 2 bytes. */
@@ -58,7 +55,9 @@ static inline void transpose_square_2(char *dst, const char *src, int64_t pitch,
 #define MICRO_2 transpose_square_2
 
 #if defined(__AVX512F__)
-/* Here a square is a cell: its columns are whole lines and may go past the cache straight from the registers. */
+/* Here a square is a cell: its columns are whole lines and may go past the cache straight from the registers. Four
+ * groups of rows, as many as 16 bytes have elements, are transposed within each lane: by interleaving, as above. A lane
+ * has a column of its group then, and four groups make a line of each. */
 static inline __attribute__((always_inline)) void store_512(char *dst, __m512i v, bool past) {
   if (past)
     _mm512_stream_si512((__m512i *)dst, v);
@@ -66,65 +65,57 @@ static inline __attribute__((always_inline)) void store_512(char *dst, __m512i v
     _mm512_storeu_si512(dst, v);
 }
 
-/* 16 x 16 words: interleave within lanes twice, then transpose the 4 x 4 lanes. */
-static inline __attribute__((always_inline)) void cell_4(char *dst, const char *src, int64_t pitch, int64_t stride,
-                                                         bool past) {
-  __m512i r[16], t[16];
-  for (int i = 0; i < 16; i++)
-    r[i] = _mm512_loadu_si512(src + i * stride);
-  for (int i = 0; i < 8; i++) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; i++) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-  /* r[4 g + c] has in lane l column 4 l + c of rows 4 g ... 4 g + 3. */
-  for (int c = 0; c < 4; c++) {
-    __m512i low01 = _mm512_shuffle_i32x4(r[c], r[c + 4], 0x44), high01 = _mm512_shuffle_i32x4(r[c], r[c + 4], 0xee);
-    __m512i low23 = _mm512_shuffle_i32x4(r[c + 8], r[c + 12], 0x44);
-    __m512i high23 = _mm512_shuffle_i32x4(r[c + 8], r[c + 12], 0xee);
-    store_512(dst + c * pitch, _mm512_shuffle_i32x4(low01, low23, 0x88), past);
-    store_512(dst + (c + 4) * pitch, _mm512_shuffle_i32x4(low01, low23, 0xdd), past);
-    store_512(dst + (c + 8) * pitch, _mm512_shuffle_i32x4(high01, high23, 0x88), past);
-    store_512(dst + (c + 12) * pitch, _mm512_shuffle_i32x4(high01, high23, 0xdd), past);
-  }
+/* Stores the lanes of four groups as four columns, `apart` bytes from one to the next. */
+static inline __attribute__((always_inline)) void store_columns(char *dst, const __m512i *group, int n, int64_t apart,
+                                                                bool past) {
+  __m512i low01 = _mm512_shuffle_i32x4(group[0], group[n], 0x44);
+  __m512i high01 = _mm512_shuffle_i32x4(group[0], group[n], 0xee);
+  __m512i low23 = _mm512_shuffle_i32x4(group[2 * n], group[3 * n], 0x44);
+  __m512i high23 = _mm512_shuffle_i32x4(group[2 * n], group[3 * n], 0xee);
+  store_512(dst, _mm512_shuffle_i32x4(low01, low23, 0x88), past);
+  store_512(dst + apart, _mm512_shuffle_i32x4(low01, low23, 0xdd), past);
+  store_512(dst + 2 * apart, _mm512_shuffle_i32x4(high01, high23, 0x88), past);
+  store_512(dst + 3 * apart, _mm512_shuffle_i32x4(high01, high23, 0xdd), past);
 }
+
+#define DEFINE_CELL(width, bits) \
+  static inline __attribute__((always_inline)) void cell_##width(char *dst, const char *src, int64_t pitch, \
+                                                                 int64_t stride, bool past) { \
+    enum { N = 16 / width }; \
+    __m512i group[4 * N]; \
+    for (int g = 0; g < 4; g++) { \
+      __m512i *r = group + g * N, t[N]; \
+      for (int i = 0; i < N; i++) \
+        r[i] = _mm512_loadu_si512(src + (g * N + i) * stride); \
+      for (int step = 1; step < N; step *= 2) { \
+        for (int i = 0; i < N / 2; i++) { \
+          t[2 * i] = _mm512_unpacklo_epi##bits(r[i], r[i + N / 2]); \
+          t[2 * i + 1] = _mm512_unpackhi_epi##bits(r[i], r[i + N / 2]); \
+        } \
+        for (int i = 0; i < N; i++) \
+          r[i] = t[i]; \
+      } \
+    } \
+    for (int i = 0; i < N; i++) \
+      store_columns(dst + i * pitch, group + i, N, N * pitch, past); \
+  }
+DEFINE_CELL(1, 8)
+DEFINE_CELL(2, 16)
+DEFINE_CELL(4, 32)
+DEFINE_CELL(8, 64)
+#define CELL_1 cell_1
+#define CELL_2 cell_2
+#define CELL_4 cell_4
+#define CELL_8 cell_8
+
 static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
   cell_4(dst, src, pitch, stride, false);
 }
 #define SIDE_4 16
-#define CELL_4 cell_4
-
-/* 8 x 8 elements of 8 bytes: interleave within lanes, then transpose the 4 x 4 lanes of pairs. */
-static inline __attribute__((always_inline)) void cell_8(char *dst, const char *src, int64_t pitch, int64_t stride,
-                                                         bool past) {
-  __m512i r[8], t[8];
-  for (int i = 0; i < 8; i++)
-    r[i] = _mm512_loadu_si512(src + i * stride);
-  for (int i = 0; i < 4; i++) {
-    t[2 * i] = _mm512_unpacklo_epi64(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi64(r[2 * i], r[2 * i + 1]);
-  }
-  /* t[2 g + c] has in lane l column 2 l + c of rows 2 g and 2 g + 1. */
-  for (int c = 0; c < 2; c++) {
-    __m512i low01 = _mm512_shuffle_i64x2(t[c], t[c + 2], 0x44), high01 = _mm512_shuffle_i64x2(t[c], t[c + 2], 0xee);
-    __m512i low23 = _mm512_shuffle_i64x2(t[c + 4], t[c + 6], 0x44);
-    __m512i high23 = _mm512_shuffle_i64x2(t[c + 4], t[c + 6], 0xee);
-    store_512(dst + c * pitch, _mm512_shuffle_i64x2(low01, low23, 0x88), past);
-    store_512(dst + (c + 2) * pitch, _mm512_shuffle_i64x2(low01, low23, 0xdd), past);
-    store_512(dst + (c + 4) * pitch, _mm512_shuffle_i64x2(high01, high23, 0x88), past);
-    store_512(dst + (c + 6) * pitch, _mm512_shuffle_i64x2(high01, high23, 0xdd), past);
-  }
-}
 static inline void transpose_square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
   cell_8(dst, src, pitch, stride, false);
 }
 #define SIDE_8 8
-#define CELL_8 cell_8
 #elif defined(__AVX2__)
 /* 8 x 8 words: interleave within lanes twice, then swap the lanes. */
 static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {

@@ -1,0 +1,205 @@
+/* Messages: segments in the order that both ends know, where each message begins, and the geometry of a segment. */
+#include "plan/intersect.h"
+
+#include "layout/sort.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Segments of one pair of arrays' peers that are sorted by insertion. */
+enum { FEW = 16 };
+
+static int by_message(const void *a, const void *b) {
+  const rs_segment *x = a, *y = b;
+  if (x->src_rank != y->src_rank)
+    return x->src_rank < y->src_rank ? -1 : 1;
+  if (x->dst_rank != y->dst_rank)
+    return x->dst_rank < y->dst_rank ? -1 : 1;
+  if (x->dst_array != y->dst_array)
+    return x->dst_array < y->dst_array ? -1 : 1;
+  return x->src_array < y->src_array ? -1 : x->src_array > y->src_array;
+}
+
+/* Sorts each destination array's segments from one peer by source array: they came in the order of a tree. */
+static void sort_sources(rs_segment *s, int64_t n) {
+  for (int64_t i = 0, end; i < n; i = end) {
+    bool ordered = true;
+    for (end = i + 1; end < n && s[end].src_rank == s[i].src_rank && s[end].dst_rank == s[i].dst_rank &&
+                      s[end].dst_array == s[i].dst_array;
+         end++)
+      ordered &= s[end].src_array > s[end - 1].src_array;
+    if (ordered)
+      continue;
+    if (end - i > FEW)
+      qsort(s + i, (size_t)(end - i), sizeof *s, by_message);
+    for (int64_t k = i + 1; k < end; k++) { /* nothing moves in what was sorted */
+      rs_segment moved = s[k];
+      int64_t j = k;
+      for (; j > i && s[j - 1].src_array > moved.src_array; j--)
+        s[j] = s[j - 1];
+      s[j] = moved;
+    }
+  }
+}
+
+reshard_status rs_segments_sort(rs_segment *s, int64_t n, bool sending, rs_sorting *scratch) {
+  bool ordered = true, by_dst = true;
+  int64_t most_peer = 0, most_array = 0;
+  for (int64_t i = 0; i < n; i++) {
+    most_peer = rs_max(most_peer, sending ? s[i].dst_rank : s[i].src_rank);
+    most_array = rs_max(most_array, s[i].dst_array);
+    if (i > 0) {
+      ordered = ordered && by_message(&s[i - 1], &s[i]) < 0;
+      by_dst = by_dst && s[i - 1].dst_array <= s[i].dst_array;
+    }
+  }
+  if (ordered)
+    return RESHARD_SUCCESS;
+  int array_bits = by_dst ? 0 : rs_bits((uint64_t)most_array), bits = array_bits + rs_bits((uint64_t)most_peer);
+  if (n < 64 || bits > 64) {
+    qsort(s, (size_t)n, sizeof *s, by_message);
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_vec_reserve(&scratch->pairs, 2 * n));
+  RS_TRY(rs_vec_reserve(&scratch->segments, n));
+  rs_pair *pairs = scratch->pairs.at;
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t peer = (uint64_t)(sending ? s[i].dst_rank : s[i].src_rank);
+    pairs[i] = (rs_pair){by_dst ? peer : peer << array_bits | (uint64_t)s[i].dst_array, (uint64_t)i};
+  }
+  const rs_pair *order = rs_sort_pairs(pairs, pairs + n, n, false, 0, bits);
+  memcpy(scratch->segments.at, s, (size_t)n * sizeof *s);
+  for (int64_t i = 0; i < n; i++)
+    s[i] = scratch->segments.at[order[i].value];
+  sort_sources(s, n);
+  return RESHARD_SUCCESS;
+}
+
+void rs_sorting_free(rs_sorting *scratch) {
+  free(scratch->pairs.at);
+  free(scratch->segments.at);
+}
+
+reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages) {
+  messages->n = 0;
+  for (const rs_segment *s = segments, *end = s + n; s < end;) {
+    rs_message m = {.peer = sending ? s->dst_rank : s->src_rank, .segments = s};
+    for (; s < end && (sending ? s->dst_rank : s->src_rank) == m.peer; s++)
+      m.elements += s->elements;
+    m.count = s - m.segments;
+    RS_TRY(rs_vec_reserve(messages, messages->n + 1));
+    messages->at[messages->n++] = m;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes) {
+  int64_t *moved = NULL;
+  rs_lists lists = {0};
+  int64_t *ids = NULL, nids = 0, segments = side->segments.n;
+  if (side->ids.n <= 2 * segments * naxes)
+    return RESHARD_SUCCESS;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&moved, side->lists.list.n, sizeof *moved), done);
+  RS_TRY_GOTO(status, rs_alloc(&ids, segments * naxes, sizeof *ids), done);
+  memset(moved, -1, (size_t)side->lists.list.n * sizeof *moved);
+  for (int64_t i = 0; i < segments; i++) {
+    for (int64_t a = 0; a < naxes; a++) {
+      int64_t from = side->ids.at[side->segments.at[i].lists + a];
+      const rs_list *list = &side->lists.list.at[from];
+      if (moved[from] < 0) {
+        RS_TRY_GOTO(status, rs_vec_reserve(&lists.list, lists.list.n + 1), done);
+        RS_TRY_GOTO(status, rs_vec_reserve(&lists.run, lists.run.n + list->count), done);
+        memcpy(lists.run.at + lists.run.n, side->lists.run.at + list->first, (size_t)list->count * sizeof(rs_run));
+        moved[from] = lists.list.n;
+        lists.list.at[lists.list.n++] = (rs_list){lists.run.n, list->count, list->length};
+        lists.run.n += list->count;
+      }
+      ids[nids + a] = moved[from];
+    }
+    nids += naxes;
+  }
+  for (int64_t i = 0; i < segments; i++)
+    side->segments.at[i].lists = i * naxes;
+  free(side->ids.at);
+  side->ids.at = ids;
+  side->ids.n = side->ids.cap = nids;
+  ids = NULL;
+  rs_lists_free(&side->lists);
+  side->lists = lists;
+  lists = (rs_lists){0};
+done:
+  free(moved);
+  free(ids);
+  rs_lists_free(&lists);
+  return status;
+}
+
+void rs_side_free(rs_side *side) {
+  if (side->shared)
+    return;
+  free(side->segments.at);
+  free(side->messages.at);
+  free(side->ids.at);
+  rs_lists_free(&side->lists);
+}
+
+void rs_class_free(rs_class *c) {
+  reshard_layout_release(c->src);
+  reshard_layout_release(c->dst);
+  rs_side_free(&c->send);
+  rs_side_free(&c->receive);
+}
+
+const rs_message *rs_side_message(const rs_side *side, int64_t peer) {
+  int64_t low = 0, high = side->messages.n;
+  RS_LOWER_BOUND(low, high, side->messages.at[i].peer < peer);
+  return low < side->messages.n && side->messages.at[low].peer == peer ? &side->messages.at[low] : NULL;
+}
+
+const int64_t *rs_array_corners(const struct reshard_layout_s *l, int64_t rank, int64_t array, int64_t *storage) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return rs_boxes_lo(l->boxes, rs_boxes_of_array(l->boxes, rank, array));
+  rs_layout_cell_box(l, rs_layout_cell(l, rank, array), storage, storage + l->ndim);
+  return storage;
+}
+
+/* Geometry of a segment of two boxes: their intersection in the region. */
+static void meet_boxes(const rs_class *c, const rs_segment *segment, rs_geometry *out) {
+  const rs_space *s = &c->space;
+  int64_t storage[2][2 * RESHARD_MAX_DIMS];
+  const int64_t *src = rs_array_corners(c->src, segment->src_rank, segment->src_array, storage[0]);
+  const int64_t *dst = rs_array_corners(c->dst, segment->dst_rank, segment->dst_array, storage[1]);
+  for (int a = 0; a < s->naxes; a++) {
+    int i = s->src_dim[a], j = s->dst_dim[a];
+    int64_t begin = 0, end = s->extent[a]; /* in the region */
+    if (i >= 0) {
+      begin = rs_max(begin, src[i] - s->src_offset[a]);
+      end = rs_min(end, src[c->src->ndim + i] - s->src_offset[a]);
+    }
+    if (j >= 0) {
+      begin = rs_max(begin, dst[j] - s->dst_offset[a]);
+      end = rs_min(end, dst[c->dst->ndim + j] - s->dst_offset[a]);
+    }
+    int64_t from = i >= 0 ? begin + s->src_offset[a] - src[i] : 0;
+    int64_t to = j >= 0 ? begin + s->dst_offset[a] - dst[j] : 0;
+    out->storage[a] = (rs_run){out->src_asks ? from : to, out->src_asks ? to : from, end - begin};
+    out->axis[a] = (rs_span_list){&out->storage[a], 1, end - begin};
+  }
+}
+
+void rs_segment_geometry(const rs_class *c, const rs_side *side, const rs_segment *segment, rs_geometry *out) {
+  out->naxes = c->space.naxes;
+  out->src_asks = side->src_asks;
+  out->cut = -1;
+  if (segment->lists < 0)
+    meet_boxes(c, segment, out);
+  else
+    for (int a = 0; a < out->naxes; a++) {
+      const rs_list *list = &side->lists.list.at[side->ids.at[segment->lists + a]];
+      out->axis[a] = (rs_span_list){side->lists.run.at + list->first, list->count, list->length};
+    }
+  for (int a = out->naxes - 1; a >= 0; a--)
+    if (out->axis[a].length > 1)
+      out->cut = a;
+}

@@ -1,0 +1,298 @@
+/* Plans of all ranks of a world, made together.
+ *
+ * Each source array asks the destination once, a replicated cell once for all its holders. The segments, sorted, are
+ * the messages that a rank sends. A receiver's messages are the same ones, and consist of the sender's segments. So an
+ * intersection is found once, and kept once, in storage that the plans share. */
+#include "plan/arena.h"
+#include "plan/intersect.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rs_shared {
+  atomic_int references;
+  rs_arena arena; /* segments, messages and peers */
+  int64_t nclasses;
+  rs_side *side; /* of each class, for its lists */
+};
+
+void rs_shared_release(rs_shared *shared) {
+  if (!RS_DROP(shared))
+    return;
+  for (int64_t i = 0; i < shared->nclasses; i++)
+    rs_side_free(&shared->side[i]);
+  rs_arena_free(&shared->arena);
+  free(shared->side);
+  free(shared);
+}
+
+static reshard_status create_shared(int64_t nclasses, rs_shared **out) {
+  rs_shared *shared;
+  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared));
+  reshard_status status = rs_alloc_zero(&shared->side, nclasses, sizeof *shared->side);
+  if (status != RESHARD_SUCCESS) {
+    free(shared);
+    return status;
+  }
+  atomic_init(&shared->references, 1);
+  shared->nclasses = nclasses;
+  *out = shared;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_plan_alloc(const struct reshard_plan_s *plan, void *out, int64_t n, size_t element) {
+  return plan->shared != NULL ? rs_arena_alloc(&plan->shared->arena, out, n, element) : rs_alloc(out, n, element);
+}
+
+/* One class of all plans, being intersected. */
+typedef struct world_class {
+  rs_arena *arena;
+  rs_side *side; /* segments that are not dealt to their senders yet, and lists */
+  rs_class **of_rank;
+  int64_t world, segments;
+  rs_sorting sorting;
+} world_class;
+
+static reshard_status keep_messages(world_class *w, const rs_messages *messages, rs_messages *kept) {
+  RS_TRY(rs_arena_alloc(w->arena, &kept->at, messages->n, sizeof *kept->at));
+  if (messages->n > 0)
+    memcpy(kept->at, messages->at, (size_t)messages->n * sizeof *kept->at);
+  kept->n = kept->cap = messages->n;
+  return RESHARD_SUCCESS;
+}
+
+/* Makes n segments the messages that a rank sends. Both ends' places are looked for while the segments are in the
+ * cache. */
+static reshard_status make_messages(world_class *w, int64_t rank, rs_segment *segments, int64_t n) {
+  rs_class *c = w->of_rank[rank];
+  rs_segment *kept;
+  RS_TRY(rs_segments_sort(segments, n, true, &w->sorting));
+  RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
+  if (n > 0)
+    memcpy(kept, segments, (size_t)n * sizeof *kept);
+  RS_TRY(rs_find_messages(kept, n, true, &w->side->messages));
+  RS_TRY(keep_messages(w, &w->side->messages, &c->send.messages));
+  for (int64_t i = 0; i < c->send.messages.n; i++)
+    rs_message_find_places(c, w->side, &c->send.messages.at[i], true, true);
+  c->send.nsegments = c->send.segments.cap = n;
+  w->segments += n;
+  return RESHARD_SUCCESS;
+}
+
+/* Turns counts, of which the last is 0, into the first places of each. */
+static void counts_to_firsts(int64_t *count, int64_t n) {
+  for (int64_t i = 0, sum = 0; i <= n; i++) {
+    int64_t here = count[i];
+    count[i] = sum;
+    sum += here;
+  }
+}
+
+/* The same for all senders at once: a holder of a replicated cell found what the others send too. */
+static reshard_status make_all_messages(world_class *w) {
+  rs_segment *sorted = NULL, *s = w->side->segments.at;
+  int64_t *begin = NULL, n = w->side->segments.n;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero(&begin, w->world + 1, sizeof *begin), done);
+  RS_TRY_GOTO(status, rs_alloc(&sorted, n, sizeof *sorted), done);
+  for (int64_t i = 0; i < n; i++)
+    begin[s[i].src_rank]++;
+  counts_to_firsts(begin, w->world);
+  for (int64_t i = 0; i < n; i++)
+    sorted[begin[s[i].src_rank]++] = s[i];
+  for (int64_t r = 0, from = 0; r < w->world; from = begin[r++]) /* each has become the next one's */
+    RS_TRY_GOTO(status, make_messages(w, r, sorted + from, begin[r] - from), done);
+done:
+  free(begin);
+  free(sorted);
+  return status;
+}
+
+/* Lists what was sent by receiver. */
+static reshard_status list_received(world_class *w) {
+  for (int64_t r = 0; r < w->world; r++)
+    for (int64_t i = 0; i < w->of_rank[r]->send.messages.n; i++) {
+      const rs_message *m = &w->of_rank[r]->send.messages.at[i];
+      w->of_rank[m->peer]->receive.messages.cap += m->peer != r;
+    }
+  for (int64_t r = 0; r < w->world; r++) {
+    rs_messages *received = &w->of_rank[r]->receive.messages;
+    RS_TRY(rs_arena_alloc(w->arena, &received->at, received->cap, sizeof *received->at));
+  }
+  for (int64_t r = 0; r < w->world; r++)
+    for (int64_t i = 0; i < w->of_rank[r]->send.messages.n; i++) {
+      const rs_message *m = &w->of_rank[r]->send.messages.at[i];
+      rs_side *receive = &w->of_rank[m->peer]->receive;
+      if (m->peer == r)
+        continue;
+      rs_message *there = &receive->messages.at[receive->messages.n++];
+      *there = *m;
+      there->peer = r;
+      receive->nsegments += m->count;
+    }
+  return RESHARD_SUCCESS;
+}
+
+/* The part of `cap` that n of all segments have. */
+static int64_t part_of(int64_t cap, int64_t n, int64_t all) { return (int64_t)((double)cap * (double)n / (double)all); }
+
+/* Lends the lists to both sides of all ranks. Capacities are the rank's part of them. */
+static void lend_lists(world_class *w) {
+  const rs_side *all = w->side;
+  for (int64_t r = 0; r < w->world; r++)
+    for (int sending = 0; sending < 2; sending++) {
+      rs_side *side = sending ? &w->of_rank[r]->send : &w->of_rank[r]->receive;
+      int64_t mine = sending ? side->nsegments : 0;
+      side->src_asks = true;
+      side->lists = all->lists;
+      side->ids.at = all->ids.at;
+      side->lists.run.cap = part_of(all->lists.run.cap, mine, rs_max(1, w->segments));
+      side->lists.list.cap = part_of(all->lists.list.cap, mine, rs_max(1, w->segments));
+      side->ids.cap = part_of(all->ids.cap, mine, rs_max(1, w->segments));
+    }
+}
+
+static bool is_replicated(const struct reshard_layout_s *l) {
+  return l->kind == RESHARD_LAYOUT_BOXES ? l->boxes->replicated : l->replicas > 1;
+}
+
+static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class **of_rank, int64_t world,
+                                      const int64_t *nodes) {
+  const rs_class *c = of_rank[0];
+  rs_work w = {.of_rank = of_rank, .world = world, .nodes = nodes, .side = side};
+  world_class wc = {.arena = arena, .side = side, .of_rank = of_rank, .world = world};
+  bool at_once = is_replicated(c->src);
+  reshard_status status = RESHARD_SUCCESS;
+  w.listed = rs_layout_regular(c->src) || rs_layout_regular(c->dst);
+  side->src_asks = true;
+  for (int64_t r = 0; r < world; r++)
+    of_rank[r]->send.shared = of_rank[r]->receive.shared = true;
+  for (w.rank = 0; w.rank < world; w.rank++) {
+    w.class_ = of_rank[w.rank];
+    RS_TRY_GOTO(status, rs_intersect_sends(&w), done);
+    RS_TRY_GOTO(status, rs_count_wanted(&w), done);
+    if (at_once)
+      continue;
+    RS_TRY_GOTO(status, make_messages(&wc, w.rank, side->segments.at, side->segments.n), done);
+    side->segments.n = 0;
+  }
+  if (at_once)
+    RS_TRY_GOTO(status, make_all_messages(&wc), done);
+  RS_TRY_GOTO(status, list_received(&wc), done);
+  rs_lists_drop_scratch(&side->lists);
+  lend_lists(&wc);
+done:
+  free(side->segments.at);
+  free(side->messages.at);
+  memset(&side->segments, 0, sizeof side->segments);
+  memset(&side->messages, 0, sizeof side->messages);
+  rs_sorting_free(&wc.sorting);
+  rs_work_free(&w);
+  return status;
+}
+
+/* Intersects the classes of the plans of ranks 0 ... world - 1, which have none of their own. */
+static reshard_status intersect_classes(struct reshard_plan_s **plan, int64_t world) {
+  rs_class **of_rank = NULL;
+  rs_shared *shared = NULL;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&of_rank, world, sizeof(rs_class *)), done);
+  RS_TRY_GOTO(status, create_shared(plan[0]->classes.n, &shared), done);
+  for (int64_t r = 0; r < world; r++)
+    plan[r]->shared = RS_RETAIN(shared);
+  for (int64_t i = 0; i < shared->nclasses; i++) {
+    for (int64_t r = 0; r < world; r++)
+      of_rank[r] = &plan[r]->classes.at[i];
+    RS_TRY_GOTO(status, intersect_world(&shared->arena, &shared->side[i], of_rank, world, plan[0]->nodes), done);
+  }
+done:
+  free(of_rank);
+  rs_shared_release(shared);
+  return status;
+}
+
+static void destroy_plans(struct reshard_plan_s **plan, int64_t n) {
+  for (int64_t i = 0; plan != NULL && i < n; i++)
+    reshard_plan_destroy(plan[i]);
+  free(plan);
+}
+
+/* Plans of all ranks, by rank. */
+static reshard_status create_world(int64_t nentries, const reshard_entry *entries, int64_t world,
+                                   const reshard_plan_options *options, struct reshard_plan_s ***plans) {
+  int64_t start = rs_now_ns();
+  struct reshard_plan_s **plan;
+  RS_TRY(rs_alloc_zero(&plan, world, sizeof *plan));
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_plan_begin(nentries, entries, 0, world, false, options, &plan[0]), fail);
+  for (int64_t r = 1; r < world; r++)
+    RS_TRY_GOTO(status, rs_plan_begin_like(plan[0], r, &plan[r]), fail);
+  RS_TRY_GOTO(status, intersect_classes(plan, world), fail);
+  for (int64_t r = 0; r < world; r++)
+    RS_TRY_GOTO(status, rs_plan_finish(plan[r]), fail);
+  for (int64_t r = 0, each = (rs_now_ns() - start) / world; r < world; r++)
+    plan[r]->info.plan_ns = each;
+  *plans = plan;
+  return RESHARD_SUCCESS;
+fail:
+  destroy_plans(plan, world);
+  return status;
+}
+
+static reshard_status create_each(int64_t nentries, const reshard_entry *entries, int64_t nranks, const int64_t *ranks,
+                                  const reshard_plan_options *options, struct reshard_plan_s ***plans) {
+  struct reshard_plan_s **plan;
+  RS_TRY(rs_alloc_zero(&plan, nranks, sizeof *plan));
+  for (int64_t i = 0; i < nranks; i++) {
+    reshard_status status = reshard_plan_create(nentries, entries, ranks != NULL ? ranks[i] : i, options, &plan[i]);
+    if (status != RESHARD_SUCCESS) {
+      destroy_plans(plan, nranks);
+      return status;
+    }
+  }
+  *plans = plan;
+  return RESHARD_SUCCESS;
+}
+
+/* True when the list has each of `world` ranks once. */
+static reshard_status has_all(int64_t nranks, const int64_t *ranks, int64_t world, bool *all) {
+  bool *seen;
+  *all = nranks == world;
+  if (ranks == NULL || nranks != world)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&seen, world, sizeof *seen));
+  for (int64_t i = 0; i < nranks && *all; i++) {
+    *all = ranks[i] >= 0 && ranks[i] < world && !seen[ranks[i]];
+    if (*all)
+      seen[ranks[i]] = true;
+  }
+  free(seen);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_plan_create_all(int64_t nentries, const reshard_entry *entries, int64_t nranks,
+                                       const int64_t *ranks, const reshard_plan_options *options, reshard_plan *plans) {
+  if (nentries < 0 || (nentries > 0 && entries == NULL) || nranks < 0 || (nranks > 0 && plans == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create_all: %lld entries, %lld ranks, NULL argument",
+                    (long long)nentries, (long long)nranks);
+  int64_t world = nranks; /* without entries any will do */
+  bool all = false;
+  struct reshard_plan_s **made;
+  if (nentries > 0)
+    RS_TRY(rs_plan_world(&entries[0], &world));
+  if (ranks == NULL && nranks != world)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create_all: %lld ranks without a list, the world has %lld",
+                    (long long)nranks, (long long)world);
+  RS_TRY(has_all(nranks, ranks, world, &all));
+  if (nranks == 0)
+    return RESHARD_SUCCESS;
+  if (all && nentries > 0)
+    RS_TRY(create_world(nentries, entries, world, options, &made));
+  else
+    RS_TRY(create_each(nentries, entries, nranks, ranks, options, &made));
+  for (int64_t i = 0; i < nranks; i++)
+    plans[i] = made[all && nentries > 0 && ranks != NULL ? ranks[i] : i];
+  free(made);
+  return RESHARD_SUCCESS;
+}
