@@ -69,7 +69,8 @@ static void check_flags(const cli_options *o) {
   if (o->connect == 0)
     cli_exit(EXIT_USAGE, "-p 0: ranks connect in parallel, each by its own thread; there is no other way");
   if (o->registry != 0)
-    cli_exit(EXIT_USAGE, "-R %lld: buffers are not registered with NCCL; there is no other way", (long long)o->registry);
+    cli_exit(EXIT_USAGE, "-R %lld: buffers are not registered with NCCL; there is no other way",
+             (long long)o->registry);
   if (o->blocking && !cuda)
     cli_exit(EXIT_USAGE, "-z 1 needs --device cuda: on the CPU an execute returns when it is done");
   if (o->host_time && !cuda)
@@ -157,7 +158,7 @@ int command_bench(int argc, char **argv) {
       "stages whole messages;\n"
       "a limit of a few MiB, which stays in the cache, is faster. Ranks = processes (of mpirun, or by RANK "
       "and WORLD_SIZE) x -t x -g.\n"
-      "What is ended early, by an error, -T, SIGINT or SIGTERM, has written what it had.\n",
+      "What is ended early, by an error, -T or a signal, has written what it had.\n",
       &o);
   check_flags(&o);
   check_sizes(&o);

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 
 /* Calls one after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
-static double time_launches(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream), void *user) {
+static double time_launches(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream),
+                            void *user) {
   rs_device *device = session_device(&b->s, local);
   double *times = cli_alloc(b->o->iterations, sizeof *times);
   for (int64_t i = 0; i < b->o->iterations; i++) {

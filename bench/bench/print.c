@@ -51,8 +51,9 @@ void bench_print_head(const bench_state *b, const machine *m) {
          "destinations have,\n"
          "# alternating with ours; ratio: its time / ours, median of pairs%s\n#\n",
          (long long)o->iterations, (long long)o->warmup,
-         by_host ? "" : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
-                        "in turn");
+         by_host ? ""
+                 : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
+                   "in turn");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %9s\n", "size", "count", "type", "time", "algbw", "busbw", "memcpy",
          "ratio", "#wrong", "in-place");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)",
@@ -66,7 +67,8 @@ static void print_memory(const bench_state *b) {
   char source[CLI_BYTES_TEXT], target[CLI_BYTES_TEXT], staging[CLI_BYTES_TEXT];
   double sets = (double)b->row.sets;
   printf("#   memory: source %s, destination %s of all ranks; workspace %s of the largest rank\n",
-         cli_bytes_text(source, sets * (double)b->row.source_bytes), cli_bytes_text(target, sets * (double)b->row.destination_bytes),
+         cli_bytes_text(source, sets * (double)b->row.source_bytes),
+         cli_bytes_text(target, sets * (double)b->row.destination_bytes),
          cli_bytes_text(staging, sets * (double)b->row.workspace));
 }
 
@@ -98,7 +100,7 @@ void bench_print_row(const bench_state *b) {
 
 typedef enum field_kind { INTEGER, REAL, WORDS, TRUTH } field_kind;
 
-/* What a row has: of one that is skipped the first kind alone. */
+/* A skipped row has the first kind alone. */
 typedef enum field_of_row { KNOWN, MEASURED, GPU } field_of_row;
 
 typedef struct row_field {

@@ -13,19 +13,19 @@ enum { BENCH_PACK, BENCH_EXCHANGE, BENCH_UNPACK, BENCH_COPY, BENCH_KEEP, BENCH_P
 /* A result. Times that were not measured are NAN. */
 typedef struct bench_row {
   int64_t bytes, elements, wrong, cycle;
-  int64_t wire_bytes, bound_bytes;       /* that all ranks receive, and the least that they have to */
-  int64_t busiest_bytes, busiest_bound;  /* that one rank sends or receives at most, and the least likewise */
-  int64_t workspace, rounds, messages;   /* staging of the largest rank; rounds; messages of all ranks in all rounds */
-  int64_t sets;                          /* of buffers, which are used in turn */
+  int64_t wire_bytes, bound_bytes;      /* that all ranks receive, and the least that they have to */
+  int64_t busiest_bytes, busiest_bound; /* that one rank sends or receives at most, and the least likewise */
+  int64_t workspace, rounds, messages;  /* staging of the largest rank; rounds; messages of all ranks in all rounds */
+  int64_t sets;                         /* of buffers, which are used in turn */
   int64_t source_bytes, destination_bytes; /* of one set, of all ranks */
   double time_us, algbw, busbw, memcpy_gbps, ratio;
   double min_us, p50_us, p95_us, p99_us, max_us;
-  double first_us;                       /* of the first execute, by the host's clock */
-  double plan_us, create_us, bind_us;    /* of the slowest rank */
-  double phase_us[BENCH_PHASES];         /* of one execute: of the rank or stream that is longest in it */
-  double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
-  double host_us;  /* GPU: of the host for an execute; and */
-  double group_us; /* for its messages alone, in one round, where ranks are not all of one process */
+  double first_us;                    /* of the first execute, by the host's clock */
+  double plan_us, create_us, bind_us; /* of the slowest rank */
+  double phase_us[BENCH_PHASES];      /* of one execute: of the rank or stream that is longest in it */
+  double loop_us;                     /* GPU: of an execute among many, one after the other, by the host's clock */
+  double host_us;                     /* GPU: of the host for an execute; and */
+  double group_us;                    /* for its messages alone, in one round, where ranks are not all of one process */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
   const char *name, *src, *dst; /* of a suite's case, and its layouts; NULL: no suite */
@@ -50,7 +50,7 @@ typedef struct bench_state {
   int64_t l2;
   int64_t hold; /* memsets before what is timed */
   bool again;
-  bool traced;  /* each row ends with an execute that is recorded */
+  bool traced;           /* each row ends with an execute that is recorded */
   int64_t samples, each; /* measurements of a row, and executes in each */
   bool skipped;          /* the row does not fit in memory: */
   char why_skipped[400];
@@ -117,8 +117,8 @@ void bench_json_row(rs_json *j, const bench_state *b);
 void bench_csv_head(rs_text *out);
 void bench_csv_row(rs_text *out, const bench_state *b);
 
-/* A thread that ends the run early, with what it has: where a row takes longer than -T, and on SIGINT and SIGTERM, of
- * which the program then dies. bench_watch_begin is called before any other thread is started. */
+/* A thread that ends the run early, with what it has: where a row takes longer than -T, and on SIGINT, SIGTERM and
+ * SIGHUP, of which the program then dies. bench_watch_begin is called before any other thread is started. */
 void bench_watch_begin(bench_report *r, const cli_options *o);
 void bench_watch_row(const char *shape); /* a row begins; NULL: none is measured */
 void bench_watch_end(void);

@@ -3,7 +3,7 @@
  * On the CPU a time runs from the opening of a barrier to the return of a rank, of which the last one counts (-a). So
  * does it on a GPU with -z, until the stream is empty, and with -C, until the work is launched.
  *
- * Else on a GPU it runs from an event that all ranks' streams wait for to an event that waits for all of them. The host's
+ * Else on a GPU it runs from an event that all ranks' streams wait for to one that waits for all of them. The host's
  * launches are not in it: before the first event, memsets over four times the L2 cache hold the streams. They also
  * leave nothing of the data in the cache. Where the first event has happened before the last launch, the measurement is
  * repeated with twice as many memsets. Between the events is the work on each set of buffers, one after the other; the

@@ -58,8 +58,9 @@ static void wait_for_turn(void) {
   for (int i = 0; i < 3 && number == NULL; i++)
     number = getenv(numbers[i]);
   int64_t before = number != NULL ? strtoll(number, NULL, 10) : 0, ms = 1500 * (before < 4 ? before : 4);
-  if (ms > 0)
-    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+  struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) /* a signal of which another thread ends the program */
+    ;
 }
 
 /* So do the ranks of a process: one thread tells, the others end with it. Where what is called at the exit fails, that

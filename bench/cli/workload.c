@@ -130,11 +130,11 @@ static void count_bytes(workload *w) {
 static const struct {
   const char *name;
   reshard_dtype dtype;
-} nccl_dtypes[] = {{"int8", RESHARD_I8},          {"uint8", RESHARD_U8},        {"int32", RESHARD_I32},
-                   {"uint32", RESHARD_U32},       {"int64", RESHARD_I64},       {"uint64", RESHARD_U64},
-                   {"half", RESHARD_F16},         {"float", RESHARD_F32},       {"double", RESHARD_F64},
-                   {"bfloat16", RESHARD_BF16},    {"f8e4m3", RESHARD_F8_E4M3},  {"f8e5m2", RESHARD_F8_E5M2},
-                   {"int", RESHARD_I32},          {"char", RESHARD_I8}};
+} nccl_dtypes[] = {{"int8", RESHARD_I8},       {"uint8", RESHARD_U8},       {"int32", RESHARD_I32},
+                   {"uint32", RESHARD_U32},    {"int64", RESHARD_I64},      {"uint64", RESHARD_U64},
+                   {"half", RESHARD_F16},      {"float", RESHARD_F32},      {"double", RESHARD_F64},
+                   {"bfloat16", RESHARD_BF16}, {"f8e4m3", RESHARD_F8_E4M3}, {"f8e5m2", RESHARD_F8_E5M2},
+                   {"int", RESHARD_I32},       {"char", RESHARD_I8}};
 
 const char *workload_nccl_dtype(int64_t i) { return i < 12 ? nccl_dtypes[i].name : NULL; }
 
