@@ -6,6 +6,7 @@
  * use takes a buffer whose event has happened, or a new one; there are at most RS_UPLOAD_BUFFERS. */
 #include "device/cuda/cuda.h"
 
+#include "base/range.h"
 #include "device/stream.h"
 
 #include <sched.h>
@@ -27,6 +28,7 @@ static reshard_status poll_buffer(rs_device *device, rs_upload_buffer *buffer) {
 
 static reshard_status wait_for_buffer(rs_device *device, rs_upload_buffer *buffer) {
   RS_TRY(poll_buffer(device, buffer));
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (buffer->used) {
     sched_yield();
     RS_TRY(poll_buffer(device, buffer));
