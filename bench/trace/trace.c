@@ -112,6 +112,9 @@ void trace_start(trace *t, rs_device *device) {
 
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
+/* Microseconds in whole nanoseconds, as they are written: sums of them agree then. */
+static double whole_ns(double seconds) { return 1e-3 * round(1e9 * seconds); }
+
 static void read_times(trace *t) {
   for (int64_t i = 0; i < t->nsteps; i++) {
     trace_step *s = &t->step[i];
@@ -120,8 +123,8 @@ static void read_times(trace *t) {
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         CLI_TRY("trace: ", gpu_elapsed(gpu->base, s->timing[k], &seconds[k]));
-    s->begin = fmax(0, 1e6 * seconds[0]); /* a stream without work comes to a wait before time begins */
-    s->end = fmax(s->begin, 1e6 * (gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
+    s->begin = fmax(0, whole_ns(seconds[0])); /* a stream without work comes to a wait before time begins */
+    s->end = fmax(s->begin, whole_ns(gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         gpu->device->streams->event_destroy(gpu->device, s->timing[k]);
