@@ -8,11 +8,16 @@ set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: ncu.sh DIRECTORY COMMAND..." >&2; exit 2; }
 out=$1
 shift
-ncu=${NCU:-$(command -v ncu || ls /usr/local/cuda/bin/ncu /opt/nvidia/nsight-compute/*/ncu 2>/dev/null | tail -1)} || true
-[ -n "$ncu" ] || { echo "ncu.sh: no ncu: it comes with the CUDA toolkit, or from developer.nvidia.com/nsight-compute" >&2; exit 3; }
+places=(/usr/local/cuda/bin/ncu /opt/nvidia/nsight-compute/*/ncu)
+ncu=${NCU:-$(command -v ncu || ls "${places[@]}" 2>/dev/null | tail -1)} || true
+if [ -z "$ncu" ]; then
+  echo "ncu.sh: no ncu: it comes with the CUDA toolkit, or from developer.nvidia.com/nsight-compute" >&2
+  exit 3
+fi
 mkdir -p "$out"
 sections=()
-for section in ${SECTIONS:-SpeedOfLight SpeedOfLight_RooflineChart MemoryWorkloadAnalysis Occupancy LaunchStats WarpStateStats}; do
+roofline='SpeedOfLight SpeedOfLight_RooflineChart MemoryWorkloadAnalysis Occupancy LaunchStats WarpStateStats'
+for section in ${SECTIONS:-$roofline}; do
   sections+=(--section "$section")
 done
 
