@@ -91,7 +91,7 @@ static double draw_legend(rs_text *out, const world_plan *p, int64_t busy, const
   svg_circle(out, x + 7, y + 6, 4, (svg_paint){.fill = SVG_GREY, .stroke = "#ffffff", .stroke_width = 1.2});
   svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "dot: comes from the rank of that colour");
   if (shown > 0 && busy < p->ranks) {
-    snprintf(text, sizeof text, "%lld rank%s of %lld hold%s nothing", (long long)(p->ranks - busy),
+    snprintf(text, sizeof text, "%lld rank%s of %lld take%s no part", (long long)(p->ranks - busy),
              cli_plural(p->ranks - busy), (long long)p->ranks, p->ranks - busy == 1 ? "s" : "");
     svg_words(out, x + 262, y + 10.5, 11, SVG_START, SVG_GREY, false, 0, text);
   }
