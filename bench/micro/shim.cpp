@@ -32,7 +32,8 @@ int main(int argc, char **argv) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);
-      auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, table == micro_copies ? micro_copied_bytes : 0);
+      auto *made =
+          benchmark::RegisterBenchmark(name.c_str(), run_case, c, table == micro_copies ? micro_copied_bytes : 0);
       if (table == micro_copies) // by several threads
         made->UseRealTime();
       made->Unit(benchmark::kMicrosecond);
@@ -43,7 +44,7 @@ int main(int argc, char **argv) {
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("reshard", reshard_version());
 #ifdef __OPTIMIZE__
-  benchmark::AddCustomContext("reshard_build", "optimized; a note on a library that is a debug build means Google's own");
+  benchmark::AddCustomContext("reshard_build", "optimized; a note on a DEBUG library means Google's own");
 #endif
   benchmark::AddCustomContext("compiler", __VERSION__);
   if (benchmark::ReportUnrecognizedArguments(argc, argv))
