@@ -4,19 +4,36 @@
 
 #include <string.h>
 
-/* Sets dim 0 of the shape so that the tensor is the largest within the size. */
+static int64_t bytes_of_shape(int64_t width, int ndim, const int64_t *shape) {
+  for (int d = 0; d < ndim; d++)
+    width *= shape[d]; /* no overflow: the given shape has been checked, and dims only shrink here */
+  return width;
+}
+
+/* Sets the shape so that the tensor is the largest within the size. Dim 0 is scaled while every rank can have a row, as
+ * far as the tensor that was given has so many. Below that the largest dim is halved again and again. */
 static void scale_shape(bench_state *b, const workload_tensor *base, int64_t size) {
-  int64_t shape[RESHARD_MAX_DIMS], row = (int64_t)reshard_dtype_size(base->dtype);
+  int64_t shape[RESHARD_MAX_DIMS], width = (int64_t)reshard_dtype_size(base->dtype);
   if (base->ndim == 0)
     cli_exit(EXIT_USAGE, "-b: a scalar has no dim 0 to scale");
   memcpy(shape, base->shape, sizeof shape);
-  for (int d = 1; d < base->ndim; d++)
-    row *= shape[d]; /* no overflow: the given shape has been checked, with dim 0 of 1 or more */
-  if (row == 0)
+  shape[0] = 1;
+  int64_t row = bytes_of_shape(width, base->ndim, shape);
+  if (row == 0 || base->shape[0] == 0)
     cli_exit(EXIT_USAGE, "-b: a tensor without elements cannot be scaled");
-  if (size < row)
-    cli_exit(EXIT_USAGE, "-b: %lld bytes are less than one row of %lld bytes", (long long)size, (long long)row);
-  shape[0] = size / row;
+  if (size < width)
+    cli_exit(EXIT_USAGE, "-b: %lld bytes are less than an element of %lld bytes", (long long)size, (long long)width);
+  int64_t least = base->shape[0] < b->w.world ? base->shape[0] : b->w.world;
+  shape[0] = size / row > least ? size / row : least;
+  for (int last = 0; row > size / shape[0] && bytes_of_shape(width, base->ndim, shape) > size;) {
+    last = 0;
+    for (int d = 1; d < base->ndim; d++)
+      last = shape[d] > shape[last] ? d : last;
+    shape[last] = (shape[last] + 1) / 2;
+    int64_t all = bytes_of_shape(width, base->ndim, shape);
+    if (all <= size) /* as much of the last half as fits */
+      shape[last] = size / (all / shape[last]);
+  }
   workload_set_shape(&b->w, base->ndim, shape);
 }
 
@@ -47,76 +64,134 @@ static void check_sizes(cli_options *o) {
     cli_exit(EXIT_USAGE, "-e %lld is below -b %lld", (long long)o->size_end, (long long)o->size_begin);
 }
 
-/* Measures all rows and returns the number of wrong elements. The first process prints. */
-static int64_t run_sizes(bench_state *b, const machine *m) {
+static void check_flags(const cli_options *o) {
+  bool cuda = o->device != NULL && strcmp(o->device, "cuda") == 0;
+  if (o->connect == 0)
+    cli_exit(EXIT_USAGE, "-p 0: ranks connect in parallel, each by its own thread; there is no other way");
+  if (o->registry != 0)
+    cli_exit(EXIT_USAGE, "-R %lld: buffers are not registered with NCCL; there is no other way",
+             (long long)o->registry);
+  if (o->blocking && !cuda)
+    cli_exit(EXIT_USAGE, "-z 1 needs --device cuda: on the CPU an execute returns when it is done");
+  if (o->host_time && !cuda)
+    cli_exit(EXIT_USAGE, "-C 1 needs --device cuda: on the CPU an execute's time is the host's");
+  if (o->host_time && o->blocking)
+    cli_exit(EXIT_USAGE, "-C 1 and -z 1 are both given: until it is launched, or until it is done?");
+  if (o->json != NULL && o->csv != NULL && strcmp(o->json, "-") == 0 && strcmp(o->csv, "-") == 0)
+    cli_exit(EXIT_USAGE, "--json - and --csv - are both given");
+  const char *const beside[] = {o->shape, o->model, o->src, o->dst, o->mesh, o->permutation, o->dtype};
+  static const char *const names[] = {"--shape", "--model", "--src", "--dst", "--mesh", "--permutation", "--dtype"};
+  for (int i = 0; o->suite != NULL && i < 7; i++)
+    if (beside[i] != NULL)
+      cli_exit(EXIT_USAGE, "--suite %s and %s are both given", o->suite, names[i]);
+  if (o->suite != NULL && o->size_begin > 0)
+    cli_exit(EXIT_USAGE, "--suite %s and -b are both given: --scale makes it smaller", o->suite);
+}
+
+/* Measures the sizes of the workload. */
+static void run_sizes(bench_state *b, bench_report *r) {
   const cli_options *o = b->o;
-  bool first = b->s.processes.me == 0, to_json = first && o->json != NULL;
-  bool quiet = !first || (to_json && strcmp(o->json, "-") == 0);
   const workload_tensor base = b->w.n > 0 ? b->w.tensor[0] : (workload_tensor){0};
-  int64_t wrong = 0, rows = 0;
-  double busbw = 0;
-  rs_json j = {.text.grows = true};
-  if (o->size_begin > 0)
-    scale_shape(b, &base, o->size_begin); /* what is wrong with it is said before anything is printed */
-  if (to_json)
-    bench_json_head(&j, b, m);
-  if (!quiet)
-    bench_print_head(b, m);
   for (int64_t size = o->size_begin;; size = next_size(o, size)) {
     if (o->size_begin > 0)
       scale_shape(b, &base, size);
+    bench_watch_row(b->row.name != NULL ? b->row.name : "the row");
     bench_run_row(b);
-    wrong += b->row.wrong;
-    busbw += b->row.busbw;
-    rows++;
-    if (!quiet)
-      bench_print_row(b);
-    if (to_json)
-      bench_json_row(&j, b);
-    cli_done("%lld size%s of %lld to %lld bytes, the last with a busbw of %.4g GB/s", (long long)rows,
-             rows == 1 ? "" : "s", (long long)o->size_begin, (long long)size, b->row.busbw);
+    bench_watch_row(NULL);
+    if (b->skipped && o->suite == NULL)
+      cli_exit(EXIT_FAILED, "%s", b->why_skipped);
+    bench_report_row(r);
+    if (o->size_begin > 0)
+      cli_done("%lld size%s of %lld to %lld bytes, the last with a busbw of %.4g GB/s", (long long)r->rows,
+               cli_plural(r->rows), (long long)o->size_begin, (long long)size, b->row.busbw);
+    else
+      cli_done("%lld row%s, the last with a busbw of %.4g GB/s", (long long)r->rows, cli_plural(r->rows), b->row.busbw);
     if (o->size_begin == 0 || size >= o->size_end || next_size(o, size) > o->size_end)
-      break;
+      return;
   }
-  cli_done("%s", "");
-  if (!quiet) {
-    if (o->check)
-      printf("# Out of bounds values : %lld %s\n", (long long)wrong, wrong == 0 ? "OK" : "FAILED");
-    printf("# Avg bus bandwidth    : %.4g\n", busbw / (double)rows);
+}
+
+/* Sets the options to the i-th workload: of a suite, or an element type of -d all. False behind the last. */
+static bool next_workload(cli_options *o, int64_t i, bool all_dtypes, bench_case *c) {
+  if (o->suite == NULL) {
+    o->dtype = all_dtypes ? workload_nccl_dtype(i) : o->dtype;
+    return all_dtypes ? o->dtype != NULL : i == 0;
   }
-  if (to_json) {
-    rs_json_close(&j, ']');
-    rs_json_int(&j, "out_of_bounds", wrong);
-    rs_json_real(&j, "average_busbw", busbw / (double)rows);
-    rs_json_close(&j, '}');
-    cli_write_json(o->json, &j);
+  if (!bench_suite_case(o->suite, i, o->ranks, c))
+    return false;
+  o->shape = c->shape;
+  o->dtype = c->dtype;
+  o->model = c->model;
+  o->src = c->src;
+  o->dst = c->dst;
+  o->mesh = c->mesh[0] != '\0' ? c->mesh : NULL;
+  o->mesh_dst = c->mesh_dst;
+  return true;
+}
+
+/* Measures all workloads, in one cycle of -N. The first of all is there already. */
+static void run_workloads(bench_state *b, cli_options *o, bench_report *r, bool all_dtypes, bench_case *c) {
+  for (int64_t i = 0; next_workload(o, i, all_dtypes, c); i++) {
+    if (i > 0 || b->row.cycle > 1) {
+      workload_free(&b->w);
+      workload_read(o, &b->w);
+    }
+    b->row.name = o->suite != NULL ? c->name : NULL;
+    b->row.src = o->suite != NULL ? c->src : NULL;
+    b->row.dst = o->suite != NULL ? c->dst : NULL;
+    run_sizes(b, r);
   }
-  return wrong;
 }
 
 int command_bench(int argc, char **argv) {
+  static bench_report report = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* others may look at it until the end */
   cli_options o;
   machine m;
+  bench_case c;
   cli_read_options(argc, argv, COMMAND_BENCH,
-                   "usage: reshard bench (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n\n"
+                   "usage: reshard bench (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n"
+                   "       reshard bench --suite NAME [OPTION]...\n\n"
                    "Measures a reshard beside a straight copy of as many bytes. Flags and columns are those of "
                    "nccl-tests; algbw is global\n"
                    "bytes / time, busbw what the busiest rank sends or receives / time. Packed in rounds under "
                    "--workspace,\n"
                    "by default what is fast on the device. Ranks = processes (of mpirun, or by RANK "
-                   "and WORLD_SIZE) x -t x -g.\n",
+                   "and WORLD_SIZE) x -t x -g.\n"
+                   "What is ended early, by an error, -T or a signal, has written what it had.\n",
                    &o);
+  check_flags(&o);
   check_sizes(&o);
-  bench_state b = {.o = &o, .traced = o.trace != NULL};
+  bool all_dtypes = o.dtype != NULL && strcmp(o.dtype, "all") == 0;
+  bench_watch_begin(&report, &o);
+  bench_state b = {.o = &o, .traced = o.trace != NULL || o.json != NULL || o.csv != NULL};
   session_begin(&b.s, &o);
+  if (o.suite != NULL && o.ranks == 0)
+    o.ranks = 8;
+  (void)next_workload(&o, 0, all_dtypes, &c);
   workload_read(&o, &b.w);
   machine_read(&m);
   bench_start(&b);
-  int64_t wrong = run_sizes(&b, &m);
-  if (o.trace != NULL)
+  if (o.size_begin > 0) { /* what is wrong with it is said before anything is printed */
+    const workload_tensor base = b.w.tensor[0];
+    scale_shape(&b, &base, o.size_begin);
+    workload_set_shape(&b.w, base.ndim, base.shape);
+  }
+  bench_report_open(&report, &b, &m);
+  for (int64_t cycle = 1; o.cycles == 0 || cycle <= o.cycles; cycle++) {
+    b.row.cycle = cycle;
+    run_workloads(&b, &o, &report, all_dtypes, &c);
+  }
+  cli_done("%s", "");
+  cli_at_exit(NULL, NULL);
+  bench_report_close(&report, NULL);
+  if (o.trace != NULL && b.trace != NULL)
     bench_trace_write(&b, o.trace, NULL);
   bench_finish(&b);
-  if (wrong > 0)
-    cli_exit(EXIT_FAILED, "%lld elements are wrong", (long long)wrong);
+  bench_watch_end();
+  if (report.wrong > 0)
+    cli_exit(EXIT_FAILED, "%lld elements are wrong", (long long)report.wrong);
+  if (report.skipped > 0)
+    cli_exit(EXIT_FAILED, "%lld of %lld reshards do not fit in memory: see --scale", (long long)report.skipped,
+             (long long)(report.skipped + report.rows));
   return EXIT_DONE;
 }

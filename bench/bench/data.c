@@ -29,8 +29,8 @@ static int64_t arena_of(const bench_side *side, int64_t local) { return local % 
 
 /* Adds the buffers of a rank to the side's bytes and, where the rank is local (local >= 0), gives them offsets in their
  * arena. */
-static void place_rank(const workload *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
-                       int64_t *cap) {
+static void place_rank(const workload *w, bool source, int64_t rank, int64_t local, int64_t shift, bench_side *s,
+                       int64_t **offset, int64_t *cap) {
   bench_arena *arena = local >= 0 ? &s->arena[arena_of(s, local)] : NULL;
   int64_t n = local >= 0 ? s->first[local] : 0;
   for (int64_t t = 0; t < w->n; t++) {
@@ -45,8 +45,9 @@ static void place_rank(const workload *w, bool source, int64_t rank, int64_t loc
       s->bytes += elements * width;
       if (arena == NULL)
         continue;
-      (*offset)[n++] = arena->extent;
-      if (__builtin_add_overflow(arena->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &arena->extent) ||
+      (*offset)[n++] = arena->extent + shift * width;
+      if (__builtin_add_overflow(arena->extent, (((elements + shift) * width + ALIGN - 1) & -(int64_t)ALIGN),
+                                 &arena->extent) ||
           arena->extent > INT64_MAX / 4)
         cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
     }
@@ -70,21 +71,29 @@ static void alloc_arenas(bench_side *s) {
   }
 }
 
-/* Ends the program where needed[0] bytes of the source and needed[1] of the destination are more than a process's share
- * of what is available. */
-static void check_available(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
+/* Tells whether needed[0] bytes of the source and needed[1] of the destination are at most a process's share of what is
+ * available. */
+static bool fits(const char *where, const int64_t *needed, int64_t processes, int64_t available, char *why,
+                 size_t size) {
+  int64_t part = 1;
   if (needed[0] + needed[1] <= available / processes)
-    return;
+    return true;
+  while ((needed[0] + needed[1]) / part > available / processes && part < (int64_t)1 << 40)
+    part *= 2;
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT], each[48] = "";
   if (processes > 1)
     snprintf(each, sizeof each, " in each of %lld processes", (long long)processes);
-  cli_exit(EXIT_FAILED,
-           "the source buffers of all ranks take %s and the destination buffers %s, together %s%s: %s has %s available",
+  snprintf(why, size,
+           "the source buffers of all ranks take %s and the destination buffers %s, together %s%s: %s has %s "
+           "available; --scale 1/%lld would fit",
            cli_bytes_text(a, (double)needed[0]), cli_bytes_text(b, (double)needed[1]),
-           cli_bytes_text(c, (double)(needed[0] + needed[1])), each, where, cli_bytes_text(d, (double)available));
+           cli_bytes_text(c, (double)(needed[0] + needed[1])), each, where, cli_bytes_text(d, (double)available),
+           (long long)part);
+  return false;
 }
 
-void bench_sides_check_memory(const session *session, const bench_side *src, const bench_side *dst, int64_t sets) {
+bool bench_sides_fit(const session *session, const bench_side *src, const bench_side *dst, int64_t sets, char *why,
+                     size_t size) {
   int64_t host[2] = {0};
   for (int64_t p = 0; p < src->narenas; p++) {
     const bench_arena *from = &src->arena[p], *to = &dst->arena[p];
@@ -101,12 +110,13 @@ void bench_sides_check_memory(const session *session, const bench_side *src, con
       cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
     CLI_TRY("", gpu_available(from->device, &available));
     snprintf(name, sizeof name, "cuda:%d", from->device->index);
-    check_available(name, device, 1, available);
+    if (!fits(name, device, 1, available, why, size))
+      return false;
   }
-  check_available("this machine", host, session->processes.local_n, machine_available());
+  return fits("this machine", host, session->processes.local_n, machine_available(), why, size);
 }
 
-void bench_side_create(const workload *w, const session *session, bool source, bench_side *s) {
+void bench_side_create(const workload *w, const session *session, bool source, int64_t shift, bench_side *s) {
   int64_t locals = session->locals, cap = 0;
   *s = (bench_side){.narenas = session->cuda ? session->ndevices : 1, .locals = locals};
   s->first = cli_alloc(locals + 1, sizeof *s->first);
@@ -121,7 +131,7 @@ void bench_side_create(const workload *w, const session *session, bool source, b
     int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
     if (local >= 0)
       s->begin[local] = s->arena[arena_of(s, local)].extent;
-    place_rank(w, source, r, local, s, &s->offset, &cap);
+    place_rank(w, source, r, local, shift, s, &s->offset, &cap);
     if (local >= 0)
       s->end[local] = s->arena[arena_of(s, local)].extent;
   }
@@ -145,6 +155,8 @@ void bench_side_alloc(bench_side *s, int64_t sets) {
 void bench_side_free(bench_side *s) {
   for (int64_t p = 0; p < s->narenas; p++) {
     bench_arena *arena = &s->arena[p];
+    if (arena->host == NULL)
+      continue;
     if (arena->shared != NULL)
       arena->shared->memory->free_async(arena->shared, arena->host, NULL);
     else

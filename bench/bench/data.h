@@ -29,12 +29,13 @@ typedef struct bench_side {
 } bench_side;
 
 /* Computes the offsets of the local ranks' buffers (create), then takes the memory of so many sets (alloc), on the
- * session's GPUs in turn or on the host. */
-void bench_side_create(const workload *w, const session *s, bool source, bench_side *out);
+ * session's GPUs in turn or on the host. Each buffer begins `shift` elements behind an aligned address. */
+void bench_side_create(const workload *w, const session *s, bool source, int64_t shift, bench_side *out);
 void bench_side_alloc(bench_side *side, int64_t sets);
-/* Ends the program with status 1 where both sides together take more than is available, on the host or on a GPU; before
- * either has taken any. */
-void bench_sides_check_memory(const session *s, const bench_side *src, const bench_side *dst, int64_t sets);
+/* Tells whether both sides together fit in what is available, on the host and on the GPUs; before either has taken any.
+ * Where they do not, why says so in words with the numbers, and a --scale with which they would. */
+bool bench_sides_fit(const session *s, const bench_side *src, const bench_side *dst, int64_t sets, char *why,
+                     size_t size);
 void bench_side_free(bench_side *side);
 
 /* The three functions below act on a local rank's buffers in all sets, through a stream of its device, and return when

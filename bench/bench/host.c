@@ -4,11 +4,13 @@
 #include "bench/launch/gpu.h"
 #include "comm/comm.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Calls one after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
-static double time_host(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream), void *user) {
+static double time_launches(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream),
+                            void *user) {
   rs_device *device = session_device(&b->s, local);
   double *times = cli_alloc(b->o->iterations, sizeof *times);
   for (int64_t i = 0; i < b->o->iterations; i++) {
@@ -56,7 +58,7 @@ static double time_round(bench_state *b, int64_t local, reshard_comm comm, resha
       receives[turn.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
     at += received;
   }
-  double us = time_host(b, local, launch_round, &turn);
+  double us = time_launches(b, local, launch_round, &turn);
   device->memory->free(device, memory);
   free(sends);
   free(receives);
@@ -74,7 +76,7 @@ static double time_blocking_round(bench_state *b, int64_t local, reshard_plan pl
 }
 
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
-  double execute = time_host(b, local, launch_execute, b->transfers[local]), group = 0, blocking = 0;
+  double execute = time_launches(b, local, launch_execute, b->transfers[local]), group = NAN, blocking = NAN;
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
   bool one_round = true;

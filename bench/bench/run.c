@@ -9,6 +9,7 @@
 
 #include "bench/bench/state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,13 +28,15 @@ static void choose_memcpy(bench_state *b) {
 }
 
 static void measure_pairs(bench_state *b, int64_t local) {
-  for (int64_t i = -b->o->warmup; i < b->o->iterations; i++) {
-    double mine = bench_timed(b, local, bench_reshard), theirs = bench_timed(b, local, bench_memcpy);
+  bench_average average = (bench_average)b->o->average;
+  for (int64_t i = -b->o->warmup; i < b->samples; i++) {
+    double mine = bench_timed(b, local, bench_reshard, average) / (double)b->each;
+    double theirs = bench_timed(b, local, bench_memcpy, BENCH_LONGEST);
     if (local != 0 || i < 0)
       continue;
     b->ours[i] = mine;
     b->straight[i] = theirs;
-    cli_progress("bench: %s, iteration %lld of %lld", b->row.shape, (long long)i + 1, (long long)b->o->iterations);
+    cli_progress("bench: %s, iteration %lld of %lld", b->row.shape, (long long)i + 1, (long long)b->samples);
   }
 }
 
@@ -45,13 +48,13 @@ static void synchronize_rank(bench_state *b, int64_t local) {
 static void measure_loop(bench_state *b, int64_t local) {
   session_barrier(&b->s, local, true);
   double begin = rs_seconds();
-  for (int64_t i = 0; i < b->o->iterations; i++)
+  for (int64_t i = 0; i < b->samples; i++)
     bench_reshard(b, local, i % b->dst.sets);
   synchronize_rank(b, local);
   rank_pool_barrier(b->s.pool, true);
-  double seconds = bench_longest(b, local, rs_seconds() - begin);
+  double seconds = bench_combine(b, local, rs_seconds() - begin, BENCH_LONGEST);
   if (local == 0)
-    b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
+    b->row.loop_us = 1e6 * seconds / (double)(b->samples * b->each);
 }
 
 /* --- A row ------------------------------------------------------------------------------------------------------- */
@@ -63,7 +66,10 @@ typedef struct graph_set {
 
 static reshard_status execute_set(void *user, void *stream) {
   const graph_set *g = user;
-  return reshard_execute_all(g->b->s.locals, g->b->transfers + g->set * g->b->s.locals, stream);
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < g->b->each && status == RESHARD_SUCCESS; i++)
+    status = reshard_execute_all(g->b->s.locals, g->b->transfers + g->set * g->b->s.locals, stream);
+  return status;
 }
 
 static void capture_sets(bench_state *b) {
@@ -84,7 +90,38 @@ static void capture_graphs(bench_state *b, int64_t local) {
   rank_pool_barrier(b->s.pool, true);
 }
 
-static reshard_plan create_transfers(bench_state *b, int64_t local) {
+/* Gives local rank 0 the largest of all ranks' numbers, and their sum where it is asked for. */
+static int64_t gather_largest(bench_state *b, int64_t local, int64_t mine, int64_t *sum) {
+  const double *all = session_gather(&b->s, local, (double)mine);
+  int64_t most = mine, total = 0;
+  for (int64_t r = 0; local == 0 && r < b->s.world; r++) {
+    most = (int64_t)all[r] > most ? (int64_t)all[r] : most;
+    total += (int64_t)all[r];
+  }
+  if (local == 0 && sum != NULL)
+    *sum = total;
+  return most;
+}
+
+/* Times of preparing, of one rank. */
+typedef struct preparation {
+  double plan, create, bind; /* seconds; bind may be NAN */
+} preparation;
+
+/* A rebind of the first set, to the arrays that it has. It is left out where the staging of old and new binding
+ * together could be too much. On the direct path, where ranks must agree on that, there is none. */
+static reshard_status time_bind(bench_state *b, int64_t local, const reshard_arrays *arrays, preparation *took) {
+  reshard_transfer_info info;
+  reshard_transfer_get_info(b->transfers[local], &info);
+  if (info.workspace_bytes > (size_t)1 << 28)
+    return RESHARD_SUCCESS;
+  double begin = rs_seconds();
+  reshard_status status = reshard_transfer_rebind(b->transfers[local], arrays);
+  took->bind = rs_seconds() - begin;
+  return status;
+}
+
+static reshard_plan create_transfers(bench_state *b, int64_t local, preparation *took) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
@@ -92,61 +129,92 @@ static reshard_plan create_transfers(bench_state *b, int64_t local) {
   reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
   bench_fill(&b->w, &b->s, true, &b->src, local, stream);
   bench_poison(&b->dst, local, stream);
+  session_barrier(&b->s, local, true); /* so that the times of ranks have no others' filling in them */
+  double begin = rs_seconds();
   reshard_status status = reshard_plan_create(b->w.n, b->entries, rank, &options, &plan);
+  *took = (preparation){rs_seconds() - begin, 0, NAN};
   for (int64_t set = 0; set < b->dst.sets && status == RESHARD_SUCCESS; set++) {
     reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
                              .src = b->src.buffer + set * b->src.first[b->s.locals] + b->src.first[local],
                              .dst = b->dst.buffer + set * b->dst.first[b->s.locals] + b->dst.first[local]};
     reshard_transfer *made = &b->transfers[set * b->s.locals + local];
+    begin = rs_seconds();
     status = reshard_transfer_create(plan, b->s.comms[local], &arrays, &how, made);
+    if (set > 0)
+      continue;
+    took->create = rs_seconds() - begin;
+    if (status == RESHARD_SUCCESS)
+      status = time_bind(b, local, &arrays, took);
   }
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)rank, reshard_last_error());
   return plan;
 }
 
+static void describe_preparation(bench_state *b, int64_t local, const preparation *took) {
+  double *slowest[3] = {&b->row.plan_us, &b->row.create_us, &b->row.bind_us};
+  double mine[3] = {took->plan, took->create, took->bind};
+  for (int i = 0; i < 3; i++) {
+    const double *all = session_gather(&b->s, local, mine[i]);
+    for (int64_t r = 0; local == 0 && r < b->s.world; r++)
+      *slowest[i] = fmax(*slowest[i], 1e6 * all[r]); /* NAN is less than all */
+  }
+}
+
 static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
+  bench_row none, *row = local == 0 ? &b->row : &none;
   reshard_plan_info info;
   reshard_transfer_info taken;
   reshard_plan_get_info(plan, &info);
-  int64_t flow = info.sent_bytes > info.received_bytes ? info.sent_bytes : info.received_bytes;
-  const double *flows = session_gather(&b->s, local, (double)flow);
-  for (int64_t r = 0; local == 0 && r < b->s.world; r++)
-    b->row.widest_flow = (int64_t)flows[r] > b->row.widest_flow ? (int64_t)flows[r] : b->row.widest_flow;
   reshard_transfer_get_info(b->transfers[local], &taken);
-  const double *staged = session_gather(&b->s, local, (double)taken.workspace_bytes);
+  row->rounds = taken.rounds;
+  row->least_rounds = taken.least_rounds;
+  row->limit = taken.workspace_limit;
+  row->workspace = gather_largest(b, local, (int64_t)taken.workspace_bytes, NULL);
+  if (taken.path == RESHARD_PATH_PACKED && taken.rounds > info.rounds && info.peers > 0)
+    reshard_plan_get_info_at(plan, taken.rounds, &info);
+  (void)gather_largest(b, local, info.messages_sent, &row->messages);
+  int64_t received = gather_largest(b, local, info.received_bytes, &row->wire_bytes);
+  int64_t sent = gather_largest(b, local, info.sent_bytes, NULL);
+  row->busiest_bytes = sent > received ? sent : received;
+  int64_t lacks = gather_largest(b, local, info.lower_bound_bytes, &row->bound_bytes);
+  int64_t alone = gather_largest(b, local, info.exclusive_bytes, NULL);
+  row->busiest_bound = lacks > alone ? lacks : alone;
   if (local != 0)
     return;
-  for (int64_t r = 0; r < b->s.world; r++)
-    b->row.workspace = (int64_t)staged[r] > b->row.workspace ? (int64_t)staged[r] : b->row.workspace;
-  b->row.limit = taken.workspace_limit;
-  b->row.rounds = taken.rounds;
-  b->row.least_rounds = taken.least_rounds;
-  b->row.path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
-  b->row.collective = reshard_collective_string(taken.collective);
-  snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);
+  row->path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
+  row->collective = reshard_collective_string(taken.collective);
+  snprintf(row->why, sizeof row->why, "%s", taken.collective_why);
 }
 
+/* Each execute writes to poisoned memory. */
 static void check_row(bench_state *b, int64_t local) {
-  bench_poison(&b->dst, local, bench_stream(b, local));
-  session_barrier(&b->s, local, true);
-  for (int64_t set = 0; set < b->dst.sets; set++)
-    bench_reshard(b, local, set);
-  synchronize_rank(b, local);
-  rank_pool_barrier(b->s.pool, true);
-  int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
-  const double *all = session_gather(&b->s, local, (double)wrong);
-  for (int64_t r = 0; local == 0 && r < b->s.world; r++)
-    b->row.wrong += (int64_t)all[r];
+  for (int64_t i = 0; i < b->o->check; i++) {
+    bench_poison(&b->dst, local, bench_stream(b, local));
+    session_barrier(&b->s, local, true);
+    for (int64_t set = 0; set < b->dst.sets; set++)
+      bench_reshard(b, local, set);
+    synchronize_rank(b, local);
+    rank_pool_barrier(b->s.pool, true);
+    int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
+    const double *all = session_gather(&b->s, local, (double)wrong);
+    for (int64_t r = 0; local == 0 && r < b->s.world; r++)
+      b->row.wrong += (int64_t)all[r];
+  }
 }
 
 static void run_rank(void *user, int64_t local) {
   bench_state *b = user;
-  reshard_plan plan = create_transfers(b, local);
+  preparation took;
+  reshard_plan plan = create_transfers(b, local, &took);
   describe_row(b, local, plan);
+  describe_preparation(b, local, &took);
   if (!b->s.cuda && local == 0)
     choose_memcpy(b);
   session_barrier(&b->s, local, true);
+  double first = bench_timed_call(b, local, bench_execute);
+  if (local == 0)
+    b->row.first_us = 1e6 * first;
   if (b->o->graph)
     capture_graphs(b, local);
   measure_pairs(b, local);
@@ -168,19 +236,33 @@ static void run_rank(void *user, int64_t local) {
   reshard_plan_destroy(plan);
 }
 
+/* The value below which a share of n ascending ones lies, between neighbours in proportion. */
+static double quantile(const double *ascending, int64_t n, double share) {
+  double at = share * (double)(n - 1);
+  int64_t i = (int64_t)at;
+  return i + 1 < n ? ascending[i] + (at - (double)i) * (ascending[i + 1] - ascending[i]) : ascending[n - 1];
+}
+
 static void finish_row(bench_state *b) {
   bench_row *row = &b->row;
-  int64_t n = b->o->iterations;
+  int64_t n = b->samples;
   double *ratios = cli_alloc(n, sizeof *ratios);
   for (int64_t i = 0; i < n; i++)
     ratios[i] = b->ours[i] > 0 ? b->straight[i] / b->ours[i] : 0;
-  double mine = cli_median(b->ours, n), theirs = cli_median(b->straight, n);
+  double mine = cli_median(b->ours, n), theirs = cli_median(b->straight, n); /* sorts them */
   row->ratio = cli_median(ratios, n);
   row->time_us = 1e6 * mine;
+  row->min_us = 1e6 * b->ours[0];
+  row->p50_us = 1e6 * quantile(b->ours, n, 0.50);
+  row->p95_us = 1e6 * quantile(b->ours, n, 0.95);
+  row->p99_us = 1e6 * quantile(b->ours, n, 0.99);
+  row->max_us = 1e6 * b->ours[n - 1];
   row->algbw = mine > 0 ? 1e-9 * (double)row->bytes / mine : 0;
-  row->busbw = mine > 0 ? 1e-9 * (double)row->widest_flow / mine : 0;
+  row->busbw = mine > 0 ? 1e-9 * (double)row->busiest_bytes / mine : 0;
   row->memcpy_gbps = theirs > 0 ? 1e-9 * (double)b->dst.bytes / theirs : 0;
   free(ratios);
+  if (b->traced)
+    bench_trace_phases(b);
 }
 
 /* Gives the first rank of an empty source arena as many bytes as the destination has, for the straight copy to read. */
@@ -189,12 +271,26 @@ static void lend_extent(bench_side *from, const bench_side *to, int64_t p) {
     from->end[p] = from->arena[p].extent = to->arena[p].extent;
 }
 
-/* Takes the memory of both sides. Only ranks that are threads on GPUs have several sets: elsewhere links are timed, and
- * creating transfers takes long. */
+/* Every process skips what does not fit in one of them. */
+static void agree_skip(void *user, int64_t local) {
+  bench_state *b = user;
+  const double *all = session_gather(&b->s, local, b->skipped ? 1 : 0);
+  bool any = false;
+  for (int64_t r = 0; r < b->s.world; r++)
+    any = any || all[r] != 0;
+  rank_pool_barrier(b->s.pool, true);
+  if (local == 0 && any && !b->skipped) {
+    b->skipped = true;
+    snprintf(b->why_skipped, sizeof b->why_skipped, "it does not fit where another process runs");
+  }
+}
+
+/* Takes the memory of both sides, where it is there. Only ranks that are threads on GPUs have several sets: elsewhere
+ * links are timed, and creating transfers takes long. */
 static void alloc_sides(bench_state *b) {
   int64_t most = 0, sets = 1;
-  bench_side_create(&b->w, &b->s, true, &b->src);
-  bench_side_create(&b->w, &b->s, false, &b->dst);
+  bench_side_create(&b->w, &b->s, true, b->o->shift, &b->src);
+  bench_side_create(&b->w, &b->s, false, b->o->shift, &b->dst);
   for (int64_t p = 0; p < b->dst.narenas; p++) {
     int64_t bytes = b->src.arena[p].extent + b->dst.arena[p].extent;
     most = bytes > most ? bytes : most;
@@ -202,31 +298,51 @@ static void alloc_sides(bench_state *b) {
   }
   if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
     sets = gpu_sets(b->l2, most);
-  bench_sides_check_memory(&b->s, &b->src, &b->dst, sets);
+  b->row.sets = sets;
+  b->row.source_bytes = b->src.bytes;
+  b->row.destination_bytes = b->dst.bytes;
+  b->skipped = !bench_sides_fit(&b->s, &b->src, &b->dst, sets, b->why_skipped, sizeof b->why_skipped);
+  if (b->s.processes.n > 1)
+    rank_pool_run(b->s.pool, b->s.locals, agree_skip, b);
+  if (b->skipped)
+    return;
   bench_side_alloc(&b->src, sets);
   bench_side_alloc(&b->dst, sets);
-  b->row.sets = sets;
+}
+
+static void begin_row(bench_state *b) {
+  const workload *w = &b->w;
+  bench_row *row = &b->row;
+  int64_t cycle = row->cycle;
+  const char *name = row->name, *src = row->src, *dst = row->dst;
+  *row = (bench_row){.bytes = w->bytes, .cycle = cycle, .name = name, .src = src, .dst = dst};
+  row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
+  row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
+  row->blocking_group_us = NAN;
+  for (int i = 0; i < BENCH_PHASES; i++)
+    row->phase_us[i] = NAN;
+  for (int64_t t = 0; t < w->n; t++) {
+    row->elements += reshard_layout_elements(w->tensor[t].src);
+    if (w->tensor[t].dtype != w->tensor[0].dtype)
+      row->dtype = "mixed";
+  }
+  if (w->model != NULL)
+    snprintf(row->shape, sizeof row->shape, "%lld tensors", (long long)w->n);
+  else
+    rs_shape_text(row->shape, w->tensor->ndim, w->tensor->shape);
 }
 
 void bench_run_row(bench_state *b) {
-  workload *w = &b->w;
-  b->row = (bench_row){.bytes = w->bytes, .dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-"};
-  for (int64_t t = 0; t < w->n; t++) {
-    b->row.elements += reshard_layout_elements(w->tensor[t].src);
-    if (w->tensor[t].dtype != w->tensor[0].dtype)
-      b->row.dtype = "mixed";
-  }
-  if (w->model != NULL)
-    snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
-  else
-    rs_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+  begin_row(b);
   b->hold = 1;
-  b->entries = workload_entries(w);
+  b->entries = workload_entries(&b->w);
   alloc_sides(b);
-  cli_progress("bench: %s, preparing", b->row.shape);
-  rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
-  cli_progress_clear();
-  finish_row(b);
+  if (!b->skipped) {
+    cli_progress("bench: %s, preparing", b->row.shape);
+    rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
+    cli_progress_clear();
+    finish_row(b);
+  }
   free(b->graphs);
   b->graphs = NULL;
   bench_side_free(&b->src);

@@ -36,8 +36,10 @@ void bench_start(bench_state *b) {
   session_connect(&b->s, b->w.world);
   b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
   b->transfers = cli_alloc(GPU_MOST_SETS * b->s.locals, sizeof(reshard_transfer));
-  b->ours = cli_alloc(o->iterations, sizeof *b->ours);
-  b->straight = cli_alloc(o->iterations, sizeof *b->straight);
+  b->samples = o->launches > 0 ? o->launches : o->iterations;
+  b->each = o->aggregate * (o->launches > 0 ? o->iterations : 1);
+  b->ours = cli_alloc(b->samples, sizeof *b->ours);
+  b->straight = cli_alloc(b->samples, sizeof *b->straight);
   if (b->s.cuda)
     start_gpu(b);
   else

@@ -7,17 +7,30 @@
 #include "bench/launch/gpu.h"
 #include "bench/trace/trace.h"
 
+/* Phases of an execute, as its steps are named to a tracer. */
+enum { BENCH_PACK, BENCH_EXCHANGE, BENCH_UNPACK, BENCH_COPY, BENCH_KEEP, BENCH_PHASES };
+
+/* A result. Times that were not measured are NAN. */
 typedef struct bench_row {
-  int64_t bytes, elements, wrong, widest_flow;
-  int64_t sets; /* of buffers, which are used in turn */
+  int64_t bytes, elements, wrong, cycle;
+  int64_t wire_bytes, bound_bytes;      /* that all ranks receive, and the least that they have to */
+  int64_t busiest_bytes, busiest_bound; /* that one rank sends or receives at most, and the least likewise */
+  int64_t workspace, rounds, messages;  /* staging of the largest rank; rounds; messages of all ranks in all rounds */
+  int64_t limit, least_rounds;          /* of staging; the least rounds under it */
+  int64_t sets;                         /* of buffers, which are used in turn */
+  int64_t source_bytes, destination_bytes; /* of one set, of all ranks */
   double time_us, algbw, busbw, memcpy_gbps, ratio;
-  double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
-  double host_us;  /* GPU: of the host for an execute; and */
-  double group_us; /* for its messages alone, in one round, where ranks are not all of one process; 0: not measured */
-  double blocking_group_us; /* the same over an NCCL communicator that blocks, as a caller has it; 0: not measured */
+  double min_us, p50_us, p95_us, p99_us, max_us;
+  double first_us;                    /* of the first execute, by the host's clock */
+  double plan_us, create_us, bind_us; /* of the slowest rank */
+  double phase_us[BENCH_PHASES];      /* of one execute: of the rank or stream that is longest in it */
+  double loop_us;                     /* GPU: of an execute among many, one after the other, by the host's clock */
+  double host_us;                     /* GPU: of the host for an execute; and */
+  double group_us;                    /* for its messages alone, in one round, where ranks are not all of one process */
+  double blocking_group_us;           /* the same over an NCCL communicator that blocks, as a caller has it */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
-  int64_t limit, workspace, rounds, least_rounds; /* of a transfer; workspace: of the rank that has most */
+  const char *name, *src, *dst; /* of a suite's case, and its layouts; NULL: no suite */
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;
@@ -39,14 +52,17 @@ typedef struct bench_state {
   int64_t l2;
   int64_t hold; /* memsets before what is timed */
   bool again;
-  bool traced;  /* each row ends with an execute that is recorded */
+  bool traced;           /* each row ends with an execute that is recorded */
+  int64_t samples, each; /* measurements of a row, and executes in each */
+  bool skipped;          /* the row does not fit in memory: */
+  char why_skipped[400];
   trace *trace; /* of the last row; NULL: none */
   /* of the row */
   reshard_entry *entries;
   bench_side src, dst;
   reshard_transfer *transfers;    /* [sets][locals] */
   gpu_graph **graphs;             /* [sets]; NULL: none */
-  double *ours, *straight, *ends; /* [iterations], [iterations], [locals] */
+  double *ours, *straight, *ends; /* [samples], [samples], [locals] */
   bench_row row;
 } bench_state;
 
@@ -60,27 +76,69 @@ static inline const rs_device_streams *bench_streams(const bench_state *b, int64
 
 /* Work that is timed: called by every local rank, with each set of buffers in turn. */
 typedef void (*bench_work)(bench_state *b, int64_t local, int64_t set);
-void bench_reshard(bench_state *b, int64_t local, int64_t set);
+void bench_execute(bench_state *b, int64_t local, int64_t set);
+void bench_reshard(bench_state *b, int64_t local, int64_t set); /* `each` executes, or a graph of them */
 void bench_memcpy(bench_state *b, int64_t local, int64_t set);
-/* Both functions are called by every local rank; the result is local rank 0's. bench_timed returns the seconds of the
- * work on one set. bench_longest returns the longest time of the processes' first ranks. */
-double bench_timed(bench_state *b, int64_t local, bench_work work);
-double bench_longest(bench_state *b, int64_t local, double seconds);
 
-/* Measures b->w, to b->row. */
+/* One time of those that ranks or processes have measured, as -a has it. */
+typedef enum bench_average { BENCH_RANK_0, BENCH_MEAN, BENCH_SHORTEST, BENCH_LONGEST } bench_average;
+/* The functions below are called by every local rank; the result is local rank 0's.
+ *
+ * bench_timed returns the seconds of the work on one set. bench_timed_call returns those of one call on set 0, by the
+ * host's clock, until it is done. bench_combine joins the times of the processes' first ranks. */
+double bench_timed(bench_state *b, int64_t local, bench_work work, bench_average average);
+double bench_timed_call(bench_state *b, int64_t local, bench_work work);
+double bench_combine(bench_state *b, int64_t local, double seconds, bench_average average);
+
+/* Measures b->w, to b->row; or sets b->skipped. */
 void bench_run_row(bench_state *b);
 
 /* Called by every local rank on GPUs, between the creation of the row's transfers and their end. */
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan);
 
-/* The results of a benchmark: a table in the manner of nccl-tests, or JSON. */
+/* The results: a table in the manner of nccl-tests, as they come; and JSON and CSV, when they are complete or the run
+ * ends early. */
+typedef struct bench_report {
+  const bench_state *b;
+  pthread_mutex_t lock; /* of all that follows */
+  bool open, quiet;
+  rs_json json;
+  rs_text csv;
+  int64_t rows, skipped, wrong;
+  double busbw;
+} bench_report;
+void bench_report_open(bench_report *r, const bench_state *b, const machine *m);
+void bench_report_row(bench_report *r); /* b->row, or that it was skipped */
+/* ended: why before its time; NULL: it is complete. Does nothing the second time. Called by any thread. */
+void bench_report_close(bench_report *r, const char *ended);
+
 void bench_print_head(const bench_state *b, const machine *m);
 void bench_print_row(const bench_state *b);
 void bench_json_head(rs_json *j, const bench_state *b, const machine *m);
 void bench_json_row(rs_json *j, const bench_state *b);
+void bench_csv_head(rs_text *out);
+void bench_csv_row(rs_text *out, const bench_state *b);
+
+/* A thread that ends the run early, with what it has: where a row takes longer than -T, and on SIGINT, SIGTERM and
+ * SIGHUP, of which the program then dies. bench_watch_begin is called before any other thread is started. */
+void bench_watch_begin(bench_report *r, const cli_options *o);
+void bench_watch_row(const char *shape); /* a row begins; NULL: none is measured */
+void bench_watch_end(void);
+
+/* A reshard of a suite, for a world of `ranks`. */
+typedef struct bench_case {
+  const char *name;
+  const char *shape, *dtype, *model; /* shape or model is NULL */
+  char src[96], dst[96];
+  char mesh[64], mesh_dst[64]; /* "": none */
+} bench_case;
+/* Makes the i-th case of a suite; false behind the last. Ends the program where the world is not one for it. */
+bool bench_suite_case(const char *suite, int64_t i, int64_t ranks, bench_case *out);
 
 /* Records an execute. Called by every local rank, between the creation of the row's transfers and their end. */
 void bench_trace_row(bench_state *b, int64_t local);
+/* Sets the row's times of phases from the trace. */
+void bench_trace_phases(bench_state *b);
 /* Writes the trace; NULL: no file of this kind. */
 void bench_trace_write(const bench_state *b, const char *json, const char *svg);
 

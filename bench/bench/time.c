@@ -1,8 +1,9 @@
 /* Times of a benchmark: of the reshard, and of the straight copy.
  *
- * On the CPU a time runs from the opening of a barrier to the return of the last rank.
+ * On the CPU a time runs from the opening of a barrier to the return of a rank, of which the last one counts (-a). So
+ * does it on a GPU with -z, until the stream is empty, and with -C, until the work is launched.
  *
- * On a GPU it runs from an event that all ranks' streams wait for to an event that waits for all of them. The host's
+ * Else on a GPU it runs from an event that all ranks' streams wait for to one that waits for all of them. The host's
  * launches are not in it: before the first event, memsets over four times the L2 cache hold the streams. They also
  * leave nothing of the data in the cache. Where the first event has happened before the last launch, the measurement is
  * repeated with twice as many memsets. Between the events is the work on each set of buffers, one after the other; the
@@ -16,14 +17,20 @@ enum { MOST_HELD = 256 };
 
 /* --- Work that is timed: called by every local rank -------------------------------------------------------------- */
 
-void bench_reshard(bench_state *b, int64_t local, int64_t set) {
-  reshard_status status = RESHARD_SUCCESS;
-  if (b->graphs == NULL)
-    status = reshard_execute(b->transfers[set * b->s.locals + local], bench_stream(b, local));
-  else if (local == 0)
-    status = gpu_launch(session_device(&b->s, 0), b->graphs[set], b->stream[0]);
+static void check_work(const bench_state *b, int64_t local, reshard_status status) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
+}
+
+void bench_execute(bench_state *b, int64_t local, int64_t set) {
+  check_work(b, local, reshard_execute(b->transfers[set * b->s.locals + local], bench_stream(b, local)));
+}
+
+void bench_reshard(bench_state *b, int64_t local, int64_t set) {
+  for (int64_t i = 0; b->graphs == NULL && i < b->each; i++)
+    bench_execute(b, local, set);
+  if (b->graphs != NULL && local == 0)
+    check_work(b, local, gpu_launch(session_device(&b->s, 0), b->graphs[set], b->stream[0]));
 }
 
 static void copy_arena(bench_state *b, const bench_arena *from, const bench_arena *to, int64_t set, void *stream) {
@@ -47,16 +54,47 @@ void bench_memcpy(bench_state *b, int64_t local, int64_t set) {
 
 /* --- Time -------------------------------------------------------------------------------------------------------- */
 
-/* Both functions return the time to local rank 0. */
-static double time_cpu(bench_state *b, int64_t local, bench_work work) {
+static double join_times(const double *times, int64_t n, int64_t step, bench_average average) {
+  double sum = 0, least = times[0], most = times[0];
+  for (int64_t i = 0; i < n; i++) {
+    double time = times[i * step];
+    sum += time;
+    least = time < least ? time : least;
+    most = time > most ? time : most;
+  }
+  return average == BENCH_RANK_0     ? times[0]
+         : average == BENCH_MEAN     ? sum / (double)n
+         : average == BENCH_SHORTEST ? least
+                                     : most;
+}
+
+double bench_combine(bench_state *b, int64_t local, double seconds, bench_average average) {
+  if (b->s.processes.n == 1)
+    return seconds;
+  const double *all = session_gather(&b->s, local, seconds);
+  return join_times(all, b->s.processes.n, b->s.locals, average);
+}
+
+static void synchronize(bench_state *b, int64_t local) {
+  if (b->s.cuda)
+    CLI_TRY("", bench_streams(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+}
+
+/* By the host's clock: until each rank's work is done, or until it is launched. */
+static double time_host(bench_state *b, int64_t local, bench_work work, int64_t sets, bench_average average) {
   session_barrier(&b->s, local, true);
-  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : rs_seconds(), end = begin;
-  work(b, local, 0);
-  b->ends[local] = rs_seconds();
+  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : rs_seconds();
+  for (int64_t set = 0; set < sets; set++) {
+    work(b, local, set);
+    if (!b->o->host_time)
+      synchronize(b, local);
+  }
+  b->ends[local] = (rs_seconds() - begin) / (double)sets;
+  synchronize(b, local);
   rank_pool_barrier(b->s.pool, true);
-  for (int64_t l = 0; local == 0 && l < b->s.locals; l++)
-    end = b->ends[l] > end ? b->ends[l] : end;
-  return end - begin;
+  if (b->s.processes.n == 1)
+    return local == 0 ? join_times(b->ends, b->s.locals, 1, average) : 0;
+  return join_times(session_gather(&b->s, local, b->ends[local]), b->s.world, 1, average);
 }
 
 /* Holds a device's streams by memsets; its ranks' streams will wait for the event behind them. */
@@ -115,16 +153,12 @@ static double time_gpu(bench_state *b, int64_t local, bench_work work) {
   return seconds / (double)b->dst.sets;
 }
 
-/* Returns the longest of the times that the processes' first ranks have measured. */
-double bench_longest(bench_state *b, int64_t local, double seconds) {
-  if (b->s.processes.n == 1)
-    return seconds;
-  const double *all = session_gather(&b->s, local, local == 0 ? seconds : 0);
-  for (int64_t r = 0; r < b->s.world; r++)
-    seconds = all[r] > seconds ? all[r] : seconds;
-  return seconds;
+double bench_timed_call(bench_state *b, int64_t local, bench_work work) {
+  return time_host(b, local, work, 1, BENCH_LONGEST);
 }
 
-double bench_timed(bench_state *b, int64_t local, bench_work work) {
-  return bench_longest(b, local, b->s.cuda ? time_gpu(b, local, work) : time_cpu(b, local, work));
+double bench_timed(bench_state *b, int64_t local, bench_work work, bench_average average) {
+  if (!b->s.cuda || b->o->blocking || b->o->host_time)
+    return time_host(b, local, work, b->dst.sets, average);
+  return bench_combine(b, local, time_gpu(b, local, work), average);
 }

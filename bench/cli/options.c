@@ -13,10 +13,13 @@ typedef enum option_kind {
   CHOICE, /* int, which of them */
   FLAG,   /* bool */
   COUNT,  /* int64_t, within limits */
+  MAYBE,  /* int64_t, up to the largest; without a number the least */
   SIZE,   /* the same with a suffix K, M or G */
   LIMIT,  /* the same, or "none": RESHARD_NO_LIMIT */
   FACTOR, /* double, above 1 */
+  SHARE,  /* double, above 0: 0.0625 or 1/16 */
   SEED,   /* uint64_t, decimal or hexadecimal */
+  NONE,   /* nothing: the option is refused, and the help says why */
   HELP
 } option_kind;
 
@@ -42,14 +45,18 @@ enum {
 static const option_row option_rows[] = {
     {"shape", 0, "13x21", RESHARDS, IS(TEXT, shape), "one tensor of this shape; 'scalar' for one without dims"},
     {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
-     "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128 (default "
-     "f32)"},
+     "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128, or by NCCL's "
+     "names (default f32)"},
     {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a .safetensors file"},
     {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
     {"dst", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, dst), "layout after"},
     {"mesh", 0, "DIM=N,...", RESHARDS | COMMAND_CONVERT, IS(TEXT, mesh),
      "sizes of mesh dims that the layouts name without one (default: what the world leaves)"},
+    {"suite", 0, "training|inference|hpc", COMMAND_BENCH, IS(WORD, suite),
+     "the reshards of a field, instead of --shape or --model, --src and --dst (default 8 ranks)"},
+    {"scale", 0, "F", COMMAND_BENCH, IS(SHARE, scale),
+     "a factor on dim 0 of each tensor, such as 1/16, for what is larger than memory"},
     {"permutation", 0, "1,0", COMMAND_BENCH | COMMAND_TRACE, IS(TEXT, permutation),
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
     {"ranks", 0, "N", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, ranks, 1, INT32_MAX),
@@ -90,17 +97,52 @@ static const option_row option_rows[] = {
     {"iters", 'n', "N", COMMAND_BENCH, IN(COUNT, iterations, 1, 1000000), "iterations (default 20)"},
     {"warmup_iters", 'w', "N", COMMAND_BENCH | COMMAND_TRACE, IN(COUNT, warmup, 0, 1000000),
      "iterations before the first that is timed (default 1)"},
-    {"check", 'c', NULL, COMMAND_BENCH, IS(FLAG, check), "check every byte that arrives"},
+    {"agg_iters", 'm', "N", COMMAND_BENCH, IN(COUNT, aggregate, 1, 1000000),
+     "executes of an iteration, one behind the other; times are of one (default 1)"},
+    {"run_cycles", 'N', "N", COMMAND_BENCH, IN(COUNT, cycles, 0, INT32_MAX),
+     "run and print all sizes so often; 0: until it is ended (default 1)"},
+    {"average", 'a', "0..3", COMMAND_BENCH, IN(COUNT, average, 0, 3),
+     "time of an iteration: 0 rank 0's, 1 mean, 2 shortest, 3 longest of the ranks; on GPUs of the processes (default "
+     "3)"},
+    {"check", 'c', "[N]", COMMAND_BENCH, IN(MAYBE, check, 1, 1000000),
+     "check every byte that arrives, of N executes (default 0, without N 1)"},
     {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, ranks_per_gpu, 1, 65536),
      "rank threads per process and GPU"},
     {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, gpus, 1, 1024),
      "GPUs per process, which its ranks are on in turn (default 1; with --comm nccl one a rank)"},
-    {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, IS(FLAG, graph), "execute from a CUDA graph"},
+    {"cudagraph", 'G', NULL, COMMAND_VERIFY, IS(FLAG, graph), "execute from a CUDA graph"},
+    {"cudagraph", 'G', "[N]", COMMAND_BENCH, IN(MAYBE, launches, -1, 1000000),
+     "execute from a CUDA graph: of all iterations, launched N times; without N of one, launched for each"},
+    {"blocking", 'z', "0|1", COMMAND_BENCH, IN(COUNT, blocking, 0, 1),
+     "1: the host waits for each iteration, and times are by its clock (on the CPU it always does)"},
+    {"report_cputime", 'C', "0|1", COMMAND_BENCH, IN(COUNT, host_time, 0, 1),
+     "1: times of the host, until it has launched the work on GPUs"},
+    {"report_timestamps", 'S', "0|1", COMMAND_BENCH, IN(COUNT, stamps, 0, 1), "1: the time of day at the end of a row"},
+    {"memory_report", 'M', "0|1", COMMAND_BENCH, IN(COUNT, memory, 0, 1), "1: the memory of each row, in a line more"},
+    {"unalign", 'u', "N", COMMAND_BENCH, IN(COUNT, shift, 0, 4096),
+     "buffers begin N elements behind an aligned address (default 0)"},
+    {"timeout", 'T', "S", COMMAND_BENCH, IN(COUNT, timeout, 1, INT32_MAX),
+     "end with what there is where a row takes more seconds (default: none)"},
+    {"parallel_init", 'p', "1", COMMAND_BENCH, IN(COUNT, connect, 0, 1),
+     "1: ranks connect in parallel, by their own threads; there is no other way"},
+    {"local_register", 'R', "0", COMMAND_BENCH, IN(COUNT, registry, 0, 2),
+     "0: buffers are not registered with NCCL; there is no other way"},
+    {"op", 'o', "OP", COMMAND_BENCH, IS(NONE, shape), "refused: elements are moved, and nothing is computed with them"},
+    {"root", 'r', "RANK", COMMAND_BENCH, IS(NONE, shape),
+     "refused: the layouts say it: --dst 'rank(3)' gathers to rank 3"},
+    {"stream_null", 'y', "0|1", COMMAND_BENCH, IS(NONE, shape),
+     "refused: the null stream would put the ranks of a GPU behind each other; each has a stream of its own"},
+    {"cta_policy", 'x', "N", COMMAND_BENCH, IS(NONE, shape), "refused: NCCL has a variable for it, NCCL_CTA_POLICY"},
+    {"device_implementation", 'D', "N", COMMAND_BENCH, IS(NONE, shape),
+     "refused: NCCL's kernels of the device take no part in a reshard"},
+    {"device_cta_count", 'V', "N", COMMAND_BENCH, IS(NONE, shape), "refused, as -D is"},
     {"trace", 0, "FILE", COMMAND_BENCH, IS(TEXT, trace),
      "one execute more, of the last size, recorded in Chrome's trace format"},
     {"json", 0, "FILE", RESHARDS | COMMAND_INFO | COMMAND_CONVERT | COMMAND_CHECK, IS(TEXT, json),
      "write the result as JSON; '-' is standard output, with nothing else on it"},
-    {NULL, 'J', "FILE", COMMAND_BENCH, IS(TEXT, json), "the same as --json"},
+    {"output_file", 'J', "FILE", COMMAND_BENCH, IS(TEXT, json), "the same as --json"},
+    {"csv", 0, "FILE", COMMAND_BENCH, IS(TEXT, csv),
+     "write the rows as CSV, with the fields of the JSON; '-' likewise"},
     {"cases", 0, "N", COMMAND_VERIFY, IN(SIZE, cases, 1, INT64_MAX / 2), "random cases (default 2000)"},
     {"seconds", 0, "S", COMMAND_VERIFY, IN(COUNT, seconds, 1, INT32_MAX),
      "begin no case after so long (default: all are run)"},
@@ -154,10 +196,25 @@ static int64_t parse_number(const option_row *row, const char *text) {
   }
   if (!right || *end != '\0')
     cli_exit(EXIT_USAGE, "%s: '%s' is no %s", option_text(row), text,
-             row->kind != COUNT ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
-  if (value < row->least || value > row->most)
-    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", option_text(row), value, (long long)row->least,
+             row->kind == SIZE || row->kind == LIMIT ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
+  int64_t least = row->kind == MAYBE ? 0 : row->least;
+  if (value < least || value > row->most)
+    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", option_text(row), value, (long long)least,
              (long long)row->most);
+  return value;
+}
+
+/* "1/16", "0.0625". */
+static double parse_share(const option_row *row, const char *text) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end != text && *end == '/') {
+    char *divisor = end + 1;
+    value /= strtod(divisor, &end);
+    end = end == divisor ? divisor - 1 : end;
+  }
+  if (end == text || *end != '\0' || !(value > 0 && value <= 1e6))
+    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 0, such as 1/16", option_text(row), text);
   return value;
 }
 
@@ -201,6 +258,9 @@ static void set_option(const option_row *row, const char *text, cli_options *o) 
   case COUNT:
   case SIZE: *(int64_t *)field = parse_number(row, text); break;
   case LIMIT: *(int64_t *)field = strcmp(text, "none") == 0 ? RESHARD_NO_LIMIT : parse_number(row, text); break;
+  case MAYBE: *(int64_t *)field = text == NULL ? row->least : parse_number(row, text); break;
+  case SHARE: *(double *)field = parse_share(row, text); break;
+  case NONE: cli_exit(EXIT_USAGE, "%s %s: %s", option_text(row), text, row->help);
   case FACTOR: *(double *)field = parse_factor(row, text); break;
   case SEED: *(uint64_t *)field = parse_seed(row, text); break;
   case HELP: break;
@@ -210,11 +270,16 @@ static void set_option(const option_row *row, const char *text, cli_options *o) 
 /* getopt's value of an option: its letter, or a number that is none. */
 static int getopt_value(int row) { return option_rows[row].letter != 0 ? option_rows[row].letter : 256 + row; }
 
-static const option_row *find_option(int value) {
+static const option_row *find_option(int command, int value) {
   for (int i = 0; i < ROWS; i++)
-    if (getopt_value(i) == value)
+    if (getopt_value(i) == value && option_rows[i].commands & command)
       return &option_rows[i];
   return NULL;
+}
+
+/* Whether an option takes an argument, as getopt has it. */
+static int takes_argument(const option_row *row) {
+  return row->argument == NULL ? no_argument : row->kind == MAYBE ? optional_argument : required_argument;
 }
 
 /* Fills getopt's tables with the command's options. */
@@ -225,11 +290,11 @@ static void make_getopt_tables(int command, struct option *longs, char *letters)
     if (!(option_rows[i].commands & command))
       continue;
     if (option_rows[i].name != NULL)
-      longs[n++] = (struct option){option_rows[i].name, option_rows[i].argument != NULL, NULL, getopt_value(i)};
+      longs[n++] = (struct option){option_rows[i].name, takes_argument(&option_rows[i]), NULL, getopt_value(i)};
     if (option_rows[i].letter != 0) {
       *letters++ = (char)option_rows[i].letter;
-      if (option_rows[i].argument != NULL)
-        *letters++ = ':';
+      for (int k = 0; k < takes_argument(&option_rows[i]); k++)
+        *letters++ = ':'; /* two where it may be left out */
     }
   }
   *letters = '\0';
@@ -237,12 +302,20 @@ static void make_getopt_tables(int command, struct option *longs, char *letters)
 
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
   struct option longs[ROWS + 1] = {{0}};
-  char letters[2 * ROWS + 2];
+  char letters[3 * ROWS + 2];
   make_getopt_tables(command, longs, letters);
-  *o = (cli_options){.rank = -1, .iterations = 20, .warmup = 1, .cases = 2000, .seed = 1};
+  *o = (cli_options){.rank = -1,
+                     .iterations = 20,
+                     .warmup = 1,
+                     .aggregate = 1,
+                     .cycles = 1,
+                     .average = 3,
+                     .connect = 1,
+                     .cases = 2000,
+                     .seed = 1};
   opterr = 0;
   for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
-    if (letter == '?' && optopt != 0 && find_option(optopt) != NULL)
+    if (letter == '?' && optopt != 0 && find_option(command, optopt) != NULL)
       cli_exit(EXIT_USAGE, "option '%s' takes no argument", argv[optind - 1]);
     if (letter == '?' && optopt != 0)
       cli_exit(EXIT_USAGE, "unknown option '-%c'; see reshard %s --help", optopt, argv[0]);
@@ -252,10 +325,12 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
       cli_exit(EXIT_USAGE, "option '%s' needs an argument", argv[optind - 1]);
     if (letter == 'h')
       print_help(command, usage);
-    set_option(find_option(letter), optarg, o);
-    if (letter == 'c' && optind < argc && (strcmp(argv[optind], "0") == 0 || strcmp(argv[optind], "1") == 0))
-      o->check = argv[optind++][0] == '1'; /* as nccl-tests writes it */
+    const option_row *row = find_option(command, letter);
+    if (row->kind == MAYBE && optarg == NULL && optind < argc && isdigit((unsigned char)argv[optind][0]))
+      optarg = argv[optind++]; /* as nccl-tests writes it */
+    set_option(row, optarg, o);
   }
+  o->graph = o->graph || o->launches != 0;
   if (command == COMMAND_CONVERT) {
     if (optind + 2 > argc)
       cli_exit(EXIT_USAGE, "%s is missing; see reshard %s --help", optind == argc ? "IN" : "OUT", argv[0]);

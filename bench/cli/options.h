@@ -30,14 +30,27 @@ typedef struct cli_options {
   bool peers;
   const char *json, *svg; /* NULL: none */
   /* bench */
+  const char *suite;                            /* a word of the table; NULL: none */
+  double scale;                                 /* of each tensor's dim 0; 0: not given */
+  const char *mesh_dst;                         /* of a suite: --mesh of --dst alone, "": none; NULL: as of --src */
   int64_t size_begin, size_end, size_increment; /* 0: not given */
   double size_factor;                           /* 0: not given */
   int64_t iterations, warmup;
-  bool check;
+  int64_t aggregate;     /* executes that are timed as one */
+  int64_t cycles;        /* 0: without end */
+  int64_t average;       /* a bench_average */
+  int64_t check;         /* executes whose result is looked at; 0: none */
   int64_t ranks_per_gpu; /* -t; 0: not given */
   int64_t gpus;          /* -g; 0: not given */
   bool graph;
-  const char *trace; /* NULL: none */
+  int64_t launches;          /* -G N: of a graph of all iterations; -1: of one iteration each; 0: not given */
+  int64_t blocking;          /* the host waits for each; 0 or 1, as the next ones */
+  int64_t host_time;         /* of the host instead of the device */
+  int64_t stamps, memory;    /* columns and lines more */
+  int64_t shift;             /* of buffers, in elements */
+  int64_t timeout;           /* seconds for a row; 0: none */
+  const char *trace, *csv;   /* NULL: none */
+  int64_t connect, registry; /* -p and -R, which have one value each */
   /* verify */
   int64_t cases, seconds; /* seconds 0: not given */
   uint64_t seed;

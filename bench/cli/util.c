@@ -24,9 +24,15 @@ int cli_exit_status(reshard_status status) {
   }
 }
 
-static void print_error(const char *format, va_list arguments) {
-  char text[2048];
-  vsnprintf(text, sizeof text, format, arguments);
+static void (*at_exit)(void *user, const char *why);
+static void *at_exit_user;
+
+void cli_at_exit(void (*end)(void *user, const char *why), void *user) {
+  at_exit_user = user;
+  at_exit = end;
+}
+
+static void print_error(char *text) {
   for (char *at = text; *at != '\0'; at++)
     if (*at == '\n' || *at == '\r')
       *at = ' ';
@@ -52,26 +58,36 @@ static void wait_for_turn(void) {
   for (int i = 0; i < 3 && number == NULL; i++)
     number = getenv(numbers[i]);
   int64_t before = number != NULL ? strtoll(number, NULL, 10) : 0, ms = 1500 * (before < 4 ? before : 4);
-  if (ms > 0)
-    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+  struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) /* a signal of which another thread ends the program */
+    ;
 }
 
-/* So do the ranks of a process: one thread tells, the others end with it. */
+/* So do the ranks of a process: one thread tells, the others end with it. Where what is called at the exit fails, that
+ * is told instead. */
 static _Noreturn void exit_with(int exit_status, const char *format, va_list arguments) {
-  static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_mutex_t leaving = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  char text[2048];
+  vsnprintf(text, sizeof text, format, arguments);
   pthread_mutex_lock(&leaving);
   wait_for_turn();
-  print_error(format, arguments);
+  void (*end)(void *user, const char *why) = at_exit;
+  at_exit = NULL;
+  if (end != NULL)
+    end(at_exit_user, text);
+  print_error(text);
   if (temporary != NULL)
     unlink(temporary);
   exit(exit_status);
 }
 
 void cli_error(const char *format, ...) {
+  char text[2048];
   va_list arguments;
   va_start(arguments, format);
-  print_error(format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  print_error(text);
 }
 
 void cli_exit(int exit_status, const char *format, ...) {

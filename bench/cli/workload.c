@@ -3,6 +3,7 @@
 #include "bench/cli/workload.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,6 +126,40 @@ static void count_bytes(workload *w) {
   }
 }
 
+/* NCCL's names of elements, in the order of nccl-tests. */
+static const struct {
+  const char *name;
+  reshard_dtype dtype;
+} nccl_dtypes[] = {{"int8", RESHARD_I8},       {"uint8", RESHARD_U8},       {"int32", RESHARD_I32},
+                   {"uint32", RESHARD_U32},    {"int64", RESHARD_I64},      {"uint64", RESHARD_U64},
+                   {"half", RESHARD_F16},      {"float", RESHARD_F32},      {"double", RESHARD_F64},
+                   {"bfloat16", RESHARD_BF16}, {"f8e4m3", RESHARD_F8_E4M3}, {"f8e5m2", RESHARD_F8_E5M2},
+                   {"int", RESHARD_I32},       {"char", RESHARD_I8}};
+
+const char *workload_nccl_dtype(int64_t i) { return i < 12 ? nccl_dtypes[i].name : NULL; }
+
+static void read_dtype(const char *text, reshard_dtype *dtype) {
+  for (size_t i = 0; i < sizeof nccl_dtypes / sizeof *nccl_dtypes; i++)
+    if (strcmp(text, nccl_dtypes[i].name) == 0) {
+      *dtype = nccl_dtypes[i].dtype;
+      return;
+    }
+  check_input("--dtype", reshard_dtype_parse(text, dtype));
+}
+
+/* Multiplies dim 0 of each tensor, which keeps a row at least. */
+static void scale_tensors(workload *w, double scale) {
+  for (int64_t i = 0; i < w->n && scale > 0; i++) {
+    workload_tensor *t = &w->tensor[i];
+    double rows = t->ndim > 0 ? ceil((double)t->shape[0] * scale) : 0;
+    if (rows >= 9e18)
+      cli_exit(EXIT_USAGE, "--scale %g: tensor '%s': %lld rows times that overflow 63 bits", scale, t->name,
+               (long long)t->shape[0]);
+    if (t->ndim > 0)
+      t->shape[0] = (int64_t)rows;
+  }
+}
+
 static void read_model(const cli_options *o, workload *w) {
   if (o->shape != NULL)
     cli_exit(EXIT_USAGE, "--shape and --model are both given");
@@ -149,7 +184,7 @@ static void read_tensor(const cli_options *o, workload *w) {
   w->tensor->name = "tensor";
   w->tensor->dtype = RESHARD_F32;
   if (o->dtype != NULL)
-    check_input("--dtype", reshard_dtype_parse(o->dtype, &w->tensor->dtype));
+    read_dtype(o->dtype, &w->tensor->dtype);
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
@@ -189,12 +224,15 @@ void workload_read(const cli_options *o, workload *w) {
     read_model(o, w);
   else
     read_tensor(o, w);
+  scale_tensors(w, o->scale);
   read_permutation(o, w);
-  workload_mesh mesh;
+  workload_mesh mesh, other;
   workload_read_mesh(o->mesh, &mesh);
+  workload_read_mesh(o->mesh_dst != NULL && o->mesh_dst[0] != '\0' ? o->mesh_dst : NULL, &other);
   w->side[0] = read_side("--src", o->src, &mesh);
-  w->side[1] = read_side("--dst", o->dst, &mesh);
+  w->side[1] = read_side("--dst", o->dst, o->mesh_dst != NULL ? &other : &mesh);
   workload_check_mesh(&mesh);
+  workload_check_mesh(&other);
   w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
   if (o->ranks > 0)
     w->world = o->ranks;

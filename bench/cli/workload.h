@@ -52,6 +52,8 @@ typedef struct workload {
 /* Reads --shape and --dtype or --model, --src and --dst, and the world: --ranks, else the larger of what the two sides
  * name. Ends the program where something is wrong. */
 void workload_read(const cli_options *o, workload *out);
+/* The i-th name that nccl-tests has for elements; NULL behind the last. */
+const char *workload_nccl_dtype(int64_t i);
 /* Changes the shape of the one tensor. */
 void workload_set_shape(workload *w, int ndim, const int64_t *shape);
 void workload_free(workload *w);

@@ -21,7 +21,9 @@ typedef struct micro_case {
 
 /* All cases, a table for each file, ended by one without a name. */
 extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[],
-    micro_storage[], micro_trees[], micro_cast[];
+    micro_storage[], micro_trees[], micro_cast[], micro_copies[], micro_layouts[];
+/* Bytes that a run of each of micro_copies moves, for a rate beside that of its sibling NAME_memcpy. */
+extern const int64_t micro_copied_bytes;
 
 #ifdef __cplusplus
 }

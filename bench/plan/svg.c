@@ -42,7 +42,8 @@ static int64_t group_tensors(const workload *w, tensor_group **out) {
   return n;
 }
 
-static double draw_tensors(rs_text *out, const workload *w, double y) {
+/* size: a factor on the height of a tensor. */
+static double draw_tensors(rs_text *out, const workload *w, double size, double y) {
   tensor_group *g;
   int64_t n = group_tensors(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
   char shape[RS_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
@@ -58,7 +59,7 @@ static double draw_tensors(rs_text *out, const workload *w, double y) {
       svg_words(out, 48, y + 14, 12, SVG_START, SVG_INK, true, 120, text);
       y += 26;
     }
-    y = plan_svg_cells(out, t, shown > 1 ? 170 : 300, y) + 8;
+    y = plan_svg_cells(out, t, size * (shown > 1 ? 170 : 300), y) + 8;
   }
   if (n > shown) {
     snprintf(text, sizeof text, "%lld further kinds of tensors are not drawn", (long long)(n - shown));
@@ -69,19 +70,31 @@ static double draw_tensors(rs_text *out, const workload *w, double y) {
   return y;
 }
 
-static double draw_legend(rs_text *out, int64_t ranks, double y) {
-  char text[24];
-  svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
-  for (int64_t r = 0; r < ranks; r++) {
-    double x = 84 + 34 * (double)r;
-    svg_rectangle(out, x, y, 12, 12, (svg_paint){.fill = svg_rank_colour(r)});
-    snprintf(text, sizeof text, "%lld", (long long)r);
+/* The colours of the busy ranks, where there are few, and what else is in the picture. */
+static double draw_legend(rs_text *out, const world_plan *p, int64_t busy, const int64_t *ranks, double y) {
+  char text[96];
+  double x = 84;
+  int64_t shown = busy <= PLAN_SVG_RANKS ? busy : 0;
+  if (shown > 0)
+    svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
+  for (int64_t i = 0; i < shown; i++, x += 34) {
+    svg_rectangle(out, x, y, 12, 12, (svg_paint){.fill = svg_rank_colour(ranks[i])});
+    snprintf(text, sizeof text, "%lld", (long long)ranks[i]);
     svg_words(out, x + 15, y + 10.5, 11, SVG_START, SVG_INK, false, 0, text);
   }
-  double x = 84 + 34 * (double)ranks + 14;
+  x = shown > 0 ? x + 10 : 48;
+  svg_rectangle(out, x, y - 1, 14, 14, (svg_paint){.fill = "#dfe4ea"});
+  svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "grey: whole on each rank in it");
+  x = shown > 8 ? 84 : x + 200;
+  y += shown > 8 ? 20 : 0;
   svg_rectangle(out, x, y - 1, 14, 14, (svg_paint){.fill = SVG_PALE});
   svg_circle(out, x + 7, y + 6, 4, (svg_paint){.fill = SVG_GREY, .stroke = "#ffffff", .stroke_width = 1.2});
   svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "dot: comes from the rank of that colour");
+  if (shown > 0 && busy < p->ranks) {
+    snprintf(text, sizeof text, "%lld rank%s of %lld take%s no part", (long long)(p->ranks - busy),
+             cli_plural(p->ranks - busy), (long long)p->ranks, p->ranks - busy == 1 ? "s" : "");
+    svg_words(out, x + 262, y + 10.5, 11, SVG_START, SVG_GREY, false, 0, text);
+  }
   return y + 30;
 }
 
@@ -115,14 +128,29 @@ static double draw_heading(rs_text *out, const cli_options *o, const workload *w
   return 84;
 }
 
+int64_t plan_svg_busy(const world_plan *p, int64_t ranks[PLAN_SVG_RANKS + 1]) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < p->bins && n <= PLAN_SVG_RANKS; i++) {
+    bool busy = p->per_bin > 1;
+    for (int64_t j = 0; j < p->bins; j++)
+      busy = busy || p->heat[i * p->bins + j] > 0 || p->heat[j * p->bins + i] > 0;
+    if (busy)
+      ranks[n++] = i;
+  }
+  return n;
+}
+
 void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
   rs_text body = {0}, file = {0};
+  int64_t ranks[PLAN_SVG_RANKS + 1], busy = plan_svg_busy(p, ranks);
   double y = draw_heading(&body, o, w, p);
-  if (p->ranks <= PLAN_SVG_RANKS) {
-    y = draw_legend(&body, p->ranks, y);
-    y = draw_tensors(&body, w, y);
-    y = plan_svg_flows(&body, p, y + 10);
-  } else
+  if (p->ranks <= PLAN_SVG_CELLS) {
+    y = draw_legend(&body, p, busy, ranks, y);
+    y = draw_tensors(&body, w, p->ranks > PLAN_SVG_RANKS ? 2 : 1, y) + 10;
+  }
+  if (busy <= PLAN_SVG_RANKS)
+    y = plan_svg_flows(&body, p, y);
+  else
     y = plan_svg_heat(&body, p, y);
   svg_open(&file, PLAN_SVG_WIDTH, y + 16);
   cli_add_bytes(&file, body.at, body.length);

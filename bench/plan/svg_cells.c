@@ -6,8 +6,9 @@
 #include "bench/plan/svg.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define MOST_CUTS 30
+#define MOST_CUTS 64
 
 typedef struct dim_cuts {
   int dim; /* -1: none */
@@ -19,7 +20,7 @@ typedef struct dim_cuts {
 
 typedef struct cell_table {
   dim_cuts down, across;
-  uint32_t *src, *dst; /* per cell a bit per rank */
+  uint64_t *src, *dst; /* per cell a bit per rank */
 } cell_table;
 
 static int compare_positions(const void *a, const void *b) {
@@ -89,13 +90,13 @@ static void choose_dims(const workload_tensor *t, cell_table *table) {
 
 static int add_holder(void *user, int64_t rank, int64_t array, int64_t elements) {
   (void)array, (void)elements;
-  *(uint32_t *)user |= (uint32_t)1 << rank;
+  *(uint64_t *)user |= (uint64_t)1 << rank;
   return 0;
 }
 
-static uint32_t find_holders(reshard_layout layout, const cell_table *table, int64_t i, int64_t j) {
+static uint64_t find_holders(reshard_layout layout, const cell_table *table, int64_t i, int64_t j) {
   reshard_box box = {{0}, {0}};
-  uint32_t mask = 0;
+  uint64_t mask = 0;
   for (int d = 0; d < reshard_layout_ndim(layout); d++)
     box.extent[d] = 1;
   if (table->down.dim >= 0)
@@ -125,31 +126,59 @@ static double position_along(const dim_cuts *c, double begin, double length, int
   return begin + length * (double)c->at[i] / (double)c->shown;
 }
 
-/* One rectangle with the colours of its holders side by side, and their numbers where there is room. */
-static void draw_region(rs_text *out, frame f, uint32_t mask, bool after) {
-  int n = __builtin_popcount(mask), k = 0;
-  if (n == 0)
-    svg_rectangle(out, f.x, f.y, f.width, f.height,
-                  (svg_paint){.fill = "#ffffff", .stroke = SVG_PALE, .stroke_width = 1});
-  for (int r = 0; r < 32; r++) {
-    if (!(mask >> r & 1))
-      continue;
-    char label[8];
-    double w = f.width / n, x = f.x + w * k++;
-    svg_rectangle(out, x, f.y, w, f.height, (svg_paint){.fill = svg_rank_colour(r)});
-    snprintf(label, sizeof label, "%d", r);
-    bool corner = after && w > 30 && f.height > 26; /* the rest is for the dots */
-    if (w >= (r < 10 ? 10 : 17) && f.height >= 12)
-      svg_words(out, corner ? x + 12 : x + 0.5 * w, corner ? f.y + 16 : f.y + 0.5 * f.height + 4, 11, SVG_MIDDLE,
-                svg_ink_on(svg_rank_colour(r)), true, 0, label);
-  }
-  svg_rectangle(out, f.x, f.y, f.width, f.height,
-                (svg_paint){.fill = "none", .stroke = "#ffffff", .stroke_width = n > 0 ? 1.5 : 0});
+/* Ranks of a mask: "0, 2", "0-7". */
+static const char *holders_text(char text[160], uint64_t mask) {
+  int64_t ranks[64], n = 0;
+  for (int64_t r = 0; r < 64; r++)
+    if (mask >> r & 1)
+      ranks[n++] = r;
+  return rs_ranges_text(text, 160, n, ranks);
 }
 
-/* Neighbouring cells with the same holders are one rectangle. */
-static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f) {
-  const uint32_t *mask = after ? t->dst : t->src;
+/* One holder's region in its colour; one that several hold whole is grey, and lists them. */
+static void fill_region(rs_text *out, frame f, uint64_t mask) {
+  char text[160];
+  const char *fill = mask == 0                        ? "#ffffff"
+                     : __builtin_popcountll(mask) > 1 ? "#dfe4ea"
+                                                      : svg_rank_colour(__builtin_ctzll(mask));
+  cli_add(out, "<g>");
+  svg_rectangle(out, f.x, f.y, f.width, f.height,
+                (svg_paint){.fill = fill, .stroke = mask == 0 ? SVG_PALE : "#ffffff", .stroke_width = 1.5});
+  cli_add(out, "<title>%s%s</title></g>\n",
+          mask == 0                        ? "no rank"
+          : __builtin_popcountll(mask) > 1 ? "replicas: ranks "
+                                           : "rank ",
+          holders_text(text, mask));
+}
+
+/* The number of the holder; of replicas each in its colour, or a list of numbers where that is too long. */
+static void label_region(rs_text *out, frame f, uint64_t mask, bool after) {
+  int n = __builtin_popcountll(mask), k = 0;
+  double chip = 19, size = f.height < 13 ? f.height - 1.5 : 11;
+  char text[160];
+  if (n == 0 || size < 6)
+    return;
+  if (n > 1 && n * chip <= f.width - 6 && f.height >= 20) {
+    for (int r = 0; r < 64; r++) {
+      if (!(mask >> r & 1))
+        continue;
+      double x = f.x + 0.5 * (f.width - n * chip) + k++ * chip + 1.5, y = f.y + 0.5 * f.height - 8;
+      svg_rectangle(out, x, y, chip - 3, 16, (svg_paint){.fill = svg_rank_colour(r)});
+      snprintf(text, sizeof text, "%d", r);
+      svg_words(out, x + 8, y + 12, 11, SVG_MIDDLE, svg_ink_on(svg_rank_colour(r)), true, 0, text);
+    }
+    return;
+  }
+  holders_text(text, mask);
+  bool corner = n == 1 && after && f.width > 30 && f.height > 26; /* the rest is for the dots */
+  if (f.width >= 0.62 * size * (double)strlen(text) + 3)
+    svg_words(out, corner ? f.x + 12 : f.x + 0.5 * f.width, corner ? f.y + 16 : f.y + 0.5 * f.height + 0.36 * size,
+              size, SVG_MIDDLE, n > 1 ? SVG_INK : svg_ink_on(svg_rank_colour(__builtin_ctzll(mask))), true, 0, text);
+}
+
+/* Neighbouring cells with the same holders are one rectangle, which is filled or labelled. */
+static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f, bool labels) {
+  const uint64_t *mask = after ? t->dst : t->src;
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   bool *done = cli_alloc(rows * columns, sizeof *done);
   for (int64_t i = 0; i < rows; i++)
@@ -166,10 +195,12 @@ static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f)
         for (int64_t x = j; x < right; x++)
           done[y * columns + x] = true;
       double x = position_along(&t->across, f.x, f.width, j), y = position_along(&t->down, f.y, f.height, i);
-      draw_region(out,
-                  (frame){x, y, position_along(&t->across, f.x, f.width, right) - x,
-                          position_along(&t->down, f.y, f.height, bottom) - y},
-                  mask[i * columns + j], after);
+      frame region = {x, y, position_along(&t->across, f.x, f.width, right) - x,
+                      position_along(&t->down, f.y, f.height, bottom) - y};
+      if (labels)
+        label_region(out, region, mask[i * columns + j], after);
+      else
+        fill_region(out, region, mask[i * columns + j]);
     }
   free(done);
 }
@@ -179,15 +210,15 @@ static void draw_origins(rs_text *out, const cell_table *t, frame f) {
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
-      uint32_t from = t->src[i * columns + j], to = t->dst[i * columns + j];
+      uint64_t from = t->src[i * columns + j], to = t->dst[i * columns + j];
       double x = position_along(&t->across, f.x, f.width, j), w = position_along(&t->across, f.x, f.width, j + 1) - x;
       double y = position_along(&t->down, f.y, f.height, i), h = position_along(&t->down, f.y, f.height, i + 1) - y;
-      if (__builtin_popcount(from) != 1 || (to & ~from) == 0 || w < 9 || h < 9)
+      if (__builtin_popcountll(from) != 1 || (to & ~from) == 0 || w < 9 || h < 9)
         continue;
       double radius = (w < h ? w : h) / 7;
       radius = radius < 2.5 ? 2.5 : radius > 6 ? 6 : radius;
       svg_circle(out, x + w - radius - 2.5, y + h - radius - 2.5, radius,
-                 (svg_paint){.fill = svg_rank_colour(__builtin_ctz(from)), .stroke = "#ffffff", .stroke_width = 1.2});
+                 (svg_paint){.fill = svg_rank_colour(__builtin_ctzll(from)), .stroke = "#ffffff", .stroke_width = 1.2});
     }
 }
 
@@ -221,11 +252,12 @@ static void draw_panel(rs_text *out, const cell_table *t, bool after, frame f, r
   if (reshard_layout_print(layout, text, needed + 1, NULL) != RESHARD_SUCCESS)
     text[0] = '\0';
   svg_words(out, f.x, f.y - 24, 13, SVG_START, SVG_INK, true, 0, after ? "after" : "before");
-  svg_words(out, f.x + (after ? 40 : 50), f.y - 24, 12, SVG_START, SVG_INK, false, 50, text);
+  svg_words(out, f.x + (after ? 46 : 58), f.y - 24, 12, SVG_START, SVG_INK, false, 50, text);
   svg_words(out, f.x + 0.5 * f.width, f.y - 7, 10.5, SVG_MIDDLE, SVG_GREY, false, 0, across);
   svg_words_up(out, f.x - 7, f.y + 0.5 * f.height, 10.5, SVG_GREY, down);
-  draw_regions(out, t, after, f);
+  draw_regions(out, t, after, f, false);
   draw_element_lines(out, t, f);
+  draw_regions(out, t, after, f, true);
   if (after)
     draw_origins(out, t, f);
   free(text);
@@ -245,6 +277,9 @@ double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, doubl
     height = most;
     width = height / ratio < 110 ? 110 : height / ratio;
   }
+  double rows = 10 * (double)(table.down.n - 1); /* so that numbers fit in them */
+  if (height < rows)
+    height = rows;
   if (height < 46)
     height = 46;
   if (table.down.dim < 0)

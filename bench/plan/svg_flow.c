@@ -17,6 +17,16 @@ static const char *print_brief(char buffer[16], double bytes) {
 
 static int64_t bytes_at(const world_plan *p, int64_t from, int64_t to) { return p->heat[from * p->bins + to]; }
 
+/* The busy ranks of a plan, which are few. */
+typedef struct busy_ranks {
+  const world_plan *plan;
+  int64_t n, rank[PLAN_SVG_RANKS + 1];
+} busy_ranks;
+
+static double bytes_between(const busy_ranks *b, int64_t i, int64_t j) {
+  return (double)bytes_at(b->plan, b->rank[i], b->rank[j]);
+}
+
 /* The bars of one side: each as high as its bytes say, in a slot with room for its number. */
 typedef struct column {
   double bytes[PLAN_SVG_RANKS], top[PLAN_SVG_RANKS];
@@ -24,11 +34,11 @@ typedef struct column {
 
 #define SLOT 12.0 /* least height of a bar's slot */
 
-static column sum_column(const world_plan *p, bool before) {
+static column sum_column(const busy_ranks *b, bool before) {
   column c = {{0}, {0}};
-  for (int64_t i = 0; i < p->bins; i++)
-    for (int64_t j = 0; j < p->bins; j++)
-      c.bytes[i] += (double)(before ? bytes_at(p, i, j) : bytes_at(p, j, i));
+  for (int64_t i = 0; i < b->n; i++)
+    for (int64_t j = 0; j < b->n; j++)
+      c.bytes[i] += before ? bytes_between(b, i, j) : bytes_between(b, j, i);
   return c;
 }
 
@@ -45,23 +55,23 @@ static double place_bars(column *c, int64_t n, double scale, double y) {
   return y - begin;
 }
 
-static void draw_bars(rs_text *out, const column *c, int64_t n, double scale, double x, bool before) {
+static void draw_bars(rs_text *out, const busy_ranks *b, const column *c, double scale, double x, bool before) {
   char label[32];
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < b->n; i++) {
     double height = c->bytes[i] * scale;
     if (c->bytes[i] <= 0)
       continue;
-    svg_rectangle(out, x, c->top[i], 12, height > 0.5 ? height : 0.5, (svg_paint){.fill = svg_rank_colour(i)});
-    snprintf(label, sizeof label, "%lld", (long long)i);
+    svg_rectangle(out, x, c->top[i], 12, height > 0.5 ? height : 0.5, (svg_paint){.fill = svg_rank_colour(b->rank[i])});
+    snprintf(label, sizeof label, "%lld", (long long)b->rank[i]);
     svg_words(out, before ? x - 6 : x + 18, c->top[i] + 0.5 * height + 4, 11, before ? SVG_END : SVG_START, SVG_INK,
               false, 0, label);
   }
 }
 
 /* Bars of the bytes that each rank sends (left) and receives (right), with a band for each pair. */
-static void draw_bands(rs_text *out, const world_plan *p, double x, double y, double width, double height) {
-  int64_t n = p->bins;
-  column left = sum_column(p, true), right = sum_column(p, false);
+static void draw_bands(rs_text *out, const busy_ranks *b, double x, double y, double width, double height) {
+  int64_t n = b->n;
+  column left = sum_column(b, true), right = sum_column(b, false);
   double total = 0;
   for (int64_t i = 0; i < n; i++)
     total += left.bytes[i];
@@ -79,38 +89,37 @@ static void draw_bands(rs_text *out, const world_plan *p, double x, double y, do
   }
   place_bars(&left, n, low, y);
   place_bars(&right, n, low, y);
-  draw_bars(out, &left, n, low, x, true);
-  draw_bars(out, &right, n, low, x + width - 12, false);
+  draw_bars(out, b, &left, low, x, true);
+  draw_bars(out, b, &right, low, x + width - 12, false);
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < n; j++) {
-      double thick = (double)bytes_at(p, i, j) * low;
+      double thick = bytes_between(b, i, j) * low;
       if (thick > 0)
-        svg_band(out, x + 12, left.top[i], x + width - 12, right.top[j], thick, i == j ? "#c3cad2" : svg_rank_colour(i),
-                 i == j ? 0.55 : 0.6);
+        svg_band(out, x + 12, left.top[i], x + width - 12, right.top[j], thick,
+                 i == j ? "#c3cad2" : svg_rank_colour(b->rank[i]), i == j ? 0.55 : 0.6);
       left.top[i] += thick;
       right.top[j] += thick;
     }
 }
 
-static double off_diagonal_most(const world_plan *p) {
+static double off_diagonal_most(const busy_ranks *b) {
   double most = 0;
-  for (int64_t i = 0; i < p->bins; i++)
-    for (int64_t j = 0; j < p->bins; j++)
-      if ((i != j || p->per_bin > 1) && (double)bytes_at(p, i, j) > most)
-        most = (double)bytes_at(p, i, j);
+  for (int64_t i = 0; i < b->n; i++)
+    for (int64_t j = 0; j < b->n; j++)
+      most = i != j ? fmax(most, bytes_between(b, i, j)) : most;
   return most;
 }
 
-static void draw_table(rs_text *out, const world_plan *p, double x, double y, double size) {
-  int64_t n = p->bins;
-  double cell = size / (double)n, most = off_diagonal_most(p), font = cell > 40 ? 12 : cell > 30 ? 10 : 7.5;
+static void draw_table(rs_text *out, const busy_ranks *b, double x, double y, double size) {
+  int64_t n = b->n;
+  double cell = fmin(size / (double)n, 60), most = off_diagonal_most(b), font = cell > 40 ? 12 : cell > 30 ? 10 : 7.5;
   char text[32], colour[8];
   for (int64_t i = 0; i < n; i++) {
-    snprintf(text, sizeof text, "%lld", (long long)i);
+    snprintf(text, sizeof text, "%lld", (long long)b->rank[i]);
     svg_words(out, x - 8, y + ((double)i + 0.5) * cell + 4, 11, SVG_END, SVG_INK, false, 0, text);
     svg_words(out, x + ((double)i + 0.5) * cell, y - 7, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
     for (int64_t j = 0; j < n; j++) {
-      double bytes = (double)bytes_at(p, i, j), cx = x + (double)j * cell, cy = y + (double)i * cell;
+      double bytes = bytes_between(b, i, j), cx = x + (double)j * cell, cy = y + (double)i * cell;
       const char *fill = bytes <= 0 ? "#f5f7f9"
                          : i == j   ? "#d3d9df"
                                     : svg_scale_colour(colour, 0.12 + 0.6 * bytes / most);
@@ -120,20 +129,24 @@ static void draw_table(rs_text *out, const world_plan *p, double x, double y, do
                   print_brief(text, bytes));
     }
   }
+  size = cell * (double)n;
   svg_words_up(out, x - 30, y + 0.5 * size, 11, SVG_GREY, "from rank");
   svg_words(out, x + 0.5 * size, y - 24, 11, SVG_MIDDLE, SVG_GREY, false, 0, "to rank (bytes; grey: kept)");
 }
 
 double plan_svg_flows(rs_text *out, const world_plan *p, double y) {
-  double height = 60 + 44 * (double)p->bins;
+  busy_ranks b = {.plan = p};
+  b.n = plan_svg_busy(p, b.rank);
+  double height = 60 + 44 * (double)b.n;
   height = height < 150 ? 150 : height > 330 ? 330 : height;
   svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0, "who sends what to whom");
   svg_words(out, 48, y + 28, 10.5, SVG_START, SVG_GREY, false, 0, "width of a band: bytes; grey: kept on the rank");
   y += 52;
   svg_words(out, 70, y - 6, 10.5, SVG_START, SVG_GREY, false, 0, "before");
   svg_words(out, 410, y - 6, 10.5, SVG_END, SVG_GREY, false, 0, "after");
-  draw_bands(out, p, 70, y, 340, height);
-  draw_table(out, p, 570, y, height);
+  draw_bands(out, &b, 70, y, 340, height);
+  if (b.n > 0)
+    draw_table(out, &b, 570, y, height);
   return y + height + 20;
 }
 
@@ -199,7 +212,10 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
   }
   if (low > most / 4)
     low = most / 16;
-  svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0, "who sends what to whom");
+  svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0,
+            most > 0 ? "who sends what to whom" : "nothing is sent: each rank has what it needs");
+  if (most <= 0)
+    return y + 24;
   if (p->per_bin > 1) {
     snprintf(text, sizeof text, "each cell is %lld x %lld ranks", (long long)p->per_bin, (long long)p->per_bin);
     svg_words(out, 48, y + 28, 10.5, SVG_START, SVG_GREY, false, 0, text);
@@ -229,7 +245,6 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
   svg_words(out, x + 0.5 * size, y + size + 34, 12, SVG_MIDDLE, SVG_GREY, false, 0,
             p->per_bin == 1 ? "receiving rank (grey: kept)" : "receiving rank");
   draw_load_bars(out, p, x, y, size);
-  if (most > 0)
-    draw_heat_legend(out, 800, y + 60, low, most);
+  draw_heat_legend(out, 800, y + 60, low, most);
   return y + size + 52;
 }

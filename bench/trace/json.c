@@ -2,6 +2,8 @@
  * wait. Viewers tie a flow to the step that it begins or ends in, so records and waits last a nanosecond at least. */
 #include "bench/trace/trace.h"
 
+#include <math.h>
+
 #define LEAST 0.001 /* us */
 
 /* Processes of the format: GPUs by number, from 1 on; 0: the CPU. */
@@ -71,7 +73,7 @@ static void add_flow(rs_json *j, const trace *t, const trace_step *wait, int64_t
     rs_json_int(j, "id", id);
     if (end)
       rs_json_string(j, "bp", "e");
-    rs_json_time(j, "ts", end && s->end - LEAST > s->begin ? s->end - LEAST : s->begin);
+    rs_json_time(j, "ts", end ? fmax(fmax(s->begin, s->end - LEAST), record->begin) : s->begin);
     rs_json_close(j, '}');
   }
 }

@@ -5,6 +5,8 @@
 #include "comm/comm.h"
 #include "device/stream.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SLOWER = 4 }; /* the host, with a trace */
@@ -75,6 +77,33 @@ void bench_trace_row(bench_state *b, int64_t local) {
   if (local == 0)
     trace_stop(b->trace);
   rank_pool_barrier(b->s.pool, true);
+}
+
+/* The phase of a step; BENCH_PHASES: none. On the CPU an exchange has packs and unpacks in it. */
+static int phase_of(const rs_trace_step *step) {
+  static const struct {
+    const char *step;
+    int phase;
+  } phases[] = {{"pack", BENCH_PACK},     {"move", BENCH_EXCHANGE}, {"round", BENCH_EXCHANGE},
+                {"unpack", BENCH_UNPACK}, {"copy", BENCH_COPY},     {"keep", BENCH_KEEP}};
+  for (size_t i = 0; i < sizeof phases / sizeof *phases && step->kind == RS_TRACE_WORK; i++)
+    if (strcmp(step->name, phases[i].step) == 0)
+      return phases[i].phase;
+  return BENCH_PHASES;
+}
+
+void bench_trace_phases(bench_state *b) {
+  const trace *t = b->trace;
+  double *sums = cli_alloc(t->ntracks * BENCH_PHASES, sizeof *sums);
+  for (int64_t i = 0; i < t->nsteps; i++) {
+    int phase = phase_of(&t->step[i].is);
+    if (phase == BENCH_PHASES)
+      continue;
+    double *sum = &sums[t->step[i].track * BENCH_PHASES + phase];
+    *sum += t->step[i].end - t->step[i].begin;
+    b->row.phase_us[phase] = fmax(b->row.phase_us[phase], *sum);
+  }
+  free(sums);
 }
 
 /* Writes FILE; process 1 writes FILE.1. */

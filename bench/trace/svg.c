@@ -134,23 +134,55 @@ static void draw_edge(trace_picture *p, const trace_step *wait) {
           y2 - 5 * side, x2, y2, x2 + 3, y2 - 5 * side, wait->is.name);
 }
 
+/* Kinds of things in a picture. */
+typedef struct trace_contents {
+  bool rounds, no_round, waits, edges, other_gpu;
+} trace_contents;
+
+static trace_contents find_contents(const trace_picture *p) {
+  const trace *t = p->t;
+  trace_contents c = {false, false, false, false, false};
+  for (const trace_step *s = t->step; s < t->step + t->nsteps; s++) {
+    c.rounds |= s->is.kind == RS_TRACE_WORK && s->is.round >= 0;
+    c.no_round |= s->is.kind == RS_TRACE_WORK && s->is.round < 0;
+    c.waits |= s->is.kind == RS_TRACE_WAIT && (s->end - s->begin) * p->scale > 0.5;
+    const trace_step *record = s->from >= 0 ? &t->step[s->from] : NULL;
+    bool between = record != NULL && record->track != s->track;
+    bool gpus = between && t->track[record->track].gpu != t->track[s->track].gpu;
+    c.edges |= between && !gpus;
+    c.other_gpu |= gpus;
+  }
+  return c;
+}
+
+/* Draws a box of an opacity or a line of a width, and what it means, from x on; returns where the next one begins. */
+static double draw_sign(trace_picture *p, double x, double y, bool box, const char *colour, double weight,
+                        const char *meaning) {
+  if (box)
+    svg_rectangle(&p->out, x, y - 10, 26, 13, (svg_paint){colour, weight, NULL, 0});
+  else
+    svg_line(&p->out, x, y - 4, x + 26, y - 4, colour, weight);
+  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, meaning);
+  return x + 34 + 5.6 * (double)strlen(meaning) + 26;
+}
+
+/* Explains what is in the picture, and nothing else. */
 static void draw_legend(trace_picture *p, const char *note) {
   double y = p->height - 18, x = LEFT;
-  svg_rectangle(&p->out, x, y - 10, 26, 13, (svg_paint){svg_rank_colour(0), 0.92, NULL, 0});
-  svg_words(&p->out, x + 13, y, 10, SVG_MIDDLE, "#ffffff", false, 0, "0");
-  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, "work of a round");
-  x += 150;
-  svg_rectangle(&p->out, x, y - 10, 26, 13, (svg_paint){"#9aa5b1", 0.6, NULL, 0});
-  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, "of no round");
-  x += 130;
-  svg_line(&p->out, x, y - 4, x + 26, y - 4, SVG_GREY, 2);
-  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, "the stream waits");
-  x += 150;
-  svg_line(&p->out, x, y - 4, x + 26, y - 4, SVG_INK, 1);
-  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, "an edge (pale: there is nothing to wait for)");
-  x += 290;
-  svg_line(&p->out, x, y - 4, x + 26, y - 4, "#c2410c", 1);
-  svg_words(&p->out, x + 34, y, 11, SVG_START, SVG_GREY, false, 0, "to another GPU");
+  trace_contents c = find_contents(p);
+  if (c.rounds) {
+    double number = x + 13;
+    x = draw_sign(p, x, y, true, svg_rank_colour(0), 0.92, "work of a round");
+    svg_words(&p->out, number, y, 10, SVG_MIDDLE, "#ffffff", false, 0, "0");
+  }
+  if (c.no_round)
+    x = draw_sign(p, x, y, true, "#9aa5b1", 0.6, c.rounds ? "of no round" : "work");
+  if (c.waits)
+    x = draw_sign(p, x, y, false, SVG_GREY, 2, "the stream waits");
+  if (c.edges)
+    x = draw_sign(p, x, y, false, SVG_INK, 1, "an edge (pale: there is nothing to wait for)");
+  if (c.other_gpu)
+    x = draw_sign(p, x, y, false, "#c2410c", 1, c.edges ? "to another GPU" : "an edge to another GPU");
   svg_words(&p->out, 24, 56, 12, SVG_START, SVG_GREY, false, 180, note);
 }
 

@@ -112,6 +112,9 @@ void trace_start(trace *t, rs_device *device) {
 
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
+/* Microseconds in whole nanoseconds, as they are written: sums of them agree then. */
+static double whole_ns(double seconds) { return 1e-3 * round(1e9 * seconds); }
+
 static void read_times(trace *t) {
   for (int64_t i = 0; i < t->nsteps; i++) {
     trace_step *s = &t->step[i];
@@ -120,17 +123,25 @@ static void read_times(trace *t) {
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         CLI_TRY("trace: ", gpu_elapsed(gpu->base, s->timing[k], &seconds[k]));
-    s->begin = fmax(0, 1e6 * seconds[0]); /* a stream without work comes to a wait before time begins */
-    s->end = fmax(s->begin, 1e6 * (gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
+    s->begin = fmax(0, whole_ns(seconds[0])); /* a stream without work comes to a wait before time begins */
+    s->end = fmax(s->begin, whole_ns(gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         gpu->device->streams->event_destroy(gpu->device, s->timing[k]);
   }
 }
 
+/* A wait ends when its event has happened. Where the clock is coarser than that, or GPUs' clocks differ, it ends with
+ * the record. */
+static void order_times(trace *t) {
+  for (int64_t i = 0; i < t->nsteps; i++)
+    if (t->step[i].from >= 0)
+      t->step[i].end = fmax(t->step[i].end, t->step[t->step[i].from].begin);
+}
+
 /* Names a track. The library's streams are named for their work, "pack" or "move, unpack"; the caller's too: "rank 3:
  * move". */
-static void name_track(const trace *t, trace_track *track, int64_t number) {
+static void name_track(trace *t, trace_track *track, int64_t number) {
   bool mine = track->name[0] != '\0', any = false;
   for (int64_t i = 0; i < t->nsteps; i++) {
     const trace_step *s = &t->step[i];
@@ -141,8 +152,10 @@ static void name_track(const trace *t, trace_track *track, int64_t number) {
     snprintf(track->name + used, sizeof track->name - used, "%s%s", any ? ", " : mine ? ": " : "", s->is.name);
     any = true;
   }
-  if (!any && !mine)
-    snprintf(track->name, sizeof track->name, "%s", track->gpu == TRACE_CPU ? "thread" : "stream");
+  if (!any && !mine && track->gpu == TRACE_CPU) /* ranks have an execute, and with it a name */
+    snprintf(track->name, sizeof track->name, "copy thread %lld", (long long)++t->helpers);
+  else if (!any && !mine)
+    snprintf(track->name, sizeof track->name, "stream");
 }
 
 static int track_role(const trace_track *track) {
@@ -181,6 +194,7 @@ void trace_stop(trace *t) {
     CLI_TRY("trace: ", t->device[i]->streams->finish(t->device[i])); /* our events behind the last work, too */
   }
   read_times(t);
+  order_times(t);
   for (int64_t i = 0; i < t->ntracks; i++)
     name_track(t, &t->track[i], i);
   sort_tracks(t);

@@ -35,7 +35,7 @@ typedef struct trace_track {
 typedef struct trace {
   rs_tracer tracer;
   pthread_mutex_t lock;
-  int64_t nsteps, ntracks, ngpus, ndevices;
+  int64_t nsteps, ntracks, ngpus, ndevices, helpers; /* helpers: copy threads of the CPU */
   trace_step *step;
   trace_track *track;
   struct trace_gpu {

@@ -138,6 +138,7 @@ static rs_call_scope begin_lone_step(reshard_comm comm, const char *name, int64_
 }
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  RS_RANGE("meeting", -1, -1, -1, -1);
   rs_call_scope scope = begin_lone_step(comm, "meeting", 0);
   reshard_status status = end_step(comm, comm->ops->together(comm, run, mine));
   rs_call_end(&scope);
@@ -145,6 +146,7 @@ reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t
 }
 
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
   rs_call_scope scope = begin_lone_step(comm, "all-gather", (int64_t)bytes);
   reshard_status status = end_step(comm, comm->ops->allgather(comm, mine, bytes, all));
   rs_call_end(&scope);

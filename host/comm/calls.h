@@ -8,6 +8,7 @@
 #define RS_COMM_CALLS_H
 
 #include "base/base.h"
+#include "base/range.h"
 
 #include <reshard/comm.h>
 
@@ -67,12 +68,15 @@ rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, 
 /* Ends it. An error of ranks that do not agree or do not come gets the call's name and number, unless it has them. */
 void rs_call_end(rs_call_scope *scope);
 void rs_call_end_at(rs_call_scope *scope, int64_t ticks);
-/* From here until it returns, a function is a call of the communicator (not NULL), of its own name or another. */
-#define RS_CALL_AS(comm, name, bytes) \
+/* From here until it returns, a function is a call of the communicator (not NULL), of its own name or another, and a
+ * range for a profiler. */
+#define RS_CALL_OF(comm, name, bytes, peers, tensors) \
+  RS_RANGE((name), (bytes), (peers), -1, (tensors)); \
   rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_end))) = \
       rs_call_begin(comm, name, bytes, rs_call_ticks()); \
   (void)rs_call_scope_
-#define RS_CALL(comm, bytes) RS_CALL_AS(comm, __func__, bytes)
+#define RS_CALL_AS(comm, name, bytes) RS_CALL_OF(comm, name, bytes, -1, -1)
+#define RS_CALL(comm, bytes)          RS_CALL_AS(comm, __func__, bytes)
 
 /* "reshard_execute, call 17, round 3" of the last call that the rank has begun; returns buffer. */
 #define RS_CALL_TEXT 120

@@ -33,7 +33,7 @@ static reshard_status record_event(rs_device *device, record_function record, rs
                                    const char *edge) {
   if (event == NULL || edge_left_out(edge, false))
     return RESHARD_SUCCESS;
-  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_RECORD, edge, event, -1, -1, -1});
+  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_RECORD, edge, event, -1, -1, -1, -1});
   reshard_status status = record(device, event, stream);
   rs_trace_end(device, stream);
   return status;
@@ -51,7 +51,7 @@ reshard_status rs_stream_record_external(rs_device *device, rs_event *event, voi
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge) {
   if (event == NULL || edge_left_out(edge, true))
     return RESHARD_SUCCESS;
-  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_WAIT, edge, event, -1, -1, -1});
+  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_WAIT, edge, event, -1, -1, -1, -1});
   reshard_status status = device->streams->event_wait(device, stream, event);
   rs_trace_end(device, stream);
   return status;

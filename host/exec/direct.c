@@ -132,9 +132,9 @@ static reshard_status direct_run(rs_execution *x) {
   rs_device *device = comm->device;
   if (between_processes(comm))
     RS_TRY(rs_offers_meet(comm, x->t[0]->key));
-  rs_trace_work(device, NULL, "copy", -1, -1, -1);
+  rs_trace_work(device, NULL, "copy", -1, -1);
   reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
-  rs_trace_end(device, NULL);
+  rs_trace_worked(device, NULL);
   if (between_processes(comm))
     RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
@@ -152,9 +152,9 @@ static reshard_status direct_run_on_streams(rs_execution *x) {
     if (direct->programs[g] == NULL)
       continue;
     RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
-    rs_trace_work(lane->device, stream, "copy", -1, -1, -1);
+    rs_trace_work(lane->device, stream, "copy", -1, -1);
     reshard_status status = lane->device->work->run(lane->device, 1, &direct->programs[g], stream);
-    rs_trace_end(lane->device, stream);
+    rs_trace_worked(lane->device, stream);
     RS_TRY(status);
   }
   count_bytes(x);

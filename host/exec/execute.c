@@ -83,10 +83,11 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
-  RS_CALL(t->comm, t->plan->info.bytes);
+  RS_CALL_OF(t->comm, __func__, t->plan->info.bytes, t->plan->info.peers, t->plan->nentries);
   rs_device *device = t->comm->device;
   if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
-    rs_trace_work(device, NULL, "execute", t->comm->rank, -1, -1);
+    rs_trace_begin(device, NULL,
+                   &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
   rs_gate_come(&t->gate, stream);
   reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   if (!t->on_streams)
@@ -97,6 +98,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 
 /* One call of every rank. */
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+  RS_RANGE("reshard_execute_all", t[0]->plan->info.bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
   int64_t ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
     t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);

@@ -270,6 +270,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 
 /* Binds on all ranks or on none. */
 static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const record *all) {
+  RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));
   if (reads_processes(t))
@@ -337,7 +338,8 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
                                        const reshard_transfer_options *options, reshard_transfer *transfer) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
-  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
+  RS_CALL_OF(comm, __func__, plan != NULL ? plan->info.bytes : 0, plan != NULL ? plan->info.peers : -1,
+             plan != NULL ? plan->nentries : -1);
   return create_transfer(plan, comm, arrays, options, NULL, transfer);
 }
 
@@ -397,6 +399,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   reshard_status status = finish_streams(t);
   RS_THEN(status, rs_arrays_bind(t->plan, arrays, &binding.arrays));
   if (!t->path->reads_others) {
+    RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);

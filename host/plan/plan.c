@@ -1,4 +1,5 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
+#include "base/range.h"
 #include "plan/rounds.h"
 
 #include <stdio.h>
@@ -349,6 +350,7 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
                                    const reshard_plan_options *options, reshard_plan *plan) {
   if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
+  RS_RANGE("plan", -1, -1, -1, nentries);
   int64_t world = rank < INT64_MAX ? rank + 1 : rank; /* of a plan without entries: any communicator will do */
   if (nentries > 0)
     RS_TRY(rs_plan_world(&entries[0], &world));

@@ -3,6 +3,7 @@
  * A pool's memory is a block with the streams that use it; freeing it names a stream after which it is free, and the
  * pool does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the
  * pool's lists cost. */
+#include "base/range.h"
 #include "device/stream.h"
 #include "tensor/tensor.h"
 
@@ -55,13 +56,20 @@ rs_storage *rs_storage_retain(rs_storage *s) {
   return s;
 }
 
+static void free_plain(rs_storage *s) {
+  if (s->memory == NULL)
+    return;
+  RS_RANGE("free", (int64_t)s->bytes, -1, -1, -1);
+  free(s->memory);
+}
+
 void rs_storage_release(rs_storage *s) {
   if (!RS_DROP(s))
     return;
   if (s->pool != NULL)
     rs_storage_pool_drop(s->pool, s->block);
   else if (!s->borrowed)
-    free(s->memory);
+    free_plain(s);
   else if (s->release != NULL)
     s->release(s->user, s->memory);
   reshard_device_release(s->device);
@@ -85,8 +93,10 @@ static reshard_status alloc_plain(size_t bytes, void **memory) {
 }
 
 reshard_status rs_storage_alloc(rs_storage *s, size_t bytes, void *stream) {
-  if (bytes > 0 && s->pool == NULL)
+  if (bytes > 0 && s->pool == NULL) { /* a pool has ranges of its own */
+    RS_RANGE("alloc", (int64_t)bytes, -1, -1, -1);
     RS_TRY(alloc_plain(bytes, &s->memory));
+  }
   if (bytes > 0 && s->pool != NULL) {
     RS_TRY(rs_storage_pool_alloc(s->pool, bytes, stream, &s->block));
     s->memory = s->block->memory;
@@ -99,7 +109,7 @@ void rs_storage_free(rs_storage *s, void *stream) {
   if (s->pool != NULL)
     rs_storage_pool_free(s->pool, s->block, stream);
   else
-    free(s->memory);
+    free_plain(s);
   s->block = NULL;
   s->memory = NULL;
   s->bytes = 0;

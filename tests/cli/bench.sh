@@ -13,7 +13,7 @@ for path in auto direct packed; do
 done
 expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 "${quick[@]}"
 says 'packed, workspace limit 16.0 KiB'; says '0 OK'
-expect 0 bench --shape 16 --dtype u8 --src 'chunk(0)' --dst 'rank(0)' -t 2 -n 2 -w 0; says ' N/A$'
+expect 0 bench --shape 16 --dtype u8 --src 'chunk(0)' --dst 'rank(0)' -t 2 -n 2 -w 0; says ' N/A +N/A$'
 expect 0 bench --shape scalar --src 'rank(1)' --dst 'mesh(2;R)' "${quick[@]}"; says '0 OK'
 expect 0 bench --shape 0x7 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 "${quick[@]}"; says '0 OK'
 expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1000 -e 5000 -i 1000 "${quick[@]}"
@@ -50,4 +50,98 @@ if available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) && [ -n "$avai
   full 'together [0-9.]+ [GT]iB: this machine has [0-9.]+ GiB available' \
     --shape $((available / 10 * 7))x1024 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)'
 fi
+
+# nccl-tests' flags. Sizes from 8 bytes: the tensor shrinks, so that all ranks have something as long as there is any.
+small=(--src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 2)
+expect 0 bench --shape 8192x8192 "${small[@]}" -b 8 -e 64K -f 8 -c
+for row in '8 +2' '64 +16' '512 +128' '4096 +1024' '32768 +8192'; do says "^ +$row +f32 .* 0 +N/A$"; done
+refuse 2 '-b: 4 bytes are less than an element of 8 bytes' bench --shape 8x8 --dtype f64 "${small[@]}" -b 4
+expect 0 bench --shape 4x4 -d half "${small[@]}"; says '^ +32 +16 +f16 '
+expect 0 bench --shape 4x4 -d all "${small[@]}" -c
+[ "$(grep -cE '^ +(16|32|64|128) +16 .* 0 +N/A$' out)" = 12 ] || fault "not 12 types: $(cat out)"
+says ' bf16 '; says ' f8_e5m2 '
+for flag in '-c 3' '-c3' '--check=3' '-c 0' '-a 0' '-a 1' '-a 2' '-a 3' '-m 4' '-u 3 -c' '-p 1' '-R 0' '-z 0' '-C 0' '-G 0'; do
+  # shellcheck disable=SC2086 # words
+  expect 0 bench --shape 12x8 "${small[@]}" $flag; says '^ +384 +96 +f32 '
+done
+expect 0 bench --shape 12x8 "${small[@]}" -c 0; says ' N/A +N/A$'
+expect 0 bench --shape 12x8 "${small[@]}" -m 4 -a 1 -u 3; says 'mean of ranks; a time of 4 executes; buffers 3 elements'
+expect 0 bench --shape 12x8 "${small[@]}" -N 3 -S 1 -M 1
+[ "$(grep -cE '^ +384 .* N/A  20[0-9]{2}-[01][0-9]-[0-3][0-9] [0-9:]{8}$' out)" = 3 ] || fault "not 3 cycles: $(cat out)"
+[ "$(grep -c 'memory: source 384 B, destination 384 B' out)" = 3 ] || fault "no memory: $(cat out)"
+while read -r flag why; do
+  refuse 2 "$why" bench --shape 12x8 "${small[@]}" ${flag//_/ }
+done <<'TEXT'
+-o_sum ^reshard: error: -o sum: refused: .*nothing is computed
+-r_0 ^reshard: error: -r 0: refused: the layouts say it
+-y_1 -y 1: refused
+-x_1 -x 1: refused
+-D_1 -D 1: refused
+-V_1 -V 1: refused
+-p_0 -p 0: ranks connect in parallel
+-R_1 -R 1: buffers are not registered
+-z_1 -z 1 needs --device cuda
+-C_1 -C 1 needs --device cuda
+-G -G needs --device cuda
+-a_4 -a: 4 is not between 0 and 3
+TEXT
+
+# JSON and CSV: the same fields, one row each
+expect 0 bench --shape 64x64 "${small[@]}" --path packed -b 4K -e 16K --json j --csv c
+python=$(command -v python3) && "$python" -c 'import json' 2>/dev/null || python=
+[ -z "$python" ] || "$python" -c '
+import csv, json
+j, c = json.load(open("j")), list(csv.DictReader(open("c")))
+assert len(j["rows"]) == len(c) == 3 and "ended" not in j
+for a, b in zip(j["rows"], c):
+    assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "path") or abs(float(b[k]) - a[k]) <= 1e-4 * abs(a[k]) for k in a)
+    assert a["min_us"] <= a["p50_us"] <= a["p95_us"] <= a["p99_us"] <= a["max_us"] and a["p50_us"] == a["time_us"]
+    assert min(a[k] for k in ("first_us", "plan_us", "create_us", "bind_us", "exchange_us", "keep_us")) > 0
+    assert a["wire_bytes"] == a["lower_bound_bytes"] == a["bytes"] * 3 // 4 and a["messages"] == 12 and a["rounds"] == 1
+    assert a["busiest_bytes"] == a["busiest_bound_bytes"] == a["bytes"] * 3 // 16 and a["workspace_bytes"] > 0
+    assert a["source_bytes"] == a["destination_bytes"] == a["bytes"]
+' 2>err || fault "JSON and CSV: $(tail -3 err)"
+refuse 2 '--json - and --csv -' bench --shape 4x4 "${small[@]}" --json - --csv -
+expect 0 bench --shape 12x8 "${small[@]}" --csv -; says '^,,,,384,"12x8","f32",'; [ "$(wc -l <out)" = 2 ] || fault "more than CSV: $(cat out)"
+
+# A run that ends early has written what it had: at a deadline, by a signal (of which it dies), by an error.
+ended() { # PATTERN: in the table, JSON and CSV
+  grep -qE "\"ended\":\"$1" j || fault "no '$1': $(cat j err)"
+  [ "$(grep -c '"bytes":' j)" -ge 1 ] && [ "$(wc -l <c)" -ge 2 ] || fault "no rows: $(cat j c)"
+  says '^ +[0-9]+ +[0-9]+ +f32 '; says '^# Avg bus bandwidth'
+}
+rm -f j c
+expect 1 bench --shape 64x64 "${small[@]}" -b 4K -e 1000000G -i 900000G --json j --csv c
+ended 'the source buffers of all ranks take'
+rm -f j c
+expect 1 bench --shape 64x1024 "${small[@]}" -b 256K -e 16M -f 64 -n 1000 -m 1000 -T 2 --json j --csv c
+grep -q '^reshard: error: -T 2: .* after as many seconds' err || fault "no deadline: $(cat err)"
+grep -q '"ended":"-T 2: ' j || fault "no deadline: $(cat j)"
+for signal in INT TERM; do
+  rm -f j c
+  : >out
+  env --default-signal=INT "$RESHARD" bench --shape 64x64 "${small[@]}" -N 0 --json j --csv c >out 2>err </dev/null &
+  for ((i = 0; i < 300; i++)); do [ "$(grep -c ' f32 ' out)" -lt 2 ] || break; sleep 0.1; done
+  kill -$signal $!
+  status=0
+  wait $! || status=$?
+  [ "$status" = $((128 + $(kill -l $signal))) ] || fault "$signal: status $status: $(cat err)"
+  ended "by signal $(kill -l $signal)"
+done
+
+# suites, and what does not fit
+for suite in training inference hpc; do
+  expect 0 bench --suite $suite --scale 1/512 --ranks 4 -n 1 -w 0 -c --json j
+  says '^# uneven: '; says '^# gather: .* -> rank\(0\)$'; says 'Out of bounds values : 0 OK'
+  [ "$(grep -c '^# [a-z-]*: .* -> ' out)" = "$(grep -c '"case":.*"src":.*"dst":.*"wrong":0' j)" ] || fault "$suite: $(cat out j)"
+done
+says '^# pencil-x-to-y: 1x512x512, mesh\(2x2;S1,S2\) -> mesh\(2x2;S0,S2\)$'; says '^# cyclic-to-cyclic: 16x8192, '
+expect 0 bench --shape 64x64 "${small[@]}" --scale 0.25; says '^ +4096 +1024 '
+for wrong in '--scale 0' '--scale 1/0' '--scale x' '--scale 1/' '--suite none' '--suite hpc --shape 4x4' '--suite hpc --ranks 3' '--suite hpc -b 8'; do
+  # shellcheck disable=SC2086 # words
+  expect 2 bench $wrong
+done
+expect 1 bench --suite hpc --scale 65536 -n 1
+says '#   skipped: the source buffers .* --scale 1/[0-9]+ would fit'
+grep -q 'reshards do not fit in memory' err || fault "nothing skipped: $(cat err)"
 finish

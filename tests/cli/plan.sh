@@ -62,4 +62,18 @@ picture --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules
 printf '[{"name": "<&>\\"\\n", "shape": [8], "dtype": "u8"}]' >model.json
 picture --model model.json --src 'chunk(0)' --dst 'rank(1)' --ranks 2
 [ -z "$(ls | grep -v -e out -e err -e model.json)" ] || fault "left behind: $(ls)"
+
+# the picture: replicas are listed, not cut; ranks that hold nothing are left out; 64 ranks have their numbers
+expect 0 plan --shape 16x24 --src 'mesh(a=2,b=2;R,S0)' --dst 'mesh(a=2,b=2;S1,R)' --ranks 8 --svg picture.svg
+for holders in 0,2 1,3 0-1 2-3; do
+  [ "$(grep -c "<title>replicas: ranks $holders</title>" picture.svg)" = 1 ] || fault "no replicas $holders: $(grep title picture.svg)"
+done
+grep -q '>4 ranks of 8 take no part<' picture.svg && ! grep -qE '>[4-7]</text>' picture.svg || fault 'idle ranks are in the picture'
+expect 0 plan --shape 4096x4096 --src 'chunk(0)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
+for rank in 0 17 42 63; do # before and after
+  [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn twice"
+  [ "$(grep -c "font-weight=\"600\">$rank</text>" picture.svg)" = 2 ] || fault "rank $rank has no number"
+done
+expect 0 plan --shape 64x64 --src 'mesh(64;R)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
+grep -q '<title>replicas: ranks 0-63</title>' picture.svg && grep -q '>nothing is sent: each rank has what it needs<' picture.svg || fault 'replicas of 64'
 finish

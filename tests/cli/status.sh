@@ -36,7 +36,7 @@ refuse 2 '-e 1048576 is given without -b' bench "${four[@]}" -e 1M
 refuse 2 '-i 1024 and -f 2.5 are both given' bench "${four[@]}" -b 1K -e 1M -i 1K -f 2.5
 refuse 2 '-f 3 needs -b and -e' bench "${four[@]}" -f 3
 refuse 2 '-e 1024 is below -b 1048576' bench "${four[@]}" -b 1M -e 1K
-refuse 2 'less than one row' bench --shape 8x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 64
+refuse 2 'less than an element' bench --shape 8x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 3
 refuse 2 'scalar has no dim' bench --shape scalar --src 'rank(0)' --dst 'rank(1)' -b 1K
 refuse 2 '-i 1024 and -f 2 are both given' bench "${four[@]}" -b 1K -e 4K -i 1K -f 2
 refuse 2 'are 3 ranks' bench "${four[@]}" -t 3

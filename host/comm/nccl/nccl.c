@@ -11,6 +11,7 @@
  * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
 #include "comm/nccl/nccl.h"
 
+#include "base/range.h"
 #include "device/cuda/cuda.h"
 #include "device/stream.h"
 
@@ -125,6 +126,7 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
   int64_t since = rs_now_ns();
   if (result != ncclSuccess && result != ncclInProgress)
     return rs_nccl_error(&c->api, c->nccl, result, call);
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (result == ncclInProgress) {
     RS_TRY(get_async_error(c, call, &result));
     if (result == ncclInProgress && deadline_passed(c, since))
@@ -142,6 +144,7 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
 static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *call) {
   rs_device *device = c->base.device;
   int64_t since = rs_now_ns();
+  RS_RANGE("wait", -1, -1, -1, -1);
   for (bool done = false; !done;) {
     RS_TRY(device->streams->event_done(device, event, &done));
     ncclResult_t state;

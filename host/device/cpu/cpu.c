@@ -6,6 +6,7 @@
 #include "device/cpu/memory.h"
 #include "device/cpu/segment.h"
 #include "device/cpu/threads.h"
+#include "device/trace.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -63,6 +64,7 @@ static void cpu_release(rs_device *device, rs_program *program) {
 }
 
 typedef struct rs_run_job {
+  rs_device *device;
   const rs_kernels *kernels;
   int64_t n;
   rs_program *const *programs;
@@ -75,6 +77,7 @@ static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 
 static void run_tasks(const void *user, rs_claim *claim) {
   const rs_run_job *job = user;
   int64_t program = -1, row = 0, at = -1;
+  rs_trace_work(job->device, NULL, "share", -1, -1);
   for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
     while (at < task) {
       do {
@@ -88,6 +91,7 @@ static void run_tasks(const void *user, rs_claim *claim) {
     rs_program_run_task(job->programs[program], job->kernels, row, 0);
   }
   job->kernels->fence();
+  rs_trace_worked(job->device, NULL);
 }
 
 static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
@@ -101,7 +105,7 @@ static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *p
     }
   if (tasks == 0)
     return RESHARD_SUCCESS;
-  rs_run_job job = {cpu->kernels, n, programs};
+  rs_run_job job = {device, cpu->kernels, n, programs};
   if (bytes <= ALONE)
     rs_threads_run_alone(tasks, run_tasks, &job);
   else
@@ -111,6 +115,7 @@ static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *p
 
 /* Spans are one sequence of bytes that is cut in equal parts. */
 typedef struct rs_copy_job {
+  rs_device *device;
   const rs_kernels *kernels;
   const rs_span *spans;
   int64_t size; /* of a task */
@@ -123,6 +128,7 @@ static void copy_tasks(const void *user, rs_claim *claim) {
   const rs_copy_job *job = user;
   const rs_span *span = job->spans;
   int64_t base = 0; /* of the span in the sequence */
+  rs_trace_work(job->device, NULL, "share", -1, -1);
   for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
     int64_t at = task * job->size, end = rs_min(at + job->size, job->bytes);
     while (at < end) {
@@ -140,13 +146,14 @@ static void copy_tasks(const void *user, rs_claim *claim) {
     }
   }
   job->kernels->fence();
+  rs_trace_worked(job->device, NULL);
 }
 
 static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming, bool straight) {
   int64_t size = rs_max(rs_min(bytes / (4 * rs_threads_count(cpu->threads)), SPAN_TASK), SPAN_TASK_LEAST);
   size = (size + 4095) / 4096 * 4096;
   size = rs_max(size, rs_ceil_div(bytes, UINT32_MAX));
-  rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming, straight};
+  rs_copy_job job = {&cpu->base, cpu->kernels, spans, size, bytes, streaming, straight};
   if (bytes <= ALONE)
     rs_threads_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
   else
@@ -165,15 +172,21 @@ static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *span
 }
 
 typedef struct rs_relay_job {
+  rs_device *device;
   const rs_kernels *kernels;
   rs_relay *relays;
   int threads;
   bool streaming;
 } rs_relay_job;
 
-static void run_program(const rs_program *program, const rs_kernels *kernels, int64_t src) {
+/* Packs or unpacks a message; src: how far its source is from where the program has it. */
+static void run_program(const rs_relay_job *job, const rs_program *program, int64_t src, const char *name) {
+  if (program == NULL)
+    return;
+  rs_trace_work(job->device, NULL, name, -1, program->bytes);
   for (int64_t task = 0; task < tasks_of(program); task++)
-    rs_program_run_task(program, kernels, task, src);
+    rs_program_run_task(program, job->kernels, task, src);
+  rs_trace_worked(job->device, NULL);
 }
 
 /* Takes a message that no other thread has: of this thread's own share while there is one, so that round after round
@@ -195,6 +208,7 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
   enum { PART = 2048 };
   const rs_span *s = &relay->span;
   rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
+  rs_trace_work(job->device, NULL, "send", -1, s->bytes);
   for (int64_t at = 0; at < s->bytes; at += PART) {
     int64_t bytes = rs_min(PART, s->bytes - at);
     rs_program_ahead(&ahead, PART);
@@ -203,6 +217,7 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
     else
       memcpy(s->dst + at, s->src + at, (size_t)bytes);
   }
+  rs_trace_worked(job->device, NULL);
 }
 
 /* Relays messages, each from its source to its destination: one is one task. One that lies in place at the sender is
@@ -212,11 +227,11 @@ static void relay_tasks(const void *user, rs_claim *claim) {
   rs_relay *relay = take_relay(job, claim);
   while (relay != NULL) {
     bool there = relay->pack == NULL && relay->unpack != NULL;
-    run_program(relay->pack, job->kernels, 0);
+    run_program(job, relay->pack, 0, "pack");
     rs_relay *next = take_relay(job, claim);
     if (!there)
       send_relay(job, relay, next);
-    run_program(relay->unpack, job->kernels, there ? relay->span.src - relay->span.dst : 0);
+    run_program(job, relay->unpack, there ? relay->span.src - relay->span.dst : 0, "unpack");
     relay = next;
   }
   job->kernels->fence();
@@ -225,7 +240,7 @@ static void relay_tasks(const void *user, rs_claim *claim) {
 static reshard_status cpu_relay(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream) {
   (void)stream;
   rs_cpu *cpu = cpu_of(device);
-  rs_relay_job job = {cpu->kernels, relays, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
+  rs_relay_job job = {device, cpu->kernels, relays, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
   int64_t bytes = 0;
   for (int64_t i = 0; i < n; i++)
     bytes += relays[i].span.bytes;

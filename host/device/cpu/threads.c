@@ -9,6 +9,8 @@
  * reads the count afterwards: with sequentially consistent order one of the two sees the other. */
 #include "device/cpu/threads.h"
 
+#include "base/range.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -246,6 +248,7 @@ static void publish_job(rs_threads *pool, int64_t n, rs_threads_work work, const
 }
 
 static void wait_for_helpers(rs_threads *pool, int64_t n) {
+  RS_RANGE("wait", -1, -1, -1, -1);
   for (int spins = 0; spins < SPINS; spins++) {
     if (atomic_load_explicit(&pool->done, memory_order_acquire) == n)
       return;

@@ -1,6 +1,8 @@
 /* The CUDA device: its table; errors, streams and events. */
 #include "device/cuda/cuda.h"
 
+#include "base/range.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,10 +167,14 @@ static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *
 
 /* Synchronizes a stream that is not captured, whether others are or not. */
 static reshard_status cuda_synchronize(rs_device *device, void *stream) {
+  RS_RANGE("wait", -1, -1, -1, -1);
   RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
 }
 
-static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
+static reshard_status cuda_finish(rs_device *device) {
+  RS_RANGE("wait", -1, -1, -1, -1);
+  RS_ON_DEVICE(device, cudaDeviceSynchronize());
+}
 
 /* --- The device itself ------------------------------------------------------------------------------------------ */
 

@@ -7,6 +7,7 @@
  * not longer calls the driver's allocator, however far the host is ahead. */
 #include "device/cuda/cuda.h"
 
+#include "base/range.h"
 #include "device/stream.h"
 
 #include <sched.h>
@@ -28,6 +29,7 @@ static reshard_status poll_buffer(rs_device *device, rs_upload_buffer *buffer) {
 
 static reshard_status wait_for_buffer(rs_device *device, rs_upload_buffer *buffer) {
   RS_TRY(poll_buffer(device, buffer));
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (buffer->used) {
     sched_yield();
     RS_TRY(poll_buffer(device, buffer));

@@ -1,5 +1,7 @@
 #include "device/memory/deferred_release.h"
 
+#include "base/range.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -34,6 +36,7 @@ static void release_all(rs_device *device, rs_deferred_release *first) {
  * captured. False: no event tells. */
 static bool wait_for_release(rs_device *device, const rs_deferred_release *release) {
   bool happened = false;
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (!release->lost && !happened &&
          device->streams->event_done(device, release->event, &happened) == RESHARD_SUCCESS)
     if (!happened)

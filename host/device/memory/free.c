@@ -4,6 +4,7 @@
  * event is recorded at once on streams that only used it, because their later work has nothing to do with the block.
  * On the stream that frees it and on the one that it was allocated on, an event is recorded when another stream first
  * wants the block, since mostly none does. */
+#include "base/range.h"
 #include "device/memory/pool_internal.h"
 #include "device/stream.h"
 
@@ -140,6 +141,7 @@ static void free_block(rs_storage_pool *pool, rs_pool_block *block, bool home, v
 void rs_storage_pool_free(rs_storage_pool *pool, rs_block *block, void *stream) {
   if (block == NULL)
     return;
+  RS_RANGE("free", (int64_t)block->bytes, -1, -1, -1);
   pthread_mutex_lock(&pool->mutex);
   free_block(pool, pool_block_of(block), false, stream);
   pthread_mutex_unlock(&pool->mutex);
@@ -148,6 +150,7 @@ void rs_storage_pool_free(rs_storage_pool *pool, rs_block *block, void *stream) 
 void rs_storage_pool_drop(rs_storage_pool *pool, rs_block *block) {
   if (block == NULL)
     return;
+  RS_RANGE("free", (int64_t)block->bytes, -1, -1, -1);
   pthread_mutex_lock(&pool->mutex);
   free_block(pool, pool_block_of(block), true, NULL);
   pthread_mutex_unlock(&pool->mutex);

@@ -6,6 +6,8 @@
  * them each time. */
 #include "device/memory/pool_internal.h"
 
+#include "base/range.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,6 +261,7 @@ static reshard_status alloc_block(rs_storage_pool *pool, size_t bytes, void *han
 
 reshard_status rs_storage_pool_alloc(rs_storage_pool *pool, size_t bytes, void *stream, rs_block **block) {
   rs_pool_block *made = NULL;
+  RS_RANGE("alloc", (int64_t)bytes, -1, -1, -1);
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = alloc_block(pool, bytes, stream, &made);
   if (status == RESHARD_SUCCESS) {

@@ -2,6 +2,7 @@
  * back. The first that fits and whose event has happened is taken. */
 #include "device/memory/staging.h"
 
+#include "base/range.h"
 #include "device/stream.h"
 
 #include <pthread.h>
@@ -108,6 +109,7 @@ static reshard_status find_block(rs_staging *s, size_t least, size_t most, rs_st
 static reshard_status free_oldest(rs_staging *s) {
   RS_TRY(poll_block(s, s->first));
   s->stats.waits += s->first->pending;
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (s->first->pending) {
     sched_yield();
     RS_TRY(poll_block(s, s->first));

@@ -1,4 +1,5 @@
 /* Streams as a storage pool sees them, and the order between them. */
+#include "base/range.h"
 #include "device/memory/pool_internal.h"
 #include "device/stream.h"
 
@@ -198,6 +199,7 @@ reshard_status rs_pool_stream_order(rs_storage_pool *pool, rs_pool_stream *strea
 
 static bool synchronize_event(rs_storage_pool *pool, const rs_pool_event *event) {
   bool done = event == NULL;
+  RS_RANGE("wait", -1, -1, -1, -1);
   while (!done && pool->device->streams->event_done(pool->device, event->handle, &done) == RESHARD_SUCCESS)
     sched_yield();
   return done;

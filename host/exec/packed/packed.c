@@ -93,13 +93,13 @@ static reshard_status packed_run(rs_execution *x) {
   memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
   for (int64_t i = 0; i < n; i++)
     t[0]->programs[i] = t[i]->binding.keep;
-  rs_trace_work(comm->device, NULL, "keep", -1, -1, -1);
+  rs_trace_work(comm->device, NULL, "keep", -1, -1);
   reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
-  rs_trace_end(comm->device, NULL);
+  rs_trace_worked(comm->device, NULL);
   for (int64_t number; status == RESHARD_SUCCESS && (number = rs_packed_next_round(x)) >= 0;) {
-    rs_trace_work(comm->device, NULL, "round", -1, number, -1);
+    rs_trace_work(comm->device, NULL, "round", number, -1);
     status = rs_comm_exchange(n, t[0]->turns, t[0]->plan->info.bytes, number);
-    rs_trace_end(comm->device, NULL);
+    rs_trace_worked(comm->device, NULL);
   }
   return status;
 }

@@ -40,17 +40,20 @@ static int64_t bytes_of_step(const struct reshard_transfer_s *t, const rs_round 
 static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *stream, int64_t number) {
   static const char *const names[RS_STEPS] = {"move", "pack", "unpack", "keep"};
   rs_device *device = x->flow.lane[g]->device;
-  int64_t bytes = 0, ranks = 0, rank = -1;
-  if (device->tracer == NULL)
+  int64_t bytes = 0, ranks = 0, rank = -1, peers = 0;
+  if (!rs_trace_heard(device))
     return;
   for (int64_t i = 0; i < x->n; i++) {
     if (x->t[i]->comm->lane != g)
       continue;
-    bytes += bytes_of_step(x->t[i], step == RS_KEEP ? NULL : round_of(x, i), step);
+    const rs_round *round = step == RS_KEEP ? NULL : round_of(x, i);
+    bytes += bytes_of_step(x->t[i], round, step);
+    peers += round == NULL ? 0 : step == RS_PACK ? round->nsends : round->nreceives;
     rank = x->t[i]->comm->rank;
     ranks++;
   }
-  rs_trace_work(device, stream, names[step], ranks == 1 ? rank : -1, number, bytes);
+  rs_trace_begin_work(device, stream,
+                      &(rs_trace_step){RS_TRACE_WORK, names[step], NULL, ranks == 1 ? rank : -1, number, bytes, peers});
 }
 
 static void clear_lane(rs_lane *lane, int64_t lanes) {
@@ -136,7 +139,7 @@ static reshard_status run_programs(rs_execution *x, int64_t g, rs_step step, voi
   }
   trace_step(x, g, step, stream, number);
   reshard_status status = lane->device->work->run(lane->device, n, programs, stream);
-  rs_trace_end(lane->device, stream);
+  rs_trace_worked(lane->device, stream);
   return status;
 }
 
@@ -198,7 +201,7 @@ static reshard_status exchange_round(rs_execution *x, int64_t number, int64_t ag
   reshard_status status = rs_comm_exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes, agreed);
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
-      rs_trace_end(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);
+      rs_trace_worked(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);
   return status;
 }
 

@@ -12,12 +12,23 @@ expect 0 info; says '^cuda:1 .*virtual GPU.*reaches cuda:0'
 expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
 
 # bench: rows of 24 x 40 f32
-row='^ +3840 +960 +f32 .* 0$'
+row='^ +3840 +960 +f32 .* 0 +N/A$'
 for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed' '--path packed --workspace 4K' '-t 2 -g 2 --comm local'; do
   # shellcheck disable=SC2086 # words
   expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
 done
-expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0$'
+expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0 +N/A$'
+# nccl-tests' flags: graphs of all iterations, executes timed together, by the host's clock until done or launched
+for way in '-G 3' '-G 2 -m 2' '-m 3' '-z 1' '-C 1' '-z 1 -G' '-u 5' '-a 1'; do
+  # shellcheck disable=SC2086 # words
+  expect 0 "${small[@]}" $way; says "$row"; says 'Out of bounds values : 0 OK'
+done
+expect 0 "${small[@]}" -G 2 -m 2; says 'from a graph of 4 executes'
+expect 0 "${small[@]}" -G 7 -m 3 --json -; says '"samples":7,"executes_per_sample":6'
+expect 0 "${small[@]}" -z 1; says 'the host waits for each'
+expect 0 "${small[@]}" -C 1; says 'times of the host alone'
+refuse 2 '-C 1 and -z 1' "${small[@]}" -C 1 -z 1
+expect 0 "${small[@]}" --path packed --json -; says '"pack_us":[0-9.]+,"exchange_us":[0-9.]+,"keep_us":[0-9.]+,'
 expect 0 "${small[@]}" --json -; says '"device":"cuda"'; says '"loop_us":[0-9]'; says '"path":"direct"'
 says '"sets":16' # of buffers: at most so many, and as many as four times the cache has room for
 expect 0 "${small[@]}" -b 80K --json -; says '"sets":2'

@@ -1,0 +1,3 @@
+#include "base/range.h"
+
+_Atomic(const rs_range_tool *) rs_ranges;
