@@ -75,7 +75,9 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
-  RS_CALL(t->comm, t->plan->info.bytes);
+  int64_t bytes = t->plan->info.bytes;
+  bool waits = t->comm->size > 1;
+  rs_call *call = rs_call_begin(&t->comm->calls, __func__, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
   if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_work(device, NULL, "execute", t->comm->rank, -1, -1);
@@ -83,19 +85,22 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
   reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   if (!t->on_streams)
     rs_trace_end(device, NULL);
+  rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;
 }
 
 /* One call of every rank. */
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
-  int64_t ticks = rs_call_ticks();
+  int64_t bytes = t[0]->plan->info.bytes; /* the plans of all ranks are one */
+  bool waits = t[0]->comm->locals < t[0]->comm->size;
+  int64_t ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
+    t[i]->call = rs_call_begin(&t[i]->comm->calls, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
   reshard_status status = run_transfers(n, t, stream, false);
-  ticks = rs_call_ticks();
+  ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    rs_call_end_at(&t[i]->call, ticks);
+    rs_call_end(&t[i]->comm->calls, t[i]->call, status, ticks);
   return status;
 }
 

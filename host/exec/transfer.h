@@ -39,7 +39,7 @@ struct reshard_transfer_s {
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;
-  rs_call_scope call; /* of the thread that executes for all */
+  rs_call *call; /* of the thread that executes for all; NULL: within another one */
   rs_binding binding;
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
   struct reshard_transfer_s **ranks;
