@@ -2,6 +2,7 @@
  * order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_make.h"
+#include "mpi/check.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
@@ -15,19 +16,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static int rank, size, failures;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition)) { \
-      failures++; \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 static reshard_comm open_comm(int64_t timeout_ms) {
   reshard_comm comm = NULL;

@@ -5,6 +5,8 @@
  *
  * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
  * kill: the rank is killed instead, which ends the trials. */
+#include "mpi/check.h"
+
 #include <reshard/reshard.h>
 
 #include <mpi.h>
@@ -36,22 +38,11 @@ typedef struct trial {
   bool strided, aborts;
 } trial;
 
-static int rank, size, failures, countdown, skipped;
+static int countdown, skipped;
 static bool kills;
 static int deadline_ms = 150;
 static pid_t *pids;
 static board *shared;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition)) { \
-      failures++; \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 /* --- Stops ------------------------------------------------------------------------------------------------------- */
 
