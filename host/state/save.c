@@ -17,6 +17,7 @@
 #include "file/write/writer.h"
 #include "state/checkpoint.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -392,28 +393,39 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
                                 &c->base.buffers);
 }
 
+static reshard_status run_save(save_call *c, reshard_state_save_report *report) {
+  bool apart = !rs_one_process(c->base.comm);
+  RS_TRY(apart ? begin_processes(c) : begin_threads(c));
+  c->base.status = write_local(c);
+  RS_TRY(apart ? end_processes(c) : rs_comm_together(c->base.comm, end_threads, c));
+  if (report != NULL)
+    *report = c->shared->report;
+  return RESHARD_SUCCESS;
+}
+
+/* Ends a rank's part, also where its thread is cancelled: the last one abandons what is not published. */
+static void end_save(void *user) {
+  save_call *c = user;
+  release_writer(c->shared);
+  rs_pinned_buffers_close(&c->base.buffers);
+  rs_state_leaves_free(&c->base.leaves);
+  rs_exchanged_leaves_free(&c->exchanged);
+}
+
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   RS_CALL(comm, 0);
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
+  reshard_status status;
   int cancel_state;
   rs_cancel_in_meetings(comm, &cancel_state);
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
-  bool apart = !rs_one_process(comm);
-  reshard_status status = apart ? begin_processes(&c) : begin_threads(&c);
-  if (status == RESHARD_SUCCESS) {
-    c.base.status = write_local(&c);
-    status = apart ? end_processes(&c) : rs_comm_together(comm, end_threads, &c);
-  }
-  if (status == RESHARD_SUCCESS && report != NULL)
-    *report = c.shared->report;
-  release_writer(c.shared);
-  rs_pinned_buffers_close(&c.base.buffers);
-  rs_state_leaves_free(&c.base.leaves);
-  rs_exchanged_leaves_free(&c.exchanged);
+  pthread_cleanup_push(end_save, &c);
+  status = run_save(&c, report);
+  pthread_cleanup_pop(1);
   rs_cancel_as_before(comm, cancel_state);
   return status;
 }
