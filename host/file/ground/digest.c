@@ -105,13 +105,13 @@ reshard_status rs_digests_add(rs_digests *d, int64_t begin, int64_t bytes) {
 /* The last box that begins at an offset or before it; NULL: none. */
 static const rs_digest_box *box_at(const rs_digests *d, int64_t offset) {
   int64_t low = 0, high = d->boxes.n;
-  RS_LOWER_BOUND(low, high, d->boxes.at[i].begin <= offset)
+  RS_LOWER_BOUND(low, high, d->boxes.at[i].begin <= offset);
   return low > 0 ? &d->boxes.at[low - 1] : NULL;
 }
 
 static const rs_digest_box *box_of_piece(const rs_digests *d, int64_t piece) {
   int64_t low = 0, high = d->boxes.n;
-  RS_LOWER_BOUND(low, high, d->boxes.at[i].first <= piece)
+  RS_LOWER_BOUND(low, high, d->boxes.at[i].first <= piece);
   return &d->boxes.at[low - 1];
 }
 
