@@ -167,7 +167,7 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
- * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes.
+ * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes, and where there is none after 1 s.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
  * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
  *   communicator of the caller's, who shrinks it and wraps the new one.

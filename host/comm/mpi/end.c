@@ -128,6 +128,9 @@ void rs_mpi_sleep(int64_t since) {
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
+  reshard_status differs = rs_mpi_hear_losses(c);
+  if (differs != RESHARD_SUCCESS)
+    return rs_mpi_give_up(c, differs);
   rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
 }
