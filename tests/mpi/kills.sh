@@ -2,9 +2,11 @@
 # Kills a rank inside a call, once a job, and looks at what the survivors say. mpirun says nothing of use: with a rank
 # killed its exit status is 0, and MPI complains on standard error. Not while large messages move: a
 # survivor is silent then now and then, likely since Open MPI has ended it.
-# usage: kills.sh MPI_STOPS KILLS SEED -- MPIRUN ARGUMENT...
+# usage: kills.sh MPI_STOPS KILLS SEED -- MPIRUN ARGUMENT...    RESHARD_TEST_SCALE scales KILLS.
 set -uo pipefail
-program=$1 kills=$2 seed=$3 killed=0 failures=0
+program=$1 seed=$3 killed=0 failures=0
+kills=$(awk -v n="$2" -v by="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n *= by; print n < 1 ? 1 : int(n) }')
+export RESHARD_TEST_SCALE=1 # of the trials, of which each job makes one
 shift 4
 for ((i = 0; i < kills; i++)); do
   for step in meet split transfer make; do
