@@ -65,6 +65,7 @@ struct rs_mpi {
   int64_t timeout_ms;
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
+  atomic_int telling;                      /* threads that tell its end, or look who does; see tell_soon */
   atomic_bool told[2];                     /* the others have the first, the second note */
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
