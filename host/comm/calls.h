@@ -1,7 +1,7 @@
 /* Calls of one rank on a communicator: the last RS_CALLS of them, and where the one is that has not returned. Kept in
  * the handle, by whatever thread works for the rank, and read by others at any time: by reshard_comm_report, and by the
- * communicator's errors. Every field is written with a plain store, so that nothing of it can be measured; and the clock
- * is read for a call that may wait for other ranks, or moves enough bytes to take longer than that.
+ * communicator's errors. Every field is written with a plain store, so that it costs next to nothing. The clock is read
+ * for a call that may wait for other ranks, or moves enough bytes to take longer than that.
  *
  * A call that the user makes is an entry. Calls that the library makes inside of it are its steps: meetings,
  * all-gathers and exchanges. Every rank makes the same in the same order, so equal numbers are the same call. */

@@ -170,8 +170,8 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
 }
 
-/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. One that comes
- * into a call, or goes out of it, waits for this one: each sets its mark before it looks at the other's. */
+/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. One that
+ * comes into a call, or goes out of it, waits for this one: each sets its mark before it looks at the other's. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
   c->telling++;

@@ -87,7 +87,7 @@ static bool receive_loss(const rs_mpi *c, int64_t rank, int tag, loss *out) {
          MPI_Recv(out, sizeof *out, MPI_BYTE, from, tag, c->link->mpi, MPI_STATUS_IGNORE) == MPI_SUCCESS;
 }
 
-/* What the ranks of c have told in a shrink of it. Of a rank the list counts that is like this one's, else the last:
+/* Lists of the ranks of c in a shrink of it. Of a rank the list counts that is like this one's, else the last:
  * before, it may have tried with less, and by now with more. */
 struct rs_mpi_losses {
   rs_mpi *c;
