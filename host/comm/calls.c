@@ -111,8 +111,10 @@ static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_
 }
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  if (comm->locals == 1 && GET(comm->calls.open)) /* no other rank to meet here: no step */
-    return comm->ops->together(comm, run, mine);
+  if (comm->locals == 1 && GET(comm->calls.open)) { /* no other rank to meet here: no step */
+    reshard_status status = comm->ops->together(comm, run, mine);
+    return status == RESHARD_SUCCESS ? status : rs_error_pass(status);
+  }
   rs_call *lone = begin_step(comm, "meeting", 0);
   return end_step(comm, lone, comm->ops->together(comm, run, mine));
 }
