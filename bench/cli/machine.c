@@ -68,7 +68,8 @@ void machine_read(machine *m) {
                                            RESHARD_ISA_SCALAR};
   reshard_isa isa = RESHARD_ISA_AUTO;
   int threads = 1;
-  if (rs_environment_cpu(&threads, &isa) != RESHARD_SUCCESS || !reshard_isa_available(isa))
+  CLI_TRY("", rs_environment_cpu(&threads, &isa));
+  if (!reshard_isa_available(isa))
     isa = RESHARD_ISA_AUTO;
   for (int i = 0; isa == RESHARD_ISA_AUTO && i < 5; i++)
     isa = reshard_isa_available(best_first[i]) ? best_first[i] : isa;

@@ -1,5 +1,7 @@
 #include "bench/cli/options.h"
 
+#include "device/environment.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
@@ -300,6 +302,13 @@ static void make_getopt_tables(int command, struct option *longs, char *letters)
   *letters = '\0';
 }
 
+/* Ends the program where a variable is wrong that a command reads later, or not at all. */
+static void check_environment(void) {
+  int threads = 0;
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  CLI_TRY("", rs_environment_cpu(&threads, &isa));
+}
+
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
   struct option longs[ROWS + 1] = {{0}};
   char letters[3 * ROWS + 2];
@@ -346,6 +355,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
   }
   if (optind < argc)
     cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);
+  check_environment();
 }
 
 /* Adds an option as users write it, both ways where it has two: "-d --dtype". */

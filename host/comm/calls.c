@@ -62,105 +62,78 @@ void rs_board_leave(reshard_comm comm) {
 
 /* --- Calls and their steps ---------------------------------------------------------------------------------------- */
 
-#define SET(field, value) atomic_store_explicit(&(field), (value), memory_order_release)
-#define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
+#define SET RS_CALL_SET
+#define GET RS_CALL_GET
 
 static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[GET(c->made) % RS_CALLS]; }
 
-rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t ticks) {
-  rs_calls *c = &comm->calls;
-  if (GET(c->open))
-    return (rs_call_scope){NULL, 0};
-  SET(c->open, true);
-  int64_t number = GET(c->made) + 1;
-  rs_call *call = &c->ring[number % RS_CALLS];
-  SET(call->number, 0); /* a reader of the old one sees that it changes */
-  SET(call->name, name);
-  SET(call->bytes, bytes);
-  SET(call->begin, ticks);
-  SET(call->end, 0);
-  SET(call->status, RESHARD_SUCCESS);
-  SET(call->steps, 0);
-  SET(call->round, -1);
-  SET(call->number, number);
-  SET(c->made, number);
-  return (rs_call_scope){comm, rs_error_count()};
-}
-
-/* Puts the call behind the text of an error that ranks have together. A text that comes from another rank, which may be
- * in another process, has that rank's call in it. */
-static void name_call(const rs_call *call, reshard_status status) {
+void rs_call_explain(const rs_calls *c, reshard_status status) {
   if ((status == RESHARD_ERROR_MISMATCH || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER) &&
-      strstr(reshard_last_error(), ", call ") == NULL)
-    (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(call->name), (long long)GET(call->number));
+      strstr(reshard_last_error(), ", call ") == NULL) /* one from another rank has that rank's call in it */
+    (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(last_call(c)->name),
+                   (long long)GET(c->made));
 }
 
-void rs_call_end(rs_call_scope *scope) {
-  if (scope->comm != NULL)
-    rs_call_end_at(scope, rs_call_ticks());
-}
-
-void rs_call_end_at(rs_call_scope *scope, int64_t ticks) {
-  if (scope->comm == NULL)
-    return;
-  rs_call *call = last_call(&scope->comm->calls);
-  if (rs_error_count() != scope->errors) {
-    SET(call->status, (int32_t)rs_error_status());
-    name_call(call, rs_error_status());
-  }
-  SET(call->end, ticks);
-  SET(scope->comm->calls.open, false);
-}
-
-/* A step of the rank's call, by its own thread. */
-static void begin_step(reshard_comm comm, const char *name) {
+rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes) {
   rs_calls *c = &comm->calls;
-  rs_call *call = last_call(c);
-  SET(c->steps, GET(c->steps) + 1);
-  SET(call->steps, GET(call->steps) + 1);
-  SET(c->step, name);
+  return GET(c->open) ? (rs_call_scope){0}
+                      : (rs_call_scope){c, rs_call_begin(c, name, bytes, rs_call_ticks()), rs_error_count()};
 }
 
-static reshard_status end_step(reshard_comm comm, reshard_status status) {
+void rs_call_leave(rs_call_scope *scope) {
+  if (scope->call == NULL)
+    return;
+  reshard_status status = rs_error_count() != scope->errors ? rs_error_status() : RESHARD_SUCCESS;
+  rs_call_end(scope->calls, scope->call, status, rs_call_ticks());
+}
+
+/* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */
+static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t bytes) {
+  rs_calls *c = &comm->calls;
+  rs_call *lone = NULL;
+  if (!GET(c->open)) /* else the clock need not be read */
+    lone = rs_call_begin(c, name, bytes, rs_call_ticks());
+  SET(c->steps, GET(c->steps) + 1);
+  SET(c->step, name);
+  return lone;
+}
+
+static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_status status) {
   rs_calls *c = &comm->calls;
   SET(c->step, NULL);
   if (GET(c->nawaited) > 0)
     SET(c->nawaited, 0);
-  return rs_error_pass(status);
-}
-
-static rs_call_scope begin_lone_step(reshard_comm comm, const char *name, int64_t bytes) {
-  rs_call_scope scope = {NULL, 0};
-  if (!GET(comm->calls.open)) /* else the clock need not be read */
-    scope = rs_call_begin(comm, name, bytes, rs_call_ticks());
-  begin_step(comm, name);
-  return scope;
+  if (status != RESHARD_SUCCESS)
+    (void)rs_error_pass(status);
+  if (lone != NULL)
+    rs_call_end(c, lone, status, rs_call_ticks());
+  return status;
 }
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  if (comm->locals == 1 && GET(comm->calls.open)) { /* no other rank to meet here: no step */
+    reshard_status status = comm->ops->together(comm, run, mine);
+    return status == RESHARD_SUCCESS ? status : rs_error_pass(status);
+  }
   RS_RANGE("meeting", -1, -1, -1, -1);
-  rs_call_scope scope = begin_lone_step(comm, "meeting", 0);
-  reshard_status status = end_step(comm, comm->ops->together(comm, run, mine));
-  rs_call_end(&scope);
-  return status;
+  rs_call *lone = begin_step(comm, "meeting", 0);
+  return end_step(comm, lone, comm->ops->together(comm, run, mine));
 }
 
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
-  rs_call_scope scope = begin_lone_step(comm, "all-gather", (int64_t)bytes);
-  reshard_status status = end_step(comm, comm->ops->allgather(comm, mine, bytes, all));
-  rs_call_end(&scope);
-  return status;
+  rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);
+  return end_step(comm, lone, comm->ops->allgather(comm, mine, bytes, all));
 }
 
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round) {
   reshard_comm comm = turns[0].comm;
   for (int64_t i = 0; i < n; i++)
-    SET(last_call(&turns[i].comm->calls)->round, (int32_t)round);
+    SET(turns[i].comm->calls.round, (int32_t)round);
   if (comm->locals > 1) /* in a meeting: the others wait there for this rank */
     return comm->ops->exchange(n, turns, total_bytes);
-  begin_step(comm, "exchange");
-  return end_step(comm, comm->ops->exchange(n, turns, total_bytes));
+  rs_call *lone = begin_step(comm, "exchange", 0);
+  return end_step(comm, lone, comm->ops->exchange(n, turns, total_bytes));
 }
 
 void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
@@ -175,7 +148,7 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
   rs_text out = {.at = buffer, .size = RS_CALL_TEXT};
   const rs_call *call = last_call(&comm->calls);
-  int64_t number = GET(call->number), round = GET(call->round);
+  int64_t number = (int64_t)GET(comm->calls.made), round = GET(comm->calls.round);
   rs_text_add(&out, "%s", number > 0 ? GET(call->name) : "no call");
   if (number > 0)
     rs_text_add(&out, round >= 0 ? ", call %lld, round %lld" : ", call %lld", (long long)number, (long long)round);
@@ -184,7 +157,7 @@ const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
 
 void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
   const rs_call *call = last_call(&comm->calls);
-  *stamp = (rs_stamp){.number = GET(call->number)};
+  *stamp = (rs_stamp){.number = (int64_t)GET(comm->calls.made)};
   if (stamp->number > 0)
     snprintf(stamp->name, sizeof stamp->name, "%s", GET(call->name));
 }
@@ -232,12 +205,18 @@ static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) 
   return (double)rs_max(end - begin, 0) * clock->ms_per_tick;
 }
 
-/* The ranks of a group that have begun fewer steps than this one, which waits; else those that the step has named. */
+/* True when a rank has begun fewer steps than another, which makes the same calls. */
+static bool is_before(const rs_calls *a, const rs_calls *b) {
+  uint64_t made = GET(a->made), other = GET(b->made);
+  return made != other ? made < other : GET(a->steps) < GET(b->steps);
+}
+
+/* The ranks of a group that are before this one, which waits; else those that the step has named. */
 static void add_awaited(rs_text *out, reshard_comm comm) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
   for (reshard_comm o = comm->board->first; o != NULL && n < 64 && comm->locals > 1; o = o->board_next)
-    if (o->group == comm->group && GET(o->calls.steps) < GET(comm->calls.steps))
+    if (o->group == comm->group && is_before(&o->calls, &comm->calls))
       few[n++] = o->rank;
   for (int32_t i = 0; comm->locals == 1 && i < GET(comm->calls.nawaited); i++)
     few[n++] = GET(comm->calls.awaited[i]);
@@ -245,34 +224,35 @@ static void add_awaited(rs_text *out, reshard_comm comm) {
     rs_text_add(out, ", waits for rank%s %s", n == 1 ? "" : "s", rs_ranges_text(text, sizeof text, n, few));
 }
 
-static void add_end(rs_text *out, const rs_call *call, const call_clock *clock) {
-  int32_t status = GET(call->status);
-  rs_text_add(out, "%s %.3f ms ago\n",
-              status == RESHARD_SUCCESS ? "done" : reshard_status_string((reshard_status)status),
-              milliseconds(clock, GET(call->end), clock->now));
+static void add_end(rs_text *out, int32_t status, int64_t end, const call_clock *clock) {
+  rs_text_add(out, "%s", status == RESHARD_SUCCESS ? "done" : reshard_status_string((reshard_status)status));
+  if (end > 0)
+    rs_text_add(out, " %.3f ms ago", milliseconds(clock, end, clock->now));
+  rs_text_add(out, "\n");
 }
 
 static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
   const rs_call *call = last_call(&comm->calls);
-  const char *step = GET(comm->calls.step);
+  const char *name = GET(call->name), *step = GET(comm->calls.step);
   rs_text_add(out, "rank %lld: ", (long long)comm->rank);
-  if (GET(call->number) == 0) {
+  if (name == NULL) {
     rs_text_add(out, "no call yet\n");
     return;
   }
-  bool inside = GET(call->end) == 0;
-  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", GET(call->name), (long long)GET(call->number));
+  bool inside = GET(comm->calls.open);
+  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", name, (long long)GET(comm->calls.made));
   if (!inside) {
-    add_end(out, call, clock);
+    add_end(out, GET(call->status), GET(call->end), clock);
     return;
   }
   if (step != NULL)
     rs_text_add(out, "%s, ", step);
-  rs_text_add(out, "step %d, ", (int)GET(call->steps));
-  if (GET(call->round) >= 0)
-    rs_text_add(out, "round %d, ", (int)GET(call->round));
-  rs_text_add(out, "%lld bytes, since %.3f ms", (long long)GET(call->bytes),
-              milliseconds(clock, GET(call->begin), clock->now));
+  rs_text_add(out, "step %u, ", (unsigned)GET(comm->calls.steps));
+  if (GET(comm->calls.round) >= 0)
+    rs_text_add(out, "round %d, ", (int)GET(comm->calls.round));
+  rs_text_add(out, "%lld bytes", (long long)GET(call->bytes));
+  if (GET(call->begin) > 0)
+    rs_text_add(out, ", since %.3f ms", milliseconds(clock, GET(call->begin), clock->now));
   if (step != NULL)
     add_awaited(out, comm);
   rs_text_add(out, "\n");
@@ -280,18 +260,20 @@ static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
 
 /* The last finished calls, the latest first; one that is overwritten meanwhile is left out. */
 static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_clock *clock) {
-  int64_t made = GET(comm->calls.made);
-  for (int64_t number = made, n = 0; number > 0 && number > made - RS_CALLS && n < last; number--) {
-    const rs_call *call = &comm->calls.ring[number % RS_CALLS];
-    int64_t begin = GET(call->begin), end = GET(call->end), bytes = GET(call->bytes);
+  const rs_calls *c = &comm->calls;
+  int64_t made = (int64_t)GET(c->made);
+  for (int64_t number = made - GET(c->open), n = 0; number > 0 && n < last; number--, n++) {
+    const rs_call *call = &c->ring[number % RS_CALLS];
     const char *name = GET(call->name);
-    int steps = GET(call->steps);
-    if (end == 0 || GET(call->number) != number)
-      continue;
-    rs_text_add(out, "  call %lld, %s: %lld bytes, %d steps, took %.3f ms, ", (long long)number, name, (long long)bytes,
-                steps, milliseconds(clock, begin, end));
-    add_end(out, call, clock);
-    n++;
+    int64_t bytes = GET(call->bytes), begin = GET(call->begin), end = GET(call->end);
+    int32_t status = GET(call->status);
+    unsigned steps = GET(call->steps);
+    if (number <= (int64_t)GET(c->made) - RS_CALLS)
+      return;
+    rs_text_add(out, "  call %lld, %s: %lld bytes, %u steps, ", (long long)number, name, (long long)bytes, steps);
+    if (begin > 0)
+      rs_text_add(out, "took %.3f ms, ", milliseconds(clock, begin, end));
+    add_end(out, status, end, clock);
   }
 }
 
@@ -311,11 +293,11 @@ static void add_behind(rs_text *out, reshard_comm first) {
   char text[160];
   int64_t most = 0, least = INT64_MAX, few[64], n = 0;
   for (reshard_comm o = first; o != NULL && o->group == first->group; o = o->board_next) {
-    most = rs_max(most, GET(o->calls.made));
-    least = rs_min(least, GET(o->calls.made));
+    most = rs_max(most, (int64_t)GET(o->calls.made));
+    least = rs_min(least, (int64_t)GET(o->calls.made));
   }
   for (reshard_comm o = first; o != NULL && o->group == first->group && n < 64; o = o->board_next)
-    if (GET(o->calls.made) < most)
+    if ((int64_t)GET(o->calls.made) < most)
       few[n++] = o->rank;
   if (n > 0)
     rs_text_add(out, "behind: rank%s %s, at call %lld of %lld\n", n == 1 ? "" : "s",

@@ -1,6 +1,7 @@
 /* Calls of one rank on a communicator: the last RS_CALLS of them, and where the one is that has not returned. Kept in
  * the handle, by whatever thread works for the rank, and read by others at any time: by reshard_comm_report, and by the
- * communicator's errors. Every field is written with a plain store, so that nothing of it can be measured.
+ * communicator's errors. Every field is written with a plain store, so that it costs next to nothing. The clock is read
+ * for a call that may wait for other ranks, or moves enough bytes to take longer than that.
  *
  * A call that the user makes is an entry. Calls that the library makes inside of it are its steps: meetings,
  * all-gathers and exchanges. Every rank makes the same in the same order, so equal numbers are the same call. */
@@ -14,22 +15,21 @@
 
 #include <stdatomic.h>
 
-enum { RS_CALLS = 64, RS_AWAITED = 16 };
+enum { RS_CALLS = 64, RS_AWAITED = 16, RS_TIMED_BYTES = 1 << 16, RS_UNTIMED = -1 };
 
 typedef struct rs_call {
-  _Atomic int64_t number;     /* from 1; 0: none, or it is being written */
   _Atomic(const char *) name; /* static: "reshard_execute" */
   _Atomic int64_t bytes;
-  _Atomic int64_t begin, end; /* ticks; end 0: it has not returned */
+  _Atomic int64_t begin, end; /* ticks, or RS_UNTIMED; the end, status and steps when it has returned */
   _Atomic int32_t status;
-  _Atomic int32_t steps; /* begun */
-  _Atomic int32_t round; /* the last one begun; -1: none */
+  _Atomic uint32_t steps;
 } rs_call;
 
 typedef struct rs_calls {
-  atomic_bool open; /* calls within it are its steps */
-  _Atomic int64_t made;
-  _Atomic int64_t steps;               /* begun, of all calls */
+  atomic_bool open;                    /* calls within it are its steps */
+  _Atomic uint64_t made;               /* the last one is ring[made % RS_CALLS] */
+  _Atomic uint32_t steps;              /* of the last one, begun */
+  _Atomic int32_t round;               /* the last one of that that was begun; -1: none */
   _Atomic(const char *) step;          /* "all-gather": which one is under way; NULL: none */
   _Atomic int32_t nawaited;            /* peers of it that have not come; more than fit: RS_AWAITED */
   _Atomic int32_t awaited[RS_AWAITED]; /* ascending */
@@ -45,11 +45,6 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin);
 /* Takes a handle from its board, before it is freed; again is allowed. */
 void rs_board_leave(reshard_comm comm);
 
-typedef struct rs_call_scope {
-  reshard_comm comm;    /* NULL: within another call, which goes on */
-  unsigned long errors; /* of the thread so far */
-} rs_call_scope;
-
 /* Ticks of a clock that costs a few nanoseconds to read; a report finds out how long they are. */
 static inline int64_t rs_call_ticks(void) {
 #if defined __x86_64__
@@ -63,17 +58,59 @@ static inline int64_t rs_call_ticks(void) {
 #endif
 }
 
-/* Begins a call of the rank, unless another is open. */
-rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t ticks);
-/* Ends it. An error of ranks that do not agree or do not come gets the call's name and number, unless it has them. */
-void rs_call_end(rs_call_scope *scope);
-void rs_call_end_at(rs_call_scope *scope, int64_t ticks);
+/* The ticks now, for a call that waits for other ranks or moves that many bytes, of all ranks; else RS_UNTIMED. */
+static inline int64_t rs_call_time(bool waits, int64_t bytes) {
+  return waits || bytes >= RS_TIMED_BYTES ? rs_call_ticks() : RS_UNTIMED;
+}
+
+#define RS_CALL_SET(field, value) atomic_store_explicit(&(field), (value), memory_order_release)
+#define RS_CALL_GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
+
+/* Begins a call of the rank; NULL within another one, which goes on. */
+static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t bytes, int64_t ticks) {
+  if (RS_CALL_GET(c->open))
+    return NULL;
+  uint64_t number = RS_CALL_GET(c->made) + 1;
+  rs_call *call = &c->ring[number % RS_CALLS];
+  RS_CALL_SET(c->open, true);
+  RS_CALL_SET(c->made, number); /* before the rest: a reader of the old one sees that it changes */
+  RS_CALL_SET(c->steps, 0);
+  RS_CALL_SET(c->round, -1);
+  RS_CALL_SET(call->name, name);
+  RS_CALL_SET(call->bytes, bytes);
+  RS_CALL_SET(call->begin, ticks);
+  return call;
+}
+
+/* Puts the last call's name and number behind this thread's last error, where it is one of ranks that do not agree or
+ * do not come, unless it has them. */
+void rs_call_explain(const rs_calls *c, reshard_status status);
+
+/* Ends a call, which may be NULL. */
+static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status, int64_t ticks) {
+  if (call == NULL)
+    return;
+  if (status != RESHARD_SUCCESS)
+    rs_call_explain(c, status);
+  RS_CALL_SET(call->status, (int32_t)status);
+  RS_CALL_SET(call->steps, RS_CALL_GET(c->steps));
+  RS_CALL_SET(call->end, ticks);
+  RS_CALL_SET(c->open, false);
+}
+
+/* A call from its begin to where the function returns, with the last error of the thread as its own. */
+typedef struct rs_call_scope {
+  rs_calls *calls;
+  rs_call *call;        /* NULL: within another call */
+  unsigned long errors; /* of the thread so far */
+} rs_call_scope;
+rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
+void rs_call_leave(rs_call_scope *scope);
 /* From here until it returns, a function is a call of the communicator (not NULL), of its own name or another, and a
  * range for a profiler. */
 #define RS_CALL_OF(comm, name, bytes, peers, tensors) \
   RS_RANGE((name), (bytes), (peers), -1, (tensors)); \
-  rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_end))) = \
-      rs_call_begin(comm, name, bytes, rs_call_ticks()); \
+  rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_leave))) = rs_call_enter(comm, name, bytes); \
   (void)rs_call_scope_
 #define RS_CALL_AS(comm, name, bytes) RS_CALL_OF(comm, name, bytes, -1, -1)
 #define RS_CALL(comm, bytes)          RS_CALL_AS(comm, __func__, bytes)

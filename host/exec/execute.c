@@ -83,7 +83,10 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
-  RS_CALL_OF(t->comm, __func__, t->plan->info.bytes, t->plan->info.peers, t->plan->nentries);
+  int64_t bytes = t->plan->info.bytes;
+  bool waits = t->comm->size > 1;
+  RS_RANGE(__func__, bytes, t->plan->info.peers, -1, t->plan->nentries);
+  rs_call *call = rs_call_begin(&t->comm->calls, __func__, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
   if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_begin(device, NULL,
@@ -92,20 +95,23 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
   reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   if (!t->on_streams)
     rs_trace_end(device, NULL);
+  rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;
 }
 
 /* One call of every rank. */
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
-  RS_RANGE("reshard_execute_all", t[0]->plan->info.bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
-  int64_t ticks = rs_call_ticks();
+  int64_t bytes = t[0]->plan->info.bytes; /* the plans of all ranks are one */
+  bool waits = t[0]->comm->locals < t[0]->comm->size;
+  RS_RANGE("reshard_execute_all", bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
+  int64_t ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
+    t[i]->call = rs_call_begin(&t[i]->comm->calls, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
   reshard_status status = rs_transfers_run(n, t, stream, false);
-  ticks = rs_call_ticks();
+  ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    rs_call_end_at(&t[i]->call, ticks);
+    rs_call_end(&t[i]->comm->calls, t[i]->call, status, ticks);
   return status;
 }
 

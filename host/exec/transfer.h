@@ -48,7 +48,7 @@ struct reshard_transfer_s {
   /* else: compiled anew for each binding, always in the same order */
   RS_VEC(rs_program *) compiled;
   int64_t ncompiled;
-  rs_call_scope call; /* of the thread that executes for all */
+  rs_call *call; /* of the thread that executes for all; NULL: within another one */
   rs_binding binding;
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
   struct reshard_transfer_s **ranks;

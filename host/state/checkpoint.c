@@ -100,3 +100,15 @@ reshard_status rs_state_checkpoint_check_unexpected(const rs_state_checkpoint *s
   }
   return RESHARD_SUCCESS;
 }
+
+uint64_t rs_state_checkpoint_version(const rs_state_checkpoint *checkpoint) {
+  const rs_store *s = &checkpoint->checkpoint->store;
+  uint64_t h = rs_hash((uint64_t)s->model->tensors.n, s->model->names.at, (size_t)s->model->names.n);
+  for (int64_t f = 0; f < s->files.n; f++) {
+    int64_t words[2] = {s->files.at[f].size, s->files.at[f].changed_ns};
+    h = rs_hash(h, words, sizeof words);
+  }
+  for (int64_t i = 0; i < checkpoint->leaves.all.n; i++)
+    h = rs_hash(h, checkpoint->leaves.paths.at[i], strlen(checkpoint->leaves.paths.at[i]));
+  return h;
+}

@@ -60,6 +60,9 @@ typedef struct rs_state_checkpoint {
   reshard_checkpoint checkpoint; /* owned, as the leaves are */
   rs_stored_leaves leaves;
 } rs_state_checkpoint;
+/* Identifies one version of a checkpoint, wherever its file system is mounted: names and sizes of its tensors, and its
+ * files, with the times of their last change. */
+uint64_t rs_state_checkpoint_version(const rs_state_checkpoint *checkpoint);
 /* Number of a tensor, or of a leaf that is none; -1 when there is no such. */
 int64_t rs_state_checkpoint_tensor(const rs_state_checkpoint *checkpoint, const char *path);
 int64_t rs_state_checkpoint_leaf(const rs_state_checkpoint *checkpoint, const char *path);

@@ -82,20 +82,6 @@ static reshard_status list_unexpected(load_call *c) {
   return RESHARD_SUCCESS;
 }
 
-/* Identifies one version of a checkpoint, wherever its file system is mounted: names and sizes of its tensors, and its
- * files, with the times of their last change. */
-static uint64_t version_of(const shared_checkpoint *l) {
-  const rs_store *s = &l->stored.checkpoint->store;
-  uint64_t h = rs_hash((uint64_t)s->model->tensors.n, s->model->names.at, (size_t)s->model->names.n);
-  for (int64_t f = 0; f < s->files.n; f++) {
-    int64_t words[2] = {s->files.at[f].size, s->files.at[f].changed_ns};
-    h = rs_hash(h, words, sizeof words);
-  }
-  for (int64_t i = 0; i < l->stored.leaves.all.n; i++)
-    h = rs_hash(h, l->stored.leaves.paths.at[i], strlen(l->stored.leaves.paths.at[i]));
-  return h;
-}
-
 /* Compares the directories that the ranks name. */
 static reshard_status compare_names(load_call *c) {
   reshard_comm comm = c->base.comm;
@@ -123,7 +109,7 @@ static reshard_status open_processes(load_call *c) {
   reshard_status status = open_threads(1, &mine);
   RS_THEN(status, list_unexpected(c));
   if (status == RESHARD_SUCCESS) {
-    version[0] = version_of(c->shared);
+    version[0] = rs_state_checkpoint_version(&c->shared->stored);
     version[1] = c->any_unexpected;
   }
   RS_TRY(rs_comm_gather_bytes(comm, status, version, sizeof version, &all));

@@ -10,37 +10,17 @@
  *
  * Ranks that are processes exchange their calls, and each compares all; rank 0 makes the files, the others open theirs
  * and sync them, and rank 0 publishes all. */
-#include "base/text.h"
 #include "comm/gather.h"
-#include "file/ground/file.h"
 #include "file/move/move.h"
-#include "file/write/writer.h"
-#include "state/checkpoint.h"
+#include "state/save_contents.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char call[] = "reshard_state_save";
 
-/* A writer of all ranks. */
-typedef struct shared_writer {
-  atomic_llong users;
-  reshard_writer writer; /* NULL once it is committed or abandoned */
-  reshard_state_save_report report;
-  double start;                  /* of the current phase */
-  rs_exchanged_leaves exchanged; /* tensors whose shards the ranks exchange */
-} shared_writer;
-
-/* One rank's call. */
-typedef struct save_call {
-  rs_state_call base;
-  reshard_state_save_options options;
-  shared_writer *shared;
-  reshard_sharder sharder;
-  rs_exchanged_leaves exchanged; /* tensors whose shards were exchanged */
-} save_call;
-
-static void release_writer(shared_writer *s) {
+static void release_writer(rs_shared_writer *s) {
   if (s == NULL || atomic_fetch_sub(&s->users, 1) != 1)
     return;
   reshard_writer_abandon(s->writer);
@@ -48,107 +28,10 @@ static void release_writer(shared_writer *s) {
   free(s);
 }
 
-static reshard_status check_calls(int64_t n, void **all) {
-  return rs_state_calls_check("saves", "to", n, (rs_state_call *const *)all);
-}
-
-/* --- The first meeting: the contents of the checkpoint ---------------------------------------------------------- */
-
-typedef struct contents {
-  int64_t n; /* ranks */
-  save_call *const *calls;
-  const save_call *mine; /* one of them, of this process */
-  rs_state_paths paths;
-  rs_exchanged_leaves exchanged;         /* those whose shards the ranks still have to exchange */
-  RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
-  rs_json leaves;
-} contents;
-
-/* exchanged_before: exchanged tensors before it. */
-static reshard_status add_tensor(contents *m, const rs_state_path *p, int64_t *exchanged_before) {
-  reshard_writer_tensor tensor = {p->leaf->path, rs_state_leaf_dtype(p->leaf), NULL};
-  RS_TRY(rs_vec_reserve(&m->tensors, m->tensors.n + 1));
-  if (p->exchanged)
-    tensor.layout = reshard_layout_retain(m->mine->exchanged.tensors[(*exchanged_before)++].made->local.layout);
-  else if (rs_state_leaf_is_sharded(p->leaf)) /* on all ranks alike */
-    tensor.layout =
-        reshard_layout_retain(rs_state_leaves_find(&m->mine->base.leaves, tensor.name)->sharded->local.layout);
-  else
-    RS_TRY(reshard_layout_create_single(rs_state_leaf_ndim(p->leaf), rs_state_leaf_shape(p->leaf), m->n, p->rank,
-                                        &tensor.layout));
-  m->tensors.at[m->tensors.n++] = tensor;
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status list_contents(contents *m) {
-  int64_t exchanged_before = 0;
-  for (int64_t i = 0; i < m->paths.all.n; i++) {
-    const rs_state_path *p = &m->paths.all.at[i];
-    if (rs_state_leaf_is_tensor(p->leaf)) {
-      RS_TRY(add_tensor(m, p, &exchanged_before));
-      continue;
-    }
-    rs_state_json_add(&m->leaves, p->leaf);
-    RS_TRY(m->leaves.text.status);
-  }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status create_writer(contents *m, shared_writer *s) {
-  const save_call *c = m->mine;
-  const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1,
-                                          .no_digests = c->options.no_digests};
-  rs_writer_report written;
-  RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
-  if (m->leaves.text.length > 0) {
-    rs_state_json_end(&m->leaves, !c->options.no_digests);
-    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves.text));
-  }
-  rs_writer_get_report(s->writer, &written);
-  s->report.tensors = m->tensors.n;
-  s->report.files = written.files;
-  s->report.bytes = written.bytes;
-  s->report.reserve_seconds = written.reserve_seconds;
-  return RESHARD_SUCCESS;
-}
-
-static bool is_directory(const char *path) { return !rs_ends(path, ".safetensors") && !rs_ends(path, ".npy"); }
-
-/* Compares all calls, and lists the contents; or the tensors whose shards are to be exchanged first. */
-static reshard_status compare_calls(contents *m) {
-  save_call *const *c = m->calls;
-  char where[RS_WHERE];
-  RS_TRY(check_calls(m->n, (void **)m->calls));
-  for (int64_t r = 1; r < m->n; r++)
-    if (!c[0]->options.force != !c[r]->options.force)
-      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", c[0]->options.force,
-                      (long long)r, c[r]->options.force);
-  for (int64_t r = 1; r < m->n; r++)
-    if (!c[0]->options.no_digests != !c[r]->options.no_digests)
-      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with no_digests %d, rank %lld with %d",
-                      c[0]->options.no_digests, (long long)r, c[r]->options.no_digests);
-  RS_TRY(rs_state_paths_compare(m->n, (rs_state_call *const *)m->calls, &m->paths));
-  if (!is_directory(c[0]->base.directory))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",
-                    rs_where(where, "output", c[0]->base.directory));
-  if (m->paths.exchanged == m->mine->exchanged.n)
-    return list_contents(m);
-  return m->mine->exchanged.n == 0 ? rs_exchanged_leaves_list(&m->paths, &m->exchanged)
-                                   : rs_error(RESHARD_ERROR_INTERNAL, "%lld tensors were exchanged, and not %lld",
-                                              (long long)m->mine->exchanged.n, (long long)m->paths.exchanged);
-}
-
-static void contents_free(contents *m) {
-  for (int64_t i = 0; i < m->tensors.n; i++)
-    reshard_layout_release(m->tensors.at[i].layout);
-  free(m->tensors.at);
-  free(m->leaves.text.at);
-  rs_state_paths_free(&m->paths);
-  rs_exchanged_leaves_free(&m->exchanged);
-}
+/* --- The first meeting ------------------------------------------------------------------------------------------- */
 
 /* Exchanges the shards of a list. A status of this rank alone is left for the next meeting. */
-static reshard_status exchange_tensors(save_call *c, const rs_exchanged_leaves *list) {
+static reshard_status exchange_tensors(rs_save_call *c, const rs_exchanged_leaves *list) {
   RS_TRY(rs_exchange_leaves(c->sharder, &c->base.leaves, list, &c->exchanged));
   rs_pinned_buffers_close(&c->base.buffers);
   c->base.status = rs_pinned_buffers_open(c->sharder, c->options.stream, c->options.staging_bytes, &c->base.leaves,
@@ -157,13 +40,13 @@ static reshard_status exchange_tensors(save_call *c, const rs_exchanged_leaves *
   return RESHARD_SUCCESS;
 }
 
-static void start_writing(shared_writer *s) {
+static void start_writing(rs_shared_writer *s) {
   double begun = s->start;
   s->start = rs_seconds();
   s->report.prepare_seconds = s->start - begun - s->report.reserve_seconds;
 }
 
-static reshard_status new_writer(int64_t n, double start, shared_writer **s) {
+static reshard_status new_writer(int64_t n, double start, rs_shared_writer **s) {
   RS_TRY(rs_alloc_zero(s, 1, sizeof **s));
   atomic_init(&(*s)->users, n);
   (*s)->start = start;
@@ -172,11 +55,11 @@ static reshard_status new_writer(int64_t n, double start, shared_writer **s) {
 
 /* Makes the writer; or the list of tensors whose shards are exchanged, after which the ranks come once more. */
 static reshard_status begin_writer(int64_t n, void **all) {
-  save_call *const *c = (save_call *const *)all;
+  rs_save_call *const *c = (rs_save_call *const *)all;
   double start = rs_seconds();
-  contents m = {.n = n, .calls = c, .mine = c[0]};
-  shared_writer *s = c[0]->shared;
-  reshard_status status = compare_calls(&m);
+  rs_save_contents m = {.n = n, .calls = c, .mine = c[0]};
+  rs_shared_writer *s = c[0]->shared;
+  reshard_status status = rs_save_compare_calls(&m);
   if (status == RESHARD_SUCCESS && s == NULL) {
     status = new_writer(n, start, &s);
     for (int64_t r = 0; r < n; r++)
@@ -186,11 +69,11 @@ static reshard_status begin_writer(int64_t n, void **all) {
     s->exchanged = m.exchanged;
     m.exchanged = (rs_exchanged_leaves){0};
   } else if (status == RESHARD_SUCCESS) {
-    status = create_writer(&m, s);
+    status = rs_save_create_writer(&m, s);
     if (status == RESHARD_SUCCESS)
       start_writing(s);
   }
-  contents_free(&m);
+  rs_save_contents_free(&m);
   if (status == RESHARD_SUCCESS || s == NULL)
     return status;
   reshard_writer_abandon(s->writer);
@@ -198,7 +81,7 @@ static reshard_status begin_writer(int64_t n, void **all) {
   return status;
 }
 
-static reshard_status begin_threads(save_call *c) {
+static reshard_status begin_threads(rs_save_call *c) {
   reshard_comm comm = c->base.comm;
   RS_TRY(rs_comm_together(comm, begin_writer, c));
   if (c->shared->exchanged.n == 0)
@@ -212,11 +95,11 @@ static reshard_status begin_threads(save_call *c) {
 /* The ranks' calls, as this one has received them. */
 typedef struct remote_calls {
   int64_t n;
-  save_call *remote, **calls;
+  rs_save_call *remote, **calls;
 } remote_calls;
 
 /* Unpacks the others' calls; mine is taken as it is. */
-static reshard_status read_calls(save_call *mine, const rs_strings *strings, remote_calls *h) {
+static reshard_status read_calls(rs_save_call *mine, const rs_strings *strings, remote_calls *h) {
   h->n = strings->n;
   RS_TRY(rs_alloc_zero(&h->remote, h->n, sizeof *h->remote));
   RS_TRY(rs_alloc_zero((void *)&h->calls, h->n, sizeof *h->calls));
@@ -247,26 +130,26 @@ static reshard_status agree_on_own_error(reshard_comm comm, reshard_status statu
   return agreed != RESHARD_SUCCESS ? agreed : status;
 }
 
-static reshard_status compare_processes(save_call *c, const remote_calls *h, contents *m) {
-  *m = (contents){.n = h->n, .calls = h->calls, .mine = c};
-  RS_TRY(agree_on_own_error(c->base.comm, compare_calls(m)));
+static reshard_status compare_processes(rs_save_call *c, const remote_calls *h, rs_save_contents *m) {
+  *m = (rs_save_contents){.n = h->n, .calls = h->calls, .mine = c};
+  RS_TRY(agree_on_own_error(c->base.comm, rs_save_compare_calls(m)));
   if (m->exchanged.n == 0)
     return RESHARD_SUCCESS;
   RS_TRY(exchange_tensors(c, &m->exchanged));
-  contents_free(m);
-  *m = (contents){.n = h->n, .calls = h->calls, .mine = c};
-  return rs_agree(c->base.comm, c->base.status == RESHARD_SUCCESS ? compare_calls(m) : c->base.status);
+  rs_save_contents_free(m);
+  *m = (rs_save_contents){.n = h->n, .calls = h->calls, .mine = c};
+  return rs_agree(c->base.comm, c->base.status == RESHARD_SUCCESS ? rs_save_compare_calls(m) : c->base.status);
 }
 
 /* Rank 0 makes the files, and sends their path; the others open theirs. */
-static reshard_status create_files(save_call *c, contents *m) {
+static reshard_status create_files(rs_save_call *c, rs_save_contents *m) {
   reshard_status status = RESHARD_SUCCESS;
   reshard_comm comm = c->base.comm;
-  shared_writer *s = c->shared;
+  rs_shared_writer *s = c->shared;
   rs_strings *strings;
   bool maker = comm->rank == 0;
   if (maker)
-    status = create_writer(m, s);
+    status = rs_save_create_writer(m, s);
   const char *path = status == RESHARD_SUCCESS && maker ? rs_writer_path(s->writer) : "";
   RS_TRY(rs_comm_gather_bytes(comm, status, path, (int64_t)strlen(path) + 1, &strings));
   if (!maker)
@@ -276,11 +159,11 @@ static reshard_status create_files(save_call *c, contents *m) {
   return rs_agree(comm, status);
 }
 
-static reshard_status begin_processes(save_call *c) {
+static reshard_status begin_processes(rs_save_call *c) {
   rs_text remote = {.grows = true};
   rs_strings *strings = NULL;
   remote_calls h = {0};
-  contents m = {0};
+  rs_save_contents m = {0};
   reshard_status status = c->base.status;
   int64_t chosen = (c->options.force != 0) | (c->options.no_digests != 0) << 1;
   RS_THEN(status, rs_state_call_pack(&c->base, chosen, &remote));
@@ -294,7 +177,7 @@ static reshard_status begin_processes(save_call *c) {
   else
     status = agree_on_own_error(c->base.comm, status);
   RS_THEN(status, create_files(c, &m));
-  contents_free(&m);
+  rs_save_contents_free(&m);
   remote_calls_free(&h);
   rs_strings_release(strings);
   if (status == RESHARD_SUCCESS)
@@ -305,7 +188,7 @@ static reshard_status begin_processes(save_call *c) {
 /* --- Each rank, and the second meeting -------------------------------------------------------------------------- */
 
 /* Writes the leaves of a batch. */
-static reshard_status write_batch(const save_call *c, int64_t batch) {
+static reshard_status write_batch(const rs_save_call *c, int64_t batch) {
   const rs_store *files = rs_writer_store(c->shared->writer);
   int64_t rank = c->base.comm->rank;
   rs_store mine = {0};
@@ -332,7 +215,7 @@ static reshard_status write_batch(const save_call *c, int64_t batch) {
 }
 
 /* Copies a batch of a GPU to the host while the one before it is written. */
-static reshard_status write_local(const save_call *c) {
+static reshard_status write_local(const rs_save_call *c) {
   const rs_pinned_buffers *buffers = &c->base.buffers;
   for (int64_t batch = -1; batch < buffers->batches; batch++) {
     if (batch >= 0)
@@ -343,7 +226,7 @@ static reshard_status write_local(const save_call *c) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status publish_files(shared_writer *s, double written) {
+static reshard_status publish_files(rs_shared_writer *s, double written) {
   reshard_writer writer = s->writer;
   RS_TRY(rs_writer_sync(writer, NULL, NULL)); /* else the last rank abandons it */
   s->writer = NULL;
@@ -353,17 +236,17 @@ static reshard_status publish_files(shared_writer *s, double written) {
 }
 
 static reshard_status end_threads(int64_t n, void **all) {
-  shared_writer *s = ((save_call *const *)all)[0]->shared;
+  rs_shared_writer *s = ((rs_save_call *const *)all)[0]->shared;
   double written = rs_seconds();
   s->report.write_seconds = written - s->start;
-  RS_TRY(check_calls(n, all));
+  RS_TRY(rs_save_check_calls(n, all));
   return publish_files(s, written);
 }
 
 /* All have written and synced their files; rank 0's report is everybody's. */
-static reshard_status end_processes(save_call *c) {
+static reshard_status end_processes(rs_save_call *c) {
   reshard_comm comm = c->base.comm;
-  shared_writer *s = c->shared;
+  rs_shared_writer *s = c->shared;
   rs_strings *strings;
   reshard_status status = c->base.status;
   if (status == RESHARD_SUCCESS && comm->rank != 0)
@@ -380,7 +263,7 @@ static reshard_status end_processes(save_call *c) {
 }
 
 static reshard_status prepare_save(reshard_tree state, const char *directory, const reshard_state_save_options *options,
-                                   save_call *c) {
+                                   rs_save_call *c) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
   RS_TRY(RS_GIVEN(call, state, directory));
   c->options = options != NULL ? *options : none;
@@ -392,28 +275,39 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
                                 &c->base.buffers);
 }
 
+static reshard_status run_save(rs_save_call *c, reshard_state_save_report *report) {
+  bool apart = !rs_one_process(c->base.comm);
+  RS_TRY(apart ? begin_processes(c) : begin_threads(c));
+  c->base.status = write_local(c);
+  RS_TRY(apart ? end_processes(c) : rs_comm_together(c->base.comm, end_threads, c));
+  if (report != NULL)
+    *report = c->shared->report;
+  return RESHARD_SUCCESS;
+}
+
+/* Ends a rank's part, also where its thread is cancelled: the last one abandons what is not published. */
+static void end_save(void *user) {
+  rs_save_call *c = user;
+  release_writer(c->shared);
+  rs_pinned_buffers_close(&c->base.buffers);
+  rs_state_leaves_free(&c->base.leaves);
+  rs_exchanged_leaves_free(&c->exchanged);
+}
+
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   RS_CALL(comm, 0);
-  save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
+  rs_save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
+  reshard_status status;
   int cancel_state;
   rs_cancel_in_meetings(comm, &cancel_state);
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
-  bool apart = !rs_one_process(comm);
-  reshard_status status = apart ? begin_processes(&c) : begin_threads(&c);
-  if (status == RESHARD_SUCCESS) {
-    c.base.status = write_local(&c);
-    status = apart ? end_processes(&c) : rs_comm_together(comm, end_threads, &c);
-  }
-  if (status == RESHARD_SUCCESS && report != NULL)
-    *report = c.shared->report;
-  release_writer(c.shared);
-  rs_pinned_buffers_close(&c.base.buffers);
-  rs_state_leaves_free(&c.base.leaves);
-  rs_exchanged_leaves_free(&c.exchanged);
+  pthread_cleanup_push(end_save, &c);
+  status = run_save(&c, report);
+  pthread_cleanup_pop(1);
   rs_cancel_as_before(comm, cancel_state);
   return status;
 }

@@ -295,7 +295,7 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
- * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes.
+ * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes, and where there is none after 1 s.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
  * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
  *   communicator of the caller's, who shrinks it and wraps the new one.
@@ -314,7 +314,8 @@ RESHARD_API reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, con
  * A line per rank tells its last call on the communicator, the call's number, bytes, step and round, how long ago it
  * began or returned, and for which ranks it waits. Ranks make the same calls in the same order, so equal numbers are
  * the same call, also in different processes. A rank that is behind has a lower one, and is named where it is in this
- * process. Calls return when their work is given to the stream, on a device that has streams.
+ * process. Calls return when their work is given to the stream, on a device that has streams. An execute that waits for
+ * no other rank, and moves less than 64 KiB, has no times: reading a clock would take as long.
  *
  *     local, 4 ranks
  *     rank 0: in reshard_execute, call 17: meeting, step 1, 65536 bytes, since 1204.113 ms, waits for rank 2

@@ -43,6 +43,17 @@ refuse 2 'are 3 ranks' bench "${four[@]}" -t 3
 refuse 2 'at most 64' verify --ranks 65
 refuse 2 "--seed: 'x'" verify --seed x
 
+# variables that are wrong: all commands look at them, also those that copy nothing
+for command in 'plan --shape 4x4 --src chunk(0) --dst chunk(1) --ranks 2' info 'verify --cases 1' \
+  "bench --shape 4x4 --src chunk(0) --dst chunk(1) --ranks 2" \
+  "trace --shape 4x4 --src chunk(0) --dst chunk(1) --ranks 2"; do
+  read -ra words <<<"$command"
+  RESHARD_THREADS=abc refuse 2 'RESHARD_THREADS=abc is not a number' "${words[@]}"
+  RESHARD_THREADS=5000 refuse 2 '5000 copy threads: 0 to 4096' "${words[@]}"
+  RESHARD_ISA=abc refuse 2 'RESHARD_ISA=abc is none of' "${words[@]}"
+done
+RESHARD_THREADS=abc expect 0 info --help
+
 # shapes and dtypes
 refuse 2 'column 4' plan --shape 13x --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
 refuse 2 'column 3' plan --shape 13y21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4

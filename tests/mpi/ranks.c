@@ -2,6 +2,7 @@
  * runs every check in the same order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_make.h"
+#include "mpi/check.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
@@ -16,19 +17,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static int rank, size, failures;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition)) { \
-      failures++; \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 static reshard_comm open_comm(int64_t timeout_ms) {
   reshard_comm comm = NULL;
@@ -225,7 +213,7 @@ static void use_rest(reshard_comm sub, int64_t n) {
 /* The last rank does not come, then the one before it neither, then rank 0. */
 static void shrinks(void) {
   reshard_comm comm = open_comm(1000), sub = NULL, next = NULL;
-  int64_t missing[16], n = 0, few[] = {1, (int64_t)size - 1};
+  int64_t missing[16], n = 0;
   world_barrier();
   if (rank != size - 1) {
     CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_ERROR_INVALID && sub == NULL, "nobody is missing");
@@ -238,7 +226,6 @@ static void shrinks(void) {
   world_barrier();
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "also where the last is");
   if (rank < size - 2) { /* of sub, of which nothing is wrong */
-    few[0] = size - 3;
     if (rank == size - 3)
       sleep_ms(2200); /* it comes too late */
     reshard_status status = reshard_comm_shrink(sub, 1, (int64_t[]){size - 2}, &next);
@@ -257,18 +244,26 @@ static void shrinks(void) {
   reshard_comm_destroy(sub);
   reshard_comm_destroy(comm);
   world_barrier();
+}
 
-  comm = open_comm(1000);
-  sub = NULL;
-  few[0] = rank % 2 == 0 ? 1 : 0;
-  few[1] = size - 1;
+/* Ranks that shrink with lists that differ hear so, with a deadline and without one; then they agree. */
+static void shrink_apart(int64_t timeout_ms) {
+  reshard_comm comm = open_comm(timeout_ms), sub = NULL;
+  int64_t few[] = {rank % 2 == 0, (int64_t)size - 1}, both[] = {0, 1, (int64_t)size - 1};
   world_barrier(); /* all have made it: one that shrinks ends it */
-  if (rank > 1 && rank < size - 1) {
+  bool there = rank > 1 && rank < size - 1;
+  if (there) {
     reshard_status status = reshard_comm_shrink(comm, 2, few, &sub);
     CHECK(status == RESHARD_ERROR_MISMATCH && sub == NULL, "lists that differ: %s", reshard_status_string(status));
     CHECK(strstr(reshard_last_error(), "lost ranks 1,5 on rank 2, 0,5 on rank 3") != NULL, "names them");
   }
   world_barrier();
+  if (there) {
+    CHECK(reshard_comm_shrink(comm, 3, both, &sub) == RESHARD_SUCCESS, "lists that agree");
+    CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of those that are there");
+  }
+  world_barrier();
+  reshard_comm_destroy(sub);
   reshard_comm_destroy(comm);
 }
 
@@ -391,9 +386,11 @@ int main(int argc, char **argv) {
     contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "contracts.state");
   else if (strcmp(what, "deadline") == 0)
     deadline(), deadline_of_creation(), deadline_of_years(), deadline_of_messages();
-  else if (strcmp(what, "shrinks") == 0)
+  else if (strcmp(what, "shrinks") == 0) {
     shrinks();
-  else if (strcmp(what, "aborts") == 0)
+    shrink_apart(1000);
+    shrink_apart(0);
+  } else if (strcmp(what, "aborts") == 0)
     aborts();
   else if (strcmp(what, "large") == 0)
     one_large_message();

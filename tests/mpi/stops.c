@@ -4,7 +4,10 @@
  * when the stopped rank has come through.
  *
  * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
- * kill: the rank is killed instead, which ends the trials. */
+ * kill: the rank is killed instead, which ends the trials. RESHARD_TEST_SCALE scales TRIALS. */
+#include "mpi/check.h"
+#include "support/fixtures/scale.h"
+
 #include <reshard/reshard.h>
 
 #include <mpi.h>
@@ -36,22 +39,11 @@ typedef struct trial {
   bool strided, aborts;
 } trial;
 
-static int rank, size, failures, countdown, skipped;
+static int countdown, skipped;
 static bool kills;
 static int deadline_ms = 150;
 static pid_t *pids;
 static board *shared;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition)) { \
-      failures++; \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 /* --- Stops ------------------------------------------------------------------------------------------------------- */
 
@@ -305,7 +297,7 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const char *name = argc > 1 ? argv[1] : "all";
-  int64_t trials = argc > 2 ? atoll(argv[2]) : 10;
+  int64_t trials = test_scaled(argc > 2 ? atoll(argv[2]) : 10, 1);
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
   kills = argc > 4;
   if (kills) /* Open MPI itself takes long to say that a process is gone */

@@ -101,8 +101,15 @@ void rs_mpi_tell(rs_mpi *c, bool out) {
                       rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[(2 + out) * c->base.size + r]);
 }
 
+/* Waits for a thread that tells the communicator's end: where MPI lets one thread in at a time, it goes first. */
+static void let_tell(rs_mpi *c) {
+  while (c->telling > 0)
+    sched_yield();
+}
+
 reshard_status rs_mpi_begin(rs_mpi *c) {
   c->inside = true;
+  let_tell(c);
   rs_mpi_sweep(c->link);
   if (!heard_end(c))
     return RESHARD_SUCCESS;
@@ -113,6 +120,7 @@ reshard_status rs_mpi_begin(rs_mpi *c) {
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
   c->inside = false; /* before it looks: a thread that ends it then sees one or the other */
+  let_tell(c);
   if (c->ended)
     rs_mpi_tell(c, true);
   return status;
@@ -128,6 +136,9 @@ void rs_mpi_sleep(int64_t since) {
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
+  reshard_status differs = rs_mpi_hear_losses(c);
+  if (differs != RESHARD_SUCCESS)
+    return rs_mpi_give_up(c, differs);
   rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
 }
@@ -159,13 +170,16 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
 }
 
-/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. */
+/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. One that
+ * comes into a call, or goes out of it, waits for this one: each sets its mark before it looks at the other's. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
+  c->telling++;
   bool inside = c->inside;
   MPI_Query_thread(&level);
   if (!inside || level == MPI_THREAD_MULTIPLE)
     rs_mpi_tell(c, !inside);
+  c->telling--;
 }
 
 reshard_status rs_mpi_abort(reshard_comm comm) {

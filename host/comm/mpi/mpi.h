@@ -16,7 +16,10 @@ enum { RS_MPI_BLOCK = 1 << 20 };
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
 enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
 
+enum { RS_MPI_DIFFER_MS = 1000 }; /* for a rank that shrinks to try again with another list */
+
 typedef struct rs_mpi rs_mpi;
+typedef struct rs_mpi_losses rs_mpi_losses;
 
 /* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
  * that, which have tags of their own: MPI has no split that can be given up. */
@@ -62,6 +65,7 @@ struct rs_mpi {
   int64_t timeout_ms;
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
+  atomic_int telling;                      /* threads that tell its end, or look who does; see tell_soon */
   atomic_bool told[2];                     /* the others have the first, the second note */
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
@@ -75,6 +79,7 @@ struct rs_mpi {
   bool *missing;           /* [size]: of a step that is late */
   rs_stamp *callers;       /* [size], of the last all-gather */
   char loss[160];          /* to the others of a shrink */
+  rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
   MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
   int64_t reserved;        /* messages each way of one exchange */
   MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
@@ -105,6 +110,9 @@ void rs_mpi_sweep(rs_mpi_link *link);
 /* split.c */
 reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+/* RESHARD_ERROR_MISMATCH when the communicator is waited for in a shrink without a deadline, and others shrink with
+ * another list. */
+reshard_status rs_mpi_hear_losses(rs_mpi *made);
 
 /* end.c. A call begins, if the communicator has not ended; and ends. */
 reshard_status rs_mpi_begin(rs_mpi *c);

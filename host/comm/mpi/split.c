@@ -87,27 +87,63 @@ static bool receive_loss(const rs_mpi *c, int64_t rank, int tag, loss *out) {
          MPI_Recv(out, sizeof *out, MPI_BYTE, from, tag, c->link->mpi, MPI_STATUS_IGNORE) == MPI_SUCCESS;
 }
 
-/* Takes what the others have told. An error when ranks have lost others than the lowest one. Of a rank the list counts
- * that is like this one's, else the last: before, it may have tried with less, and by now with more. */
-static reshard_status compare_losses(rs_mpi *c, int tag, const loss *mine) {
-  reshard_status status = RESHARD_SUCCESS;
-  loss first = {0}, next;
-  for (int64_t r = 0, lowest = -1; r < c->base.size; r++) {
-    loss other = *mine;
-    bool known = r == c->base.rank;
-    while (receive_loss(c, r, tag, &next)) {
-      if (!known || other.hash != mine->hash)
-        other = next;
-      known = true;
-    }
-    if (known && lowest < 0) {
-      first = other;
-      lowest = r;
-    } else if (known && other.hash != first.hash && status == RESHARD_SUCCESS) {
-      status = rs_error_differ("lost ranks", lowest, first.text, r, other.text);
-    }
+/* Lists of the ranks of c in a shrink of it. Of a rank the list counts that is like this one's, else the last:
+ * before, it may have tried with less, and by now with more. */
+struct rs_mpi_losses {
+  rs_mpi *c;
+  int tag;
+  loss *of;     /* [size] */
+  bool *known;  /* [size] */
+  int64_t came; /* when the last one came */
+};
+
+static void losses_free(rs_mpi_losses *l) {
+  free(l->of);
+  free(l->known);
+}
+
+static reshard_status losses_create(rs_mpi *c, const loss *mine, rs_mpi_losses *l) {
+  *l = (rs_mpi_losses){.c = c, .tag = rs_mpi_tag(c, RS_MPI_TAG_SHRINK)};
+  reshard_status status = rs_alloc_zero(&l->of, c->base.size, sizeof *l->of);
+  RS_THEN(status, rs_alloc_zero(&l->known, c->base.size, sizeof *l->known));
+  if (status != RESHARD_SUCCESS) {
+    losses_free(l);
+    return status;
   }
-  return status;
+  l->of[c->base.rank] = *mine;
+  l->known[c->base.rank] = true;
+  return RESHARD_SUCCESS;
+}
+
+static void take_losses(rs_mpi_losses *l) {
+  const loss *mine = &l->of[l->c->base.rank];
+  loss next;
+  for (int64_t r = 0; r < l->c->base.size; r++)
+    while (receive_loss(l->c, r, l->tag, &next)) {
+      if (!l->known[r] || l->of[r].hash != mine->hash)
+        l->of[r] = next;
+      l->known[r] = true;
+      l->came = rs_now_ns();
+    }
+}
+
+/* An error when ranks have lost others than the lowest one. */
+static reshard_status compare_losses(const rs_mpi_losses *l) {
+  int64_t lowest = 0;
+  while (!l->known[lowest])
+    lowest++;
+  for (int64_t r = lowest + 1; r < l->c->base.size; r++)
+    if (l->known[r] && l->of[r].hash != l->of[lowest].hash)
+      return rs_error_differ("lost ranks", lowest, l->of[lowest].text, r, l->of[r].text);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_hear_losses(rs_mpi *made) {
+  rs_mpi_losses *l = made->losses;
+  if (l == NULL || made->timeout_ms > 0) /* else ranks of other lists, which wait elsewhere, would never come */
+    return RESHARD_SUCCESS;
+  take_losses(l);
+  return l->came > 0 && rs_late(l->came, RS_MPI_DIFFER_MS) ? compare_losses(l) : RESHARD_SUCCESS;
 }
 
 /* More ranks have not come than were lost: they count as missing from c too. */
@@ -148,20 +184,28 @@ static reshard_status create_rest(rs_mpi *c, int64_t n, const int64_t *lost, uin
 
 reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
   rs_mpi *c = rs_mpi_of(comm), *made = NULL;
-  int tag = rs_mpi_tag(c, RS_MPI_TAG_SHRINK);
+  rs_mpi_losses losses;
   loss mine = {.hash = rs_hash((uint64_t)c->number, lost, (size_t)n * sizeof *lost)};
   rs_ranges_text(mine.text, sizeof mine.text, n, lost);
   rs_mpi_shrunk(c);
-  RS_TRY(create_rest(c, n, lost, mine.hash, &made));
-  send_loss(made, tag, &mine);
-  reshard_status status = rs_split_agree(&made->base, RESHARD_SUCCESS), differs = compare_losses(c, tag, &mine);
-  if (differs != RESHARD_SUCCESS)
-    status = differs;
-  else if (status == RESHARD_ERROR_TIMEOUT)
-    status = error_missing(c, made);
-  if (status == RESHARD_SUCCESS)
-    *sub = &made->base;
-  else
-    rs_mpi_release(made);
+  RS_TRY(losses_create(c, &mine, &losses));
+  reshard_status status = create_rest(c, n, lost, mine.hash, &made);
+  if (status == RESHARD_SUCCESS) {
+    send_loss(made, losses.tag, &mine);
+    made->losses = &losses;
+    status = rs_split_agree(&made->base, RESHARD_SUCCESS);
+    made->losses = NULL;
+    take_losses(&losses);
+    reshard_status differs = compare_losses(&losses);
+    if (differs != RESHARD_SUCCESS)
+      status = differs;
+    else if (status == RESHARD_ERROR_TIMEOUT)
+      status = error_missing(c, made);
+    if (status == RESHARD_SUCCESS)
+      *sub = &made->base;
+    else
+      rs_mpi_release(made);
+  }
+  losses_free(&losses);
   return status;
 }

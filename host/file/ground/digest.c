@@ -105,13 +105,13 @@ reshard_status rs_digests_add(rs_digests *d, int64_t begin, int64_t bytes) {
 /* The last box that begins at an offset or before it; NULL: none. */
 static const rs_digest_box *box_at(const rs_digests *d, int64_t offset) {
   int64_t low = 0, high = d->boxes.n;
-  RS_LOWER_BOUND(low, high, d->boxes.at[i].begin <= offset)
+  RS_LOWER_BOUND(low, high, d->boxes.at[i].begin <= offset);
   return low > 0 ? &d->boxes.at[low - 1] : NULL;
 }
 
 static const rs_digest_box *box_of_piece(const rs_digests *d, int64_t piece) {
   int64_t low = 0, high = d->boxes.n;
-  RS_LOWER_BOUND(low, high, d->boxes.at[i].first <= piece)
+  RS_LOWER_BOUND(low, high, d->boxes.at[i].first <= piece);
   return &d->boxes.at[low - 1];
 }
 
@@ -165,6 +165,8 @@ static reshard_status read_cells(const rs_file *file, const stretch *s, uint64_t
   return RESHARD_SUCCESS;
 }
 
+enum { COMPLETE = INT32_MIN / 2 }; /* writers of a piece that is */
+
 /* --- Writing ----------------------------------------------------------------------------------------------------- */
 
 /* The list of a piece's cells, made by the first who needs it. */
@@ -191,19 +193,32 @@ static reshard_status complete_piece(const rs_file *file, const stretch *s) {
   return status;
 }
 
+/* Leaves the piece. The last writer completes it, once all is written; what is written after that, again, counts below
+ * 0, and rs_digests_store reads the piece. */
+static reshard_status leave_piece(const rs_file *file, const stretch *s) {
+  rs_digest_piece *p = &file->digests->pieces.at[s->piece];
+  int32_t none = 0;
+  bool last = atomic_fetch_sub(&p->writers, 1) == 1 && atomic_load(&p->left) == 0;
+  if (!last || !atomic_compare_exchange_strong(&p->writers, &none, COMPLETE))
+    return RESHARD_SUCCESS;
+  return complete_piece(file, s);
+}
+
 static reshard_status write_stretch(const rs_file *file, const stretch *s, const char *bytes) {
   rs_digest_piece *p = &file->digests->pieces.at[s->piece];
   int64_t first = rs_ceil_div(s->at, RS_DIGEST_CELL), end = (s->at + s->n) / RS_DIGEST_CELL;
   if (s->at + s->n == s->size)
     end = rs_ceil_div(s->size, RS_DIGEST_CELL);
   uint64_t *cells;
-  if (end > first) {
-    RS_TRY(cells_of(p, &cells));
-    digest_cells(bytes + first * RS_DIGEST_CELL - s->at, first, end, s->size, cells);
+  reshard_status status = RESHARD_SUCCESS;
+  if (atomic_fetch_add(&p->writers, 1) >= 0 && end > first) {
+    status = cells_of(p, &cells);
+    if (status == RESHARD_SUCCESS)
+      digest_cells(bytes + first * RS_DIGEST_CELL - s->at, first, end, s->size, cells);
   }
-  if (atomic_fetch_sub(&p->left, s->n) != s->n)
-    return RESHARD_SUCCESS;
-  return complete_piece(file, s);
+  atomic_fetch_sub(&p->left, s->n);
+  RS_THEN(status, leave_piece(file, s));
+  return status;
 }
 
 reshard_status rs_digests_written(const rs_file *file, int64_t offset, const char *bytes, int64_t n) {

@@ -26,6 +26,7 @@
 typedef struct rs_digest_piece {
   _Atomic(uint64_t *) cells; /* of a piece that is written in parts: digests of its cells so far, 0 for the others */
   _Atomic int32_t left;      /* bytes that are not written; of a file that is read: above 0 until it is checked */
+  _Atomic int32_t writers;   /* that use `cells` now; below 0: it is complete, and they are freed */
   uint64_t value;
 } rs_digest_piece;
 

@@ -15,7 +15,6 @@
 #include "file/write/output.h"
 
 #include "base/text.h"
-#include "file/ground/file.h"
 #include "file/ground/temporary.h"
 
 #include <dirent.h>
@@ -370,4 +369,25 @@ void rs_output_free(rs_output *t) {
   free(t->path);
   free(t->temporary);
   *t = (rs_output){.parent = -1, .fd = -1};
+}
+
+reshard_status rs_sync_file(const char *output, const rs_file *file, int64_t *done, int64_t all,
+                            int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
+  const int64_t piece = (int64_t)64 << 20;
+  char where[RS_WHERE];
+  for (int64_t at = 0; at < file->size; at += piece) {
+    int64_t n = rs_min(piece, file->size - at);
+    int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (progress != NULL && sync_file_range(file->fd, at, n, (unsigned)flags) != 0 &&
+        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+    *done += n;
+    if (progress != NULL && progress(user, "syncing", *done, all) != 0)
+      return rs_error(RESHARD_ERROR_CANCELLED, "%s: cancelled after %lld of %lld bytes were synced", output,
+                      (long long)*done, (long long)all);
+  }
+  while (fsync(file->fd) != 0)
+    if (errno != EINTR)
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+  return RESHARD_SUCCESS;
 }

@@ -3,7 +3,7 @@
 #ifndef RS_FILE_OUTPUT_H
 #define RS_FILE_OUTPUT_H
 
-#include "base/base.h"
+#include "file/ground/file.h"
 
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -39,6 +39,10 @@ reshard_status rs_output_publish(rs_output *target, const char *where);
 /* Removes the temporary if it was not published; frees all. */
 void rs_output_free(rs_output *target);
 
+/* Writes a file to the device in pieces, for progress and a chance to cancel; the fsync after it has little left to do.
+ * done: bytes of all files so far. output: the whole, for its error. */
+reshard_status rs_sync_file(const char *output, const rs_file *file, int64_t *done, int64_t all,
+                            int (*progress)(void *, const char *, int64_t, int64_t), void *user);
 /* Syncs a directory, where the file system can: 0 or an error number. */
 int rs_sync_directory(int fd);
 

@@ -337,29 +337,6 @@ const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
 const char *rs_writer_path(reshard_writer w) { return w->output.temporary; }
 void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
 
-/* Writes a file to the device in pieces, for progress and a chance to cancel; the fsync after it has little left to do.
- */
-static reshard_status sync_file(reshard_writer w, const rs_file *file, int64_t *done, int64_t all,
-                                int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
-  const int64_t piece = (int64_t)64 << 20;
-  char where[RS_WHERE];
-  for (int64_t at = 0; at < file->size; at += piece) {
-    int64_t n = rs_min(piece, file->size - at);
-    int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (progress != NULL && sync_file_range(file->fd, at, n, (unsigned)flags) != 0 &&
-        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
-      return rs_file_error(rs_where(where, "file", file->path), errno);
-    *done += n;
-    if (progress != NULL && progress(user, "syncing", *done, all) != 0)
-      return rs_error(RESHARD_ERROR_CANCELLED, "%s: cancelled after %lld of %lld bytes were synced", w->where,
-                      (long long)*done, (long long)all);
-  }
-  while (fsync(file->fd) != 0)
-    if (errno != EINTR)
-      return rs_file_error(rs_where(where, "file", file->path), errno);
-  return RESHARD_SUCCESS;
-}
-
 /* Puts the digests into the headers of files of which data was put here; those of other ranks have theirs already. */
 static reshard_status store_digests(reshard_writer w) {
   for (int64_t f = 0; f < w->store.files.n; f++) {
@@ -377,7 +354,7 @@ reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const ch
     all += w->store.files.at[f].size;
   for (int64_t f = 0; f < w->store.files.n; f++)
     if (w->store.files.at[f].fd >= 0) /* else another process's */
-      RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
+      RS_TRY(rs_sync_file(w->where, &w->store.files.at[f], &done, all, progress, user));
   int error = w->output.directory ? rs_sync_directory(w->output.fd) : 0;
   return error == 0 ? RESHARD_SUCCESS : rs_file_error(w->where, error);
 }

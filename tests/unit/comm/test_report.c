@@ -181,6 +181,68 @@ static void test_transfers(void **state) {
   rows_to_columns_close(&s);
 }
 
+/* One rank that is alone: an execute of `columns` bytes, some times. */
+static void execute_alone(reshard_comm comm, int64_t columns, int times) {
+  char *src = calloc(1, (size_t)columns), *dst = calloc(1, (size_t)columns);
+  reshard_layout layout = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  assert_int_equal(reshard_layout_parse("chunk(0)", 1, &columns, 1, &layout), RESHARD_SUCCESS);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = layout, .dst = layout, .dtype = RESHARD_U8};
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){src}, (void *[]){dst}, NULL, NULL, 0, 0};
+  assert_int_equal(reshard_plan_create(1, &entry, 0, NULL, &plan), RESHARD_SUCCESS);
+  assert_int_equal(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer), RESHARD_SUCCESS);
+  for (int i = 0; i < times; i++)
+    assert_int_equal(reshard_execute(transfer, NULL), RESHARD_SUCCESS);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(layout);
+  free(src);
+  free(dst);
+}
+
+/* The clock is not read for a call that takes no longer than that; the others have their times, also in its place. */
+static void test_times(void **state) {
+  (void)state;
+  reshard_comm comm;
+  assert_int_equal(reshard_comm_create_local(1, NULL, &comm), RESHARD_SUCCESS);
+  execute_alone(comm, 65536, 1);
+  execute_alone(comm, 65535, 1);
+  report(comm, 64);
+  assert_part("rank 0: out of reshard_execute, call 4: done\n");
+  assert_part("  call 4, reshard_execute: 65535 bytes, 0 steps, done\n");
+  assert_part("  call 3, reshard_transfer_create: 65535 bytes, ");
+  assert_part("  call 2, reshard_execute: 65536 bytes, 0 steps, took ");
+  assert_int_equal(count_parts("took "), 3);
+  assert_int_equal(count_parts(" ms ago"), 3);
+  execute_alone(comm, 65536, 64);
+  report(comm, 64);
+  assert_int_equal(count_parts("  call "), 64);
+  assert_int_equal(count_parts("  call 69, reshard_execute: 65536 bytes, 0 steps, took "), 1);
+  assert_int_equal(count_parts(" ms ago"), 65); /* the first line too */
+  execute_alone(comm, 10, 70);
+  assert_int_equal(count_parts(" ms ago"), 65);
+  report(comm, 64);
+  assert_int_equal(count_parts("  call "), 64);
+  assert_null(strstr(text, " ms ago"));
+  reshard_comm_destroy(comm);
+}
+
+/* The call that a rank is in takes the place of the oldest one. */
+static void test_open_call(void **state) {
+  (void)state;
+  behind_case c = {0, 100, false};
+  open_comms(DEADLINE);
+  rank_thread *thread = rank_thread_start(run_behind, &c);
+  wait_for_part(comms[0], "waits for rank 0\nbehind: rank 0, at call 100 of 101\n");
+  report(comms[0], 64);
+  assert_int_equal(count_parts("  call 38,"), RANKS);
+  assert_int_equal(count_parts("  call 37,"), 1); /* of the one that is out */
+  atomic_store(&c.go, true);
+  rank_thread_join(thread);
+  close_comms();
+}
+
 /* A report at any moment, while others call, fail and destroy. */
 static void asking_body(void *user, int64_t rank) {
   (void)rank;
@@ -213,8 +275,9 @@ static void test_any_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind), cmocka_unit_test(test_last_calls),
-                                     cmocka_unit_test(test_tree), cmocka_unit_test(test_transfers),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind),  cmocka_unit_test(test_last_calls),
+                                     cmocka_unit_test(test_tree),    cmocka_unit_test(test_transfers),
+                                     cmocka_unit_test(test_times),   cmocka_unit_test(test_open_call),
                                      cmocka_unit_test(test_any_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Digests in the files that are written: right whatever wrote them, every flipped bit is found, files without are read
  * as before. */
+#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 
@@ -227,6 +228,41 @@ static void test_again(void **state) {
   scratch_remove("s");
 }
 
+/* Threads that put the same array at the same time: the same bytes, several times over. */
+typedef struct same_put {
+  reshard_writer writer;
+  const void *bytes;
+} same_put;
+
+static void put_same(void *user, int64_t rank) {
+  const same_put *p = user;
+  (void)rank;
+  for (int i = 0; i < 3; i++)
+    if (reshard_writer_put(p->writer, 0, 0, &p->bytes) != RESHARD_SUCCESS)
+      abort();
+}
+
+static void test_same_at_once(void **state) {
+  (void)state;
+  enum { N = 3 << 20, THREADS = 4 };
+  const int64_t shape[] = {N};
+  reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
+  unsigned char *bytes = malloc(N);
+  for (int i = 0; i < N; i++)
+    bytes[i] = (unsigned char)(i * 7 + i / 251);
+  GOOD(reshard_layout_parse("cyclic(1;9000)", 1, shape, 1, &tensor.layout));
+  for (int64_t turn = 0; turn < test_scaled(20, 3); turn++) {
+    same_put p = {.bytes = bytes};
+    GOOD(reshard_writer_create(scratch_path("s"), 1, &tensor, NULL, &p.writer));
+    rank_threads_run(THREADS, put_same, &p);
+    GOOD(reshard_writer_commit(p.writer));
+    GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, NULL));
+    scratch_remove("s");
+  }
+  reshard_layout_release(tensor.layout);
+  free(bytes);
+}
+
 /* --- Flipped bits ------------------------------------------------------------------------------------------------ */
 
 typedef struct findings {
@@ -440,8 +476,9 @@ static void test_convert(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_again),  cmocka_unit_test(test_flips),
-      cmocka_unit_test(test_load),    cmocka_unit_test(test_leaves), cmocka_unit_test(test_convert),
+      cmocka_unit_test(test_layouts), cmocka_unit_test(test_again), cmocka_unit_test(test_same_at_once),
+      cmocka_unit_test(test_flips),   cmocka_unit_test(test_load),  cmocka_unit_test(test_leaves),
+      cmocka_unit_test(test_convert),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -62,6 +62,7 @@ static void test_good(void **state) {
       {1, "{'descr': '<c8', " C_ORDER "'shape': (5,)}", RESHARD_C64, 1, {5}, 40},
       {1, "{'descr': '<c16', " F_ORDER "'shape': (2, 1, 3)}", RESHARD_C128, 3, {2, 1, 3}, 96},
       {1, "{'descr': '<f4', " F_ORDER "'shape': (3, 0)}", RESHARD_F32, 2, {3, 0}, 0},
+      {1, "{'descr': '|u1', " C_ORDER "'shape': (19, 90)}", RESHARD_U8, 2, {19, 90}, 1710},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     write_npy(cases[i].version, cases[i].header, (size_t)cases[i].bytes);
@@ -155,6 +156,7 @@ static void test_bad_headers(void **state) {
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3 4)}", 48, "','", "4)}");
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (,)}", 4, "an extent", ",)}");
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (-3,)}", 4, "an extent", "-3");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3", 12, "','", "before ''");
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3.5,)}", 4, "','", ".5");
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (9223372036854775808,)}", 4, "2^63", "");
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (4611686018427387904,)}", 4, "overflows", "a.npy");

@@ -99,6 +99,7 @@ static bool run_case(fixture *s, int64_t at) {
   sharded_ranks p;
   fired = false;
   s->at = at;
+  s->path = scratch_path("checkpoint");
   memset(s->returned, 0, sizeof s->returned);
   sharded_ranks_open(&p, RANKS, NULL);
   sharded_ranks_run(&p, body, s);
@@ -114,13 +115,14 @@ static bool run_case(fixture *s, int64_t at) {
     assert_true(!ended || strstr(p.results[r].text, "the thread of rank 1 was cancelled") != NULL);
   }
   sharded_ranks_close(&p);
+  assert_string_equal(scratch_list(""), "checkpoint"); /* what is not published is removed */
   return ended;
 }
 
 static void test_each(void **state) {
   (void)state;
   const int64_t shape[2] = {30, 7};
-  fixture s = {.path = scratch_path("checkpoint"), .layout = layout_from_text("chunk(0)", 2, shape, RANKS)};
+  fixture s = {.layout = layout_from_text("chunk(0)", 2, shape, RANKS)};
   for (int saves = 1; saves >= 0; saves--) {
     int64_t ended = 0, at = 0;
     s.saves = saves;

@@ -1,0 +1,79 @@
+/* A rank aborts by another thread, where MPI lets one thread in at a time (MPI_THREAD_SERIALIZED): the thread that is
+ * in a call tells the others, or waits until the one that aborts has done so. By mpirun with 2 or more ranks. */
+#include "mpi/check.h"
+
+#include <reshard/reshard.h>
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+static pthread_t main_thread;
+static atomic_int others_in_mpi, at_once;
+
+static void look_who_is_in_mpi(void) { at_once += pthread_equal(pthread_self(), main_thread) && others_in_mpi > 0; }
+
+/* These stand before MPI's. Another thread than the main one takes long to send. */
+int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+  bool other = !pthread_equal(pthread_self(), main_thread);
+  look_who_is_in_mpi();
+  others_in_mpi += other;
+  if (other)
+    nanosleep(&(struct timespec){0, 5000000}, NULL);
+  int code = PMPI_Isend(at, n, type, to, tag, comm, request);
+  others_in_mpi -= other;
+  return code;
+}
+
+int MPI_Testsome(int n, MPI_Request requests[], int *ngot, int got[], MPI_Status statuses[]) {
+  look_who_is_in_mpi();
+  return PMPI_Testsome(n, requests, ngot, got, statuses);
+}
+
+int MPI_Improbe(int from, int tag, MPI_Comm comm, int *flag, MPI_Message *message, MPI_Status *status) {
+  look_who_is_in_mpi();
+  return PMPI_Improbe(from, tag, comm, flag, message, status);
+}
+
+static void *abort_beside(void *comm) {
+  reshard_comm_abort(comm);
+  return NULL;
+}
+
+/* While the rank's own thread is in a call, between two, or goes into one. */
+static void aborts_by_threads(void) {
+  for (int i = 0; i < 20; i++) {
+    reshard_comm comm = NULL;
+    MPI_Comm world = MPI_COMM_WORLD;
+    CHECK(reshard_comm_from_mpi(&world, NULL, 60000, &comm) == RESHARD_SUCCESS, "a communicator");
+    pthread_t thread;
+    reshard_status status = RESHARD_SUCCESS;
+    for (int k = 0; status == RESHARD_SUCCESS; k++) {
+      if (rank == 0 && k == 3)
+        pthread_create(&thread, NULL, abort_beside, comm);
+      nanosleep(&(struct timespec){0, i * 10000}, NULL);
+      status = reshard_comm_barrier(comm);
+      CHECK(status == RESHARD_SUCCESS || others_in_mpi == 0, "a thread is in MPI when a call has failed");
+    }
+    CHECK(status == RESHARD_ERROR_PEER, "%s", reshard_status_string(status));
+    if (rank == 0)
+      pthread_join(thread, NULL);
+    MPI_Barrier(MPI_COMM_WORLD);
+    reshard_comm_destroy(comm);
+  }
+  CHECK(at_once == 0, "%d calls of MPI while another thread was in it", (int)at_once);
+}
+
+int main(int argc, char **argv) {
+  int level, all = 0;
+  main_thread = pthread_self();
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  aborts_by_threads();
+  MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Finalize();
+  return all > 0;
+}
