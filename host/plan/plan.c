@@ -297,6 +297,7 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   made->smaller = like->smaller;
   made->nentries = like->nentries;
   made->limit = like->limit;
+  made->on_cpu = like->on_cpu;
   made->info.bytes = like->info.bytes;
   memcpy(made->fields, like->fields, sizeof made->fields);
   reshard_status status;

@@ -28,7 +28,8 @@ enum {
 
 /* Limit that holds on a kind of device; INT64_MAX: none. */
 static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu) {
-  int64_t asked = plan->limit == RESHARD_NO_LIMIT ? INT64_MAX : plan->limit, world = plan->world;
+  int64_t asked = plan->limit == RESHARD_NO_LIMIT ? INT64_MAX : plan->limit;
+  int64_t world = rs_min(plan->world, INT64_MAX / CACHED_OF_PEER);
   int64_t cached = rs_max(CACHED, CACHED_OF_PEER * world);
   if (cpu)
     return asked == RESHARD_DEFAULT_LIMIT ? cached : rs_min(asked, cached);

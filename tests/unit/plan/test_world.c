@@ -76,7 +76,8 @@ static bool equal_info(reshard_plan_info a, reshard_plan_info b) {
 /* The first field that differs; NULL when the plans are equal. */
 static const char *compare_plans(reshard_plan a, reshard_plan b) {
   if (a->rank != b->rank || a->world != b->world || a->smaller != b->smaller || a->nentries != b->nentries ||
-      a->limit != b->limit || a->nsrc != b->nsrc || a->ndst != b->ndst || a->classes.n != b->classes.n)
+      a->limit != b->limit || a->on_cpu != b->on_cpu || a->nsrc != b->nsrc || a->ndst != b->ndst ||
+      a->classes.n != b->classes.n)
     return "numbers";
   if (memcmp(a->fields, b->fields, sizeof a->fields) != 0 ||
       memcmp(a->order, b->order, (size_t)a->nentries * sizeof *a->order) != 0)
@@ -207,6 +208,7 @@ static void test_tiles(void **unused) {
   (void)unused;
   int64_t nodes[9] = {2, 0, 1, 1, 0, 2, 7, 7, 7};
   reshard_plan_options on_nodes = {RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
+  reshard_plan_options on_cpu = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 64 << 10, .on_cpu = 1};
   for (int64_t copies = 1; copies <= 3; copies++)
     for (int64_t shift = 0; shift <= 4; shift += 4) {
       reshard_layout src = tiles(20, 0, 9, copies), dst = tiles(20, shift, 9, 4 - copies);
@@ -215,6 +217,7 @@ static void test_tiles(void **unused) {
       for (int i = 0; i < 3; i++) {
         check_list(src, to[i], 9, NULL, NULL);
         check_list(src, to[i], 9, NULL, &on_nodes);
+        check_list(src, to[i], 9, NULL, &on_cpu);
         check_list(to[i], src, 9, NULL, NULL);
         reshard_layout_release(to[i]);
       }
