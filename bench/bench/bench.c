@@ -162,9 +162,9 @@ int command_bench(int argc, char **argv) {
   check_flags(&o);
   check_sizes(&o);
   bool all_dtypes = o.dtype != NULL && strcmp(o.dtype, "all") == 0;
-  bench_watch_begin(&report, &o);
   bench_state b = {.o = &o, .traced = o.trace != NULL || o.json != NULL || o.csv != NULL};
-  session_begin(&b.s, &o);
+  session_begin(&b.s, &o); /* from here on it is one of its processes */
+  bench_watch_begin(&report, &o);
   if (o.suite != NULL && o.ranks == 0)
     o.ranks = 8;
   (void)next_workload(&o, 0, all_dtypes, &c);

@@ -120,7 +120,7 @@ void bench_csv_head(rs_text *out);
 void bench_csv_row(rs_text *out, const bench_state *b);
 
 /* A thread that ends the run early, with what it has: where a row takes longer than -T, and on SIGINT, SIGTERM and
- * SIGHUP, of which the program then dies. bench_watch_begin is called before any other thread is started. */
+ * SIGHUP, of which the program then dies. A process that is forked has no such thread. */
 void bench_watch_begin(bench_report *r, const cli_options *o);
 void bench_watch_row(const char *shape); /* a row begins; NULL: none is measured */
 void bench_watch_end(void);

@@ -31,16 +31,41 @@ static int exit_status_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : EXIT_FAILED;
 }
 
+/* The children, for a handler of signals; 0: it has ended. */
+static pid_t *started;
+static int64_t nstarted;
+
+static void pass_signal(int number) {
+  for (int64_t i = 0; i < nstarted; i++)
+    if (started[i] > 0)
+      kill(started[i], number);
+}
+
+/* Passes on what ends this process: the children may have something to write. */
+static void pass_signals(int64_t n, pid_t *pids) {
+  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  started = pids;
+  nstarted = n;
+  for (int i = 0; i < 3; i++) {
+    struct sigaction before, action = {.sa_handler = pass_signal, .sa_flags = SA_RESTART};
+    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+      (void)sigaction(numbers[i], &action, NULL);
+  }
+}
+
 /* Waits for all; the end of the first one that failed, which has told why, is that of the others. */
-static _Noreturn void wait_for_all(int64_t n, const pid_t *pids) {
+static _Noreturn void wait_for_all(int64_t n, pid_t *pids) {
   int result = 0, status;
+  pass_signals(n, pids);
   for (pid_t pid; (pid = wait(&status)) > 0 || errno == EINTR;) {
+    for (int64_t i = 0; i < n; i++)
+      if (pids[i] == pid)
+        pids[i] = 0;
     if (pid < 0 || result != 0)
       continue;
     result = exit_status_of(status);
-    for (int64_t i = 0; result != 0 && i < n; i++)
-      if (pids[i] != pid)
-        kill(pids[i], SIGTERM);
+    if (result != 0)
+      pass_signal(SIGTERM);
   }
   _exit(result);
 }
