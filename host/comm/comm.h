@@ -50,6 +50,7 @@ typedef struct rs_turn {
 } rs_turn;
 
 #define RS_COMM_RECORD 512
+enum { RS_COMM_DIFFER_MS = 1000 }; /* without a deadline: for a rank that shrinks to try again with another list */
 
 /* Tells if a communicator has a collective for messages of so many bytes. */
 typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
@@ -61,13 +62,6 @@ typedef struct rs_split {
   const char
       *by; /* the basis of the split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
 } rs_split;
-
-/* A segment of shared memory of this process, as it is passed to others. */
-typedef struct rs_segment_ref {
-  uint64_t id; /* of the process; never given to another */
-  int fd;
-  int64_t bytes;
-} rs_segment_ref;
 
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
@@ -109,12 +103,6 @@ typedef struct rs_comm_ops {
    * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
-  /* Passes this rank's n segments to the other processes, which map what they do not have yet. The mappings hold until
-   * the communicator is destroyed, whatever becomes of the segment where it is from; the descriptors stay the caller's.
-   * A rank whose status is no success takes part all the same: all ranks get that. NULL: memory is not shared. */
-  reshard_status (*share)(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
-  /* Address here of a segment that another rank has shared; NULL: it has not. Not collective. NULL with share. */
-  char *(*shared)(reshard_comm comm, int64_t rank, uint64_t id);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is

@@ -1,5 +1,5 @@
 /* Promises of a communicator of processes of a node beside those of all communicators of processes: calls and
- * statuses that differ, handles that are destroyed early, forked processes, segments that are passed, creations that
+ * statuses that differ, handles that are destroyed early, forked processes, creations that
  * do not agree.
  *
  * usage: node_checks RANKS, 3 or more */
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -158,44 +157,6 @@ static void forks(void) {
   (void)waitpid(child, &status, 0);
 }
 
-/* --- Segments ----------------------------------------------------------------------------------------------------- */
-
-enum { SEGMENTS = 70, BYTES = 8192 };
-
-static void share_segments(void) {
-  reshard_comm comm = open_comm(60000);
-  rs_segment_ref mine[SEGMENTS];
-  for (int i = 0; i < SEGMENTS; i++) {
-    mine[i] = (rs_segment_ref){.id = 1000 + (uint64_t)i, .fd = memfd_create("mine", MFD_CLOEXEC), .bytes = BYTES};
-    CHECK(ftruncate(mine[i].fd, BYTES) == 0, "a segment");
-    char *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, mine[i].fd, 0);
-    snprintf(at, BYTES, "%d of %d", i, rank);
-    munmap(at, BYTES);
-  }
-  int64_t n = rank == 0 ? SEGMENTS : rank == 1 ? 0 : rank; /* unequal numbers, several messages */
-  for (int again = 0; again < 2; again++)
-    CHECK(comm->ops->share(comm, RESHARD_SUCCESS, n, mine) == RESHARD_SUCCESS, "share");
-  for (int r = 0; r < size; r++)
-    for (int i = 0; i < SEGMENTS && r != rank; i++) {
-      const char *there = comm->ops->shared(comm, r, 1000 + (uint64_t)i);
-      char text[64];
-      snprintf(text, sizeof text, "%d of %d", i, r);
-      bool passed = i < (r == 0 ? SEGMENTS : r == 1 ? 0 : r);
-      CHECK((there != NULL) == passed, "segment %d of rank %d", i, r);
-      CHECK(there == NULL || strcmp(there, text) == 0, "%s", text);
-    }
-  CHECK_ERROR(comm->ops->share(comm, rank == 2 ? rs_error(RESHARD_ERROR_SYSTEM, "no segment") : RESHARD_SUCCESS,
-                               rank == 1 ? 1 : 0, mine),
-              RESHARD_ERROR_SYSTEM, "rank 2: no segment");
-  CHECK(comm->ops->shared(comm, 1, 1000) == NULL, "nothing was passed");
-  CHECK(comm->ops->share(comm, RESHARD_SUCCESS, rank == 1 ? 1 : 0, mine) == RESHARD_SUCCESS, "now it is");
-  CHECK((comm->ops->shared(comm, 1, 1000) != NULL) == (rank != 1), "segment 0 of rank 1");
-  for (int i = 0; i < SEGMENTS; i++)
-    close(mine[i].fd);
-  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "barrier");
-  reshard_comm_destroy(comm);
-}
-
 /* --- Creations ---------------------------------------------------------------------------------------------------- */
 
 static reshard_status allgather(void *user, const void *mine, size_t bytes, void *all) {
@@ -236,7 +197,6 @@ int main(int argc, char **argv) {
   statuses();
   early_ends();
   forks();
-  share_segments();
   creations();
   int64_t all = world_close(failures);
   if (rank == 0)

@@ -31,13 +31,10 @@ void rs_node_close_sockets(rs_node *c) {
     }
 }
 
-static void unmap_all(rs_node *c) {
+static void unmap_block(rs_node *c) {
   if (c->block != NULL)
     munmap(c->block, (size_t)c->block_bytes);
   c->block = NULL;
-  for (int64_t i = 0; i < c->mappings.n; i++)
-    munmap(c->mappings.at[i].at, (size_t)c->mappings.at[i].bytes);
-  c->mappings.n = 0;
 }
 
 /* A child process is no rank: that of its parent may end while the child lives. */
@@ -45,7 +42,7 @@ static void leave_in_child(rs_forkable *self) {
   rs_node *c = (rs_node *)((char *)self - offsetof(rs_node, forkable));
   c->forked = true;
   rs_node_close_sockets(c);
-  unmap_all(c);
+  unmap_block(c);
   pthread_mutex_init(&c->ending, NULL);
 }
 
@@ -53,7 +50,7 @@ static void free_node(rs_node *c) {
   rs_forkable_remove(&c->forkable);
   rs_board_leave(&c->base);
   rs_node_close_sockets(c);
-  unmap_all(c);
+  unmap_block(c);
   rs_node_close_files(c);
   if (c->parent != NULL)
     rs_node_release(c->parent);
@@ -64,8 +61,6 @@ static void free_node(rs_node *c) {
   free(c->missing);
   free(c->progress);
   free(c->there);
-  free(c->mappings.at);
-  free(c->passed.at);
   free(c->global_ranks);
   free(c);
 }

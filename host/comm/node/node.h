@@ -68,14 +68,6 @@ typedef struct rs_node_memory {
 
 /* --- The handle --------------------------------------------------------------------------------------------------- */
 
-/* Memory of a peer that is mapped here. */
-typedef struct rs_node_mapping {
-  int64_t rank;
-  uint64_t id;
-  char *at;
-  int64_t bytes;
-} rs_node_mapping;
-
 typedef struct rs_node {
   struct reshard_comm_s base;
   rs_forkable forkable;
@@ -101,8 +93,6 @@ typedef struct rs_node {
   int64_t *progress;      /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
   int64_t reserved;
   int64_t *there; /* [2 * n]: bytes of the slots to each rank that the system has given */
-  RS_VEC(rs_node_mapping) mappings;
-  RS_VEC(uint64_t) passed; /* ids of this rank's segments that the others have */
 } rs_node;
 
 static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }
@@ -201,10 +191,6 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
 reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
-
-/* share.c */
-reshard_status rs_node_share(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
-char *rs_node_mapped(reshard_comm comm, int64_t rank, uint64_t id);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
