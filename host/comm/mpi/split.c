@@ -143,7 +143,7 @@ reshard_status rs_mpi_hear_losses(rs_mpi *made) {
   if (l == NULL || made->timeout_ms > 0) /* else ranks of other lists, which wait elsewhere, would never come */
     return RESHARD_SUCCESS;
   take_losses(l);
-  return l->came > 0 && rs_late(l->came, RS_MPI_DIFFER_MS) ? compare_losses(l) : RESHARD_SUCCESS;
+  return l->came > 0 && rs_late(l->came, RS_COMM_DIFFER_MS) ? compare_losses(l) : RESHARD_SUCCESS;
 }
 
 /* More ranks have not come than were lost: they count as missing from c too. */

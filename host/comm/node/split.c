@@ -98,6 +98,7 @@ typedef struct node_shrink {
   rs_node_card *cards; /* [n] */
   uint64_t hash;
   loss_text text, *texts; /* [n]: the lists that they have shown last, "" for none */
+  int64_t changed;        /* when one of them did */
 } node_shrink;
 
 static reshard_status list_there(node_shrink *s) {
@@ -115,12 +116,15 @@ static reshard_status list_there(node_shrink *s) {
   return RESHARD_SUCCESS;
 }
 
-/* Shows what this rank wants; card NULL: nothing any more. */
-static void show_loss(const node_shrink *s, const rs_node_card *card) {
+/* Shows what this rank wants; card NULL: nothing any more. A list that is not like others stays, for those that come
+ * later. */
+static void show_loss(const node_shrink *s, const rs_node_card *card, bool differs) {
   rs_node_loss *loss = &rs_node_own_seat(s->c)->loss;
   atomic_fetch_add(&loss->tries, 1);
   loss->hash = card != NULL ? s->hash : 0;
-  memcpy(loss->text, s->text, sizeof loss->text);
+  memset(loss->text, 0, sizeof loss->text);
+  if (card != NULL || differs)
+    memcpy(loss->text, s->text, sizeof loss->text);
   if (card != NULL)
     memcpy(loss->record, card, sizeof *card);
   atomic_fetch_add(&loss->tries, 1);
@@ -134,7 +138,7 @@ static bool read_loss(const node_shrink *s, int64_t rank, rs_node_loss *out) {
   memcpy(out->text, loss->text, sizeof out->text);
   memcpy(out->record, loss->record, sizeof out->record);
   atomic_thread_fence(memory_order_acquire);
-  return tries % 2 == 0 && atomic_load(&loss->tries) == tries && out->hash != 0;
+  return tries % 2 == 0 && atomic_load(&loss->tries) == tries && out->text[0] != '\0';
 }
 
 /* Takes the cards of those that want the same; returns how many have not come. A rank that has shown this one's list
@@ -145,6 +149,8 @@ static int64_t take_cards(node_shrink *s) {
   for (int64_t i = 0; i < s->n; i++) {
     if (!s->came[i] && read_loss(s, s->there[i], &loss)) {
       s->came[i] = loss.hash == s->hash;
+      if (strcmp(s->texts[i], loss.text) != 0)
+        s->changed = rs_now_ns();
       memcpy(s->texts[i], loss.text, sizeof loss.text);
       memcpy(&s->cards[i], loss.record, sizeof s->cards[i]);
     }
@@ -183,7 +189,8 @@ static reshard_status wait_for_cards(node_shrink *s) {
   int64_t since = rs_now_ns();
   while (take_cards(s) > 0) {
     bool late = rs_late(since, s->c->timeout_ms);
-    if (late || s->c->timeout_ms == 0)
+    if (late ||
+        (s->c->timeout_ms == 0 && rs_late(s->changed, RS_COMM_DIFFER_MS))) /* ranks of other lists would never come */
       RS_TRY(compare_losses(s));
     if (find_absent(s, true, text, sizeof text) > 0 && take_cards(s) > 0)
       return rs_error(RESHARD_ERROR_PEER, "ranks %s are gone as well", text);
@@ -227,13 +234,13 @@ reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
     status = (reshard_status)card.status;
   }
   if (status == RESHARD_SUCCESS) {
-    show_loss(&s, &card);
+    show_loss(&s, &card, false);
     status = wait_for_cards(&s);
     if (status == RESHARD_SUCCESS) {
       status = rs_node_join(made, "reshard_comm_shrink", s.cards, listener);
       listener = -1;
     }
-    show_loss(&s, NULL);
+    show_loss(&s, NULL, status == RESHARD_ERROR_MISMATCH);
   }
   if (listener >= 0)
     close(listener);
