@@ -166,18 +166,19 @@ typedef struct reshard_rendezvous {
   int64_t timeout_ms;          /* time that a process waits for the others; 0: for ever */
   int port;                    /* of rank 0 */
   char address[256];           /* where the others find it */
-  char job[256];               /* name of the run, a secret if need be: others are not let in */
+  char job[256];               /* name of the run: processes of others are not let in. It is no secret */
 } reshard_rendezvous;
 #define RESHARD_RENDEZVOUS_INIT sizeof(reshard_rendezvous)
 #define RESHARD_RENDEZVOUS_DEFAULTS \
-  { sizeof(reshard_rendezvous), 1, 0, 1, 0, 0, 0, "", "" }
+  { sizeof(reshard_rendezvous), 0, 0, 0, 0, 0, 0, "", "" }
 
 /* Reads from the environment which processes there are. Local. `size` is set before.
  *
  * - torchrun's way: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (the port after it is used), and LOCAL_RANK,
  *   LOCAL_WORLD_SIZE where they are set. job: RESHARD_JOB, else TORCHELASTIC_RUN_ID.
- * - Slurm's, without RANK: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID. MASTER_ADDR, else the
- *   first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the job's step.
+ * - Slurm's, without RANK, in a step (SLURM_STEP_ID): SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS,
+ *   SLURM_LOCALID. MASTER_ADDR, else the first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the
+ *   job's step.
  * - neither: one process.
  *
  * timeout_ms is RESHARD_TIMEOUT_MS. Errors: RESHARD_ERROR_INVALID names the variable that is wrong or missing. */
@@ -222,8 +223,9 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
     good = state == ncclSuccess &&
            cudaMemcpyAsync(all, gathered, (size_t)n * bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
            cudaStreamSynchronize(stream) == cudaSuccess;
-    (void)cudaStreamDestroy(stream);
   }
+  if (stream != NULL)
+    (void)cudaStreamDestroy(stream);
   (void)cudaFree(room);
   return good ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
 }
@@ -295,7 +297,8 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
- * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes, and where there is none after 1 s.
+ * - RESHARD_ERROR_MISMATCH: lists that differ; between processes when the deadline passes, and where there
+ *   is none after 1 s.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
  * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
  *   communicator of the caller's, who shrinks it and wraps the new one.

@@ -119,7 +119,7 @@ reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvou
   RS_TRY(check_pair("RANK", "WORLD_SIZE"));
   if (getenv("RANK") != NULL)
     RS_TRY(read_torchrun(&r));
-  else if (getenv("SLURM_PROCID") != NULL && first_set(slurm) != NULL)
+  else if (getenv("SLURM_STEP_ID") != NULL && getenv("SLURM_PROCID") != NULL && first_set(slurm) != NULL)
     RS_TRY(read_slurm(&r));
   RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", &r.timeout_ms));
   *rendezvous = r;

@@ -129,6 +129,8 @@ reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, 
     return rs_error(RESHARD_ERROR_INVALID, "rendezvous: rank %lld of %lld, port %d, timeout %lld ms",
                     (long long)at->rank, (long long)at->n, at->port, (long long)at->timeout_ms);
   int64_t now = rs_now_ns(), ms = at->timeout_ms, total;
+  if (bytes == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "rendezvous: 0 bytes");
   if (bytes > INT64_MAX || !rs_mul(at->n, (int64_t)bytes, &total))
     return rs_error_memory(SIZE_MAX);
   uint64_t version = rs_hash(0, RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING));
