@@ -41,7 +41,7 @@ if [ -z "${GPUS:-}" ]; then
       done
       check 'lanes and "copy thread 1" in lanes.values() and {"rank 0", "rank 3"} <= set(lanes.values())'
       check "$any"
-      [ $path = direct ] || check 'all(named(n) for n in ("unpack", "send", "share")) and sum(e["args"]["bytes"] for e in named("send")) == 1536 * 1024 * 3'
+      [ $path = direct ] || check 'named("share") and sum(e["args"]["bytes"] for e in named("unpack")) == 1536 * 1024 * 3'
       [ $path = packed ] || check 'len({e["tid"] for e in named("share")}) > 1'
       check 'not any(a["tid"] == b["tid"] and a is not b and overlap(a, b) and not (within(a, [b]) or within(b, [a])) for a in work for b in work)'
     done
