@@ -119,7 +119,10 @@ static reshard_status move_chunk(shard_move *x, bool same_dim, const reshard_loc
   bool grad = false;
   reshard_status mine = prepare_move(x, same_dim, cuts, local, result);
   reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
-  RS_THEN(status, rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL));
+  if (status == RESHARD_SUCCESS)
+    status = rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL);
+  else
+    rs_sharder_end_call(x->sharder);
   if (status == RESHARD_SUCCESS) {
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
     reshard_tensor_set_requires_grad(*result, grad);

@@ -314,6 +314,12 @@ static reshard_status list_arrays(reshard_sharder s, rs_cached_plan *p, const rs
   return RESHARD_SUCCESS;
 }
 
+void rs_sharder_end_call(reshard_sharder s) {
+  free_plan(s->candidate);
+  s->candidate = NULL;
+  s->sure = false;
+}
+
 reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries,
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes) {
@@ -335,9 +341,7 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
     *workspace_bytes = (int64_t)staging;
   if (status == RESHARD_SUCCESS)
     keep_plan(s, p);
-  free_plan(s->candidate);
-  s->candidate = NULL;
-  s->sure = false;
+  rs_sharder_end_call(s);
   return status;
 }
 

@@ -111,7 +111,9 @@ reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_cached_plan *plan
  * used. */
 reshard_status rs_sharder_execute(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,
                                   reshard_status mine, void *stream, int64_t *workspace_bytes);
-/* The same, where all ranks also give an argument alike: as in rs_agree_on. */
+/* Ends a call that does not come to execute. Local. */
+void rs_sharder_end_call(reshard_sharder sharder);
+/* The same as execute, where all ranks also give an argument alike: as in rs_agree_on. */
 reshard_status rs_sharder_execute_with(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes);

@@ -30,7 +30,11 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * every call in which they meet: unequal ones are RESHARD_ERROR_MISMATCH on all. The first call for a pair also makes
  * the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
  * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
- * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves. */
+ * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
+ *
+ * Processes of a node that read each other's arrays show each other where these are in every call: of those the plan
+ * alone is kept. A pair whose first call took the packed path stays on it. Over NCCL, once a plan is cached, an error
+ * that a rank finds before it knows the plan also ends a communicator of the library's own. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */

@@ -78,7 +78,8 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
 /* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. The path stays: sources
  * that other processes cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
- * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline. */
+ * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
+ */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Destroys a transfer. Local. NULL is allowed. Peers must have finished their executes on it: they have when theirs and
@@ -88,9 +89,9 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline
- * passes, so it does not wait for peers. Over an NCCL communicator of the caller's it waits until the caller aborts that, and for the deadline of the
- * communicator at most. Staging and tables that a GPU may still use then are kept. They are freed with the communicator
- * if nothing uses them by that time, and never otherwise. */
+ * passes, so it does not wait for peers. Over an NCCL communicator of the caller's it waits until the caller aborts
+ * that, and for the deadline of the communicator at most. Staging and tables that a GPU may still use then are kept.
+ * They are freed with the communicator if nothing uses them by that time, and never otherwise. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {

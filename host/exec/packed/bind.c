@@ -177,6 +177,8 @@ static reshard_status find_workspace(packer *p) {
     place_collective(p);
     return RESHARD_SUCCESS;
   }
+  if (t->comm->mail > 0)
+    return RESHARD_SUCCESS;
   char *next = place_messages(p, p->sends, p->nsends, p->workspace);
   place_messages(p, p->receives, p->nreceives, next);
   return RESHARD_SUCCESS;
