@@ -69,12 +69,12 @@ int command_verify(int argc, char **argv) {
     failures += case_run_regressions(&many, &totals, &kept);
   failures += case_run_all(&many, &totals);
   session_end(&where);
+  free(reproduce.at);
   if (where.processes.me != 0) /* the first one tells */
     return failures > 0 ? EXIT_FAILED : EXIT_DONE;
   int64_t none = case_print_totals(&totals, stdout);
   printf("%lld of them failed, %lld are kept regressions; %.1f s\n", (long long)failures, (long long)kept,
          rs_seconds() - begin);
-  free(reproduce.at);
   if (failures > 0)
     cli_exit(EXIT_FAILED, "%lld of %lld cases failed", (long long)failures, (long long)totals.cases);
   if (none > 0 && o.cases >= 10000)

@@ -16,7 +16,6 @@ enum { RS_MPI_BLOCK = 1 << 20 };
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
 enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
 
-
 typedef struct rs_mpi rs_mpi;
 typedef struct rs_mpi_losses rs_mpi_losses;
 

@@ -80,7 +80,7 @@ static const char *compare_plans(reshard_plan a, reshard_plan b) {
       a->classes.n != b->classes.n)
     return "numbers";
   if (memcmp(a->fields, b->fields, sizeof a->fields) != 0 ||
-      memcmp(a->order, b->order, (size_t)a->nentries * sizeof *a->order) != 0)
+      (a->nentries > 0 && memcmp(a->order, b->order, (size_t)a->nentries * sizeof *a->order) != 0))
     return "fields or order";
   if ((a->nodes == NULL) != (b->nodes == NULL) ||
       (a->nodes != NULL && memcmp(a->nodes, b->nodes, (size_t)a->world * sizeof *a->nodes) != 0))
