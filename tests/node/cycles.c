@@ -106,10 +106,12 @@ int main(int argc, char **argv) {
   CHECK(after.descriptors == before.descriptors, "%lld descriptors, %lld before", (long long)after.descriptors,
         (long long)before.descriptors);
   CHECK(after.segments == 0, "%lld segments are left", (long long)after.segments);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which keep what is freed */
   CHECK(after.mappings <= before.mappings + 2, "%lld mappings, %lld before", (long long)after.mappings,
         (long long)before.mappings);
   CHECK(after.resident <= before.resident + 64, "%lld pages, %lld before", (long long)after.resident,
         (long long)before.resident);
+#endif
   int64_t all = world_close(failures);
   if (rank == 0)
     printf("%lld cycles, %d ranks: %.0f us each, %lld pages, %lld before, %lld descriptors: %lld checks failed\n",
