@@ -140,10 +140,13 @@ static uint64_t join_cells(const uint64_t *cells, int64_t size) {
   return rs_digest_bytes(cells, rs_ceil_div(size, RS_DIGEST_CELL) * (int64_t)sizeof *cells);
 }
 
-/* Digests the cells [first, end) of a piece, whose bytes begin with those of cell `first`. */
+/* Digests the cells [first, end) of a piece, whose bytes begin with those of cell `first`. Threads that write the same
+ * bytes store the same. */
 static void digest_cells(const char *bytes, int64_t first, int64_t end, int32_t size, uint64_t *cells) {
-  for (int64_t i = first; i < end; i++)
-    cells[i] = rs_digest_bytes(bytes + (i - first) * RS_DIGEST_CELL, rs_min(RS_DIGEST_CELL, size - i * RS_DIGEST_CELL));
+  for (int64_t i = first; i < end; i++) {
+    int64_t n = rs_min(RS_DIGEST_CELL, size - i * RS_DIGEST_CELL);
+    __atomic_store_n(&cells[i], rs_digest_bytes(bytes + (i - first) * RS_DIGEST_CELL, n), __ATOMIC_RELAXED);
+  }
 }
 
 /* Reads the cells whose digest is 0: several at a time where they are neighbours. */
