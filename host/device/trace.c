@@ -23,6 +23,7 @@ void rs_trace_end_work(rs_device *device, void *stream) {
 #include <nvtx3/nvToolsExtPayload.h>
 #endif
 
+#include <pthread.h>
 #include <string.h>
 
 enum { NAMES = 64 }; /* that are registered; a later one goes as a text */
@@ -32,7 +33,7 @@ typedef struct nvtx_name {
   nvtxStringHandle_t handle;
 } nvtx_name;
 
-/* Set by the first range, of whichever thread: all of them would set the same. */
+/* Set by the first range, of whichever thread. */
 static _Atomic(nvtxDomainHandle_t) nvtx_domain;
 static _Atomic uint64_t nvtx_schema; /* of rs_range_of; 0: the tool takes one number alone */
 static nvtx_name nvtx_names[NAMES];
@@ -114,15 +115,21 @@ static uint64_t register_schema(nvtxDomainHandle_t domain) {
 #endif
 }
 
-/* The first range: NVTX looks for a tool. A domain is NULL where there is none. */
-static bool nvtx_start(const char *name, const rs_range_of *of) {
+/* NVTX looks for a tool. A domain is NULL where there is none. */
+static void open_nvtx(void) {
   nvtxDomainHandle_t domain = nvtxDomainCreateA("reshard");
   if (domain != NULL) {
     atomic_store(&nvtx_schema, register_schema(domain));
     atomic_store(&nvtx_domain, domain);
   }
   atomic_store(&rs_ranges, domain != NULL ? &nvtx_tool : NULL);
-  return domain != NULL && nvtx_begin(name, of);
+}
+
+/* The first range of any thread, and those of others at the same time. */
+static bool nvtx_start(const char *name, const rs_range_of *of) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  (void)pthread_once(&once, open_nvtx);
+  return atomic_load(&nvtx_domain) != NULL && nvtx_begin(name, of);
 }
 
 static const rs_range_tool nvtx_first = {nvtx_start, nvtx_end};
