@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ typedef struct bench_watch {
 } bench_watch;
 
 static bench_watch the_watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
-static volatile sig_atomic_t caught; /* a signal's number; 0: none */
+static atomic_int caught; /* a signal's number; 0: none */
 
 static void catch_signal(int number) { caught = number; }
 
