@@ -322,7 +322,7 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
                       (long long)info.buffer, (long long)rank);
     memory += info.offset * (int64_t)reshard_dtype_size(t->dtype);
     RS_TRY(rs_store_write(&w->store, tensor, array, zero, info.shape, memory, &w->scratch));
-    w->put[h] = 1;
+    __atomic_store_n(&w->put[h], 1, __ATOMIC_RELAXED); /* threads may put the same array at once */
   }
   return RESHARD_SUCCESS;
 }
