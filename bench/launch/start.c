@@ -47,7 +47,7 @@ static void pass_signals(int64_t n, pid_t *pids) {
   started = pids;
   nstarted = n;
   for (int i = 0; i < 3; i++) {
-    struct sigaction before, action = {.sa_handler = pass_signal, .sa_flags = SA_RESTART};
+    struct sigaction before, action = {.sa_handler = pass_signal}; /* a wait ends by it, and begins again */
     if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
       (void)sigaction(numbers[i], &action, NULL);
   }
