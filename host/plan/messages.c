@@ -82,6 +82,8 @@ void rs_sorting_free(rs_sorting *scratch) {
 
 reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages) {
   messages->n = 0;
+  if (n == 0)
+    return RESHARD_SUCCESS;
   for (const rs_segment *s = segments, *end = s + n; s < end;) {
     rs_message m = {.peer = sending ? s->dst_rank : s->src_rank, .segments = s};
     for (; s < end && (sending ? s->dst_rank : s->src_rank) == m.peer; s++)
