@@ -35,10 +35,10 @@ if [ -d /dev/shm ] && [ "$(stat -f -c %T /dev/shm)" = tmpfs ] && memory=$(mktemp
 fi
 
 # --- a byte of the data, a digit of a digest, a word of the header ---------------------------------------------------
-changed() { # FILE OFFSET: another byte there
+changed() { # FILE OFFSET: another byte there, and no hexadecimal digit or quotation mark where a digit was
   local was
   was=$(od -An -tu1 -j "$2" -N1 "$1")
-  printf '%b' "\\x$(printf '%02x' $((was ^ 16)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+  printf '%b' "\\x$(printf '%02x' $((was ^ 72)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 wrong() { # COUNT PATTERN ARGUMENT...: status 1, so many lines on standard output, one on standard error, which match
   run check "${@:3}"
