@@ -111,9 +111,11 @@ reshard_status processes_allgather(void *user, const void *mine, size_t bytes, v
 
 void processes_share(processes *p, void *bytes, size_t n) {
   char *all = cli_alloc(p->n, n);
-  CLI_TRY("", processes_allgather(p, bytes, n, all));
-  memcpy(bytes, all, n);
+  reshard_status status = processes_allgather(p, bytes, n, all);
+  if (status == RESHARD_SUCCESS)
+    memcpy(bytes, all, n);
   free(all);
+  CLI_TRY("", status);
 }
 
 void processes_close(const processes *p) {
