@@ -20,9 +20,9 @@ const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NUL
 void reshard_comm_destroy(reshard_comm comm) {
   if (comm == NULL)
     return;
-  for (rs_held *held = comm->held, *next; held != NULL; held = next) {
-    next = held->next;
-    held->try_free(held);
+  for (rs_deferred_destroy *deferred = comm->deferred, *next; deferred != NULL; deferred = next) {
+    next = deferred->next;
+    deferred->try_free(deferred);
   }
   rs_board_leave(comm);
   comm->ops->destroy(comm);

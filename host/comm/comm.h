@@ -21,9 +21,9 @@ typedef struct rs_part {
   int64_t bytes;       /* never 0 */
   rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: not done by exchange */
   bool staged;         /* `at` is in staging; else in the user's array */
-  bool mailed;         /* that is the pair's mail: what one side packs there the other one unpacks */
-  /* Place of the mail that it goes through, on both sides alike: pieces of a message take 0 and 1 by turns. -1: it is
-   * the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
+  bool in_mailbox;     /* that is the pair's mailbox: what one side packs there the other one unpacks */
+  /* Place of the mailbox that it goes through, on both sides alike: pieces of a message take 0 and 1 by turns. -1: it
+   * is the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
   int turn;
   rs_program *other_program;
 } rs_part;
@@ -90,9 +90,9 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
-  /* The place of a pair's mail that messages to the peer (sending), or from it, go through: at most `bytes`, which are
-   * there from then on. Not collective. NULL where comm->mail is 0. */
-  reshard_status (*mail)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
+  /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
+   * are there from then on. Not collective. NULL where comm->mailbox is 0. */
+  reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
   void (*retire)(reshard_comm comm, void *memory);
@@ -121,10 +121,10 @@ typedef struct rs_comm_ops {
 
 /* Something that could not be freed by the deadline: a GPU waits for a peer that may never come. It stays until the
  * communicator is destroyed, and for ever where the GPU still has it then. */
-typedef struct rs_held {
-  struct rs_held *next;
-  void (*try_free)(struct rs_held *held);
-} rs_held;
+typedef struct rs_deferred_destroy {
+  struct rs_deferred_destroy *next;
+  void (*try_free)(struct rs_deferred_destroy *deferred);
+} rs_deferred_destroy;
 
 struct reshard_comm_s {
   const rs_comm_ops *ops;
@@ -136,20 +136,20 @@ struct reshard_comm_s {
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
-  int64_t mail;                   /* bytes of a place of a pair's mail, which both sides address; 0: there is none */
+  int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
    * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
    * this process's file for as long as it lives. */
   struct rs_import **imports;
   _Atomic int64_t received_bytes, received_messages;
-  int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
-  bool borrowed;               /* an abort does not end such work: it is the caller's to end */
-  rs_held *held;               /* what a GPU may still use */
-  bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
-  int64_t made;                /* objects made on this handle so far: numbers them */
-  const void *group;           /* one for all ranks of this process, and no other communicator's */
-  const int64_t *global_ranks; /* [size], or NULL: the same numbers */
+  int64_t timeout_ms;            /* for work of GPUs that waits for peers; 0: none */
+  bool borrowed;                 /* an abort does not end such work: it is the caller's to end */
+  rs_deferred_destroy *deferred; /* what a GPU may still use */
+  bool cancellable;              /* its thread, in a meeting, where it is not elsewhere in its call */
+  int64_t made;                  /* objects made on this handle so far: numbers them */
+  const void *group;             /* one for all ranks of this process, and no other communicator's */
+  const int64_t *global_ranks;   /* [size], or NULL: the same numbers */
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;

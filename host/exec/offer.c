@@ -4,7 +4,7 @@
 
 #include "comm/gather.h"
 #include "device/cpu/segment.h"
-#include "exec/transfer.h"
+#include "exec/record.h"
 
 #include <stdlib.h>
 #include <string.h>

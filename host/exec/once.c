@@ -1,8 +1,8 @@
 /* A transfer that is executed once costs more to make than to execute: ranks compare records, show addresses, agree,
- * compile, and execute, and meet for each. So it is kept, and only bound to other arrays, by each rank alone.
+ * compile, and execute, and meet for each. So it is cached, and only bound to other arrays, by each rank alone.
  *
  * Ranks of one process that reach each other's memory need none: the rank that acts for all sees all arrays, lists the
- * copies to each rank, compiles and runs them. They meet only once, as they do with kept transfers. Ranks that are
+ * copies to each rank, compiles and runs them. They meet only once, as they do with cached transfers. Ranks that are
  * processes exchange a record before that, so that nothing moves where one of them has failed. Over NCCL they do not
  * meet at all.
  *
@@ -39,7 +39,7 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
   comm->device->work->release(comm->device, memory->own);
-  rs_lender_free(&memory->lender, comm);
+  rs_staging_cache_free(&memory->staging_cache, comm);
   *memory = (rs_once_memory){0};
 }
 
@@ -170,8 +170,8 @@ static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
 static reshard_status prepare_rank(once_rank *o, bool direct) {
   const rs_once_call *call = o->call;
   if (!direct) {
-    RS_TRY(rs_kept_bind(call->kept, call->arrays, call->stream));
-    o->transfer = call->kept->transfer;
+    RS_TRY(rs_cached_bind(call->cached, call->arrays, call->stream));
+    o->transfer = call->cached->transfer;
     o->gate = &o->transfer->gate;
     return RESHARD_SUCCESS;
   }
@@ -185,7 +185,7 @@ static reshard_status execute_together(reshard_comm comm, const rs_once_call *ca
                                        rs_once_memory *memory, bool *done) {
   once_rank o = {.comm = comm, .call = call, .memory = memory};
   reshard_plan plan = call->plan;
-  bool known = direct || (call->kept != NULL && call->kept->transfer != NULL);
+  bool known = direct || (call->cached != NULL && call->cached->transfer != NULL);
   if (*mine == RESHARD_SUCCESS && known)
     *mine = prepare_rank(&o, direct);
   o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank &&
@@ -207,33 +207,33 @@ static void end_after_error(reshard_comm comm) {
   rs_error_set(text);
 }
 
-/* With a kept transfer. */
-static reshard_status execute_kept(reshard_comm comm, const rs_once_call *call, reshard_status mine,
-                                   size_t *workspace_bytes) {
+/* With a cached transfer. */
+static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call, reshard_status mine,
+                                     size_t *workspace_bytes) {
   bool streams = comm->device->streams->asynchronous;
   if (mine == RESHARD_SUCCESS)
-    mine = rs_kept_bind(call->kept, call->arrays, call->stream);
+    mine = rs_cached_bind(call->cached, call->arrays, call->stream);
   if (!streams)
     mine = rs_agree_on(comm, mine, &call->request);
-  RS_THEN(mine, reshard_execute(call->kept->transfer, call->stream));
+  RS_THEN(mine, reshard_execute(call->cached->transfer, call->stream));
   if (mine != RESHARD_SUCCESS && streams)
     end_after_error(comm);
   if (mine == RESHARD_SUCCESS)
-    *workspace_bytes = call->kept->transfer->binding.info.workspace_bytes;
+    *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
   return mine;
 }
 
-/* With a transfer that is made, and kept or not. */
+/* With a transfer that is made, and cached or not. */
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
-  rs_kept own = {.transfer = NULL}, *kept = call->kept != NULL ? call->kept : &own;
-  reshard_status status =
-      rs_kept_create(kept, call->plan, comm, call->arrays, call->request.path, &memory->lender, call->stream);
+  rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
+  reshard_status status = rs_cached_create(cached, call->plan, comm, call->arrays, call->request.path,
+                                           &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
-    rs_kept_free(kept);
+    rs_cached_free(cached);
     return status;
   }
-  reshard_transfer transfer = kept->transfer;
+  reshard_transfer transfer = cached->transfer;
   status = reshard_execute(transfer, call->stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     bool streams = transfer->on_streams;
@@ -245,8 +245,8 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
-  if (status != RESHARD_SUCCESS || call->kept == NULL || transfer->path->reads_others)
-    rs_kept_free(kept); /* what others read is shown to them in each call */
+  if (status != RESHARD_SUCCESS || call->cached == NULL || transfer->path->reads_others)
+    rs_cached_free(cached); /* what others read is shown to them in each call */
   return status;
 }
 
@@ -255,16 +255,16 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
 static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, reshard_status mine,
                                    rs_once_memory *memory, size_t *workspace_bytes) {
   bool direct = rs_path_find(comm, call->request.path) == &rs_direct_path;
-  bool kept = call->kept != NULL && call->kept->transfer != NULL, done = false;
+  bool cached = call->cached != NULL && call->cached->transfer != NULL, done = false;
   *workspace_bytes = 0;
   if (comm->locals == comm->size) {
     RS_TRY(execute_together(comm, call, direct, &mine, memory, &done));
     if (done && !direct)
-      *workspace_bytes = call->kept->transfer->binding.info.workspace_bytes;
+      *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
     if (done)
       return RESHARD_SUCCESS;
-  } else if (kept || (mine != RESHARD_SUCCESS && call->unsure)) {
-    return execute_kept(comm, call, mine, workspace_bytes);
+  } else if (cached || (mine != RESHARD_SUCCESS && call->unsure)) {
+    return execute_cached(comm, call, mine, workspace_bytes);
   }
   RS_TRY(rs_agree_on(comm, mine, &call->request));
   return execute_new(comm, call, memory, workspace_bytes);
@@ -275,7 +275,7 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
   if (mine == RESHARD_SUCCESS)
     mine = rs_stream_check(comm->device, call->stream, "execute");
   reshard_status status = execute_call(comm, call, mine, memory, workspace_bytes);
-  if (call->kept != NULL)
-    rs_kept_return(call->kept);
+  if (call->cached != NULL)
+    rs_cached_return(call->cached);
   return status;
 }

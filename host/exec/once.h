@@ -1,11 +1,12 @@
-/* One execute of a plan for arrays that are used once. What ranks need between them may be kept for the next one. */
+/* One execute of a plan for arrays that are used once. What ranks need between them may be cached for the next one. */
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
-#include "exec/kept.h"
+#include "exec/cached.h"
+#include "exec/record.h"
 
-/* Memory of such executes, one after the other; all zero at first, but for the lender's pool. Where it suffices nothing
- * is allocated. */
+/* Memory of such executes, one after the other; all zero at first, but for the staging_cache's pool. Where it suffices
+ * nothing is allocated. */
 typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
@@ -15,39 +16,39 @@ typedef struct rs_once_memory {
   rs_program **programs;
   rs_lane *lanes, **flow;
   rs_program *own; /* of copies that stay on the rank */
-  rs_lender lender;
+  rs_staging_cache staging_cache;
 } rs_once_memory;
-/* On a device with streams it blocks until they have run the program. Transfers that are kept are freed before. */
+/* On a device with streams it blocks until they have run the program. Transfers that are cached are freed before. */
 void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
 
 /* Arguments of one rank.
  *
  * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
  *   strides, where one has strides.
- * - kept: of the plan. NULL: nothing is kept. Whether it has a transfer must follow from what ranks know of each other:
- *   it has one after the first call that succeeded, and only then.
- * - unsure: the preparation failed before the rank could tell if the others have kept a transfer for this call. */
+ * - cached: of the plan. NULL: nothing is cached. Whether it has a transfer must follow from what ranks know of each
+ *   other: it has one after the first call that succeeded, and only then.
+ * - unsure: the preparation failed before the rank could tell if the others have cached a transfer for this call. */
 typedef struct rs_once_call {
   rs_request request;
   reshard_plan plan;
   const reshard_arrays *arrays;
-  rs_kept *kept;
+  rs_cached_transfer *cached;
   bool unsure;
   void *stream;
 } rs_once_call;
 
-/* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with a kept
- * transfer, what reshard_transfer_rebind and reshard_execute do. With AUTO or DIRECT, where all ranks are in this
- * process, that takes one meeting of the ranks instead of five.
+/* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with a
+ * cached transfer, what reshard_transfer_rebind and reshard_execute do. With AUTO or DIRECT, where all ranks are in
+ * this process, that takes one meeting of the ranks instead of five.
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error). Nothing moves unless
  * every rank comes with success, equal requests and good arrays; else all ranks get the same error. Ranks that do not
- * meet to execute - over NCCL - cannot tell each other where a transfer is kept. A rank that fails alone then ends the
- * communicator.
+ * meet to execute - over NCCL - cannot tell each other where a transfer is cached. A rank that fails alone then ends
+ * the communicator.
  *
  * memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device with streams the
- * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is kept.
- */
+ * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is
+ * cached. */
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes);
 

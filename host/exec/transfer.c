@@ -1,6 +1,6 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
-#include "exec/kept.h"
+#include "exec/cached.h"
 #include "exec/packed/collective.h"
 
 #include <sched.h>
@@ -10,121 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Calls that exchange records: those of different calls are not to be compared. */
-enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
-
-/* Record that ranks exchange and compare: of fixed size, whatever the plan. */
-typedef struct record {
-  int32_t status, path, call, use;
-  rs_proposal collective;
-  uint64_t fields[RS_FIELDS];
-  uint64_t key;               /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer;      /* read by ranks of the same process only */
-  int64_t entries, value;     /* of the plan; of the argument */
-  int64_t cached_plans, kept; /* agree: of the request */
-  int64_t rounds, staged;     /* that this rank needs at least; bytes that it stages */
-  int64_t private_entry;      /* of the first source that no other process can map; -1: there is none */
-  int32_t only;               /* 1: no other path will do */
-  char argument[48];          /* its name; "": there is none */
-  char text[212];             /* of an error, else the library's version */
-} record;
-
-/* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
-static reshard_status compare_options(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
-  static const char *const uses[] = {"auto", "force", "forbid"};
-  int64_t n = comm->size;
-  for (int f = 0; f < RS_FIELDS; f++)
-    for (int64_t r = 1; r < n; r++) {
-      if (all[r].fields[f] == all[0].fields[f])
-        continue;
-      if (f == RS_FIELD_VERSION) /* which may have another way to go on */
-        return rs_error(RESHARD_ERROR_MISMATCH, "version of the library %s on rank 0, %s on rank %lld", all[0].text,
-                        all[r].text, (long long)r);
-      return rs_plans_differ(comm, plan, f, r, all[0].entries, all[r].entries);
-    }
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].path != all[0].path)
-      return rs_error(RESHARD_ERROR_MISMATCH, "path %s on rank 0, %s on rank %lld",
-                      rs_path_name((reshard_path)all[0].path), rs_path_name((reshard_path)all[r].path), (long long)r);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].use != all[0].use)
-      return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],
-                      uses[all[r].use], (long long)r);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].cached_plans != all[0].cached_plans)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%lld cached plans on rank 0, %lld on rank %lld",
-                      (long long)all[0].cached_plans, (long long)all[r].cached_plans, (long long)r);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].kept != all[0].kept)
-      return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld keeps a transfer for this call, rank %lld does not",
-                      all[0].kept ? 0LL : (long long)r, all[0].kept ? (long long)r : 0LL);
-  return RESHARD_SUCCESS;
-}
-
-/* Compares the records of all ranks; the result is the same on every rank, since all look at the same records. */
-static reshard_status compare_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
-  int64_t n = comm->size;
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].call != all[0].call)
-      return rs_comm_error_calls(comm, r);
-  for (int64_t r = 1; r < n; r++) /* before the failures that it brings */
-    if (all[r].value != all[0].value && strcmp(all[r].argument, all[0].argument) == 0)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s %lld on rank 0, %lld on rank %lld", all[0].argument,
-                      (long long)all[0].value, (long long)all[r].value, (long long)r);
-  for (int64_t r = 0; r < n; r++)
-    if (all[r].status != RESHARD_SUCCESS)
-      return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  if (plan != NULL)
-    RS_TRY(compare_options(comm, plan, all));
-  for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
-    if (all[r].key != all[0].key)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
-  return RESHARD_SUCCESS;
-}
-
-static void set_status(record *mine, reshard_status status) {
-  mine->status = (int32_t)status;
-  if (status != RESHARD_SUCCESS)
-    snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
-}
-
-/* Fields of a plan that all ranks have alike. */
-static void set_plan(record *mine, const struct reshard_plan_s *plan) {
-  memcpy(mine->fields, plan->fields, sizeof mine->fields);
-  mine->entries = plan->nentries;
-  snprintf(mine->text, sizeof mine->text, "%s", RESHARD_VERSION_STRING);
-}
-
-/* Everybody's record, compared; plan: NULL where the call compares none. Where plans differ the ranks exchange more to
- * name the tensor, and *all is no more. */
-static reshard_status exchange_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *mine,
-                                       const record **all) {
-  _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
-  const void *gathered;
-  RS_TRY(rs_comm_allgather(comm, mine, sizeof *mine, &gathered));
-  *all = gathered;
-  return compare_records(comm, plan, *all);
-}
-
-static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
-
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
-  const rs_argument *argument = request->argument;
-  record mine = {
-      .call = CALL_AGREE, .path = (int32_t)request->path, .cached_plans = request->cached_plans, .kept = request->kept};
-  const record *all;
-  set_status(&mine, status);
-  if (argument != NULL) {
-    mine.value = argument->value;
-    snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
-  }
-  if (status == RESHARD_SUCCESS && request->plan != NULL)
-    set_plan(&mine, request->plan);
-  return exchange_records(comm, request->plan, &mine, &all);
-}
-
-reshard_status rs_agree(reshard_comm comm, reshard_status status) {
-  return rs_agree_on(comm, status, &(rs_request){.plan = NULL});
+static const rs_proposal *proposal_of(const void *all, int64_t rank) {
+  return &((const rs_record *)all)[rank].collective;
 }
 
 /* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
@@ -176,7 +63,7 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
 
 /* All that a rank can check and make on its own. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, rs_kept *kept,
+                                         const reshard_transfer_options *options, rs_cached_transfer *cached,
                                          struct reshard_transfer_s **out, rs_binding *binding) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
@@ -191,7 +78,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   *out = t;
   t->plan = plan;
   t->comm = comm;
-  t->kept = kept;
+  t->cached = cached;
   t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, 1);
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
@@ -204,11 +91,11 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
 }
 
 /* Rounds that this rank needs at least for these arrays. */
-static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, record *mine) {
+static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
   bool *in_place;
   size_t alignment = rs_comm_alignment(t->comm);
-  if (t->comm->mail > 0) { /* which is there anyway: nothing is staged beside it */
-    mine->rounds = rs_plan_mailed_rounds(t->plan, t->comm->mail);
+  if (t->comm->mailbox > 0) { /* which is there anyway: nothing is staged beside it */
+    mine->rounds = rs_plan_mailbox_rounds(t->plan, t->comm->mailbox);
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
@@ -224,7 +111,7 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
 }
 
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
-static void agree_on_rounds(struct reshard_transfer_s *t, const record *all) {
+static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
   bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE;
   t->pace.rounds = t->least_rounds = one;
   for (int64_t r = 0; r < t->comm->size && !one; r++) {
@@ -238,7 +125,7 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const record *all) {
 static bool reads_processes(const struct reshard_transfer_s *t) { return t->path->reads_others && !t->comm->direct; }
 
 /* Private sources end the direct path between processes: on all ranks, or with an error on all. */
-static reshard_status keep_or_leave_path(reshard_transfer t, const record *all, bool leave) {
+static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
   for (int64_t r = 0; reads_processes(t) && r < t->comm->size; r++) {
     if (all[r].private_entry < 0)
       continue;
@@ -269,7 +156,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 }
 
 /* Binds on all ranks or on none. */
-static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const record *all) {
+static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));
@@ -285,24 +172,24 @@ static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const r
   return status;
 }
 
-/* kept: NULL, or of the transfer. */
+/* cached: NULL, or of the transfer. */
 static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                      const reshard_transfer_options *options, rs_kept *kept,
+                                      const reshard_transfer_options *options, rs_cached_transfer *cached,
                                       reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
-  rs_binding binding = {.lent = kept != NULL};
-  record mine = {.call = CALL_CREATE, .private_entry = -1};
+  rs_binding binding = {.cached = cached != NULL};
+  rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
   if (transfer == NULL)
-    set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
+    rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    set_status(&mine, check_and_allocate(comm, plan, arrays, options, kept, &t, &binding));
+    rs_record_set_status(&mine, check_and_allocate(comm, plan, arrays, options, cached, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t)))
-    set_status(&mine, find_rounds(t, &binding.arrays, &mine));
+    rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS && reads_processes(t))
-    set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
+    rs_record_set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
   if (mine.status == RESHARD_SUCCESS) {
-    set_plan(&mine, plan);
+    rs_record_set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
     mine.only = t->path_only;
     mine.use = (int32_t)t->use;
@@ -311,9 +198,9 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
     mine.offer = &offer;
   }
-  const record *all;
+  const rs_record *all;
   reshard_status status;
-  RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
+  RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, keep_or_leave_path(t, all, true), fail);
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
@@ -343,9 +230,9 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   return create_transfer(plan, comm, arrays, options, NULL, transfer);
 }
 
-reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                       const reshard_transfer_options *options, rs_kept *kept) {
-  return create_transfer(plan, comm, arrays, options, kept, &kept->transfer);
+reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, rs_cached_transfer *cached) {
+  return create_transfer(plan, comm, arrays, options, cached, &cached->transfer);
 }
 
 /* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. A communicator of
@@ -404,12 +291,12 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);
     rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
-    record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
-    const record *all;
+    rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
+    const rs_record *all;
     if (reads_processes(t))
       RS_THEN(status, rs_sources_find_private(t->plan, &binding.arrays, &mine.private_entry));
-    set_status(&mine, status);
-    status = exchange_records(t->comm, NULL, &mine, &all);
+    rs_record_set_status(&mine, status);
+    status = rs_records_exchange(t->comm, NULL, &mine, &all);
     RS_THEN(status, keep_or_leave_path(t, all, false));
     RS_THEN(status, bind_path(t, &binding, all));
   }
@@ -423,8 +310,8 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   return status;
 }
 
-reshard_status rs_transfer_rebind_kept(reshard_transfer t, const reshard_arrays *arrays) {
-  rs_binding binding = {.lent = true};
+reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays) {
+  rs_binding binding = {.cached = true};
   t->ncompiled = 0;
   reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
   RS_THEN(status, t->path->bind(t, &binding, NULL));
@@ -466,8 +353,8 @@ static void free_transfer(reshard_transfer t) {
 }
 
 /* The communicator is about to go: what a GPU still uses stays. */
-static void free_held(rs_held *held) {
-  reshard_transfer t = (reshard_transfer)((char *)held - offsetof(struct reshard_transfer_s, held));
+static void try_destroy(rs_deferred_destroy *deferred) {
+  reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
   bool done = false, ended = false;
   rs_device *first = t->comm->lane_devices[0];
   if ((t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
@@ -482,8 +369,8 @@ void reshard_transfer_destroy(reshard_transfer t) {
     free_transfer(t);
     return;
   }
-  t->held = (rs_held){t->comm->held, free_held};
-  t->comm->held = &t->held;
+  t->deferred = (rs_deferred_destroy){t->comm->deferred, try_destroy};
+  t->comm->deferred = &t->deferred;
 }
 
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {

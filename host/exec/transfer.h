@@ -24,8 +24,8 @@ typedef struct rs_binding {
   int64_t nrounds;                /* 0 on another path */
   struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
   int64_t nsent, nreceived;
-  void *workspace; /* owned; NULL when it is the caller's, or lent */
-  bool lent;       /* programs and staging are those of a transfer that is kept (kept.h) */
+  void *workspace; /* owned; NULL when it is the caller's, or cached */
+  bool cached;     /* programs and staging are those of a transfer that is cached (cached.h) */
   reshard_transfer_info info;
 } rs_binding;
 
@@ -44,7 +44,7 @@ struct reshard_transfer_s {
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;
-  struct rs_kept *kept; /* NULL: bindings have staging and programs of their own */
+  struct rs_cached_transfer *cached; /* NULL: bindings have staging and programs of their own */
   /* else: compiled anew for each binding, always in the same order */
   RS_VEC(rs_program *) compiled;
   int64_t ncompiled;
@@ -63,32 +63,17 @@ struct reshard_transfer_s {
    * through gates have theirs instead. */
   rs_event *ended;
   bool lost; /* no event tells that */
-  rs_held held;
+  rs_deferred_destroy deferred;
 };
 
-/* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
- * number, on all ranks. */
-reshard_status rs_agree(reshard_comm comm, reshard_status mine);
-/* One call for arrays that are used once, as a rank shows it to the others. */
-typedef struct rs_request {
-  const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */
-  reshard_path path;                 /* wished */
-  const rs_argument *argument;       /* NULL: none */
-  int64_t cached_plans;              /* most that the caller keeps */
-  bool kept;                         /* a transfer is kept for it */
-} rs_request;
-/* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments
- * whatever the statuses. */
-reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request);
-
-/* The next program of a binding of a kept transfer, NULL where none was compiled yet. */
+/* The next program of a binding of a cached transfer, NULL where none was compiled yet. */
 reshard_status rs_transfer_program(reshard_transfer transfer, rs_program ***program);
-/* reshard_transfer_create, of a transfer that is kept: kept->transfer. */
-reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                       const reshard_transfer_options *options, struct rs_kept *kept);
+/* reshard_transfer_create, of a transfer that is cached: cached->transfer. */
+reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, struct rs_cached_transfer *cached);
 /* reshard_transfer_rebind on a path that does not read others' arrays; by the rank alone, in the order of its stream:
- * of a transfer that is kept. */
-reshard_status rs_transfer_rebind_kept(reshard_transfer transfer, const reshard_arrays *arrays);
+ * of a transfer that is cached. */
+reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays);
 /* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
 

@@ -7,7 +7,7 @@
 
 #include "dtensor/dtensor.h"
 
-#include "exec/transfer.h"
+#include "exec/record.h"
 #include "mesh/mesh.h"
 #include "metadata/metadata.h"
 

@@ -3,7 +3,7 @@
  * short in one process and not in another: the ranks agree on that. */
 #include "metadata/serialize.h"
 
-#include "exec/transfer.h"
+#include "exec/record.h"
 
 #include <stdlib.h>
 

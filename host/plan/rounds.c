@@ -69,12 +69,12 @@ int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
   return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)pace->rounds / (uint64_t)(2 * n));
 }
 
-void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
-                           const int64_t *const *dst_strides, bool *in_place) {
+/* Marks what goes in place where all arrays are contiguous. */
+static void find_in_place(const struct reshard_plan_s *plan, bool *in_place) {
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
-    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, src_strides, NULL);
-    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, dst_strides, NULL);
+    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, NULL, NULL);
+    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, NULL, NULL);
   }
 }
 
@@ -140,7 +140,7 @@ int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged) {
 
 /* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter
  * less than 2 F. */
-int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes) {
+int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes) {
   int64_t longest = 0;
   for (int64_t i = 0; i < plan->peers.n; i++)
     longest = rs_max(longest, rs_max(plan->peers.at[i].sent, plan->peers.at[i].received));
@@ -152,7 +152,7 @@ static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t
   bool *in_place;
   rs_pace pace = rs_plan_pace(plan, plan->on_cpu, rounds);
   RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
-  rs_plan_find_in_place(plan, NULL, NULL, in_place);
+  find_in_place(plan, in_place);
   if (rounds < 0)
     pace.rounds = rs_plan_least_rounds(plan, &pace, in_place);
   rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);

@@ -31,16 +31,12 @@ int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes);
 /* The least number of rounds in which so many bytes can go through the staging, if all of it were in use. */
 int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
 
-/* Marks what goes in place: [2 * i] the message to peers.at[i], [2 * i + 1] that from it. strides as in
- * rs_message_in_place; NULL: all arrays are contiguous. */
-void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
-                           const int64_t *const *dst_strides, bool *in_place);
 /* Least number of rounds that this rank needs: 0 without messages. All ranks take the largest of these. The rounds of
- * the pace are not read. */
+ * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
 /* Rounds in which no piece of a message is longer than so many bytes, at least 512 KiB. */
-int64_t rs_plan_mailed_rounds(const struct reshard_plan_s *plan, int64_t bytes);
+int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes);
 
 /* Staging of one rank. */
 typedef struct rs_staging_size {

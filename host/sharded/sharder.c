@@ -1,7 +1,7 @@
 /* The cache of plans, and the one way in which sharded tensors move data.
  *
  * The cache is a list, used last first: a plan that is asked for again and again is found at once, and the last one is
- * evicted. It holds plans, metadata, and what ranks have made between them for a plan (rs_kept).
+ * evicted. It holds plans, metadata, and what ranks have made between them for a plan (rs_cached_transfer).
  *
  * A rank's part in a collective call depends on its cache. So the cache follows from what all ranks know: a call that
  * succeeds on one rank does so on all, and it alone puts its plan first. Local calls have a cache of their own. */
@@ -62,7 +62,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
   RS_TRY(find_device(comm, options, &s->device));
   if (comm->device->streams->asynchronous || comm->ops->retire == NULL) /* else messages may be left in it */
-    RS_TRY(rs_device_pool(s->device, &s->memory.lender.pool));
+    RS_TRY(rs_device_pool(s->device, &s->memory.staging_cache.pool));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
   if (given == NULL)
     return RESHARD_SUCCESS;
@@ -91,7 +91,7 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
 static void free_plan(rs_cached_plan *p) {
   if (p == NULL)
     return;
-  rs_kept_free(&p->kept);
+  rs_cached_free(&p->cached);
   for (int64_t i = 0; p->tensors != NULL && i < p->n; i++) {
     reshard_layout_release(p->tensors[i].src);
     reshard_layout_release(p->tensors[i].dst);
@@ -332,8 +332,8 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
     mine = list_arrays(s, p, entries, stream, &arrays);
   if (p != NULL) {
     call.request.plan = call.plan = p->plan;
-    call.request.kept = p->kept.transfer != NULL;
-    call.kept = s->limit > 0 ? &p->kept : NULL;
+    call.request.cached = p->cached.transfer != NULL;
+    call.cached = s->limit > 0 ? &p->cached : NULL;
   }
   size_t staging = 0;
   reshard_status status = rs_execute_once(s->comm, &call, mine, &s->memory, &staging);

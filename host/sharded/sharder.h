@@ -72,7 +72,7 @@ typedef struct rs_cached_plan {
   reshard_plan plan;
   void **pointers;         /* scratch for the lists of a transfer: sources, then destinations */
   const int64_t **strides; /* likewise */
-  rs_kept kept;
+  rs_cached_transfer cached;
 } rs_cached_plan;
 typedef RS_VEC(rs_cached_plan *) rs_cached_plans; /* used last first */
 

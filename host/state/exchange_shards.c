@@ -8,7 +8,7 @@
 #include "state/state.h"
 
 #include "comm/gather.h"
-#include "exec/transfer.h"
+#include "exec/record.h"
 #include "metadata/serialize.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Making and releasing node communicators.
  *
- * Every rank listens at a socket, and shows the others on a card where that is, in the one all-gather that it has. Then
- * each connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0 asks
- * all for their status and tells all the verdict, so that they have the same. */
+ * Every rank listens at a socket, and shows the others in an address where that is, in the one all-gather that it has.
+ * Then each connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0
+ * asks all for their status and tells all the verdict, so that they have the same. */
 #define _GNU_SOURCE
 #include "comm/node/node.h"
 
@@ -78,7 +78,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
   c->base.group = c;
   c->base.lane_devices = &c->base.device;
-  c->base.mail = RS_NODE_SLOT;
+  c->base.mailbox = RS_NODE_SLOT;
   atomic_init(&c->users, 1);
   rs_forkable_add(&c->forkable, leave_in_child);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
@@ -111,24 +111,26 @@ static uint64_t find_node(void) {
   return rs_hash(net_id, boot, strlen(boot));
 }
 
-void rs_node_make_card(const rs_node *c, uint64_t job, reshard_status status, rs_node_card *card, int *listener) {
-  *card = (rs_node_card){.build = rs_hash(sizeof(rs_node_seat), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
-                         .node = find_node(),
-                         .job = job,
-                         .size = c->base.size,
-                         .rank = c->base.rank,
-                         .timeout_ms = c->timeout_ms,
-                         .uid = (int32_t)geteuid()};
+void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
+                          int *listener) {
+  *address =
+      (rs_node_address){.build = rs_hash(sizeof(rs_node_rank), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
+                        .node = find_node(),
+                        .job = job,
+                        .size = c->base.size,
+                        .rank = c->base.rank,
+                        .timeout_ms = c->timeout_ms,
+                        .uid = (int32_t)geteuid()};
   *listener = -1;
-  int failed = status == RESHARD_SUCCESS ? rs_node_listen(card, listener) : 0;
+  int failed = status == RESHARD_SUCCESS ? rs_node_listen(address, listener) : 0;
   if (failed == 0 && status == RESHARD_SUCCESS &&
-      getrandom(card->secret, sizeof card->secret, 0) != (ssize_t)sizeof card->secret)
+      getrandom(address->secret, sizeof address->secret, 0) != (ssize_t)sizeof address->secret)
     failed = errno;
   if (failed != 0)
     status = rs_error(RESHARD_ERROR_SYSTEM, "no socket to listen at: %s", strerror(failed));
-  card->status = status;
+  address->status = status;
   if (status != RESHARD_SUCCESS)
-    snprintf(card->text, sizeof card->text, "%s", reshard_last_error());
+    snprintf(address->text, sizeof address->text, "%s", reshard_last_error());
 }
 
 /* --- Connections -------------------------------------------------------------------------------------------------- */
@@ -143,7 +145,7 @@ typedef struct node_greeting {
 typedef struct node_joining {
   rs_node *c;
   const char *call;
-  const rs_node_card *cards;
+  const rs_node_address *addresses;
   int listener;
   int64_t end; /* 0: never */
 } node_joining;
@@ -170,8 +172,8 @@ static reshard_status connect_before(const node_joining *j) {
   rs_node *c = j->c;
   for (int64_t r = 0; r < c->base.rank; r++) {
     node_greeting g = {.rank = c->base.rank};
-    memcpy(g.secret, j->cards[r].secret, sizeof g.secret);
-    int failed = rs_node_dial(&j->cards[r], j->end, &c->sockets[r]);
+    memcpy(g.secret, j->addresses[r].secret, sizeof g.secret);
+    int failed = rs_node_dial(&j->addresses[r], j->end, &c->sockets[r]);
     if (failed == 0)
       failed = rs_node_send(c->sockets[r], &g, sizeof g, NULL, 0, j->end);
     if (failed != 0)
@@ -187,7 +189,7 @@ static int64_t admit_some(const node_joining *j) {
   for (int fd; (fd = rs_node_admit(j->listener)) >= 0;) {
     node_greeting g;
     bool known = rs_node_receive(fd, &g, sizeof g, NULL, 0, j->end != 0 ? rs_min(end, j->end) : end) == 0 &&
-                 memcmp(g.secret, j->cards[c->base.rank].secret, sizeof g.secret) == 0 && g.rank > c->base.rank &&
+                 memcmp(g.secret, j->addresses[c->base.rank].secret, sizeof g.secret) == 0 && g.rank > c->base.rank &&
                  g.rank < c->base.size && c->sockets[g.rank] < 0;
     if (known)
       c->sockets[g.rank] = fd;
@@ -200,7 +202,7 @@ static int64_t admit_some(const node_joining *j) {
 
 /* True when the rank does not listen any more: it has connected already, or it never will. */
 static bool is_closed(const node_joining *j, int64_t rank) {
-  int fd, failed = rs_node_dial(&j->cards[rank], rs_now_ns(), &fd);
+  int fd, failed = rs_node_dial(&j->addresses[rank], rs_now_ns(), &fd);
   if (failed == 0)
     close(fd);
   return failed == ECONNREFUSED;
@@ -296,26 +298,26 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 /* The size of the block, and where the parts are in it, once it is mapped. */
 static void place_parts(rs_node *c) {
   int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_memory) + n * (int64_t)sizeof(uint64_t), losses = at;
-  int64_t seats = round_up(at + n * n, RS_NODE_LINE), slots = seats + n * (int64_t)sizeof(rs_node_seat);
-  int64_t mail = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
+  int64_t ranks = round_up(at + n * n, RS_NODE_LINE), slots = ranks + n * (int64_t)sizeof(rs_node_rank);
+  int64_t mailbox = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
   char *block = (char *)c->block;
-  c->block_bytes = mail + 2 * n * n * RS_NODE_SLOT;
+  c->block_bytes = mailbox + 2 * n * n * RS_NODE_SLOT;
   if (block == NULL)
     return;
   c->losses = (_Atomic uint8_t *)(block + losses);
-  c->seats = (rs_node_seat *)(block + seats);
+  c->ranks = (rs_node_rank *)(block + ranks);
   c->slots = (rs_node_slot *)(block + slots);
-  c->mail = block + mail;
+  c->mailbox = block + mailbox;
 }
 
 /* Rank 0: memory of all zero, of which what is always needed is there. */
 static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
-  int64_t mail = 2 * c->base.size * c->base.size * RS_NODE_SLOT;
+  int64_t mailbox = 2 * c->base.size * c->base.size * RS_NODE_SLOT;
   *fd = memfd_create("reshard", MFD_CLOEXEC);
   int failed = *fd < 0 || ftruncate(*fd, c->block_bytes) != 0 ? errno : 0;
   if (failed == 0)
-    failed = posix_fallocate(*fd, 0, c->block_bytes - mail);
+    failed = posix_fallocate(*fd, 0, c->block_bytes - mailbox);
   if (failed == 0)
     return RESHARD_SUCCESS;
   if (*fd >= 0)
@@ -336,8 +338,8 @@ static reshard_status map_block(rs_node *c, int fd) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *cards, int listener) {
-  node_joining j = {c, call, cards, listener, rs_node_deadline(c->timeout_ms)};
+reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener) {
+  node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms)};
   int fd = -1;
   reshard_status status = connect_before(&j);
   RS_THEN(status, admit_after(&j));

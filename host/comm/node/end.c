@@ -1,13 +1,13 @@
-/* The end of a node communicator. The rank that decides it leaves the reason in its seat; the first one counts, and all
- * tell their callers the same. A rank looks at it before a call and between two turns of a wait. An abort of what the
- * communicator was split from ends it too, so ranks look at those as well. */
+/* The end of a node communicator. The rank that decides it leaves the reason in its part of the block; the first one
+ * counts, and all tell their callers the same. A rank looks at it before a call and between two turns of a wait. An
+ * abort of what the communicator was split from ends it too, so ranks look at those as well. */
 #include "comm/node/node.h"
 
 #include <stdio.h>
 #include <string.h>
 
 void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing) {
-  rs_node_why *why = &rs_node_own_seat(c)->why;
+  rs_node_why *why = &rs_node_own_rank(c)->why;
   int64_t goes_on = 0, n = c->base.size;
   pthread_mutex_lock(&c->ending);
   if (atomic_load(&c->block->ended) == 0) {
@@ -31,11 +31,11 @@ reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *mi
 static const rs_node_why *find_end(rs_node *c) {
   int64_t by = atomic_load_explicit(&c->block->ended, memory_order_acquire);
   if (by != 0)
-    return &c->seats[by - 1].why;
+    return &c->ranks[by - 1].why;
   for (rs_node *above = c->parent; above != NULL; above = above->parent) {
     by = atomic_load_explicit(&above->block->ended, memory_order_acquire);
-    if (by != 0 && above->seats[by - 1].why.aborted)
-      return &above->seats[by - 1].why;
+    if (by != 0 && above->ranks[by - 1].why.aborted)
+      return &above->ranks[by - 1].why;
   }
   return NULL;
 }

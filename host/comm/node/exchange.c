@@ -1,6 +1,6 @@
-/* Messages of a round between processes. A pair of ranks has two slots of mail, which a message goes through by turns,
- * a chunk at a time: the sender fills one while the receiver empties the other. A message of a transfer fits a slot, so
- * programs pack and unpack there, and what is contiguous is copied.
+/* Messages of a round between processes. A pair of ranks has a mailbox of two slots, which a message goes through by
+ * turns, a chunk at a time: the sender fills one while the receiver empties the other. A message of a transfer fits a
+ * slot, so programs pack and unpack there, and what is contiguous is copied.
  *
  * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
 #define _GNU_SOURCE
@@ -25,12 +25,12 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
+reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
   if (bytes > RS_NODE_SLOT)
     return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %d", (long long)bytes, RS_NODE_SLOT);
-  *at = sending ? rs_node_mail_of(c, comm->rank, peer, turn) : rs_node_mail_of(c, peer, comm->rank, turn);
+  *at = sending ? rs_node_mailbox_of(c, comm->rank, peer, turn) : rs_node_mailbox_of(c, peer, comm->rank, turn);
 #ifdef MADV_POPULATE_WRITE /* else memory that the system has not ends the process when it is written */
   int64_t *there = &c->there[2 * peer + turn], pages = (bytes + PAGE - 1) / PAGE * PAGE;
   if (sending && pages > *there) {
@@ -58,7 +58,7 @@ typedef struct node_exchange {
 static int64_t turn_of(const node_exchange *x, const rs_part *p) { return p->turn < 0 ? x->first : p->turn; }
 
 static reshard_status run_program(const node_exchange *x, const rs_part *p) {
-  rs_program *one = p->turn < 0 && p->mailed && x->first == 1 ? p->other_program : p->program;
+  rs_program *one = p->turn < 0 && p->in_mailbox && x->first == 1 ? p->other_program : p->program;
   rs_device *device = x->c->base.device;
   return one == NULL ? RESHARD_SUCCESS : device->work->run(device, 1, &one, NULL);
 }
@@ -80,8 +80,8 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
       return RESHARD_SUCCESS;
     if (*done == 0)
       RS_TRY(run_program(x, p));
-    if (!p->mailed)
-      RS_TRY(copy_chunk(x, rs_node_mail_of(c, me, p->peer, turn), p->at + *done, bytes, true));
+    if (!p->in_mailbox)
+      RS_TRY(copy_chunk(x, rs_node_mailbox_of(c, me, p->peer, turn), p->at + *done, bytes, true));
     slot->bytes = bytes;
     atomic_store(&slot->sent, sent + 1);
     if (!c->due) /* else the meeting tells */
@@ -105,8 +105,8 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
     if (slot->bytes != bytes)
       return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                       (long long)me, (long long)bytes, (long long)p->peer, (long long)slot->bytes);
-    if (!p->mailed)
-      RS_TRY(copy_chunk(x, p->at + *done, rs_node_mail_of(c, p->peer, me, turn), bytes, p->staged));
+    if (!p->in_mailbox)
+      RS_TRY(copy_chunk(x, p->at + *done, rs_node_mailbox_of(c, p->peer, me, turn), bytes, p->staged));
     if (*done + bytes == p->bytes)
       RS_TRY(run_program(x, p));
     atomic_store(&slot->taken, taken + 1);

@@ -1,11 +1,12 @@
 /* Ranks that are processes of one node: meetings, all-gathers, and the table.
  *
- * A meeting is held when all ranks have come. Each leaves what it brings in its seat and counts itself; the last one to
- * come rings for the others. So a rank costs one store and, where it has to wait, one sleep.
+ * A meeting is held when all ranks have come. Each leaves what it brings in its part of the block and counts itself;
+ * the last one to come rings for the others. So a rank costs one store and, where it has to wait, one sleep.
  *
  * Every call of `together` is a meeting, in which ranks show the call and their status: all get the error of the lowest
  * rank that failed, or that makes another call than rank 0. It is held with the first step inside that needs the
- * others: an exchange, which has filled its mail by then, or an all-gather. So a small exchange takes one meeting. */
+ * others: an exchange, which has filled its mailbox by then, or an all-gather. So a small exchange takes one meeting.
+ * */
 #include "comm/node/node.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ static bool all_came(const rs_node *c) {
   return true;
 }
 
-static const rs_node_visit *visit_of(const rs_node *c, int64_t rank) { return &c->seats[rank].visits[c->meetings % 2]; }
+static const rs_node_visit *visit_of(const rs_node *c, int64_t rank) { return &c->ranks[rank].visits[c->meetings % 2]; }
 
 /* The same on every rank, since all look at the same visits. */
 static reshard_status compare_visits(rs_node *c) {
@@ -39,13 +40,13 @@ static reshard_status compare_visits(rs_node *c) {
   return RESHARD_SUCCESS;
 }
 
-/* bytes: of an all-gather, of which the records are left in their seats; -1: of a meeting. */
+/* bytes: of an all-gather, of which the records stay in the parts of the ranks; -1: of a meeting. */
 static reshard_status hold_meeting(rs_node *c, reshard_status status, const void *mine, int64_t bytes) {
   rs_node_wait w = {.step = bytes < 0 ? "meeting" : "all-gather", .mark = mark_absent};
   RS_TRY(rs_node_check(c, false));
   c->due = false;
   c->meetings++;
-  rs_node_visit *v = &rs_node_own_seat(c)->visits[c->meetings % 2];
+  rs_node_visit *v = &rs_node_own_rank(c)->visits[c->meetings % 2];
   rs_call_stamp(&c->base, &v->caller);
   v->call = rs_hash((uint64_t)bytes, v->caller.name, strlen(v->caller.name));
   v->status = status;
@@ -99,7 +100,7 @@ static void node_leave(reshard_comm comm) { (void)comm; }
 static void node_destroy(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   if (!c->forked) {
-    rs_node_own_seat(c)->left = true;
+    rs_node_own_rank(c)->left = true;
     rs_node_ring_all(c);
   }
   rs_node_close_sockets(c);
@@ -115,7 +116,7 @@ const rs_comm_ops rs_node_ops = {
     .leave = node_leave,
     .exchange = rs_node_exchange,
     .reserve = rs_node_reserve,
-    .mail = rs_node_mail,
+    .mailbox = rs_node_mailbox,
     .split = rs_node_split,
     .shrink = rs_node_shrink,
     .missing = rs_node_missing,

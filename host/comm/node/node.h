@@ -1,9 +1,9 @@
 /* Inside of the node communicator: ranks that are processes of one node, on the CPU.
  *
  * They share one block of memory, which no file names and which ends with the last of them. In it each rank shows what
- * it brings to a meeting, a bell wakes each, and each pair of ranks has mail: two slots by turns, which the sender
- * fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them, open as
- * long as the communicator, tell that at once; descriptors of memory are passed over them. */
+ * it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by turns, which the
+ * sender fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them,
+ * open as long as the communicator, tell that at once; descriptors of memory are passed over them. */
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
@@ -16,11 +16,11 @@ enum { RS_NODE_SLOT = 512 << 10, RS_NODE_LINE = 64 };
 
 /* --- The block of memory ------------------------------------------------------------------------------------------ */
 
-/* A rank sleeps on its own bell, whatever it waits for. */
-typedef struct rs_node_bell {
+/* A rank sleeps on its own doorbell, whatever it waits for. */
+typedef struct rs_node_doorbell {
   _Alignas(RS_NODE_LINE) _Atomic uint32_t rings;
   _Atomic uint32_t sleeps;
-} rs_node_bell;
+} rs_node_doorbell;
 
 /* Part of a rank in a meeting. Those of two meetings one after the other are apart. */
 typedef struct rs_node_visit {
@@ -45,16 +45,16 @@ typedef struct rs_node_why {
   char text[RS_COMM_RECORD];
 } rs_node_why;
 
-typedef struct rs_node_seat {
-  rs_node_bell bell;
+typedef struct rs_node_rank {
+  rs_node_doorbell doorbell;
   atomic_bool left;       /* its handle was destroyed */
   _Atomic int64_t waited; /* time at which it waited last, by rs_now_ns: the clock is the node's */
   rs_node_visit visits[2];
   rs_node_why why;
   rs_node_loss loss;
-} rs_node_seat;
+} rs_node_rank;
 
-/* A slot of mail: full while more was sent than taken. */
+/* A slot of a mailbox: full while more was sent than taken. */
 typedef struct rs_node_slot {
   _Alignas(RS_NODE_LINE) _Atomic uint32_t sent;
   int64_t bytes;
@@ -79,9 +79,9 @@ typedef struct rs_node {
   int spins;               /* before a wait sleeps */
   rs_node_memory *block;   /* with the places of the other parts: */
   _Atomic uint8_t *losses; /* [n * n] ranks that the one who ends it waited for */
-  rs_node_seat *seats;     /* [n] */
+  rs_node_rank *ranks;     /* [n] */
   rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
-  char *mail;              /* [n * n * 2] of RS_NODE_SLOT bytes */
+  char *mailbox;           /* [n * n * 2] of RS_NODE_SLOT bytes */
   int64_t block_bytes;
   int *sockets;           /* [n]; -1: this rank's own */
   pthread_mutex_t ending; /* of this rank's reason */
@@ -96,34 +96,35 @@ typedef struct rs_node {
 } rs_node;
 
 static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }
-static inline rs_node_seat *rs_node_own_seat(const rs_node *c) { return &c->seats[c->base.rank]; }
+static inline rs_node_rank *rs_node_own_rank(const rs_node *c) { return &c->ranks[c->base.rank]; }
 static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
   return &c->slots[2 * (from * c->base.size + to) + turn % 2];
 }
-static inline char *rs_node_mail_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
-  return c->mail + (2 * (from * c->base.size + to) + turn % 2) * RS_NODE_SLOT;
+static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
+  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * RS_NODE_SLOT;
 }
 
 /* --- create.c ----------------------------------------------------------------------------------------------------- */
 
 /* One rank of a communicator that is being made, as the others see it. */
-typedef struct rs_node_card {
+typedef struct rs_node_address {
   uint64_t build, node, job; /* hashes: version of the library; the machine; the caller's name of the job */
   int64_t status, size, rank, timeout_ms;
   int32_t uid, name_bytes;
   char name[16];            /* abstract, of the socket that it listens at */
   unsigned char secret[16]; /* that those who connect to it know */
   char text[RS_COMM_RECORD - 96];
-} rs_node_card;
-_Static_assert(sizeof(rs_node_card) == RS_COMM_RECORD, "a card fits the communicator's buffer");
+} rs_node_address;
+_Static_assert(sizeof(rs_node_address) == RS_COMM_RECORD, "an address fits the communicator's buffer");
 
 /* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. */
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
-/* Fills the card, and opens the socket that others connect to (-1: there is none, as the status in the card tells). */
-void rs_node_make_card(const rs_node *c, uint64_t job, reshard_status status, rs_node_card *card, int *listener);
-/* Connects the ranks whose cards these are, of which none has failed; by rank. Collective. call: its name, for errors.
- * Closes the listener. */
-reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_card *cards, int listener);
+/* Fills the address, and opens the socket that others connect to (-1: there is none, as the status in it tells). */
+void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
+                          int *listener);
+/* Connects the ranks whose addresses these are, of which none has failed; by rank. Collective. call: its name, for
+ * errors. Closes the listener. */
+reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener);
 /* The others find that this rank is gone. */
 void rs_node_close_sockets(rs_node *c);
 /* One user less; the last one frees. */
@@ -131,8 +132,8 @@ void rs_node_release(rs_node *c);
 
 /* --- sockets.c: 0 or errno; end: by rs_now_ns, 0 for never -------------------------------------------------------- */
 
-int rs_node_listen(rs_node_card *card, int *listener);
-int rs_node_dial(const rs_node_card *card, int64_t end, int *fd);
+int rs_node_listen(rs_node_address *address, int *listener);
+int rs_node_dial(const rs_node_address *address, int64_t end, int *fd);
 /* Lets one in, of this user; -1: there is none. */
 int rs_node_admit(int listener);
 /* One message, which is sent and received as a whole; with descriptors, which the receiver owns. */
@@ -162,11 +163,11 @@ typedef struct rs_node_wait {
   bool gone; /* one of them is gone: what it has done before counts still */
 } rs_node_wait;
 void rs_node_wait_begin(rs_node_wait *w);
-/* Waits a little, unless this rank's bell has rung since it was `seen`; the caller looks again then. An error when the
- * communicator ends, by this rank or another. */
+/* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
+ * the communicator ends, by this rank or another. */
 reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
 static inline uint32_t rs_node_rings(const rs_node *c) {
-  return atomic_load_explicit(&rs_node_own_seat(c)->bell.rings, memory_order_seq_cst);
+  return atomic_load_explicit(&rs_node_own_rank(c)->doorbell.rings, memory_order_seq_cst);
 }
 /* Wakes a rank, after what it waits for was stored. */
 void rs_node_ring(rs_node *c, int64_t rank);
@@ -190,7 +191,7 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 /* exchange.c */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
-reshard_status rs_node_mail(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
+reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

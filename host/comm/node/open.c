@@ -46,30 +46,30 @@ static reshard_status read_options(rs_node *c, const reshard_node_options *optio
   return rs_board_join(&c->base, NULL);
 }
 
-/* The same verdict on every rank, since all look at the same cards. */
-static reshard_status check_cards(int64_t n, const rs_node_card *cards) {
+/* The same verdict on every rank, since all look at the same addresses. */
+static reshard_status check_addresses(int64_t n, const rs_node_address *addresses) {
   for (int64_t r = 0; r < n; r++)
-    if (cards[r].rank != r || cards[r].size != n)
+    if (addresses[r].rank != r || addresses[r].size != n)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: place %lld of the all-gather has rank %lld of %lld ranks", call,
-                      (long long)r, (long long)cards[r].rank, (long long)cards[r].size);
+                      (long long)r, (long long)addresses[r].rank, (long long)addresses[r].size);
   for (int64_t r = 0; r < n; r++)
-    if (cards[r].build != cards[0].build)
+    if (addresses[r].build != addresses[0].build)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld have different versions of the library", call,
                       (long long)r);
   for (int64_t r = 0; r < n; r++)
-    if (cards[r].status != RESHARD_SUCCESS)
-      return rs_error((reshard_status)cards[r].status, "rank %lld: %s", (long long)r, cards[r].text);
+    if (addresses[r].status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)addresses[r].status, "rank %lld: %s", (long long)r, addresses[r].text);
   for (int64_t r = 1; r < n; r++) {
-    if (cards[r].job != cards[0].job)
+    if (addresses[r].job != addresses[0].job)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld give different names of the job", call,
                       (long long)r);
-    if (cards[r].node != cards[0].node)
+    if (addresses[r].node != addresses[0].node)
       return rs_error(RESHARD_ERROR_UNSUPPORTED,
                       "%s: rank %lld is on another node than rank 0, or in another network namespace", call,
                       (long long)r);
-    if (cards[r].uid != cards[0].uid)
-      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: rank 0 runs as user %d, rank %lld as %d", call, cards[0].uid,
-                      (long long)r, cards[r].uid);
+    if (addresses[r].uid != addresses[0].uid)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: rank 0 runs as user %d, rank %lld as %d", call, addresses[0].uid,
+                      (long long)r, addresses[r].uid);
   }
   return RESHARD_SUCCESS;
 }
@@ -79,28 +79,28 @@ reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgath
   if (n < 1 || rank < 0 || rank >= n || allgather == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of %lld, all-gather %s", call, (long long)rank, (long long)n,
                     allgather == NULL ? "NULL" : "given");
-  rs_node_card mine, *cards = NULL;
+  rs_node_address mine, *addresses = NULL;
   rs_node *c = NULL;
   uint64_t job = 0;
   int listener = -1;
-  RS_TRY(rs_alloc(&cards, n, sizeof *cards));
+  RS_TRY(rs_alloc(&addresses, n, sizeof *addresses));
   reshard_status status = rs_node_alloc(n, rank, NULL, &c);
   if (status != RESHARD_SUCCESS) { /* the others hear of it */
     rs_node none = {.base = {.size = n, .rank = rank}};
-    rs_node_make_card(&none, 0, status, &mine, &listener);
-    (void)allgather(user, &mine, sizeof mine, cards);
+    rs_node_make_address(&none, 0, status, &mine, &listener);
+    (void)allgather(user, &mine, sizeof mine, addresses);
     goto done;
   }
   status = comm != NULL ? read_options(c, options, &job) : rs_error_null(call, "comm");
-  rs_node_make_card(c, job, status, &mine, &listener);
+  rs_node_make_address(c, job, status, &mine, &listener);
   unsigned long errors = rs_error_count();
-  status = allgather(user, &mine, sizeof mine, cards);
+  status = allgather(user, &mine, sizeof mine, addresses);
   if (status != RESHARD_SUCCESS) /* with its own text, where it is one of the library's */
     status = rs_error(status, "%s: the all-gather that was given failed: %s", call,
                       rs_error_count() != errors ? reshard_last_error() : reshard_status_string(status));
-  RS_THEN(status, check_cards(n, cards));
+  RS_THEN(status, check_addresses(n, addresses));
   if (status == RESHARD_SUCCESS)
-    status = rs_node_join(c, call, cards, listener);
+    status = rs_node_join(c, call, addresses, listener);
   else if (listener >= 0)
     close(listener);
   if (status == RESHARD_SUCCESS)
@@ -108,6 +108,6 @@ reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgath
   else
     rs_node_release(c);
 done:
-  free(cards);
+  free(addresses);
   return status;
 }

@@ -16,14 +16,14 @@
 
 enum { BACKLOG = 1024, MOST_DESCRIPTORS = 64 };
 
-static struct sockaddr_un address_of(const rs_node_card *card, socklen_t *size) {
+static struct sockaddr_un socket_address(const rs_node_address *address, socklen_t *size) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
-  memcpy(at.sun_path, card->name, (size_t)card->name_bytes);
-  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)card->name_bytes);
+  memcpy(at.sun_path, address->name, (size_t)address->name_bytes);
+  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)address->name_bytes);
   return at;
 }
 
-int rs_node_listen(rs_node_card *card, int *listener) {
+int rs_node_listen(rs_node_address *address, int *listener) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   socklen_t size = sizeof at;
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -36,9 +36,9 @@ int rs_node_listen(rs_node_card *card, int *listener) {
     close(fd);
     return failed;
   }
-  card->name_bytes =
-      (int32_t)rs_min((int64_t)sizeof card->name, size - (int64_t)offsetof(struct sockaddr_un, sun_path));
-  memcpy(card->name, at.sun_path, (size_t)card->name_bytes);
+  address->name_bytes =
+      (int32_t)rs_min((int64_t)sizeof address->name, size - (int64_t)offsetof(struct sockaddr_un, sun_path));
+  memcpy(address->name, at.sun_path, (size_t)address->name_bytes);
   *listener = fd;
   return 0;
 }
@@ -63,9 +63,9 @@ static int await_socket(int fd, short events, int64_t end) {
   }
 }
 
-int rs_node_dial(const rs_node_card *card, int64_t end, int *out) {
+int rs_node_dial(const rs_node_address *address, int64_t end, int *out) {
   socklen_t size;
-  struct sockaddr_un at = address_of(card, &size);
+  struct sockaddr_un at = socket_address(address, &size);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return errno;

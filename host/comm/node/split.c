@@ -1,6 +1,6 @@
-/* Parts of a node communicator: splits, and those that are there after a loss. Each is made like any other, from cards:
- * those of a split go round in its all-gathers, those of a shrink lie in the seats of the block, which holds as long as
- * a rank has it. */
+/* Parts of a node communicator: splits, and those that are there after a loss. Each is made like any other, from
+ * addresses: those of a split go round in its all-gathers, those of a shrink lie in the parts of the ranks, which holds
+ * as long as a rank has it. */
 #define _GNU_SOURCE
 #include "comm/node/node.h"
 
@@ -22,9 +22,9 @@ static reshard_status create_part(rs_node *c, int64_t size, int64_t rank, int64_
   return RESHARD_SUCCESS;
 }
 
-/* The cards of this rank's group, in its order, from those of all ranks. */
-static reshard_status find_cards(const rs_node *c, const rs_split_group *group, const rs_node_card *all,
-                                 rs_node_card **out) {
+/* The addresses of this rank's group, in its order, from those of all ranks. */
+static reshard_status find_addresses(const rs_node *c, const rs_split_group *group, const rs_node_address *all,
+                                     rs_node_address **out) {
   RS_TRY(rs_alloc(out, group->n, sizeof **out));
   for (int64_t i = 0; i < group->n; i++) {
     int64_t r = 0; /* its rank in c */
@@ -35,29 +35,29 @@ static reshard_status find_cards(const rs_node *c, const rs_split_group *group, 
   return RESHARD_SUCCESS;
 }
 
-/* Shows this rank's card to all of c, and joins those of its group. Either all ranks of c succeed or none. */
+/* Shows this rank's address to all of c, and joins those of its group. Either all ranks of c succeed or none. */
 static reshard_status join_group(rs_node *c, const rs_split_group *group, reshard_status status, rs_node *made) {
-  rs_node_card mine = {0}, *cards = NULL;
+  rs_node_address mine = {0}, *addresses = NULL;
   const void *all;
   int listener = -1;
   if (made != NULL)
-    rs_node_make_card(made, 0, status, &mine, &listener);
+    rs_node_make_address(made, 0, status, &mine, &listener);
   if (mine.status != RESHARD_SUCCESS)
     status = (reshard_status)mine.status;
   RS_TRY_GOTO(status, rs_split_agree(&c->base, status), done);
   RS_TRY_GOTO(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all), done);
   if (made != NULL)
-    status = find_cards(c, group, all, &cards);
+    status = find_addresses(c, group, all, &addresses);
   RS_TRY_GOTO(status, rs_split_agree(&c->base, status), done);
   if (made != NULL) {
-    status = rs_node_join(made, "reshard_comm_split", cards, listener);
+    status = rs_node_join(made, "reshard_comm_split", addresses, listener);
     listener = -1;
   }
   status = rs_split_agree(&c->base, status);
 done:
   if (listener >= 0)
     close(listener);
-  free(cards);
+  free(addresses);
   return status;
 }
 
@@ -93,9 +93,9 @@ typedef struct node_shrink {
   rs_node *c;
   int64_t n, nlost; /* ranks that are there; that are lost */
   const int64_t *lost;
-  int64_t *there;      /* [n] ranks of c */
-  bool *came;          /* [n]: the card of a rank that wants the same was taken */
-  rs_node_card *cards; /* [n] */
+  int64_t *there;             /* [n] ranks of c */
+  bool *came;                 /* [n]: the address of a rank that wants the same was taken */
+  rs_node_address *addresses; /* [n] */
   uint64_t hash;
   loss_text text, *texts; /* [n]: the lists that they have shown last, "" for none */
   int64_t changed;        /* when one of them did */
@@ -104,7 +104,7 @@ typedef struct node_shrink {
 static reshard_status list_there(node_shrink *s) {
   RS_TRY(rs_alloc(&s->there, s->n, sizeof *s->there));
   RS_TRY(rs_alloc_zero(&s->came, s->n, sizeof *s->came));
-  RS_TRY(rs_alloc(&s->cards, s->n, sizeof *s->cards));
+  RS_TRY(rs_alloc(&s->addresses, s->n, sizeof *s->addresses));
   RS_TRY(rs_alloc_zero((void *)&s->texts, s->n, sizeof *s->texts));
   for (int64_t r = 0, k = 0, at = 0; r < s->c->base.size; r++)
     if (k < s->nlost && s->lost[k] == r)
@@ -116,23 +116,23 @@ static reshard_status list_there(node_shrink *s) {
   return RESHARD_SUCCESS;
 }
 
-/* Shows what this rank wants; card NULL: nothing any more. A list that is not like others stays, for those that come
+/* Shows what this rank wants; address NULL: nothing any more. A list that is not like others stays, for those that come
  * later. */
-static void show_loss(const node_shrink *s, const rs_node_card *card, bool differs) {
-  rs_node_loss *loss = &rs_node_own_seat(s->c)->loss;
+static void show_loss(const node_shrink *s, const rs_node_address *address, bool differs) {
+  rs_node_loss *loss = &rs_node_own_rank(s->c)->loss;
   atomic_fetch_add(&loss->tries, 1);
-  loss->hash = card != NULL ? s->hash : 0;
+  loss->hash = address != NULL ? s->hash : 0;
   memset(loss->text, 0, sizeof loss->text);
-  if (card != NULL || differs)
+  if (address != NULL || differs)
     memcpy(loss->text, s->text, sizeof loss->text);
-  if (card != NULL)
-    memcpy(loss->record, card, sizeof *card);
+  if (address != NULL)
+    memcpy(loss->record, address, sizeof *address);
   atomic_fetch_add(&loss->tries, 1);
 }
 
 /* Takes what a rank shows: false where that is nothing. */
 static bool read_loss(const node_shrink *s, int64_t rank, rs_node_loss *out) {
-  rs_node_loss *loss = &s->c->seats[rank].loss;
+  rs_node_loss *loss = &s->c->ranks[rank].loss;
   uint64_t tries = atomic_load(&loss->tries);
   out->hash = loss->hash;
   memcpy(out->text, loss->text, sizeof out->text);
@@ -141,9 +141,9 @@ static bool read_loss(const node_shrink *s, int64_t rank, rs_node_loss *out) {
   return tries % 2 == 0 && atomic_load(&loss->tries) == tries && out->text[0] != '\0';
 }
 
-/* Takes the cards of those that want the same; returns how many have not come. A rank that has shown this one's list
- * may try with a longer one by now. */
-static int64_t take_cards(node_shrink *s) {
+/* Takes the addresses of those that want the same; returns how many have not come. A rank that has shown this one's
+ * list may try with a longer one by now. */
+static int64_t take_addresses(node_shrink *s) {
   rs_node_loss loss;
   int64_t absent = 0;
   for (int64_t i = 0; i < s->n; i++) {
@@ -152,7 +152,7 @@ static int64_t take_cards(node_shrink *s) {
       if (strcmp(s->texts[i], loss.text) != 0)
         s->changed = rs_now_ns();
       memcpy(s->texts[i], loss.text, sizeof loss.text);
-      memcpy(&s->cards[i], loss.record, sizeof s->cards[i]);
+      memcpy(&s->addresses[i], loss.record, sizeof s->addresses[i]);
     }
     absent += !s->came[i];
   }
@@ -184,15 +184,15 @@ static int64_t find_absent(const node_shrink *s, bool gone, char *text, size_t s
   return n;
 }
 
-static reshard_status wait_for_cards(node_shrink *s) {
+static reshard_status wait_for_addresses(node_shrink *s) {
   char text[160];
   int64_t since = rs_now_ns();
-  while (take_cards(s) > 0) {
+  while (take_addresses(s) > 0) {
     bool late = rs_late(since, s->c->timeout_ms);
     if (late ||
         (s->c->timeout_ms == 0 && rs_late(s->changed, RS_COMM_DIFFER_MS))) /* ranks of other lists would never come */
       RS_TRY(compare_losses(s));
-    if (find_absent(s, true, text, sizeof text) > 0 && take_cards(s) > 0)
+    if (find_absent(s, true, text, sizeof text) > 0 && take_addresses(s) > 0)
       return rs_error(RESHARD_ERROR_PEER, "ranks %s are gone as well", text);
     if (late) {
       (void)find_absent(s, false, text, sizeof text);
@@ -223,21 +223,21 @@ static reshard_status create_rest(node_shrink *s, rs_node **made) {
 reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
   node_shrink s = {.c = rs_node_of(comm), .n = comm->size - n, .nlost = n, .lost = lost};
   rs_node *made = NULL;
-  rs_node_card card;
+  rs_node_address address;
   int listener = -1;
   if (s.c->forked)
     return rs_node_check(s.c, false);
   rs_node_end(s.c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
   reshard_status status = create_rest(&s, &made);
   if (status == RESHARD_SUCCESS) {
-    rs_node_make_card(made, 0, status, &card, &listener);
-    status = (reshard_status)card.status;
+    rs_node_make_address(made, 0, status, &address, &listener);
+    status = (reshard_status)address.status;
   }
   if (status == RESHARD_SUCCESS) {
-    show_loss(&s, &card, false);
-    status = wait_for_cards(&s);
+    show_loss(&s, &address, false);
+    status = wait_for_addresses(&s);
     if (status == RESHARD_SUCCESS) {
-      status = rs_node_join(made, "reshard_comm_shrink", s.cards, listener);
+      status = rs_node_join(made, "reshard_comm_shrink", s.addresses, listener);
       listener = -1;
     }
     show_loss(&s, NULL, status == RESHARD_ERROR_MISMATCH);
@@ -250,7 +250,7 @@ reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
     rs_node_release(made);
   free(s.there);
   free(s.came);
-  free(s.cards);
+  free(s.addresses);
   free(s.texts);
   return status;
 }

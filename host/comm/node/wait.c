@@ -1,4 +1,4 @@
-/* Waits of a rank. It sleeps on its bell, which whoever changes what it may wait for rings. Now and then it looks
+/* Waits of a rank. It sleeps on its doorbell, which whoever changes what it may wait for rings. Now and then it looks
  * whether those that it waits for are alive, and at the clock.
  *
  * A ring is an increment, and a call of the system only where the other sleeps. Both sides are sequentially consistent:
@@ -17,10 +17,10 @@
 enum { LOOK_MS = 20 };
 
 void rs_node_ring(rs_node *c, int64_t rank) {
-  rs_node_bell *bell = &c->seats[rank].bell;
-  atomic_fetch_add(&bell->rings, 1);
-  if (atomic_load(&bell->sleeps) != 0)
-    syscall(SYS_futex, &bell->rings, FUTEX_WAKE, 1, NULL, NULL, 0);
+  rs_node_doorbell *doorbell = &c->ranks[rank].doorbell;
+  atomic_fetch_add(&doorbell->rings, 1);
+  if (atomic_load(&doorbell->sleeps) != 0)
+    syscall(SYS_futex, &doorbell->rings, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 void rs_node_ring_all(rs_node *c) {
@@ -42,7 +42,7 @@ static inline void relax(void) {
 #endif
 }
 
-static bool is_gone(const rs_node *c, int64_t rank) { return c->seats[rank].left || rs_node_hung_up(c->sockets[rank]); }
+static bool is_gone(const rs_node *c, int64_t rank) { return c->ranks[rank].left || rs_node_hung_up(c->sockets[rank]); }
 
 /* A rank that is waited for has gone: what it did before is looked at once more, then the communicator ends. */
 static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
@@ -55,7 +55,7 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
     c->missing[r] = c->missing[r] && is_gone(c, r);
   reshard_status status =
       rs_error(RESHARD_ERROR_PEER, "%s: %s: rank %lld %s", rs_call_text(&c->base, call), w->step, (long long)rank,
-               c->seats[rank].left ? "has destroyed its handle" : "is gone: its process has ended");
+               c->ranks[rank].left ? "has destroyed its handle" : "is gone: its process has ended");
   return rs_node_give_up(c, status, c->missing);
 }
 
@@ -63,9 +63,9 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
 static void excuse_waiting(rs_node *c) {
   int64_t since = rs_now_ns() - c->timeout_ms * 1000000 / 2, others = 0;
   for (int64_t r = 0; r < c->base.size; r++)
-    others += c->missing[r] && c->seats[r].waited < since;
+    others += c->missing[r] && c->ranks[r].waited < since;
   for (int64_t r = 0; r < c->base.size && others > 0; r++)
-    c->missing[r] = c->missing[r] && c->seats[r].waited < since;
+    c->missing[r] = c->missing[r] && c->ranks[r].waited < since;
 }
 
 /* Nothing has rung for a while. */
@@ -73,7 +73,7 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
   bool late = rs_late(w->since, c->timeout_ms);
-  rs_node_own_seat(c)->waited = rs_now_ns();
+  rs_node_own_rank(c)->waited = rs_now_ns();
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
   for (int64_t r = 0; r < c->base.size; r++)
@@ -93,7 +93,7 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
 }
 
 reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
-  rs_node_bell *bell = &rs_node_own_seat(c)->bell;
+  rs_node_doorbell *doorbell = &rs_node_own_rank(c)->doorbell;
   RS_TRY(rs_node_check(c, true));
   if (w->turns++ < c->spins) {
     relax();
@@ -104,9 +104,9 @@ reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
     w->since = w->looked = now;
   if (!w->gone && now - w->looked < LOOK_MS * 1000000) {
     int64_t left = w->looked + LOOK_MS * 1000000 - now;
-    atomic_store(&bell->sleeps, 1);
-    syscall(SYS_futex, &bell->rings, FUTEX_WAIT, seen, &(struct timespec){0, left}, NULL, 0);
-    atomic_store(&bell->sleeps, 0);
+    atomic_store(&doorbell->sleeps, 1);
+    syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, seen, &(struct timespec){0, left}, NULL, 0);
+    atomic_store(&doorbell->sleeps, 0);
     return RESHARD_SUCCESS;
   }
   w->looked = now;

@@ -1,6 +1,6 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "exec/arrays.h"
-#include "exec/kept.h"
+#include "exec/cached.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
 #include "plan/rounds.h"
@@ -160,12 +160,12 @@ static reshard_status find_workspace(packer *p) {
     rs_collective_place(t, &t->collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
-  if (t->comm->mail > 0) /* which is the staging of both sides */
+  if (t->comm->mailbox > 0) /* which is the staging of both sides */
     p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->comm->staged ? NULL : t->user_workspace;
-  if (p->staging.bytes > 0 && t->kept != NULL) {
-    RS_TRY(rs_kept_staging(t->kept, (size_t)p->staging.bytes, (void **)&p->workspace));
+  if (p->staging.bytes > 0 && t->cached != NULL) {
+    RS_TRY(rs_cached_staging(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
@@ -177,22 +177,22 @@ static reshard_status find_workspace(packer *p) {
     place_collective(p);
     return RESHARD_SUCCESS;
   }
-  if (t->comm->mail > 0)
+  if (t->comm->mailbox > 0)
     return RESHARD_SUCCESS;
   char *next = place_messages(p, p->sends, p->nsends, p->workspace);
   place_messages(p, p->receives, p->nreceives, next);
   return RESHARD_SUCCESS;
 }
 
-/* A kept transfer is bound anew while the device may still run what was compiled for the arrays before. */
+/* A cached transfer is bound anew while the device may still run what was compiled for the arrays before. */
 static reshard_status compile(reshard_transfer t, const rs_copies *copies, rs_program **program) {
   rs_device *device = t->comm->device;
-  rs_program **kept;
-  if (t->kept == NULL)
+  rs_program **cached;
+  if (t->cached == NULL)
     return device->work->compile(device, copies, t->plan->info.bytes, program);
-  RS_TRY(rs_transfer_program(t, &kept));
-  RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, kept));
-  *program = *kept;
+  RS_TRY(rs_transfer_program(t, &cached));
+  RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, cached));
+  *program = *cached;
   return RESHARD_SUCCESS;
 }
 
@@ -226,15 +226,15 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   int64_t begin = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece),
           end = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
-  bool staged = msg->in_place == NULL, mailed = comm->mail > 0 && staged;
+  bool staged = msg->in_place == NULL, in_mailbox = comm->mailbox > 0 && staged;
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
-  char *at, *mail = NULL;
-  if (comm->mail > 0)
-    RS_TRY(comm->ops->mail(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mail));
-  at = mailed    ? mail
-       : !staged ? msg->in_place + begin
-                 : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, mailed, turn, NULL};
+  char *at, *mailbox = NULL;
+  if (comm->mailbox > 0)
+    RS_TRY(comm->ops->mailbox(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mailbox));
+  at = in_mailbox ? mailbox
+       : !staged  ? msg->in_place + begin
+                  : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL};
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
@@ -245,16 +245,16 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   return lower_piece(p, msg, sending, begin, end, at, &p->copies);
 }
 
-/* Prepares a whole message for the other place of the mail; msg: as it was before its part was made. */
+/* Prepares a whole message for the other place of the mailbox; msg: as it was before its part was made. */
 static reshard_status make_other(packer *p, packed_message msg, bool sending, rs_part *part) {
   reshard_comm comm = p->transfer->comm;
   int64_t copies = p->binding->info.copies; /* one of the two runs */
-  char *mail;
-  RS_TRY(comm->ops->mail(comm, part->peer, sending, 1, part->bytes, &mail));
-  if (!part->mailed)
+  char *mailbox;
+  RS_TRY(comm->ops->mailbox(comm, part->peer, sending, 1, part->bytes, &mailbox));
+  if (!part->in_mailbox)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
-  RS_TRY(lower_piece(p, &msg, sending, 0, part->bytes, mail, &p->copies));
+  RS_TRY(lower_piece(p, &msg, sending, 0, part->bytes, mailbox, &p->copies));
   RS_TRY(compile_copies(p, &p->copies, &part->other_program));
   p->binding->info.copies = copies;
   return RESHARD_SUCCESS;
@@ -291,7 +291,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
     RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
       RS_TRY(compile_copies(p, &p->copies, &part->program));
-    if (p->transfer->comm->mail > 0 && part->turn < 0)
+    if (p->transfer->comm->mailbox > 0 && part->turn < 0)
       RS_TRY(make_other(p, before, sending, part));
     made++;
   }

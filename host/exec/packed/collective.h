@@ -2,14 +2,8 @@
 #ifndef RS_EXEC_COLLECTIVE_H
 #define RS_EXEC_COLLECTIVE_H
 
+#include "exec/record.h"
 #include "exec/transfer.h"
-
-/* The collective that a rank's messages are a part of, as all ranks show it to each other. */
-typedef struct rs_proposal {
-  int32_t kind; /* reshard_collective */
-  int64_t root, bytes;
-  char why[64];
-} rs_proposal;
 
 /* Local; the options are read, the arrays bound. */
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine);

@@ -10,6 +10,7 @@
 #include "exec/packed/packed.h"
 
 #include "device/trace.h"
+#include "exec/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,7 +124,7 @@ static void release_programs(rs_device *device, rs_binding *b) {
 }
 
 static void packed_release(reshard_comm comm, rs_binding *b) {
-  if (!b->lent)
+  if (!b->cached)
     release_programs(comm->device, b);
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];

@@ -177,7 +177,7 @@ static vg_edge_result edges_of(const stream_way *way) {
   stream_way copy = *way;
   vg_edge_search search = {
       .path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1, .covered = NULL};
-  if (way->drive == STREAM_KEPT) {
+  if (way->drive == STREAM_CACHED) {
     search.covered = "the transfer waits for its execute before its memory goes";
   } else if (way->ranks > 1) {
     search.covered = "the transfer that is destroyed first waits for what all have executed together";

@@ -1,42 +1,43 @@
-/* A transfer that is kept for its plan, while the arrays are other ones each time: connections, agreement, rounds and
+/* A transfer that is cached for its plan, while the arrays are other ones each time: connections, agreement, rounds and
  * programs stay. Binding to other arrays is done by each rank alone, in the order of its stream. It waits for nothing,
  * and takes nothing of the driver's allocator that an earlier call has not taken. */
-#ifndef RS_EXEC_KEPT_H
-#define RS_EXEC_KEPT_H
+#ifndef RS_EXEC_CACHED_H
+#define RS_EXEC_CACHED_H
 
 #include "device/memory/pool.h"
 #include "exec/transfer.h"
 
 /* Staging of transfers of one rank that execute one after the other. All zero at first, but for the pool. */
-typedef struct rs_lender {
+typedef struct rs_staging_cache {
   rs_storage_pool *pool; /* staging comes from there, and goes back, in the order of the stream; NULL: */
   void *memory;          /* as much as was needed at once so far */
   size_t bytes;
-} rs_lender;
-void rs_lender_free(rs_lender *lender, reshard_comm comm);
+} rs_staging_cache;
+void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm);
 
-typedef struct rs_kept {
-  reshard_transfer transfer; /* NULL: none is kept */
+typedef struct rs_cached_transfer {
+  reshard_transfer transfer; /* NULL: none is cached */
   reshard_comm comm;
-  rs_lender *lender;
+  rs_staging_cache *staging_cache;
   bool bound;    /* the transfer's binding can be executed, with staging at the same place */
   void *staging; /* where it was */
   /* of the call under way */
   void *stream;
   rs_block *block;
-} rs_kept;
+} rs_cached_transfer;
 
 /* Makes the transfer, and binds it for the first execute. Collective. */
-reshard_status rs_kept_create(rs_kept *kept, reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                              reshard_path path, rs_lender *lender, void *stream);
+reshard_status rs_cached_create(rs_cached_transfer *cached, reshard_plan plan, reshard_comm comm,
+                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
+                                void *stream);
 /* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. */
-reshard_status rs_kept_bind(rs_kept *kept, const reshard_arrays *arrays, void *stream);
+reshard_status rs_cached_bind(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
 /* Gives staging back, in the order of the stream; after each of the above, and the execute. */
-void rs_kept_return(rs_kept *kept);
+void rs_cached_return(rs_cached_transfer *cached);
 /* Destroys the transfer; NULL in it is allowed. */
-void rs_kept_free(rs_kept *kept);
+void rs_cached_free(rs_cached_transfer *cached);
 
 /* Staging of the call, for the path that binds. */
-reshard_status rs_kept_staging(rs_kept *kept, size_t bytes, void **memory);
+reshard_status rs_cached_staging(rs_cached_transfer *cached, size_t bytes, void **memory);
 
 #endif

@@ -1,0 +1,86 @@
+/* Binding a cached transfer is listing its copies anew. The pool gives a stream the memory that it freed last, so
+ * arrays and staging are often where they were: then the programs are right as they are. */
+#include "exec/cached.h"
+
+/* Streams of all GPUs of the process may use memory that is in no pool. */
+static void free_staging(rs_staging_cache *staging_cache, reshard_comm comm) {
+  for (int64_t g = 0; staging_cache->memory != NULL && g < comm->lanes; g++)
+    (void)comm->lane_devices[g]->streams->finish(comm->lane_devices[g]);
+  if (comm->ops->retire != NULL)
+    comm->ops->retire(comm, staging_cache->memory);
+  else
+    comm->device->memory->free(comm->device, staging_cache->memory);
+  staging_cache->memory = NULL;
+  staging_cache->bytes = 0;
+}
+
+void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) { free_staging(staging_cache, comm); }
+
+static reshard_status grow_staging(rs_staging_cache *staging_cache, reshard_comm comm, size_t bytes) {
+  if (staging_cache->bytes >= bytes)
+    return RESHARD_SUCCESS;
+  free_staging(staging_cache, comm);
+  RS_TRY(comm->device->memory->alloc(comm->device, bytes, &staging_cache->memory));
+  staging_cache->bytes = bytes;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cached_staging(rs_cached_transfer *k, size_t bytes, void **memory) {
+  rs_staging_cache *staging_cache = k->staging_cache;
+  if (staging_cache->pool == NULL) {
+    RS_TRY(grow_staging(staging_cache, k->comm, bytes));
+    *memory = k->staging = staging_cache->memory;
+    return RESHARD_SUCCESS;
+  }
+  if (k->block != NULL && k->block->bytes < bytes)
+    rs_cached_return(k);
+  if (k->block == NULL)
+    RS_TRY(rs_storage_pool_alloc(staging_cache->pool, bytes, k->stream, &k->block));
+  *memory = k->staging = k->block->memory;
+  return RESHARD_SUCCESS;
+}
+
+/* Finds out if the binding is one to these arrays, and takes its staging. */
+static reshard_status find_bound(rs_cached_transfer *k, const reshard_arrays *arrays, bool *bound) {
+  const rs_binding *binding = &k->transfer->binding;
+  void *was = k->staging, *memory = was;
+  *bound = k->bound && rs_arrays_same(k->transfer->plan, &binding->arrays, arrays);
+  if (*bound && binding->info.workspace_bytes > 0)
+    RS_TRY(rs_cached_staging(k, binding->info.workspace_bytes, &memory));
+  *bound = *bound && memory == was;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
+  k->stream = stream;
+  RS_TRY(find_bound(k, arrays, &k->bound));
+  if (k->bound)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays));
+  k->bound = true;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cached_return(rs_cached_transfer *k) {
+  if (k->block != NULL)
+    rs_storage_pool_free(k->staging_cache->pool, k->block, k->stream);
+  k->block = NULL;
+}
+
+reshard_status rs_cached_create(rs_cached_transfer *k, reshard_plan plan, reshard_comm comm,
+                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
+                                void *stream) {
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
+  k->comm = comm;
+  k->staging_cache = staging_cache;
+  k->stream = stream;
+  RS_TRY(rs_transfer_create_cached(plan, comm, arrays, &options, k));
+  k->bound = true;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cached_free(rs_cached_transfer *k) {
+  rs_cached_return(k);
+  reshard_transfer_destroy(k->transfer);
+  *k = (rs_cached_transfer){.transfer = NULL};
+}
