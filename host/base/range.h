@@ -1,5 +1,5 @@
 /* Ranges of the host's time, for a profiler: a name, and what the work is of. A thread's ranges are inside of one
- * another. Where no tool listens a range costs a load and a branch. device/nvtx.c gives ranges to NVTX.
+ * another. Where no tool listens a range costs a load and a branch. device/trace.c gives ranges to NVTX.
  *
  * rs_ranges is the one word of the process that ranges need, since a tool is attached to a process. It is set before
  * main, and to NULL by the first range where there is no tool. It is NULL in what links without device. */

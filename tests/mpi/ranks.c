@@ -2,7 +2,6 @@
  * runs every check in the same order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_make.h"
-#include "mpi/check.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
@@ -10,6 +9,7 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/contracts/steady.h"
+#include "support/fixtures/check_ranks.h"
 #include "support/fixtures/world.h"
 
 #include <stdio.h>

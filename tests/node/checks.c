@@ -1,10 +1,10 @@
 /* Promises of a communicator of processes of a node beside those of all communicators of processes: calls and
- * statuses that differ, handles that are destroyed early, forked processes, creations that
- * do not agree.
+ * statuses that differ, handles that are destroyed early, forked processes, creations that do not agree.
  *
  * usage: node_checks RANKS, 3 or more */
 #define _GNU_SOURCE
 #include "comm/comm.h"
+#include "support/fixtures/check_ranks.h"
 #include "support/fixtures/world.h"
 
 #include <reshard/reshard.h>
@@ -14,20 +14,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int rank, size;
-static int64_t failures;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition)) { \
-      failures++; \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 /* An error with this status, whose text has the part. */
 #define CHECK_ERROR(call, wanted, part) \

@@ -4,6 +4,7 @@
  * usage: node_cycles RANKS CYCLES */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "support/fixtures/check_ranks.h"
 #include "support/fixtures/world.h"
 
 #include <reshard/reshard.h>
@@ -13,19 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int rank, size;
-static int64_t failures;
-
-#define CHECK(condition, ...) \
-  do { \
-    if (!(condition) && failures++ < 5) { \
-      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
-      printf(__VA_ARGS__); \
-      printf(" (last error: %s)\n", reshard_last_error()); \
-      fflush(stdout); \
-    } \
-  } while (0)
 
 typedef struct usage {
   int64_t descriptors, mappings, segments, resident; /* resident: pages */
