@@ -1,5 +1,6 @@
 /* Digests where files are written and read in ways of their own: overwritten bytes, checks that end early, pages that
  * stay in memory, headers that are damaged, too large or sparse. */
+#include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 
 #include "bench/verify/random.h"
@@ -325,8 +326,10 @@ static void test_limit(void **state) {
                 digests = (int64_t)sizeof(RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND) - 1 + 32;
   char *name = malloc((size_t)most + 2);
   memset(name, 'n', (size_t)most + 2);
-  assert_int_equal(digests_of(name, most - digests), 1);
-  assert_int_equal(digests_of(name, most - digests + 1), 0);
+  if (test_one_in(2) == 1) { /* each takes 15 s where accesses are looked at */
+    assert_int_equal(digests_of(name, most - digests), 1);
+    assert_int_equal(digests_of(name, most - digests + 1), 0);
+  }
   assert_int_equal(digests_of(name, most + 1), -1);
   free(name);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SPARSE = 5 }; /* one in so many */
+enum { SPARSE = 10 }; /* one in so many */
 #else
 enum { SPARSE = 1 };
 #endif
