@@ -5,8 +5,8 @@
  *
  * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
  * kill: the rank is killed instead, which ends the trials. RESHARD_TEST_SCALE scales TRIALS. */
-#include "support/fixtures/check_ranks.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
 

@@ -1,6 +1,6 @@
 /* Processes that the first one starts, before it has any thread. They share a page of counters, and bytes that each
  * shows the others. The first process waits for them, and ends them when one of them ends by a signal. */
-#include "support/fixtures/world.h"
+#include "support/processes/world.h"
 
 #include "bench/cli/util.h"
 

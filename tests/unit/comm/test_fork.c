@@ -8,8 +8,8 @@
 
 #include "comm/local/local.h"
 #include "device/cpu/threads.h"
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -7,8 +7,8 @@
 
 #include "comm/comm.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <reshard/reshard.h>
 

@@ -10,7 +10,7 @@
 #include "support/devices/late.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
-#include "support/fixtures/local_world.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/local_world.h"
 
 #include <stdlib.h>
 #include <string.h>

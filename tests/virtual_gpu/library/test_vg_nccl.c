@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "nccl_rank.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
