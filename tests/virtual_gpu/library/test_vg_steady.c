@@ -2,11 +2,11 @@
  * collective that the host waits for, no call of the driver's allocator, no wait for the device. Over NCCL, a rank a
  * GPU, and by threads with one GPU each, or one for all. Each call has other arrays. */
 #include "base/base.h"
-#include "nccl_rank.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "virtual_gpu.h"
+#include "virtual_gpu/library/nccl/nccl_rank.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>
