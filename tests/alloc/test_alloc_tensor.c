@@ -25,7 +25,7 @@ typedef struct local {
   char memory[SMALL];
 } local;
 
-static void release(void *user, void *data) {
+static void memory_release(void *user, void *data) {
   (void)data;
   ++*(int *)user;
 }
@@ -56,7 +56,7 @@ MAKE(make_device, reshard_device, ((void)l, reshard_device_create("cpu", &option
 MAKE(make_plain, reshard_tensor, reshard_tensor_create(RESHARD_U8, 1, &l->bytes, &made))
 MAKE(make_pooled, reshard_tensor, reshard_tensor_create_on(l->device, RESHARD_U8, 1, &l->bytes, NULL, &made))
 MAKE(make_wrapped, reshard_tensor,
-     reshard_tensor_wrap_on(l->device, RESHARD_U8, 2, l->shape, NULL, l->memory, release, &l->released, &made))
+     reshard_tensor_wrap_on(l->device, RESHARD_U8, 2, l->shape, NULL, l->memory, memory_release, &l->released, &made))
 MAKE(make_strided, reshard_tensor, reshard_tensor_as_strided(l->tensor, 2, l->shape, NULL, 3, &made))
 MAKE(make_narrow, reshard_tensor, reshard_tensor_narrow(l->tensor, 0, 5, 7, &made))
 MAKE(make_permuted, reshard_tensor, reshard_tensor_permute(l->tensor, (int[]){0}, &made))

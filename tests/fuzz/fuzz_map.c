@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_model model(int which) {
+static reshard_model model_make(int which) {
   static const struct {
     const char *name;
     reshard_dtype dtype;
@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   reshard_map map = NULL;
   if (reshard_map_parse(text, "fuzz", &map) == RESHARD_SUCCESS) {
     for (int i = 0; i < 2; i++) {
-      reshard_model source = model(i);
+      reshard_model source = model_make(i);
       apply(map, source);
       reshard_model_free(source);
     }

@@ -72,7 +72,7 @@ reshard_status world_connect_without(int64_t timeout_ms, reshard_comm *comm) {
 }
 
 /* The first process: ends with the others. */
-static _Noreturn void watch(const pid_t *pids) {
+static _Noreturn void ranks_watch(const pid_t *pids) {
   bool good = true;
   int status;
   for (pid_t pid; (pid = wait(&status)) > 0;) {
@@ -111,7 +111,7 @@ void world_open(int *argc, char ***argv, int *rank, int *size) {
       return;
     }
   }
-  watch(pids);
+  ranks_watch(pids);
 }
 
 int64_t world_close(int64_t failures) {

@@ -141,7 +141,7 @@ static void test_ranks_of_plans(void **state) {
 /* --- Small ones, index by index ----------------------------------------------------------------------------------- */
 
 static uint64_t seed = 1;
-static int64_t draw(int64_t most) {
+static int64_t number_draw(int64_t most) {
   seed = seed * 6364136223846793005u + 1442695040888963407u;
   return (int64_t)((seed >> 33) % (uint64_t)most) + 1;
 }
@@ -168,7 +168,7 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
   reshard_layout layout = parse(text, 1, &n, ranks);
   for (int64_t r = 0; r < ranks; r++) {
     reshard_interval wanted[MOST], found[MOST];
-    int64_t count, some = draw(MOST) - 1, room = draw(4);
+    int64_t count, some = number_draw(MOST) - 1, room = number_draw(4);
     int64_t in_all = find_intervals(&layout->dim[0], rs_layout_cell(layout, r, 0), wanted);
     assert_int_equal(reshard_layout_array_intervals(layout, r, 0, 0, 0, MOST, found, &count), RESHARD_SUCCESS);
     if (count != in_all || memcmp(found, wanted, (size_t)count * sizeof *found) != 0)
@@ -188,8 +188,8 @@ static void test_small(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
-    int64_t n = draw(MOST) - 1, a = draw(4), b = draw(4), c = draw(3);
-    snprintf(text, sizeof text, "cyclic(%lld;%lld)", (long long)a, (long long)draw(9));
+    int64_t n = number_draw(MOST) - 1, a = number_draw(4), b = number_draw(4), c = number_draw(3);
+    snprintf(text, sizeof text, "cyclic(%lld;%lld)", (long long)a, (long long)number_draw(9));
     check_layout(text, n, a);
     snprintf(text, sizeof text, "mesh(%lldx%lldx%lld;S0%s,S0%s,S0)", (long long)a, (long long)b, (long long)c,
              i % 3 == 1   ? "*3"

@@ -140,7 +140,7 @@ typedef struct meeting {
   int64_t rank[RANKS_MOST * 16], array[RANKS_MOST * 16], elements[RANKS_MOST * 16];
 } meeting;
 
-static int note(void *user, int64_t rank, int64_t array, int64_t elements) {
+static int array_note(void *user, int64_t rank, int64_t array, int64_t elements) {
   meeting *m = user;
   if (m->n < RANKS_MOST * 16) {
     m->rank[m->n] = rank;
@@ -160,7 +160,7 @@ static int64_t count_in(const indices *list, int64_t begin, int64_t end) {
 static void check_meet(reshard_layout layout, const held *ranks, const reshard_box *box) {
   meeting got = {.ends_after = -1};
   int64_t at = 0, rank = -1, world = reshard_layout_world(layout);
-  expect(reshard_layout_meet(layout, box, note, &got) == RESHARD_SUCCESS);
+  expect(reshard_layout_meet(layout, box, array_note, &got) == RESHARD_SUCCESS);
   for (rank = 0; rank < world; rank++) {
     int64_t elements = ranks[rank].arrays;
     for (int d = 0; d < reshard_layout_ndim(layout); d++)

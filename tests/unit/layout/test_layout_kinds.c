@@ -19,7 +19,7 @@ typedef struct meeting {
   int64_t rank[MOST], array[MOST], elements[MOST];
 } meeting;
 
-static int note(void *user, int64_t rank, int64_t array, int64_t elements) {
+static int array_note(void *user, int64_t rank, int64_t array, int64_t elements) {
   meeting *m = user;
   if (m->n < MOST) {
     m->rank[m->n] = rank;
@@ -86,7 +86,7 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
     met *= box.extent[d];
   }
   meeting got = {.ends_after = -1};
-  assert_int_equal(reshard_layout_meet(layout, &box, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &box, array_note, &got), RESHARD_SUCCESS);
   for (int64_t i = 0; i < got.n; i++) {
     assert_true(i == 0 || got.rank[i] > got.rank[i - 1] ||
                 (got.rank[i] == got.rank[i - 1] && got.array[i] > got.array[i - 1]));
@@ -145,7 +145,7 @@ static void test_boxes(void **unused) {
       }
     }
   meeting got = {.ends_after = -1};
-  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, array_note, &got), RESHARD_SUCCESS);
   static const int64_t met[4][3] = {{0, 0, 1}, {0, 1, 3}, {2, 0, 5}, {2, 1, 1}};
   assert_int_equal(got.n, 4);
   for (int i = 0; i < 4; i++) {
@@ -154,7 +154,7 @@ static void test_boxes(void **unused) {
     assert_int_equal(got.elements[i], met[i][2]);
   }
   got = (meeting){.ends_after = 2}; /* the visitor ends the walk */
-  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, array_note, &got), RESHARD_SUCCESS);
   assert_int_equal(got.n, 2);
   reshard_layout_release(layout);
 }
@@ -172,7 +172,7 @@ static void test_scalar(void **unused) {
     assert_int_equal(count, 1);
     assert_int_equal(reshard_layout_array(layout, 1, 0, &info), RESHARD_SUCCESS);
     assert_int_equal(info.elements, 1);
-    assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{0}, {0}}, note, &got), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{0}, {0}}, array_note, &got), RESHARD_SUCCESS);
     assert_int_equal(got.n, i == 2 ? 2 : 1);
     assert_int_equal(got.elements[0], 1);
     reshard_layout_release(layout);
@@ -199,7 +199,7 @@ static void test_large_world(void **unused) {
     }
     reshard_box box = {{i / 128 * 8192 + 5, i % 128 * 8192 + 7}, {8187, 8185}};
     meeting met = {.ends_after = -1};
-    assert_int_equal(reshard_layout_meet(layout, &box, note, &met), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_meet(layout, &box, array_note, &met), RESHARD_SUCCESS);
     assert_int_equal(met.n, 1);
     assert_int_equal(met.rank[0], ranks[i]);
     assert_int_equal(met.elements[0], (int64_t)8187 * 8185);
