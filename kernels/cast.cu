@@ -1,9 +1,9 @@
 /* Casts: numbers of one dtype to another, for many tensors in one launch.
  *
- * A part of the table is `rows` of contiguous numbers. A row is divided in slots of V numbers, V of the wider dtype
- * being 16 bytes, so that a warp reads and writes whole lines; the first slot begins at the last place before the row
- * where both sides are aligned, so that all slots but the ends are one load and one store. Where no place is aligned on
- * both sides, V is 1.
+ * A part of the table is `rows` of contiguous numbers. A row is divided in slots of V numbers, which are 16 bytes of
+ * the wider dtype: a warp reads and writes whole lines. The first slot begins at the last place before the row where
+ * both sides are aligned. So all slots but the ends are one load and one store. Where no place is aligned on both
+ * sides, V is 1.
  *
  * The slots of a part make items, the items of all parts are cut in tiles, and a block takes a tile: it finds its part
  * by bisection in the table. That is a parameter of the kernel: nothing is uploaded, and a captured launch has it in
@@ -372,8 +372,8 @@ part lay_out(const piece &p) {
   return to;
 }
 
-/* Cuts a piece in two until its items can be counted - the outermost loop, or the numbers of a row - and calls
- * put(piece, part) for each result. Stops at an error. */
+/* Cuts a piece in two until its items can be counted: the outermost loop, or the numbers of a row. Calls put(piece,
+ * part) for each result. Stops at an error. */
 template <typename Put> int cut(const piece &p, Put &&put) {
   part to = lay_out(p);
   if (to.items <= ITEMS_MOST)
