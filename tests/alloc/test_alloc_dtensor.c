@@ -175,11 +175,6 @@ static reshard_status placements_parse(fault_output *out, const void *with) {
 
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
 static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
-static bool any(const fault_output *out, const void *with) {
-  (void)out, (void)with;
-  return true;
-}
-
 static void test_local(void **state) {
   (void)state;
   const int64_t one = 1;
@@ -198,14 +193,14 @@ static void test_local(void **state) {
   memset(info.data, 0, sizeof(double[7][5]));
   CLI_TRY("metadata: ", reshard_metadata_from_chunk(&f64, 2, shape, 0, 1, &cuda, &l.metadata));
   const fault_local calls[] = {
-      {"reshard_dtensor_empty", make_empty, any, drop_dtensor, &l},
-      {"reshard_dtensor_from_local", make_from_local, any, drop_dtensor, &l},
-      {"reshard_dtensor_from_sharded", make_from_sharded, any, drop_dtensor, &l},
-      {"reshard_dtensor_metadata", make_metadata, any, drop_metadata, &l},
-      {"reshard_metadata_rewrite", make_rewritten, any, drop_metadata, &l},
-      {"reshard_dtensor_local_shape", local_shape, any, NULL, &l},
-      {"reshard_placements_parse", placements_parse, any, NULL, &l},
-      {"reshard_dtensor_distribute", make_parts, any, drop_dtensor, &l},
+      {"reshard_dtensor_empty", make_empty, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_from_local", make_from_local, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_from_sharded", make_from_sharded, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_metadata", make_metadata, fault_any_output, drop_metadata, &l},
+      {"reshard_metadata_rewrite", make_rewritten, fault_any_output, drop_metadata, &l},
+      {"reshard_dtensor_local_shape", local_shape, fault_any_output, NULL, &l},
+      {"reshard_placements_parse", placements_parse, fault_any_output, NULL, &l},
+      {"reshard_dtensor_distribute", make_parts, fault_any_output, drop_dtensor, &l},
   };
   reshard_dtensor warm; /* what the sharder keeps stays from here on */
   CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, NULL, &warm));

@@ -248,11 +248,6 @@ static reshard_status select_rows(fault_output *out, const void *with) {
   return status;
 }
 
-static bool any(const fault_output *out, const void *with) {
-  (void)out, (void)with;
-  return true;
-}
-
 /* The records of the sharder's pool stay allocated from here on. */
 static void warm(const local *l) {
   reshard_sharded_tensor tensor;
@@ -277,15 +272,15 @@ static void test_local(void **state) {
   memset(info.data, 0, sizeof(double[9][14]));
   warm(&l);
   const fault_local calls[] = {
-      {"reshard_tensor_create", create_tensor, any, drop_tensor, &l},
-      {"reshard_tensor_wrap", wrap_tensor, any, drop_tensor, &l},
-      {"reshard_sharder_create", create_sharder, any, drop_sharder, &l},
-      {"reshard_sharded_tensor_empty", make_empty, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_zeros", make_zeros, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_generate", make_generated, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_from_metadata", from_metadata, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_from_layout", from_layout, any, drop_sharded, &l},
-      {"reshard_index_select", select_rows, any, NULL, &l},
+      {"reshard_tensor_create", create_tensor, fault_any_output, drop_tensor, &l},
+      {"reshard_tensor_wrap", wrap_tensor, fault_any_output, drop_tensor, &l},
+      {"reshard_sharder_create", create_sharder, fault_any_output, drop_sharder, &l},
+      {"reshard_sharded_tensor_empty", make_empty, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_zeros", make_zeros, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_generate", make_generated, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_from_metadata", from_metadata, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_from_layout", from_layout, fault_any_output, drop_sharded, &l},
+      {"reshard_index_select", select_rows, fault_any_output, NULL, &l},
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     assert_true(fault_local_run(&calls[i]) >= 1);

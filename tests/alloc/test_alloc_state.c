@@ -13,11 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
-
 static void tree_drop(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Nested tensors ------------------------------------------------------------------------------------------- */
@@ -144,7 +139,7 @@ static void test_nested(void **state) {
   (void)state;
   world w;
   open_world(&w);
-  assert_true(fault_local_run(&(fault_local){"nested", nest_two, any, tree_drop, &w}) >= 7);
+  assert_true(fault_local_run(&(fault_local){"nested", nest_two, fault_any_output, tree_drop, &w}) >= 7);
   assert_true(fault_local_run(&(fault_local){"mapped", map_all, others, tree_drop, &w}) >= 20);
   assert_true(fault_local_run(&(fault_local){"flatten", state_flatten, flat_well, tree_drop, &w}) >= 30);
   assert_true(fault_local_run(&(fault_local){"flatten together", flatten_global, flat_well, tree_drop, &w}) >= 35);

@@ -13,11 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
-
 static void tree_drop(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Containers ----------------------------------------------------------------------------------------------- */
@@ -135,11 +130,11 @@ static void test_containers(void **state) {
   (void)state;
   chain x;
   set_up(&x);
-  assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, any, tree_drop, "abc"}), 2);
-  assert_true(fault_local_run(&(fault_local){"dict", tree_fill, any, tree_drop, "dict"}) > 45);
-  assert_true(fault_local_run(&(fault_local){"list", tree_fill, any, tree_drop, NULL}) > 20);
+  assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, fault_any_output, tree_drop, "abc"}), 2);
+  assert_true(fault_local_run(&(fault_local){"dict", tree_fill, fault_any_output, tree_drop, "dict"}) > 45);
+  assert_true(fault_local_run(&(fault_local){"list", tree_fill, fault_any_output, tree_drop, NULL}) > 20);
   assert_true(fault_local_run(&(fault_local){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
-  assert_true(fault_local_run(&(fault_local){"path", at_path, any, NULL, &x}) >= 4);
+  assert_true(fault_local_run(&(fault_local){"path", at_path, fault_any_output, NULL, &x}) >= 4);
   assert_true(fault_local_run(&(fault_local){"visit", visit_tree, is_one, NULL, &x}) >= 2);
   tear_down(&x);
 }
@@ -210,9 +205,9 @@ static void test_kinds(void **state) {
   (void)state;
   reshard_tensor data = floats(3);
   int count = 0;
-  assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, any, tree_drop, "S"}), 3);
-  assert_int_equal(fault_local_run(&(fault_local){"packed", make_packed, any, tree_drop, data}), 8);
-  assert_int_equal(fault_local_run(&(fault_local){"opaque", make_opaque, any, tree_drop, &count}), 1);
+  assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, fault_any_output, tree_drop, "S"}), 3);
+  assert_int_equal(fault_local_run(&(fault_local){"packed", make_packed, fault_any_output, tree_drop, data}), 8);
+  assert_int_equal(fault_local_run(&(fault_local){"opaque", make_opaque, fault_any_output, tree_drop, &count}), 1);
   assert_int_equal(count, 0);
   reshard_tree leaf = text("member");
   assert_true(fault_local_run(&(fault_local){"set", fill_set, one_member, tree_drop, leaf}) >= 10);
@@ -366,9 +361,9 @@ static void test_trees(void **state) {
   r.leaves[1] = r.leaves[0];
   assert_true(fault_local_run(&(fault_local){"map", map, mapped_well, tree_drop, tree}) > 45);
   assert_true(fault_local_run(&(fault_local){"map tensors", map_tensors, tensors_well, tree_drop, tree}) > 15);
-  assert_true(fault_local_run(&(fault_local){"fill mapped", fill_mapped, any, tree_drop, tree}) > 10);
+  assert_true(fault_local_run(&(fault_local){"fill mapped", fill_mapped, fault_any_output, tree_drop, tree}) > 10);
   assert_true(fault_local_run(&(fault_local){"flatten", tree_flatten, flat_well, release_flat, tree}) > 10);
-  assert_true(fault_local_run(&(fault_local){"rebuild", rebuild_tree, any, tree_drop, &r}) > 10);
+  assert_true(fault_local_run(&(fault_local){"rebuild", rebuild_tree, fault_any_output, tree_drop, &r}) > 10);
   assert_true(fault_local_run(&(fault_local){"print", print, is_equal, NULL, tree}) > 8);
   /* Equal, and other containers where there was a change: the leaves are the first one's again. */
   reshard_tree both[2] = {tree, NULL};
@@ -439,7 +434,7 @@ static void test_names(void **state) {
   (void)state;
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
-  assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, any, tree_drop, &a}) > 15);
+  assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, fault_any_output, tree_drop, &a}) > 15);
   assert_true(fault_local_run(&(fault_local){"prefix", rename_keys, is_equal, NULL, keys}) >= 6);
   reshard_tree_release(a.args);
   reshard_tree_release(keys);

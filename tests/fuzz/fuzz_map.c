@@ -85,12 +85,9 @@ static void apply(reshard_map map, reshard_model source) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  char *text = malloc(size + 1);
+  char *text = fuzz_text(data, size);
   if (text == NULL)
     return 0;
-  if (size > 0)
-    memcpy(text, data, size);
-  text[size] = '\0';
   reshard_map map = NULL;
   if (reshard_map_parse(text, "fuzz", &map) == RESHARD_SUCCESS) {
     for (int i = 0; i < 2; i++) {

@@ -2,6 +2,7 @@
  * of tiles, several programs in one launch. Each allocation that kernels see is exact, so that an access out of bounds
  * is one for the sanitizer as well. */
 #include "device/cuda/tiles.h"
+#include "support/oracles/box_copy.h"
 
 #include "executor/probes.h"
 #include "simt.h"
@@ -59,15 +60,6 @@ static void measure(box *b) {
   }
 }
 
-static void copy_naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    memcpy(dst, src, (size_t)element);
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    copy_naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
 /* One list of boxes with memory of its own. */
 typedef struct program {
   int n;
@@ -108,7 +100,7 @@ static void add_box(program *p, const box *b) {
     src[i] = (char)draw();
   memset(dst, 0x5a, (size_t)b->dst_size);
   memset(want, 0x5a, (size_t)b->dst_size);
-  copy_naive(src + b->src, want + b->dst, b->element, b->naxes, b->axes);
+  oracle_box_copy(src + b->src, want + b->dst, b->element, b->naxes, b->axes);
   p->boxes[p->n] = *b;
   p->src[p->n] = src;
   p->dst[p->n] = dst;

@@ -1,5 +1,6 @@
 /* The CPU device against loops that move one byte at a time: every instruction set, every kernel, any shape of copy. */
 #include "device/cpu/cpu.h"
+#include "support/oracles/box_copy.h"
 
 #include "device/cpu/copy/kernels.h"
 #include "support/fixtures/draw.h"
@@ -58,16 +59,6 @@ static int teardown(void **test) {
   return 0;
 }
 
-static void copy_naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    for (int32_t i = 0; i < element; i++)
-      dst[i] = src[i];
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    copy_naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
 static rs_device *device_of(int threads, reshard_isa isa) {
   rs_device *device = NULL;
   assert_int_equal(rs_device_cpu_create(threads, isa, &device), RESHARD_SUCCESS);
@@ -77,7 +68,7 @@ static rs_device *device_of(int threads, reshard_isa isa) {
 /* Adds to the list, and does it naively into `wanted`. src and dst are offsets into the arenas. */
 static void copies_add(rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
   assert_int_equal(rs_copies_add(copies, source + src, got + dst, element, naxes, axes), RESHARD_SUCCESS);
-  copy_naive(source + src, wanted + dst, element, naxes, axes);
+  oracle_box_copy(source + src, wanted + dst, element, naxes, axes);
 }
 
 static void clear_memory(int64_t bytes) {
@@ -144,7 +135,7 @@ static void walks(void **test) {
         }
         rs_axis axes[3] = {{n1, loops.src1, loops.dst1}, {n0, loops.src0, loops.dst0}, {run, 1, 1}};
         clear_memory(bytes);
-        copy_naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         kernels->runs[rs_run_class(run)](got + dst, source + src, &loops);
         check_copies("runs", isa, bytes);
         if (run < 64)
@@ -153,7 +144,7 @@ static void walks(void **test) {
                                 {got + dst + loops.dst1, source + src + loops.src1, run, loops.dst0, loops.src0, NULL}};
         clear_memory(bytes);
         axes[0].n = rs_min(n1, 2);
-        copy_naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         kernels->stream_runs(cursors, (int)rs_min(n1, 2), n0);
         kernels->fence();
         check_copies("stream_runs", isa, bytes);
@@ -177,7 +168,7 @@ static void far_runs(void **test) {
       rs_axis axes[2] = {{n, step, dst_step}, {run, 1, 1}};
       rs_cursor cursor = {got + dst, source + src, run, dst_step, step, NULL};
       clear_memory(bytes);
-      copy_naive(source + src, wanted + dst, 1, 2, axes);
+      oracle_box_copy(source + src, wanted + dst, 1, 2, axes);
       kernels->stream_runs(&cursor, 1, n);
       kernels->fence();
       check_copies("far runs", isa, bytes);
@@ -221,7 +212,7 @@ static void transposes(void **test) {
         }
         rs_axis axes[3] = {{ni, width, pitch}, {nj, stride, width}, {width, 1, 1}};
         clear_memory(room);
-        copy_naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         rs_kernels_of(isa)->transpose[w](got + dst, source + src, ni, nj, pitch, stride, k % 5 != 0);
         rs_kernels_of(isa)->fence();
         check_copies("transpose", isa, room);

@@ -8,6 +8,7 @@
 #include <reshard/layout.h>
 
 #include "bench/cli/util.h"
+#include "support/fixtures/layouts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +28,6 @@ static int array_note(void *user, int64_t rank, int64_t array, int64_t elements)
     m->elements[m->n] = elements;
   }
   return ++m->n == m->ends_after;
-}
-
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
 }
 
 /* Arrays of a flat piece, laid end to end, are its part of the flattening, element by element. */
@@ -163,7 +157,7 @@ static void test_scalar(void **unused) {
   (void)unused;
   static const char *const texts[] = {"rank(1)", "flat(1,0)", "mesh(2@1-0;R)", "boxes(1:[]+[])"};
   for (int i = 0; i < 4; i++) {
-    reshard_layout layout = parse(texts[i], 0, NULL, 2);
+    reshard_layout layout = layout_from_text(texts[i], 0, NULL, 2);
     reshard_array_info info;
     int64_t count;
     meeting got = {.ends_after = -1};
@@ -241,16 +235,16 @@ static void test_equal(void **unused) {
   int64_t shape[2] = {9, 7}, taller[2] = {10, 7};
   reshard_layout layouts[N];
   for (int i = 0; i < N; i++)
-    layouts[i] = parse(texts[i], 2, shape, 4);
+    layouts[i] = layout_from_text(texts[i], 2, shape, 4);
   for (int i = 0; i < N; i++) {
     for (int j = 0; j < N; j++)
       if (reshard_layout_equal(layouts[i], layouts[j]) != (i == j))
         fail_msg("%s and %s", texts[i], texts[j]);
-    reshard_layout again = parse(texts[i], 2, shape, 4), wider = parse(texts[i], 2, shape, 5);
+    reshard_layout again = layout_from_text(texts[i], 2, shape, 4), wider = layout_from_text(texts[i], 2, shape, 5);
     assert_true(reshard_layout_equal(layouts[i], again));
     assert_false(reshard_layout_equal(layouts[i], wider));
     if (i < 20) {
-      reshard_layout other = parse(texts[i], 2, taller, 4);
+      reshard_layout other = layout_from_text(texts[i], 2, taller, 4);
       assert_false(reshard_layout_equal(layouts[i], other));
       reshard_layout_release(other);
     }

@@ -21,16 +21,6 @@ enum { MOST = 8, PATIENCE = 60000 };
 static reshard_comm comms[MOST];
 static rank_result results[MOST];
 
-static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
-}
-
-static void close_comms(int64_t n) {
-  for (int64_t r = 0; r < n; r++)
-    reshard_comm_destroy(comms[r]);
-}
-
 static void assert_all(int64_t n, reshard_status status, const char *part) {
   rank_results_assert(n, results, status, part, NULL);
 }
@@ -98,10 +88,10 @@ static void mesh_body(void *user, int64_t rank) {
 
 static void test_mesh_comm(void **state) {
   (void)state;
-  open_comms(8, PATIENCE);
+  rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, mesh_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* Sub-meshes, slices and meshes of their own: 2x2x2 on 8 ranks. */
@@ -175,10 +165,10 @@ static void parts_body(void *user, int64_t rank) {
 
 static void test_parts(void **state) {
   (void)state;
-  open_comms(8, PATIENCE);
+  rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, parts_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* All ranks in another order than theirs, regular or not; and a mesh on its own communicator that outlives the first.
@@ -216,10 +206,10 @@ static void order_body(void *user, int64_t rank) {
 
 static void test_order(void **state) {
   (void)state;
-  open_comms(4, PATIENCE);
+  rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, order_body, NULL);
   assert_all(4, RESHARD_SUCCESS, "");
-  close_comms(4);
+  rank_comms_close(4, comms);
 }
 
 /* One rank wants something else, or fails: all get the same error, and nothing is kept. */
@@ -271,10 +261,10 @@ static void test_mistakes(void **state) {
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
     mistake m = mistakes[i];
-    open_comms(7, PATIENCE);
+    rank_comms_open(7, 2, PATIENCE, comms);
     rank_threads_run(7, mistake_body, &m);
     assert_all(7, m.status, m.part);
-    close_comms(7);
+    rank_comms_close(7, comms);
   }
 }
 
@@ -304,10 +294,10 @@ static void test_fails_alone(void **state) {
   (void)state;
   char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
-    open_comms(5, 2000);
+    rank_comms_open(5, 2, 2000, comms);
     rank_threads_run(5, alone_body, texts[i]);
     assert_all(5, RESHARD_SUCCESS, "");
-    close_comms(5);
+    rank_comms_close(5, comms);
   }
 }
 
@@ -334,10 +324,10 @@ static void unlike_parts_body(void *user, int64_t rank) {
 
 static void test_unlike_parts(void **state) {
   (void)state;
-  open_comms(8, 2000);
+  rank_comms_open(8, 2, 2000, comms);
   rank_threads_run(8, unlike_parts_body, NULL);
   assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* Meshes that differ where a text that is cut off does not show it. */
@@ -358,10 +348,10 @@ static void long_body(void *user, int64_t rank) {
 
 static void test_long_names(void **state) {
   (void)state;
-  open_comms(4, PATIENCE);
+  rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, long_body, NULL);
   assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
-  close_comms(4);
+  rank_comms_close(4, comms);
 }
 
 /* --- Transfers in rows and columns of a mesh at the same time ---------------------------------------------------- */
@@ -457,7 +447,7 @@ static void test_transfers(void **state) {
   (void)state;
   for (int path = 0; path < 2; path++) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
-    open_comms(6, PATIENCE);
+    rank_comms_open(6, 2, PATIENCE, comms);
     for (int r = 0; r < 6; r++) {
       assert_int_equal(reshard_mesh_parse(comms[r], 0, "dp=2,tp=3", &s.mesh[r]), RESHARD_SUCCESS);
       s.comm[2][r] = comms[r];
@@ -473,7 +463,7 @@ static void test_transfers(void **state) {
         fail_msg("kind %d, rank %d: %s", i / 6, i % 6, s.results[i / 6][i % 6].text);
     for (int r = 0; r < 6; r++)
       reshard_mesh_release(s.mesh[r]);
-    close_comms(6);
+    rank_comms_close(6, comms);
   }
 }
 

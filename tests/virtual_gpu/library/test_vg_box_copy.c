@@ -1,6 +1,7 @@
 /* Programs and spans of the CUDA device on the virtual GPU: data, launches, order, captured graphs, faults. */
 #include "device/cuda/cuda.h"
 #include "device/stream.h"
+#include "support/oracles/box_copy.h"
 
 #include "simt/simt.h"
 #include "support/fixtures/draw.h"
@@ -71,19 +72,10 @@ static void fixture_check(fixture *b, const char *what) {
   free(got);
 }
 
-static void copy_naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    memcpy(dst, src, (size_t)element);
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    copy_naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
 static void copies_add(fixture *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes,
                        const rs_axis *axes) {
   OK(rs_copies_add(copies, b->from + src, b->to + dst, element, naxes, axes));
-  copy_naive(b->source + src, b->wanted + dst, element, naxes, axes);
+  oracle_box_copy(b->source + src, b->wanted + dst, element, naxes, axes);
 }
 
 /* A copy of about 6 KiB to [dst, dst + 8 KiB): rows, a transpose, or long rows. */
@@ -244,7 +236,7 @@ static void test_captured(void **test) {
       rs_axis axes[4];
       memcpy(axes, copies.axis.at + c->axes, (size_t)c->naxes * sizeof *axes);
       axes[c->naxes] = (rs_axis){c->run, 1, 1};
-      copy_naive(b.source + (c->src - b.from), b.wanted + (c->dst - b.to), 1, c->naxes + 1, axes);
+      oracle_box_copy(b.source + (c->src - b.from), b.wanted + (c->dst - b.to), 1, c->naxes + 1, axes);
     }
     memcpy(b.wanted + ROOM / 2, b.source, 1000);
     OK(cudaGraphLaunch(exec, b.stream[1]));
