@@ -2,11 +2,11 @@
  *
  * The engine moves a row piece between memory and shared memory for one instruction, and holds no register while it is
  * under way. A block is one warp, and there are as many blocks as fit. All its lanes look up tiles, 32 at a time; then
- * lane 0 gives the engine one stage of bytes after another: waits until the store that has used the stage's room has
- * read it, announces and starts the loads, and starts the stores of the stage that was loaded RS_BOX_STAGES_AHEAD
- * before, when its barrier says that all bytes are there. So some stages are always being loaded and others stored, and
- * no thread ever touches the bytes. Since one thread issues, waits and issues again, the stages need no barrier between
- * threads.
+ * lane 0 gives the engine one stage of bytes after another. It waits until the store that used the stage's room has
+ * read it, and announces and starts the loads. Then it starts the stores of the stage that was loaded
+ * RS_BOX_STAGES_AHEAD before, when its barrier says that all bytes are there. So some stages are always being loaded
+ * and others stored, and no thread ever touches the bytes. Since one thread issues, waits and issues again, the stages
+ * need no barrier between threads.
  *
  * Code for older GPUs, which the host does not choose (rs_box_bulk_arch), has the warp copy the tiles itself. */
 #include "kernels/box_device.cuh"

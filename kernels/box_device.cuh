@@ -69,8 +69,8 @@ static __device__ __forceinline__ uint32_t modulo_16(const char *p) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & 15;
 }
 
-/* Which aligned 16 bytes of a row's destination are whole, and can be made from aligned 16 bytes of the source - one or
- * two - that lie in the row. What is before and behind them, at most 31 bytes each, goes by smaller units. */
+/* Aligned 16 bytes of a row's destination that are whole, and can be made from aligned 16 bytes of the source. These,
+ * one or two, lie in the row. What is before and behind them, at most 31 bytes each, goes by smaller units. */
 struct slots {
   uint32_t head, n; /* bytes before the first one; how many */
   uint32_t shift;   /* source address modulo 16 at each of them */

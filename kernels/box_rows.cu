@@ -2,9 +2,9 @@
  *
  * A block takes one tile, so that the hardware gives SMs work as they are done; several blocks share an SM, and each
  * thread issues several loads before its first store: that keeps the memory busy while other blocks find their tile and
- * wait for their loads. A tile is either a contiguous piece, or rows over loops. Items of a tile - units of a row, or
- * 16 bytes of it - are dealt to threads one after the other in the order of the destination, whatever the length of a
- * row: neighbouring threads store to neighbouring bytes, and load from neighbouring ones as far as a row goes.
+ * wait for their loads. A tile is either a contiguous piece, or rows over loops. Items of a tile are units of a row, or
+ * 16 bytes of it. Threads take them one after the other in the order of the destination, whatever the length of a row:
+ * neighbouring threads store to neighbouring bytes, and load from neighbouring ones as far as a row goes.
  *
  * A short row is worth copying in units to which everything is aligned: no ends, no branches. A longer one goes by
  * aligned 16 bytes of its destination (slots). Where the source is aligned alike a slot is one load. Elsewhere it is

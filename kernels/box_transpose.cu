@@ -1,8 +1,8 @@
 /* Box copies whose fast dims differ: transposes of elements of 1 to 16 bytes.
  *
  * A block takes a tile, contiguous along i in the source and along j in the destination, through shared memory: loads
- * and stores are both along lines. Elements below 4 bytes go in words of 4: a thread loads the words of as many rows as
- * a word has elements, transposes this small square in registers, and stores words that lie along j. A tile is kept
+ * and stores are both along lines. Elements below 4 bytes go in words of 4. A thread loads the words of as many rows as
+ * a word has elements. It transposes this small square in registers, and stores words that lie along j. A tile is kept
  * by i, in rows of words along j.
  *
  * Banks: a warp stores words of 32 neighbouring (groups of) i at one j, and loads 32 neighbouring j at one i. Word j of

@@ -1,5 +1,5 @@
-/* Macros in which kernels of this library are written. The same file is compiled by nvcc for a GPU and by a plain C++
- * compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
+/* Macros in which kernels of this library are written. nvcc compiles the same file for a GPU, and a plain C++ compiler
+ * for the tests. There a header of that name in tests/simt/include stands in for the toolkit's.
  *
  * Three things of CUDA cannot be written as C++ and have a seam here: launches, shared memory, and by-value parameters
  * that are too large to be copied by each thread. Launchers get everything else from the host: they ask the runtime for

@@ -82,8 +82,8 @@ static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t byte
   return call;
 }
 
-/* Puts the last call's name and number behind this thread's last error, where it is one of ranks that do not agree or
- * do not come, unless it has them. */
+/* Puts the last call's name and number behind this thread's last error, unless it has them. It does so where ranks do
+ * not agree or do not come. */
 void rs_call_explain(const rs_calls *c, reshard_status status);
 
 /* Ends a call, which may be NULL. */
@@ -106,8 +106,8 @@ typedef struct rs_call_scope {
 } rs_call_scope;
 rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
 void rs_call_leave(rs_call_scope *scope);
-/* From here until it returns, a function is a call of the communicator (not NULL), of its own name or another, and a
- * range for a profiler. */
+/* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler. The name
+ * is its own or another. */
 #define RS_CALL_OF(comm, name, bytes, peers, tensors) \
   RS_RANGE((name), (bytes), (peers), -1, (tensors)); \
   rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_leave))) = rs_call_enter(comm, name, bytes); \

@@ -2,7 +2,7 @@
  *
  * Chunk, mesh, cyclic and single layouts are all "regular": per dim a sequence of cuts (cut.h), and mesh dims that
  * replicate. A cell is the finest thing with one set of holders. In a regular layout that is one part per dim (number
- * in mixed radix over the dims, dim 0 most significant), in boxes a distinct box, in a flat layout one box of one
+ * in mixed radix over the dims, dim 0 most significant). In boxes it is a distinct box, in a flat layout one box of one
  * piece. */
 #ifndef RS_LAYOUT_LAYOUT_H
 #define RS_LAYOUT_LAYOUT_H

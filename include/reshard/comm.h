@@ -30,10 +30,10 @@ typedef struct reshard_local_options {
 /* Makes n ranks that are threads of this process. comms receives n handles, comms[r] for rank r. Each handle is used by
  * one thread at a time. The environment is read here and only here.
  *
- * A thread that is cancelled (pthread_cancel, deferred) in a collective call ends before a meeting of the ranks or in
- * its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
- * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost.
- * A thread in reshard_comm_shrink ends after it: with no deadline it waits until the others come.
+ * A thread can be cancelled (pthread_cancel, deferred) in a collective call. It ends before a meeting of the ranks or
+ * in its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
+ * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost. A
+ * thread in reshard_comm_shrink ends after it: with no deadline it waits until the others come.
  *
  * After fork() the child has all handles, and destroys or uses them as its own. Where a rank was in a collective call,
  * the child's communicator has ended: its calls give RESHARD_ERROR_PEER. Those of NCCL and MPI cannot be used there. */

@@ -265,10 +265,10 @@ RESHARD_API reshard_status reshard_writer_commit(reshard_writer writer);
 /* Removes all that was written, and frees the writer. NULL is allowed. */
 RESHARD_API void reshard_writer_abandon(reshard_writer writer);
 
-/* Digests. What a writer, a conversion or a save puts into .safetensors files, whole tensors or shards, has a digest
- * for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__" (docs/files.md). An
- * .npy file has no place for them, a header that would be over 100 MB with them has none. Files without are read as
- * ever.
+/* Digests. A writer, a conversion and a save give .safetensors files digests, those of whole tensors and of shards.
+ * There is one for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__"
+ * (docs/files.md). An .npy file has no place for them, a header that would be over 100 MB with them has none. Files
+ * without are read as ever.
  *
  * Begin with RESHARD_CHECK_OPTIONS_DEFAULTS, or set `size` to RESHARD_CHECK_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_check_options {
@@ -400,7 +400,7 @@ typedef struct reshard_convert_report {
  * - RESHARD_ERROR_INVALID: out is in, or over it.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
  * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its
- *   digest, or a malformed header of a .safetensors file. */
+ *   digest. So is a malformed header of a .safetensors file. */
 RESHARD_API reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
                                            reshard_convert_report *report);
 

@@ -52,9 +52,9 @@ typedef struct reshard_entry {
         NULL, NULL, NULL \
   }
 
-/* Limits of the workspace by name. The default is the library's: on GPUs 64 MiB, or 2 % of the bytes that a rank has on
- * average where that is more, and at least 4 KiB x world. It depends on nothing but the plan and the kind of device,
- * so all ranks have the same. A collective of the communicator is taken whatever staging it needs then.
+/* Limits of the workspace by name. The default is the library's. On GPUs it is 64 MiB, or 2 % of a rank's average bytes
+ * where that is more, and at least 4 KiB x world. It depends on nothing but the plan and the kind of device, so all
+ * ranks have the same. A collective of the communicator is taken whatever staging it needs then.
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
  * the cache; more would be slower. */

@@ -33,8 +33,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
  *
  * Processes of a node that read each other's arrays show each other where these are in every call: of those the plan
- * alone is kept. A pair whose first call took the packed path stays on it. Over NCCL, once a plan is cached, an error
- * that a rank finds before it knows the plan also ends a communicator of the library's own. */
+ * alone is kept. A pair whose first call took the packed path stays on it. Over NCCL, once a plan is cached, a rank may
+ * find an error before it knows the plan. That also ends a communicator of the library's own. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */

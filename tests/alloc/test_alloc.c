@@ -52,7 +52,7 @@ static bool same_layout(const fault_output *out, const void *with) {
          reshard_layout_print(c->wanted, wanted, sizeof wanted, NULL) == RESHARD_SUCCESS && strcmp(text, wanted) == 0;
 }
 
-static reshard_status parse(fault_output *out, const void *with) {
+static reshard_status layout_parse(fault_output *out, const void *with) {
   const layout_case *c = with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_parse(c->text, 3, shape, WORLD, &made);
@@ -186,7 +186,7 @@ static void test_layouts(void **state) {
     int64_t live = fault_live();
     if (reshard_layout_parse(c.text, 3, shape, WORLD, &c.wanted) != RESHARD_SUCCESS)
       fail_msg("%s", reshard_last_error());
-    assert_true(fault_local_run(&(fault_local){c.text, parse, same_layout, drop_layout, &c}) >= 1);
+    assert_true(fault_local_run(&(fault_local){c.text, layout_parse, same_layout, drop_layout, &c}) >= 1);
     fault_local_run(&(fault_local){c.text, parse_world, small_world, NULL, &c});
     fault_local_run(&(fault_local){c.text, queries, same_sum, NULL, &c});
     fault_local_run(&(fault_local){c.text, check_source, one, NULL, &c});

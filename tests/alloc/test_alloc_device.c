@@ -15,7 +15,7 @@
 
 enum { MIB = 1 << 20 };
 
-static reshard_status create(fault_output *out, const void *with) {
+static reshard_status device_create(fault_output *out, const void *with) {
   reshard_device device = out->object;
   reshard_status status = reshard_device_create("cpu", with, &device);
   out->object = device;
@@ -31,8 +31,8 @@ static void drop_device(fault_output *out) { reshard_device_release(out->object)
 static void test_create(void **state) {
   (void)state;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
-  assert_true(fault_local_run(&(fault_local){"reshard_device_create", create, good_device, drop_device, &options}) >=
-              5);
+  assert_true(
+      fault_local_run(&(fault_local){"reshard_device_create", device_create, good_device, drop_device, &options}) >= 5);
 }
 
 /* --- Storage on a device with streams, whose own memory does not fail ------------------------------------------- */

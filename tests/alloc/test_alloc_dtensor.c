@@ -23,7 +23,7 @@ static const reshard_properties f64 = {.dtype = RESHARD_F64};
 static const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0}, columns = {RESHARD_PLACEMENT_SHARD, 1, 0},
                                mixed = {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
 
-static int64_t wrong(reshard_dtensor t, int64_t r) {
+static int64_t dtensor_wrong(reshard_dtensor t, int64_t r) {
   return array_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), SEED);
 }
 
@@ -91,17 +91,18 @@ static void close_act(void *user) {
   }
 }
 
-static bool has(const act *a, int64_t r, bool done) {
+static bool act_is(const act *a, int64_t r, bool done) {
   reshard_layout single = layout_from_text("rank(0)", 2, shape, 1);
-  bool made = a->made[r][0] != NULL || a->result[r] != NULL, good = made == done && wrong(a->tensors[r], r) == 0;
+  bool made = a->made[r][0] != NULL || a->result[r] != NULL,
+       good = made == done && dtensor_wrong(a->tensors[r], r) == 0;
   for (int i = 0; i < 2; i++)
-    good = good && (a->made[r][i] == NULL || wrong(a->made[r][i], r) == 0);
+    good = good && (a->made[r][i] == NULL || dtensor_wrong(a->made[r][i], r) == 0);
   good = good && (a->result[r] == NULL || array_check(single, 0, 0, a->result[r], SEED) == 0);
   reshard_layout_release(single);
   return good;
 }
-static bool same(const void *a, int64_t r) { return has(a, r, false); }
-static bool good(const void *a, int64_t r) { return has(a, r, true); }
+static bool same(const void *a, int64_t r) { return act_is(a, r, false); }
+static bool good(const void *a, int64_t r) { return act_is(a, r, true); }
 
 static void test_collective(void **state) {
   (void)state;
@@ -162,7 +163,7 @@ static reshard_status local_shape(fault_output *out, const void *with) {
   return status;
 }
 
-static reshard_status parse(fault_output *out, const void *with) {
+static reshard_status placements_parse(fault_output *out, const void *with) {
   const local *l = with;
   reshard_placement placement;
   int order;
@@ -174,11 +175,6 @@ static reshard_status parse(fault_output *out, const void *with) {
 
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
 static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
-static bool any(const fault_output *out, const void *with) {
-  (void)out, (void)with;
-  return true;
-}
-
 static void test_local(void **state) {
   (void)state;
   const int64_t one = 1;
@@ -197,14 +193,14 @@ static void test_local(void **state) {
   memset(info.data, 0, sizeof(double[7][5]));
   CLI_TRY("metadata: ", reshard_metadata_from_chunk(&f64, 2, shape, 0, 1, &cuda, &l.metadata));
   const fault_local calls[] = {
-      {"reshard_dtensor_empty", make_empty, any, drop_dtensor, &l},
-      {"reshard_dtensor_from_local", make_from_local, any, drop_dtensor, &l},
-      {"reshard_dtensor_from_sharded", make_from_sharded, any, drop_dtensor, &l},
-      {"reshard_dtensor_metadata", make_metadata, any, drop_metadata, &l},
-      {"reshard_metadata_rewrite", make_rewritten, any, drop_metadata, &l},
-      {"reshard_dtensor_local_shape", local_shape, any, NULL, &l},
-      {"reshard_placements_parse", parse, any, NULL, &l},
-      {"reshard_dtensor_distribute", make_parts, any, drop_dtensor, &l},
+      {"reshard_dtensor_empty", make_empty, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_from_local", make_from_local, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_from_sharded", make_from_sharded, fault_any_output, drop_dtensor, &l},
+      {"reshard_dtensor_metadata", make_metadata, fault_any_output, drop_metadata, &l},
+      {"reshard_metadata_rewrite", make_rewritten, fault_any_output, drop_metadata, &l},
+      {"reshard_dtensor_local_shape", local_shape, fault_any_output, NULL, &l},
+      {"reshard_placements_parse", placements_parse, fault_any_output, NULL, &l},
+      {"reshard_dtensor_distribute", make_parts, fault_any_output, drop_dtensor, &l},
   };
   reshard_dtensor warm; /* what the sharder keeps stays from here on */
   CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, NULL, &warm));
@@ -290,7 +286,7 @@ static void pair_body(void *user, int64_t r) {
   pthread_barrier_wait(&x->barrier);
   rank_result_set(&p->results[r], status);
   for (int i = 0; i < 2 * TIMES; i++) {
-    p->wrong[r] += wrong(results[i], r);
+    p->wrong[r] += dtensor_wrong(results[i], r);
     reshard_dtensor_release(results[i]);
   }
   reshard_dtensor_release(tensor);

@@ -39,7 +39,7 @@ static bool good(const fault_output *out, const void *with) {
          (o->tensors == 0 || reshard_checkpoint_find(out->object, o->tensor, &i) == RESHARD_SUCCESS);
 }
 
-static void drop(fault_output *out) { reshard_checkpoint_close(out->object); }
+static void checkpoint_drop(fault_output *out) { reshard_checkpoint_close(out->object); }
 
 static reshard_status layout_of(fault_output *out, const void *with) {
   const opened *o = with;
@@ -58,7 +58,7 @@ static void check_faults_named(const char *name, reshard_file_format format, int
                                const char *tensor, int64_t least) {
   opened o = {name, tensors, bytes, format, tensor, NULL};
   o.checkpoint = scratch_open(name);
-  assert_true(fault_local_run(&(fault_local){name, open_one, good, drop, &o}) >= least);
+  assert_true(fault_local_run(&(fault_local){name, open_one, good, checkpoint_drop, &o}) >= least);
   fault_local_run(&(fault_local){"checkpoint_layout", layout_of, some_layout, drop_layout, &o});
   reshard_checkpoint_close(o.checkpoint);
 }

@@ -56,7 +56,7 @@ static reshard_status chunk_fsdp_first(world *w, int64_t r, reshard_tree *out) {
 static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
 }
-static reshard_status flatten(world *w, int64_t r, reshard_tree *out) {
+static reshard_status fsdp_flatten(world *w, int64_t r, reshard_tree *out) {
   reshard_tree flat = NULL;
   reshard_flat_record record = NULL;
   reshard_tensor tensor;
@@ -123,7 +123,7 @@ static int64_t errors(const world *w, reshard_status status, int64_t k) {
   return failed;
 }
 
-static int64_t each(world *w) {
+static int64_t ranks_run(world *w) {
   fault_arm(-1);
   run_ranks(w); /* what is kept for the next time is there now */
   fault_disarm();
@@ -206,7 +206,7 @@ static void test_each(void **state) {
       {"chunk_dtensor of a DTensor", chunk_both, alone},
       {"chunk_dtensor, FSDP first", chunk_fsdp_first, all},
       {"all_gather_dtensor", gather, all},
-      {"flatten and unflatten", flatten, alone},
+      {"flatten and unflatten", fsdp_flatten, alone},
       {"pre_load", pre_load, alone},
       {"a leaf", leaf, alone},
   };
@@ -218,7 +218,7 @@ static void test_each(void **state) {
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     w.call = &calls[i];
     for (w.watched = ANY; w.watched < 2; w.watched += 2) {
-      int64_t made = each(&w);
+      int64_t made = ranks_run(&w);
       if (w.watched == 1)
         print_message("%s: %lld allocations\n", w.call->name, (long long)made);
       assert_true(made > 0);

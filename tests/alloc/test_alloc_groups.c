@@ -173,7 +173,7 @@ static int64_t run_with_fault(world *w, int64_t k) {
 }
 
 /* Each in a world of its own, so that nothing is kept for it. */
-static int64_t each(world *w) {
+static int64_t ranks_run(world *w) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     open_world(w);
@@ -205,7 +205,7 @@ static void test_each(void **state) {
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     w.call = &calls[i];
     for (w.watched = ANY; w.watched < 2; w.watched += 2) {
-      int64_t made = each(&w);
+      int64_t made = ranks_run(&w);
       print_message("%s: %lld allocations\n", w.call->name, (long long)made);
       assert_true(made > 0);
     }

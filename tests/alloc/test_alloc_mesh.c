@@ -25,7 +25,7 @@ static bool good_mesh(const fault_output *out, const void *with) {
   return reshard_mesh_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
 }
 
-static reshard_status parse(fault_output *out, const void *with) {
+static reshard_status mesh_parse(fault_output *out, const void *with) {
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_parse(NULL, 30, with, &made);
   out->object = made;
@@ -45,7 +45,7 @@ static reshard_status slice(fault_output *out, const void *with) {
   out->object = made;
   return status;
 }
-static reshard_status flatten(fault_output *out, const void *with) {
+static reshard_status mesh_flatten(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_flatten(dry, "cp,tp", "all", &made);
@@ -77,11 +77,11 @@ static void test_local(void **state) {
   (void)state;
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
   const fault_local calls[] = {
-      {"parse, regular", parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
-      {"parse, a list", parse, good_mesh, drop_mesh, "2x3@4,9,5-6,1,29"},
+      {"parse, regular", mesh_parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
+      {"parse, a list", mesh_parse, good_mesh, drop_mesh, "2x3@4,9,5-6,1,29"},
       {"sub", sub, good_mesh, drop_mesh, "tp=4,dp=2@4,16,5,17,6,18,7,19"},
       {"slice", slice, good_mesh, drop_mesh, "dp=2,cp=2,tp=4@0-3,8-15,20-23"},
-      {"flatten", flatten, good_mesh, drop_mesh, "dp=2,all=12@0-23"},
+      {"flatten", mesh_flatten, good_mesh, drop_mesh, "dp=2,all=12@0-23"},
       {"layout", layout, good_layout, drop_layout, "mesh(tp=4,dp=2@4,16,5,17,6,18,7,19;S0,R)"},
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
@@ -147,7 +147,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 }
 
 /* Releases the results of a call: handles, meshes, and the caches of meshes. */
-static void drop(world *w, void (*body)(void *user, int64_t r)) {
+static void world_drop(world *w, void (*body)(void *user, int64_t r)) {
   for (int r = 0; r < RANKS; r++) {
     if (body == split_body)
       reshard_comm_destroy(w->subs[r]);
@@ -159,7 +159,7 @@ static void drop(world *w, void (*body)(void *user, int64_t r)) {
   }
 }
 
-static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
+static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r)) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
@@ -178,7 +178,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
     assert_true(fault_live() > live);
     rank_threads_run(RANKS, barrier_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
-    drop(w, body);
+    world_drop(w, body);
     fault_collective_no_leak("mesh", live, w->watched, k);
     if (kind == FAULT_NONE)
       return made;
@@ -194,10 +194,10 @@ static void test_together(void **state) {
   for (int r = 0; r < RANKS; r++)
     assert_int_equal(reshard_mesh_parse(w.comms[r], 0, "dp=2,tp=3@0-5", &w.meshes[r]), RESHARD_SUCCESS);
   for (w.watched = ANY; w.watched < RANKS; w.watched++) {
-    made += each(&w, split_body);
-    made += each(&w, comm_body);
-    made += each(&w, own_body);
-    made += each(&w, groups_body);
+    made += ranks_run(&w, split_body);
+    made += ranks_run(&w, comm_body);
+    made += ranks_run(&w, own_body);
+    made += ranks_run(&w, groups_body);
   }
   assert_true(made > 100);
   for (int r = 0; r < RANKS; r++) {

@@ -55,7 +55,7 @@ static bool good_any(const fault_output *out, const void *with) {
   (void)g; \
   return status
 
-static reshard_status create(fault_output *out, const void *with) {
+static reshard_status metadata_create(fault_output *out, const void *with) {
   MAKE(reshard_metadata,
        reshard_metadata_create(&f32, 2, shape, g->metadata->n, reshard_metadata_shards(g->metadata), &made));
 }
@@ -93,7 +93,7 @@ static reshard_status merge(fault_output *out, const void *with) {
   MAKE(reshard_metadata, reshard_metadata_merge(3, list, -1, &made));
 }
 
-static reshard_status check(fault_output *out, const void *with) {
+static reshard_status metadata_check(fault_output *out, const void *with) {
   RS_TRY(reshard_metadata_check(((const given *)with)->metadata));
   out->number = 1;
   return RESHARD_SUCCESS;
@@ -155,7 +155,7 @@ static void test_local(void **state) {
     fault_local p;
     int64_t least; /* allocations */
   } calls[] = {
-      {{"reshard_metadata_create", create, good_metadata, drop_metadata, &g}, 1},
+      {{"reshard_metadata_create", metadata_create, good_metadata, drop_metadata, &g}, 1},
       {{"reshard_metadata_from_chunk", from_chunk, good_any, drop_metadata, &g}, 3},
       {{"reshard_metadata_from_layout", from_layout, good_metadata, drop_metadata, &g}, 4},
       {{"reshard_metadata_layout", to_layout, good_any, drop_layout, &g}, 8},
@@ -163,7 +163,7 @@ static void test_local(void **state) {
       {{"reshard_metadata_deserialize", deserialize, good_metadata, drop_metadata, &g}, 1},
       {{"reshard_metadata_build_local", build_local, good_any, drop_metadata, &g}, 1},
       {{"reshard_metadata_merge", merge, good_metadata, drop_metadata, &g}, 10},
-      {{"reshard_metadata_check", check, good_one, NULL, &g}, 4},
+      {{"reshard_metadata_check", metadata_check, good_one, NULL, &g}, 4},
       {{"reshard_build_reshard_metadata", reshard_metadata_by_rank, good_one, NULL, &g}, 2},
       {{"reshard_workers_add", workers, good_any, drop_workers, &g}, 22},
   };
@@ -188,7 +188,7 @@ typedef struct world {
   int64_t watched;
 } world;
 
-static void body(void *user, int64_t r) {
+static void metadata_body(void *user, int64_t r) {
   world *w = user;
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status =
@@ -238,7 +238,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 
 static void works(world *w, int64_t k) {
   reset(w);
-  rank_threads_run(RANKS, body, w);
+  rank_threads_run(RANKS, metadata_body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   for (int64_t r = 0; r < RANKS; r++)
     for (int i = 0; i < TENSORS; i++) {
@@ -258,7 +258,7 @@ static void test_global(void **state) {
         int64_t live = fault_live();
         reset(&w);
         fault_arm(k);
-        rank_threads_run(RANKS, body, &w);
+        rank_threads_run(RANKS, metadata_body, &w);
         made = fault_disarm();
         fault_kind kind = fault_fired();
         assert_all(&w, fault_status(kind), k);

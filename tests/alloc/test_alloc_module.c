@@ -21,7 +21,7 @@
 
 enum { RANKS = 3, LAYERS = 5 };
 
-static reshard_tensor tensor(int64_t n) {
+static reshard_tensor tensor_make(int64_t n) {
   reshard_tensor t;
   GOOD(reshard_tensor_create(RESHARD_F32, 1, &n, &t));
   return t;
@@ -36,12 +36,12 @@ static reshard_module child(reshard_module m, const char *name) {
 }
 
 static void put_tensor(reshard_module m, const char *name, int64_t n, bool buffer) {
-  reshard_tensor t = tensor(n);
+  reshard_tensor t = tensor_make(n);
   GOOD((buffer ? reshard_module_set_buffer : reshard_module_set_parameter)(m, name, t));
   reshard_tensor_release(t);
 }
 
-static reshard_module model(int layers) {
+static reshard_module module_make(int layers) {
   reshard_module m;
   GOOD(reshard_module_create(&m));
   for (int i = 0; i < layers; i++) {
@@ -74,7 +74,7 @@ static int64_t counted(reshard_module m) {
 }
 
 /* A module of 20 members, which is in the same state after each failure as before. */
-static reshard_status fill(fault_output *out, const void *with) {
+static reshard_status parameter_fill(fault_output *out, const void *with) {
   reshard_module m;
   reshard_status status = reshard_module_create(&m);
   (void)with;
@@ -149,14 +149,14 @@ static bool good_one(const fault_output *out, const void *with) {
 static void test_local(void **state) {
   (void)state;
   reshard_module inner;
-  dry = model(LAYERS);
-  dry_tensor = tensor(1);
+  dry = module_make(LAYERS);
+  dry_tensor = tensor_make(1);
   int64_t weights = LAYERS - 1; /* the first one is replaced by the tensor that is ignored */
   GOOD(reshard_module_create(&inner));
   put_tensor(inner, "weight", 1, false);
   weights++; /* this one */
   child(inner, "x");
-  const fault_local fills = {"fill", fill, good_fill, drop_module, NULL};
+  const fault_local fills = {"fill", parameter_fill, good_fill, drop_module, NULL};
   assert_true(fault_local_run(&fills) >= 20);
   reshard_module layer;
   GOOD(reshard_module_get_child(dry, "layer0", &layer));
@@ -222,7 +222,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
   }
 }
 
-static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
+static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r)) {
   rank_threads_run(RANKS, body, w); /* what the communicator keeps is there */
   assert_all(w, RESHARD_SUCCESS, -1);
   for (int64_t k = 0;; k++) {
@@ -252,17 +252,17 @@ static void test_together(void **state) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
   for (int r = 0; r < RANKS; r++) {
-    w.modules[r] = model(2);
+    w.modules[r] = module_make(2);
     for (int i = 0; i < TENSORS; i++)
-      w.tensors[r][i] = tensor(10 + 40 * (i % 3));
+      w.tensors[r][i] = tensor_make(10 + 40 * (i % 3));
   }
   for (int packed = 0; packed <= 1; packed++) {
     w.options =
         (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 256, packed ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO};
     for (w.watched = ANY; w.watched < RANKS; w.watched++) {
-      made += each(&w, sync_body);
+      made += ranks_run(&w, sync_body);
       if (w.watched == ANY) /* as the other one, behind a list that is made */
-        made += each(&w, module_body);
+        made += ranks_run(&w, module_body);
     }
   }
   assert_true(made > 100);

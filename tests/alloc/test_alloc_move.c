@@ -28,7 +28,7 @@ static reshard_status open_cpu(reshard_device *cpu) {
   return reshard_device_create("cpu", &options, cpu);
 }
 
-static reshard_status cast(fault_output *out, const void *with) {
+static reshard_status tree_cast(fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_device cpu;
   reshard_tree made;
@@ -81,7 +81,7 @@ static void test_faults(void **state) {
   a.args = append(tuple(), leaf_of(floats(10)));
   a.kwargs = set(set(dict(), "deep", append(list(), leaf_of(floats(1000)))), "number", integer(3));
   set(a.kwargs, "more", leaf_of(floats(70)));
-  const fault_local calls[] = {{"reshard_tree_cast", cast, good_cast, drop_tree, &a},
+  const fault_local calls[] = {{"reshard_tree_cast", tree_cast, good_cast, drop_tree, &a},
                                {"reshard_tree_to_kwargs", to_kwargs, good_kwargs, drop_tree, &a}};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     assert_true(fault_local_run(&calls[i]) > 3);

@@ -77,7 +77,7 @@ static bool good_reverse(const fault_output *out, const void *with) {
 }
 
 /* Workspace and both print-outs. */
-static reshard_status ask(fault_output *out, const void *with) {
+static reshard_status info_ask(fault_output *out, const void *with) {
   const plan_case *c = with;
   static char text[1 << 20];
   size_t bytes = 0, needed[2] = {0, 0};
@@ -92,7 +92,7 @@ static reshard_status ask(fault_output *out, const void *with) {
 }
 static bool same_answer(const fault_output *out, const void *with) {
   fault_output again;
-  return ask(&again, with) == RESHARD_SUCCESS && again.number == out->number;
+  return info_ask(&again, with) == RESHARD_SUCCESS && again.number == out->number;
 }
 
 /* Returns the allocations that making it takes. */
@@ -103,7 +103,7 @@ static int64_t each_fault(plan_case *c, const char *name) {
   int64_t made = fault_local_run(&(fault_local){name, make_plan, good_plan, drop_plan, c});
   if (c->nentries > 0)
     fault_local_run(&(fault_local){name, make_all, good_plan, drop_plan, c});
-  fault_local_run(&(fault_local){name, ask, same_answer, NULL, c});
+  fault_local_run(&(fault_local){name, info_ask, same_answer, NULL, c});
   c->reverse = NULL;
   if (reshard_plan_reverse(c->plan, &c->reverse) == RESHARD_SUCCESS)
     fault_local_run(&(fault_local){name, reverse, good_reverse, drop_plan, c});

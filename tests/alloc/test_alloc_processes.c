@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "support/fault.h"
-#include "support/fixtures/processes.h"
+#include "support/processes/processes.h"
 
 #include <reshard/reshard.h>
 #include <reshard/tensor.h>

@@ -77,7 +77,7 @@ static reshard_arrays arrays_of(const world *w, int64_t r) {
                           dst->stride_list,    src->n,       dst->n};
 }
 
-static void fill(world *w, int generation) {
+static void world_fill(world *w, int generation) {
   for (int64_t r = 0; r < w->n; r++) {
     case_binding_fill(&w->c, &w->src[w->binding][r], FILL_SOURCE, generation);
     case_binding_fill(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation);
@@ -157,7 +157,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 static void works(world *w, int64_t k) {
   static int generation = 0;
   generation++;
-  fill(w, generation);
+  world_fill(w, generation);
   rank_threads_run(w->n, execute_body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   if (!right(w, generation))
@@ -173,7 +173,7 @@ static int64_t each_create(world *w) {
     open_comms(w);
     int64_t opened = fault_live();
     w->binding = 0;
-    fill(w, 0);
+    world_fill(w, 0);
     fault_arm(k);
     rank_threads_run(w->n, create_body, w);
     int64_t made = fault_disarm();
@@ -213,7 +213,7 @@ static int64_t each_rebind(world *w) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     w->binding = 1;
-    fill(w, 0);
+    world_fill(w, 0);
     fault_arm(k);
     rank_threads_run(w->n, rebind_body, w);
     made = fault_disarm();
@@ -327,7 +327,7 @@ static void test_execute(void **state) {
     open_comms(&w);
     for (int p = 0; p < 2; p++) {
       w.path = p == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
-      fill(&w, 1);
+      world_fill(&w, 1);
       rank_threads_run(w.n, create_body, &w);
       assert_all(&w, RESHARD_SUCCESS, -1);
       assert_silent(&w);

@@ -28,7 +28,7 @@ typedef struct act {
   reshard_tensor wholes[RANKS], result[RANKS], narrow; /* narrow: f32, in which nothing has been put yet */
 } act;
 
-static bool has(reshard_sharded_tensor t, reshard_layout layout, int64_t r, uint64_t seed) {
+static bool shards_hold(reshard_sharded_tensor t, reshard_layout layout, int64_t r, uint64_t seed) {
   return reshard_sharded_tensor_layout(t) == layout && sharded_check(t, r, seed) == 0;
 }
 
@@ -39,7 +39,7 @@ static reshard_status run_reshard(sharded_ranks *p, void *user, int64_t r) {
 }
 static bool good_reshard(const void *user, int64_t r) {
   const act *a = user;
-  return has(a->tensors[r][0], a->to, r, 0) && has(a->tensors[r][1], a->to, r, 1);
+  return shards_hold(a->tensors[r][0], a->to, r, 0) && shards_hold(a->tensors[r][1], a->to, r, 1);
 }
 
 static reshard_status run_reshard_to(sharded_ranks *p, void *user, int64_t r) {
@@ -49,7 +49,7 @@ static reshard_status run_reshard_to(sharded_ranks *p, void *user, int64_t r) {
 }
 static bool good_reshard_to(const void *user, int64_t r) {
   const act *a = user;
-  return has(a->made[r][0], a->to, r, 0) && has(a->made[r][1], a->from, r, 1);
+  return shards_hold(a->made[r][0], a->to, r, 0) && shards_hold(a->made[r][1], a->from, r, 1);
 }
 
 static reshard_status run_gather(sharded_ranks *p, void *user, int64_t r) {
@@ -80,7 +80,7 @@ static reshard_status run_gather_as(sharded_ranks *p, void *user, int64_t r) {
 /* Another test checks the copied numbers; here everything but the output is unchanged. */
 static bool good_gather_as(const void *user, int64_t r) {
   const act *a = user;
-  return has(a->tensors[r][0], a->from, r, 0) && array_check(a->single, 1, 0, a->wholes[r], 9) == 0;
+  return shards_hold(a->tensors[r][0], a->from, r, 0) && array_check(a->single, 1, 0, a->wholes[r], 9) == 0;
 }
 
 static reshard_status run_scatter(sharded_ranks *p, void *user, int64_t r) {
@@ -90,7 +90,7 @@ static reshard_status run_scatter(sharded_ranks *p, void *user, int64_t r) {
 }
 static bool good_scatter(const void *user, int64_t r) {
   const act *a = user;
-  return has(a->made[r][0], a->to, r, 9);
+  return shards_hold(a->made[r][0], a->to, r, 9);
 }
 
 static reshard_status run_from_local(sharded_ranks *p, void *user, int64_t r) {
@@ -170,7 +170,7 @@ static bool same(const void *user, int64_t r) {
   bool is = a->result[r] == NULL && array_check(a->single, 1, 0, a->wholes[r], 9) == 0 &&
             array_check(a->single, 1, 0, a->narrow, 8) == 0;
   for (int i = 0; i < 2; i++)
-    is = is && a->made[r][i] == NULL && has(a->tensors[r][i], a->from, r, (uint64_t)i);
+    is = is && a->made[r][i] == NULL && shards_hold(a->tensors[r][i], a->from, r, (uint64_t)i);
   return is;
 }
 
@@ -221,7 +221,7 @@ static void drop_sharder(fault_output *out) { reshard_sharder_destroy(out->objec
     out->object = made; \
     return status; \
   }
-static reshard_status fill(void *user, reshard_tensor array, const reshard_box *box) {
+static reshard_status box_fill(void *user, reshard_tensor array, const reshard_box *box) {
   (void)user, (void)array, (void)box;
   return RESHARD_SUCCESS;
 }
@@ -234,7 +234,7 @@ MAKE(create_sharder, reshard_sharder, reshard_sharder_create(l->p.comms[0], &gro
 MAKE(make_empty, reshard_sharded_tensor, reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, NULL, &made))
 MAKE(make_zeros, reshard_sharded_tensor, reshard_sharded_tensor_zeros(l->p.sharders[0], l->layout, &f64, NULL, &made))
 MAKE(make_generated, reshard_sharded_tensor,
-     reshard_sharded_tensor_generate(l->p.sharders[0], l->layout, &f64, fill, NULL, NULL, &made))
+     reshard_sharded_tensor_generate(l->p.sharders[0], l->layout, &f64, box_fill, NULL, NULL, &made))
 MAKE(from_metadata, reshard_sharded_tensor,
      reshard_sharded_tensor_from_metadata(l->p.sharders[0], l->metadata, 1, &l->whole, &made))
 MAKE(from_layout, reshard_sharded_tensor,
@@ -246,11 +246,6 @@ static reshard_status select_rows(fault_output *out, const void *with) {
   if (status == RESHARD_SUCCESS)
     out->number = 1;
   return status;
-}
-
-static bool any(const fault_output *out, const void *with) {
-  (void)out, (void)with;
-  return true;
 }
 
 /* The records of the sharder's pool stay allocated from here on. */
@@ -277,15 +272,15 @@ static void test_local(void **state) {
   memset(info.data, 0, sizeof(double[9][14]));
   warm(&l);
   const fault_local calls[] = {
-      {"reshard_tensor_create", create_tensor, any, drop_tensor, &l},
-      {"reshard_tensor_wrap", wrap_tensor, any, drop_tensor, &l},
-      {"reshard_sharder_create", create_sharder, any, drop_sharder, &l},
-      {"reshard_sharded_tensor_empty", make_empty, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_zeros", make_zeros, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_generate", make_generated, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_from_metadata", from_metadata, any, drop_sharded, &l},
-      {"reshard_sharded_tensor_from_layout", from_layout, any, drop_sharded, &l},
-      {"reshard_index_select", select_rows, any, NULL, &l},
+      {"reshard_tensor_create", create_tensor, fault_any_output, drop_tensor, &l},
+      {"reshard_tensor_wrap", wrap_tensor, fault_any_output, drop_tensor, &l},
+      {"reshard_sharder_create", create_sharder, fault_any_output, drop_sharder, &l},
+      {"reshard_sharded_tensor_empty", make_empty, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_zeros", make_zeros, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_generate", make_generated, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_from_metadata", from_metadata, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_from_layout", from_layout, fault_any_output, drop_sharded, &l},
+      {"reshard_index_select", select_rows, fault_any_output, NULL, &l},
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     assert_true(fault_local_run(&calls[i]) >= 1);

@@ -13,12 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
-
-static void release(fault_output *out) { reshard_tree_release(out->object); }
+static void tree_drop(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Nested tensors ------------------------------------------------------------------------------------------- */
 
@@ -87,7 +82,7 @@ static reshard_status nest_two(fault_output *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten(fault_output *out, const void *with) {
+static reshard_status state_flatten(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors(w->tree, &s);
@@ -144,10 +139,10 @@ static void test_nested(void **state) {
   (void)state;
   world w;
   open_world(&w);
-  assert_true(fault_local_run(&(fault_local){"nested", nest_two, any, release, &w}) >= 7);
-  assert_true(fault_local_run(&(fault_local){"mapped", map_all, others, release, &w}) >= 20);
-  assert_true(fault_local_run(&(fault_local){"flatten", flatten, flat_well, release, &w}) >= 30);
-  assert_true(fault_local_run(&(fault_local){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
+  assert_true(fault_local_run(&(fault_local){"nested", nest_two, fault_any_output, tree_drop, &w}) >= 7);
+  assert_true(fault_local_run(&(fault_local){"mapped", map_all, others, tree_drop, &w}) >= 20);
+  assert_true(fault_local_run(&(fault_local){"flatten", state_flatten, flat_well, tree_drop, &w}) >= 30);
+  assert_true(fault_local_run(&(fault_local){"flatten together", flatten_global, flat_well, tree_drop, &w}) >= 35);
   close_world(&w);
 }
 
@@ -186,7 +181,7 @@ static void test_random(void **state) {
     nested_case *n = nested_create(seed, RANKS, 1 + (int)(seed % 3));
     random_case c = {n, (int64_t)(seed % RANKS), NULL};
     c.tree = nested_state(n, sharders[c.rank], c.rank);
-    fault_local_run(&(fault_local){"random", flatten_random, random_well, release, &c});
+    fault_local_run(&(fault_local){"random", flatten_random, random_well, tree_drop, &c});
     reshard_tree_release(c.tree);
     nested_free(n);
   }

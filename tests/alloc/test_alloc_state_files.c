@@ -106,7 +106,7 @@ static void close_world(world *w) {
   sharded_ranks_close(&w->other);
 }
 
-static void fill(world *w, uint64_t seed) {
+static void state_fill(world *w, uint64_t seed) {
   const int64_t shape[2] = {9, 14};
   reshard_layout whole = layout_from_text("rank(0)", 2, shape, 1);
   for (int64_t r = 0; r < RANKS; r++) {
@@ -117,7 +117,7 @@ static void fill(world *w, uint64_t seed) {
   reshard_layout_release(whole);
 }
 
-static bool has(const world *w, uint64_t seed) {
+static bool state_holds(const world *w, uint64_t seed) {
   const int64_t shape[2] = {9, 14};
   reshard_layout whole = layout_from_text("rank(0)", 2, shape, 1);
   int64_t wrong = 0;
@@ -170,7 +170,7 @@ static int64_t count_names(void) {
 static int64_t each_save(world *w) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live(), names = count_names();
-    fill(w, STORED);
+    state_fill(w, STORED);
     fault_arm(k);
     sharded_ranks_run(&w->p, save_body, w);
     int64_t made = fault_disarm();
@@ -180,10 +180,10 @@ static int64_t each_save(world *w) {
     assert_int_equal(count_names(), names);
     if (kind == FAULT_NONE)
       return made;
-    fill(w, BEFORE); /* what was stored before is still there */
+    state_fill(w, BEFORE); /* what was stored before is still there */
     sharded_ranks_run(&w->p, load_body, w);
     sharded_ranks_assert(&w->p, RESHARD_SUCCESS, NULL);
-    assert_true(has(w, STORED));
+    assert_true(state_holds(w, STORED));
   }
 }
 
@@ -191,7 +191,7 @@ static int64_t each_load(world *w) {
   for (int64_t k = 0;; k++) {
     reshard_tree leaf;
     int64_t live = fault_live();
-    fill(w, BEFORE);
+    state_fill(w, BEFORE);
     fault_arm(k);
     sharded_ranks_run(&w->p, load_body, w);
     int64_t made = fault_disarm();
@@ -200,7 +200,7 @@ static int64_t each_load(world *w) {
     for (int64_t r = 0; r < RANKS; r++)
       assert_int_equal(step_of(w, r), kind == FAULT_NONE ? STORED : BEFORE);
     if (kind == FAULT_NONE) {
-      assert_true(has(w, STORED));
+      assert_true(state_holds(w, STORED));
       for (int64_t r = 0; r < RANKS; r++) {
         CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
         put_child(w->states[r], "step", leaf);
@@ -220,7 +220,7 @@ static void test_each(void **state) {
     CLI_TRY("", reshard_tree_int(STORED, &leaf));
     put_child(w.states[r], "step", leaf);
   }
-  fill(&w, STORED);
+  state_fill(&w, STORED);
   sharded_ranks_run(&w.p, save_body, &w);
   sharded_ranks_assert(&w.p, RESHARD_SUCCESS, NULL);
   close_world(&w);

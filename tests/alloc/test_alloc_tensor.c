@@ -25,7 +25,7 @@ typedef struct local {
   char memory[SMALL];
 } local;
 
-static void release(void *user, void *data) {
+static void memory_release(void *user, void *data) {
   (void)data;
   ++*(int *)user;
 }
@@ -37,11 +37,6 @@ static void drop_managed(fault_output *out) {
   rs_dl_versioned *managed = out->object;
   managed->deleter(managed);
 }
-static bool any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
-
 /* Keeps *out as it was until there is a result. */
 #define MAKE(name, type, expression) \
   static reshard_status name(fault_output *out, const void *with) { \
@@ -56,7 +51,7 @@ MAKE(make_device, reshard_device, ((void)l, reshard_device_create("cpu", &option
 MAKE(make_plain, reshard_tensor, reshard_tensor_create(RESHARD_U8, 1, &l->bytes, &made))
 MAKE(make_pooled, reshard_tensor, reshard_tensor_create_on(l->device, RESHARD_U8, 1, &l->bytes, NULL, &made))
 MAKE(make_wrapped, reshard_tensor,
-     reshard_tensor_wrap_on(l->device, RESHARD_U8, 2, l->shape, NULL, l->memory, release, &l->released, &made))
+     reshard_tensor_wrap_on(l->device, RESHARD_U8, 2, l->shape, NULL, l->memory, memory_release, &l->released, &made))
 MAKE(make_strided, reshard_tensor, reshard_tensor_as_strided(l->tensor, 2, l->shape, NULL, 3, &made))
 MAKE(make_narrow, reshard_tensor, reshard_tensor_narrow(l->tensor, 0, 5, 7, &made))
 MAKE(make_permuted, reshard_tensor, reshard_tensor_permute(l->tensor, (int[]){0}, &made))
@@ -105,16 +100,16 @@ static void test_calls(void **state) {
     fault_local call;
     int64_t allocations; /* at least */
   } cases[] = {
-      {{"reshard_device_create", make_device, any, drop_device, &l}, 3},
-      {{"reshard_tensor_create", make_plain, any, drop_tensor, &l}, 3},
-      {{"reshard_tensor_create_on", make_pooled, any, drop_tensor, &l}, 3},
-      {{"reshard_tensor_wrap_on", make_wrapped, any, drop_tensor, &l}, 2},
-      {{"reshard_tensor_as_strided", make_strided, any, drop_tensor, &l}, 1},
-      {{"reshard_tensor_narrow", make_narrow, any, drop_tensor, &l}, 1},
-      {{"reshard_tensor_permute", make_permuted, any, drop_tensor, &l}, 1},
-      {{"reshard_tensor_reshape", make_reshaped, any, drop_tensor, &l}, 1},
-      {{"reshard_tensor_from_dlpack", make_imported, any, drop_tensor, &l}, 2},
-      {{"reshard_tensor_to_dlpack", make_exported, any, drop_managed, &l}, 1},
+      {{"reshard_device_create", make_device, fault_any_output, drop_device, &l}, 3},
+      {{"reshard_tensor_create", make_plain, fault_any_output, drop_tensor, &l}, 3},
+      {{"reshard_tensor_create_on", make_pooled, fault_any_output, drop_tensor, &l}, 3},
+      {{"reshard_tensor_wrap_on", make_wrapped, fault_any_output, drop_tensor, &l}, 2},
+      {{"reshard_tensor_as_strided", make_strided, fault_any_output, drop_tensor, &l}, 1},
+      {{"reshard_tensor_narrow", make_narrow, fault_any_output, drop_tensor, &l}, 1},
+      {{"reshard_tensor_permute", make_permuted, fault_any_output, drop_tensor, &l}, 1},
+      {{"reshard_tensor_reshape", make_reshaped, fault_any_output, drop_tensor, &l}, 1},
+      {{"reshard_tensor_from_dlpack", make_imported, fault_any_output, drop_tensor, &l}, 2},
+      {{"reshard_tensor_to_dlpack", make_exported, fault_any_output, drop_managed, &l}, 1},
       {{"reshard_storage_alloc", alloc_storage, is_there, NULL, &l}, 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

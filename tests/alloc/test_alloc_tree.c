@@ -13,12 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
-
-static void release(fault_output *out) { reshard_tree_release(out->object); }
+static void tree_drop(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Containers ----------------------------------------------------------------------------------------------- */
 
@@ -32,7 +27,7 @@ static reshard_status make_bytes(fault_output *out, const void *with) {
 
 /* A container with more than it has room for at first, each child in it once alone and once in a list. What was put
  * before something failed is there. */
-static reshard_status fill(fault_output *out, const void *with) {
+static reshard_status tree_fill(fault_output *out, const void *with) {
   bool dict = with != NULL;
   reshard_tree s, child = NULL;
   reshard_status status = dict ? reshard_tree_dict(&s) : reshard_tree_list(&s);
@@ -135,11 +130,11 @@ static void test_containers(void **state) {
   (void)state;
   chain x;
   set_up(&x);
-  assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, any, release, "abc"}), 2);
-  assert_true(fault_local_run(&(fault_local){"dict", fill, any, release, "dict"}) > 45);
-  assert_true(fault_local_run(&(fault_local){"list", fill, any, release, NULL}) > 20);
+  assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, fault_any_output, tree_drop, "abc"}), 2);
+  assert_true(fault_local_run(&(fault_local){"dict", tree_fill, fault_any_output, tree_drop, "dict"}) > 45);
+  assert_true(fault_local_run(&(fault_local){"list", tree_fill, fault_any_output, tree_drop, NULL}) > 20);
   assert_true(fault_local_run(&(fault_local){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
-  assert_true(fault_local_run(&(fault_local){"path", at_path, any, NULL, &x}) >= 4);
+  assert_true(fault_local_run(&(fault_local){"path", at_path, fault_any_output, NULL, &x}) >= 4);
   assert_true(fault_local_run(&(fault_local){"visit", visit_tree, is_one, NULL, &x}) >= 2);
   tear_down(&x);
 }
@@ -210,12 +205,12 @@ static void test_kinds(void **state) {
   (void)state;
   reshard_tensor data = floats(3);
   int count = 0;
-  assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, any, release, "S"}), 3);
-  assert_int_equal(fault_local_run(&(fault_local){"packed", make_packed, any, release, data}), 8);
-  assert_int_equal(fault_local_run(&(fault_local){"opaque", make_opaque, any, release, &count}), 1);
+  assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, fault_any_output, tree_drop, "S"}), 3);
+  assert_int_equal(fault_local_run(&(fault_local){"packed", make_packed, fault_any_output, tree_drop, data}), 8);
+  assert_int_equal(fault_local_run(&(fault_local){"opaque", make_opaque, fault_any_output, tree_drop, &count}), 1);
   assert_int_equal(count, 0);
   reshard_tree leaf = text("member");
-  assert_true(fault_local_run(&(fault_local){"set", fill_set, one_member, release, leaf}) >= 10);
+  assert_true(fault_local_run(&(fault_local){"set", fill_set, one_member, tree_drop, leaf}) >= 10);
   reshard_tree_release(leaf);
   reshard_tensor_release(data);
 }
@@ -240,7 +235,7 @@ static reshard_tree sample(void) {
   return set(root, "p", packed(tensor, 2, sizes));
 }
 
-static reshard_status change(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
+static reshard_status leaf_change(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   int64_t value;
   (void)user;
   (void)path;
@@ -249,7 +244,7 @@ static reshard_status change(void *user, const char *path, reshard_tree leaf, re
 
 static reshard_status map(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_map((reshard_tree)with, change, NULL, &s);
+  reshard_status status = reshard_tree_map((reshard_tree)with, leaf_change, NULL, &s);
   if (status == RESHARD_SUCCESS)
     out->object = s;
   return status;
@@ -302,7 +297,7 @@ static reshard_status fill_mapped(fault_output *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten(fault_output *out, const void *with) {
+static reshard_status tree_flatten(fault_output *out, const void *with) {
   const reshard_tree_leaves *flat;
   reshard_status status = reshard_tree_flatten((reshard_tree)with, &flat);
   if (status == RESHARD_SUCCESS)
@@ -364,15 +359,15 @@ static void test_trees(void **state) {
   assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
   memcpy(r.leaves, r.flat->leaves, sizeof r.leaves);
   r.leaves[1] = r.leaves[0];
-  assert_true(fault_local_run(&(fault_local){"map", map, mapped_well, release, tree}) > 45);
-  assert_true(fault_local_run(&(fault_local){"map tensors", map_tensors, tensors_well, release, tree}) > 15);
-  assert_true(fault_local_run(&(fault_local){"fill mapped", fill_mapped, any, release, tree}) > 10);
-  assert_true(fault_local_run(&(fault_local){"flatten", flatten, flat_well, release_flat, tree}) > 10);
-  assert_true(fault_local_run(&(fault_local){"rebuild", rebuild_tree, any, release, &r}) > 10);
+  assert_true(fault_local_run(&(fault_local){"map", map, mapped_well, tree_drop, tree}) > 45);
+  assert_true(fault_local_run(&(fault_local){"map tensors", map_tensors, tensors_well, tree_drop, tree}) > 15);
+  assert_true(fault_local_run(&(fault_local){"fill mapped", fill_mapped, fault_any_output, tree_drop, tree}) > 10);
+  assert_true(fault_local_run(&(fault_local){"flatten", tree_flatten, flat_well, release_flat, tree}) > 10);
+  assert_true(fault_local_run(&(fault_local){"rebuild", rebuild_tree, fault_any_output, tree_drop, &r}) > 10);
   assert_true(fault_local_run(&(fault_local){"print", print, is_equal, NULL, tree}) > 8);
   /* Equal, and other containers where there was a change: the leaves are the first one's again. */
   reshard_tree both[2] = {tree, NULL};
-  assert_int_equal(reshard_tree_map(tree, change, NULL, &other), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_map(tree, leaf_change, NULL, &other), RESHARD_SUCCESS);
   assert_int_equal(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]), RESHARD_SUCCESS);
   assert_true(both[1] != tree);
   assert_true(fault_local_run(&(fault_local){"equal", compare_trees, is_equal, NULL, both}) >= 1);
@@ -439,7 +434,7 @@ static void test_names(void **state) {
   (void)state;
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
-  assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, any, release, &a}) > 15);
+  assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, fault_any_output, tree_drop, &a}) > 15);
   assert_true(fault_local_run(&(fault_local){"prefix", rename_keys, is_equal, NULL, keys}) >= 6);
   reshard_tree_release(a.args);
   reshard_tree_release(keys);

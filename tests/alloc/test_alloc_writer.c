@@ -47,12 +47,12 @@ static void make_case(writer_case *c, const char *name, const char *layout, int6
   }
 }
 
-static void drop(writer_case *c) {
+static void writer_drop(writer_case *c) {
   for (int64_t i = 0; i < c->n; i++)
     reshard_layout_release(c->tensors[i].layout);
 }
 
-static reshard_status create(fault_output *out, const void *with) {
+static reshard_status writer_create(fault_output *out, const void *with) {
   const writer_case *c = with;
   reshard_writer writer = out->object;
   reshard_status status = reshard_writer_create(c->path, c->n, c->tensors, &c->options, &writer);
@@ -115,9 +115,9 @@ static void test_writers(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     writer_case c;
     make_case(&c, cases[i].name, cases[i].layout, cases[i].n, cases[i].index_bytes, cases[i].dedup);
-    assert_true(fault_local_run(&(fault_local){cases[i].name, create, created, abandon, &c}) >= 12);
+    assert_true(fault_local_run(&(fault_local){cases[i].name, writer_create, created, abandon, &c}) >= 12);
     assert_true(fault_local_run(&(fault_local){cases[i].name, put_bytes, put_well, NULL, &c}) >= 12);
-    drop(&c);
+    writer_drop(&c);
   }
 }
 

@@ -33,9 +33,11 @@ kill $program
 wait $program 2>/dev/null
 checks=$((checks + 1))
 [ ! -s err ] || fault "the last process speaks first: $(cat err)"
-if type mpirun >/dev/null 2>&1 && mpirun --version | grep -q 'Open MPI' && "$RESHARD" info | grep -q '^communicators.*mpi'; then
+if type mpirun >/dev/null 2>&1 && mpirun --version | grep -q 'Open MPI' &&
+  "$RESHARD" info | grep -q '^communicators.*mpi'; then
   mpirun --allow-run-as-root --oversubscribe --bind-to none -n 3 "$RESHARD" "${bad[@]:0:7}" >out 2>err
   checks=$((checks + 1))
-  [ "$(grep -c "^reshard: error" err)" -lt 3 ] || fault "a line for each of three processes: $(cat err)" # one, but for a slow start
+  # one, but for a slow start
+  [ "$(grep -c "^reshard: error" err)" -lt 3 ] || fault "a line for each of three processes: $(cat err)"
 fi
 finish

@@ -7,11 +7,13 @@ quick=(-n 3 -c)
 for path in auto direct packed; do
   for pair in 'chunk(0) chunk(1)' 'cyclic(2x2;3x5) flat()' 'flat() mesh(2x2;S1*3,R)' 'rank(3) mesh(4;R)' \
     'mesh(4;R) boxes(0:[0,0]+[5,9];2:[1,3]+[20,40];2:[30,0]+[1,50])'; do
-    expect 0 bench --shape 37x53 --dtype c128 --src "${pair% *}" --dst "${pair#* }" --ranks 4 --path "$path" "${quick[@]}"
+    expect 0 bench --shape 37x53 --dtype c128 --src "${pair% *}" --dst "${pair#* }" --ranks 4 --path "$path" \
+      "${quick[@]}"
     says 'Out of bounds values : 0 OK'
   done
 done
-expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 "${quick[@]}"
+expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 \
+  "${quick[@]}"
 says 'packed, workspace limit 16.0 KiB'; says '0 OK'
 expect 0 bench --shape 16 --dtype u8 --src 'chunk(0)' --dst 'rank(0)' -t 2 -n 2 -w 0; says ' N/A +N/A$'
 expect 0 bench --shape scalar --src 'rank(1)' --dst 'mesh(2;R)' "${quick[@]}"; says '0 OK'
@@ -20,11 +22,13 @@ expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1000 
 [ "$(grep -cE '^ +[0-9]+ +[0-9]+ +f32' out)" = 5 ] || fault "not 5 sizes: $(cat out)"
 says '^ +768 +192 +f32'; says '^ +4864 +1216 +f32'
 expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1K -e 64K -f 4 -n 2 -c 1; says '0 OK'
-expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" --mesh fsdp=4,tp=2 \
+expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" \
+  --mesh fsdp=4,tp=2 \
   "${quick[@]}"
 says ' bf16 '; says '0 OK'
 for permutation in 1,0,2 2,0,1 2,1,0; do # a wrong element would be seen: each knows its place in the source
-  expect 0 bench --shape 6x10x14 --src 'chunk(0)' --dst 'mesh(2x2;S1,S0)' --ranks 4 --permutation $permutation "${quick[@]}"; says '0 OK'
+  expect 0 bench --shape 6x10x14 --src 'chunk(0)' --dst 'mesh(2x2;S1,S0)' --ranks 4 --permutation $permutation \
+    "${quick[@]}"; says '0 OK'
 done
 for permutation in 1,1 0 0,1,2 2,0 1,0, x; do
   expect 2 bench --shape 6x10 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 --permutation $permutation
@@ -33,7 +37,8 @@ expect 2 bench --model llama-3.1-8b --src 'chunk(0)' --dst 'rank(0)' --ranks 2 -
 # a size that fails: what was measured before it is in the table, and the error tells of it
 expect 1 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 64K -e 1000000G -i 900000G -n 2
 says '^ +65536 +16384 +f32'
-grep -qE '^reshard: error: .* this machine has .*; done before: 1 size of 65536 to 65536 bytes, the last with a busbw of [0-9.e+-]+ GB/s$' err ||
+done_before='done before: 1 size of 65536 to 65536 bytes, the last with a busbw of [0-9.e+-]+ GB/s'
+grep -qE "^reshard: error: .* this machine has .*; $done_before\$" err ||
   fault "no word of what was measured: $(cat err)"
 
 # memory: of both sides together, told before any is taken
@@ -42,7 +47,8 @@ full() { # PATTERN ARGUMENT...
   grep -qE "^reshard: error: .*$1" err || fault "no '$1': $(cat err)"
   [ "$(wc -l <err)" = 1 ] || fault "not one line: $(cat err)"
 }
-full 'source buffers of all ranks take 4.00 PiB and the destination buffers 4.00 PiB, together 8.00 PiB: this machine has .* available' \
+full 'source buffers of all ranks take 4.00 PiB and the destination buffers 4.00 PiB,
+  together 8.00 PiB: this machine has .* available' \
   --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)'
 if available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) && [ -n "$available" ]; then
   ! ldd "$RESHARD" | grep -qE 'lib[at]san' || available=$((1 << 33)) # which cannot be limited
@@ -60,14 +66,16 @@ expect 0 bench --shape 4x4 -d half "${small[@]}"; says '^ +32 +16 +f16 '
 expect 0 bench --shape 4x4 -d all "${small[@]}" -c
 [ "$(grep -cE '^ +(16|32|64|128) +16 .* 0 +N/A$' out)" = 12 ] || fault "not 12 types: $(cat out)"
 says ' bf16 '; says ' f8_e5m2 '
-for flag in '-c 3' '-c3' '--check=3' '-c 0' '-a 0' '-a 1' '-a 2' '-a 3' '-m 4' '-u 3 -c' '-p 1' '-R 0' '-z 0' '-C 0' '-G 0'; do
+for flag in '-c 3' '-c3' '--check=3' '-c 0' '-a 0' '-a 1' '-a 2' '-a 3' '-m 4' '-u 3 -c' '-p 1' '-R 0' '-z 0' '-C 0' \
+  '-G 0'; do
   # shellcheck disable=SC2086 # words
   expect 0 bench --shape 12x8 "${small[@]}" $flag; says '^ +384 +96 +f32 '
 done
 expect 0 bench --shape 12x8 "${small[@]}" -c 0; says ' N/A +N/A$'
 expect 0 bench --shape 12x8 "${small[@]}" -m 4 -a 1 -u 3; says 'mean of ranks; a time of 4 executes; buffers 3 elements'
 expect 0 bench --shape 12x8 "${small[@]}" -N 3 -S 1 -M 1
-[ "$(grep -cE '^ +384 .* N/A  20[0-9]{2}-[01][0-9]-[0-3][0-9] [0-9:]{8}$' out)" = 3 ] || fault "not 3 cycles: $(cat out)"
+[ "$(grep -cE '^ +384 .* N/A  20[0-9]{2}-[01][0-9]-[0-3][0-9] [0-9:]{8}$' out)" = 3 ] ||
+  fault "not 3 cycles: $(cat out)"
 [ "$(grep -c 'memory: source 384 B, destination 384 B' out)" = 3 ] || fault "no memory: $(cat out)"
 while read -r flag why; do
   refuse 2 "$why" bench --shape 12x8 "${small[@]}" ${flag//_/ }
@@ -94,7 +102,8 @@ import csv, json
 j, c = json.load(open("j")), list(csv.DictReader(open("c")))
 assert len(j["rows"]) == len(c) == 3 and "ended" not in j
 for a, b in zip(j["rows"], c):
-    assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "path") or abs(float(b[k]) - a[k]) <= 1e-4 * abs(a[k]) for k in a)
+    assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "path")
+                                      or abs(float(b[k]) - a[k]) <= 1e-4 * abs(a[k]) for k in a)
     assert a["min_us"] <= a["p50_us"] <= a["p95_us"] <= a["p99_us"] <= a["max_us"] and a["p50_us"] == a["time_us"]
     assert min(a[k] for k in ("first_us", "plan_us", "create_us", "bind_us", "exchange_us", "keep_us")) > 0
     assert a["wire_bytes"] == a["lower_bound_bytes"] == a["bytes"] * 3 // 4 and a["messages"] == 12 and a["rounds"] == 1
@@ -102,7 +111,8 @@ for a, b in zip(j["rows"], c):
     assert a["source_bytes"] == a["destination_bytes"] == a["bytes"]
 ' 2>err || fault "JSON and CSV: $(tail -3 err)"
 refuse 2 '--json - and --csv -' bench --shape 4x4 "${small[@]}" --json - --csv -
-expect 0 bench --shape 12x8 "${small[@]}" --csv -; says '^,,,,384,"12x8","f32",'; [ "$(wc -l <out)" = 2 ] || fault "more than CSV: $(cat out)"
+expect 0 bench --shape 12x8 "${small[@]}" --csv -; says '^,,,,384,"12x8","f32",'; [ "$(wc -l <out)" = 2 ] ||
+  fault "more than CSV: $(cat out)"
 
 # A run that ends early has written what it had: at a deadline, by a signal (of which it dies), by an error.
 ended() { # PATTERN: in the table, JSON and CSV
@@ -124,7 +134,8 @@ for run in INT TERM 'TERM --processes 4'; do
   read -r signal processes <<<"$run"
   rm -f j c
   : >out
-  env --default-signal=INT "$RESHARD" bench --shape 64x64 "${small[@]}" $processes -N 0 --json j --csv c >out 2>err </dev/null &
+  env --default-signal=INT "$RESHARD" bench --shape 64x64 "${small[@]}" $processes -N 0 --json j --csv c >out 2>err \
+    </dev/null &
   for ((i = 0; i < 300; i++)); do [ "$(grep -c ' f32 ' out)" -lt 2 ] || break; sleep 0.1; done
   kill -$signal $!
   status=0
@@ -139,11 +150,13 @@ done
 for suite in training inference hpc; do
   expect 0 bench --suite $suite --scale 1/512 --ranks 4 -n 1 -w 0 -c --json j
   says '^# uneven: '; says '^# gather: .* -> rank\(0\)$'; says 'Out of bounds values : 0 OK'
-  [ "$(grep -c '^# [a-z-]*: .* -> ' out)" = "$(grep -c '"case":.*"src":.*"dst":.*"wrong":0' j)" ] || fault "$suite: $(cat out j)"
+  [ "$(grep -c '^# [a-z-]*: .* -> ' out)" = "$(grep -c '"case":.*"src":.*"dst":.*"wrong":0' j)" ] ||
+    fault "$suite: $(cat out j)"
 done
 says '^# pencil-x-to-y: 1x512x512, mesh\(2x2;S1,S2\) -> mesh\(2x2;S0,S2\)$'; says '^# cyclic-to-cyclic: 16x8192, '
 expect 0 bench --shape 64x64 "${small[@]}" --scale 0.25; says '^ +4096 +1024 '
-for wrong in '--scale 0' '--scale 1/0' '--scale x' '--scale 1/' '--suite none' '--suite hpc --shape 4x4' '--suite hpc --ranks 3' '--suite hpc -b 8'; do
+for wrong in '--scale 0' '--scale 1/0' '--scale x' '--scale 1/' '--suite none' '--suite hpc --shape 4x4' \
+  '--suite hpc --ranks 3' '--suite hpc -b 8'; do
   # shellcheck disable=SC2086 # words
   expect 2 bench $wrong
 done

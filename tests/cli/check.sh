@@ -21,13 +21,15 @@ expect 0 check bare.safetensors c.npy shards
 says "^unchecked +file 'bare.safetensors': has no digests$"; says "^unchecked +file 'c.npy': has no digests$"
 says '^checked .* of 6 files, of which 2 have no digests'
 expect 0 check shards bare.safetensors --json -
-says '^\{"version":1,"findings":\[\{"wrong":false,"text":".*"\}\],"files":5,"unchecked_files":1,"checked_bytes":28[0-9]{5},"wrong":0,"from_device":(true|false)\}$'
+counts='"files":5,"unchecked_files":1,"checked_bytes":28[0-9]{5},"wrong":0,"from_device":(true|false)'
+says '^\{"version":1,"findings":\[\{"wrong":false,"text":".*"\}\],'"$counts"'\}$'
 
 # --- verify says what it has checked, and where it has read ----------------------------------------------------------
 expect 0 convert shards x.npy --verify; same c.npy x.npy
 says '^comparing .* every byte is right, (read from the device|in part from the page cache, which the system keeps)$'
 says '^checked +2.67 MiB of the source by its digests$'
-expect 0 convert bare.safetensors x.npy --verify --force; says '^checked +0 B of the source by its digests: it has none$'
+expect 0 convert bare.safetensors x.npy --verify --force
+says '^checked +0 B of the source by its digests: it has none$'
 if [ -d /dev/shm ] && [ "$(stat -f -c %T /dev/shm)" = tmpfs ] && memory=$(mktemp -d -p /dev/shm); then
   expect 0 convert c.npy "$memory/x" --dst 'chunk(0)' --ranks 2 --verify; says 'right, in part from the page cache'
   expect 0 check "$memory/x"; says 'in part from the page cache'
@@ -44,7 +46,8 @@ wrong() { # COUNT PATTERN ARGUMENT...: status 1, so many lines on standard outpu
   run check "${@:3}"
   [ "$status" = 1 ] && [ "$(wc -l <err)" = 1 ] || fault "check ${*:3}: status $status: $(head -c 600 err)"
   [ "$(grep -c '^wrong ' out)" = "$1" ] || fault "check ${*:3}: not $1 lines: $(head -c 900 out)"
-  grep -qE -- "^reshard: error: $1 wrong: .*$2" err && grep -qE -- "^wrong .*$2" out || fault "check ${*:3}: no '$2': $(cat err)"
+  grep -qE -- "^reshard: error: $1 wrong: .*$2" err && grep -qE -- "^wrong .*$2" out ||
+    fault "check ${*:3}: no '$2': $(cat err)"
 }
 third=shards/shard-00003-model-00001-of-00001.safetensors
 size=$(stat -c %s $third)
@@ -58,7 +61,8 @@ bad 1 "$third': tensor 'tensor', box" convert shards y.npy --verify
 expect 0 convert shards y.npy # nobody has asked
 changed c.safetensors $(($(stat -c %s c.safetensors) - 9))
 changed c.safetensors 100000
-wrong 2 "c.safetensors': tensor 'tensor': bytes [0-9]+ to [0-9]+ of the file are not those that were written" c.safetensors
+wrong 2 "c.safetensors': tensor 'tensor': bytes [0-9]+ to [0-9]+ of the file are not those that were written" \
+  c.safetensors
 wrong 3 '.' shards c.safetensors --threads 1
 run check c.safetensors --json json; grep -q '"wrong":2' json || fault "json: $(cat json)"
 at=$(grep -abo 'pieces' whole/model-00001-of-00001.safetensors | head -1 | cut -d: -f1)

@@ -29,7 +29,8 @@ expect() {
   [ "$want" != 0 ] || [ ! -s "$work/err" ] || fault "reshard $*: writes to standard error: $(head -c 300 "$work/err")"
 }
 
-# refuse STATUS PATTERN ARGUMENT...: the status, one line 'reshard: error: ...' that matches, nothing on standard output.
+# refuse STATUS PATTERN ARGUMENT...: the status, one line 'reshard: error: ...' that matches, nothing on standard
+# output.
 refuse() {
   local want=$1 pattern=$2
   shift 2

@@ -24,7 +24,8 @@ commands=$(sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p' out | grep -v '^reshard$')
 completes "$(printf '%s\n' "$commands" --help --version | sort)" ''
 for command in $commands; do
   expect 0 "$command" --help
-  sed -n '/^options:/,/^exit status/p' out | sed -nE 's/^  (-.), (--[a-z_-]+).*/\1\n\2/p; t; s/^  (--?[a-zA-Z_-]+).*/\1/p' | sort >options
+  sed -n '/^options:/,/^exit status/p' out |
+    sed -nE 's/^  (-.), (--[a-z_-]+).*/\1\n\2/p; t; s/^  (--?[a-zA-Z_-]+).*/\1/p' | sort >options
   [ -s options ] || fault "$command has no options"
   completes "$(cat options)" "$command" -
   completes "$(grep '^--' options)" "$command" --

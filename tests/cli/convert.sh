@@ -8,7 +8,8 @@ python=$(command -v python3) && "$python" -c 'import json' 2>/dev/null || python
 # check EXPRESSION: a Python expression about j, the last run's output, is true.
 check() {
   [ -n "$python" ] || return 0
-  "$python" -c 'import json, sys; j = json.load(open(sys.argv[1])); sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1" ||
+  "$python" -c 'import json, sys; j = json.load(open(sys.argv[1])); sys.exit(0 if eval(sys.argv[2]) else 1)' \
+    "$work/out" "($1)" ||
     fault "not valid, or not so: $1: $(head -c 400 "$work/out")"
 }
 
@@ -32,7 +33,8 @@ fp8     mesh(2x2;S0,R)
 complex chunk(-1;2,0,3,1)
 *       flat(1-2)
 TEXT
-printf 'scale mesh(2;R)\nmask rank(1)\nids chunk(0)\nbytes mesh(3;S2)\ncomplex rank(2)\n* mesh(2x2;S0,S1)\n' >other.rules
+printf 'scale mesh(2;R)\nmask rank(1)\nids chunk(0)\nbytes mesh(3;S2)\ncomplex rank(2)\n* mesh(2x2;S0,S1)\n' \
+  >other.rules
 "$checkpoint" model.json first.safetensors 7 >out || fault 'no checkpoint was made'
 
 # --- whole tensors to every format and back -------------------------------------------------------------------------
@@ -41,7 +43,8 @@ back() { # IN ARGUMENT...: joins IN to one file, which is the first
   same first.safetensors again.safetensors
 }
 expect 0 convert first.safetensors copy.safetensors
-says '^source +safetensors, 1 file: 10 tensors, '; says '^target +safetensors, 1 file: 10 tensors, '; says '^moving +[0-9.]+ ms'
+says '^source +safetensors, 1 file: 10 tensors, '; says '^target +safetensors, 1 file: 10 tensors, '
+says '^moving +[0-9.]+ ms'
 same first.safetensors copy.safetensors
 for layout in 'flat()' 'flat(2-0)' 'mesh(4;R)' 'rank(3)' @mixed.rules @other.rules; do
   expect 0 convert first.safetensors shards --dst "$layout" --ranks 4 --force --verify; says 'every byte is right'
@@ -50,9 +53,11 @@ for layout in 'flat()' 'flat(2-0)' 'mesh(4;R)' 'rank(3)' @mixed.rules @other.rul
   back shards2
   expect 0 convert shards2 shards --dst @mixed.rules --force --threads 5
   back shards --threads 1 --verify
-  ls shards | grep -qvE '^shard-0000[1-4]-model-000[0-9]{2}-of-000[0-9]{2}\.safetensors$' && fault "names of files: $(ls shards | head -3)"
+  ls shards | grep -qvE '^shard-0000[1-4]-model-000[0-9]{2}-of-000[0-9]{2}\.safetensors$' &&
+    fault "names of files: $(ls shards | head -3)"
 done
-expect 0 convert shards whole --index 1K --verify; says '^source +shards, [0-9]+ files of 4 ranks'; says '^target +whole, [0-9]+ files: '
+expect 0 convert shards whole --index 1K --verify; says '^source +shards, [0-9]+ files of 4 ranks'
+says '^target +whole, [0-9]+ files: '
 [ -s whole/model.safetensors.index.json ] || fault "no index: $(ls whole)"
 [ "$(find whole -name '*.safetensors' | wc -l)" -ge 4 ] || fault "too few files with --index 1K: $(ls whole)"
 back whole
@@ -75,14 +80,16 @@ expect 0 convert c.npy one --index 1M; expect 0 convert one d.npy --force; same 
 { npy '<u2' False '(2, 3)'; printf 'aabbccddeeff'; } >rows.npy
 { npy '<u2' True '(2, 3)'; printf 'aaddbbeeccff'; } >columns.npy
 expect 0 convert columns.npy d.npy --force; same rows.npy d.npy
-expect 0 convert columns.npy halves --dst 'chunk(0)' --ranks 2; expect 0 convert halves d.npy --force --verify; same rows.npy d.npy
+expect 0 convert columns.npy halves --dst 'chunk(0)' --ranks 2; expect 0 convert halves d.npy --force --verify
+same rows.npy d.npy
 { npy '|b1' False '()'; printf '\1'; } >scalar.npy
 expect 0 convert scalar.npy scalars --dst 'mesh(2;R)'; expect 0 convert scalars d.npy --force; same scalar.npy d.npy
 { npy '<c16' False '(0, 4)'; } >c16.npy
 expect 0 convert c16.npy d.npy --force; same c16.npy d.npy
 
 # --- options --------------------------------------------------------------------------------------------------------
-expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force; says '^between ranks 792 B would travel'
+expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force
+says '^between ranks 792 B would travel'
 says '^target +shards, 4 files of 4 ranks: 1 tensor, 1.07 KiB written$'
 expect 0 convert c.npy rows --dst 'chunk(0;0-1)' --ranks 9 --force; says '2 files of 9 ranks'
 
@@ -95,7 +102,8 @@ world() { # NAMED RANKS OUT ARGUMENT...: shards of that world, which the files t
 expect 0 convert c.npy four --dst 'chunk(0)' --ranks 4; expect 0 convert c.npy one-rank --dst 'rank(0)' --force
 world 2 2 four --dst 'mesh(tp=2;S1)'; world 2 2 four --dst @two.rules; world 2 2 four --dst 'chunk(1)' --ranks 2
 world 2 2 four --dst 'mesh(tp;S1)' --mesh tp=2; world 4 4 four --dst 'mesh(dp,tp;S0,S1)' --mesh tp=2
-world 3 3 four --dst "@$rules/fsdp.rules" --ranks 3; world 4 4 four --dst "@$rules/fsdp.rules"; world 2 2 four --dst @fsdp --mesh fsdp=2
+world 3 3 four --dst "@$rules/fsdp.rules" --ranks 3; world 4 4 four --dst "@$rules/fsdp.rules"
+world 2 2 four --dst @fsdp --mesh fsdp=2
 world 4 4 four --dst 'chunk(1)'; world 7 8 four --dst 'mesh(tp=8;S1)'; world 1 6 four --dst 'rank(5)'
 world 1 1 four --dst 'rank(0)'; world 2 3 four --dst 'mesh(2;S1)' --ranks 3; world 2 2 one-rank --dst 'chunk(0;0-1)'
 world 2 2 c.npy --src 'chunk(0;0-3)' --dst 'mesh(tp=2;S1)'; world 4 4 c.npy --src 'chunk(0;0-3)' --dst 'chunk(1)'
@@ -103,7 +111,8 @@ world 4 4 c.npy --src 'chunk(0)' --dst 'mesh(tp=4;S1)'; world 2 2 c.npy --src 'r
 refuse 2 "rank 2 is not in the world of 2 ranks" convert four x --dst 'rank(2)' --ranks 2
 refuse 2 'mesh.*4 ranks.*2|2 ranks' convert four x --dst 'mesh(tp=4;S1)' --ranks 2
 expect 0 convert first.safetensors shards --dst @mixed.rules --force
-expect 0 convert first.safetensors shards --dst "@$rules/fsdp.rules" --ranks 8 --map <(printf 'embed = embed\ndrop(*)\n') --force
+expect 0 convert first.safetensors shards --dst "@$rules/fsdp.rules" --ranks 8 \
+  --map <(printf 'embed = embed\ndrop(*)\n') --force
 says '1 tensor'
 expect 0 convert c.npy all --dst 'mesh(4;R)'; says '4.27 KiB written'
 expect 0 convert c.npy once --dst 'mesh(4;R)' --dedup; says '1 file of 4 ranks: 1 tensor, 1.07 KiB written'
@@ -119,18 +128,21 @@ for dir in halo gap; do
   refuse 2 'tensor' convert $dir x.npy
 done
 { npy '|u1' False '(200,)'; bytes 200 9; } >long.npy
-expect 0 convert long.npy cyclic --dst 'cyclic(1;2)' --ranks 1; expect 0 convert cyclic d.npy --force; same long.npy d.npy
+expect 0 convert long.npy cyclic --dst 'cyclic(1;2)' --ranks 1; expect 0 convert cyclic d.npy --force
+same long.npy d.npy
 { npy '|u1' False '(20, 20)'; bytes 400 9; } >square.npy
 expect 0 convert square.npy cyclic --dst 'cyclic(2x1;1x20)' --force
 [ "$(ls cyclic | wc -l)" = 20 ] || fault "10 boxes on each of 2 ranks: $(ls cyclic)"
-expect 0 convert square.npy cyclic --dst 'cyclic(2x2;1x1)' --force --verify; says '^whole arrays  4 of more than 64 boxes'
+expect 0 convert square.npy cyclic --dst 'cyclic(2x2;1x1)' --force --verify
+says '^whole arrays  4 of more than 64 boxes'
 expect 0 convert cyclic d.npy --force; same square.npy d.npy
 
 # files without our description: the shapes are inferred
 mkdir theirs
 half() { # NAME OFFSET ROWS DATA
-  local size=${#4}
-  { safetensors '{"__metadata__":{"format":"pt","DCP_VERSION":"1.0","DCP_SHARDING_INFO":"{\"t\": {\"saved_offsets\": ['"$2"', 0]}}"},"t":{"dtype":"U8","shape":['"$3"',3],"data_offsets":[0,'"$size"']}}'
+  local size=${#4} sharding="{\\\"t\\\": {\\\"saved_offsets\\\": [$2, 0]}}"
+  local metadata='{"format":"pt","DCP_VERSION":"1.0","DCP_SHARDING_INFO":"'$sharding'"}'
+  { safetensors '{"__metadata__":'"$metadata"',"t":{"dtype":"U8","shape":['"$3"',3],"data_offsets":[0,'"$size"']}}'
     printf %s "$4"; } >"theirs/$1"
 }
 half b.safetensors 0 2 abcdef; half a.safetensors 2 1 ghi
@@ -142,12 +154,15 @@ same nine.npy d.npy
 "$checkpoint" "$SOURCE/bench/models/demo-llama.json" llama.safetensors >out || fault 'no checkpoint was made'
 fuse=$SOURCE/bench/models/maps/llama-fuse.map
 sed 's/4096/512/; s/1024/256/g' "$SOURCE/bench/models/maps/llama-3.1-8b-split.map" >split.map # this one is small
-expect 0 convert llama.safetensors fused.safetensors --map "$fuse" --verify; says '^target +safetensors, 1 file: 27 tensors'
+expect 0 convert llama.safetensors fused.safetensors --map "$fuse" --verify
+says '^target +safetensors, 1 file: 27 tensors'
 sed -nE 's/.*"name": "([^"]*)".*/\1 = \1/p' "$SOURCE/bench/models/demo-llama.json" >llama-order.map # the first order
-expect 0 convert fused.safetensors split.safetensors --map split.map --verify; says '^target +safetensors, 1 file: 39 tensors'
+expect 0 convert fused.safetensors split.safetensors --map split.map --verify
+says '^target +safetensors, 1 file: 39 tensors'
 expect 0 convert llama.safetensors fused --map "$fuse" --dst 'flat()' --ranks 3
 expect 0 convert fused split2.safetensors --map split.map; same split.safetensors split2.safetensors
-expect 0 convert split.safetensors llama2.safetensors --map llama-order.map --verify; same llama.safetensors llama2.safetensors
+expect 0 convert split.safetensors llama2.safetensors --map llama-order.map --verify
+same llama.safetensors llama2.safetensors
 cat >stack.map <<'TEXT'
 norms   = stack(model.layers.*.input_layernorm.weight)
 lm_head = transpose(lm_head.weight)
@@ -159,17 +174,22 @@ transpose(lm_head.weight) = lm_head
 * = *
 TEXT
 expect 0 convert llama.safetensors stacked.safetensors --map stack.map --verify; says '1 file: 36 tensors'
-expect 0 convert stacked.safetensors tp --map unstack.map --dst "@$rules/tp.rules" --ranks 2 --verify; says '2 files of 2 ranks: 39 tensors'
+expect 0 convert stacked.safetensors tp --map unstack.map --dst "@$rules/tp.rules" --ranks 2 --verify
+says '2 files of 2 ranks: 39 tensors'
 expect 0 convert tp llama2.safetensors --map llama-order.map --force; same llama.safetensors llama2.safetensors
 refuse 2 'lm_head' convert llama.safetensors x.safetensors --map <(printf 'a = model.norm.weight\n')
 
 # --- the report as JSON ---------------------------------------------------------------------------------------------
 expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force --json -
 [ "$(head -c 1 out)" = '{' ] || fault 'something stands before the JSON'
-check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reserve_us", "move_us", "sync_us", "verify_us"}'
-check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "left_out", "described"}'
-check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed", "digests", "from_device"}'
-check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards" and j["target"]["files"] == 4'
+check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reserve_us", "move_us", "sync_us",
+  "verify_us"}'
+check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "left_out",
+  "described"}'
+check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed",
+  "digests", "from_device"}'
+check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards"
+  and j["target"]["files"] == 4'
 check 'j["target"]["stored_bytes"] == 1092 and j["target"]["ranks"] == 4 and j["move_us"] > 0'
 expect 0 convert theirs d.npy --force --verify --json file.json; says '^moving'
 cp file.json out; check 'j["source"]["described"] is False and j["source"]["ranks"] == 2 and j["verify_us"] > 0'

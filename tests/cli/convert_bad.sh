@@ -39,7 +39,8 @@ bad 2 "shards" convert c.npy shards --dst 'chunk(0)' --ranks 2
 for out in c.npy ./c.npy link.npy shards/../c.npy; do bad 2 'input' convert c.npy "$out" --force; done
 bad 2 'input' convert link.npy c.npy --force
 for out in shards shards/ ./link link/; do bad 2 'input' convert shards "$out" --dst 'chunk(1)' --force; done
-for out in shards/x.npy shards/deep shards/../shards/x link/x; do bad 2 '.' convert shards "$out" --dst 'chunk(1)' --force; done
+for out in shards/x.npy shards/deep shards/../shards/x link/x; do bad 2 '.' convert shards "$out" --dst 'chunk(1)' \
+  --force; done
 cp c.npy whole/c.npy
 bad 2 'input' convert whole/c.npy whole --dst 'chunk(0)' --ranks 2 --force
 rm whole/c.npy
@@ -70,7 +71,8 @@ for report in '' --json=- --json=/dev/full; do
   status=0
   "$RESHARD" convert c.npy report --dst 'chunk(0)' --ranks 2 --force $report >/dev/full 2>err </dev/null || status=$?
   checks=$((checks + 1))
-  [ $status = 1 ] && [ "$(wc -l <err)" = 1 ] && grep -q "; done before: 'report' is in place" err || fault "report $report: status $status: $(cat err)"
+  [ $status = 1 ] && [ "$(wc -l <err)" = 1 ] && grep -q "; done before: 'report' is in place" err ||
+    fault "report $report: status $status: $(cat err)"
   expect 0 convert report again.npy --force; same c.npy again.npy
 done
 rm -rf report again.npy
@@ -165,7 +167,8 @@ done
 printf '{}' >bad.safetensors; made 2 'bad.safetensors' bad.safetensors
 printf '\2\0\0\0\0\0\0\0{}' >none.safetensors
 bad 2 '.' convert none.safetensors x.npy # no tensor
-{ safetensors "{\"a\":{$one},\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[4,4]}}"; printf abcd; } >two.safetensors
+{ safetensors "{\"a\":{$one},\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[4,4]}}"; printf abcd; } \
+  >two.safetensors
 bad 2 '2 tensors|one tensor' convert two.safetensors x.npy
 { safetensors "{\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]}}"; printf abcd; } >bf16.safetensors
 bad 2 'bf16' convert bf16.safetensors x.npy # a dtype that numpy lacks
@@ -188,11 +191,14 @@ rm -r broken; mkdir broken; echo >broken/__0_0.distcp; echo >broken/.metadata; b
 rm -r broken; cp -r whole broken
 sed -i 's/"tensor"/"other"/' broken/model.safetensors.index.json; bad 2 'other|tensor' convert broken x.npy
 echo '{"weight_map":' >broken/model.safetensors.index.json; bad 2 'index.json' convert broken x.npy
-echo '{"weight_map":{"tensor":"../c.safetensors"}}' >broken/model.safetensors.index.json; bad 2 'index.json|c.safetensors' convert broken x.npy
-echo '{"weight_map":{"tensor":"missing.safetensors"}}' >broken/model.safetensors.index.json; bad 2 'missing.safetensors' convert broken x.npy
+echo '{"weight_map":{"tensor":"../c.safetensors"}}' >broken/model.safetensors.index.json
+bad 2 'index.json|c.safetensors' convert broken x.npy
+echo '{"weight_map":{"tensor":"missing.safetensors"}}' >broken/model.safetensors.index.json
+bad 2 'missing.safetensors' convert broken x.npy
 
 # names from a file cannot write to the terminal
-{ safetensors "{\"a\\u001b[31m\\n\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,5]}}"; printf abcde; } >bad.safetensors
+{ safetensors "{\"a\\u001b[31m\\n\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,5]}}"; printf abcde; } \
+  >bad.safetensors
 bad 2 'a' convert bad.safetensors x.npy
 ! grep -q $'\x1b' err || fault 'an escape character reached the terminal'
 

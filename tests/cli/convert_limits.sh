@@ -46,10 +46,12 @@ rm -rf four x x.npy
 { npy '<f4' False '(13, 21)'; bytes 1092 5000; } >few.npy
 for old in no yes; do
   for ((n = 4; n <= 16; n++)); do
-    sh -c "ulimit -n $n && exec \"\$1\" --version" - "$RESHARD" >out 2>err </dev/null || continue # its libraries need some
+    # its libraries need some
+    sh -c "ulimit -n $n && exec \"\$1\" --version" - "$RESHARD" >out 2>err </dev/null || continue
     rm -rf x; [ $old = no ] || expect 0 convert few.npy x --dst 'chunk(1)' --ranks 2
     before=$(beside) status=0
-    sh -c "ulimit -n $n && exec \"\$@\"" - "$RESHARD" convert few.npy x --dst 'chunk(0)' --ranks 4 --force >out 2>err </dev/null ||
+    sh -c "ulimit -n $n && exec \"\$@\"" - "$RESHARD" convert few.npy x --dst 'chunk(0)' --ranks 4 --force >out 2>err \
+      </dev/null ||
       status=$?
     checks=$((checks + 1))
     if [ $status = 0 ]; then
@@ -81,7 +83,8 @@ for change in shorter touched; do
     wait $! || status=$?
     checks=$((checks + 1))
     if [ $status != 0 ]; then
-      [ $status -le 2 ] && [ "$(wc -l <err)" = 1 ] || fault "IN changes after $delay ms: status $status: $(head -c 300 err)"
+      [ $status -le 2 ] && [ "$(wc -l <err)" = 1 ] ||
+        fault "IN changes after $delay ms: status $status: $(head -c 300 err)"
       [ "$(beside | grep -v '^changing')" = "$before" ] || fault "left behind: $(diff <(echo "$before") <(beside))"
     fi
     rm -f x.npy

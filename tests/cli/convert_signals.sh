@@ -63,7 +63,8 @@ done
 expect 0 convert big.npy shards --dst 'chunk(1)' --ranks 3 --force; complete shards
 
 # what is ignored stays ignored, as by nohup
-(trap '' HUP; "$RESHARD" convert big.npy hup.npy >out 2>err </dev/null & sleep 0.05; kill -HUP $!; wait $!) || fault "HUP is not ignored: $(cat err)"
+(trap '' HUP; "$RESHARD" convert big.npy hup.npy >out 2>err </dev/null & sleep 0.05; kill -HUP $!; wait $!) ||
+  fault "HUP is not ignored: $(cat err)"
 same big.npy hup.npy
 rm -rf shards hup.npy older
 

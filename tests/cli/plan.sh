@@ -10,12 +10,15 @@ expect 0 plan --shape 12x12 --src 'rank(0)' --dst 'chunk(-1;2,0,3,1)'; says '^ra
 expect 0 plan --shape 12x12 --src 'flat()' --dst 'cyclic(2x2;5x1)' --ranks 9; says '^ranks +9$'
 expect 0 plan --shape 12x12 --src 'flat()' --dst 'flat()' --ranks 3 --rank 1; says 'load per rank'
 expect 0 plan --shape scalar --src 'rank(0)' --dst 'rank(1)'; says 'scalar f32, 4 B'
-expect 0 plan --shape 1048576x1024 --dtype bf16 --src 'mesh(128x128;S0,S1)' --dst 'mesh(16384;S0)' --rank 77; says '^ranks +16384$'
+expect 0 plan --shape 1048576x1024 --dtype bf16 --src 'mesh(128x128;S0,S1)' --dst 'mesh(16384;S0)' --rank 77
+says '^ranks +16384$'
 
 sizes=(--mesh fsdp=64,tp=8)
 expect 0 plan --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" "${sizes[@]}"
-says '^layouts .*, fsdp=64,tp=8$'; says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
-expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp.rules" --dst "@$rules/ep-128.rules" --ranks 8; says '36945 tensors'
+says '^layouts .*, fsdp=64,tp=8$'; says '723 tensors'; says '^ranks +64$'; says 'the lower bound'
+says 'busiest of 64 ranks'
+expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp.rules" --dst "@$rules/ep-128.rules" --ranks 8
+says '36945 tensors'
 
 # The number of ranks is no part of rules: --ranks, or --mesh where the sides have different ones. Names alone do.
 llama=(--model llama-3.1-8b)
@@ -33,8 +36,9 @@ refuse 2 "no layout has a mesh dim 'tp'" plan --shape 8x8 --src 'mesh(tp=2;S0)' 
 for mesh in '' tp tp= tp=0 tp=x 8=tp tp=8, =8 tp=8:fsdp=2 tp=99999999999999999999; do
   refuse 2 "--mesh $mesh: column" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh "$mesh"
 done
+ours='@ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-kv-4'
 for name in tq tp-8.rules tp.rule; do
-  refuse 2 "rule file '$name': No such file.*with the program: @ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-kv-4$" \
+  refuse 2 "rule file '$name': No such file.*with the program: $ours$" \
     plan "${llama[@]}" --src "@$name" --dst @tp --ranks 8
 done
 refuse 2 'no-such-model' plan --model no-such-model --src 'chunk(0)' --dst 'chunk(0)' --ranks 2
@@ -42,7 +46,8 @@ refuse 2 'no-such-model' plan --model no-such-model --src 'chunk(0)' --dst 'chun
 picture() { # ARGUMENT...: a well-formed picture
   expect 0 plan "$@" --svg picture.svg
   [ "$(head -c 4 picture.svg)" = '<svg' ] && [ "$(tail -n 1 picture.svg)" = '</svg>' ] || fault "plan $*: no picture"
-  ! command -v python3 >/dev/null || python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' picture.svg 2>/dev/null ||
+  ! command -v python3 >/dev/null || python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' picture.svg \
+    2>/dev/null ||
     fault "plan $*: the picture is not well-formed"
   ! grep -qE '[^a-z](nan|inf)[^a-z]' picture.svg || fault "plan $*: the picture has numbers that are none"
   rm -f picture.svg
@@ -66,14 +71,17 @@ picture --model model.json --src 'chunk(0)' --dst 'rank(1)' --ranks 2
 # the picture: replicas are listed, not cut; ranks that hold nothing are left out; 64 ranks have their numbers
 expect 0 plan --shape 16x24 --src 'mesh(a=2,b=2;R,S0)' --dst 'mesh(a=2,b=2;S1,R)' --ranks 8 --svg picture.svg
 for holders in 0,2 1,3 0-1 2-3; do
-  [ "$(grep -c "<title>replicas: ranks $holders</title>" picture.svg)" = 1 ] || fault "no replicas $holders: $(grep title picture.svg)"
+  [ "$(grep -c "<title>replicas: ranks $holders</title>" picture.svg)" = 1 ] ||
+    fault "no replicas $holders: $(grep title picture.svg)"
 done
-grep -q '>4 ranks of 8 take no part<' picture.svg && ! grep -qE '>[4-7]</text>' picture.svg || fault 'idle ranks are in the picture'
+grep -q '>4 ranks of 8 take no part<' picture.svg && ! grep -qE '>[4-7]</text>' picture.svg ||
+  fault 'idle ranks are in the picture'
 expect 0 plan --shape 4096x4096 --src 'chunk(0)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
 for rank in 0 17 42 63; do # before and after
   [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn twice"
   [ "$(grep -c "font-weight=\"600\">$rank</text>" picture.svg)" = 2 ] || fault "rank $rank has no number"
 done
 expect 0 plan --shape 64x64 --src 'mesh(64;R)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
-grep -q '<title>replicas: ranks 0-63</title>' picture.svg && grep -q '>nothing is sent: each rank has what it needs<' picture.svg || fault 'replicas of 64'
+grep -q '<title>replicas: ranks 0-63</title>' picture.svg && grep -q '>nothing is sent: each rank has what it needs<' \
+  picture.svg || fault 'replicas of 64'
 finish

@@ -48,14 +48,18 @@ script() { # STATUS NAME ARGUMENT...
 }
 script 0 nsys.sh timeline "$RESHARD" "${bench[@]}"
 says ' f32 '
-[ "$(cd timeline && echo *)" = 'cuda_api_sum.csv cuda_gpu_kern_sum.csv cuda_gpu_mem_time_sum.csv nvtx_gpu_proj_sum.csv nvtx_kern_sum.txt nvtx_sum.csv reshard.nsys-rep' ] ||
+cuda='cuda_api_sum.csv cuda_gpu_kern_sum.csv cuda_gpu_mem_time_sum.csv'
+[ "$(cd timeline && echo *)" = "$cuda nvtx_gpu_proj_sum.csv nvtx_kern_sum.txt nvtx_sum.csv reshard.nsys-rep" ] ||
   fault "left: $(ls timeline)"
 grep -q 'nsys.sh: no nvtx_kern_sum' err || fault "a lacking report is not named: $(cat err)"
 grep -q 'profile --trace=cuda,nvtx,osrt ' asked || fault "$(cat asked)"
 script 0 ncu.sh kernels "$RESHARD" "${bench[@]}"
-[ "$(cd kernels && echo *)" = 'copy-copy_rows.csv copy-copy_rows.ncu-rep pack-copy_transposes.csv pack-copy_transposes.ncu-rep' ] || fault "left: $(ls kernels)"
+[ "$(cd kernels && echo *)" = \
+  'copy-copy_rows.csv copy-copy_rows.ncu-rep pack-copy_transposes.csv pack-copy_transposes.ncu-rep' ] ||
+  fault "left: $(ls kernels)"
 [ "$(grep -c -- '--nvtx-include reshard@' asked)" = 16 ] || fault "not each range and class: $(cat asked)"
-! grep -- '--nvtx-include' asked | grep -vE -- '--kernel-name copy_(rows|transposes|bulk|spans) --launch-count 1 ' || fault 'a kernel that is not ours could be replayed'
+! grep -- '--nvtx-include' asked | grep -vE -- '--kernel-name copy_(rows|transposes|bulk|spans) --launch-count 1 ' ||
+  fault 'a kernel that is not ours could be replayed'
 for class in $(grep -oE 'copy_[a-z]+' "$SOURCE/profiles/ncu.sh" | sort -u); do # as the sources have them
   grep -qE "\\b$class\\(" "$SOURCE"/kernels/box_*.cu || fault "no kernel $class"
 done
@@ -64,7 +68,8 @@ for name in nsys.sh ncu.sh; do
   script 2 $name nowhere
   tool=${name%.sh}
   rm tools/"$tool"
-  if ! command -v "$tool" >/dev/null && ! compgen -G "/usr/local/cuda/bin/$tool" >/dev/null && ! compgen -G '/opt/nvidia/nsight-*' >/dev/null; then
+  if ! command -v "$tool" >/dev/null && ! compgen -G "/usr/local/cuda/bin/$tool" >/dev/null &&
+    ! compgen -G '/opt/nvidia/nsight-*' >/dev/null; then
     script 3 $name nowhere true
     grep -q "^$name: no $tool" err || fault "$(cat err)"
   fi

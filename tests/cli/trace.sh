@@ -16,20 +16,24 @@ work, waits, records = of("X", "work"), of("X", "wait"), of("X", "record")
 starts, ends = {e["id"]: e for e in of("s", "edge")}, {e["id"]: e for e in of("f", "edge")}
 lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
 def within(flow, steps):
-    return any(s["pid"] == flow["pid"] and s["tid"] == flow["tid"] and s["ts"] <= flow["ts"] <= s["ts"] + s["dur"] + 1e-6 for s in steps)
+    return any(s["pid"] == flow["pid"] and s["tid"] == flow["tid"]
+               and s["ts"] <= flow["ts"] <= s["ts"] + s["dur"] + 1e-6 for s in steps)
 def named(name): return [e for e in work if e["name"].split()[0] == name]
 def overlap(a, b): return a["ts"] < b["ts"] + b["dur"] - 0.002 and b["ts"] < a["ts"] + a["dur"] - 0.002
-sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1" ||
+sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "($1)" ||
     fault "not valid, or not so: $1: $(head -c 400 "$work/out")"
 }
 case=(--shape 96x128 --src 'chunk(1)' --dst 'mesh(a=2,b=2;S0,S1)' --ranks 4 --path packed --workspace 4K)
-any='all((e["pid"], e["tid"]) in lanes for e in work + waits + records) and all(e["ts"] >= 0 and e["dur"] > 0 for e in work + waits + records)'
+any='all((e["pid"], e["tid"]) in lanes for e in work + waits + records) and all(e["ts"] >= 0
+  and e["dur"] > 0 for e in work + waits + records)'
 
 if [ -z "${GPUS:-}" ]; then
   expect 0 trace "${case[@]}" --json -
   check "$any"
-  check 'sorted(lanes.values()) == ["rank 0", "rank 1", "rank 2", "rank 3"] and len(named("execute")) == 4 and len(named("keep")) == 1'
-  check '[e["args"]["round"] for e in named("round")] == list(range(len(named("round")))) and len(named("round")) > 2 and not waits and not starts'
+  check 'sorted(lanes.values()) == ["rank 0", "rank 1", "rank 2", "rank 3"] and len(named("execute")) == 4
+    and len(named("keep")) == 1'
+  check '[e["args"]["round"] for e in named("round")] == list(range(len(named("round")))) and len(named("round")) > 2
+    and not waits and not starts'
   expect 0 trace "${case[@]}" --path direct --json -
   check 'len(named("copy")) == 1'
   # Copy threads have tracks of their own; one that wakes late takes no share.
@@ -41,9 +45,11 @@ if [ -z "${GPUS:-}" ]; then
       done
       check 'lanes and "copy thread 1" in lanes.values() and {"rank 0", "rank 3"} <= set(lanes.values())'
       check "$any"
-      [ $path = direct ] || check 'named("share") and sum(e["args"]["bytes"] for e in named("unpack")) == 1536 * 1024 * 3'
+      [ $path = direct ] ||
+        check 'named("share") and sum(e["args"]["bytes"] for e in named("unpack")) == 1536 * 1024 * 3'
       [ $path = packed ] || check 'len({e["tid"] for e in named("share")}) > 1'
-      check 'not any(a["tid"] == b["tid"] and a is not b and overlap(a, b) and not (within(a, [b]) or within(b, [a])) for a in work for b in work)'
+      check 'not any(a["tid"] == b["tid"] and a is not b and overlap(a, b) and not (within(a, [b])
+        or within(b, [a])) for a in work for b in work)'
     done
   fi
   expect 0 bench "${case[@]}" -n 2 --trace there
@@ -60,9 +66,12 @@ else
     check 'all(within(s, records) for s in starts.values()) and all(within(f, waits) for f in ends.values())'
     check 'all(starts[i]["ts"] <= ends[i]["ts"] and starts[i]["name"] == ends[i]["name"] for i in starts)'
     check 'len(waits) == len(starts) and {"unpack after move", "move after unpack"} <= {e["name"] for e in waits}'
-    check 'sum(e["args"]["bytes"] for e in named("move")) + sum(e["args"]["bytes"] for e in named("keep")) == 96 * 128 * 4'
-    check 'any(overlap(u, m) and u["pid"] == m["pid"] and u["args"]["round"] < m["args"]["round"] for u in named("unpack") for m in named("move"))'
-    check 'not any(overlap(a, b) for a in work for b in work if a is not b and (a["pid"], a["tid"]) == (b["pid"], b["tid"]))'
+    check 'sum(e["args"]["bytes"] for e in named("move")) + sum(e["args"]["bytes"] for e in named("keep"))
+      == 96 * 128 * 4'
+    check 'any(overlap(u, m) and u["pid"] == m["pid"]
+      and u["args"]["round"] < m["args"]["round"] for u in named("unpack") for m in named("move"))'
+    check 'not any(overlap(a, b) for a in work for b in work if a is not b and (a["pid"], a["tid"]) == (b["pid"],
+      b["tid"]))'
   done
   case+=(--device cuda -g "$GPUS")
   expect 0 bench "${case[@]}" -n 1 -G --trace there
@@ -72,12 +81,15 @@ fi
 expect 0 trace "${case[@]}" --svg picture.svg
 says 'tracks, .* steps, .* edges'
 # the legend has what is in the picture
-shown() { [ "$(grep -c ">$1<" picture.svg)" = "$2" ] || fault "'$1' in the legend is not $2: $(tail -c 600 picture.svg)"; }
+shown() { [ "$(grep -c ">$1<" picture.svg)" = "$2" ] ||
+  fault "'$1' in the legend is not $2: $(tail -c 600 picture.svg)"; }
 edges=0
 [ -z "${GPUS:-}" ] || edges=1
 shown 'work of a round' 1; shown 'of no round' 1; shown 'an edge [^<]*' $edges; shown 'to another GPU' $edges
 if [ -n "$python" ]; then
-  "$python" -c 'import sys, xml.dom.minidom as x; sys.exit(len(x.parse(sys.argv[1]).getElementsByTagName("rect")) < 8)' picture.svg ||
+  "$python" -c '
+import sys, xml.dom.minidom
+sys.exit(len(xml.dom.minidom.parse(sys.argv[1]).getElementsByTagName("rect")) < 8)' picture.svg ||
     fault "the picture is no SVG: $(head -c 300 picture.svg)"
 fi
 finish

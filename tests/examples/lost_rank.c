@@ -115,7 +115,7 @@ static reshard_tree make_state(const model *m, int64_t step) {
   return state;
 }
 
-static reshard_status save(const rank *r, const model *m, int64_t step) {
+static reshard_status model_save(const rank *r, const model *m, int64_t step) {
   const reshard_state_save_options replace = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   reshard_tree state = make_state(m, step);
   reshard_status status = reshard_state_save(m->sharder, state, r->directory, &replace, NULL);
@@ -124,7 +124,7 @@ static reshard_status save(const rank *r, const model *m, int64_t step) {
 }
 
 /* Returns the step that was saved. */
-static int64_t load(const rank *r, const model *m) {
+static int64_t model_load(const rank *r, const model *m) {
   reshard_tree state = make_state(m, 0), number;
   int64_t step;
   require_success(reshard_state_load(m->sharder, state, r->directory, NULL, NULL));
@@ -157,7 +157,7 @@ static int64_t go_on(rank *r, model *m) {
   reshard_comm_destroy(r->comm);
   r->comm = smaller;
   open_model(r, m);
-  return load(r, m);
+  return model_load(r, m);
 }
 
 /* The whole weight after all steps, computed by this rank alone. */
@@ -184,7 +184,7 @@ static void *rank_main(void *argument) {
   r->resumed = -1;
   open_model(r, &m);
   for (int64_t step = 0; step < STEPS && !gone;) {
-    reshard_status status = step % SAVES == 0 ? save(r, &m, step) : RESHARD_SUCCESS;
+    reshard_status status = step % SAVES == 0 ? model_save(r, &m, step) : RESHARD_SUCCESS;
     gone = r->number == LOST && step == LOST_IN;
     if (gone)
       break;

@@ -19,7 +19,8 @@ mkdir in out.d
 { npy '<f4' False '(384, 512)' && bytes $((384 * 512 * 4)) 0; } >in/rows.npy
 
 conversions=(shards over_shards file over_file index)
-conversion() { # NAME: sets arguments (of the program), out (its OUT), and makes $old, what is there before, "" for nothing
+# NAME: sets arguments (of the program), out (its OUT), and makes $old, what is there before, "" for nothing
+conversion() {
   out=$work/out.d/out old=
   case $1 in
   shards) arguments=("$recorded/plain.safetensors" "$out" --dst "@$recorded/plain.rules" --ranks 4 --verify) ;;
@@ -60,7 +61,8 @@ broken() {
   before
   { # the shell tells of killed programs here
     FAULT_UNDER=$work FAULT_KIND=$1 FAULT_AT=$2 FAULT_HOW=$3 FAULT_NUMBER=$4 FAULT_LACKS=${5:-} \
-      timeout 60 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >"$work/out" 2>"$work/err" </dev/null || status=$?
+      timeout 60 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >"$work/out" 2>"$work/err" \
+      </dev/null || status=$?
   } 2>/dev/null
   checks=$((checks + 1))
 }
@@ -78,8 +80,10 @@ again() {
 # count LACKS: counts the calls of a run; calls KIND: how many of a kind that were ("any": of all but thread).
 count() {
   before
-  FAULT_UNDER=$work FAULT_LACKS=$1 FAULT_COUNT=$work/counts LD_PRELOAD=$preload "$RESHARD" convert "${arguments[@]}" >out 2>&1 ||
+  FAULT_UNDER=$work FAULT_LACKS=$1 FAULT_COUNT=$work/counts LD_PRELOAD=$preload "$RESHARD" convert "${arguments[@]}" \
+    >out 2>&1 ||
     fault "counting: $(cat out)"
   complete || fault 'another result under the interposed library'
 }
-calls() { awk -v kind="$1" 'kind == "any" && $1 != "thread" || $1 == kind { n += $2 } END { print n + 0 }' "$work/counts"; }
+calls() { awk -v kind="$1" 'kind == "any" && $1 != "thread" || $1 == kind { n += $2 } END { print n + 0 }' \
+  "$work/counts"; }

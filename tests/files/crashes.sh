@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The power fails while a conversion or a save runs, and of what was not synced any part is lost: OUT is what it was or
-# what it becomes, whatever is left ($REPLAY: crash/replay.c, whose journal is $JOURNAL_LIBRARY). Of some of these states
-# the files are made, and the next run works there. Then OUT comes from elsewhere while it is written.
+# what it becomes, whatever is left ($REPLAY: crash/replay.c, whose journal is $JOURNAL_LIBRARY). Of some of these
+# states the files are made, and the next run works there. Then OUT comes from elsewhere while it is written.
 . "$SOURCE/tests/cli/common.bash" || exit 1
 . "$SOURCE/tests/files/conversions.bash" || exit 1
 : "${REPLAY:?}" "${JOURNAL_LIBRARY:?}" "${SAVES:?}"
@@ -10,13 +10,14 @@ states=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n = int(10 * scale); p
 every=$((states * 30))
 all=0 made=0 mistakes=0
 
-# crashes LABEL PROGRAM ARGUMENT...: replays the crashes of a program that writes $out. The libraries of instruments come
-# first, then the one that lacks calls, which makes its own through the journal's.
+# crashes LABEL PROGRAM ARGUMENT...: replays the crashes of a program that writes $out. The libraries of instruments
+# come first, then the one that lacks calls, which makes its own through the journal's.
 crashes() {
   local label=$1 counts calls seen noticed
   shift
   rm -rf "$work/kept"
-  counts=$("$REPLAY" "$preload $JOURNAL_LIBRARY" "$states" 4 "$every" "$work/kept" "$work/out.d" "${out##*/}" "$@" 2>"$work/err") ||
+  counts=$("$REPLAY" "$preload $JOURNAL_LIBRARY" "$states" 4 "$every" "$work/kept" "$work/out.d" "${out##*/}" "$@" \
+    2>"$work/err") ||
     fault "$label: $(tail -n 60 "$work/err")"
   read -r calls seen noticed <<<"${counts:-0 0 0}"
   [ "${noticed:-0}" -ge 3 ] || fault "$label: $noticed mistakes were planted"
@@ -65,7 +66,8 @@ for way in "${launch[@]}"; do
   # shellcheck disable=SC2206 # words
   [ "$way" != processes ] || run=($MPIRUN 2 "${run[@]}")
   crashes "$way" "${run[@]}" "$out"
-  if [ -d "$out" ]; then printf '{}' >"$out/state.json"; else printf x >>"$out"; fi # another one, so that old and new differ
+  # another one, so that old and new differ
+  if [ -d "$out" ]; then printf '{}' >"$out/state.json"; else printf x >>"$out"; fi
   crashes "$way, over another" "${run[@]}" "$out"
 done
 

@@ -32,7 +32,8 @@ for model in "$recorded/sharded" "$recorded/state.pt" "$recorded/state.safetenso
   expect 0 plan --model "$model" --src 'flat()' --dst 'rank(0)' --ranks 2 --json "${model##*/}.json"
 done
 grep -q '"tensors": *12' sharded.json || fault 'the model of sharded'
-[ "$(grep -o '"tensors": *[0-9]*' state.pt.json)" = "$(grep -o '"tensors": *[0-9]*' state.safetensors.json)" ] || fault 'models differ'
+[ "$(grep -o '"tensors": *[0-9]*' state.pt.json)" = "$(grep -o '"tensors": *[0-9]*' state.safetensors.json)" ] ||
+  fault 'models differ'
 
 # The output is no more than what could be read.
 broken() { rm -rf broken && cp -r "$recorded/sharded" broken && chmod -R u+w broken; }
@@ -44,9 +45,11 @@ broken; : >broken/.metadata; bad 2 'broken/.metadata' convert broken x.safetenso
 broken; cp broken/__0_0.distcp broken/__1_0.distcp; bad 2 '__1_0.distcp' convert broken x.safetensors
 broken; cp "$recorded/state.safetensors" broken/; bad 2 'which is the checkpoint' convert broken x.safetensors
 broken; bad 2 'name its directory' convert broken/__0_0.distcp x.safetensors
-broken; sed -i 's/_StorageInfo/_StorageInfx/' broken/.metadata; bad 2 "_StorageInfx', which is none" convert broken x.safetensors
+broken; sed -i 's/_StorageInfo/_StorageInfx/' broken/.metadata
+bad 2 "_StorageInfx', which is none" convert broken x.safetensors
 broken; sed -i 's/little/bigxxx/' broken/__0_0.distcp; bad 3 "byte order 'bigxxx'" convert broken x.safetensors
 head -c 4000 "$recorded/state.pt" >cut.pt; bad 2 "cut.pt.*no end record" convert cut.pt x.safetensors
 : >empty.pt; bad 2 'empty.pt' convert empty.pt x.safetensors
-printf 'PK\3\4 nothing of the kind is in here, but 22 bytes and more' >zip.pt; bad 2 'no end record' convert zip.pt x.safetensors
+printf 'PK\3\4 nothing of the kind is in here, but 22 bytes and more' >zip.pt
+bad 2 'no end record' convert zip.pt x.safetensors
 finish

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every system call of a conversion goes wrong in turn: status 1 with one line, or 0 where it has to be survived; OUT is as
-# it was, or complete; nothing is left beside it; the next run works.
+# Every system call of a conversion goes wrong in turn: status 1 with one line, or 0 where it has to be survived; OUT is
+# as it was, or complete; nothing is left beside it; the next run works.
 . "$SOURCE/tests/cli/common.bash" || exit 1
 . "$SOURCE/tests/files/conversions.bash" || exit 1
 # Calls of a kind that each error is tried at.
@@ -15,8 +15,10 @@ EINTR=4 EIO=5 EAGAIN=11 EACCES=13 EINVAL=22 EMFILE=24 ENOSPC=28 ENOLCK=37 EOPNOT
 faults=(
   "pwrite fail $ENOSPC fails" "pwrite always $EIO fails" "pwrite fail $EDQUOT fails"
   "pwrite fail $EINTR survives" "pwrite short 0 survives" "pwrite shorts 0 survives"
-  "write fail $ENOSPC fails" "write always $EIO fails" "write fail $EINTR survives" "write short 0 survives" "write shorts 0 survives"
-  "pread fail $EIO fails" "pread always $EIO fails" "pread fail $EINTR survives" "pread short 0 survives" "pread shorts 0 survives"
+  "write fail $ENOSPC fails" "write always $EIO fails" "write fail $EINTR survives" "write short 0 survives" \
+    "write shorts 0 survives"
+  "pread fail $EIO fails" "pread always $EIO fails" "pread fail $EINTR survives" "pread short 0 survives" \
+    "pread shorts 0 survives"
   "read fail $EIO fails" "read fail $EINTR survives" "read short 0 survives" "read shorts 0 survives"
   "fallocate fail $ENOSPC fails" "fallocate fail $EINTR survives" "fallocate always $EOPNOTSUPP survives"
   "truncate fail $EIO fails" "truncate fail $EINTR either"
@@ -56,7 +58,8 @@ judge() { # LABEL KIND WANT HOW
   open-*-0-?* | stat-*-0-?* | list-*-0-?*) limit=1 ;;    # the old one, after the exchange
   *) limit=0 ;;
   esac
-  [ "$(wc -w <<<"$beside")" -le $limit ] || fault "$1: status $status leaves $(wc -w <<<"$beside"): ${beside:0:300} ($(cat err))"
+  [ "$(wc -w <<<"$beside")" -le $limit ] ||
+    fault "$1: status $status leaves $(wc -w <<<"$beside"): ${beside:0:300} ($(cat err))"
 }
 
 for name in "${conversions[@]}"; do
@@ -86,7 +89,8 @@ done
 for name in shards over_file; do
   conversion "$name"
   original=${arguments[0]} input=$work/in/changing
-  [ -d "$original" ] && changing=$input/shard-00002-model-00001-of-00001.safetensors || input+=.safetensors changing=$input
+  [ -d "$original" ] && changing=$input/shard-00002-model-00001-of-00001.safetensors ||
+    input+=.safetensors changing=$input
   arguments=("$input" "${arguments[@]:1}")
   for i in "${!arguments[@]}"; do # after the comparison begins, a change of what was moved rightly shows no more
     [ "${arguments[i]}" != --verify ] || unset "arguments[i]"

@@ -81,7 +81,7 @@ static void __attribute__((destructor)) end(void) {
 }
 
 /* Changes a file that is read, as another program would. */
-static void change(int fd) {
+static void file_change(int fd) {
   char path[4096];
   struct stat info;
   path_of(fd, path);
@@ -125,7 +125,7 @@ static int decide(int kind, bool counted, int fd) {
   if (strcmp(plan.how, "signal") == 0)
     kill(getpid(), plan.number);
   else if (fd >= 0)
-    change(fd);
+    file_change(fd);
   errno = kept;
   return PASS;
 }

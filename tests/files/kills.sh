@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Each conversion is killed, or asked to end, at 50 of its moments: OUT is as it was, or complete; what else is left
-# is removed by the next run, which works. The moments are system calls, drawn from a seed: before one, or right after it.
+# is removed by the next run, which works. The moments are system calls, drawn from a seed: before one, or right after
+# it.
 . "$SOURCE/tests/cli/common.bash" || exit 1
 . "$SOURCE/tests/files/conversions.bash" || exit 1
 moments=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n = int(50 * scale); print n < 5 ? 5 : n }')

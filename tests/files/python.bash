@@ -23,6 +23,7 @@ find_python() {
     rm -rf "$CACHE"
     timeout 60 "$system" -m venv "$CACHE" >venv.log 2>&1 9>&- || skip "python3 -m venv: $(tail -n 1 venv.log)"
     timeout 120 "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 10 numpy safetensors \
-      >pip.log 2>&1 </dev/null 9>&- || { rm -rf "$CACHE"; skip "pip install numpy safetensors: $(grep . pip.log | tail -n 1)"; }
+      >pip.log 2>&1 </dev/null 9>&- ||
+      { rm -rf "$CACHE"; skip "pip install numpy safetensors: $(grep . pip.log | tail -n 1)"; }
   } 9>"$CACHE.lock"
 }

@@ -1,16 +1,28 @@
-/* Shared by fuzz targets: a condition that must hold, and bytes as a file. */
+/* Shared by fuzz targets: a condition that must hold, and bytes as a string or a file. */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 static inline void fuzz_require(int truth) {
   if (!truth)
     abort();
+}
+
+/* The bytes as a string; free it. NULL: no memory. */
+static inline char *fuzz_text(const uint8_t *data, size_t size) {
+  char *text = malloc(size + 1);
+  if (text == NULL)
+    return NULL;
+  if (size > 0)
+    memcpy(text, data, size);
+  text[size] = '\0';
+  return text;
 }
 
 /* Path of a file in memory with these bytes, the same in each call; NULL where there is none. */

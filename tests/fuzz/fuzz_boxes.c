@@ -42,7 +42,7 @@ static int held_once(reshard_layout layout) {
   return 1;
 }
 
-static void check(const char *path, int ndim) {
+static void boxes_check(const char *path, int ndim) {
   static const int64_t shape[3] = {5, 4, 3};
   char text[64];
   size_t needed = 0;
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   int fd = memfd_create("boxes", 0);
   require(fd >= 0 && write(fd, data + 1, size - 1) == (ssize_t)size - 1, "file in memory");
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  check(path, data[0] % 4);
+  boxes_check(path, data[0] % 4);
   close(fd);
   return 0;
 }

@@ -36,7 +36,7 @@ static char *print(reshard_layout layout, const char *what) {
   return text;
 }
 
-static void check(const char *text, int ndim, const int64_t *shape, int64_t world) {
+static void layout_check(const char *text, int ndim, const int64_t *shape, int64_t world) {
   reshard_layout layout, again;
   int64_t named = 0;
   reshard_status status = reshard_layout_parse_world(text, &named);
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(text, data + 3, size - 3);
   text[size - 3] = '\0';
   if (!names_file(text))
-    check(text, ndim, shape, worlds[data[2] % 4]);
+    layout_check(text, ndim, shape, worlds[data[2] % 4]);
   free(text);
   return 0;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_model model(int which) {
+static reshard_model model_make(int which) {
   static const struct {
     const char *name;
     reshard_dtype dtype;
@@ -85,16 +85,13 @@ static void apply(reshard_map map, reshard_model source) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  char *text = malloc(size + 1);
+  char *text = fuzz_text(data, size);
   if (text == NULL)
     return 0;
-  if (size > 0)
-    memcpy(text, data, size);
-  text[size] = '\0';
   reshard_map map = NULL;
   if (reshard_map_parse(text, "fuzz", &map) == RESHARD_SUCCESS) {
     for (int i = 0; i < 2; i++) {
-      reshard_model source = model(i);
+      reshard_model source = model_make(i);
       apply(map, source);
       reshard_model_free(source);
     }

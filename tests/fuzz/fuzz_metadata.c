@@ -33,7 +33,7 @@ static void expect_wrong(reshard_status status, const char *what) {
 }
 
 /* All that can be asked of metadata. */
-static void use(reshard_metadata m) {
+static void metadata_use(reshard_metadata m) {
   const reshard_group group = {8, NULL};
   reshard_metadata other = NULL;
   reshard_layout layout = NULL;
@@ -78,7 +78,7 @@ static void read_string(const void *string, size_t size) {
           "create");
   require(reshard_metadata_equal(m, again) && reshard_metadata_hash(m) == reshard_metadata_hash(again), "not equal");
   reshard_metadata_release(again);
-  use(m);
+  metadata_use(m);
   reshard_metadata_release(m);
 }
 
@@ -107,7 +107,7 @@ static void merge(const uint8_t *data, size_t size) {
   if (status == RESHARD_SUCCESS)
     for (int64_t i = 0; i < tensors; i++) {
       require(reshard_metadata_check(made[i]) == RESHARD_SUCCESS, "merged, and not right");
-      use(made[i]);
+      metadata_use(made[i]);
       reshard_metadata_release(made[i]);
     }
   else if (status != RESHARD_ERROR_INTERNAL) /* it says that the number is another */

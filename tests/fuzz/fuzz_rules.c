@@ -44,12 +44,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                       "model.layers.17.mlp.experts.103.up_proj.weight",
                                       "model.layers.0.self_attn.q_proj.weight",
                                       "*[a-b]\\?]"};
-  char *text = malloc(size + 1);
+  char *text = fuzz_text(data, size);
   if (text == NULL)
     return 0;
-  if (size > 0)
-    memcpy(text, data, size);
-  text[size] = '\0';
   reshard_rules rules = NULL;
   if (!names_file(text)) {
     if (reshard_rules_parse(text, "fuzz", &rules) == RESHARD_SUCCESS) {

@@ -22,18 +22,18 @@ typedef struct header {
   size_t n;
 } header;
 
-static void add(header *h, const char *text, size_t n) {
+static void header_add(header *h, const char *text, size_t n) {
   memcpy(h->at + h->n, text, n);
   h->n += n;
 }
-#define ADD(h, literal) add(h, literal, sizeof(literal) - 1)
+#define ADD(h, literal) header_add(h, literal, sizeof(literal) - 1)
 
 static void add_quoted(header *h, const char *text, size_t n) {
   ADD(h, "\"");
   for (size_t i = 0; i < n; i++) {
     if (text[i] == '"' || text[i] == '\\')
       ADD(h, "\\");
-    add(h, text + i, 1);
+    header_add(h, text + i, 1);
   }
   ADD(h, "\"");
 }
@@ -60,7 +60,7 @@ static void make_header(header *h, const char *text, size_t n) {
     ADD(h, "},");
   }
   size_t skip = lines > 1 && length[0] > 0; /* its own brace */
-  add(h, line[0] + skip, length[0] - skip);
+  header_add(h, line[0] + skip, length[0] - skip);
 }
 
 static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {

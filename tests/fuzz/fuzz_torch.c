@@ -19,7 +19,7 @@ typedef struct archive {
   const char *name[3];
 } archive;
 
-static void put(archive *a, const void *bytes, size_t n) {
+static void archive_put(archive *a, const void *bytes, size_t n) {
   if (n > 0)
     memcpy(a->at + a->n, bytes, n);
   a->n += n;
@@ -30,31 +30,31 @@ static void put_number(archive *a, int n, uint64_t number) {
     a->at[a->n++] = (uint8_t)(number >> 8 * i);
 }
 
-static void add(archive *a, const char *name, const uint8_t *bytes, size_t n) {
+static void archive_add(archive *a, const char *name, const uint8_t *bytes, size_t n) {
   size_t i = a->entries++;
   a->entry[i] = a->n;
   a->size[i] = n;
   a->name[i] = name;
-  put(a, "PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 26);
+  archive_put(a, "PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 26);
   put_number(a, 2, strlen(name));
   put_number(a, 2, 0);
-  put(a, name, strlen(name));
-  put(a, bytes, n);
+  archive_put(a, name, strlen(name));
+  archive_put(a, bytes, n);
 }
 
-static void finish(archive *a) {
+static void archive_finish(archive *a) {
   size_t begin = a->n;
   for (size_t i = 0; i < a->entries; i++) {
-    put(a, "PK\1\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20);
+    archive_put(a, "PK\1\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20);
     put_number(a, 4, a->size[i]);
     put_number(a, 4, a->size[i]);
     put_number(a, 2, strlen(a->name[i]));
-    put(a, "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
+    archive_put(a, "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
     put_number(a, 4, a->entry[i]);
-    put(a, a->name[i], strlen(a->name[i]));
+    archive_put(a, a->name[i], strlen(a->name[i]));
   }
   size_t end = a->n;
-  put(a, "PK\5\6\0\0\0\0", 8);
+  archive_put(a, "PK\5\6\0\0\0\0", 8);
   put_number(a, 2, a->entries);
   put_number(a, 2, a->entries);
   put_number(a, 4, end - begin);
@@ -94,12 +94,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   archive a = {.at = malloc(size + 1024)};
   if (a.at != NULL && size >= 1) {
     if (data[0] % 2 == 0) {
-      put(&a, data + 1, size - 1);
+      archive_put(&a, data + 1, size - 1);
     } else {
-      add(&a, "a/data.pkl", data + 1, size - 1);
-      add(&a, "a/data/0", storage, sizeof storage);
-      add(&a, "a/data/1", storage, sizeof storage);
-      finish(&a);
+      archive_add(&a, "a/data.pkl", data + 1, size - 1);
+      archive_add(&a, "a/data/0", storage, sizeof storage);
+      archive_add(&a, "a/data/1", storage, sizeof storage);
+      archive_finish(&a);
     }
     const char *path = fuzz_file(a.at, a.n);
     if (path != NULL)

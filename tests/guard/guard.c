@@ -123,7 +123,7 @@ static volatile sig_atomic_t stopped; /* the signal that ends all, or 0: ctest's
 static void stop(int number) { stopped = number; }
 
 /* The test's status; *hangs where it was ended. */
-static int watch(pid_t test, double limit, double window, bool *hangs) {
+static int test_watch(pid_t test, double limit, double window, bool *hangs) {
   double since = now(), before = 0;
   bool tells = tells_children();
   int status = 0, turns = 0;
@@ -240,7 +240,7 @@ int main(int argc, char **argv) {
     fail("program", argv[dashes + 1]);
   }
   bool hangs = false;
-  int status = watch(test, limit, window, &hangs);
+  int status = test_watch(test, limit, window, &hangs);
   processes list;
   for (double end = now() + 1e-3 * ENDING_MS; descendants(&list), list.n > 0 && now() < end;) {
     while (waitpid(-1, NULL, WNOHANG) > 0) {

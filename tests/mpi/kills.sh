@@ -23,7 +23,8 @@ for ((i = 0; i < kills; i++)); do
     if grep -q 'a rank was killed' <<<"$said"; then # else the step was over before, and rank 0 says so
       killed=$((killed + 1)) least=$survivors
     fi
-    [ "$(grep -c ' 0 checks failed$' <<<"$said")" -ge "$least" ] && ! grep -q ' [1-9][0-9]* checks failed$' <<<"$said" &&
+    [ "$(grep -c ' 0 checks failed$' <<<"$said")" -ge "$least" ] &&
+      ! grep -q ' [1-9][0-9]* checks failed$' <<<"$said" &&
       continue
     failures=$((failures + 1))
     printf '%s, seed %d: %s\n' "$step" "$((seed + i))" "$said"

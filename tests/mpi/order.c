@@ -23,7 +23,7 @@ int MPI_Irecv(void *at, int n, MPI_Datatype type, int from, int tag, MPI_Comm co
   return PMPI_Irecv(at, n, type, from, tag, comm, request);
 }
 
-static void check(reshard_status status, const char *what) {
+static void status_check(reshard_status status, const char *what) {
   if (status == RESHARD_SUCCESS)
     return;
   failures++;
@@ -56,13 +56,13 @@ int main(int argc, char **argv) {
   reshard_comm comm = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
-  check(reshard_comm_from_mpi(&world, NULL, 0, &comm), "a communicator");
-  check(reshard_layout_parse("chunk(0)", 2, shape, size, &entry.src), "rows");
-  check(reshard_layout_parse("chunk(1)", 2, shape, size, &entry.dst), "columns");
-  check(reshard_plan_create(1, &entry, rank, NULL, &plan), "a plan");
-  check(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer), "a transfer");
+  status_check(reshard_comm_from_mpi(&world, NULL, 0, &comm), "a communicator");
+  status_check(reshard_layout_parse("chunk(0)", 2, shape, size, &entry.src), "rows");
+  status_check(reshard_layout_parse("chunk(1)", 2, shape, size, &entry.dst), "columns");
+  status_check(reshard_plan_create(1, &entry, rank, NULL, &plan), "a plan");
+  status_check(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer), "a transfer");
   if (failures == 0)
-    check(reshard_execute(transfer, NULL), "an execute");
+    status_check(reshard_execute(transfer, NULL), "an execute");
   check_walk("sends to", nsent, sent);
   check_walk("receives from", nreceived, received);
   reshard_transfer_destroy(transfer);

@@ -9,8 +9,8 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/contracts/steady.h"
-#include "support/fixtures/check_ranks.h"
-#include "support/fixtures/world.h"
+#include "support/processes/check_ranks.h"
+#include "support/processes/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>

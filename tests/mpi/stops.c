@@ -5,8 +5,8 @@
  *
  * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
  * kill: the rank is killed instead, which ends the trials. RESHARD_TEST_SCALE scales TRIALS. */
-#include "support/fixtures/check_ranks.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
 
@@ -47,7 +47,7 @@ static board *shared;
 
 /* --- Stops ------------------------------------------------------------------------------------------------------- */
 
-static void pass(void) {
+static void step_pass(void) {
   if (countdown > 0 && --countdown == 0) {
     shared->stopped++;
     raise(kills ? SIGKILL : SIGSTOP);
@@ -56,32 +56,32 @@ static void pass(void) {
 
 /* These stand before MPI's. */
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
-  pass();
+  step_pass();
   return PMPI_Test(request, flag, status);
 }
 
 int MPI_Testsome(int n, MPI_Request requests[], int *ngot, int got[], MPI_Status statuses[]) {
-  pass();
+  step_pass();
   return PMPI_Testsome(n, requests, ngot, got, statuses);
 }
 
 int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
-  pass();
+  step_pass();
   return PMPI_Isend(at, n, type, to, tag, comm, request);
 }
 
 int MPI_Irecv(void *at, int n, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *request) {
-  pass();
+  step_pass();
   return PMPI_Irecv(at, n, type, from, tag, comm, request);
 }
 
 int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *flag, MPI_Status *status) {
-  pass();
+  step_pass();
   return PMPI_Iprobe(from, tag, comm, flag, status);
 }
 
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
-  pass();
+  step_pass();
   return PMPI_Comm_idup(comm, made, request);
 }
 
@@ -122,7 +122,7 @@ static reshard_status make_comm(trial *t) {
 }
 
 static reshard_status split_comm(trial *t) { return reshard_comm_split(t->comm, rank % 2, 0, &t->sub); }
-static reshard_status meet(trial *t) { return reshard_comm_barrier(t->comm); }
+static reshard_status trial_meet(trial *t) { return reshard_comm_barrier(t->comm); }
 
 static reshard_status make_transfer(trial *t) {
   int64_t shape[] = {size, COLUMNS};
@@ -141,7 +141,7 @@ static reshard_status make_transfer(trial *t) {
   return reshard_transfer_create(t->plan, t->comm, &arrays, NULL, &t->transfer);
 }
 
-static reshard_status execute(trial *t) { return reshard_execute(t->transfer, NULL); }
+static reshard_status trial_execute(trial *t) { return reshard_execute(t->transfer, NULL); }
 
 static const struct step {
   const char *name;
@@ -149,26 +149,28 @@ static const struct step {
   int calls;  /* of MPI, about: it is stopped at one of these */
   int before; /* steps: a communicator, a transfer */
   bool strided, aborts;
-} steps[] = {{"make", make_comm, 12, 0, false, false},   {"meet", meet, 6, 1, false, false},
-             {"split", split_comm, 24, 1, false, false}, {"transfer", make_transfer, 24, 1, false, false},
-             {"execute", execute, 16, 2, false, false},  {"strided", execute, 16, 2, true, false},
-             {"abort", execute, 4000, 2, false, true},   {"abort strided", execute, 4000, 2, true, true}};
+} steps[] = {{"make", make_comm, 12, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
+             {"split", split_comm, 24, 1, false, false},      {"transfer", make_transfer, 24, 1, false, false},
+             {"execute", trial_execute, 16, 2, false, false}, {"strided", trial_execute, 16, 2, true, false},
+             {"abort", trial_execute, 4000, 2, false, true},  {"abort strided", trial_execute, 4000, 2, true, true}};
 enum { STEPS = sizeof steps / sizeof *steps };
 
 /* --- Trials ------------------------------------------------------------------------------------------------------ */
 
-static char value(int from, int64_t i) { return (char)((uint64_t)(i * size + from + 1) * 0x9e3779b97f4a7c15u >> 56); }
+static char element_value(int from, int64_t i) {
+  return (char)((uint64_t)(i * size + from + 1) * 0x9e3779b97f4a7c15u >> 56);
+}
 
 static int64_t count_wrong(const trial *t) {
   int64_t wrong = 0, width = (COLUMNS + size - 1) / size, first = rank * width;
   if (!t->strided) {
     for (int64_t i = 0; i < COLUMNS; i++)
-      wrong += t->dst[i] != value((rank + size - 1) % size, i);
+      wrong += t->dst[i] != element_value((rank + size - 1) % size, i);
     return wrong;
   }
   width = width < COLUMNS - first ? width : COLUMNS - first; /* this rank's columns of every row */
   for (int64_t i = 0; i < size * width; i++)
-    wrong += t->dst[i] != value((int)(i / width), first + i % width);
+    wrong += t->dst[i] != element_value((int)(i / width), first + i % width);
   return wrong;
 }
 
@@ -179,7 +181,7 @@ static void progress(int64_t ms) {
 }
 
 /* Lets the stopped one go on until all have come through the step. */
-static void release(int victim) {
+static void victim_release(int victim) {
   int64_t since = now_ms();
   while (shared->left > 0) {
     if (victim >= 0)
@@ -224,7 +226,7 @@ static bool stop_in(const struct step *step, uint64_t seed) {
   t.src = mmap(NULL, COLUMNS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   t.dst = malloc(BYTES);
   for (int64_t i = 0; i < COLUMNS; i++)
-    t.src[i] = value(rank, i);
+    t.src[i] = element_value(rank, i);
   memset(t.dst, 0, BYTES);
   reshard_status status = RESHARD_SUCCESS;
   MPI_Comm_dup(MPI_COMM_WORLD, &t.mpi);
@@ -261,7 +263,7 @@ static bool stop_in(const struct step *step, uint64_t seed) {
           (unsigned long long)seed, reshard_status_string(status));
     shared->left--;
     if (!kills)
-      release(step->aborts ? -1 : victim);
+      victim_release(step->aborts ? -1 : victim);
     if (rank == victim && step->aborts)
       pthread_join(thread, NULL);
     if (!kills)
@@ -276,7 +278,7 @@ static bool stop_in(const struct step *step, uint64_t seed) {
     if (failed)
       for (int64_t i = 0; i < BYTES; i++)
         wrong += (unsigned char)t.dst[i] != POISON;
-    else if (step->run == execute)
+    else if (step->run == trial_execute)
       wrong = count_wrong(&t);
     CHECK(wrong == 0, "%s, seed %llu: after %s %lld bytes of the destination are wrong", step->name,
           (unsigned long long)seed, reshard_status_string(status), (long long)wrong);

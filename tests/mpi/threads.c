@@ -1,6 +1,6 @@
 /* A rank aborts by another thread, where MPI lets one thread in at a time (MPI_THREAD_SERIALIZED): the thread that is
  * in a call tells the others, or waits until the one that aborts has done so. By mpirun with 2 or more ranks. */
-#include "support/fixtures/check_ranks.h"
+#include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
 

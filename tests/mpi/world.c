@@ -1,5 +1,5 @@
 /* Processes that mpirun has started, and the MPI communicator. */
-#include "support/fixtures/world.h"
+#include "support/processes/world.h"
 
 #include <mpi.h>
 

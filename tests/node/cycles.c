@@ -4,8 +4,8 @@
  * usage: node_cycles RANKS CYCLES */
 #define _GNU_SOURCE
 #include "base/base.h"
-#include "support/fixtures/check_ranks.h"
-#include "support/fixtures/world.h"
+#include "support/processes/check_ranks.h"
+#include "support/processes/world.h"
 
 #include <reshard/reshard.h>
 

@@ -140,7 +140,7 @@ typedef struct work {
   int64_t src_bytes, dst_bytes;
 } work;
 
-static unsigned char value(int64_t row, int64_t column) {
+static unsigned char element_value(int64_t row, int64_t column) {
   return (unsigned char)((uint64_t)(row * COLUMNS + column + 1) * 0x9e3779b97f4a7c15u >> 56);
 }
 
@@ -165,7 +165,7 @@ static reshard_status bind(reshard_comm comm, work *w) {
   w->src = malloc((size_t)w->src_bytes);
   w->dst = malloc((size_t)w->dst_bytes + 1);
   for (int64_t i = 0; i < w->src_bytes; i++)
-    w->src[i] = value(row_of(n, me, i), i % COLUMNS);
+    w->src[i] = element_value(row_of(n, me, i), i % COLUMNS);
   memset(w->dst, 0, (size_t)w->dst_bytes);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = w->from, .dst = w->to, .dtype = RESHARD_U8};
   CHECK(reshard_plan_create(1, &entry, me, NULL, &w->plan) == RESHARD_SUCCESS, "plan");
@@ -178,11 +178,11 @@ static int64_t count_wrong(reshard_comm comm, const work *w) {
   int64_t n = reshard_comm_size(comm), me = reshard_comm_rank(comm), width = (COLUMNS + n - 1) / n, wrong = 0;
   int64_t mine = width < COLUMNS - me * width ? width : COLUMNS - me * width;
   for (int64_t i = 0; i < w->dst_bytes; i++)
-    wrong += w->dst[i] != value(i / mine, me * width + i % mine);
+    wrong += w->dst[i] != element_value(i / mine, me * width + i % mine);
   return wrong;
 }
 
-static void release(work *w) {
+static void work_release(work *w) {
   reshard_transfer_destroy(w->transfer);
   reshard_plan_destroy(w->plan);
   reshard_layout_release(w->from);
@@ -240,7 +240,7 @@ static void use_rest(reshard_comm rest) {
     status = reshard_execute(w.transfer, NULL);
   CHECK(status == RESHARD_SUCCESS, "a reshard of the rest: %s", reshard_status_string(status));
   CHECK(status != RESHARD_SUCCESS || count_wrong(rest, &w) == 0, "the rest has wrong data");
-  release(&w);
+  work_release(&w);
 }
 
 /* The step in which the victim is lost, and those before it. */
@@ -314,7 +314,7 @@ static int run_rank(uint64_t seed) {
     while (board->through < size - 1) /* it keeps what it has: the others do without */
       sleep_ms(1);
   }
-  release(&w);
+  work_release(&w);
   reshard_comm_destroy(comm);
   reshard_device_release(device);
   CHECK(count_descriptors() == fds, "%d descriptors, %d before", count_descriptors(), fds);

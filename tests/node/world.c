@@ -1,6 +1,6 @@
 /* Processes that the first one starts, before it has any thread. They share a page of counters, and bytes that each
  * shows the others. The first process waits for them, and ends them when one of them ends by a signal. */
-#include "support/fixtures/world.h"
+#include "support/processes/world.h"
 
 #include "bench/cli/util.h"
 
@@ -72,7 +72,7 @@ reshard_status world_connect_without(int64_t timeout_ms, reshard_comm *comm) {
 }
 
 /* The first process: ends with the others. */
-static _Noreturn void watch(const pid_t *pids) {
+static _Noreturn void ranks_watch(const pid_t *pids) {
   bool good = true;
   int status;
   for (pid_t pid; (pid = wait(&status)) > 0;) {
@@ -111,7 +111,7 @@ void world_open(int *argc, char ***argv, int *rank, int *size) {
       return;
     }
   }
-  watch(pids);
+  ranks_watch(pids);
 }
 
 int64_t world_close(int64_t failures) {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool wrong(rs_text *why, const char *what) {
+static bool case_wrong(rs_text *why, const char *what) {
   cli_add(why, "%s", what);
   return false;
 }
@@ -32,7 +32,7 @@ static bool says_pt(const naive_file *file, rs_text *why) {
   json_t *should = json_pack("{s:s}", "format", "pt");
   bool right = file->metadata != NULL && json_equal(file->metadata, should);
   json_decref(should);
-  return right || wrong(why, "__metadata__ is not {\"format\": \"pt\"}");
+  return right || case_wrong(why, "__metadata__ is not {\"format\": \"pt\"}");
 }
 
 static bool check_safetensors(const file_case *c, const char *path, rs_text *why) {
@@ -57,10 +57,10 @@ static bool check_index(const file_case *c, const char *path, rs_text *why) {
     const naive_file *file = &dir.file[f];
     snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)f + 1, (long long)dir.n);
     cli_add(&full, "%s/%s", path, file->name);
-    right =
-        says_pt(file, why) && (strcmp(name, file->name) == 0 || wrong(why, "files are not numbered as they should be"));
+    right = says_pt(file, why) &&
+            (strcmp(name, file->name) == 0 || case_wrong(why, "files are not numbered as they should be"));
     if (right && (stat(full.at, &info) != 0 || (info.st_size > c->index_bytes && file->set.n != 1 && c->dst.n > 0)))
-      right = wrong(why, "a file of several tensors is larger than was asked for");
+      right = case_wrong(why, "a file of several tensors is larger than was asked for");
     free(full.at);
     for (int64_t i = 0; i < file->set.n; i++) {
       const naive_tensor *t = &file->set.at[i];
@@ -72,7 +72,7 @@ static bool check_index(const file_case *c, const char *path, rs_text *why) {
   }
   json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
   right = right && naive_same_set(&all, &c->dst, why) &&
-          (json_equal(index, dir.index) || wrong(why, "the index is not what is in the files"));
+          (json_equal(index, dir.index) || case_wrong(why, "the index is not what is in the files"));
   json_decref(index);
   naive_set_free(&all);
   naive_dir_free(&dir);
@@ -116,7 +116,7 @@ static bool check_digests(const file_case *c, const char *path, rs_text *why) {
   reshard_check_report report;
   bool made = c->out != TO_NPY && !FILE_CASE_NO_DIGESTS(c);
   if (reshard_checkpoint_check(path, &options, &report) != RESHARD_SUCCESS)
-    return wrong(why, reshard_last_error());
+    return case_wrong(why, reshard_last_error());
 #ifndef RS_HAVE_XXHASH
   made = false;
 #endif
@@ -165,7 +165,7 @@ static bool read_tensor(rng *r, reshard_checkpoint checkpoint, const naive_tenso
   int64_t number;
   if (reshard_checkpoint_find(checkpoint, npy ? "tensor" : t->name, &number) != RESHARD_SUCCESS ||
       reshard_model_get(reshard_checkpoint_model(checkpoint), number, &is) != RESHARD_SUCCESS)
-    return wrong(why, reshard_last_error());
+    return case_wrong(why, reshard_last_error());
   if (is.dtype != t->dtype || is.ndim != t->ndim ||
       memcmp(is.shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
     cli_add(why, "tensor '%s' is read with another dtype or shape", t->name);
@@ -173,8 +173,8 @@ static bool read_tensor(rng *r, reshard_checkpoint checkpoint, const naive_tenso
   }
   reshard_layout layout;
   if (reshard_checkpoint_layout(checkpoint, number, &layout) != RESHARD_SUCCESS)
-    return wrong(why, reshard_last_error());
-  bool right = reshard_layout_check_source(layout) == RESHARD_SUCCESS || wrong(why, reshard_last_error());
+    return case_wrong(why, reshard_last_error());
+  bool right = reshard_layout_check_source(layout) == RESHARD_SUCCESS || case_wrong(why, reshard_last_error());
   reshard_layout_release(layout);
   naive_side side = {0};
   int64_t world = rng_in(r, 1, 5);
@@ -190,7 +190,7 @@ bool file_read_back(rng *r, const char *path, const naive_set *set, file_totals 
   reshard_checkpoint checkpoint;
   reshard_checkpoint_info info;
   if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS)
-    return wrong(why, reshard_last_error());
+    return case_wrong(why, reshard_last_error());
   bool right = reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS;
   if (right && (info.tensors != set->n || reshard_model_count(reshard_checkpoint_model(checkpoint)) != set->n)) {
     cli_add(why, "%lld tensors are read, should be %lld", (long long)info.tensors, (long long)set->n);

@@ -2,6 +2,7 @@
  * of tiles, several programs in one launch. Each allocation that kernels see is exact, so that an access out of bounds
  * is one for the sanitizer as well. */
 #include "device/cuda/tiles.h"
+#include "support/oracles/box_copy.h"
 
 #include "executor/probes.h"
 #include "simt.h"
@@ -59,15 +60,6 @@ static void measure(box *b) {
   }
 }
 
-static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    memcpy(dst, src, (size_t)element);
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
 /* One list of boxes with memory of its own. */
 typedef struct program {
   int n;
@@ -108,7 +100,7 @@ static void add_box(program *p, const box *b) {
     src[i] = (char)draw();
   memset(dst, 0x5a, (size_t)b->dst_size);
   memset(want, 0x5a, (size_t)b->dst_size);
-  naive(src + b->src, want + b->dst, b->element, b->naxes, b->axes);
+  oracle_box_copy(src + b->src, want + b->dst, b->element, b->naxes, b->axes);
   p->boxes[p->n] = *b;
   p->src[p->n] = src;
   p->dst[p->n] = dst;
@@ -136,7 +128,7 @@ static void note_hits(const program *p) {
     }
 }
 
-static void make(program *p, const rs_box_policy *policy) {
+static void program_make(program *p, const rs_box_policy *policy) {
   assert_int_equal(rs_box_tables_make(&p->tables, &p->copies, policy), RESHARD_SUCCESS);
   int64_t bytes = rs_box_tables_bytes(&p->tables);
   p->memory = malloc((size_t)bytes + 1);
@@ -144,7 +136,7 @@ static void make(program *p, const rs_box_policy *policy) {
   note_hits(p);
 }
 
-static void launch(program *programs, int n) {
+static void programs_launch(program *programs, int n) {
   int (*const rows_and_transposes[])(const rs_box_batch *, void *) = {rs_box_rows_launch, rs_box_transpose_launch};
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
     rs_box_batch batch = {0};
@@ -165,7 +157,7 @@ static void launch(program *programs, int n) {
   }
 }
 
-static void check(program *p) {
+static void program_check(program *p) {
   for (int i = 0; i < p->n; i++) {
     const box *b = &p->boxes[i];
     if (memcmp(p->dst[i], p->want[i], (size_t)b->dst_size) == 0)
@@ -320,11 +312,11 @@ static void random_boxes(void **test) {
         box b = engine ? long_rows() : below(2) == 0 ? random_box(most) : regular_box(most);
         add_box(&programs[i], &b);
       }
-      make(&programs[i], &policy);
+      program_make(&programs[i], &policy);
     }
-    launch(programs, n);
+    programs_launch(programs, n);
     for (int i = 0; i < n; i++) {
-      check(&programs[i]);
+      program_check(&programs[i]);
       clear(&programs[i]);
     }
   }
@@ -347,9 +339,9 @@ static void every_alignment(void **test) {
         measure(&b);
         add_box(&p, &b);
       }
-      make(&p, &(rs_box_policy){SMS, false, 0, 0});
-      launch(&p, 1);
-      check(&p);
+      program_make(&p, &(rs_box_policy){SMS, false, 0, 0});
+      programs_launch(&p, 1);
+      program_check(&p);
       clear(&p);
     }
 }
@@ -363,10 +355,10 @@ static void many_bulk_tiles(void **test) {
     box b = {.element = 16, .naxes = 1, .axes = {{50000, 16, 16}}};
     measure(&b);
     add_box(&p, &b);
-    make(&p, &(rs_box_policy){SMS, true, 4096, 1});
+    program_make(&p, &(rs_box_policy){SMS, true, 4096, 1});
     assert_true(p.part[RS_BOX_BULK].count > 33 * RS_BOX_BULK_BLOCKS);
-    launch(&p, 1);
-    check(&p);
+    programs_launch(&p, 1);
+    program_check(&p);
     clear(&p);
   }
 }

@@ -189,7 +189,7 @@ static void fill_random(char *at, int64_t bytes) {
     at[i] = (char)draw();
 }
 
-static void expect(const rs_cast *cast, const rs_axis *axes, char *want) {
+static void cast_expect(const rs_cast *cast, const rs_axis *axes, char *want) {
   size_t in = reshard_dtype_size((reshard_dtype)cast->from), out = reshard_dtype_size((reshard_dtype)cast->to);
   int64_t rows = 1;
   for (int i = 0; i < cast->naxes; i++)
@@ -244,7 +244,7 @@ static void make_cast(int64_t budget, rs_cast *cast, rs_axis *axes, one_cast *me
                     .to = (int32_t)to};
   for (int i = 0; i < s.naxes; i++)
     axes[at + i] = (rs_axis){s.n[i], strides[0][i], strides[1][i]};
-  expect(cast, axes + at, memory->want + (cast->dst - memory->dst_memory));
+  cast_expect(cast, axes + at, memory->want + (cast->dst - memory->dst_memory));
 }
 
 /* The launchers, and those that cut what is large. */
@@ -421,7 +421,7 @@ static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64
                   .from = (int32_t)from,
                   .to = (int32_t)to,
                   .naxes = naxes};
-  expect(&cast, axes, cast.dst);
+  cast_expect(&cast, axes, cast.dst);
   cast.dst = dst + dst_off * out;
   int64_t before = simt_get_counts().blocks;
   assert_int_equal(launchers[small].launch(1, &cast, axes, NULL), 0);

@@ -51,7 +51,7 @@ static int64_t get_index(const char *at, int bytes) {
 }
 
 /* Writes what the selection should into want, which is as dst; the first bad index into *fault. */
-static void expect(const rs_select *s, char *want, rs_select_fault *fault) {
+static void select_expect(const rs_select *s, char *want, rs_select_fault *fault) {
   int64_t rows = 1;
   *fault = (rs_select_fault){-1, 0};
   for (int i = 0; i < s->naxes; i++)
@@ -118,7 +118,7 @@ static void check_case(uint64_t seed) {
     if (i != dim)
       s.axes[s.naxes++] = (rs_axis){src_shape[i], src_strides[i], dst_strides[i]};
   rs_select_fault fault = {77, 77}, first;
-  expect(&s, want + dst_first, &first);
+  select_expect(&s, want + dst_first, &first);
   bool checked = first.position >= 0 || chance(2);
   simt_set_order(chance(2) ? 0 : draw());
   int error = (chance(3) ? rs_index_select_launch_small : rs_index_select_launch)(&s, checked ? &fault : NULL, NULL);

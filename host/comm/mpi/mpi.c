@@ -1,7 +1,7 @@
 /* Ranks of an MPI communicator, on the CPU: the all-gather, and the table.
  *
- * Every rank sends its record to every other. So the one that is late is known where it is missed, and no collective of
- * MPI is left half-done, of which no rank could tell how far it has come. */
+ * Every rank sends its record to every other. So the one that is late is known where it is missed. No collective of MPI
+ * is left half-done, of which no rank could tell how far it has come. */
 #include "comm/mpi/mpi.h"
 
 #include <stdlib.h>

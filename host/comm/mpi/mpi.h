@@ -1,8 +1,8 @@
 /* Inside of the MPI communicator: one rank of an MPI_Comm.
  *
  * MPI has no deadline, and its MPI_Abort ends the job. A request that is matched can not be taken back. So each wait is
- * a loop of tests that looks at the clock, and at a tag on which a rank that has ended tells the others why. Memory of
- * a request is the communicator's, and stays with it until the request is done, whatever the caller was told. */
+ * a loop of tests. It looks at the clock, and at a tag on which a rank that has ended tells the others why. Memory of a
+ * request is the communicator's, and stays with it until the request is done, whatever the caller was told. */
 #ifndef RS_COMM_MPI_H
 #define RS_COMM_MPI_H
 

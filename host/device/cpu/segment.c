@@ -1,8 +1,8 @@
 /* Segments of this process, and the list of them in the order of their addresses.
  *
- * Pages of a memory file come one by one where the system gives it no huge ones, and then cost eight times as much to
- * touch as huge pages of private memory. One touch and MADV_COLLAPSE make a huge page of each, at the price of private
- * ones. That takes the memory when a segment is allocated, not when it is written. */
+ * Pages of a memory file come one by one where the system gives it no huge ones. Touching them then costs eight times
+ * as much as huge pages of private memory. One touch and MADV_COLLAPSE make a huge page of each, at the price of
+ * private ones. That takes the memory when a segment is allocated, not when it is written. */
 #define _GNU_SOURCE /* memfd_create, fallocate, MADV_HUGEPAGE */
 #include "device/cpu/segment.h"
 

@@ -2,8 +2,8 @@
  *
  * The pool was told which streams use the block. Their work so far must be over before the block is used again. An
  * event is recorded at once on streams that only used it, because their later work has nothing to do with the block.
- * On the stream that frees it and on the one that it was allocated on, an event is recorded when another stream first
- * wants the block, since mostly none does. */
+ * The streams that free it and that it was allocated on are another matter. Their event is recorded when another stream
+ * first wants the block, since mostly none does. */
 #include "base/range.h"
 #include "device/memory/pool_internal.h"
 #include "device/stream.h"

@@ -1,7 +1,7 @@
 /* One thread's work on a batch of tiles.
  *
- * It finds the parts of the target's arrays in the batch, and the source's. For each rank of the target in turn, a plan
- * of the tiles says which boxes of the source's parts go where, as it does for ranks in memory. The thread reads the
+ * It finds the parts of the target's arrays in the batch, and the source's. It goes through the ranks of the target. As
+ * for ranks in memory, a plan of the tiles says which boxes of the source's parts go where. The thread reads the
  * source's parts that this rank needs, each once for all ranks. It copies what is left, and writes each part of the
  * target to wherever it is stored.
  *

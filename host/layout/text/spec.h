@@ -43,8 +43,8 @@ reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank);
 reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec);
 /* The mesh of `mesh(`, up to and without its `;`: 2x4, dp=2,tp=4@4-7, dp,tp=4. */
 reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec);
-/* Sets the extent of the mesh dim that is written without its size, such that the mesh has all ranks that the string
- * names, else all of the world. Errors: RESHARD_ERROR_INVALID where several dims have none, or it does not divide. */
+/* Sets the extent of the mesh dim that is written without its size. The mesh then has all ranks that the string names,
+ * else all of the world. Errors: RESHARD_ERROR_INVALID where several dims have none, or it does not divide. */
 reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world);
 /* Placements, after the `;`: S0,R;order=tp,dp. The mesh's extents and names are in the spec. */
 reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec);

@@ -74,17 +74,19 @@ static void *born(void *at) {
   return at;
 }
 
-static void *refused(void) {
+static void *allocation_refused(void) {
   errno = ENOMEM;
   return NULL;
 }
 
-void *__wrap_malloc(size_t size) { return fails(FAULT_MEMORY) ? refused() : born(__real_malloc(size)); }
-void *__wrap_calloc(size_t n, size_t size) { return fails(FAULT_MEMORY) ? refused() : born(__real_calloc(n, size)); }
+void *__wrap_malloc(size_t size) { return fails(FAULT_MEMORY) ? allocation_refused() : born(__real_malloc(size)); }
+void *__wrap_calloc(size_t n, size_t size) {
+  return fails(FAULT_MEMORY) ? allocation_refused() : born(__real_calloc(n, size));
+}
 
 void *__wrap_realloc(void *at, size_t size) {
   if (fails(FAULT_MEMORY))
-    return refused();
+    return allocation_refused();
   int64_t old = at != NULL ? (int64_t)malloc_usable_size(at) : 0;
   void *moved = __real_realloc(at, size);
   if (at == NULL)
@@ -95,7 +97,7 @@ void *__wrap_realloc(void *at, size_t size) {
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-  return fails(FAULT_MEMORY) ? refused() : born(__real_aligned_alloc(alignment, size));
+  return fails(FAULT_MEMORY) ? allocation_refused() : born(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **at, size_t alignment, size_t size) {
@@ -107,7 +109,7 @@ int __wrap_posix_memalign(void **at, size_t alignment, size_t size) {
   return error;
 }
 
-char *__wrap_strdup(const char *text) { return fails(FAULT_MEMORY) ? refused() : born(__real_strdup(text)); }
+char *__wrap_strdup(const char *text) { return fails(FAULT_MEMORY) ? allocation_refused() : born(__real_strdup(text)); }
 
 void __wrap_free(void *at) {
   if (at != NULL) {

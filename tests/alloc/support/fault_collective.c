@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-static void body(void *user, int64_t r) {
+static void fault_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const fault_collective *t = p->user;
   fault_mark(t->watched == FAULT_ANY_RANK || t->watched == r);
@@ -15,7 +15,7 @@ static void body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void check(const fault_collective *t, int64_t k, bool done) {
+static void fault_check(const fault_collective *t, int64_t k, bool done) {
   for (int64_t r = 0; r < t->ranks; r++)
     if (!(done ? t->good : t->same)(t->act, r))
       fail_msg("%s, allocation %d of rank %d fails: rank %d is %s", t->name, (int)k, (int)t->watched, (int)r,
@@ -35,17 +35,17 @@ static bool fail_once(const fault_collective *t, int64_t k) {
   sharded_ranks_open(&p, t->ranks, t->options);
   t->open(&p, t->act);
   fault_arm(k);
-  sharded_ranks_run(&p, body, (void *)t);
+  sharded_ranks_run(&p, fault_body, (void *)t);
   fault_disarm();
   fault_kind kind = fault_fired();
   sharded_ranks_assert(&p, fault_status(kind), NULL);
   if (kind != FAULT_NONE) {
     assert_true(p.results[0].text[0] != '\0');
-    check(t, k, false);
-    sharded_ranks_run(&p, body, (void *)t);
+    fault_check(t, k, false);
+    sharded_ranks_run(&p, fault_body, (void *)t);
     sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   }
-  check(t, k, true);
+  fault_check(t, k, true);
   t->close(t->act);
   sharded_ranks_close(&p);
   fault_collective_no_leak(t->name, live, t->watched, k);

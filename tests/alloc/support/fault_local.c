@@ -62,3 +62,8 @@ int64_t fault_local_run(const fault_local *p) {
     call_well(p, k);
   }
 }
+
+bool fault_any_output(const fault_output *out, const void *with) {
+  (void)out, (void)with;
+  return true;
+}

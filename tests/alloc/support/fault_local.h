@@ -24,6 +24,9 @@ typedef struct fault_local {
  * succeed with the right result. Fails the test otherwise. Returns the number of allocations of the call. */
 int64_t fault_local_run(const fault_local *p);
 
+/* Checks nothing. */
+bool fault_any_output(const fault_output *out, const void *with);
+
 /* Status of a call in which this kind of call failed. */
 reshard_status fault_status(fault_kind kind);
 

@@ -32,12 +32,12 @@ static void __attribute__((constructor)) begin(void) {
     _exit(98);
 }
 
-static void enter(void) {
+static void journal_enter(void) {
   pthread_mutex_lock(&mutex);
   syscall(SYS_flock, journal, LOCK_EX);
 }
 
-static void leave(void) {
+static void journal_leave(void) {
   int kept = errno;
   syscall(SYS_flock, journal, LOCK_UN);
   pthread_mutex_unlock(&mutex);
@@ -58,9 +58,9 @@ static void record(journal_record r, const void *data) {
 static void unknown(const char *call) {
   journal_record r = {.kind = JOURNAL_UNKNOWN};
   strncat(r.name, call, sizeof r.name - 1);
-  enter();
+  journal_enter();
   record(r, NULL);
-  leave();
+  journal_leave();
 }
 
 static uint64_t inode_of(int at, const char *path, int flags) {
@@ -71,7 +71,7 @@ static uint64_t inode_of(int at, const char *path, int flags) {
 static uint64_t inode_of_fd(int fd) { return inode_of(fd, "", AT_EMPTY_PATH); }
 
 /* The directory that a path is in, and the name there. */
-static uint64_t split(int at, const char *path, char name[256]) {
+static uint64_t path_split(int at, const char *path, char name[256]) {
   const char *slash = strrchr(path, '/');
   char parent[4096] = ".";
   name[0] = '\0';
@@ -86,11 +86,11 @@ static uint64_t split(int at, const char *path, char name[256]) {
   int name params { \
     if (!of_fd(fd)) \
       return (int)call; \
-    enter(); \
+    journal_enter(); \
     int result = (int)call; \
     if (result == 0) \
       record((journal_record){.inode = inode_of_fd(fd), __VA_ARGS__}, NULL); \
-    leave(); \
+    journal_leave(); \
     return result; \
   }
 #define SIZES(suffix, offset) \
@@ -108,11 +108,11 @@ ON_FD(fdatasync, (int fd), syscall(SYS_fdatasync, fd), .kind = JOURNAL_SYNC)
   ssize_t name params { \
     if (!of_fd(fd)) \
       return syscall call; \
-    enter(); \
+    journal_enter(); \
     ssize_t result = syscall call; \
     if (result > 0) \
       record((journal_record){.kind = JOURNAL_WRITE, .inode = inode_of_fd(fd), .at = where, .n = result}, data); \
-    leave(); \
+    journal_leave(); \
     return result; \
   }
 WRITES(pwrite, (int fd, const void *data, size_t n, off_t at), (SYS_pwrite64, fd, data, n, at), at)
@@ -123,7 +123,7 @@ static int open_at(int at, const char *path, int flags, mode_t mode) {
   journal_record r = {.kind = JOURNAL_CREATE};
   if (!of_at(at, path))
     return (int)syscall(SYS_openat, at, path, flags, mode);
-  enter();
+  journal_enter();
   bool was = inode_of(at, path, 0) != 0;
   int fd = (int)syscall(SYS_openat, at, path, flags, mode);
   if (fd >= 0 && of_fd(fd) && (flags & (O_CREAT | O_TRUNC)) != 0) {
@@ -133,11 +133,11 @@ static int open_at(int at, const char *path, int flags, mode_t mode) {
     else if (was && (flags & O_TRUNC) != 0)
       record((journal_record){.kind = JOURNAL_TRUNCATE, .inode = r.other}, NULL);
     else if (!was) {
-      r.inode = split(at, path, r.name);
+      r.inode = path_split(at, path, r.name);
       record(r, NULL);
     }
   }
-  leave();
+  journal_leave();
   return fd;
 }
 #define OPENS(name, at, params) \
@@ -155,27 +155,27 @@ OPENS(openat64, at, (int at, const char *path, int flags, ...))
 
 int mkdirat(int at, const char *path, mode_t mode) {
   journal_record r = {.kind = JOURNAL_MKDIR};
-  enter();
+  journal_enter();
   int result = (int)syscall(SYS_mkdirat, at, path, mode);
   if (result == 0 && of_at(at, path)) {
-    r.inode = split(at, path, r.name);
+    r.inode = path_split(at, path, r.name);
     r.other = inode_of(at, path, 0);
     record(r, NULL);
   }
-  leave();
+  journal_leave();
   return result;
 }
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 
 int unlinkat(int at, const char *path, int flags) {
   journal_record r = {.kind = JOURNAL_UNLINK};
-  enter();
+  journal_enter();
   int result = (int)syscall(SYS_unlinkat, at, path, flags);
   if (result == 0 && of_at(at, path)) {
-    r.inode = split(at, path, r.name);
+    r.inode = path_split(at, path, r.name);
     record(r, NULL);
   }
-  leave();
+  journal_leave();
   return result;
 }
 int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
@@ -187,15 +187,15 @@ int remove(const char *path) {
 
 static int two_names(journal_kind kind, int a, const char *from, int b, const char *to, unsigned flags) {
   journal_record r = {.kind = kind, .flags = flags};
-  enter();
+  journal_enter();
   int result = (int)(kind == JOURNAL_LINK ? syscall(SYS_linkat, a, from, b, to, flags)
                                           : syscall(SYS_renameat2, a, from, b, to, flags));
   if (result == 0 && (of_at(a, from) || of_at(b, to))) {
-    r.inode = split(a, from, r.name);
-    r.other = split(b, to, r.to);
+    r.inode = path_split(a, from, r.name);
+    r.other = path_split(b, to, r.to);
     record(r, NULL);
   }
-  leave();
+  journal_leave();
   return result;
 }
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {

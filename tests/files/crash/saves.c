@@ -17,7 +17,7 @@
 
 enum { SEED = 5 };
 
-static void put(reshard_tree dict, const char *key, reshard_tree leaf) {
+static void dict_put(reshard_tree dict, const char *key, reshard_tree leaf) {
   CLI_TRY(key, reshard_tree_set(dict, key, leaf));
   reshard_tree_release(leaf);
 }
@@ -31,7 +31,7 @@ static void put_sharded(reshard_sharder sharder, reshard_comm comm, reshard_tree
   CLI_TRY("", reshard_sharded_tensor_empty(sharder, layout, &properties, NULL, &tensor));
   sharded_fill(tensor, reshard_comm_rank(comm), SEED);
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
-  put(dict, text, leaf);
+  dict_put(dict, text, leaf);
   reshard_sharded_tensor_release(tensor);
   reshard_layout_release(layout);
 }
@@ -52,11 +52,11 @@ static void save_rank(reshard_comm comm, const char *path) {
   reshard_layout whole = layout_from_text("rank(0)", 1, shape, 1);
   array_fill(whole, 0, 0, plain, SEED);
   CLI_TRY("", reshard_comm_rank(comm) > 0 ? reshard_tree_tensor(plain, &leaf) : reshard_tree_null(&leaf));
-  put(root, "plain", leaf);
+  dict_put(root, "plain", leaf);
   CLI_TRY("", reshard_tree_dict(&inner));
   CLI_TRY("", reshard_tree_int(1234, &leaf));
-  put(inner, "step", leaf);
-  put(root, "optimizer", inner);
+  dict_put(inner, "step", leaf);
+  dict_put(root, "optimizer", inner);
   CLI_TRY("", reshard_state_save(sharder, root, path, &over, NULL));
   reshard_layout_release(whole);
   reshard_tensor_release(plain);

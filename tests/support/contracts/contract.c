@@ -41,8 +41,8 @@ void contract_copy(const contract_rank *s, void *dst, const void *src, size_t by
     memcpy(dst, src, bytes);
 }
 
-static reshard_status create(const contract_rank *s, reshard_dtype dtype, int ndim, const int64_t *shape,
-                             reshard_tensor *out) {
+static reshard_status tensor_create(const contract_rank *s, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                    reshard_tensor *out) {
   return s->device != NULL ? reshard_tensor_create_on(s->device, dtype, ndim, shape, s->stream, out)
                            : reshard_tensor_create(dtype, ndim, shape, out);
 }
@@ -51,12 +51,12 @@ reshard_tensor contract_tensor(contract_rank *s, reshard_dtype dtype, int ndim, 
   int64_t strides[RESHARD_MAX_DIMS], step = 2;
   reshard_tensor whole = NULL, view = NULL;
   if (!strided)
-    return CONTRACT_SUCCEEDS(s, create(s, dtype, ndim, shape, &whole)) ? whole : NULL;
+    return CONTRACT_SUCCEEDS(s, tensor_create(s, dtype, ndim, shape, &whole)) ? whole : NULL;
   for (int d = 0; d < ndim; d++) {
     strides[d] = step;
     step *= shape[d] > 0 ? shape[d] : 1;
   }
-  if (CONTRACT_SUCCEEDS(s, create(s, dtype, 1, &step, &whole)))
+  if (CONTRACT_SUCCEEDS(s, tensor_create(s, dtype, 1, &step, &whole)))
     CONTRACT_SUCCEEDS(s, reshard_tensor_as_strided(whole, ndim, shape, strides, 0, &view));
   reshard_tensor_release(whole);
   return view;

@@ -63,7 +63,7 @@ static void draw_placings(contract_rank *s, rng *r, int ndim, const int64_t *sha
   oracle_evaluate(&w->what, &w->held);
 }
 
-static void drop(way *w) {
+static void way_drop(way *w) {
   oracle_buffers_free(&w->held, w->what.world);
   reshard_mesh_release(w->mesh);
 }
@@ -80,7 +80,7 @@ static const oracle_buffer *mine(const contract_rank *s, const way *w) {
 }
 
 /* given: of parts that the test has made, of any strides. */
-static void check(contract_rank *s, const way *w, reshard_dtensor t, bool given, uint64_t key) {
+static void dtensor_check(contract_rank *s, const way *w, reshard_dtensor t, bool given, uint64_t key) {
   const oracle_buffer *b = mine(s, w);
   reshard_tensor local = reshard_dtensor_local(t);
   reshard_tensor_info info;
@@ -147,7 +147,7 @@ static void check_distribute(contract_rank *s, const way *w, reshard_dtype dtype
     contract_fill_whole(s, whole, key);
   if (CONTRACT_SUCCEEDS(s, reshard_dtensor_distribute(s->sharder, &placing, whole, src, w->what.ndim, w->what.shape,
                                                       &properties, s->stream, &t)))
-    check(s, w, t, false, key);
+    dtensor_check(s, w, t, false, key);
   if (src < 0)
     CONTRACT_CHECK(s, contract_received(s) == before);
   reshard_dtensor_release(t);
@@ -162,8 +162,8 @@ static void check_move(contract_rank *s, const way *from, const way *to, reshard
   if (!CONTRACT_SUCCEEDS(s, reshard_dtensor_redistribute(1, t, &placing, s->stream, &moved)))
     return;
   CONTRACT_CHECK(s, contract_received(s) - before == lacked(s, from, to, width));
-  check(s, to, moved, false, key);
-  check(s, from, *t, true, key);
+  dtensor_check(s, to, moved, false, key);
+  dtensor_check(s, from, *t, true, key);
   reshard_dtensor_release(*t);
   *t = moved;
 }
@@ -190,5 +190,5 @@ void contract_check_dtensor(contract_rank *s, uint64_t seed) {
   check_distribute(s, &ways[1], dtype, -1, seed + 1);
   check_distribute(s, &ways[2], dtype, rng_below(&r, reshard_comm_size(s->comm)), seed + 2);
   for (int i = 0; i < 4; i++)
-    drop(&ways[i]);
+    way_drop(&ways[i]);
 }

@@ -219,7 +219,7 @@ static void free_state(reshard_tree state, extras *x) {
     reshard_sharded_tensor_release(x->at[i]);
 }
 
-static void save(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
+static void groups_save(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
   const reshard_state_save_options over = {
       .size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1, .stream = s->stream, .staging_bytes = 100};
   reshard_state_save_report report = {0};
@@ -240,7 +240,7 @@ static void save(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, 
 }
 
 /* Over other values, by other groups. Some paths are on none of these ranks, where they are few. */
-static void load(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
+static void groups_load(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
   const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT,
                                               .partial = reshard_comm_size(s->comm) / tp < 2,
                                               .threads = 1,
@@ -321,7 +321,7 @@ static void check_flat(rig *g, const parameter *p, reshard_sharded_tensor tensor
   reshard_layout_release(to);
 }
 
-static void flatten(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key) {
+static void groups_flatten(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key) {
   rig g;
   if (!open_rig(s, replicate, tp, &g)) {
     close_rig(&g);
@@ -426,13 +426,13 @@ static void on_first(contract_rank *s, int64_t n,
 }
 
 static void check_four(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
-  flatten(s, replicate, tp, key);
-  save(s, replicate, tp, key, directory);
-  load(s, replicate, tp, key, directory);
-  load(s, 1, 4, key, directory);
-  load(s, 1, 1, key, directory);
+  groups_flatten(s, replicate, tp, key);
+  groups_save(s, replicate, tp, key, directory);
+  groups_load(s, replicate, tp, key, directory);
+  groups_load(s, 1, 4, key, directory);
+  groups_load(s, 1, 1, key, directory);
   check_refused(s, directory);
-  load(s, 2, 2, key, directory); /* what was there is still there */
+  groups_load(s, 2, 2, key, directory); /* what was there is still there */
 }
 
 void contract_check_groups(contract_rank *s, const char *directory) {
@@ -443,9 +443,9 @@ void contract_check_groups(contract_rank *s, const char *directory) {
   on_first(s, 4, check_four, 1, 2, directory);
   on_first(s, 4, check_four, 2, 1, directory);
   if (size >= 6)
-    on_first(s, 6, load, 1, 3, directory);
+    on_first(s, 6, groups_load, 1, 3, directory);
   if (size < 8)
     return;
   on_first(s, 8, check_four, 2, 2, directory); /* HSDP */
-  on_first(s, 6, load, 3, 1, directory);
+  on_first(s, 6, groups_load, 3, 1, directory);
 }

@@ -57,7 +57,8 @@ static void stamp(contract_rank *s, const layout_case *c, reshard_tensor array, 
   contract_fill(s, array, b->n, b->index, flat, c->key);
 }
 
-static void check(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
+static void array_matches(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b,
+                          bool flat) {
   CONTRACT_CHECK(s, contract_count_wrong(s, array, b->n, b->index, flat, c->key) == 0);
 }
 
@@ -116,7 +117,7 @@ static void check_passage(contract_rank *s, const layout_case *c, int64_t src, i
     contract_fill_whole(s, whole, c->key);
   if (CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_scatter(s->sharder, rank == src ? whole : NULL, src, c->layout,
                                                           &c->properties, s->stream, &t))) {
-    each_buffer(s, c, t, check);
+    each_buffer(s, c, t, array_matches);
     contract_fill_whole(s, whole, other.key);
     if (CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_gather(t, dst, rank == dst ? whole : NULL, s->stream)))
       CONTRACT_CHECK(s, contract_count_wrong_whole(s, whole, rank == dst ? c->key : other.key) == 0);

@@ -66,7 +66,7 @@ static void check_digests(contract_rank *s, const char *directory) {
 #endif
 }
 
-static void save(contract_rank *s, const layout_chain *j, const char *directory) {
+static void state_save(contract_rank *s, const layout_chain *j, const char *directory) {
   const reshard_state_save_options over = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT,
                                            .force = 1,
                                            .threads = 1,
@@ -99,7 +99,7 @@ static void check_loaded(contract_rank *s, const layout_chain *j, int step, resh
     CONTRACT_CHECK(s, number == (int64_t)j->seed);
 }
 
-static void load(contract_rank *s, const layout_chain *j, int step, const char *directory) {
+static void state_load(contract_rank *s, const layout_chain *j, int step, const char *directory) {
   const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT,
                                               .threads = 1,
                                               .stream = s->stream,
@@ -168,9 +168,9 @@ void contract_check_state(contract_rank *s, uint64_t seed, const char *directory
   layout_chain_draw(&r, seed, reshard_comm_size(s->comm), &j);
   for (int64_t i = 0; i < j.n; i++) /* what files have no dtype for */
     j.properties[i].dtype = j.properties[i].dtype == RESHARD_C128 ? RESHARD_F64 : j.properties[i].dtype;
-  save(s, &j, directory);
+  state_save(s, &j, directory);
   for (int step = 0; step < 3; step++)
-    load(s, &j, step, directory);
+    state_load(s, &j, step, directory);
   check_refused(s, directory);
   layout_chain_free(&j);
 }

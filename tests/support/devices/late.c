@@ -134,7 +134,7 @@ static void change_victim(void) {
 }
 
 /* One operation of one stream, if any can go on. */
-static bool step(void) {
+static bool late_step(void) {
   stream *found = NULL;
   int64_t candidates = 0;
   for (int64_t i = 0; i < m.streams.n; i++) {
@@ -156,7 +156,7 @@ static bool step(void) {
 
 static void run_until(const stream *s) {
   while (s == NULL || s->next < s->ops.n)
-    if (!step())
+    if (!late_step())
       break;
   if (s != NULL && s->next < s->ops.n)
     complain("a stream waits for what never comes");
@@ -280,7 +280,7 @@ static reshard_status late_event_done(rs_device *device, rs_event *event, bool *
   lock();
   *done = true;
   while (event->last != NULL && !event->last->done) /* the host may ask until it has happened */
-    if (!step()) {
+    if (!late_step()) {
       complain("the host waits for an event that never comes");
       break;
     }

@@ -61,7 +61,7 @@ static char per_thread_handle;
 static queue_device *of(rs_device *device) { return (queue_device *)device; }
 rs_device *queue_device_of(queue_device *q) { return &q->base; }
 
-static void wrong(queue_device *q, const char *what) {
+static void queue_wrong(queue_device *q, const char *what) {
   if (q->counts.wrong++ < 10 && !q->ignore_waits)
     fprintf(stderr, "queue device: %s\n", what);
 }
@@ -120,13 +120,13 @@ static queue *per_thread(queue_device *q) {
 static queue *queue_of(queue_device *q, void *stream) {
   queue *s = stream == NULL || stream == q ? &q->queues[0] : stream == &per_thread_handle ? per_thread(q) : stream;
   if (!s->exists)
-    wrong(q, "a stream that was destroyed is given something");
+    queue_wrong(q, "a stream that was destroyed is given something");
   if (s->captured)
-    wrong(q, "a stream that is being captured is given something");
+    queue_wrong(q, "a stream that is being captured is given something");
   return s;
 }
 
-static void add(queue_device *q, queue *s, operation o) {
+static void queue_add(queue_device *q, queue *s, operation o) {
   if (s == &q->queues[0]) { /* comes after all that other streams have */
     o.barrier = own(q, QUEUE_STREAMS, sizeof *o.barrier);
     for (int i = 1; i < QUEUE_STREAMS; i++)
@@ -157,10 +157,10 @@ static region *region_at(const queue_device *q, const char *at) {
   return NULL;
 }
 
-static void touch(queue_device *q, const operation *o) {
+static void queue_touch(queue_device *q, const operation *o) {
   const region *r = region_at(q, o->at);
   if (r == NULL || !r->usable || o->at + o->bytes > r->at + r->bytes) {
-    wrong(q, "memory is used that is not allocated");
+    queue_wrong(q, "memory is used that is not allocated");
     return;
   }
   char *first = o->at + (o->step - (uintptr_t)o->at % o->step) % o->step;
@@ -168,12 +168,12 @@ static void touch(queue_device *q, const operation *o) {
     if (o->kind == WRITE)
       *at = (char)o->byte;
     else if (*at != (char)o->byte) {
-      wrong(q, "memory has other bytes than were written");
+      queue_wrong(q, "memory has other bytes than were written");
       return;
     }
 }
 
-static void execute(queue_device *q, queue *s) {
+static void queue_execute(queue_device *q, queue *s) {
   operation *o = &s->todo.at[s->done++];
   switch (o->kind) {
   case ALLOC: q->regions.at[o->region].usable = true; break;
@@ -181,7 +181,7 @@ static void execute(queue_device *q, queue *s) {
   case RECORD: o->record->happened = true; break;
   case WAIT: break;
   case WRITE:
-  case CHECK: touch(q, o); break;
+  case CHECK: queue_touch(q, o); break;
   }
   free(o->barrier);
   o->barrier = NULL;
@@ -202,16 +202,18 @@ int64_t queue_run(queue_device *q, int64_t n) {
         can[count++] = &q->queues[i];
     if (count == 0)
       break;
-    execute(q, can[draw_number(q) % (uint64_t)count]);
+    queue_execute(q, can[draw_number(q) % (uint64_t)count]);
   }
   return ran;
 }
 
 void queue_write(queue_device *q, void *stream, void *memory, size_t bytes, size_t step, uint8_t byte) {
-  add(q, queue_of(q, stream), (operation){.kind = WRITE, .at = memory, .bytes = bytes, .step = step, .byte = byte});
+  queue_add(q, queue_of(q, stream),
+            (operation){.kind = WRITE, .at = memory, .bytes = bytes, .step = step, .byte = byte});
 }
 void queue_check(queue_device *q, void *stream, void *memory, size_t bytes, size_t step, uint8_t byte) {
-  add(q, queue_of(q, stream), (operation){.kind = CHECK, .at = memory, .bytes = bytes, .step = step, .byte = byte});
+  queue_add(q, queue_of(q, stream),
+            (operation){.kind = CHECK, .at = memory, .bytes = bytes, .step = step, .byte = byte});
 }
 static event *new_event(queue_device *q) {
   event *made = own(q, 1, sizeof *made);
@@ -226,8 +228,8 @@ static record *new_record(queue_device *q) {
 }
 void queue_order(queue_device *q, void *earlier, void *later) {
   record *r = new_record(q);
-  add(q, queue_of(q, earlier), (operation){.kind = RECORD, .record = r});
-  add(q, queue_of(q, later), (operation){.kind = WAIT, .record = r});
+  queue_add(q, queue_of(q, earlier), (operation){.kind = RECORD, .record = r});
+  queue_add(q, queue_of(q, later), (operation){.kind = WAIT, .record = r});
 }
 void queue_ignore_waits(queue_device *q) { q->ignore_waits = true; }
 void queue_hold(queue_device *q, void *stream) { q->held = stream == &per_thread_handle ? per_thread(q) : stream; }
@@ -266,7 +268,7 @@ static reshard_status alloc_async(rs_device *device, size_t bytes, void *stream,
     return rs_error_memory(bytes);
   GROW(q, &q->regions);
   q->regions.at[q->regions.n] = (region){at, bytes, true, false};
-  add(q, s, (operation){.kind = ALLOC, .region = q->regions.n++});
+  queue_add(q, s, (operation){.kind = ALLOC, .region = q->regions.n++});
   q->counts.live += bytes;
   q->counts.peak = q->counts.live > q->counts.peak ? q->counts.live : q->counts.peak;
   *memory = at;
@@ -279,12 +281,12 @@ static void free_async(rs_device *device, void *memory, void *stream) {
   q->counts.all++;
   q->counts.frees++;
   if (r == NULL || r->at != memory || !r->live) {
-    wrong(q, "memory is freed that is not allocated");
+    queue_wrong(q, "memory is freed that is not allocated");
     return;
   }
   r->live = false;
   q->counts.live -= r->bytes;
-  add(q, queue_of(q, stream), (operation){.kind = FREE, .region = r - q->regions.at});
+  queue_add(q, queue_of(q, stream), (operation){.kind = FREE, .region = r - q->regions.at});
 }
 
 static reshard_status host_alloc(rs_device *device, size_t bytes, void **memory) {
@@ -334,7 +336,7 @@ static reshard_status event_record(rs_device *device, rs_event *e, void *stream)
   queue_device *q = of(device);
   RS_TRY(called(q, QUEUE_RECORD));
   record *r = ((event *)e)->last = new_record(q);
-  add(q, queue_of(q, stream), (operation){.kind = RECORD, .record = r});
+  queue_add(q, queue_of(q, stream), (operation){.kind = RECORD, .record = r});
   return RESHARD_SUCCESS;
 }
 
@@ -343,7 +345,7 @@ static reshard_status event_wait(rs_device *device, void *stream, rs_event *e) {
   RS_TRY(called(q, QUEUE_WAIT));
   queue *s = queue_of(q, stream);
   if (!q->ignore_waits)
-    add(q, s, (operation){.kind = WAIT, .record = ((event *)e)->last});
+    queue_add(q, s, (operation){.kind = WAIT, .record = ((event *)e)->last});
   return RESHARD_SUCCESS;
 }
 
@@ -368,7 +370,7 @@ static reshard_status synchronize(rs_device *device, void *stream) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status finish(rs_device *device) {
+static reshard_status queue_finish(rs_device *device) {
   of(device)->held = NULL;
   queue_run(of(device), INT64_MAX);
   return RESHARD_SUCCESS;
@@ -399,7 +401,7 @@ static const rs_device_streams queue_streams = {
     .event_wait = event_wait,
     .event_done = event_done,
     .synchronize = synchronize,
-    .finish = finish,
+    .finish = queue_finish,
     .capturing = capturing,
 };
 
@@ -421,7 +423,7 @@ queue_device *queue_device_new(uint64_t seed) {
 }
 
 void queue_device_free(queue_device *q) {
-  (void)finish(&q->base);
+  (void)queue_finish(&q->base);
   for (int i = 0; i < QUEUE_STREAMS; i++) {
     if (q->queues[i].done < q->queues[i].todo.n)
       fprintf(stderr, "queue device: stream %d waits for ever\n", i);

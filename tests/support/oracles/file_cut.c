@@ -14,7 +14,8 @@ static int64_t coordinate(const oracle_layout *l, int64_t linear, int dim) {
   return linear % l->shape[dim];
 }
 
-static naive_shard *add(naive_cut *cut, const oracle_layout *l, int64_t rank, int64_t array, const reshard_box *box) {
+static naive_shard *shard_add(naive_cut *cut, const oracle_layout *l, int64_t rank, int64_t array,
+                              const reshard_box *box) {
   cut->at = cli_realloc(cut->at, cut->n + 1, sizeof *cut->at);
   naive_shard *s = &cut->at[cut->n++];
   *s = (naive_shard){.rank = rank, .array = array, .box = *box};
@@ -78,7 +79,7 @@ static void cut_array(const oracle_layout *l, const oracle_buffer *b, int64_t ra
       box.offset[d] = run->begin;
       box.extent[d] = run->end - run->begin;
     }
-    add(out, l, rank, array, &box);
+    shard_add(out, l, rank, array, &box);
   }
   free_runs(&all);
 }
@@ -102,7 +103,7 @@ static void cut_flat(const oracle_layout *l, const oracle_buffer *b, int64_t ran
     }
     if (l->ndim == 0)
       longest = 1;
-    add(out, l, rank, array++, &box);
+    shard_add(out, l, rank, array++, &box);
     at += longest;
   }
 }
@@ -130,7 +131,7 @@ void naive_cut_make(const oracle_layout *l, const oracle_buffers *held, int64_t 
   if (naive_volume(l->ndim, l->shape) == 0) {
     reshard_box box = {{0}, {0}};
     memcpy(box.extent, l->shape, sizeof box.extent);
-    add(out, l, first_rank(l), 0, &box);
+    shard_add(out, l, first_rank(l), 0, &box);
     return;
   }
   for (int64_t rank = 0; rank < l->world; rank++)

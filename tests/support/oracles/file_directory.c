@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool wrong(rs_text *why, const char *path, const char *what) {
+static bool directory_wrong(rs_text *why, const char *path, const char *what) {
   cli_add(why, "%s: %s", path, what);
   return false;
 }
@@ -61,7 +61,7 @@ static int by_name(const void *a, const void *b) {
 bool naive_read_dir(const char *path, naive_dir *out, rs_text *why) {
   *out = (naive_dir){0};
   DIR *open = opendir(path);
-  bool right = open != NULL || wrong(why, path, strerror(errno));
+  bool right = open != NULL || directory_wrong(why, path, strerror(errno));
   for (struct dirent *entry; right && (entry = readdir(open)) != NULL;) {
     size_t n = strlen(entry->d_name);
     if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
@@ -69,13 +69,13 @@ bool naive_read_dir(const char *path, naive_dir *out, rs_text *why) {
     char *name = join(path, entry->d_name);
     if (strcmp(entry->d_name, index_name) == 0) {
       out->index = json_load_file(name, JSON_REJECT_DUPLICATES, NULL);
-      right = out->index != NULL || wrong(why, name, "no JSON");
+      right = out->index != NULL || directory_wrong(why, name, "no JSON");
     } else if (n > 12 && strcmp(entry->d_name + n - 12, ".safetensors") == 0) {
       naive_file *file = naive_dir_add(out, entry->d_name);
       naive_file_free(file);
       right = naive_read_safetensors(name, file, why);
     } else
-      right = wrong(why, name, "does not belong there");
+      right = directory_wrong(why, name, "does not belong there");
     free(name);
   }
   if (open != NULL)

@@ -57,13 +57,13 @@ void naive_set_free(naive_set *set) {
 
 /* --- Files ------------------------------------------------------------------------------------------------------- */
 
-static void save(const char *path, const rs_text *text) {
+static void file_save(const char *path, const rs_text *text) {
   FILE *file = fopen(path, "wb");
   if (file == NULL || fwrite(text->at, 1, text->length, file) != text->length || fclose(file) != 0)
     cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
 }
 
-static bool load(const char *path, rs_text *out, rs_text *why) {
+static bool file_load(const char *path, rs_text *out, rs_text *why) {
   FILE *file = fopen(path, "rb");
   if (file == NULL) {
     cli_add(why, "%s: %s", path, strerror(errno));
@@ -77,7 +77,7 @@ static bool load(const char *path, rs_text *out, rs_text *why) {
   return true;
 }
 
-static bool wrong(rs_text *why, const char *path, const char *what) {
+static bool file_wrong(rs_text *why, const char *path, const char *what) {
   cli_add(why, "%s: %s", path, what);
   return false;
 }
@@ -127,7 +127,7 @@ void naive_write_npy(rng *r, const char *path, const naive_tensor *t, bool fortr
   int64_t width = width_of(t);
   for (int64_t k = 0; k < t->n; k++)
     cli_add_bytes(&text, (char *)t->bytes + (fortran ? fortran_index(t->ndim, t->shape, k) : k) * width, (size_t)width);
-  save(path, &text);
+  file_save(path, &text);
   free(header.at);
   free(text.at);
 }
@@ -141,17 +141,17 @@ static const char *value_of(const char *header, const char *key) {
 static bool read_npy(const char *path, const rs_text *text, naive_set *out, rs_text *why) {
   if (text->length < 12 || memcmp(text->at, "\x93NUMPY", 6) != 0 || text->at[6] < 1 || text->at[6] > 3 ||
       text->at[7] != 0)
-    return wrong(why, path, "no .npy of version 1 to 3");
+    return file_wrong(why, path, "no .npy of version 1 to 3");
   int size = text->at[6] == 1 ? 2 : 4;
   size_t length = (size_t)little_endian(text->at + 8, size), data = 8 + (size_t)size + length;
   if (length < 10 || data > text->length || data % 64 != 0 || text->at[data - 1] != '\n')
-    return wrong(why, path, "the header is not padded to 64 bytes and ended as numpy has it");
+    return file_wrong(why, path, "the header is not padded to 64 bytes and ended as numpy has it");
   char header[1024] = {0};
   memcpy(header, text->at + 8 + size, length < sizeof header ? length : sizeof header - 1);
   const char *descr = value_of(header, "'descr': "), *order = value_of(header, "'fortran_order': ");
   const char *extents = value_of(header, "'shape': (");
   if (header[0] != '{' || descr == NULL || order == NULL || extents == NULL || strchr(extents, '}') == NULL)
-    return wrong(why, path, "a key of the header is missing");
+    return file_wrong(why, path, "a key of the header is missing");
   int dtype = 1;
   for (; dtype < RESHARD_DTYPE_COUNT; dtype++) {
     const char *name = names[dtype].numpy;
@@ -160,18 +160,18 @@ static bool read_npy(const char *path, const rs_text *text, naive_set *out, rs_t
       break;
   }
   if (dtype == RESHARD_DTYPE_COUNT || (strncmp(order, "False", 5) != 0 && strncmp(order, "True", 4) != 0))
-    return wrong(why, path, header);
+    return file_wrong(why, path, header);
   int ndim = 0;
   int64_t shape[RESHARD_MAX_DIMS];
   for (char *end; ndim < RESHARD_MAX_DIMS && *extents != ')'; extents = end + strspn(end, ", ")) {
     shape[ndim++] = strtoll(extents, &end, 10);
     if (end == extents || (*end != ',' && *end != ')') || (ndim == 1 && *end == ')'))
-      return wrong(why, path, header);
+      return file_wrong(why, path, header);
   }
   naive_tensor *t = naive_add(out, "tensor", (reshard_dtype)dtype, ndim, shape);
   int64_t width = width_of(t);
   if ((int64_t)(text->length - data) != t->n * width)
-    return wrong(why, path, "the data is not as long as shape and dtype say");
+    return file_wrong(why, path, "the data is not as long as shape and dtype say");
   for (int64_t k = 0; k < t->n; k++)
     memcpy(t->bytes + (*order == 'T' ? fortran_index(ndim, shape, k) : k) * width, text->at + data + k * width,
            (size_t)width);
@@ -181,7 +181,7 @@ static bool read_npy(const char *path, const rs_text *text, naive_set *out, rs_t
 bool naive_read_npy(const char *path, naive_set *out, rs_text *why) {
   rs_text text = {0};
   *out = (naive_set){0};
-  bool right = load(path, &text, why) && read_npy(path, &text, out, why);
+  bool right = file_load(path, &text, why) && read_npy(path, &text, out, why);
   free(text.at);
   return right;
 }
@@ -251,7 +251,7 @@ void naive_write_safetensors(rng *r, const char *path, const naive_file *file) {
     const naive_tensor *t = &file->set.at[order[i]];
     cli_add_bytes(&text, (char *)t->bytes, (size_t)(t->n * width_of(t)));
   }
-  save(path, &text);
+  file_save(path, &text);
   json_decref(header);
   free(json);
   free(padded.at);
@@ -267,13 +267,13 @@ static bool read_metadata(const char *path, json_t *texts, naive_file *out, rs_t
   out->metadata = json_object();
   json_object_foreach(texts, key, value) {
     if (!json_is_string(value))
-      return wrong(why, path, "a value of __metadata__ is no string");
+      return file_wrong(why, path, "a value of __metadata__ is no string");
     if (strcmp(key, "reshard_digests") == 0)
       continue;
     bool parsed = strcmp(key, parsed_keys[0]) == 0 || strcmp(key, parsed_keys[1]) == 0;
     json_t *item = parsed ? json_loads(json_string_value(value), JSON_REJECT_DUPLICATES, NULL) : json_incref(value);
     if (item == NULL)
-      return wrong(why, path, json_string_value(value));
+      return file_wrong(why, path, json_string_value(value));
     json_object_set_new(out->metadata, key, item);
   }
   return true;
@@ -291,19 +291,19 @@ static bool read_tensor(const char *path, const char *name, json_t *entry, const
   if (json_unpack(entry, "{s:s, s:o, s:[I,I!]!}", "dtype", &dtype_name, "shape", &extents, "data_offsets", &begin,
                   &end) != 0 ||
       json_array_size(extents) > RESHARD_MAX_DIMS)
-    return wrong(why, path, name);
+    return file_wrong(why, path, name);
   json_array_foreach(extents, d, extent) shape[d] = json_integer_value(extent);
   while (dtype < RESHARD_DTYPE_COUNT &&
          (names[dtype].safetensors == NULL || strcmp(names[dtype].safetensors, dtype_name) != 0))
     dtype++;
   if (dtype == RESHARD_DTYPE_COUNT)
-    return wrong(why, path, dtype_name);
+    return file_wrong(why, path, dtype_name);
   naive_tensor *t = naive_add(set, name, (reshard_dtype)dtype, (int)json_array_size(extents), shape);
   if (begin < 0 || end > size || end - begin != t->n * width_of(t))
-    return wrong(why, path, "data_offsets");
+    return file_wrong(why, path, "data_offsets");
   for (int64_t i = begin; i < end; i++) {
     if (used[i]++ != 0)
-      return wrong(why, path, "two tensors overlap");
+      return file_wrong(why, path, "two tensors overlap");
     t->bytes[i - begin] = (unsigned char)data[i];
   }
   return true;
@@ -312,14 +312,14 @@ static bool read_tensor(const char *path, const char *name, json_t *entry, const
 static bool read_safetensors(const char *path, const rs_text *text, naive_file *out, rs_text *why) {
   uint64_t length = text->length >= 8 ? little_endian(text->at, 8) : UINT64_MAX;
   if (length > text->length - 8)
-    return wrong(why, path, "shorter than its header says");
+    return file_wrong(why, path, "shorter than its header says");
   json_error_t error;
   json_t *header = json_loadb(text->at + 8, length, JSON_REJECT_DUPLICATES, &error), *value;
   if (header == NULL)
-    return wrong(why, path, error.text);
+    return file_wrong(why, path, error.text);
   int64_t size = (int64_t)(text->length - 8 - length);
   unsigned char *used = cli_alloc(size, 1);
-  bool right = text->at[8] == '{' || wrong(why, path, "the header does not begin with {");
+  bool right = text->at[8] == '{' || file_wrong(why, path, "the header does not begin with {");
   const char *name;
   json_object_foreach(header, name, value) {
     if (!right)
@@ -329,7 +329,7 @@ static bool read_safetensors(const char *path, const rs_text *text, naive_file *
                 : read_tensor(path, name, value, text->at + 8 + length, size, used, &out->set, why);
   }
   for (int64_t i = 0; i < size && right; i++)
-    right = used[i] == 1 || wrong(why, path, "a byte belongs to no tensor");
+    right = used[i] == 1 || file_wrong(why, path, "a byte belongs to no tensor");
   free(used);
   json_decref(header);
   return right;
@@ -339,7 +339,7 @@ bool naive_read_safetensors(const char *path, naive_file *out, rs_text *why) {
   const char *slash = strrchr(path, '/');
   rs_text text = {0};
   *out = (naive_file){.name = cli_strdup(slash != NULL ? slash + 1 : path)};
-  bool right = load(path, &text, why) && read_safetensors(path, &text, out, why);
+  bool right = file_load(path, &text, why) && read_safetensors(path, &text, out, why);
   free(text.at);
   return right;
 }

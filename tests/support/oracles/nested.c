@@ -119,7 +119,7 @@ nested_case *nested_create(uint64_t seed, int64_t ranks, int depth) {
 
 /* --- As a rank has it ----------------------------------------------------------------------------------------- */
 
-static bool has(const piece *p, int64_t copy, int64_t rank) {
+static bool piece_has(const piece *p, int64_t copy, int64_t rank) {
   bool found = false;
   for (int64_t k = 0; k < p->n; k++)
     found |= p->ranks[copy][k] == rank;
@@ -128,7 +128,7 @@ static bool has(const piece *p, int64_t copy, int64_t rank) {
 
 /* The rank that a rank's outer metadata names for a copy. */
 static int64_t named(const piece *p, int64_t copy, int64_t rank) {
-  return has(p, copy, rank) ? rank : p->ranks[copy][(rank + p->box.offset[0] + copy) % p->n];
+  return piece_has(p, copy, rank) ? rank : p->ranks[copy][(rank + p->box.offset[0] + copy) % p->n];
 }
 
 /* Row-major number in a tensor of a shape of an element of a box of it. */
@@ -140,7 +140,7 @@ static int64_t number(int ndim, const int64_t *shape, const int64_t *offset, con
 }
 
 /* The next index of a box in row-major order; false after the last one. */
-static bool next(int ndim, const int64_t *extent, int64_t *at) {
+static bool index_next(int ndim, const int64_t *extent, int64_t *at) {
   int d = ndim - 1;
   for (; d >= 0 && ++at[d] == extent[d]; d--)
     at[d] = 0;
@@ -166,7 +166,7 @@ static reshard_tree build_state(const nested_case *n, reshard_sharder sharder, i
       int64_t there[RESHARD_MAX_DIMS] = {0}, at[RESHARD_MAX_DIMS] = {0};
       all[nall] = (reshard_shard){p->box, {named(p, c, rank), RESHARD_DEVICE_CPU, -1}};
       given[mine] = all[nall++];
-      if (!has(p, c, rank))
+      if (!piece_has(p, c, rank))
         continue;
       for (int d = 0; d < n->ndim; d++)
         there[d] = offset[d] + p->box.offset[d];
@@ -181,7 +181,7 @@ static reshard_tree build_state(const nested_case *n, reshard_sharder sharder, i
       if (!is_empty(n->ndim, p->box.extent))
         do
           *data++ = (int32_t)number(n->ndim, shape, there, at);
-        while (next(n->ndim, p->box.extent, at));
+        while (index_next(n->ndim, p->box.extent, at));
     }
   reshard_metadata m;
   CLI_TRY("metadata: ", reshard_metadata_create(&properties, n->ndim, n->shape, nall, all, &m));
@@ -222,7 +222,7 @@ static uint32_t owners(const nested_case *n, const int64_t *at, int64_t rank, bo
     if (!in)
       continue;
     for (int64_t c = 0; c < p->copies; c++)
-      if (n->depth > 0 && !global && has(p, c, rank))
+      if (n->depth > 0 && !global && piece_has(p, c, rank))
         return owners(p->inner[c], inside, rank, global); /* what is known, instead of what is said */
     for (int64_t c = 0; c < p->copies; c++)
       found |= n->depth > 0 && global ? owners(p->inner[c], inside, rank, global)
@@ -248,9 +248,9 @@ static int64_t check_holders(const nested_case *n, reshard_layout layout) {
       continue;
     do
       holders[number(n->ndim, n->shape, s->box.offset, inside)] |= (uint32_t)1 << s->placement.rank;
-    while (next(n->ndim, s->box.extent, inside));
+    while (index_next(n->ndim, s->box.extent, inside));
   }
-  for (int64_t i = 0; i < elements; i++, next(n->ndim, n->shape, at))
+  for (int64_t i = 0; i < elements; i++, index_next(n->ndim, n->shape, at))
     wrong += holders[i] != owners(n, at, 0, true);
   reshard_metadata_release(m);
   free(holders);
@@ -273,9 +273,9 @@ int64_t nested_check_owners(const nested_case *n, reshard_sharded_tensor flat, i
       int64_t *o = &owner[number(n->ndim, n->shape, s->box.offset, inside)];
       wrong += *o != 0;
       *o = s->placement.rank + 1;
-    } while (next(n->ndim, s->box.extent, inside));
+    } while (index_next(n->ndim, s->box.extent, inside));
   }
-  for (int64_t i = 0; i < elements; i++, next(n->ndim, n->shape, at)) {
+  for (int64_t i = 0; i < elements; i++, index_next(n->ndim, n->shape, at)) {
     uint32_t who = owners(n, at, rank, global);
     int64_t lowest = who != 0 ? __builtin_ctz(who) : -1;
     wrong += owner[i] - 1 != (!global && who >> rank & 1 ? rank : lowest);
@@ -314,7 +314,7 @@ void nested_fill(reshard_sharded_tensor inner, int64_t rank, const reshard_box *
         global[d] = intervals[k].begin + left;
       }
       *element(&info, at) = (int32_t)number(info.ndim, shape, outer->offset, global);
-    } while (next(info.ndim, info.shape, at));
+    } while (index_next(info.ndim, info.shape, at));
   }
 }
 
@@ -333,7 +333,7 @@ int64_t nested_check(reshard_sharded_tensor flat) {
     wrong += memcmp(info.shape, box.extent, (size_t)info.ndim * sizeof *info.shape) != 0;
     do
       wrong += *element(&info, at) != number(info.ndim, shape, box.offset, at);
-    while (next(info.ndim, info.shape, at));
+    while (index_next(info.ndim, info.shape, at));
   }
   return wrong;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool refused(model *w) {
+static bool model_refused(model *w) {
   w->done[MODEL_REFUSED]++;
   return false;
 }
@@ -34,7 +34,7 @@ static reshard_tensor lend(model *w, reshard_dtype dtype, const int64_t *shape, 
   return tensor;
 }
 
-static bool create(model *w) {
+static bool model_create(model *w) {
   static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_F32, RESHARD_F32, RESHARD_F16, RESHARD_BF16};
   model_slot *s = model_pick(w, true);
   if (s == NULL)
@@ -79,7 +79,7 @@ static bool view(model *w) {
   reshard_status status = reshard_tensor_narrow(from->tensor, dim, start, length, &part);
   if (from->store->bytes > 0 && !model_there(&made)) {
     assert_int_equal(status, RESHARD_ERROR_INVALID); /* it was allocated again with less */
-    return refused(w);
+    return model_refused(w);
   }
   GOOD(status);
   GOOD(reshard_tensor_permute(part, turn ? (const int[]){1, 0} : (const int[]){0, 1}, &made.tensor));
@@ -105,7 +105,7 @@ static bool export(model *w) {
   reshard_status status = reshard_tensor_to_dlpack(from->tensor, versioned, &managed);
   if (!model_there(from)) {
     assert_int_equal(status, RESHARD_ERROR_INVALID);
-    return refused(w);
+    return model_refused(w);
   }
   GOOD(status);
   GOOD(reshard_tensor_from_dlpack(managed, versioned, 0, &back));
@@ -135,7 +135,7 @@ static bool storage_free(model *w) {
   }
   if (s->imported || store->lent || store->given > 0 || s->offset != 0) {
     assert_true(status == RESHARD_ERROR_INVALID && freed == 7);
-    return refused(w);
+    return model_refused(w);
   }
   GOOD(status);
   assert_int_equal(freed, 1);
@@ -162,7 +162,7 @@ static bool storage_alloc(model *w) {
   }
   if (store->bytes != 0 || store->lent || more < 0) {
     assert_true(status == RESHARD_ERROR_INVALID && allocated == 7);
-    return refused(w);
+    return model_refused(w);
   }
   reshard_tensor_info info;
   GOOD(status);
@@ -192,7 +192,7 @@ static bool use_storage(model *w) {
     assert_int_equal(reshard_storage_record_use(s->tensor, model_handle(w, stream)),
                      there ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
   if (!there)
-    return refused(w);
+    return model_refused(w);
   if (rng_one_in(&w->random, 2))
     model_write(w, s, stream);
   else
@@ -200,7 +200,7 @@ static bool use_storage(model *w) {
   return true;
 }
 
-static bool release(model *w) {
+static bool model_release(model *w) {
   model_slot *s = model_pick(w, false);
   if (s != NULL)
     model_drop(w, s);
@@ -222,10 +222,11 @@ void model_run(const model_machine *machine, uint64_t seed, int64_t steps, int64
     bool (*step)(model *w);
     model_kind kind;
     int share;
-  } kinds[] = {{create, MODEL_CREATE, 3},     {view, MODEL_VIEW, 2},       {export, MODEL_EXPORT, 1},
-               {storage_free, MODEL_FREE, 3}, {use_storage, MODEL_USE, 2}, {storage_alloc, MODEL_ALLOC, 3},
-               {model_cast, MODEL_CAST, 2},   {model_move, MODEL_MOVE, 3}, {release, MODEL_RELEASE, 2},
-               {trim, MODEL_TRIM, 1}};
+  } kinds[] = {{model_create, MODEL_CREATE, 3},   {view, MODEL_VIEW, 2},
+               {export, MODEL_EXPORT, 1},         {storage_free, MODEL_FREE, 3},
+               {use_storage, MODEL_USE, 2},       {storage_alloc, MODEL_ALLOC, 3},
+               {model_cast, MODEL_CAST, 2},       {model_move, MODEL_MOVE, 3},
+               {model_release, MODEL_RELEASE, 2}, {trim, MODEL_TRIM, 1}};
   model w = {.m = machine, .done = done};
   rng_seed(&w.random, seed);
   for (int64_t i = 0; i < steps; i++) {

@@ -18,7 +18,7 @@ typedef struct bundle {
   int refused; /* the first that the call has to refuse; n: none */
 } bundle;
 
-static void add(bundle *b, model_slot *s) {
+static void bundle_add(bundle *b, model_slot *s) {
   for (int i = 0; i < b->n; i++)
     if (b->slot[i] == s)
       return;
@@ -115,7 +115,7 @@ static void draw_bundle(model *w, bundle *b, bool mixed) {
       continue;
     const model_store *first = b->n > 0 ? b->slot[0]->store : s->store;
     if (s->store->host == first->host ? s->store->host || s->store->owner == first->owner : mixed && b->n < 2)
-      add(b, s);
+      bundle_add(b, s);
   }
 }
 

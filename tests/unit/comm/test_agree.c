@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rows_to_columns.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -29,8 +29,7 @@ typedef struct rank_call {
 static rank_call calls[N];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
-  const reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
+  rank_comms_open(n, 1, timeout_ms, comms);
   memset(calls, 0, sizeof calls);
   atomic_store(&stage, 0);
 }

@@ -21,16 +21,6 @@ enum { MOST = 64, PATIENCE = 60000 /* a call that hangs fails after this many ms
 static reshard_comm comms[MOST];
 static rank_result results[MOST];
 
-static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
-}
-
-static void close_comms(int64_t n) {
-  for (int64_t r = 0; r < n; r++)
-    reshard_comm_destroy(comms[r]);
-}
-
 static void assert_all(int64_t n, reshard_status status, const char *part) {
   rank_results_assert(n, results, status, part, NULL);
 }
@@ -75,7 +65,7 @@ static void test_create(void **state) {
     bool can = reshard_isa_available((reshard_isa)isa);
     assert_int_equal(reshard_comm_create_local(1, &options, comms), can ? RESHARD_SUCCESS : RESHARD_ERROR_UNSUPPORTED);
     if (can)
-      close_comms(1);
+      rank_comms_close(1, comms);
     else
       assert_non_null(strstr(reshard_last_error(), reshard_isa_string((reshard_isa)isa)));
   }
@@ -106,9 +96,9 @@ static void test_handles(void **state) {
   assert_int_equal(reshard_comm_abort(NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_comm_barrier(NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_comm_get_stats(NULL, &stats), RESHARD_ERROR_INVALID);
-  open_comms(1, 0);
+  rank_comms_open(1, 1, 0, comms);
   assert_int_equal(reshard_comm_get_stats(comms[0], NULL), RESHARD_ERROR_INVALID);
-  close_comms(1);
+  rank_comms_close(1, comms);
 }
 
 /* The environment counts where the option is left open. */
@@ -152,7 +142,7 @@ static void test_environment(void **state) {
     if (status != cases[i].status)
       fail_msg("%s=%s: %s: %s", cases[i].name, cases[i].value, reshard_status_string(status), reshard_last_error());
     if (status == RESHARD_SUCCESS)
-      close_comms(2);
+      rank_comms_close(2, comms);
     else if (strstr(reshard_last_error(), cases[i].part) == NULL)
       fail_msg("'%s' lacks '%s'", reshard_last_error(), cases[i].part);
     if (kept != NULL)
@@ -166,7 +156,7 @@ static void test_environment(void **state) {
   unsetenv("RESHARD_TIMEOUT_MS"); /* it was read when the communicator was made */
   assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_ERROR_TIMEOUT);
   assert_non_null(strstr(reshard_last_error(), "1 of 2 ranks came within 30 ms"));
-  close_comms(2);
+  rank_comms_close(2, comms);
 }
 
 /* Barriers and all-gathers by turns. */
@@ -207,12 +197,12 @@ static void test_gather(void **state) {
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     int64_t n = sizes[s];
     rounds x = {.n = n, .rounds = test_scaled(n > 10 ? 60 : 3000, 1)};
-    open_comms(n, PATIENCE);
+    rank_comms_open(n, 1, PATIENCE, comms);
     rank_threads_run(n, gather_body, &x);
     assert_all(n, RESHARD_SUCCESS, "");
     for (int64_t r = 0; r < n; r++)
       assert_false(x.wrong[r]);
-    close_comms(n);
+    rank_comms_close(n, comms);
   }
 }
 
@@ -251,12 +241,12 @@ static void test_meetings(void **state) {
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000, 1)};
     atomic_store(&meetings, 0);
-    open_comms(x.n, PATIENCE);
+    rank_comms_open(x.n, 1, PATIENCE, comms);
     rank_threads_run(x.n, meet_body, &x);
     assert_int_equal(atomic_load(&meetings), x.rounds);
     for (int64_t r = 0; r < x.n; r++)
       assert_false(x.wrong[r]);
-    close_comms(x.n);
+    rank_comms_close(x.n, comms);
   }
 }
 
@@ -289,12 +279,12 @@ static void test_different_calls(void **state) {
   (void)state;
   atomic_store(&meetings, 0);
   for (int64_t n = 2; n <= 5; n++) {
-    open_comms(n, PATIENCE);
+    rank_comms_open(n, 1, PATIENCE, comms);
     for (int odd = 0; odd < n; odd++) {
       rank_threads_run(n, differ_body, &odd);
       assert_all(n, RESHARD_ERROR_MISMATCH, "different collective calls");
     }
-    close_comms(n);
+    rank_comms_close(n, comms);
   }
   assert_int_equal(atomic_load(&meetings), 0);
 }
@@ -308,7 +298,7 @@ static void wait_body(void *user, int64_t rank) {
 
 static void test_twice(void **state) {
   (void)state;
-  open_comms(2, PATIENCE);
+  rank_comms_open(2, 1, PATIENCE, comms);
   int64_t first = 0;
   rank_thread *thread = rank_thread_start(wait_body, &first);
   test_sleep_ms(200);
@@ -318,13 +308,13 @@ static void test_twice(void **state) {
   assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS); /* the one who waits was not lost */
   rank_thread_join(thread);
   assert_int_equal(results[0].status, RESHARD_SUCCESS);
-  close_comms(2);
+  rank_comms_close(2, comms);
 }
 
 /* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
 static void test_timeout(void **state) {
   (void)state;
-  open_comms(3, 1000);
+  rank_comms_open(3, 1, 1000, comms);
   int64_t who[2] = {0, 2};
   rank_thread *a = rank_thread_start(wait_body, &who[0]);
   rank_thread *b = rank_thread_start(wait_body, &who[1]);
@@ -336,7 +326,7 @@ static void test_timeout(void **state) {
     for (int64_t r = 0; r < 3; r++)
       rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
   assert_all(3, RESHARD_ERROR_PEER, "reshard_comm_barrier, call 1: ");
-  close_comms(3);
+  rank_comms_close(3, comms);
 }
 
 /* A deadline of many years does not pass at once. */
@@ -344,13 +334,13 @@ static void test_years(void **state) {
   (void)state;
   int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
   for (int i = 0; i < 2; i++) {
-    open_comms(2, years[i]);
+    rank_comms_open(2, 1, years[i], comms);
     rank_thread *thread = rank_thread_start(wait_body, &first);
     test_sleep_ms(20);
     assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
     rank_thread_join(thread);
     assert_int_equal(results[0].status, RESHARD_SUCCESS);
-    close_comms(2);
+    rank_comms_close(2, comms);
   }
 }
 
@@ -363,7 +353,7 @@ static void test_missing(void **state) {
   } cases[] = {{5, 3, "0-2,4"}, {2, 1, "0"}, {4, 0, "1-3"}, {3, 1, "0,2"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[128];
-    open_comms(cases[i].n, 30);
+    rank_comms_open(cases[i].n, 1, 30, comms);
     assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
     snprintf(text, sizeof text, "reshard_comm_barrier, call 1: 1 of %d ranks came within 30 ms; missing: %s",
              (int)cases[i].n, cases[i].missing);
@@ -377,7 +367,7 @@ static void test_missing(void **state) {
       for (int64_t k = 0; k < n; k++)
         assert_int_equal(missing[k], k + (k >= cases[i].waits));
     }
-    close_comms(cases[i].n);
+    rank_comms_close(cases[i].n, comms);
   }
 }
 
@@ -385,7 +375,7 @@ static void test_missing(void **state) {
 static void test_destroyed(void **state) {
   (void)state;
   for (int64_t n = 2; n <= 4; n++) {
-    open_comms(n, 0);
+    rank_comms_open(n, 1, 0, comms);
     rank_thread *threads[4] = {NULL};
     int64_t who[4] = {0, 1, 2, 3};
     for (int64_t r = 0; r + 2 < n; r++)
@@ -402,14 +392,14 @@ static void test_destroyed(void **state) {
       assert_int_equal(results[r].status, RESHARD_ERROR_PEER);
       assert_int_equal(strncmp(results[r].text, text, strlen(text)), 0);
     }
-    close_comms(n - 1);
+    rank_comms_close(n - 1, comms);
   }
 }
 
 static void test_abort(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 4; n++) {
-    open_comms(n, PATIENCE);
+    rank_comms_open(n, 1, PATIENCE, comms);
     rank_thread *threads[4] = {NULL};
     int64_t who[4] = {0, 1, 2, 3};
     for (int64_t r = 0; r + 1 < n; r++)
@@ -427,7 +417,7 @@ static void test_abort(void **state) {
       assert_int_equal(comms[r]->ops->alive(comms[r]), RESHARD_ERROR_PEER);
       assert_int_equal(comms[r]->ops->enter(comms[r]), RESHARD_ERROR_PEER);
     }
-    close_comms(n);
+    rank_comms_close(n, comms);
   }
 }
 
@@ -450,12 +440,12 @@ static void test_abort_any_time(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     int64_t n = 1 + i % 5;
-    open_comms(n, PATIENCE);
+    rank_comms_open(n, 1, PATIENCE, comms);
     rank_thread *aborter = rank_thread_start(abort_body, &i);
     rank_threads_run(n, loop_body, NULL);
     rank_thread_join(aborter);
     assert_all(n, RESHARD_ERROR_PEER, "aborted");
-    close_comms(n);
+    rank_comms_close(n, comms);
   }
 }
 
@@ -487,7 +477,7 @@ static void abort_slow_body(void *user, int64_t rank) {
 static void test_running_meeting(void **state) {
   (void)state;
   for (int aborting = 0; aborting < 2; aborting++) {
-    open_comms(3, 300);
+    rank_comms_open(3, 1, 300, comms);
     atomic_store(&stage, 0);
     rank_thread *aborter = aborting ? rank_thread_start(abort_slow_body, NULL) : NULL;
     rank_threads_run(3, slow_body, NULL);
@@ -495,7 +485,7 @@ static void test_running_meeting(void **state) {
       rank_thread_join(aborter);
     assert_all(3, RESHARD_SUCCESS, "");
     assert_int_equal(comms[0]->ops->alive(comms[0]), aborting ? RESHARD_ERROR_PEER : RESHARD_SUCCESS);
-    close_comms(3);
+    rank_comms_close(3, comms);
   }
 }
 
@@ -527,11 +517,11 @@ static void reading_body(void *user, int64_t rank) {
 
 static void test_reading(void **state) {
   (void)state;
-  open_comms(2, 300); /* rank 1 gives up long before rank 0 has read */
+  rank_comms_open(2, 1, 300, comms); /* rank 1 gives up long before rank 0 has read */
   rank_threads_run(2, reading_body, NULL);
   assert_int_equal(results[1].status, RESHARD_ERROR_TIMEOUT);
   assert_int_equal(results[0].status, RESHARD_ERROR_PEER);
-  close_comms(2);
+  rank_comms_close(2, comms);
 }
 
 /* Exchange around a ring, and what it counts. */
@@ -582,7 +572,7 @@ static void test_exchange(void **state) {
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     ring_test x = {.n = sizes[s], .rounds = 100, .spoiled = -1};
-    open_comms(x.n, PATIENCE);
+    rank_comms_open(x.n, 1, PATIENCE, comms);
     rank_threads_run(x.n, ring_body, &x);
     assert_all(x.n, RESHARD_SUCCESS, "");
     for (int64_t r = 0; r < x.n; r++) {
@@ -601,7 +591,7 @@ static void test_exchange(void **state) {
       rank_threads_run(x.n, ring_body, &x);
       assert_all(x.n, RESHARD_ERROR_INTERNAL, "bytes from rank 0");
     }
-    close_comms(x.n);
+    rank_comms_close(x.n, comms);
   }
 }
 

@@ -22,15 +22,8 @@ static reshard_comm comms[MOST], subs[MOST];
 static rank_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
+  rank_comms_open(n, 2, timeout_ms, comms);
   memset(subs, 0, sizeof subs);
-}
-
-static void close_comms(reshard_comm *list, int64_t n) {
-  for (int64_t r = 0; r < n; r++)
-    reshard_comm_destroy(list[r]);
-  memset(list, 0, (size_t)n * sizeof *list);
 }
 
 static void assert_all(int64_t n, reshard_status status, const char *part) {
@@ -103,11 +96,11 @@ static void test_split(void **state) {
       assert_split(&c, NULL);
       assert_barrier(c.n, subs);
       if (children_first)
-        close_comms(subs, c.n);
-      close_comms(comms, c.n);
+        rank_comms_close(c.n, subs);
+      rank_comms_close(c.n, comms);
       if (!children_first) { /* they live on */
         assert_barrier(c.n, subs);
-        close_comms(subs, c.n);
+        rank_comms_close(c.n, subs);
       }
     }
 }
@@ -127,11 +120,11 @@ static void test_split_of_split(void **state) {
   whole = comms;
   assert_all(4, RESHARD_SUCCESS, "");
   assert_split(&pairs, global);
-  close_comms(comms, 8);
-  close_comms(one, 4);
-  close_comms(other, 4);
+  rank_comms_close(8, comms);
+  rank_comms_close(4, one);
+  rank_comms_close(4, other);
   assert_barrier(4, subs);
-  close_comms(subs, 4);
+  rank_comms_close(4, subs);
 }
 
 typedef struct odd_one {
@@ -171,7 +164,7 @@ static void test_split_errors(void **state) {
         assert_all(n, RESHARD_ERROR_MISMATCH, "make different collective calls at once: reshard_comm_");
       }
     }
-    close_comms(comms, n);
+    rank_comms_close(n, comms);
   }
 }
 
@@ -196,7 +189,7 @@ static void test_deadline(void **state) {
                       "reshard_comm_split, call 1: 2 of 3 ranks came within 1000 ms; missing: 2", NULL);
   assert_null(subs[0]);
   assert_int_equal(reshard_comm_split(comms[2], 0, 0, &subs[2]), RESHARD_ERROR_PEER);
-  close_comms(comms, 3);
+  rank_comms_close(3, comms);
 
   split_case c = {4, {0, 0, 1, 1}, {0}};
   open_comms(4, 1000);
@@ -206,8 +199,8 @@ static void test_deadline(void **state) {
   assert_int_equal(reshard_comm_barrier(subs[1]), RESHARD_ERROR_PEER);
   assert_barrier(2, subs + 2); /* its sibling and its parent do not care */
   assert_barrier(4, comms);
-  close_comms(comms, 4);
-  close_comms(subs, 4);
+  rank_comms_close(4, comms);
+  rank_comms_close(4, subs);
 }
 
 /* A rank waits in a part; aborting the whole wakes it. Aborting a part leaves the whole alone. */
@@ -231,8 +224,8 @@ static void test_abort(void **state) {
       assert_barrier(2, subs + 2);
       assert_barrier(4, comms);
     }
-    close_comms(subs, 4);
-    close_comms(comms, 4);
+    rank_comms_close(4, subs);
+    rank_comms_close(4, comms);
   }
 }
 

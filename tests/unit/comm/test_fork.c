@@ -8,8 +8,9 @@
 
 #include "comm/local/local.h"
 #include "device/cpu/threads.h"
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/children.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -34,21 +35,6 @@ static pid_t start_child(void) {
   pid_t child = fork();
   assert_true(child >= 0);
   return child;
-}
-
-/* Ends a child; the line that failed is its status. */
-#define CHILD_CHECK(condition) \
-  do \
-    if (!(condition)) { \
-      fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, reshard_last_error()); \
-      _exit(1); \
-    } \
-  while (0)
-
-static void assert_child(pid_t child) {
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* --- Copy threads ------------------------------------------------------------------------------------------------- */
@@ -108,7 +94,7 @@ static void test_threads(void **state) {
     rs_threads_destroy(pool);
     _exit(0);
   }
-  assert_child(child);
+  assert_true(child_is_good(child));
   assert_true(run_crowd(pool));
   rs_threads_destroy(pool);
 }
@@ -139,7 +125,7 @@ static void test_threads_at_work(void **state) {
       rs_threads_destroy(w.pool);
       _exit(0);
     }
-    assert_child(child);
+    assert_true(child_is_good(child));
   }
   atomic_store(&w.stop, true);
   rank_thread_join(thread);
@@ -180,7 +166,7 @@ static void test_fork_in_job(void **state) {
   for (int i = 0; f.child == 0 && i < 1000; i++) /* the caller may come too late for a task */
     rs_threads_run(f.pool, 100000, fork_in_task, &f);
   assert_true(f.child != 0);
-  assert_child(f.child);
+  assert_true(child_is_good(f.child));
   rs_threads_destroy(f.pool);
 }
 
@@ -235,7 +221,7 @@ static void test_communicators(void **state) {
       rows_to_columns_close(&made);
       _exit(0);
     }
-    assert_child(child);
+    assert_true(child_is_good(child));
     waiting.comms[2]->ops->leave(waiting.comms[2]);
     rows_to_columns_must_execute(&idle);
     assert_int_equal(reshard_comm_abort(waiting.comms[0]), RESHARD_SUCCESS);
@@ -276,7 +262,7 @@ static void test_shrink(void **state) {
       reshard_comm_destroy(comms[r]);
     _exit(0);
   }
-  assert_child(child);
+  assert_true(child_is_good(child));
   assert_int_equal(reshard_comm_shrink(comms[1], 1, (int64_t[]){2}, &sub), RESHARD_SUCCESS);
   rank_thread_join(thread);
   assert_non_null(comms[3]);

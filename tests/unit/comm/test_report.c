@@ -7,8 +7,8 @@
 
 #include "comm/comm.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <reshard/reshard.h>
 
@@ -20,16 +20,6 @@ enum { RANKS = 4, DEADLINE = 60000 };
 
 static reshard_comm comms[RANKS];
 static char text[1 << 20];
-
-static void open_comms(int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(RANKS, &options, comms), RESHARD_SUCCESS);
-}
-
-static void close_comms(void) {
-  for (int r = 0; r < RANKS; r++)
-    reshard_comm_destroy(comms[r]);
-}
 
 static const char *report(reshard_comm comm, int64_t last) {
   size_t needed = 0;
@@ -74,7 +64,7 @@ static void test_behind(void **state) {
   for (int64_t slow = 0; slow < RANKS; slow++) {
     behind_case c = {slow, 3 + 40 * slow, false};
     char part[128];
-    open_comms(DEADLINE);
+    rank_comms_open(RANKS, 1, DEADLINE, comms);
     rank_thread *thread = rank_thread_start(run_behind, &c);
     for (int r = 0; r < RANKS; r++) {
       if (r == slow)
@@ -92,7 +82,7 @@ static void test_behind(void **state) {
     atomic_store(&c.go, true);
     rank_thread_join(thread);
     assert_null(strstr(report(comms[0], 0), "behind"));
-    close_comms();
+    rank_comms_close(RANKS, comms);
   }
 }
 
@@ -112,7 +102,7 @@ static void loop_body(void *user, int64_t rank) {
 
 static void test_last_calls(void **state) {
   (void)state;
-  open_comms(DEADLINE);
+  rank_comms_open(RANKS, 1, DEADLINE, comms);
   report(comms[2], 10);
   assert_string_equal(text, "local, 4 ranks\nrank 0: no call yet\nrank 1: no call yet\nrank 2: no call yet\n"
                             "rank 3: no call yet\n");
@@ -131,7 +121,7 @@ static void test_last_calls(void **state) {
   assert_int_equal(reshard_comm_report(comms[0], 1000, NULL, 0, &needed), RESHARD_ERROR_INVALID);
   assert_true(needed > whole / 2 && needed < 2 * whole); /* times have other numbers of digits */
   assert_int_equal(reshard_comm_report(comms[0], -1, text, sizeof text, &needed), RESHARD_ERROR_INVALID);
-  close_comms();
+  rank_comms_close(RANKS, comms);
 }
 
 /* Transfers and their rounds, and the communicators of a split. */
@@ -144,7 +134,7 @@ static void split_body(void *user, int64_t rank) {
 static void test_tree(void **state) {
   (void)state;
   reshard_comm subs[RANKS] = {NULL};
-  open_comms(DEADLINE);
+  rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_threads_run(RANKS, split_body, subs);
   report(subs[3], 0); /* any of them tells of all */
   assert_part("local, 4 ranks\n");
@@ -152,7 +142,7 @@ static void test_tree(void **state) {
   assert_part("local, 2 ranks, global ranks [1,3]\n");
   assert_int_equal(count_parts(": out of reshard_comm_split, call 1: done "), RANKS);
   assert_int_equal(count_parts(": out of reshard_comm_barrier, call 1: done "), RANKS);
-  close_comms(); /* those that are left tell of themselves */
+  rank_comms_close(RANKS, comms); /* those that are left tell of themselves */
   report(subs[1], 0);
   assert_null(strstr(text, "4 ranks"));
   assert_int_equal(count_parts("rank "), RANKS);
@@ -232,7 +222,7 @@ static void test_times(void **state) {
 static void test_open_call(void **state) {
   (void)state;
   behind_case c = {0, 100, false};
-  open_comms(DEADLINE);
+  rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_thread *thread = rank_thread_start(run_behind, &c);
   wait_for_part(comms[0], "waits for rank 0\nbehind: rank 0, at call 100 of 101\n");
   report(comms[0], 64);
@@ -240,7 +230,7 @@ static void test_open_call(void **state) {
   assert_int_equal(count_parts("  call 37,"), 1); /* of the one that is out */
   atomic_store(&c.go, true);
   rank_thread_join(thread);
-  close_comms();
+  rank_comms_close(RANKS, comms);
 }
 
 /* A report at any moment, while others call, fail and destroy. */
@@ -266,12 +256,12 @@ static void test_any_time(void **state) {
   (void)state;
   atomic_bool over = false;
   int64_t times = test_scaled(50, 1);
-  open_comms(DEADLINE);
+  rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_thread *thread = rank_thread_start(asking_body, &over);
   rank_threads_run(RANKS, churn_body, &times);
   atomic_store(&over, true);
   rank_thread_join(thread);
-  close_comms();
+  rank_comms_close(RANKS, comms);
 }
 
 int main(void) {

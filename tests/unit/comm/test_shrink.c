@@ -20,17 +20,9 @@ static reshard_comm comms[MOST], subs[MOST];
 static rank_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
+  rank_comms_open(n, 1, timeout_ms, comms);
   memset(subs, 0, sizeof subs);
   memset(results, 0, sizeof results);
-}
-
-static void close_comms(int64_t n, reshard_comm *of) {
-  for (int64_t r = 0; r < n; r++) {
-    reshard_comm_destroy(of[r]);
-    of[r] = NULL;
-  }
 }
 
 /* Arguments that the ranks shrink by. */
@@ -95,11 +87,11 @@ static void test_survivors(void **state) {
         assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
         assert_int_equal(reshard_comm_abort(comms[r]), RESHARD_SUCCESS);
       }
-      close_comms(n, comms);
+      rank_comms_close(n, comms);
       rank_threads_run(n, barrier_body, subs);
       for (int64_t r = 0; r < n; r++)
         assert_true((leave >> r & 1) != 0 || results[r].status == RESHARD_SUCCESS);
-      close_comms(n, subs);
+      rank_comms_close(n, subs);
     }
 }
 
@@ -112,8 +104,8 @@ static void test_missing(void **state) {
   check_shrunk(&c, NULL);
   assert_int_equal(reshard_comm_shrink(comms[1], 0, NULL, &subs[1]), RESHARD_ERROR_INVALID); /* it is a lost one */
   assert_string_equal(reshard_last_error(), "reshard_comm_shrink: lost[0] is 1; this is rank 1 of 4");
-  close_comms(4, comms);
-  close_comms(4, subs);
+  rank_comms_close(4, comms);
+  rank_comms_close(4, subs);
 }
 
 /* A shrunk communicator shrinks again, and so does a split one; the tree above goes on. */
@@ -131,7 +123,7 @@ static void test_again(void **state) {
   shrink_case c = {.n = 4, .leave = 1u, .nlost = 1, .lost = {0}, .odd = -1};
   rank_threads_run(4, shrink_body, &c);
   check_shrunk(&c, (int64_t[]){2, 3, 4, 5});
-  close_comms(4, comms);
+  rank_comms_close(4, comms);
   memcpy(comms, subs + 1, 3 * sizeof *comms);
   memset(subs, 0, sizeof subs);
   shrink_case d = {.n = 3, .leave = 1u << 2, .nlost = 1, .lost = {2}, .odd = -1};
@@ -139,11 +131,11 @@ static void test_again(void **state) {
   check_shrunk(&d, (int64_t[]){3, 4, 5});
   rank_threads_run(6, barrier_body, roots);
   rank_results_assert(6, results, RESHARD_SUCCESS, NULL, "the communicator above");
-  close_comms(3, comms);
-  close_comms(6, roots);
+  rank_comms_close(3, comms);
+  rank_comms_close(6, roots);
   rank_threads_run(2, barrier_body, subs); /* the last one of all */
   rank_results_assert(2, results, RESHARD_SUCCESS, NULL, "after its parents");
-  close_comms(3, subs);
+  rank_comms_close(3, subs);
 }
 
 /* Lists that differ; another one that is missing; a second try with a longer list. */
@@ -162,7 +154,7 @@ static void test_errors(void **state) {
       assert_int_equal(results[r].status, RESHARD_ERROR_TIMEOUT);
     }
   assert_true(mismatched >= 2);
-  close_comms(4, comms);
+  rank_comms_close(4, comms);
 
   open_comms(4, DEADLINE);
   shrink_case d = {.n = 4, .leave = 1u << 3 | 1u << 1, .nlost = 1, .lost = {3}, .odd = -1};
@@ -175,8 +167,8 @@ static void test_errors(void **state) {
   shrink_case e = {.n = 4, .leave = 1u << 3 | 1u << 1, .nlost = 2, .lost = {1, 3}, .odd = -1};
   rank_threads_run(4, shrink_body, &e);
   check_shrunk(&e, NULL);
-  close_comms(4, comms);
-  close_comms(4, subs);
+  rank_comms_close(4, comms);
+  rank_comms_close(4, subs);
 
   open_comms(3, 0); /* no deadline: a rank that has destroyed its handle is not waited for */
   reshard_comm_destroy(comms[0]);
@@ -192,8 +184,8 @@ static void test_errors(void **state) {
   assert_null(subs[2]);
   assert_int_equal(reshard_comm_shrink(comms[2], 2, (int64_t[]){0, 1}, &subs[2]), RESHARD_SUCCESS); /* alone */
   assert_int_equal(reshard_comm_barrier(subs[2]), RESHARD_SUCCESS);
-  close_comms(3, comms);
-  close_comms(3, subs);
+  rank_comms_close(3, comms);
+  rank_comms_close(3, subs);
 }
 
 int main(void) {

@@ -38,7 +38,7 @@ static const reshard_dtype dtypes[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F1
                                        RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes, BATCH = 1 << 16 };
 
-static uint64_t load(const char *at, size_t width) {
+static uint64_t bits_load(const char *at, size_t width) {
   uint8_t narrow;
   uint16_t half;
   uint32_t word;
@@ -81,7 +81,7 @@ static void flush(bench *b) {
   GOOD(b->device->work->cast(b->device, &casts, NULL));
   rs_casts_free(&casts);
   for (int64_t i = 0; i < b->n; i++) {
-    uint64_t bits = load(b->src + (size_t)i * wide, wide), is = load(b->dst + (size_t)i * narrow, narrow);
+    uint64_t bits = bits_load(b->src + (size_t)i * wide, wide), is = bits_load(b->dst + (size_t)i * narrow, narrow);
     uint64_t wanted = naive_cast(b->from, b->to, bits);
     if (is != wanted)
       fail_msg("%s: %s %#llx to %s: %#llx instead of %#llx", reshard_isa_string(rs_device_cpu_isa(b->device)),
@@ -91,7 +91,7 @@ static void flush(bench *b) {
   b->n = 0;
 }
 
-static void put(bench *b, uint64_t bits) {
+static void bench_put(bench *b, uint64_t bits) {
   size_t wide = reshard_dtype_size(b->from);
   store(b->src + (size_t)b->n * wide, wide, bits);
   if (++b->n == BATCH)
@@ -103,10 +103,10 @@ static void put_around(bench *b, uint64_t bits) {
   int width = 8 * (int)reshard_dtype_size(b->from);
   for (int sign = 0; sign <= 1; sign++) {
     uint64_t with = bits | (uint64_t)sign << (width - 1);
-    put(b, with);
-    put(b, with - 1);
-    put(b, with + 1);
-    put(b, with ^ (uint64_t)1 << (width == 64 ? 28 : 11));
+    bench_put(b, with);
+    bench_put(b, with - 1);
+    bench_put(b, with + 1);
+    bench_put(b, with ^ (uint64_t)1 << (width == 64 ? 28 : 11));
   }
 }
 
@@ -115,7 +115,7 @@ static void all_numbers(bench *b, uint64_t seed) {
   int width = 8 * (int)reshard_dtype_size(b->from), to_width = 8 * (int)reshard_dtype_size(b->to);
   if (width <= 16) {
     for (uint64_t bits = 0; bits >> width == 0; bits++)
-      put(b, bits);
+      bench_put(b, bits);
     flush(b);
     return;
   }
@@ -132,7 +132,7 @@ static void all_numbers(bench *b, uint64_t seed) {
     put_around(b, exponent << (width == 64 ? 52 : 23));
   rng_seed(&r, seed);
   for (int64_t i = 0; i < test_scaled(1 << 18, 1); i++)
-    put(b, rng_next(&r));
+    bench_put(b, rng_next(&r));
   flush(b);
 }
 
@@ -170,8 +170,8 @@ typedef struct places {
 
 /* Byte strides of a shape in a random order of the dims, with gaps; the first element's offset where some run
  * backwards. Returns the bytes that are spanned. */
-static int64_t lay(rng *r, int ndim, const int64_t *shape, int64_t width, bool source, int64_t *strides,
-                   int64_t *first) {
+static int64_t strides_draw(rng *r, int ndim, const int64_t *shape, int64_t width, bool source, int64_t *strides,
+                            int64_t *first) {
   int order[DIMS] = {0, 1, 2, 3};
   int64_t step = width * (rng_one_in(r, 4) ? rng_in(r, 1, 3) : 1), reach = width;
   *first = 0;
@@ -204,8 +204,8 @@ static bool add_cast(places *p, rng *r, int64_t most) {
   int64_t shape[DIMS], src_strides[DIMS], dst_strides[DIMS], src_first, dst_first, numbers = 1;
   int64_t wide = (int64_t)reshard_dtype_size(from), narrow = (int64_t)reshard_dtype_size(to);
   int ndim = rng_shape(r, &shapes, most, shape);
-  int64_t src_bytes = lay(r, ndim, shape, wide, true, src_strides, &src_first);
-  int64_t dst_bytes = lay(r, ndim, shape, narrow, false, dst_strides, &dst_first);
+  int64_t src_bytes = strides_draw(r, ndim, shape, wide, true, src_strides, &src_first);
+  int64_t dst_bytes = strides_draw(r, ndim, shape, narrow, false, dst_strides, &dst_first);
   p->src_at += rng_below(r, 70);
   p->dst_at += rng_below(r, 70);
   if (p->src_at + src_bytes > SRC_BYTES || p->dst_at + dst_bytes > DST_BYTES)
@@ -225,7 +225,7 @@ static bool add_cast(places *p, rng *r, int64_t most) {
       rest /= shape[d];
     }
     store(p->wanted + p->dst_at + dst_offset, (size_t)narrow,
-          naive_cast(from, to, load(src + src_offset, (size_t)wide)));
+          naive_cast(from, to, bits_load(src + src_offset, (size_t)wide)));
   }
   p->src_at += src_bytes;
   p->dst_at += dst_bytes;
@@ -319,9 +319,9 @@ static void test_environment(void **state) {
         rng r;
         rng_seed(&r, (uint64_t)(from * 8 + to));
         for (int i = 0; i < 20000; i++) /* small numbers among them */
-          put(&b, rng_next(&r) & (i % 2 == 0                        ? UINT64_MAX
-                                  : reshard_dtype_size(b.from) == 8 ? UINT64_C(0x380fffffffffffff)
-                                                                    : 0x007fffff));
+          bench_put(&b, rng_next(&r) & (i % 2 == 0                        ? UINT64_MAX
+                                        : reshard_dtype_size(b.from) == 8 ? UINT64_C(0x380fffffffffffff)
+                                                                          : 0x007fffff));
         fesetround(FE_UPWARD);
         feclearexcept(FE_ALL_EXCEPT);
 #if defined(__x86_64__)

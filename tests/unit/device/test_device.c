@@ -1,5 +1,6 @@
 /* The CPU device against loops that move one byte at a time: every instruction set, every kernel, any shape of copy. */
 #include "device/cpu/cpu.h"
+#include "support/oracles/box_copy.h"
 
 #include "device/cpu/copy/kernels.h"
 #include "support/fixtures/draw.h"
@@ -58,16 +59,6 @@ static int teardown(void **test) {
   return 0;
 }
 
-static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    for (int32_t i = 0; i < element; i++)
-      dst[i] = src[i];
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
 static rs_device *device_of(int threads, reshard_isa isa) {
   rs_device *device = NULL;
   assert_int_equal(rs_device_cpu_create(threads, isa, &device), RESHARD_SUCCESS);
@@ -75,9 +66,9 @@ static rs_device *device_of(int threads, reshard_isa isa) {
 }
 
 /* Adds to the list, and does it naively into `wanted`. src and dst are offsets into the arenas. */
-static void add(rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
+static void copies_add(rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
   assert_int_equal(rs_copies_add(copies, source + src, got + dst, element, naxes, axes), RESHARD_SUCCESS);
-  naive(source + src, wanted + dst, element, naxes, axes);
+  oracle_box_copy(source + src, wanted + dst, element, naxes, axes);
 }
 
 static void clear_memory(int64_t bytes) {
@@ -144,7 +135,7 @@ static void walks(void **test) {
         }
         rs_axis axes[3] = {{n1, loops.src1, loops.dst1}, {n0, loops.src0, loops.dst0}, {run, 1, 1}};
         clear_memory(bytes);
-        naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         kernels->runs[rs_run_class(run)](got + dst, source + src, &loops);
         check_copies("runs", isa, bytes);
         if (run < 64)
@@ -153,7 +144,7 @@ static void walks(void **test) {
                                 {got + dst + loops.dst1, source + src + loops.src1, run, loops.dst0, loops.src0, NULL}};
         clear_memory(bytes);
         axes[0].n = rs_min(n1, 2);
-        naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         kernels->stream_runs(cursors, (int)rs_min(n1, 2), n0);
         kernels->fence();
         check_copies("stream_runs", isa, bytes);
@@ -177,7 +168,7 @@ static void far_runs(void **test) {
       rs_axis axes[2] = {{n, step, dst_step}, {run, 1, 1}};
       rs_cursor cursor = {got + dst, source + src, run, dst_step, step, NULL};
       clear_memory(bytes);
-      naive(source + src, wanted + dst, 1, 2, axes);
+      oracle_box_copy(source + src, wanted + dst, 1, 2, axes);
       kernels->stream_runs(&cursor, 1, n);
       kernels->fence();
       check_copies("far runs", isa, bytes);
@@ -221,7 +212,7 @@ static void transposes(void **test) {
         }
         rs_axis axes[3] = {{ni, width, pitch}, {nj, stride, width}, {width, 1, 1}};
         clear_memory(room);
-        naive(source + src, wanted + dst, 1, 3, axes);
+        oracle_box_copy(source + src, wanted + dst, 1, 3, axes);
         rs_kernels_of(isa)->transpose[w](got + dst, source + src, ni, nj, pitch, stride, k % 5 != 0);
         rs_kernels_of(isa)->fence();
         check_copies("transpose", isa, room);
@@ -323,7 +314,7 @@ static void add_random(rs_copies *copies, int64_t *dst, int64_t most) {
     }
     int64_t from = src + (naxes > 0 ? first * axes[axis].src : 0), to = at + (naxes > 0 ? first * axes[axis].dst : 0);
     assert_true(from >= 0 && from < ROOM);
-    add(copies, from, to, element, naxes, mine);
+    copies_add(copies, from, to, element, naxes, mine);
   }
 }
 
@@ -369,18 +360,18 @@ static void regular_programs(void **test) {
         rs_axis back[2] = {{rows, width, width * ranks}, {width / element, element, element}};
         rs_axis gap[2] = {{rows, width * ranks, width + element}, {width / element, element, element}};
         if (k % 4 == 0)
-          add(&copies, r * width, GUARD + shift + r * rows * width, (int32_t)element, 2, columns);
+          copies_add(&copies, r * width, GUARD + shift + r * rows * width, (int32_t)element, 2, columns);
         else if (k % 4 == 1)
-          add(&copies, r * rows * width, GUARD + shift + r * width, (int32_t)element, 2, back);
+          copies_add(&copies, r * rows * width, GUARD + shift + r * width, (int32_t)element, 2, back);
         else if (k % 4 == 2)
-          add(&copies, r * width, GUARD + shift + r * rows * (width + element), (int32_t)element, 2, gap);
+          copies_add(&copies, r * width, GUARD + shift + r * rows * (width + element), (int32_t)element, 2, gap);
       }
       if (k % 4 == 3) {
         int64_t ni = between(9, 400), nj = between(9, 300);
         rs_axis turned[3] = {{between(1, element > 4 ? 1 : 3), ni * nj * element, ni * nj * element},
                              {ni, element, nj * element},
                              {nj, ni * element, element}};
-        add(&copies, shift, GUARD + shift, (int32_t)element, 3, turned);
+        copies_add(&copies, shift, GUARD + shift, (int32_t)element, 3, turned);
       }
       run_and_check(device, &copies, k % 8 < 4 ? HUGE_TOTAL : 0, "regular", ROOM);
       rs_copies_free(&copies);
@@ -402,9 +393,9 @@ static void several_programs(void **test) {
     rs_copies copies = {0};
     if (p != 4) {
       rs_axis axes[2] = {{1 + p * 300, 256, 64}, {64, 1, 1}};
-      add(&copies, 0, dst, 1, 2, axes);
+      copies_add(&copies, 0, dst, 1, 2, axes);
       rs_axis whole = {100000 * p, 1, 1};
-      add(&copies, 77, dst + 64 * axes[0].n, 1, 1, &whole);
+      copies_add(&copies, 77, dst + 64 * axes[0].n, 1, 1, &whole);
       dst += 64 * axes[0].n + whole.n;
     }
     assert_int_equal(device->work->compile(device, &copies, HUGE_TOTAL, &programs[p]), RESHARD_SUCCESS);
@@ -457,7 +448,7 @@ typedef struct caller {
   bool wrong;
 } caller;
 
-static void call(void *user, int64_t number) {
+static void chunk_call(void *user, int64_t number) {
   caller *mine = (caller *)user + number;
   for (int k = 0; k < 60; k++) {
     memset(mine->span.dst, k, SHARE);
@@ -480,7 +471,7 @@ static void callers(void **test) {
     assert_int_equal(device->work->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
     rs_copies_free(&copies);
   }
-  rank_threads_run(CALLERS, call, all);
+  rank_threads_run(CALLERS, chunk_call, all);
   for (int i = 0; i < CALLERS; i++) {
     assert_false(all[i].wrong);
     device->work->release(device, all[i].program);

@@ -117,7 +117,7 @@ static void test_cpu(void **state) {
 }
 
 /* Blocks of all sizes by several threads: nobody writes into another's. */
-static void hammer(void *user, int64_t rank) {
+static void handle_hammer(void *user, int64_t rank) {
   enum { MOST = 12 };
   rs_storage_pool *pool = user;
   rs_block *held[MOST];
@@ -151,7 +151,7 @@ static void test_threads(void **state) {
   reshard_device device =
       open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 16 << 20});
   reshard_memory_stats s;
-  rank_threads_run(4, hammer, device->storage);
+  rank_threads_run(4, handle_hammer, device->storage);
   assert_int_equal(reshard_device_get_memory_stats(device, &s), RESHARD_SUCCESS);
   assert_true(s.in_use_bytes == 0 && s.allocs == s.frees && s.peak_held_bytes <= 16 << 20 &&
               s.upstream_allocs < s.allocs);

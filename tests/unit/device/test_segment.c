@@ -8,7 +8,7 @@
 #include "device/cpu/segment.h"
 #include "device/device.h"
 #include "device/memory/pool.h"
-#include "support/fixtures/children.h"
+#include "support/processes/children.h"
 
 #include <reshard/tensor.h>
 

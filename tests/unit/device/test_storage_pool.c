@@ -54,7 +54,7 @@ static void give_block(fixture *r, rs_block *block, int stream) {
   rs_storage_pool_free(r->pool, block, r->stream[stream]);
 }
 /* After what the stream that it is from has, the other one reads it. */
-static void use(fixture *r, rs_block *block, int from, int stream) {
+static void block_use(fixture *r, rs_block *block, int from, int stream) {
   queue_order(r->q, r->stream[from], r->stream[stream]);
   assert_int_equal(rs_storage_pool_use(r->pool, block, r->stream[stream]), RESHARD_SUCCESS);
   queue_check(r->q, r->stream[stream], block->memory, block->bytes, 4096, (uint8_t)block->bytes);
@@ -145,10 +145,10 @@ static void test_uses(void **state) {
   fixture r = open_fixture(0, 0);
   rs_block *block = take_block(&r, 2 * MIB, 0), *other;
   void *memory = block->memory;
-  use(&r, block, 0, 1);
-  use(&r, block, 0, 2);
-  use(&r, block, 0, 1);
-  use(&r, block, 0, 0);
+  block_use(&r, block, 0, 1);
+  block_use(&r, block, 0, 2);
+  block_use(&r, block, 0, 1);
+  block_use(&r, block, 0, 0);
   assert_calls(&r, 1, 0, 0, 0);
   give_block(&r, block, 0);
   assert_calls(&r, 0, 0, 2, 0);
@@ -244,7 +244,7 @@ static void test_fit(void **state) {
     b[i] = take_block(&r, sizes[i], 0);
     memory[i] = b[i]->memory;
   }
-  use(&r, b[3], 0, 1);
+  block_use(&r, b[3], 0, 1);
   for (int i = 0; i < 5; i++)
     give_block(&r, b[i], 0);
   b[0] = take_block(&r, 2 * MIB + 2 * (64 << 10), 0); /* 2 MiB are in its list, and too few */
@@ -268,7 +268,7 @@ static void test_keep_none(void **state) {
   rs_block *a = take_block(&r, 2 * MIB, 0), *b = take_block(&r, 2 * MIB, 0);
   give_block(&r, a, 0);
   assert_calls(&r, 2, 1, 0, 0); /* in the order of the stream: no event */
-  use(&r, b, 0, 1);
+  block_use(&r, b, 0, 1);
   give_block(&r, b, 0);
   assert_calls(&r, 0, 1, 2, 2); /* of a side stream that waits for both */
   assert_int_equal(queue_count(r.q).streams, STREAMS + 1);
@@ -421,7 +421,7 @@ static void test_events_fail(void **state) {
     fixture r = open_fixture(0, 0);
     rs_block *block = take_block(&r, 2 * MIB, 0);
     const void *memory = block->memory;
-    use(&r, block, 0, 1);
+    block_use(&r, block, 0, 1);
     queue_fail(r.q, QUEUE_RECORD, 0);
     queue_fail(r.q, QUEUE_SYNCHRONIZE, given_up ? 0 : -1);
     give_block(&r, block, 0);
@@ -509,7 +509,7 @@ static void test_forget(void **state) {
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1),
            *kept = take_block(&r, 5 * MIB, 0);
-  use(&r, used, 1, 0);
+  block_use(&r, used, 1, 0);
   give_block(&r, freed, 0);
   assert_int_equal(rs_storage_pool_forget(r.pool, r.stream[0]), RESHARD_SUCCESS);
   assert_calls(&r, 4, 0, 1, 0);
@@ -523,7 +523,7 @@ static void test_forget(void **state) {
   held = take_block(&r, 3 * MIB, 1);
   used = take_block(&r, 4 * MIB, 1);
   assert_calls(&r, 0, 0, 0, 1);
-  use(&r, kept, 1, 0);
+  block_use(&r, kept, 1, 0);
   rs_storage_pool_drop(r.pool, kept); /* the new one has used it */
   assert_calls(&r, 0, 0, 1, 0);
   give_block(&r, freed, 0);
@@ -549,7 +549,7 @@ static void test_capture(void **state) {
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *used = take_block(&r, 2 * MIB, 1), *block;
   const void *of_freed = freed->memory, *of_used = used->memory;
-  use(&r, used, 1, 0);
+  block_use(&r, used, 1, 0);
   give_block(&r, freed, 0);
   queue_capture(r.q, r.stream[0], true);
   block = take_block(&r, 2 * MIB, 1);

@@ -176,7 +176,7 @@ static void step_capture(model *m) {
   }
 }
 
-static void step(model *m, bool all) {
+static void model_step(model *m, bool all) {
   int64_t what = rng_below(&m->r, 100);
   if (what < 35)
     step_alloc(m);
@@ -210,7 +210,7 @@ static int64_t run_case(uint64_t seed, bool waits) {
   if (!waits)
     queue_ignore_waits(m.q);
   for (int i = 0; i < 400; i++) {
-    step(&m, waits);
+    model_step(&m, waits);
     check_figures(&m);
   }
   if (m.captured >= 0)

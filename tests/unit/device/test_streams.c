@@ -10,7 +10,7 @@
 #include "support/devices/late.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 static late_counts before;
 static int64_t costs;
 
-static void watch(void *user, bool on) {
+static void streams_watch(void *user, bool on) {
   (void)user;
   late_counts now = late_count();
   if (on)
@@ -54,7 +54,7 @@ static void test_random(void **state) {
                      .executes = 3,
                      .rebind = seed % 5 == 0,
                      .shared_handle = seed % 7 == 0,
-                     .watch = watch,
+                     .watch = streams_watch,
                      .pending = late_pending,
                      .ranks = 1 + (int64_t)(seed % 8)};
     if (!stream_case_run_seed(&s, seed, &why, NULL))

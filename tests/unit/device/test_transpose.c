@@ -24,7 +24,7 @@ typedef struct transpose_case {
 } transpose_case;
 
 /* Fills a source, transposes it by the kernel, and compares every byte of the destination. */
-static void check(reshard_isa isa, const transpose_case *c, rng *r) {
+static void transpose_check(reshard_isa isa, const transpose_case *c, rng *r) {
   const rs_kernels *kernels = rs_kernels_of(isa);
   size_t dst_bytes = (size_t)(2 * GUARD + c->dst_off + c->ni * c->pitch + c->nj * c->width);
   size_t src_bytes = (size_t)(c->src_off + c->nj * c->stride + c->ni * c->width);
@@ -59,7 +59,7 @@ static void check_all(const transpose_case *c, uint64_t seed) {
     rng r;
     rng_seed(&r, seed);
     if (reshard_isa_available((reshard_isa)isa))
-      check((reshard_isa)isa, c, &r);
+      transpose_check((reshard_isa)isa, c, &r);
   }
 }
 

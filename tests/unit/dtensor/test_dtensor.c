@@ -36,13 +36,13 @@ static reshard_mesh mesh_of(sharded_ranks *p, int64_t r, const char *text) {
 }
 
 /* The local array of a rank: filled by, or compared with, what the elements of the global tensor are. */
-static int64_t fill(reshard_dtensor t, int64_t r, uint64_t seed) {
+static int64_t dtensor_fill(reshard_dtensor t, int64_t r, uint64_t seed) {
   if (reshard_dtensor_local(t) != NULL)
     array_fill(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed);
   return 0;
 }
 
-static int64_t wrong(reshard_dtensor t, int64_t r, uint64_t seed) {
+static int64_t dtensor_wrong(reshard_dtensor t, int64_t r, uint64_t seed) {
   int64_t count = -1, held = reshard_dtensor_local(t) != NULL;
   if (reshard_layout_array_count(reshard_dtensor_layout(t), r, &count) != RESHARD_SUCCESS || count != held)
     return 1;
@@ -69,7 +69,7 @@ typedef struct tour {
   int64_t most; /* bytes that come to a rank, all stops together; -1: any */
 } tour;
 
-static reshard_status go(sharded_ranks *p, int64_t r, const tour *t, reshard_dtensor *tensor) {
+static reshard_status tour_step(sharded_ranks *p, int64_t r, const tour *t, reshard_dtensor *tensor) {
   for (int i = 1; i < t->count; i++) {
     placed at;
     reshard_dtensor next = NULL;
@@ -79,7 +79,7 @@ static reshard_status go(sharded_ranks *p, int64_t r, const tour *t, reshard_dte
     reshard_mesh_release(mesh);
     if (status != RESHARD_SUCCESS)
       return status;
-    p->wrong[r] += wrong(next, r, 3) + wrong(*tensor, r, 3);
+    p->wrong[r] += dtensor_wrong(next, r, 3) + dtensor_wrong(*tensor, r, 3);
     p->wrong[r] += !reshard_mesh_equal(reshard_dtensor_mesh(next), mesh);
     reshard_dtensor_release(*tensor);
     *tensor = next;
@@ -111,10 +111,10 @@ static void tour_body(void *user, int64_t r) {
   CLI_TRY(t->stops[0][1], place_on(mesh, t->stops[0][1], &at));
   CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, t->ndim, t->shape, &f32, NULL, &tensor));
   reshard_mesh_release(mesh);
-  fill(tensor, r, 3);
+  dtensor_fill(tensor, r, 3);
   reshard_comm_stats before, after;
   reshard_comm_get_stats(p->comms[r], &before);
-  reshard_status status = go(p, r, t, &tensor);
+  reshard_status status = tour_step(p, r, t, &tensor);
   reshard_comm_get_stats(p->comms[r], &after);
   p->wrong[r] += t->most >= 0 && after.received_bytes - before.received_bytes > t->most;
   rank_result_set(&p->results[r], status);
@@ -123,7 +123,7 @@ static void tour_body(void *user, int64_t r) {
   reshard_dtensor_release(tensor);
 }
 
-static void travel(int64_t n, const tour *t) {
+static void tour_run(int64_t n, const tour *t) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
     sharded_ranks_check(n, &options, tour_body, (void *)t, RESHARD_SUCCESS, NULL);
@@ -133,34 +133,35 @@ static void travel(int64_t n, const tour *t) {
 static void test_redistribute(void **state) {
   (void)state;
   const int64_t shape[3] = {7, 5, 3}, scalar[1] = {0};
-  travel(6, &(tour){3,
-                    shape,
-                    7,
-                    {{"3x2", "S0,S1"},
-                     {"3x2", "S1,S0"},
-                     {"3x2", "R,S2"},
-                     {"3x2", "S0,S0;order=1,0"},
-                     {"3x2", "S0*2,S0"},
-                     {"3x2", "R,R"},
-                     {"3x2", "S-1,S-3"}},
-                    -1});
-  travel(4, &(tour){3, shape, 4, {{"4", "S0"}, {"2x2", "S0,S1"}, {"dp=2,tp=2", "S1,S1;order=tp,dp"}, {"4", "S2"}}, -1});
-  travel(5, &(tour){3, shape, 4, {{"2@1-2", "S0"}, {"2x2@0,4,3,1", "S1,R"}, {"1@4", "R"}, {"5", "S1"}}, -1});
-  travel(3, &(tour){0, scalar, 3, {{"3", "R"}, {"1@2", "R"}, {"3", "R"}}, -1});
-  travel(3, &(tour){1, scalar, 3, {{"3", "S0"}, {"3", "R"}, {"3", "S0"}}, 0});
-  travel(1, &(tour){3, shape, 3, {{"1", "S0"}, {"1x1", "S0,S1"}, {"1", "R"}}, 0});
+  tour_run(6, &(tour){3,
+                      shape,
+                      7,
+                      {{"3x2", "S0,S1"},
+                       {"3x2", "S1,S0"},
+                       {"3x2", "R,S2"},
+                       {"3x2", "S0,S0;order=1,0"},
+                       {"3x2", "S0*2,S0"},
+                       {"3x2", "R,R"},
+                       {"3x2", "S-1,S-3"}},
+                      -1});
+  tour_run(4,
+           &(tour){3, shape, 4, {{"4", "S0"}, {"2x2", "S0,S1"}, {"dp=2,tp=2", "S1,S1;order=tp,dp"}, {"4", "S2"}}, -1});
+  tour_run(5, &(tour){3, shape, 4, {{"2@1-2", "S0"}, {"2x2@0,4,3,1", "S1,R"}, {"1@4", "R"}, {"5", "S1"}}, -1});
+  tour_run(3, &(tour){0, scalar, 3, {{"3", "R"}, {"1@2", "R"}, {"3", "R"}}, -1});
+  tour_run(3, &(tour){1, scalar, 3, {{"3", "S0"}, {"3", "R"}, {"3", "S0"}}, 0});
+  tour_run(1, &(tour){3, shape, 3, {{"1", "S0"}, {"1x1", "S0,S1"}, {"1", "R"}}, 0});
 }
 
 static void test_nothing_moves(void **state) {
   (void)state;
   const int64_t shape[2] = {12, 9};
-  travel(4, &(tour){2, shape, 4, {{"2x2", "R,R"}, {"4", "R"}, {"2x2", "S1*3,S1"}, {"2x2", "S1*3,S1"}}, 0});
-  travel(4, &(tour){2,
-                    shape,
-                    3,
-                    {{"dp=2,tp=2", "R,S0"}, {"dp=2,tp=2", "S0,S0;order=tp,dp"}, {"dp=2,tp=2@0-3", "S0,S0;order=1,0"}},
-                    0});
-  travel(6, &(tour){2, shape, 3, {{"2x3", "S0,R"}, {"2x3", "S0,S1"}, {"2x3", "S0,S1"}}, 0});
+  tour_run(4, &(tour){2, shape, 4, {{"2x2", "R,R"}, {"4", "R"}, {"2x2", "S1*3,S1"}, {"2x2", "S1*3,S1"}}, 0});
+  tour_run(4, &(tour){2,
+                      shape,
+                      3,
+                      {{"dp=2,tp=2", "R,S0"}, {"dp=2,tp=2", "S0,S0;order=tp,dp"}, {"dp=2,tp=2@0-3", "S0,S0;order=1,0"}},
+                      0});
+  tour_run(6, &(tour){2, shape, 3, {{"2x3", "S0,R"}, {"2x3", "S0,S1"}, {"2x3", "S0,S1"}}, 0});
 }
 
 /* --- Several at once --------------------------------------------------------------------------------------------- */
@@ -178,7 +179,7 @@ static void several_body(void *user, int64_t r) {
     const reshard_properties properties = {.dtype = i == 1 ? RESHARD_BF16 : RESHARD_F64, .requires_grad = i == 1};
     CLI_TRY("empty: ",
             reshard_dtensor_empty(p->sharders[r], &at[i].placing, 2, shape[i], &properties, NULL, &tensors[i]));
-    fill(tensors[i], r, 10 + (uint64_t)i);
+    dtensor_fill(tensors[i], r, 10 + (uint64_t)i);
     CLI_TRY(to[i], place_on(mesh, to[i], &at[i]));
     placings[i] = at[i].placing;
   }
@@ -186,7 +187,7 @@ static void several_body(void *user, int64_t r) {
     rank_result_set(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
     for (int i = 0; i < 3; i++) {
       reshard_tensor_info info;
-      p->wrong[r] += results[i] == NULL || wrong(results[i], r, 10 + (uint64_t)i) != 0 ||
+      p->wrong[r] += results[i] == NULL || dtensor_wrong(results[i], r, 10 + (uint64_t)i) != 0 ||
                      reshard_tensor_get_info(reshard_dtensor_local(results[i]), &info) != RESHARD_SUCCESS ||
                      info.requires_grad != (i == 1);
       reshard_dtensor_release(results[i]);
@@ -237,7 +238,7 @@ static void from_local_body(void *user, int64_t r) {
     p->wrong[r] += reshard_dtensor_stride(tensor)[1] != 1;
     if (local != NULL && reshard_mesh_contains(mesh, r))
       p->wrong[r] += reshard_dtensor_local(tensor) != local;
-    fill(tensor, r, 3);
+    dtensor_fill(tensor, r, 3);
     p->wrong[r] += check_full(p, r, tensor);
   } else {
     p->wrong[r] += tensor != NULL;
@@ -247,37 +248,37 @@ static void from_local_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void bring(int64_t n, const brought *b, reshard_status status, const char *text) {
+static void brought_run(int64_t n, const brought *b, reshard_status status, const char *text) {
   sharded_ranks_check(n, NULL, from_local_body, (void *)b, status, text);
 }
 
 static void test_from_local(void **state) {
   (void)state;
   brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, false, false};
-  bring(4, &b, RESHARD_SUCCESS, NULL);
+  brought_run(4, &b, RESHARD_SUCCESS, NULL);
   b.check = true;
-  bring(4, &b, RESHARD_SUCCESS, NULL);
+  brought_run(4, &b, RESHARD_SUCCESS, NULL);
   b.infer = true;
-  bring(4, &b, RESHARD_SUCCESS, NULL);
+  brought_run(4, &b, RESHARD_SUCCESS, NULL);
   /* Trailing parts are empty or absent, and two ranks are outside. */
   brought c = {{"4@4,0,2,1"}, {"S1"}, {{6, 2}, {6, 0}, {6, 1}, {-1}, {6, 2}, {-1}}, {0}, {{6, 5}}, true, false};
-  bring(6, &c, RESHARD_SUCCESS, NULL);
+  brought_run(6, &c, RESHARD_SUCCESS, NULL);
   c.extents[1][0] = -1;
-  bring(6, &c, RESHARD_SUCCESS, NULL);
+  brought_run(6, &c, RESHARD_SUCCESS, NULL);
   c.infer = false;
   c.check = true;
-  bring(6, &c, RESHARD_SUCCESS, NULL);
+  brought_run(6, &c, RESHARD_SUCCESS, NULL);
   c.check = false; /* not collective: those without a part have to tell the dtype */
   for (int r = 0; r < 6; r++)
     if (c.extents[r][0] < 0)
       c.extents[r][0] = r == 1 ? 6 : 0, c.extents[r][1] = 0;
-  bring(6, &c, RESHARD_SUCCESS, NULL);
+  brought_run(6, &c, RESHARD_SUCCESS, NULL);
   brought d = {{"dp=2,tp=2"}, {"S0,S0;order=tp,dp"}, {{2, 2}, {1, 2}, {1, 2}, {1, 2}}, {0}, {{5, 2}}, true, false};
-  bring(4, &d, RESHARD_SUCCESS, NULL);
+  brought_run(4, &d, RESHARD_SUCCESS, NULL);
   brought e = {{"2x2"}, {"S0*2,S0"}, {{2, 2}, {1, 2}, {1, 2}, {1, 2}}, {0}, {{5, 2}}, true, false};
-  bring(4, &e, RESHARD_SUCCESS, NULL);
+  brought_run(4, &e, RESHARD_SUCCESS, NULL);
   brought f = {{"3"}, {"R"}, {{0, 4}, {0, 4}, {0, 4}}, {0}, {{0, 4}}, true, false};
-  bring(3, &f, RESHARD_SUCCESS, NULL);
+  brought_run(3, &f, RESHARD_SUCCESS, NULL);
 }
 
 static void test_from_local_refused(void **state) {
@@ -285,48 +286,50 @@ static void test_from_local_refused(void **state) {
   const brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, true, false};
   brought c = b;
   c.extents[2][0] = 3, c.extents[3][1] = 4;
-  bring(
+  brought_run(
       4, &c, RESHARD_ERROR_INVALID,
       "the local tensor of rank 3 is of shape 2x4 and should be of 3x3: all parts together are a tensor of shape 6x7");
   c = b;
   c.extents[0][0] = 2;
-  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 1 is of shape 3x3 and should be of 2x3: all parts");
+  brought_run(4, &c, RESHARD_ERROR_INVALID,
+              "the local tensor of rank 1 is of shape 3x3 and should be of 2x3: all parts");
   c = b;
   c.extents[3][0] = -1;
-  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 3 is NULL and should be of 2x3");
+  brought_run(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 3 is NULL and should be of 2x3");
   c = b;
   c.dtypes[2] = RESHARD_BF16;
-  bring(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
   c.infer = false;
   c.check = true;
-  bring(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
   c = b;
   c.mesh[1] = "2x2@0,1,3,2";
-  bring(4, &c, RESHARD_ERROR_MISMATCH, "mesh 2x2@0-3 on rank 0, 2x2@0-1,3-2 on rank 1");
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "mesh 2x2@0-3 on rank 0, 2x2@0-1,3-2 on rank 1");
   c = b;
   c.placements[3] = "S0,S0;order=1,0";
-  bring(4, &c, RESHARD_ERROR_MISMATCH, "placements S0,S1 on rank 0, S0,S0;order=1,0 on rank 3");
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "placements S0,S1 on rank 0, S0,S0;order=1,0 on rank 3");
   c.placements[3] = "S0,S-1"; /* the same */
-  bring(4, &c, RESHARD_SUCCESS, NULL);
+  brought_run(4, &c, RESHARD_SUCCESS, NULL);
   c = b;
   c.infer = false;
   c.check = true;
   c.shapes[1][0] = 6, c.shapes[1][1] = 7;
-  bring(4, &c, RESHARD_ERROR_MISMATCH, "global shape [5,7] on rank 0, [6,7] on rank 1");
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "global shape [5,7] on rank 0, [6,7] on rank 1");
   c.extents[1][0] = 4;
-  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 1 is of shape 4x3 and should be of 3x3");
+  brought_run(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 1 is of shape 4x3 and should be of 3x3");
   c = b;
   for (int r = 0; r < 4; r++)
     c.extents[r][0] = -1;
-  bring(4, &c, RESHARD_ERROR_INVALID, "no rank of the mesh 2x2@0-3 has a local tensor");
+  brought_run(4, &c, RESHARD_ERROR_INVALID, "no rank of the mesh 2x2@0-3 has a local tensor");
   c = b;
   c.mesh[0] = "2x1@0-1";
   c.extents[0][1] = 7, c.extents[1][0] = 2, c.extents[1][1] = 7;
-  bring(4, &c, RESHARD_ERROR_INVALID,
-        "rank 2 is outside of the mesh 2x1@0-1 and has a local tensor of shape 2x4: none or an empty one is expected");
+  brought_run(
+      4, &c, RESHARD_ERROR_INVALID,
+      "rank 2 is outside of the mesh 2x1@0-1 and has a local tensor of shape 2x4: none or an empty one is expected");
   c = b;
   c.placements[0] = "S0,S2";
-  bring(4, &c, RESHARD_ERROR_INVALID, "mesh: dim 2 of a tensor of 2 dims");
+  brought_run(4, &c, RESHARD_ERROR_INVALID, "mesh: dim 2 of a tensor of 2 dims");
 }
 
 /* Calls that are not collective, made by one rank alone. */
@@ -464,7 +467,7 @@ static void distribute_body(void *user, int64_t r) {
       reshard_tensor_get_info(reshard_dtensor_local(tensor), &info);
     reshard_tensor_release(whole); /* the result aliases nothing */
     whole = NULL;
-    p->wrong[r] += wrong(tensor, r, 3) + check_full(p, r, tensor) + !info.requires_grad;
+    p->wrong[r] += dtensor_wrong(tensor, r, 3) + check_full(p, r, tensor) + !info.requires_grad;
   } else
     p->wrong[r] += tensor != NULL;
   reshard_tensor_release(whole);
@@ -472,7 +475,7 @@ static void distribute_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void deal(const dealt *d, reshard_status status, const char *text) {
+static void dealt_run(const dealt *d, reshard_status status, const char *text) {
   sharded_ranks_check(4, NULL, distribute_body, (void *)d, status, text);
 }
 
@@ -481,12 +484,12 @@ static void test_distribute(void **state) {
   static const char *const placements[] = {"S0,S1", "R,S1", "S0,S0;order=1,0", "S1*2,S1", "R,R"};
   for (int i = 0; i < 5; i++)
     for (int64_t src = -1; src < 4; src += 2)
-      deal(&(dealt){"2x2", placements[i], src, -1, 0}, RESHARD_SUCCESS, NULL);
-  deal(&(dealt){"3@3,0,1", "S0", -1, -1, 0}, RESHARD_SUCCESS, NULL);
-  deal(&(dealt){"3@3,0,1", "S0", 2, -1, 0}, RESHARD_SUCCESS, NULL); /* a source outside of the mesh */
-  deal(&(dealt){"2x2", "S0,S1", 4, -1, 0}, RESHARD_ERROR_INVALID, "rank 4 of a communicator of 4");
-  deal(&(dealt){"2x2", "S0,S1", 1, 2, 1}, RESHARD_ERROR_INVALID, "reshard_dtensor_distribute: placing is NULL");
-  deal(&(dealt){"2x2", "S0,S1", 1, 2, 0}, RESHARD_ERROR_MISMATCH, NULL);
+      dealt_run(&(dealt){"2x2", placements[i], src, -1, 0}, RESHARD_SUCCESS, NULL);
+  dealt_run(&(dealt){"3@3,0,1", "S0", -1, -1, 0}, RESHARD_SUCCESS, NULL);
+  dealt_run(&(dealt){"3@3,0,1", "S0", 2, -1, 0}, RESHARD_SUCCESS, NULL); /* a source outside of the mesh */
+  dealt_run(&(dealt){"2x2", "S0,S1", 4, -1, 0}, RESHARD_ERROR_INVALID, "rank 4 of a communicator of 4");
+  dealt_run(&(dealt){"2x2", "S0,S1", 1, 2, 1}, RESHARD_ERROR_INVALID, "reshard_dtensor_distribute: placing is NULL");
+  dealt_run(&(dealt){"2x2", "S0,S1", 1, 2, 0}, RESHARD_ERROR_MISMATCH, NULL);
 }
 
 /* --- Refused by all alike ---------------------------------------------------------------------------------------- */
@@ -550,7 +553,7 @@ static void sharded_body(void *user, int64_t r) {
   CLI_TRY("S0,S1", place_on(mesh, "S0,S1", &at));
   reshard_dtensor tensor = NULL, back = NULL, never = NULL;
   CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, 2, shape, &f32, NULL, &tensor));
-  fill(tensor, r, 3);
+  dtensor_fill(tensor, r, 3);
   reshard_sharded_tensor sharded = reshard_dtensor_sharded(tensor);
   p->wrong[r] += sharded == NULL || sharded != reshard_dtensor_sharded(tensor) || sharded_check(sharded, r, 3);
   p->wrong[r] += reshard_metadata_count(reshard_sharded_tensor_metadata(sharded)) != 4;
@@ -559,7 +562,7 @@ static void sharded_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
   p->wrong[r] += never != NULL;
   reshard_dtensor_release(tensor);
-  p->wrong[r] += back != NULL ? wrong(back, r, 3) + check_full(p, r, back) : 1;
+  p->wrong[r] += back != NULL ? dtensor_wrong(back, r, 3) + check_full(p, r, back) : 1;
   reshard_dtensor_release(back);
   reshard_mesh_release(mesh);
   reshard_mesh_release(other);

@@ -52,21 +52,21 @@ static reshard_tensor part(const int64_t *shape, const reshard_box *box) {
 /* --- A group alone ------------------------------------------------------------------------------------------------ */
 
 /* The group of one rank in a dim. */
-typedef struct seat {
+typedef struct rank_state {
   reshard_mesh sub;
   int64_t size, i;      /* ranks in it; which of them this one is */
   int64_t lead;         /* the lowest of them, in the communicator */
   int64_t shape[2];     /* of this group's tensor: no other has it */
   reshard_dtensor rows; /* cut along dim 0 */
-} seat;
+} rank_state;
 
-static bool is_part(const seat *s, reshard_dtensor t, const reshard_placement *placement) {
+static bool is_part(const rank_state *s, reshard_dtensor t, const reshard_placement *placement) {
   reshard_box box = part_of(s->shape, placement, s->size, s->i);
   return wrong_in(reshard_dtensor_local(t), 2, s->shape, &box) == 0;
 }
 
 /* The shape is inferred by the group. */
-static void check_made(sharded_ranks *p, int64_t r, seat *s) {
+static void check_made(sharded_ranks *p, int64_t r, rank_state *s) {
   const reshard_placing placing = {s->sub, &rows, NULL};
   reshard_box box = part_of(s->shape, &rows, s->size, s->i), mine;
   reshard_tensor local = part(s->shape, &box);
@@ -90,7 +90,7 @@ static void check_made(sharded_ranks *p, int64_t r, seat *s) {
 }
 
 /* To and fro, as often as this group likes. */
-static void check_moved(sharded_ranks *p, int64_t r, seat *s, int64_t times) {
+static void check_moved(sharded_ranks *p, int64_t r, rank_state *s, int64_t times) {
   const reshard_placement *ways[3] = {&columns, &copies, &rows};
   reshard_dtensor at = reshard_dtensor_retain(s->rows), next;
   for (int64_t k = 0; k < times; k++) {
@@ -104,7 +104,7 @@ static void check_moved(sharded_ranks *p, int64_t r, seat *s, int64_t times) {
   reshard_dtensor_release(at);
 }
 
-static void check_full(sharded_ranks *p, int64_t r, seat *s) {
+static void check_full(sharded_ranks *p, int64_t r, rank_state *s) {
   reshard_box whole = {{0}, {s->shape[0], s->shape[1]}}, box = part_of(s->shape, &rows, s->size, s->i);
   reshard_tensor full = NULL;
   int64_t before = received(p->comms[r]);
@@ -119,7 +119,7 @@ static void check_full(sharded_ranks *p, int64_t r, seat *s) {
 }
 
 /* From one rank of each group, with a sharded tensor in between. */
-static void check_distributed(sharded_ranks *p, int64_t r, seat *s) {
+static void check_distributed(sharded_ranks *p, int64_t r, rank_state *s) {
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   const reshard_placing placing = {s->sub, &columns, NULL};
   reshard_tensor whole = s->i == s->size - 1 ? whole_of(2, s->shape) : NULL;
@@ -136,7 +136,7 @@ static void check_distributed(sharded_ranks *p, int64_t r, seat *s) {
 }
 
 static void check_dim(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char *dim) {
-  seat s = {.sub = sub_of(p, r, mesh, dim, RESHARD_MESH_MINE)};
+  rank_state s = {.sub = sub_of(p, r, mesh, dim, RESHARD_MESH_MINE)};
   s.size = reshard_mesh_size(s.sub);
   WELL(p, r, reshard_mesh_coordinate(s.sub, RESHARD_MESH_MINE, &s.i));
   WELL(p, r, reshard_mesh_rank_at(s.sub, (int64_t[]){0}, &s.lead));

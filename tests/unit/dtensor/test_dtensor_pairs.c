@@ -46,7 +46,7 @@ static void add_way(hand *h, const reshard_placement *first, const reshard_place
   memcpy(l->ranks, h->ranks, (size_t)l->nranks * sizeof *l->ranks);
 }
 
-static void deal(hand *h, rng *r, int64_t a, int64_t b, int64_t *ranks) {
+static void hand_deal(hand *h, rng *r, int64_t a, int64_t b, int64_t *ranks) {
   *h = (hand){.ndim = 1 + (rng_below(r, 4) > 0), .mesh = {a, b}, .ranks = ranks};
   for (int d = 0; d < h->ndim; d++)
     h->shape[d] = rng_below(r, 13);
@@ -66,7 +66,7 @@ static void deal(hand *h, rng *r, int64_t a, int64_t b, int64_t *ranks) {
     h->sources[i] = (int)rng_below(r, h->n);
 }
 
-static void drop(hand *h) {
+static void hand_drop(hand *h) {
   for (int i = 0; i < h->n; i++)
     oracle_buffers_free(&h->held[i], h->ways[i].world);
 }
@@ -108,7 +108,8 @@ static int64_t check_boxes(const hand *h, int way, reshard_dtensor t) {
   return wrong;
 }
 
-static reshard_status play(sharded_ranks *p, int64_t r, const hand *h, int source, const reshard_placing *placings) {
+static reshard_status hand_play(sharded_ranks *p, int64_t r, const hand *h, int source,
+                                const reshard_placing *placings) {
   const reshard_properties properties = {.dtype = RESHARD_U32};
   reshard_dtensor from = NULL, sources[MOST], results[MOST] = {NULL};
   reshard_status status =
@@ -127,7 +128,7 @@ static reshard_status play(sharded_ranks *p, int64_t r, const hand *h, int sourc
   return status;
 }
 
-static void body(void *user, int64_t r) {
+static void pairs_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const hand *h = p->user;
   reshard_placing placings[MOST];
@@ -137,7 +138,7 @@ static void body(void *user, int64_t r) {
     placings[i] = (reshard_placing){mesh, h->ways[i].placement, h->ways[i].order};
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < SOURCES && status == RESHARD_SUCCESS; i++)
-    status = play(p, r, h, h->sources[i], placings);
+    status = hand_play(p, r, h, h->sources[i], placings);
   rank_result_set(&p->results[r], status);
   reshard_mesh_release(mesh);
 }
@@ -157,15 +158,15 @@ static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) 
   int64_t ranks[12], wrong = 0;
   rng_seed(&r, seed);
   shuffle(&r, a * b, ranks);
-  deal(&h, &r, a, b, ranks);
-  sharded_ranks_run(p, body, &h);
+  hand_deal(&h, &r, a, b, ranks);
+  sharded_ranks_run(p, pairs_body, &h);
   for (int64_t k = 0; k < p->n; k++)
     wrong += p->wrong[k] + (p->results[k].status != RESHARD_SUCCESS);
   if (wrong != 0)
     printf("mesh %dx%d, shape %dx%d, seed %llu\n", (int)a, (int)b, (int)h.shape[0], (int)h.shape[1],
            (unsigned long long)seed);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
-  drop(&h);
+  hand_drop(&h);
   return SOURCES * h.n;
 }
 

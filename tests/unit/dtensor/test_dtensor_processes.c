@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/processes.h"
+#include "support/processes/processes.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/file.h>

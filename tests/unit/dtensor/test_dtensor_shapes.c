@@ -21,7 +21,7 @@ static reshard_mesh dry(const char *text) {
   return mesh;
 }
 
-static uint32_t add(uint32_t hash, int ndim, const int64_t *numbers) {
+static uint32_t hash_add(uint32_t hash, int ndim, const int64_t *numbers) {
   for (int d = 0; d < ndim; d++)
     hash = (hash ^ (uint32_t)numbers[d]) * 16777619u;
   return hash;
@@ -34,7 +34,7 @@ static uint32_t add_ranks(uint32_t hash, const reshard_placing *placing, int ndi
     for (int64_t b = 0; b < mesh[1]; b++) {
       int64_t local[2], offset[2], coordinate[2] = {a, b};
       CLI_TRY("local shape: ", reshard_dtensor_local_shape(placing, ndim, shape, coordinate, local, offset));
-      hash = add(add(hash, ndim, local), ndim, offset);
+      hash = hash_add(hash_add(hash, ndim, local), ndim, offset);
     }
   return hash;
 }
@@ -90,7 +90,7 @@ static void test_pytorch(void **state) {
   assert_int_equal(cases, 12 * (4 * 4 + 7 * 7));
 }
 
-static void expect(const char *mesh, const char *text, int64_t n, const char *wanted) {
+static void shapes_expect(const char *mesh, const char *text, int64_t n, const char *wanted) {
   reshard_placement placements[RESHARD_MAX_DIMS];
   int order[RESHARD_MAX_DIMS];
   reshard_placing placing = {dry(mesh), placements, order};
@@ -108,13 +108,13 @@ static void expect(const char *mesh, const char *text, int64_t n, const char *wa
 
 static void test_known(void **state) {
   (void)state;
-  expect("4", "S0", 10, "3@0 3@3 3@6 1@9"); /* not size // chunks as stride */
-  expect("4", "S0", 5, "2@0 2@2 1@4 0@5");
-  expect("2x2", "S0,S0", 5, "2@0 1@2 1@3 1@4");
-  expect("dp=2,tp=2", "S0,S0;order=tp,dp", 5, "2@0 1@3 1@2 1@4");
-  expect("2x2", "S0*2,S0", 5, "2@0 1@3 1@2 1@4");
-  expect("dp=3,tp=2", "S0,S0;order=tp,dp", 7, "2@0 1@4 2@2 1@5 0@7 1@6");
-  expect("3x2", "S0*2,S0", 7, "2@0 1@4 2@2 1@5 1@6 0@7");
+  shapes_expect("4", "S0", 10, "3@0 3@3 3@6 1@9"); /* not size // chunks as stride */
+  shapes_expect("4", "S0", 5, "2@0 2@2 1@4 0@5");
+  shapes_expect("2x2", "S0,S0", 5, "2@0 1@2 1@3 1@4");
+  shapes_expect("dp=2,tp=2", "S0,S0;order=tp,dp", 5, "2@0 1@3 1@2 1@4");
+  shapes_expect("2x2", "S0*2,S0", 5, "2@0 1@3 1@2 1@4");
+  shapes_expect("dp=3,tp=2", "S0,S0;order=tp,dp", 7, "2@0 1@4 2@2 1@5 0@7 1@6");
+  shapes_expect("3x2", "S0*2,S0", 7, "2@0 1@4 2@2 1@5 1@6 0@7");
 }
 
 static void test_errors(void **state) {
@@ -132,7 +132,7 @@ static void test_errors(void **state) {
   reshard_mesh_release(placing.mesh);
 }
 
-static void refused(const char *text, reshard_status status, const char *error) {
+static void shapes_refused(const char *text, reshard_status status, const char *error) {
   reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 7, 7}};
   int order[2] = {7, 7};
   reshard_mesh mesh = dry("dp=2,tp=3");
@@ -145,17 +145,17 @@ static void refused(const char *text, reshard_status status, const char *error) 
 
 static void test_text(void **state) {
   (void)state;
-  refused("S0", RESHARD_ERROR_INVALID, "placements \"S0\": column 1: 1 placements, the mesh has 2 dims");
-  refused("S0,R,R", RESHARD_ERROR_INVALID, "placements \"S0,R,R\": column 1: 3 placements, the mesh has 2 dims");
-  refused("S0,Psum", RESHARD_ERROR_UNSUPPORTED,
-          "placements \"S0,Psum\": column 4: Psum (Partial) is reserved, this version lacks it");
-  refused("S0,Q", RESHARD_ERROR_INVALID, "placements \"S0,Q\": column 4: expected a placement: S0, S0*2 or R");
-  refused("S0,S8", RESHARD_ERROR_INVALID, "placements \"S0,S8\": column 5: dim 8 of a tensor of at most 8 dims");
-  refused("S0,R;order=tp", RESHARD_ERROR_INVALID,
-          "placements \"S0,R;order=tp\": column 12: order= has 1 mesh dims, the mesh has 2");
-  refused("S0,R)", RESHARD_ERROR_INVALID, "placements \"S0,R)\": column 5: expected the end of the placements");
-  refused("S0,R;order=tp,pp", RESHARD_ERROR_INVALID,
-          "placements \"S0,R;order=tp,pp\": column 15: the mesh has no dim named pp");
+  shapes_refused("S0", RESHARD_ERROR_INVALID, "placements \"S0\": column 1: 1 placements, the mesh has 2 dims");
+  shapes_refused("S0,R,R", RESHARD_ERROR_INVALID, "placements \"S0,R,R\": column 1: 3 placements, the mesh has 2 dims");
+  shapes_refused("S0,Psum", RESHARD_ERROR_UNSUPPORTED,
+                 "placements \"S0,Psum\": column 4: Psum (Partial) is reserved, this version lacks it");
+  shapes_refused("S0,Q", RESHARD_ERROR_INVALID, "placements \"S0,Q\": column 4: expected a placement: S0, S0*2 or R");
+  shapes_refused("S0,S8", RESHARD_ERROR_INVALID, "placements \"S0,S8\": column 5: dim 8 of a tensor of at most 8 dims");
+  shapes_refused("S0,R;order=tp", RESHARD_ERROR_INVALID,
+                 "placements \"S0,R;order=tp\": column 12: order= has 1 mesh dims, the mesh has 2");
+  shapes_refused("S0,R)", RESHARD_ERROR_INVALID, "placements \"S0,R)\": column 5: expected the end of the placements");
+  shapes_refused("S0,R;order=tp,pp", RESHARD_ERROR_INVALID,
+                 "placements \"S0,R;order=tp,pp\": column 15: the mesh has no dim named pp");
   reshard_placement placements[2];
   int order[2];
   reshard_mesh mesh = dry("dp=2,tp=3");

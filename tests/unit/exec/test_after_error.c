@@ -58,7 +58,7 @@ typedef struct world {
   sem_t released;
 } world;
 
-static uint64_t draw(uint64_t *seed) {
+static uint64_t seed_draw(uint64_t *seed) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return *seed >> 33;
 }
@@ -81,7 +81,7 @@ static bool is_poison(const rank *r) {
 }
 
 /* Element (i, j) of the tensor has i * SIDE + j + 1; chunk(0) to chunk(1). */
-static void fill(rank *r) {
+static void rank_fill(rank *r) {
   for (int64_t k = 0; k < OWN; k++)
     r->rows[k] = (uint32_t)(r->number * OWN + k + 1);
 }
@@ -109,7 +109,7 @@ static bool come_to(rank *r, int step, int round) {
 }
 
 /* Notes how long a call took, and its first error. */
-static bool note(rank *r, double begun, reshard_status status) {
+static bool rank_note(rank *r, double begun, reshard_status status) {
   double took = rs_seconds() - begun;
   r->longest = took > r->longest ? took : r->longest;
   if (status != RESHARD_SUCCESS)
@@ -130,20 +130,20 @@ static bool run_steps(rank *r, const reshard_transfer_options *options) {
   if (!come_to(r, STEP_CREATE, 0))
     return false;
   double begun = rs_seconds();
-  if (!note(r, begun, reshard_transfer_create(r->plan, r->comm, &arrays, options, &r->transfer)))
+  if (!rank_note(r, begun, reshard_transfer_create(r->plan, r->comm, &arrays, options, &r->transfer)))
     return false;
   for (int round = 0; round < ROUNDS; round++) {
     if (!come_to(r, STEP_EXECUTE, round))
       return false;
     begun = rs_seconds();
-    if (!note(r, begun, reshard_execute(r->transfer, NULL)))
+    if (!rank_note(r, begun, reshard_execute(r->transfer, NULL)))
       return false;
     r->wrong |= !is_right(r, round % 2);
     bind(r, (round + 1) % 2, lists, &arrays);
     if (!come_to(r, STEP_REBIND, round))
       return false;
     begun = rs_seconds();
-    if (!note(r, begun, reshard_transfer_rebind(r->transfer, &arrays)))
+    if (!rank_note(r, begun, reshard_transfer_rebind(r->transfer, &arrays)))
       return false;
   }
   return come_to(r, STEP_DESTROY, 0);
@@ -187,7 +187,7 @@ static void open_world(world *w, int threads, int64_t timeout_ms, int64_t limit)
     r->rows = cli_alloc(OWN, sizeof *r->rows);
     r->columns[0] = cli_alloc(OWN, sizeof *r->rows);
     r->columns[1] = cli_alloc(OWN, sizeof *r->rows);
-    fill(r);
+    rank_fill(r);
   }
   reshard_layout_release(src);
   reshard_layout_release(dst);
@@ -259,15 +259,15 @@ static void check_survivor(const world *w, const rank *r, uint64_t seed) {
 static void run_case(uint64_t seed, int step, totals *t) {
   world w = {.step = step};
   uint64_t random = seed;
-  draw(&random);
-  w.kind = (trouble)(draw(&random) % TROUBLES);
-  w.victim = (int64_t)(draw(&random) % N);
-  w.round = step == STEP_EXECUTE || step == STEP_REBIND ? (int)(draw(&random) % ROUNDS) : 0;
-  w.packed = draw(&random) % 2 == 0;
+  seed_draw(&random);
+  w.kind = (trouble)(seed_draw(&random) % TROUBLES);
+  w.victim = (int64_t)(seed_draw(&random) % N);
+  w.round = step == STEP_EXECUTE || step == STEP_REBIND ? (int)(seed_draw(&random) % ROUNDS) : 0;
+  w.packed = seed_draw(&random) % 2 == 0;
   bool deadline = w.kind == CANCEL || w.kind == LATE;
   sem_init(&w.released, 0, 0);
-  open_world(&w, 1 + (int)(draw(&random) % 2), deadline ? DEADLINE : 0, draw(&random) % 2 ? 16384 : 0);
-  run_world(&w, (int64_t)(draw(&random) % (seed % 3 == 0 ? 400 : 60)));
+  open_world(&w, 1 + (int)(seed_draw(&random) % 2), deadline ? DEADLINE : 0, seed_draw(&random) % 2 ? 16384 : 0);
+  run_world(&w, (int64_t)(seed_draw(&random) % (seed % 3 == 0 ? 400 : 60)));
   for (int64_t i = 0; i < N; i++) {
     rank *r = &w.ranks[i];
     if (!r->ended || !is_poison(r) || r->wrong)

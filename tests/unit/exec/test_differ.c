@@ -63,7 +63,7 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
   return status;
 }
 
-static void body(void *user, int64_t r) {
+static void differ_body(void *user, int64_t r) {
   fixture *s = user;
   void *src[MOST + 1], *dst[MOST + 1];
   reshard_plan plan = NULL;
@@ -83,8 +83,8 @@ static void body(void *user, int64_t r) {
   reshard_plan_destroy(plan);
 }
 
-static void expect(fixture *s, const char *text) {
-  rank_threads_run(RANKS, body, s);
+static void error_expect(fixture *s, const char *text) {
+  rank_threads_run(RANKS, differ_body, s);
   for (int64_t r = 0; r < RANKS; r++) {
     if (!rank_result_is(&s->results[r], RESHARD_ERROR_MISMATCH, text))
       fail_msg("'%s' is not '%s'", s->results[r].text, text);
@@ -130,7 +130,7 @@ static void test_fields(void **state) {
         char text[256];
         assert_int_equal(reshard_comm_create_local(RANKS, &options, s.comms), RESHARD_SUCCESS);
         text_of(&s, text);
-        expect(&s, text);
+        error_expect(&s, text);
         for (int64_t r = 0; r < RANKS; r++)
           reshard_comm_destroy(s.comms[r]);
       }

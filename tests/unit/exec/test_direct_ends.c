@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/process_scene.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/process_scene.h"
 
 #include <signal.h>
 #include <stdlib.h>

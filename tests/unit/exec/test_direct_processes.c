@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "bench/verify/case_binding.h"
-#include "support/fixtures/process_scene.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/process_scene.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rows_to_columns.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void test_busy(void **state) {
   }
 }
 
-static void refused(int64_t n, const reshard_transfer *transfers, reshard_status status, const char *part) {
+static void execute_refused(int64_t n, const reshard_transfer *transfers, reshard_status status, const char *part) {
   assert_int_equal(reshard_execute_all(n, transfers, NULL), status);
   assert_text_has(reshard_last_error(), part);
 }
@@ -68,25 +68,27 @@ static void test_execute_all(void **state) {
     reshard_transfer *t = s.transfers, *o = other.transfers;
     rows_to_columns_fill(&s, 1);
     rows_to_columns_fill(&other, 1);
-    refused(2, t, RESHARD_ERROR_INVALID, "2 transfers, this process has 3 ranks");
-    refused(1, t, RESHARD_ERROR_INVALID, "1 transfers, this process has 3 ranks");
-    refused(4, (reshard_transfer[]){t[0], t[1], t[2], o[0]}, RESHARD_ERROR_INVALID,
-            "4 transfers, this process has 3 ranks");
-    refused(4, (reshard_transfer[]){t[0], t[1], t[2], t[1]}, RESHARD_ERROR_INVALID, "transfers 1 and 3 are the same");
-    refused(3, (reshard_transfer[]){t[0], t[1], t[1]}, RESHARD_ERROR_INVALID, "transfers 1 and 2 are the same");
-    refused(3, (reshard_transfer[]){t[0], t[1], NULL}, RESHARD_ERROR_INVALID, "transfer 2 is NULL");
-    refused(3, (reshard_transfer[]){NULL, t[1], t[2]}, RESHARD_ERROR_INVALID, "transfer 0 is NULL");
-    refused(3, (reshard_transfer[]){t[0], t[1], o[2]}, RESHARD_ERROR_INVALID,
-            "transfers 0 and 2 are on different communicators");
-    refused(3, (reshard_transfer[]){o[0], t[1], t[2]}, RESHARD_ERROR_INVALID,
-            "transfers 0 and 1 are on different communicators");
-    refused(-1, t, RESHARD_ERROR_INVALID, "-1 transfers");
+    execute_refused(2, t, RESHARD_ERROR_INVALID, "2 transfers, this process has 3 ranks");
+    execute_refused(1, t, RESHARD_ERROR_INVALID, "1 transfers, this process has 3 ranks");
+    execute_refused(4, (reshard_transfer[]){t[0], t[1], t[2], o[0]}, RESHARD_ERROR_INVALID,
+                    "4 transfers, this process has 3 ranks");
+    execute_refused(4, (reshard_transfer[]){t[0], t[1], t[2], t[1]}, RESHARD_ERROR_INVALID,
+                    "transfers 1 and 3 are the same");
+    execute_refused(3, (reshard_transfer[]){t[0], t[1], t[1]}, RESHARD_ERROR_INVALID, "transfers 1 and 2 are the same");
+    execute_refused(3, (reshard_transfer[]){t[0], t[1], NULL}, RESHARD_ERROR_INVALID, "transfer 2 is NULL");
+    execute_refused(3, (reshard_transfer[]){NULL, t[1], t[2]}, RESHARD_ERROR_INVALID, "transfer 0 is NULL");
+    execute_refused(3, (reshard_transfer[]){t[0], t[1], o[2]}, RESHARD_ERROR_INVALID,
+                    "transfers 0 and 2 are on different communicators");
+    execute_refused(3, (reshard_transfer[]){o[0], t[1], t[2]}, RESHARD_ERROR_INVALID,
+                    "transfers 0 and 1 are on different communicators");
+    execute_refused(-1, t, RESHARD_ERROR_INVALID, "-1 transfers");
     reshard_transfer first[3];
     memcpy(first, t, sizeof first);
     rows_to_columns_must_create(&s); /* another one on the same communicator */
-    refused(3, (reshard_transfer[]){first[0], t[1], first[2]}, RESHARD_ERROR_MISMATCH,
-            "ranks 0 and 1 execute different transfers");
-    refused(3, (reshard_transfer[]){t[0], t[1], first[1]}, RESHARD_ERROR_INVALID, "of rank 1, as another one is");
+    execute_refused(3, (reshard_transfer[]){first[0], t[1], first[2]}, RESHARD_ERROR_MISMATCH,
+                    "ranks 0 and 1 execute different transfers");
+    execute_refused(3, (reshard_transfer[]){t[0], t[1], first[1]}, RESHARD_ERROR_INVALID,
+                    "of rank 1, as another one is");
     assert_true(rows_to_columns_untouched(&s) && rows_to_columns_untouched(&other));
 
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};

@@ -20,7 +20,7 @@ static rs_entry entries[BUFFERS];
 static struct reshard_plan_s plan = {.entries = entries};
 
 /* Marks x's bytes with its bit; true when one was marked by a buffer in `others` before. */
-static bool mark(const rs_extent *x, unsigned char *bytes, unsigned char bit, unsigned char others) {
+static bool extent_mark(const rs_extent *x, unsigned char *bytes, unsigned char bit, unsigned char others) {
   int64_t at[RESHARD_MAX_DIMS] = {0};
   bool met = false;
   for (;;) {
@@ -79,7 +79,8 @@ static bool wanted(const rs_extent *list, int n) {
     unsigned char sources = 0, destinations = 0;
     for (int j = 0; j < i; j++)
       *(list[j].source ? &sources : &destinations) |= (unsigned char)(1 << j);
-    met |= mark(&list[i], bytes, (unsigned char)(1 << i), list[i].source ? destinations : sources | destinations);
+    met |=
+        extent_mark(&list[i], bytes, (unsigned char)(1 << i), list[i].source ? destinations : sources | destinations);
   }
   return met;
 }

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
-#include "support/fixtures/local_world.h"
+#include "support/reshards/local_world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -253,8 +253,8 @@ static void test_experts(void **unused) {
   tensor_free(&stack);
 }
 
-static void turn(const char *from, const char *to, int src_ndim, const int64_t *src_shape, int dst_ndim,
-                 const int *permutation) {
+static void reshard_turn(const char *from, const char *to, int src_ndim, const int64_t *src_shape, int dst_ndim,
+                         const int *permutation) {
   int64_t dst_shape[RESHARD_MAX_DIMS];
   for (int d = 0; d < dst_ndim; d++)
     dst_shape[d] = permutation[d] < 0 ? 1 : src_shape[permutation[d]];
@@ -268,13 +268,14 @@ static void turn(const char *from, const char *to, int src_ndim, const int64_t *
 
 static void test_transposed(void **unused) {
   (void)unused;
-  turn("chunk(0)", "chunk(0)", SHAPE(23, 31), 2, (int[]){1, 0});
-  turn("chunk(0)", "chunk(1)", SHAPE(23, 31), 2, (int[]){1, 0}); /* every rank has what it needs, the other way round */
-  turn("cyclic(2x3;4x4)", "flat()", SHAPE(23, 31), 2, (int[]){1, 0});
-  turn("flat()", "mesh(2x3;S2,S0)", SHAPE(4, 5, 7), 3, (int[]){2, 0, 1});
-  turn("chunk(1)", "chunk(3)", SHAPE(4, 5, 7), 5, (int[]){-1, 1, 2, 0, -1});
-  turn("chunk(2)", "rank(4)", SHAPE(1, 5, 7, 1), 2, (int[]){2, 1}); /* unit dims dropped */
-  turn("rank(1)", "chunk(0)", 0, NULL, 2, (int[]){-1, -1});
+  reshard_turn("chunk(0)", "chunk(0)", SHAPE(23, 31), 2, (int[]){1, 0});
+  reshard_turn("chunk(0)", "chunk(1)", SHAPE(23, 31), 2,
+               (int[]){1, 0}); /* every rank has what it needs, the other way round */
+  reshard_turn("cyclic(2x3;4x4)", "flat()", SHAPE(23, 31), 2, (int[]){1, 0});
+  reshard_turn("flat()", "mesh(2x3;S2,S0)", SHAPE(4, 5, 7), 3, (int[]){2, 0, 1});
+  reshard_turn("chunk(1)", "chunk(3)", SHAPE(4, 5, 7), 5, (int[]){-1, 1, 2, 0, -1});
+  reshard_turn("chunk(2)", "rank(4)", SHAPE(1, 5, 7, 1), 2, (int[]){2, 1}); /* unit dims dropped */
+  reshard_turn("rank(1)", "chunk(0)", 0, NULL, 2, (int[]){-1, -1});
 }
 
 /* A block out of the middle into the middle; the rest of the destination stays as it was. */

@@ -128,7 +128,7 @@ static void opened(const char *name) {
   assert_open(0, name);
 }
 
-static void refused(const char *name) {
+static void file_refused(const char *name) {
   reshard_checkpoint checkpoint;
   assert_int_not_equal(reshard_checkpoint_open(scratch_path(name), &checkpoint), RESHARD_SUCCESS);
   assert_open(0, name);
@@ -146,23 +146,23 @@ static void test_readers(void **state) {
     opened(names[i]);
   }
   assert_int_equal(unlink(scratch_path("r/a/shard-00002-model-00001-of-00001.safetensors")), 0);
-  refused("r/a");
+  file_refused("r/a");
   scratch_write("r/bad.npy", "\x93NUMPY\x01\x00\xff\xff", 10);
-  refused("r/bad.npy");
+  file_refused("r/bad.npy");
   scratch_write("r/bad.safetensors", "12345678{", 9);
-  refused("r/bad.safetensors");
+  file_refused("r/bad.safetensors");
   scratch_safetensors("r/long.safetensors", "{" SCRATCH_TENSOR("x", "U8", "[8]", "[0,8]") "}", 9, 0);
-  refused("r/long.safetensors");
-  refused("r/none.npy");
-  refused("r");
+  file_refused("r/long.safetensors");
+  file_refused("r/none.npy");
+  file_refused("r");
   scratch_directory("r/empty");
-  refused("r/empty");
+  file_refused("r/empty");
   scratch_directory("r/index");
   scratch_write("r/index/model.safetensors.index.json", "{\"weight_map\":{\"x\":\"none.safetensors\"}}", 40);
   scratch_safetensors("r/index/a.safetensors", "{" SCRATCH_TENSOR("y", "U8", "[8]", "[0,8]") "}", 8, 0);
-  refused("r/index");
+  file_refused("r/index");
   assert_int_equal(mkfifo(scratch_path("r/fifo.npy"), 0600), 0);
-  refused("r/fifo.npy");
+  file_refused("r/fifo.npy");
   scratch_remove("r");
 }
 
@@ -176,12 +176,12 @@ static void test_recorded(void **state) {
   scratch_write("state.pt", file.at, file.n);
   opened("state.pt");
   scratch_write("cut.pt", file.at, file.n - 9);
-  refused("cut.pt");
+  file_refused("cut.pt");
   scratch_write("zeros.pt", file.at, file.n / 2);
-  refused("zeros.pt");
+  file_refused("zeros.pt");
   recorded_free(&file);
   scratch_write("d/.metadata", "x", 1);
-  refused("d");
+  file_refused("d");
   scratch_remove("d");
 }
 

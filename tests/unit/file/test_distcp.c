@@ -343,7 +343,7 @@ typedef struct bytes {
   size_t n;
 } bytes;
 
-static void put(bytes *to, const void *from, size_t n) {
+static void bytes_put(bytes *to, const void *from, size_t n) {
   memcpy(to->at + to->n, from, n);
   to->n += n;
 }
@@ -364,24 +364,24 @@ static void write_archive(const char *name, const bytes *pickle) {
   assert_non_null(made.at);
   for (int i = 0; i < 2; i++) {
     header[i] = made.n;
-    put(&made, B("PK\3\4"));
+    bytes_put(&made, B("PK\3\4"));
     put_number(&made, 22, 0);
     put_number(&made, 4, strlen(entries[i].name));
-    put(&made, entries[i].name, strlen(entries[i].name));
-    put(&made, entries[i].at, entries[i].n);
+    bytes_put(&made, entries[i].name, strlen(entries[i].name));
+    bytes_put(&made, entries[i].at, entries[i].n);
   }
   size_t begin = made.n;
   for (int i = 0; i < 2; i++) {
-    put(&made, B("PK\1\2"));
+    bytes_put(&made, B("PK\1\2"));
     put_number(&made, 16, 0);
     put_number(&made, 4, entries[i].n);
     put_number(&made, 4, entries[i].n);
     put_number(&made, 14, strlen(entries[i].name));
     put_number(&made, 4, header[i]);
-    put(&made, entries[i].name, strlen(entries[i].name));
+    bytes_put(&made, entries[i].name, strlen(entries[i].name));
   }
   size_t end = made.n;
-  put(&made, B("PK\5\6"));
+  bytes_put(&made, B("PK\5\6"));
   put_number(&made, 6, 0);
   put_number(&made, 2, 2);
   put_number(&made, 4, end - begin);
@@ -395,17 +395,17 @@ static void write_archive(const char *name, const bytes *pickle) {
 static void write_shared(const char *name, size_t key, size_t n) {
   bytes pickle = {malloc(key + 2 * n + 1024), 0};
   assert_non_null(pickle.at);
-  put(&pickle, B("\x80\x02}X"));
+  bytes_put(&pickle, B("\x80\x02}X"));
   put_number(&pickle, 4, key);
   memset(pickle.at + pickle.n, 'k', key);
   pickle.n += key;
-  put(&pickle, B("](ctorch._utils\n_rebuild_tensor_v2\n"
-                 "((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01"
-                 "0\x8c\x03"
-                 "cpuK\x01tQK\x00K\x01\x85K\x01\x85\x89}tRq\x00"));
+  bytes_put(&pickle, B("](ctorch._utils\n_rebuild_tensor_v2\n"
+                       "((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01"
+                       "0\x8c\x03"
+                       "cpuK\x01tQK\x00K\x01\x85K\x01\x85\x89}tRq\x00"));
   for (size_t i = 1; i < n; i++)
-    put(&pickle, B("h\x00"));
-  put(&pickle, B("es."));
+    bytes_put(&pickle, B("h\x00"));
+  bytes_put(&pickle, B("es."));
   write_archive(name, &pickle);
   free(pickle.at);
 }

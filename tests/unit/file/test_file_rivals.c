@@ -29,7 +29,7 @@
 static void (*act)(void); /* done before call number `at` of those that look at or open a path; NULL: nothing */
 static int calls, at;
 
-static void step(void) {
+static void rival_step(void) {
   void (*now)(void) = act;
   if (now == NULL || ++calls != at)
     return;
@@ -39,13 +39,13 @@ static void step(void) {
 }
 
 int fstatat(int directory, const char *path, struct stat *info, int flags) {
-  step();
+  rival_step();
   return (int)syscall(SYS_newfstatat, directory, path, info, flags);
 }
 
 int faccessat(int directory, const char *path, int mode, int flags) {
   (void)flags;
-  step();
+  rival_step();
   return (int)syscall(SYS_faccessat, directory, path, mode);
 }
 
@@ -54,7 +54,7 @@ int open(const char *path, int flags, ...) {
   va_start(arguments, flags);
   int mode = flags & O_CREAT ? va_arg(arguments, int) : 0;
   va_end(arguments);
-  step();
+  rival_step();
   return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 

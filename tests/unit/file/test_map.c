@@ -21,7 +21,7 @@ static void makes(const char *tensors, const char *map_text, const char *expecte
   reshard_map_free(map);
 }
 
-static void refused(const char *map_text, const char *expected) {
+static void map_refused(const char *map_text, const char *expected) {
   reshard_map map = (reshard_map)&source;
   if (reshard_map_parse(map_text, "m", &map) != RESHARD_ERROR_INVALID)
     fail_msg("taken: %s", map_text);
@@ -201,7 +201,7 @@ static void test_refused_text(void **state) {
       {"concat(0:1; a) = x", "m:1:8: before ';' stand dims, and '0' is none"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    refused(cases[i][0], cases[i][1]);
+    map_refused(cases[i][0], cases[i][1]);
 }
 
 static void test_fails(void **state) {
@@ -287,7 +287,7 @@ static void test_depth(void **state) {
     if (depth <= 64)
       makes("a 2", text, "x 2: a0 a1");
     else
-      refused(text, "m:1:581: more than 64 operations inside one another");
+      map_refused(text, "m:1:581: more than 64 operations inside one another");
   }
   /* Much deeper: by the limit, not by the stack. */
   size_t n = (size_t)1 << 20;
@@ -296,7 +296,7 @@ static void test_depth(void **state) {
   strcpy(text, "x = ");
   for (size_t i = 0; i < n; i++)
     memcpy(text + 4 + 6 * i, "stack(", 7);
-  refused(text, "m:1:389: more than 64 operations inside one another");
+  map_refused(text, "m:1:389: more than 64 operations inside one another");
   free(text);
 }
 

@@ -52,7 +52,7 @@ static array draw_leaf(drawing *d, int ndim, const int64_t *shape, int64_t name,
 }
 
 /* Puts a part into the result at an offset along a dim; with stack the part lacks that dim. Frees the part. */
-static void put(array *result, array *part, bool stack, int dim, int64_t offset) {
+static void array_put(array *result, array *part, bool stack, int dim, int64_t offset) {
   int64_t i[RESHARD_MAX_DIMS] = {0}, to[RESHARD_MAX_DIMS];
   for (int64_t at = 0; at < part->n; at++) {
     for (int d = 0; d < part->ndim; d++)
@@ -64,7 +64,7 @@ static void put(array *result, array *part, bool stack, int dim, int64_t offset)
   free(part->data);
 }
 
-static array draw(drawing *d, int ndim, const int64_t *shape, int depth);
+static array array_draw(drawing *d, int ndim, const int64_t *shape, int depth);
 
 static array draw_transpose(drawing *d, int ndim, const int64_t *shape, int depth) {
   int from[RESHARD_MAX_DIMS];
@@ -85,7 +85,7 @@ static array draw_transpose(drawing *d, int ndim, const int64_t *shape, int dept
     if (!plain)
       both(d, text);
   }
-  array part = draw(d, ndim, inner, depth), result = make_array(ndim, shape);
+  array part = array_draw(d, ndim, inner, depth), result = make_array(ndim, shape);
   both(d, ")");
   for (int64_t n = 0; n < result.n; n++) {
     for (int k = 0; k < ndim; k++)
@@ -127,16 +127,16 @@ static array draw_parts(drawing *d, int ndim, const int64_t *shape, int depth) {
         inner[n++] = size[i];
     if (i > 0 && !spread)
       both(d, rng_one_in(&d->r, 5) ? "\n ," : ", ");
-    array part = spread ? draw_leaf(d, n, inner, name, i) : draw(d, n, inner, depth);
+    array part = spread ? draw_leaf(d, n, inner, name, i) : array_draw(d, n, inner, depth);
     if (!stack && (spread ? i == 0 : sized && i != unsized))
       rs_text_add(d->left, ":%lld", (long long)size[i]);
-    put(&result, &part, stack, dim, offset);
+    array_put(&result, &part, stack, dim, offset);
   }
   both(d, ")");
   return result;
 }
 
-static array draw(drawing *d, int ndim, const int64_t *shape, int depth) {
+static array array_draw(drawing *d, int ndim, const int64_t *shape, int depth) {
   int64_t kind = depth == 0 || ndim == 0 ? 0 : rng_below(&d->r, 4);
   if (kind == 0)
     return draw_leaf(d, ndim, shape, d->names++, -1);
@@ -176,7 +176,7 @@ static void random_map(uint64_t seed) {
       right[0] = left[0] = '\0';
       drawing d = {.data = data, .layer = stars ? layer : -1, .line = line, .right = &right_text, .left = &left_text};
       rng_seed(&d.r, expression);
-      array result = draw(&d, ndim, shape, 4);
+      array result = array_draw(&d, ndim, shape, 4);
       data = d.data;
       snprintf(result.name, NAME, stars ? "t.%lld.%d" : "t%lld", (long long)line, layer);
       wanted.at[wanted.n++] = result;
@@ -241,7 +241,7 @@ static reshard_model through(const char *name, reshard_model from) {
   return to;
 }
 
-static void has(reshard_model model, const char *name, int ndim, int64_t n0, int64_t n1, int64_t n2) {
+static void model_has(reshard_model model, const char *name, int ndim, int64_t n0, int64_t n1, int64_t n2) {
   for (int64_t i = 0; i < reshard_model_count(model); i++) {
     reshard_model_tensor t;
     assert_int_equal(reshard_model_get(model, i, &t), RESHARD_SUCCESS);
@@ -278,7 +278,7 @@ static void there_and_back(const char *preset, const char *there, const char *ba
   reshard_model fused = through(there, model), again = through(back, fused);
   assert_int_equal(reshard_model_count(fused), count);
   assert_int_equal(reshard_model_bytes(fused), reshard_model_bytes(model));
-  has(fused, name, ndim, n0, n1, n2);
+  model_has(fused, name, ndim, n0, n1, n2);
   same_model(model, again);
   reshard_model_free(again);
   reshard_model_free(fused);

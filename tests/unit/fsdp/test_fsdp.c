@@ -32,7 +32,7 @@ static reshard_tree both_leaf(sharded_ranks *p, int64_t r, reshard_mesh mesh, re
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
 /* Makes of a flat parameter what FSDP does: another dtype, in memory of its own. */
-static reshard_tensor cast(reshard_tensor tensor) {
+static reshard_tensor tensor_cast(reshard_tensor tensor) {
   reshard_tensor_info info;
   reshard_tensor made = NULL;
   reshard_tensor_get_info(tensor, &info);
@@ -75,7 +75,7 @@ static void flatten_body(void *user, int64_t r) {
   check_again(p, r, leaf, again, RESHARD_I32);
   if (r > 0)
     SO(p, r, local_of(again) == tensor);
-  other = cast(tensor);
+  other = tensor_cast(tensor);
   SO(p, r, !reshard_fsdp_is_flattened(other));
   WELL(p, r, reshard_fsdp_unflatten(p->sharders[r], other, record, &mixed));
   check_again(p, r, leaf, mixed, RESHARD_F64);

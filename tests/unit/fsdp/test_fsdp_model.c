@@ -25,11 +25,11 @@ typedef enum form { RAW, TP_FIRST, FSDP_FIRST, SHARDED } form;
 static const char *const form_names[FORMS] = {"raw", "tp_first", "fsdp_first", "sharded"};
 
 /* One rank's handles: `world` is the sharder of sharded_ranks. */
-typedef struct seat {
+typedef struct rank_state {
   reshard_sharder world, row, column; /* of all ranks, of the TP group, of the FSDP group */
   reshard_mesh mesh, tp, own;
   int64_t f, t, fsdp_size, tp_size; /* coordinates and extents */
-} seat;
+} rank_state;
 
 static reshard_sharder sharder_on(sharded_ranks *p, int64_t r, reshard_comm comm) {
   reshard_sharder sharder = NULL;
@@ -37,9 +37,9 @@ static reshard_sharder sharder_on(sharded_ranks *p, int64_t r, reshard_comm comm
   return sharder;
 }
 
-static void sit(sharded_ranks *p, int64_t r, const char *mesh, seat *s) {
+static void rank_open(sharded_ranks *p, int64_t r, const char *mesh, rank_state *s) {
   reshard_comm column = NULL;
-  *s = (seat){.world = p->sharders[r]};
+  *s = (rank_state){.world = p->sharders[r]};
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, mesh, &s->mesh));
   WELL(p, r, reshard_mesh_init_groups(s->mesh, 0, NULL));
   WELL(p, r, reshard_mesh_sub(s->mesh, "tp", RESHARD_MESH_MINE, &s->tp));
@@ -53,7 +53,7 @@ static void sit(sharded_ranks *p, int64_t r, const char *mesh, seat *s) {
   s->t = reshard_mesh_rank(s->own);
 }
 
-static void leave(seat *s) {
+static void rank_close(rank_state *s) {
   reshard_sharder_destroy(s->row);
   reshard_sharder_destroy(s->column);
   reshard_mesh_release(s->own);
@@ -62,7 +62,7 @@ static void leave(seat *s) {
 }
 
 /* As TP has it: `down` on the group's own mesh, the others on mesh["tp"]. */
-static reshard_tree raw_leaf(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, bool zeros) {
+static reshard_tree raw_leaf(sharded_ranks *p, int64_t r, const rank_state *s, const parameter *q, bool zeros) {
   const reshard_placement placement = placement_of(q->tp);
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   bool own = q->tp == 1;
@@ -86,7 +86,8 @@ static reshard_tree raw_leaf(sharded_ranks *p, int64_t r, const seat *s, const p
   return leaf;
 }
 
-static reshard_tree make_leaf(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, form f, bool zeros) {
+static reshard_tree make_leaf(sharded_ranks *p, int64_t r, const rank_state *s, const parameter *q, form f,
+                              bool zeros) {
   const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = s->column, .world = s->world};
   reshard_tree raw = raw_leaf(p, r, s, q, zeros), leaf = NULL;
   if (f == RAW)
@@ -102,7 +103,7 @@ static reshard_tree make_leaf(sharded_ranks *p, int64_t r, const seat *s, const 
 }
 
 /* The box of a parameter that this rank should have. */
-static reshard_box wanted(const seat *s, const parameter *q, form f) {
+static reshard_box wanted(const rank_state *s, const parameter *q, form f) {
   if (f == RAW)
     return box_of(2, q->shape, q->tp, s->tp_size, s->t, 1, 0);
   if (f == FSDP_FIRST && q->tp == 0)
@@ -131,7 +132,7 @@ static reshard_tensor tensor_of(sharded_ranks *p, int64_t r, reshard_tree leaf, 
 }
 
 /* Every parameter in every form, as zeros or not. turn: the form is another one than the name says. */
-static reshard_tree model(sharded_ranks *p, int64_t r, const seat *s, int turn, bool zeros) {
+static reshard_tree model_make(sharded_ranks *p, int64_t r, const rank_state *s, int turn, bool zeros) {
   reshard_tree state = NULL;
   WELL(p, r, reshard_tree_dict(&state));
   for (int q = 0; q < PARAMETERS; q++)
@@ -145,7 +146,7 @@ static reshard_tree model(sharded_ranks *p, int64_t r, const seat *s, int turn, 
   return state;
 }
 
-static void compare_state(sharded_ranks *p, int64_t r, const seat *s, reshard_tree state, int turn) {
+static void compare_state(sharded_ranks *p, int64_t r, const rank_state *s, reshard_tree state, int turn) {
   for (int q = 0; q < PARAMETERS; q++)
     for (int i = 0; i < FORMS; i++) {
       const parameter *a = &parameters[q];
@@ -163,27 +164,27 @@ static void compare_state(sharded_ranks *p, int64_t r, const seat *s, reshard_tr
 
 static void save_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  seat s;
-  sit(p, r, "replicate=2,shard=2,tp=2", &s);
-  reshard_tree state = model(p, r, &s, 0, false);
+  rank_state s;
+  rank_open(p, r, "replicate=2,shard=2,tp=2", &s);
+  reshard_tree state = model_make(p, r, &s, 0, false);
   compare_state(p, r, &s, state, 0);
   rank_result_set(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
   reshard_tree_release(state);
-  leave(&s);
+  rank_close(&s);
 }
 
 static void load_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  seat s;
-  sit(p, r, "shard=3,tp=2", &s);
+  rank_state s;
+  rank_open(p, r, "shard=3,tp=2", &s);
   for (int turn = 0; turn < FORMS; turn++) {
-    reshard_tree state = model(p, r, &s, turn, true);
+    reshard_tree state = model_make(p, r, &s, turn, true);
     rank_result_set(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
     SO(p, r, p->results[r].status == RESHARD_SUCCESS);
     compare_state(p, r, &s, state, turn);
     reshard_tree_release(state);
   }
-  leave(&s);
+  rank_close(&s);
 }
 
 static void test_model(void **state) {

@@ -7,11 +7,11 @@
 static const char *const names[2] = {"dp", "tp"};
 
 /* Communicators and meshes of each rank. */
-typedef struct seat {
+typedef struct rank_state {
   reshard_mesh mesh;
   reshard_sharder fsdp, tp; /* of a row and of a column */
   reshard_fsdp_group group;
-} seat;
+} rank_state;
 
 static reshard_sharder sharder_of(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char *dim) {
   reshard_comm comm = NULL;
@@ -24,16 +24,16 @@ static reshard_sharder sharder_of(sharded_ranks *p, int64_t r, reshard_mesh mesh
   return sharder;
 }
 
-static void sit(sharded_ranks *p, int64_t r, seat *s) {
+static void rank_open(sharded_ranks *p, int64_t r, rank_state *s) {
   const int64_t shape[2] = {2, p->n / 2};
-  *s = (seat){.group = {.size = RESHARD_FSDP_GROUP_INIT}};
+  *s = (rank_state){.group = {.size = RESHARD_FSDP_GROUP_INIT}};
   WELL(p, r, reshard_mesh_create(p->comms[r], 0, 2, shape, names, 0, NULL, &s->mesh));
   s->fsdp = sharder_of(p, r, s->mesh, "dp");
   s->tp = sharder_of(p, r, s->mesh, "tp");
   s->group.sharder = s->fsdp;
 }
 
-static void leave(seat *s) {
+static void rank_close(rank_state *s) {
   reshard_sharder_destroy(s->fsdp);
   reshard_sharder_destroy(s->tp);
   reshard_mesh_release(s->mesh);
@@ -96,8 +96,8 @@ static void test_plain(void **state) {
 static void group_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const int64_t shape[2] = {5, 4};
-  seat s;
-  sit(p, r, &s);
+  rank_state s;
+  rank_open(p, r, &s);
   s.group.devices_per_node = 3;
   reshard_tensor whole = whole_of(2, shape), strided, local = NULL;
   reshard_tensor_info info;
@@ -124,7 +124,7 @@ static void group_body(void *user, int64_t r) {
   reshard_tree_release(chunk);
   reshard_tensor_release(strided);
   reshard_tensor_release(whole);
-  leave(&s);
+  rank_close(&s);
 }
 
 static void test_group(void **state) {
@@ -141,7 +141,8 @@ typedef struct nested {
 } nested;
 
 /* This rank's TP part as a leaf. */
-static reshard_tree outer_leaf(sharded_ranks *p, int64_t r, const seat *s, const nested *c, reshard_tensor whole) {
+static reshard_tree outer_leaf(sharded_ranks *p, int64_t r, const rank_state *s, const nested *c,
+                               reshard_tensor whole) {
   reshard_tree leaf = tp_leaf(p->sharders[r], s->mesh, whole, c->dim), same = NULL;
   if (!c->sharded || leaf == NULL)
     return leaf;
@@ -156,7 +157,7 @@ static reshard_tree outer_leaf(sharded_ranks *p, int64_t r, const seat *s, const
   return same;
 }
 
-static bool has(reshard_metadata m, int64_t rank, const reshard_box *box) {
+static bool metadata_has(reshard_metadata m, int64_t rank, const reshard_box *box) {
   const reshard_shard *shards = reshard_metadata_shards(m);
   for (int64_t i = 0; i < reshard_metadata_count(m); i++)
     if (shards[i].placement.rank == rank &&
@@ -177,7 +178,7 @@ static void check_nested(sharded_ranks *p, int64_t r, const nested *c, reshard_t
   reshard_sharded_tensor tensor = NULL;
   reshard_box part = box_of(2, shape, c->dim, tp, t, 1, 0), box = box_of(2, shape, c->dim, tp, t, 2, r / tp);
   WELL(p, r, reshard_state_get_nested(chunk, &outer, &n, NULL, &inner));
-  SO(p, r, n == 1 && reshard_metadata_properties(outer).requires_grad == 0 && has(outer, r, &part));
+  SO(p, r, n == 1 && reshard_metadata_properties(outer).requires_grad == 0 && metadata_has(outer, r, &part));
   WELL(p, r, reshard_state_get_sharded(inner[0], &tensor));
   reshard_metadata m = reshard_sharded_tensor_metadata(tensor);
   SO(p, r, reshard_metadata_properties(m).requires_grad == 0);
@@ -215,9 +216,9 @@ static void check_flat(sharded_ranks *p, int64_t r, const nested *c, reshard_tre
       if (elements_of(2, &part) == 0 || (c->dim < 0 && !mine))
         continue;
       if (i == 1 ? c->dim >= 0 : mine)
-        SO(p, r, has(m, other, &part));
+        SO(p, r, metadata_has(m, other, &part));
       else if (i == 0 && other / tp == d)
-        SO(p, r, has(m, other, &whole));
+        SO(p, r, metadata_has(m, other, &whole));
     }
     reshard_box box = box_of(2, shape, c->dim, tp, t, 2, d);
     if (elements_of(2, &box) > 0 && SO(p, r, reshard_sharded_tensor_local_count(tensor) == 1)) {
@@ -233,8 +234,8 @@ static void nested_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const nested *c = p->user;
   const int64_t shape[2] = {c->rows, 4};
-  seat s;
-  sit(p, r, &s);
+  rank_state s;
+  rank_open(p, r, &s);
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT}; /* its sharder is the world's, too */
   bool by_table = c->rows % 2 == 0;
   WELL(p, r, reshard_fsdp_extension_init(p->sharders[r], &x));
@@ -250,7 +251,7 @@ static void nested_body(void *user, int64_t r) {
   reshard_tree_release(chunk);
   reshard_tree_release(leaf);
   reshard_tensor_release(whole);
-  leave(&s);
+  rank_close(&s);
 }
 
 static void test_nested(void **state) {
@@ -284,7 +285,7 @@ typedef enum fault {
 } fault;
 
 /* The leaf of rank 2, in place of 5 x 4 elements. */
-static reshard_tree wrong_leaf(sharded_ranks *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
+static reshard_tree wrong_leaf(sharded_ranks *p, int64_t r, const rank_state *s, fault f, reshard_tensor whole) {
   static const int64_t shape[2] = {5, 4}, other[2] = {6, 4};
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_placement two[2] = {placement_of(0), placement_of(1)};
@@ -335,8 +336,8 @@ static void fault_body(void *user, int64_t r) {
   const fault f = *(const fault *)p->user;
   const int64_t shape[2] = {5, 4};
   const nested c = {5, 0, true};
-  seat s;
-  sit(p, r, &s);
+  rank_state s;
+  rank_open(p, r, &s);
   reshard_tensor whole = whole_of(2, shape);
   reshard_tree leaf = NULL, chunk = NULL;
   if (f == NO_WORLD)
@@ -358,7 +359,7 @@ static void fault_body(void *user, int64_t r) {
   reshard_tree_release(chunk);
   reshard_tree_release(leaf);
   reshard_tensor_release(whole);
-  leave(&s);
+  rank_close(&s);
 }
 
 static void test_refused(void **state) {

@@ -26,7 +26,7 @@ typedef struct list {
   reshard_box boxes[BOXES_MOST]; /* in units */
 } list;
 
-static void add(list *l, int64_t rank, const reshard_box *box) {
+static void list_add(list *l, int64_t rank, const reshard_box *box) {
   if (l->n < BOXES_MOST) {
     l->ranks[l->n] = rank;
     l->boxes[l->n++] = *box;
@@ -34,9 +34,9 @@ static void add(list *l, int64_t rank, const reshard_box *box) {
 }
 
 /* Cuts a box in two at random, again and again; empty pieces occur. */
-static void split(list *l, reshard_box box, int64_t pieces) {
+static void list_split(list *l, reshard_box box, int64_t pieces) {
   if (pieces <= 1 || l->ndim == 0) {
-    add(l, below(l->world), &box);
+    list_add(l, below(l->world), &box);
     return;
   }
   int d = (int)below(l->ndim);
@@ -45,8 +45,8 @@ static void split(list *l, reshard_box box, int64_t pieces) {
   low.extent[d] = at;
   high.offset[d] += at;
   high.extent[d] -= at;
-  split(l, low, pieces / 2);
-  split(l, high, pieces - pieces / 2);
+  list_split(l, low, pieces / 2);
+  list_split(l, high, pieces - pieces / 2);
 }
 
 static reshard_box random_box(const list *l) {
@@ -98,7 +98,7 @@ static void draw_boxes(list *l) {
   place_boxes(l);
   reshard_box all = {{0}, {0}};
   memcpy(all.extent, l->shape, sizeof l->shape);
-  split(l, all, pieces[below(6)]);
+  list_split(l, all, pieces[below(6)]);
   for (int64_t i = 0; i < l->n && below(8); i++)
     swap(l, i, i + below(l->n - i));
   while (below(3) == 0) {
@@ -110,13 +110,13 @@ static void draw_boxes(list *l) {
         swap(l, rs_min(some, l->n - 1), l->n - 1);
       l->n = rs_max(0, l->n - 1);
       break;
-    case 1: /* equal boxes */ add(l, below(l->world), &box); break;
-    default: /* an overlap */ box = random_box(l); add(l, below(l->world), &box);
+    case 1: /* equal boxes */ list_add(l, below(l->world), &box); break;
+    default: /* an overlap */ box = random_box(l); list_add(l, below(l->world), &box);
     }
   }
 }
 
-static bool holds(const list *l, const reshard_box *box, const int64_t *point) {
+static bool list_holds(const list *l, const reshard_box *box, const int64_t *point) {
   for (int d = 0; d < l->ndim; d++)
     if (point[d] < box->offset[d] || point[d] >= box->offset[d] + box->extent[d])
       return false;
@@ -148,7 +148,7 @@ static void find_truth(const list *l, truth *t) {
     int64_t point[RESHARD_MAX_DIMS], here[BOXES_MOST], n = 0;
     point_of(l, e, point);
     for (int64_t i = 0; i < l->n; i++)
-      if (holds(l, &l->boxes[i], point))
+      if (list_holds(l, &l->boxes[i], point))
         here[n++] = i;
     for (int64_t i = 0; i < n; i++) {
       bool first = true;
@@ -196,7 +196,7 @@ static void check_gap(const list *l, const truth *t, const char *text) {
   bool blocked[RESHARD_MAX_DIMS][2] = {{false}};
   for (int64_t e = 0; e < l->elements; e++) {
     point_of(l, e, point);
-    if (holds(l, &gap, point)) {
+    if (list_holds(l, &gap, point)) {
       assert_int_equal(t->count[e], 0);
       found++;
     }
@@ -204,7 +204,7 @@ static void check_gap(const list *l, const truth *t, const char *text) {
       for (int up = 0; up < 2 && t->count[e] > 0; up++) {
         int64_t was = point[d];
         point[d] = up ? was - 1 : was + 1; /* its neighbour towards the gap */
-        blocked[d][up] |= holds(l, &gap, point) && was == (up ? gap.offset[d] + gap.extent[d] : gap.offset[d] - 1);
+        blocked[d][up] |= list_holds(l, &gap, point) && was == (up ? gap.offset[d] + gap.extent[d] : gap.offset[d] - 1);
         point[d] = was;
       }
   }
@@ -290,7 +290,7 @@ static void check_groups(const list *l, const rs_boxes *b) {
     }
 }
 
-static reshard_status mark(void *user, int64_t cell) {
+static reshard_status cell_mark(void *user, int64_t cell) {
   ((unsigned char *)user)[cell]++;
   return RESHARD_SUCCESS;
 }
@@ -312,7 +312,7 @@ static void check_query(const list *l, const rs_boxes *b) {
     }
   }
   memset(hit, 0, sizeof hit);
-  assert_int_equal(rs_boxes_query(b, lo, hi, mark, hit), RESHARD_SUCCESS);
+  assert_int_equal(rs_boxes_query(b, lo, hi, cell_mark, hit), RESHARD_SUCCESS);
   for (int64_t c = 0; c < b->ncells; c++) {
     const int64_t *cell_lo = rs_boxes_lo(b, b->cell_box[c]), *cell_hi = rs_boxes_hi(b, b->cell_box[c]);
     bool meets = true;
@@ -378,7 +378,7 @@ static void fill_list(list *l, int ndim, const int64_t *shape, int64_t world) {
   }
 }
 
-static void expect(const list *l, bool replicated, reshard_status status, const char *text) {
+static void list_expect(const list *l, bool replicated, reshard_status status, const char *text) {
   reshard_status got;
   rs_boxes *b = create_boxes(l, replicated, &got);
   assert_int_equal(got, status);
@@ -395,25 +395,25 @@ static void test_texts(void **unused) {
   (void)unused;
   static list l;
   fill_list(&l, 2, (int64_t[]){8, 12}, 4);
-  add(&l, 0, &(reshard_box){{0, 0}, {4, 12}});
-  add(&l, 2, &(reshard_box){{4, 0}, {4, 12}});
-  expect(&l, false, RESHARD_SUCCESS, NULL);
+  list_add(&l, 0, &(reshard_box){{0, 0}, {4, 12}});
+  list_add(&l, 2, &(reshard_box){{4, 0}, {4, 12}});
+  list_expect(&l, false, RESHARD_SUCCESS, NULL);
   l.boxes[1].offset[0] = 3;
-  expect(&l, true, RESHARD_SUCCESS, "boxes 0 and 1 overlap at [3,4)x[0,12), on ranks 0 and 2");
+  list_expect(&l, true, RESHARD_SUCCESS, "boxes 0 and 1 overlap at [3,4)x[0,12), on ranks 0 and 2");
   l.ranks[1] = 0;
-  expect(&l, true, RESHARD_ERROR_INVALID, "boxes 0 and 1 overlap at [3,4)x[0,12), both on rank 0");
+  list_expect(&l, true, RESHARD_ERROR_INVALID, "boxes 0 and 1 overlap at [3,4)x[0,12), both on rank 0");
   l.ranks[1] = 2;
   l.boxes[1] = (reshard_box){{4, 4}, {4, 8}};
-  expect(&l, false, RESHARD_SUCCESS, "no box holds [4,8)x[0,4)");
+  list_expect(&l, false, RESHARD_SUCCESS, "no box holds [4,8)x[0,4)");
   l.boxes[1] = l.boxes[0];
-  add(&l, 3, &(reshard_box){{4, 0}, {4, 12}});
-  expect(&l, false, RESHARD_SUCCESS,
-         "boxes 0 and 1 are equal, on ranks 0 and 2, and the layout is not declared replicated");
-  expect(&l, true, RESHARD_SUCCESS, NULL);
+  list_add(&l, 3, &(reshard_box){{4, 0}, {4, 12}});
+  list_expect(&l, false, RESHARD_SUCCESS,
+              "boxes 0 and 1 are equal, on ranks 0 and 2, and the layout is not declared replicated");
+  list_expect(&l, true, RESHARD_SUCCESS, NULL);
   l.ranks[1] = 4;
-  expect(&l, true, RESHARD_ERROR_INVALID, "box 1 is on rank 4, which is not in the world of 4");
+  list_expect(&l, true, RESHARD_ERROR_INVALID, "box 1 is on rank 4, which is not in the world of 4");
   l.ranks[1] = -1;
-  expect(&l, true, RESHARD_ERROR_INVALID, "box 1 is on rank -1, which is not in the world of 4");
+  list_expect(&l, true, RESHARD_ERROR_INVALID, "box 1 is on rank -1, which is not in the world of 4");
   l.ranks[1] = 1;
   static const struct {
     reshard_box box;
@@ -437,21 +437,21 @@ static void test_few(void **unused) {
   (void)unused;
   static list l;
   fill_list(&l, 0, NULL, 2);
-  expect(&l, false, RESHARD_SUCCESS, "no box holds []");
-  add(&l, 1, &(reshard_box){{0}, {0}});
-  expect(&l, false, RESHARD_SUCCESS, NULL);
-  add(&l, 0, &(reshard_box){{0}, {0}});
-  expect(&l, false, RESHARD_SUCCESS,
-         "boxes 1 and 0 are equal, on ranks 0 and 1, and the layout is not declared replicated");
-  expect(&l, true, RESHARD_SUCCESS, NULL);
+  list_expect(&l, false, RESHARD_SUCCESS, "no box holds []");
+  list_add(&l, 1, &(reshard_box){{0}, {0}});
+  list_expect(&l, false, RESHARD_SUCCESS, NULL);
+  list_add(&l, 0, &(reshard_box){{0}, {0}});
+  list_expect(&l, false, RESHARD_SUCCESS,
+              "boxes 1 and 0 are equal, on ranks 0 and 1, and the layout is not declared replicated");
+  list_expect(&l, true, RESHARD_SUCCESS, NULL);
   l.ranks[1] = 1;
-  expect(&l, true, RESHARD_ERROR_INVALID, "boxes 0 and 1 overlap at [], both on rank 1");
+  list_expect(&l, true, RESHARD_ERROR_INVALID, "boxes 0 and 1 overlap at [], both on rank 1");
   fill_list(&l, 2, (int64_t[]){0, 5}, 2); /* nothing to hold */
-  expect(&l, false, RESHARD_SUCCESS, NULL);
-  add(&l, 0, &(reshard_box){{0, 0}, {0, 5}});
-  add(&l, 0, &(reshard_box){{0, 0}, {0, 5}}); /* empty boxes never overlap */
-  add(&l, 1, &(reshard_box){{0, 0}, {0, 5}});
-  expect(&l, false, RESHARD_SUCCESS, NULL);
+  list_expect(&l, false, RESHARD_SUCCESS, NULL);
+  list_add(&l, 0, &(reshard_box){{0, 0}, {0, 5}});
+  list_add(&l, 0, &(reshard_box){{0, 0}, {0, 5}}); /* empty boxes never overlap */
+  list_add(&l, 1, &(reshard_box){{0, 0}, {0, 5}});
+  list_expect(&l, false, RESHARD_SUCCESS, NULL);
 }
 
 /* A corner's index does not fit in 63 bits: 4^5 * (2^55 + 1) grid points. The last dim has three units. */
@@ -466,20 +466,20 @@ static void test_wide_corners(void **unused) {
   l.place[5][4] = (int64_t)1 << 55;
   for (int64_t i = 0; i < 243; i++) {
     reshard_box box = {{i % 3, i / 3 % 3, i / 9 % 3, i / 27 % 3, i / 81, 0}, {1, 1, 1, 1, 1, 2}};
-    add(&l, i % 3, &box);
+    list_add(&l, i % 3, &box);
     box.offset[5] = 2;
-    add(&l, i % 3, &box);
+    list_add(&l, i % 3, &box);
   }
-  expect(&l, false, RESHARD_SUCCESS, NULL);
+  list_expect(&l, false, RESHARD_SUCCESS, NULL);
   l.boxes[485].extent[5] = 1;
-  expect(&l, false, RESHARD_SUCCESS,
-         "no box holds [2,3)x[2,3)x[2,3)x[2,3)x[2,3)x[36028797018963967,36028797018963968)");
+  list_expect(&l, false, RESHARD_SUCCESS,
+              "no box holds [2,3)x[2,3)x[2,3)x[2,3)x[2,3)x[36028797018963967,36028797018963968)");
   l.boxes[485].offset[5] = 1;
   l.boxes[485].extent[5] = 3;
   l.ranks[485] = 1;
-  expect(&l, false, RESHARD_SUCCESS,
-         "boxes 484 and 485 overlap at [2,3)x[2,3)x[2,3)x[2,3)x[2,3)x[18014398509494328,18014398509494329), "
-         "on ranks 2 and 1");
+  list_expect(&l, false, RESHARD_SUCCESS,
+              "boxes 484 and 485 overlap at [2,3)x[2,3)x[2,3)x[2,3)x[2,3)x[18014398509494328,18014398509494329), "
+              "on ranks 2 and 1");
 }
 
 static reshard_status stop_at_three(void *user, int64_t cell) {
@@ -492,7 +492,7 @@ static void test_walk_ends(void **unused) {
   static list l;
   fill_list(&l, 1, (int64_t[]){100}, 1);
   for (int64_t i = 0; i < 100; i++)
-    add(&l, 0, &(reshard_box){{i}, {1}});
+    list_add(&l, 0, &(reshard_box){{i}, {1}});
   reshard_status status;
   rs_boxes *b = create_boxes(&l, false, &status);
   int calls = 0;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "layout/layout.h"
+#include "support/fixtures/layouts.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -16,13 +17,6 @@
 #include <string.h>
 
 #define M INT64_MAX
-
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
-}
 
 /* The rank's elements, and its first and last interval in dim 0. */
 static void test_ranks(void **state) {
@@ -57,7 +51,7 @@ static void test_ranks(void **state) {
       {"mesh(2x2;S0,S0*2305843009213693952)", M, 4, 3, M / 4, M / 4, {M / 2 + 2, M / 2 + 3}, {M - 2, M - 1}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    reshard_layout layout = parse(cases[i].text, 1, &cases[i].n, cases[i].world);
+    reshard_layout layout = layout_from_text(cases[i].text, 1, &cases[i].n, cases[i].world);
     int64_t elements, count;
     reshard_interval first, last;
     assert_int_equal(reshard_layout_buffer_elements(layout, cases[i].rank, 0, &elements), RESHARD_SUCCESS);
@@ -81,7 +75,7 @@ static void test_ranks(void **state) {
 static void test_flat_of_dims(void **state) {
   (void)state;
   const int64_t shape[2] = {3, M / 3}; /* M is 7 * 7 * 73 * 127 * 337 * 92737 * 649657, no multiple of 3 */
-  reshard_layout layout = parse("flat()", 2, shape, 2);
+  reshard_layout layout = layout_from_text("flat()", 2, shape, 2);
   int64_t a, b;
   assert_int_equal(reshard_layout_buffer_elements(layout, 0, 0, &a), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_buffer_elements(layout, 1, 0, &b), RESHARD_SUCCESS);
@@ -98,7 +92,7 @@ static void test_plans(void **state) {
   const int64_t n = M / 3 - 1024; /* messages are staged in steps of 256 */
   for (size_t s = 0; s < sizeof kinds / sizeof *kinds; s++)
     for (size_t d = 0; d < sizeof kinds / sizeof *kinds; d++) {
-      reshard_layout src = parse(kinds[s], 1, &n, 3), dst = parse(kinds[d], 1, &n, 3);
+      reshard_layout src = layout_from_text(kinds[s], 1, &n, 3), dst = layout_from_text(kinds[d], 1, &n, 3);
       reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
       int64_t sent = 0, received = 0;
       for (int64_t r = 0; r < 3; r++) {
@@ -141,7 +135,7 @@ static void test_ranks_of_plans(void **state) {
 /* --- Small ones, index by index ----------------------------------------------------------------------------------- */
 
 static uint64_t seed = 1;
-static int64_t draw(int64_t most) {
+static int64_t number_draw(int64_t most) {
   seed = seed * 6364136223846793005u + 1442695040888963407u;
   return (int64_t)((seed >> 33) % (uint64_t)most) + 1;
 }
@@ -165,10 +159,10 @@ static int64_t find_intervals(const rs_dim *dim, int64_t part, reshard_interval 
 }
 
 static void check_layout(const char *text, int64_t n, int64_t ranks) {
-  reshard_layout layout = parse(text, 1, &n, ranks);
+  reshard_layout layout = layout_from_text(text, 1, &n, ranks);
   for (int64_t r = 0; r < ranks; r++) {
     reshard_interval wanted[MOST], found[MOST];
-    int64_t count, some = draw(MOST) - 1, room = draw(4);
+    int64_t count, some = number_draw(MOST) - 1, room = number_draw(4);
     int64_t in_all = find_intervals(&layout->dim[0], rs_layout_cell(layout, r, 0), wanted);
     assert_int_equal(reshard_layout_array_intervals(layout, r, 0, 0, 0, MOST, found, &count), RESHARD_SUCCESS);
     if (count != in_all || memcmp(found, wanted, (size_t)count * sizeof *found) != 0)
@@ -188,8 +182,8 @@ static void test_small(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
-    int64_t n = draw(MOST) - 1, a = draw(4), b = draw(4), c = draw(3);
-    snprintf(text, sizeof text, "cyclic(%lld;%lld)", (long long)a, (long long)draw(9));
+    int64_t n = number_draw(MOST) - 1, a = number_draw(4), b = number_draw(4), c = number_draw(3);
+    snprintf(text, sizeof text, "cyclic(%lld;%lld)", (long long)a, (long long)number_draw(9));
     check_layout(text, n, a);
     snprintf(text, sizeof text, "mesh(%lldx%lldx%lld;S0%s,S0%s,S0)", (long long)a, (long long)b, (long long)c,
              i % 3 == 1   ? "*3"

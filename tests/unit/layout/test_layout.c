@@ -10,6 +10,7 @@
 #include <reshard/layout.h>
 
 #include "bench/cli/util.h"
+#include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -140,7 +141,7 @@ typedef struct meeting {
   int64_t rank[RANKS_MOST * 16], array[RANKS_MOST * 16], elements[RANKS_MOST * 16];
 } meeting;
 
-static int note(void *user, int64_t rank, int64_t array, int64_t elements) {
+static int array_note(void *user, int64_t rank, int64_t array, int64_t elements) {
   meeting *m = user;
   if (m->n < RANKS_MOST * 16) {
     m->rank[m->n] = rank;
@@ -160,7 +161,7 @@ static int64_t count_in(const indices *list, int64_t begin, int64_t end) {
 static void check_meet(reshard_layout layout, const held *ranks, const reshard_box *box) {
   meeting got = {.ends_after = -1};
   int64_t at = 0, rank = -1, world = reshard_layout_world(layout);
-  expect(reshard_layout_meet(layout, box, note, &got) == RESHARD_SUCCESS);
+  expect(reshard_layout_meet(layout, box, array_note, &got) == RESHARD_SUCCESS);
   for (rank = 0; rank < world; rank++) {
     int64_t elements = ranks[rank].arrays;
     for (int d = 0; d < reshard_layout_ndim(layout); d++)
@@ -252,37 +253,30 @@ static void holds_rows(reshard_layout layout, int64_t rank, int64_t n, const int
   sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]) { __VA_ARGS__ }
 #define NO_ROWS 0, NULL
 
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
-}
-
 /* TP and FSDP on one dim: three ways to write it, which are three layouts. */
 static void test_order_of_cutting(void **unused) {
   (void)unused;
   int64_t five = 5, seven = 7;
-  reshard_layout layout = parse("mesh(dp=2,tp=2;S0,S0;order=tp,dp)", 1, &five, 4);
+  reshard_layout layout = layout_from_text("mesh(dp=2,tp=2;S0,S0;order=tp,dp)", 1, &five, 4);
   holds_rows(layout, 0, ROWS(0, 1));
   holds_rows(layout, 1, ROWS(3));
   holds_rows(layout, 2, ROWS(2));
   holds_rows(layout, 3, ROWS(4));
   reshard_layout_release(layout);
-  layout = parse("mesh(dp=2,tp=2;S0*2,S0)", 1, &five, 4);
+  layout = layout_from_text("mesh(dp=2,tp=2;S0*2,S0)", 1, &five, 4);
   holds_rows(layout, 0, ROWS(0, 1));
   holds_rows(layout, 1, ROWS(3));
   holds_rows(layout, 2, ROWS(2));
   holds_rows(layout, 3, ROWS(4));
   reshard_layout_release(layout);
-  layout = parse("mesh(dp=2,tp=2;S0,S0)", 1, &five, 4);
+  layout = layout_from_text("mesh(dp=2,tp=2;S0,S0)", 1, &five, 4);
   holds_rows(layout, 0, ROWS(0, 1));
   holds_rows(layout, 1, ROWS(2));
   holds_rows(layout, 2, ROWS(3));
   holds_rows(layout, 3, ROWS(4));
   reshard_layout_release(layout);
 
-  layout = parse("mesh(dp=3,tp=2;S0,S0;order=tp,dp)", 1, &seven, 6);
+  layout = layout_from_text("mesh(dp=3,tp=2;S0,S0;order=tp,dp)", 1, &seven, 6);
   holds_rows(layout, 0, ROWS(0, 1));
   holds_rows(layout, 2, ROWS(2, 3));
   holds_rows(layout, 4, NO_ROWS);
@@ -290,7 +284,7 @@ static void test_order_of_cutting(void **unused) {
   holds_rows(layout, 3, ROWS(5));
   holds_rows(layout, 5, ROWS(6));
   reshard_layout_release(layout);
-  layout = parse("mesh(dp=3,tp=2;S0*2,S0)", 1, &seven, 6);
+  layout = layout_from_text("mesh(dp=3,tp=2;S0*2,S0)", 1, &seven, 6);
   holds_rows(layout, 0, ROWS(0, 1));
   holds_rows(layout, 1, ROWS(4));
   holds_rows(layout, 2, ROWS(2, 3));
@@ -329,7 +323,7 @@ static void test_chunk_sizes(void **unused) {
   } cases[] = {{5, {2, 2, 1, 0}}, {3, {1, 1, 1, 0}}, {1, {1, 0, 0, 0}},
                {0, {0, 0, 0, 0}}, {6, {2, 2, 2, 0}}, {9, {3, 3, 3, 0}}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    reshard_layout layout = parse("chunk(0)", 1, &cases[c].n, 4);
+    reshard_layout layout = layout_from_text("chunk(0)", 1, &cases[c].n, 4);
     for (int64_t rank = 0, begin = 0; rank < 4; rank++) {
       reshard_array_info info;
       reshard_interval got = {-1, -1};

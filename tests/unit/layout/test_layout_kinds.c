@@ -8,6 +8,7 @@
 #include <reshard/layout.h>
 
 #include "bench/cli/util.h"
+#include "support/fixtures/layouts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ typedef struct meeting {
   int64_t rank[MOST], array[MOST], elements[MOST];
 } meeting;
 
-static int note(void *user, int64_t rank, int64_t array, int64_t elements) {
+static int array_note(void *user, int64_t rank, int64_t array, int64_t elements) {
   meeting *m = user;
   if (m->n < MOST) {
     m->rank[m->n] = rank;
@@ -27,13 +28,6 @@ static int note(void *user, int64_t rank, int64_t array, int64_t elements) {
     m->elements[m->n] = elements;
   }
   return ++m->n == m->ends_after;
-}
-
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
 }
 
 /* Arrays of a flat piece, laid end to end, are its part of the flattening, element by element. */
@@ -86,7 +80,7 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
     met *= box.extent[d];
   }
   meeting got = {.ends_after = -1};
-  assert_int_equal(reshard_layout_meet(layout, &box, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &box, array_note, &got), RESHARD_SUCCESS);
   for (int64_t i = 0; i < got.n; i++) {
     assert_true(i == 0 || got.rank[i] > got.rank[i - 1] ||
                 (got.rank[i] == got.rank[i - 1] && got.array[i] > got.array[i - 1]));
@@ -145,7 +139,7 @@ static void test_boxes(void **unused) {
       }
     }
   meeting got = {.ends_after = -1};
-  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, array_note, &got), RESHARD_SUCCESS);
   static const int64_t met[4][3] = {{0, 0, 1}, {0, 1, 3}, {2, 0, 5}, {2, 1, 1}};
   assert_int_equal(got.n, 4);
   for (int i = 0; i < 4; i++) {
@@ -154,7 +148,7 @@ static void test_boxes(void **unused) {
     assert_int_equal(got.elements[i], met[i][2]);
   }
   got = (meeting){.ends_after = 2}; /* the visitor ends the walk */
-  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, note, &got), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{3, 2}, {2, 5}}, array_note, &got), RESHARD_SUCCESS);
   assert_int_equal(got.n, 2);
   reshard_layout_release(layout);
 }
@@ -163,7 +157,7 @@ static void test_scalar(void **unused) {
   (void)unused;
   static const char *const texts[] = {"rank(1)", "flat(1,0)", "mesh(2@1-0;R)", "boxes(1:[]+[])"};
   for (int i = 0; i < 4; i++) {
-    reshard_layout layout = parse(texts[i], 0, NULL, 2);
+    reshard_layout layout = layout_from_text(texts[i], 0, NULL, 2);
     reshard_array_info info;
     int64_t count;
     meeting got = {.ends_after = -1};
@@ -172,7 +166,7 @@ static void test_scalar(void **unused) {
     assert_int_equal(count, 1);
     assert_int_equal(reshard_layout_array(layout, 1, 0, &info), RESHARD_SUCCESS);
     assert_int_equal(info.elements, 1);
-    assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{0}, {0}}, note, &got), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_meet(layout, &(reshard_box){{0}, {0}}, array_note, &got), RESHARD_SUCCESS);
     assert_int_equal(got.n, i == 2 ? 2 : 1);
     assert_int_equal(got.elements[0], 1);
     reshard_layout_release(layout);
@@ -199,7 +193,7 @@ static void test_large_world(void **unused) {
     }
     reshard_box box = {{i / 128 * 8192 + 5, i % 128 * 8192 + 7}, {8187, 8185}};
     meeting met = {.ends_after = -1};
-    assert_int_equal(reshard_layout_meet(layout, &box, note, &met), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_meet(layout, &box, array_note, &met), RESHARD_SUCCESS);
     assert_int_equal(met.n, 1);
     assert_int_equal(met.rank[0], ranks[i]);
     assert_int_equal(met.elements[0], (int64_t)8187 * 8185);
@@ -241,16 +235,16 @@ static void test_equal(void **unused) {
   int64_t shape[2] = {9, 7}, taller[2] = {10, 7};
   reshard_layout layouts[N];
   for (int i = 0; i < N; i++)
-    layouts[i] = parse(texts[i], 2, shape, 4);
+    layouts[i] = layout_from_text(texts[i], 2, shape, 4);
   for (int i = 0; i < N; i++) {
     for (int j = 0; j < N; j++)
       if (reshard_layout_equal(layouts[i], layouts[j]) != (i == j))
         fail_msg("%s and %s", texts[i], texts[j]);
-    reshard_layout again = parse(texts[i], 2, shape, 4), wider = parse(texts[i], 2, shape, 5);
+    reshard_layout again = layout_from_text(texts[i], 2, shape, 4), wider = layout_from_text(texts[i], 2, shape, 5);
     assert_true(reshard_layout_equal(layouts[i], again));
     assert_false(reshard_layout_equal(layouts[i], wider));
     if (i < 20) {
-      reshard_layout other = parse(texts[i], 2, taller, 4);
+      reshard_layout other = layout_from_text(texts[i], 2, taller, 4);
       assert_false(reshard_layout_equal(layouts[i], other));
       reshard_layout_release(other);
     }

@@ -19,7 +19,7 @@ typedef struct marks {
   int times[MOST_ELEMENTS]; /* that the element was in a box */
 } marks;
 
-static int mark(void *user, const reshard_box *box) {
+static int box_mark(void *user, const reshard_box *box) {
   marks *m = user;
   int64_t at[RESHARD_MAX_DIMS] = {0}, n = 1;
   for (int d = 0; d < m->ndim; d++)
@@ -57,7 +57,7 @@ static void check_set(reshard_layout layout, marks *m, unsigned set, int64_t wor
       lost[n++] = r;
   memset(m->times, 0, sizeof m->times);
   m->boxes = m->ends_after = 0;
-  assert_int_equal(reshard_layout_lost(layout, n, lost, mark, m), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_lost(layout, n, lost, box_mark, m), RESHARD_SUCCESS);
   for (int64_t e = 0; e < elements; e++) {
     reshard_box box = {{0}, {0}};
     holders h = {set, false};
@@ -71,7 +71,7 @@ static void check_set(reshard_layout layout, marks *m, unsigned set, int64_t wor
   if (m->boxes > 1) { /* the walk ends where it is told to */
     m->ends_after = m->boxes - 1;
     m->boxes = 0;
-    assert_int_equal(reshard_layout_lost(layout, n, lost, mark, m), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_lost(layout, n, lost, box_mark, m), RESHARD_SUCCESS);
     assert_int_equal(m->boxes, m->ends_after);
   }
 }
@@ -114,15 +114,16 @@ static void test_errors(void **state) {
   marks m = {.ndim = 1, .shape = shape};
   reshard_layout layout;
   assert_int_equal(reshard_layout_parse("chunk(0)", 1, shape, 4, &layout), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_lost(layout, 2, (int64_t[]){1, 1}, mark, &m), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_layout_lost(layout, 2, (int64_t[]){1, 1}, box_mark, &m), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_layout_lost: lost[1] is 1, ranks ascend from 0");
-  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){-1}, mark, &m), RESHARD_ERROR_INVALID);
-  assert_int_equal(reshard_layout_lost(layout, 1, NULL, mark, &m), RESHARD_ERROR_INVALID);
-  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){99}, mark, &m), RESHARD_SUCCESS); /* of a larger world */
+  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){-1}, box_mark, &m), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_layout_lost(layout, 1, NULL, box_mark, &m), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){99}, box_mark, &m),
+                   RESHARD_SUCCESS); /* of a larger world */
   assert_int_equal(m.boxes, 0);
   reshard_layout_release(layout);
   assert_int_equal(reshard_layout_parse("boxes(0:[0]+[5];1:[3]+[5])", 1, shape, 2, &layout), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){0}, mark, &m), RESHARD_ERROR_INVALID); /* no source */
+  assert_int_equal(reshard_layout_lost(layout, 1, (int64_t[]){0}, box_mark, &m), RESHARD_ERROR_INVALID); /* no source */
   reshard_layout_release(layout);
 }
 

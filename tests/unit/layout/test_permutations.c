@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
-#include "support/fixtures/local_world.h"
 #include "support/fixtures/scale.h"
+#include "support/reshards/local_world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static bool find(const split *s, int64_t rank, int64_t row, int64_t column, int6
 }
 
 /* Fills the buffers of all ranks with the tensor (or with poison), or counts what differs from it. */
-static int64_t visit(const split *s, const rank_buffers *d, const unsigned char *tensor, bool fill) {
+static int64_t split_visit(const split *s, const rank_buffers *d, const unsigned char *tensor, bool fill) {
   int64_t wrong = 0, width = d->width;
   for (int64_t rank = 0; rank < 4; rank++)
     for (int64_t row = 0; row < s->shape[0]; row++)
@@ -74,21 +74,21 @@ static void check_pairs(local_world *world, int n, const split *src, const split
     tensor[i] = whole_tensor_create(src[i].shape[0] * src[i].shape[1], width, 4 + (uint64_t)i);
     rank_buffers_create(from[i], width, &a[i]);
     rank_buffers_create(to[i], width, &b[i]);
-    visit(&src[i], &a[i], tensor[i], true);
+    split_visit(&src[i], &a[i], tensor[i], true);
     as[i] = &a[i];
     bs[i] = &b[i];
   }
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     local_world_result result;
     for (int i = 0; i < n; i++)
-      visit(&dst[i], &b[i], poison, true);
+      split_visit(&dst[i], &b[i], poison, true);
     local_world_reshard(world, n, entries, as, bs, NULL, (reshard_path)path, false, &result);
     if (result.status != RESHARD_SUCCESS)
       fail_msg("%s", result.error);
     int64_t wire[4] = {0};
     for (int i = 0; i < n; i++) {
       const int64_t *p = src[i].ranks, *q = dst[i].ranks;
-      if (visit(&dst[i], &b[i], tensor[i], false) != 0 || visit(&src[i], &a[i], tensor[i], false) != 0)
+      if (split_visit(&dst[i], &b[i], tensor[i], false) != 0 || split_visit(&src[i], &a[i], tensor[i], false) != 0)
         fail_msg("%lld x %lld: dim %d over %lld,%lld,%lld,%lld to dim %d over %lld,%lld,%lld,%lld, path %d",
                  (long long)src->shape[0], (long long)src->shape[1], src[i].dim, (long long)p[0], (long long)p[1],
                  (long long)p[2], (long long)p[3], dst[i].dim, (long long)q[0], (long long)q[1], (long long)q[2],

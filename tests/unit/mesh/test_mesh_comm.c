@@ -21,16 +21,6 @@ enum { MOST = 8, PATIENCE = 60000 };
 static reshard_comm comms[MOST];
 static rank_result results[MOST];
 
-static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
-  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
-}
-
-static void close_comms(int64_t n) {
-  for (int64_t r = 0; r < n; r++)
-    reshard_comm_destroy(comms[r]);
-}
-
 static void assert_all(int64_t n, reshard_status status, const char *part) {
   rank_results_assert(n, results, status, part, NULL);
 }
@@ -44,7 +34,7 @@ static void assert_all(int64_t n, reshard_status status, const char *part) {
       return try_; \
   } while (0)
 
-static reshard_status wrong(const char *what) { /* as a status, for threads */
+static reshard_status rank_wrong(const char *what) { /* as a status, for threads */
   fprintf(stderr, "wrong: %s\n", what);
   return RESHARD_ERROR_INTERNAL;
 }
@@ -66,11 +56,11 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
   TRY(reshard_mesh_comm(mesh, NULL, &all));
   TRY(reshard_mesh_comm(mesh, "tp,dp", &turned));
   if (!in)
-    return tp == NULL && dp == NULL && all == NULL && turned == NULL ? RESHARD_SUCCESS : wrong("outside");
+    return tp == NULL && dp == NULL && all == NULL && turned == NULL ? RESHARD_SUCCESS : rank_wrong("outside");
   const int64_t row[3] = {1 + 3 * d, 2 + 3 * d, 3 + 3 * d}, column[2] = {1 + t, 4 + t}, six[6] = {1, 2, 3, 4, 5, 6},
                 by_column[6] = {1, 4, 2, 5, 3, 6};
   if (!is(tp, 3, t, row) || !is(dp, 2, d, column) || !is(all, 6, rank - 1, six) || !is(turned, 6, t * 2 + d, by_column))
-    return wrong("who is where");
+    return rank_wrong("who is where");
   if (rank == 4) { /* kept: no other rank makes these calls */
     reshard_mesh sub, flat;
     TRY(reshard_mesh_comm(mesh, "1", &again));
@@ -81,7 +71,7 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
     TRY(reshard_mesh_comm(flat, "x", &all));
     reshard_mesh_release(flat);
     if (again != tp || dp != tp || all != turned)
-      return wrong("not kept");
+      return rank_wrong("not kept");
   }
   return reshard_comm_barrier(tp);
 }
@@ -98,10 +88,10 @@ static void mesh_body(void *user, int64_t rank) {
 
 static void test_mesh_comm(void **state) {
   (void)state;
-  open_comms(8, PATIENCE);
+  rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, mesh_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* Sub-meshes, slices and meshes of their own: 2x2x2 on 8 ranks. */
@@ -110,28 +100,28 @@ static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
   reshard_comm comm, same;
   TRY(reshard_mesh_comm(mesh, NULL, &comm));
   if (comm != comms[rank]) /* all ranks in their order */
-    return wrong("the communicator itself");
+    return rank_wrong("the communicator itself");
   TRY(reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &sub));
   TRY(reshard_mesh_comm(sub, NULL, &comm));
   if (!is(comm, 4, rank % 4, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 4 * 4)
-    return wrong("sub-mesh");
+    return rank_wrong("sub-mesh");
   TRY(reshard_mesh_sub(sub, "tp", RESHARD_MESH_MINE, &deeper));
   TRY(reshard_mesh_comm(deeper, "tp", &comm));
   TRY(reshard_mesh_comm(mesh, "tp", &same));
   if (comm != same || !is(comm, 2, rank % 2, (int64_t[]){rank / 2 * 2, rank / 2 * 2 + 1}))
-    return wrong("part of a part");
+    return rank_wrong("part of a part");
   /* One coordinate of dp of each: half of the ranks are outside, and in the other slice. */
   for (int64_t d = 0; d < 2; d++) {
     bool in = rank / 2 % 2 == d;
     TRY(reshard_mesh_slice(sub, "dp", d, d + 1, 1, &slice));
     TRY(reshard_mesh_comm(slice, "tp", &comm));
     if (in ? !is(comm, 2, rank % 2, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 2 * 2 : comm != NULL)
-      return wrong("slice");
+      return rank_wrong("slice");
     if (in != (reshard_mesh_contains(slice, RESHARD_MESH_MINE) == 1))
-      return wrong("in the slice");
+      return rank_wrong("in the slice");
     TRY(reshard_mesh_own(slice, &none));
     if ((none == NULL) == in)
-      return wrong("own of a slice");
+      return rank_wrong("own of a slice");
     reshard_mesh_release(none);
     reshard_mesh_release(slice);
   }
@@ -139,24 +129,24 @@ static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
   TRY(reshard_mesh_sub(mesh, "pp", 3, &given));
   TRY(reshard_mesh_comm(given, "pp", &comm));
   if (rank % 4 == 3 ? !is(comm, 2, rank / 4, (int64_t[]){3, 7}) : comm != NULL)
-    return wrong("part of a given rank");
+    return rank_wrong("part of a given rank");
   reshard_mesh_release(given);
   TRY(reshard_mesh_sub(mesh, "pp", 2, &given));
   TRY(reshard_mesh_comm(given, "pp", &comm));
   if (rank % 4 == 2 ? !is(comm, 2, rank / 4, (int64_t[]){2, 6}) : comm != NULL)
-    return wrong("part of another given rank");
+    return rank_wrong("part of another given rank");
   reshard_mesh_release(given);
   /* The same mesh among its own ranks, of which the parts are that of four ranks alone. */
   TRY(reshard_mesh_own(sub, &own));
   if (reshard_mesh_world(own) != 4 || reshard_mesh_rank(own) != rank % 4 || reshard_mesh_root(own) != own ||
       strcmp(reshard_mesh_name(own, 1), "tp") != 0)
-    return wrong("own");
+    return rank_wrong("own");
   reshard_mesh_release(sub); /* it holds that */
   TRY(reshard_mesh_sub(own, "dp", RESHARD_MESH_MINE, &inner));
   if (rank < 4) /* the other four do not take part */
     TRY(reshard_mesh_comm(own, "dp", &comm));
   if (rank < 4 && !is(comm, 2, rank / 2 % 2, (int64_t[]){rank % 2, rank % 2 + 2}))
-    return wrong("part of its own");
+    return rank_wrong("part of its own");
   reshard_mesh_release(own);
   reshard_mesh_release(inner);
   reshard_mesh_release(deeper);
@@ -175,10 +165,10 @@ static void parts_body(void *user, int64_t rank) {
 
 static void test_parts(void **state) {
   (void)state;
-  open_comms(8, PATIENCE);
+  rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, parts_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* All ranks in another order than theirs, regular or not; and a mesh on its own communicator that outlives the first.
@@ -192,12 +182,12 @@ static reshard_status use_order(int64_t rank, const char *text, const int64_t *r
   TRY(reshard_mesh_parse(comms[rank], 0, text, &mesh));
   TRY(reshard_mesh_comm(mesh, NULL, &comm));
   if (!is(comm, 4, at, ranks))
-    return wrong("order");
+    return rank_wrong("order");
   TRY(reshard_mesh_own(mesh, &own));
   reshard_mesh_release(mesh);
   TRY(reshard_mesh_comm(own, "1", &comm));
   if (!is(comm, 2, at % 2, (int64_t[]){ranks[at / 2 * 2], ranks[at / 2 * 2 + 1]}))
-    return wrong("order of its own");
+    return rank_wrong("order of its own");
   TRY(reshard_comm_barrier(comm));
   TRY(reshard_comm_barrier(reshard_mesh_base_comm(own)));
   reshard_mesh_release(own);
@@ -216,10 +206,10 @@ static void order_body(void *user, int64_t rank) {
 
 static void test_order(void **state) {
   (void)state;
-  open_comms(4, PATIENCE);
+  rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, order_body, NULL);
   assert_all(4, RESHARD_SUCCESS, "");
-  close_comms(4);
+  rank_comms_close(4, comms);
 }
 
 /* One rank wants something else, or fails: all get the same error, and nothing is kept. */
@@ -238,7 +228,7 @@ static reshard_status make_mistake(const mistake *m, int64_t rank, reshard_mesh 
     return reshard_mesh_own(mesh, odd && m->no_output ? NULL : &own);
   reshard_status status =
       reshard_mesh_comm(mesh, odd && m->dims != NULL ? m->dims : "tp", odd && m->no_output ? NULL : &comm);
-  return comm == (reshard_comm)m ? status : wrong("written to");
+  return comm == (reshard_comm)m ? status : rank_wrong("written to");
 }
 
 static void mistake_body(void *user, int64_t rank) {
@@ -251,7 +241,7 @@ static void mistake_body(void *user, int64_t rank) {
     status = make_mistake(m, rank, mesh);
   rank_result_set(&results[rank], status);
   if (m->mesh == NULL && (reshard_mesh_comm(mesh, "tp", &comm) != RESHARD_SUCCESS || (comm == NULL) != (rank >= 6)))
-    rank_result_set(&results[rank], wrong("right, after a mistake"));
+    rank_result_set(&results[rank], rank_wrong("right, after a mistake"));
   reshard_mesh_release(mesh);
 }
 
@@ -271,10 +261,10 @@ static void test_mistakes(void **state) {
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
     mistake m = mistakes[i];
-    open_comms(7, PATIENCE);
+    rank_comms_open(7, 2, PATIENCE, comms);
     rank_threads_run(7, mistake_body, &m);
     assert_all(7, m.status, m.part);
-    close_comms(7);
+    rank_comms_close(7, comms);
   }
 }
 
@@ -289,7 +279,7 @@ static reshard_status fail_alone(int64_t rank, reshard_mesh mesh) {
                     strcmp(reshard_last_error(), "reshard_mesh_comm: comm is NULL") != 0 ||
                     reshard_mesh_own(mesh, NULL) != RESHARD_ERROR_INVALID ||
                     strcmp(reshard_last_error(), "reshard_mesh_own: own is NULL") != 0))
-    return wrong("a failure of one rank alone");
+    return rank_wrong("a failure of one rank alone");
   return reshard_comm_barrier(comms[rank]);
 }
 
@@ -304,10 +294,10 @@ static void test_fails_alone(void **state) {
   (void)state;
   char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
-    open_comms(5, 2000);
+    rank_comms_open(5, 2, 2000, comms);
     rank_threads_run(5, alone_body, texts[i]);
     assert_all(5, RESHARD_SUCCESS, "");
-    close_comms(5);
+    rank_comms_close(5, comms);
   }
 }
 
@@ -334,10 +324,10 @@ static void unlike_parts_body(void *user, int64_t rank) {
 
 static void test_unlike_parts(void **state) {
   (void)state;
-  open_comms(8, 2000);
+  rank_comms_open(8, 2, 2000, comms);
   rank_threads_run(8, unlike_parts_body, NULL);
   assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
-  close_comms(8);
+  rank_comms_close(8, comms);
 }
 
 /* Meshes that differ where a text that is cut off does not show it. */
@@ -358,10 +348,10 @@ static void long_body(void *user, int64_t rank) {
 
 static void test_long_names(void **state) {
   (void)state;
-  open_comms(4, PATIENCE);
+  rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, long_body, NULL);
   assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
-  close_comms(4);
+  rank_comms_close(4, comms);
 }
 
 /* --- Transfers in rows and columns of a mesh at the same time ---------------------------------------------------- */
@@ -377,7 +367,7 @@ typedef struct stage {
   rank_result results[3][6];
 } stage;
 
-static uint32_t value(int64_t color, int64_t round, int64_t row, int64_t column) {
+static uint32_t element_value(int64_t color, int64_t round, int64_t row, int64_t column) {
   return (uint32_t)(((color * 31 + round) * ROWS + row) * COLUMNS + column);
 }
 
@@ -394,13 +384,13 @@ static reshard_status run_rounds(reshard_transfer transfer, int64_t color, const
     uint32_t *to = src;
     for (int64_t i = box[0].begin; i < box[0].end; i++)
       for (int64_t j = box[1].begin; j < box[1].end; j++)
-        *to++ = value(color, round, i, j);
+        *to++ = element_value(color, round, i, j);
     TRY(reshard_execute(transfer, NULL));
     const uint32_t *from = dst;
     for (int64_t i = box[2].begin; i < box[2].end; i++)
       for (int64_t j = box[3].begin; j < box[3].end; j++)
-        if (*from++ != value(color, round, i, j))
-          return wrong("data");
+        if (*from++ != element_value(color, round, i, j))
+          return rank_wrong("data");
   }
   return RESHARD_SUCCESS;
 }
@@ -428,7 +418,7 @@ static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path 
     status = reshard_comm_get_stats(comm, &stats);
   int64_t width = box[3].end - box[3].begin, kept = width * (box[0].end - box[0].begin);
   if (status == RESHARD_SUCCESS && stats.received_bytes != 4 * ROUNDS * (width * ROWS - kept))
-    status = wrong("bytes counted");
+    status = rank_wrong("bytes counted");
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
   reshard_layout_release(src);
@@ -457,7 +447,7 @@ static void test_transfers(void **state) {
   (void)state;
   for (int path = 0; path < 2; path++) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
-    open_comms(6, PATIENCE);
+    rank_comms_open(6, 2, PATIENCE, comms);
     for (int r = 0; r < 6; r++) {
       assert_int_equal(reshard_mesh_parse(comms[r], 0, "dp=2,tp=3", &s.mesh[r]), RESHARD_SUCCESS);
       s.comm[2][r] = comms[r];
@@ -473,7 +463,7 @@ static void test_transfers(void **state) {
         fail_msg("kind %d, rank %d: %s", i / 6, i % 6, s.results[i / 6][i % 6].text);
     for (int r = 0; r < 6; r++)
       reshard_mesh_release(s.mesh[r]);
-    close_comms(6);
+    rank_comms_close(6, comms);
   }
 }
 

@@ -34,7 +34,7 @@ static bool is_empty(const boxes *b, const reshard_box *box) {
 }
 
 /* A box is cut again and again: the pieces cover it. */
-static void split(rng *r, boxes *b, reshard_box box, int depth) {
+static void box_split(rng *r, boxes *b, reshard_box box, int depth) {
   int64_t most = 0;
   int dim = -1;
   for (int d = 0; d < b->ndim; d++)
@@ -52,8 +52,8 @@ static void split(rng *r, boxes *b, reshard_box box, int depth) {
   box.extent[dim] = first;
   rest.offset[dim] += first;
   rest.extent[dim] -= first;
-  split(r, b, box, depth - 1);
-  split(r, b, rest, depth - 1);
+  box_split(r, b, box, depth - 1);
+  box_split(r, b, rest, depth - 1);
 }
 
 static void make_boxes(rng *r, boxes *b) {
@@ -61,7 +61,7 @@ static void make_boxes(rng *r, boxes *b) {
   reshard_box whole = {{0}, {0}};
   for (int d = 0; d < b->ndim; d++)
     b->shape[d] = whole.extent[d] = rng_one_in(r, 12) ? 0 : rng_in(r, 1, EXTENT);
-  split(r, b, whole, (int)rng_in(r, 0, 5));
+  box_split(r, b, whole, (int)rng_in(r, 0, 5));
   for (int64_t i = b->n - 1; i > 0; i--) {
     int64_t j = rng_in(r, 0, i);
     reshard_shard swap = b->shards[i];
@@ -99,7 +99,7 @@ static bool inside(const boxes *b, const reshard_box *box) {
   return is;
 }
 
-static bool holds(const boxes *b, const reshard_box *box, int64_t element) {
+static bool boxes_hold(const boxes *b, const reshard_box *box, int64_t element) {
   bool is = true;
   for (int d = b->ndim - 1; d >= 0; d--) {
     int64_t at = element % b->shape[d];
@@ -139,7 +139,7 @@ static const char *read_box(const boxes *b, const char *text, reshard_box *box) 
 enum { FINE, OUTSIDE, OVERLAP, GAP, OUTCOMES };
 
 /* Checks the fault that the error names; returns its kind. */
-static int judge(const boxes *b, const char *text) {
+static int boxes_judge(const boxes *b, const char *text) {
   long long i, j, offset, size;
   int d, end = 0;
   reshard_box box;
@@ -148,8 +148,8 @@ static int judge(const boxes *b, const char *text) {
     assert_false(is_empty(b, &box));
     assert_true(inside(b, &box));
     for (int64_t e = 0; e < elements_of(b); e++)
-      for (int64_t s = 0; s < b->n && holds(b, &box, e); s++)
-        assert_false(holds(b, &b->shards[s].box, e));
+      for (int64_t s = 0; s < b->n && boxes_hold(b, &box, e); s++)
+        assert_false(boxes_hold(b, &b->shards[s].box, e));
     return GAP;
   }
   if (sscanf(text, "shards %lld (rank:%*d/cpu) and %lld (rank:%*d/cpu) overlap at %n", &i, &j, &end) == 2) {
@@ -162,9 +162,10 @@ static int judge(const boxes *b, const char *text) {
     assert_int_equal(*read_box(b, rest + 5, &pair[1]), 0);
     for (int64_t k = 0; k < 2; k++)
       for (int64_t e = 0; e < elements_of(b); e++)
-        assert_int_equal(holds(b, &pair[k], e), holds(b, &b->shards[k == 0 ? i : j].box, e));
+        assert_int_equal(boxes_hold(b, &pair[k], e), boxes_hold(b, &b->shards[k == 0 ? i : j].box, e));
     for (int64_t e = 0; e < elements_of(b); e++)
-      assert_int_equal(holds(b, &box, e), holds(b, &b->shards[i].box, e) && holds(b, &b->shards[j].box, e));
+      assert_int_equal(boxes_hold(b, &box, e),
+                       boxes_hold(b, &b->shards[i].box, e) && boxes_hold(b, &b->shards[j].box, e));
     return OVERLAP;
   }
   assert_int_equal(sscanf(text, "shard %lld (rank:%*d/cpu) has offset %lld and size %lld in dim %d of shape ", &i,
@@ -192,7 +193,7 @@ static void test_random(void **state) {
     for (int64_t e = 0; e < elements_of(&b); e++) {
       int64_t holders = 0;
       for (int64_t s = 0; s < b.n; s++)
-        holders += holds(&b, &b.shards[s].box, e);
+        holders += boxes_hold(&b, &b.shards[s].box, e);
       overlap |= holders > 1;
       gap |= holders == 0;
     }
@@ -203,7 +204,7 @@ static void test_random(void **state) {
     if (status != (right ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID))
       fail_msg("seed %lld: %s, inside %d, overlap %d, gap %d", (long long)seed,
                right ? reshard_last_error() : "no error", all_inside, overlap, gap);
-    int outcome = right ? FINE : judge(&b, reshard_last_error());
+    int outcome = right ? FINE : boxes_judge(&b, reshard_last_error());
     assert_true(outcome == FINE || (outcome == OUTSIDE) == !all_inside);
     assert_true((outcome != OVERLAP || overlap) && (outcome != GAP || gap));
     outcomes[outcome]++;

@@ -61,7 +61,7 @@ static void close_world(world *w) {
   }
 }
 
-static void body(void *user, int64_t rank) {
+static void metadata_body(void *user, int64_t rank) {
   world *w = user;
   part *p = &w->parts[rank];
   reshard_status failed = RESHARD_SUCCESS;
@@ -81,15 +81,15 @@ static void body(void *user, int64_t rank) {
   rank_result_set(&w->results[rank], status);
 }
 
-static void run(world *w) {
+static void world_run(world *w) {
   for (int64_t r = 0; r < w->n; r++)
     for (int i = 0; i < TENSORS; i++)
       w->parts[r].globals[i] = (reshard_metadata)w;
-  rank_threads_run(w->n, body, w);
+  rank_threads_run(w->n, metadata_body, w);
 }
 
 static void run_wrong(world *w, reshard_status status, const char *text) {
-  run(w);
+  world_run(w);
   for (int64_t r = 0; r < w->n; r++) {
     if (!rank_result_is(&w->results[r], status, text))
       fail_msg("rank %lld: %s: '%s'; expected '%s'", (long long)r, reshard_status_string(w->results[r].status),
@@ -110,7 +110,7 @@ static void check_merge(const world *w) {
 }
 
 static void run_well(world *w) {
-  run(w);
+  world_run(w);
   for (int64_t r = 0; r < w->n; r++)
     if (w->results[r].status != RESHARD_SUCCESS)
       fail_msg("rank %lld: %s", (long long)r, w->results[r].text);
@@ -137,7 +137,7 @@ typedef struct local {
 #define NONE {.n = -1} /* no metadata */
 /* clang-format on */
 
-static reshard_metadata make(const local *l) {
+static reshard_metadata metadata_make(const local *l) {
   const int64_t shape[3] = {l->rows > 0 ? l->rows : 6, 4, 1};
   const reshard_shard shard = {{{l->begin, 0, 0}, {l->n, 4, 1}}, {l->rank, RESHARD_DEVICE_CPU, -1}};
   reshard_properties p = l->p;
@@ -233,7 +233,7 @@ static void test_recalc(void **state) {
     open_world(&w, 3, way);
     for (int64_t r = 0; r < 3; r++) {
       w.parts[r].locals[0] =
-          make(&(local)ROWS(global[r], 40 * r, sizes[r], .rows = 10 + r)); /* all think differently */
+          metadata_make(&(local)ROWS(global[r], 40 * r, sizes[r], .rows = 10 + r)); /* all think differently */
       w.parts[r].recalc = 1;
     }
     w.group = way == REACH ? &group : NULL;
@@ -324,8 +324,8 @@ static void test_errors(void **state) {
     open_world(&w, 3, way);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
       for (int64_t r = 0; r < 3; r++)
-        w.parts[r] =
-            (part){.locals = {cases[i].locals[r].n < 0 ? NULL : make(&cases[i].locals[r])}, .recalc = cases[i].recalc};
+        w.parts[r] = (part){.locals = {cases[i].locals[r].n < 0 ? NULL : metadata_make(&cases[i].locals[r])},
+                            .recalc = cases[i].recalc};
       run_wrong(&w, cases[i].status, cases[i].error);
       reshard_metadata merged = NULL; /* of a list alone */
       const reshard_metadata list[3] = {w.parts[0].locals[0], w.parts[1].locals[0], w.parts[2].locals[0]};
@@ -336,7 +336,7 @@ static void test_errors(void **state) {
         reshard_metadata_release(w.parts[r].locals[0]);
     }
     for (int64_t r = 0; r < 3; r++) /* the communicator goes on */
-      w.parts[r] = (part){.locals = {make(&(local)ROWS(r, 2 * r, 2))}};
+      w.parts[r] = (part){.locals = {metadata_make(&(local)ROWS(r, 2 * r, 2))}};
     run_well(&w);
     release_globals(&w);
     close_world(&w);
@@ -354,7 +354,7 @@ static void test_failed(void **state) {
         char text[64];
         open_world(&w, 3, way);
         for (int64_t r = 0; r < 3; r++)
-          w.parts[r] = (part){.locals = {make(&(local)ROWS(r, 2 * r, 2))}, .late_ms = r == late ? 5 : 0};
+          w.parts[r] = (part){.locals = {metadata_make(&(local)ROWS(r, 2 * r, 2))}, .late_ms = r == late ? 5 : 0};
         w.parts[failed].failed = "a %s of its own, and words";
         w.parts[2].failed = "of the last rank";
         snprintf(text, sizeof text, "rank %d: %s", (int)failed,
@@ -367,7 +367,7 @@ static void test_failed(void **state) {
     open_world(&w, 1, way);
     w.parts[0].failed = "nothing is right here";
     run_wrong(&w, RESHARD_ERROR_UNSUPPORTED, "rank 0: nothing is right here");
-    w.parts[0] = (part){.locals = {make(&(local)ROWS(0, 0, 6))}};
+    w.parts[0] = (part){.locals = {metadata_make(&(local)ROWS(0, 0, 6))}};
     run_well(&w);
     release_globals(&w);
     w.many = true;
@@ -415,7 +415,7 @@ static void test_calls(void **state) {
       w.many = cases[i].many;
       w.parts[1] = cases[i].odd;
       for (int64_t r = 0; r < 3; r++)
-        w.parts[r].locals[0] = make(&(local)ROWS(r, 2 * r, 2));
+        w.parts[r].locals[0] = metadata_make(&(local)ROWS(r, 2 * r, 2));
       run_wrong(&w, cases[i].status, cases[i].error);
       close_world(&w);
     }
@@ -427,7 +427,7 @@ static void test_calls(void **state) {
 
 static void test_merge_refused(void **state) {
   (void)state;
-  const reshard_metadata rows = make(&(local)ROWS(0, 0, 6));
+  const reshard_metadata rows = metadata_make(&(local)ROWS(0, 0, 6));
   reshard_metadata merged = NULL;
   const struct {
     const char *error;
@@ -461,7 +461,7 @@ static void test_group(void **state) {
   world w;
   open_world(&w, 3, REACH);
   for (int64_t r = 0; r < 3; r++)
-    w.parts[r].locals[0] = make(&(local)ROWS(global[r], 2 * r, 2, .p.requires_grad = r == 2));
+    w.parts[r].locals[0] = metadata_make(&(local)ROWS(global[r], 2 * r, 2, .p.requires_grad = r == 2));
   w.group = &group;
   run_wrong(&w, RESHARD_ERROR_MISMATCH, "requires_grad 0 on rank 9, 1 on rank 5");
   w.group = &small;

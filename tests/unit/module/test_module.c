@@ -25,7 +25,7 @@
     assert_string_equal(reshard_last_error(), text); \
   } while (0)
 
-static reshard_tensor tensor(int64_t n) {
+static reshard_tensor tensor_make(int64_t n) {
   reshard_tensor t;
   GOOD(reshard_tensor_create(RESHARD_F32, 1, &n, &t));
   return t;
@@ -45,20 +45,20 @@ static reshard_module child(reshard_module m, const char *name) {
   return c;
 }
 static reshard_tensor parameter(reshard_module m, const char *name, int64_t n) {
-  reshard_tensor t = tensor(n);
+  reshard_tensor t = tensor_make(n);
   GOOD(reshard_module_set_parameter(m, name, t));
   reshard_tensor_release(t);
   return t;
 }
 static reshard_tensor buffer(reshard_module m, const char *name, int64_t n) {
-  reshard_tensor t = tensor(n);
+  reshard_tensor t = tensor_make(n);
   GOOD(reshard_module_set_buffer(m, name, t));
   reshard_tensor_release(t);
   return t;
 }
 
 /* embed (weight), layers.0 and .1 (norm shared, mlp.up), head.weight tied to embed.weight; a shared child. */
-static reshard_module model(void) {
+static reshard_module module_make(void) {
   reshard_module m = module(), embed, layers, shared;
   parameter(m, "scale", 1);
   buffer(m, "steps", 1);
@@ -104,7 +104,7 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
 
 static void test_visit(void **state) {
   (void)state;
-  reshard_module m = model();
+  reshard_module m = module_make();
   NOTED(reshard_module_visit_modules(m, note_module, &noted),
         "'' 'embed' 'layers' 'layers.0' 'layers.0.norm' 'layers.0.mlp' 'layers.1' 'layers.1.mlp' 'head' ");
   NOTED(reshard_module_visit_parameters(m, note_tensor, &noted),
@@ -136,7 +136,7 @@ static void test_visit(void **state) {
 
 static void test_selection(void **state) {
   (void)state;
-  reshard_module m = model();
+  reshard_module m = module_make();
   reshard_tensor steps, norm;
   GOOD(reshard_module_get_buffer(m, "steps", &steps));
   GOOD(reshard_module_get_parameter(m, "layers.1.norm.weight", &norm)); /* visited as layers.0.norm.weight */
@@ -172,7 +172,7 @@ static reshard_status stop_module(void *user, const char *name, reshard_module m
 
 static void test_visitor_ends_the_walk(void **state) {
   (void)state;
-  reshard_module m = model();
+  reshard_module m = module_make();
   int left = 4;
   assert_int_equal(reshard_module_visit_modules(m, stop_module, &left), RESHARD_ERROR_CANCELLED);
   assert_int_equal(left, 0);
@@ -202,14 +202,14 @@ static void read_body(void *user, int64_t r) {
 
 static void test_readers(void **state) {
   (void)state;
-  reshard_module m = model();
+  reshard_module m = module_make();
   rank_threads_run(4, read_body, m);
   reshard_module_release(m);
 }
 
 static void test_get(void **state) {
   (void)state;
-  reshard_module m = model(), found = NULL, again = NULL;
+  reshard_module m = module_make(), found = NULL, again = NULL;
   reshard_tensor t, u;
   GOOD(reshard_module_get_child(m, "", &found));
   assert_ptr_equal(found, m);
@@ -253,8 +253,8 @@ static void test_get(void **state) {
 
 static void test_set(void **state) {
   (void)state;
-  reshard_module m = model(), other = module();
-  reshard_tensor t = tensor(77);
+  reshard_module m = module_make(), other = module();
+  reshard_tensor t = tensor_make(77);
   GOOD(reshard_module_set_parameter(m, "scale", t)); /* in its place */
   GOOD(reshard_module_set_child(m, "layers", other));
   NOTED(reshard_module_visit_parameters(m, note_tensor, &noted), "scale:77 embed.weight:12 ");
@@ -302,7 +302,7 @@ static void test_cycles(void **state) {
 
 static void test_refusals(void **state) {
   (void)state;
-  reshard_module m = model();
+  reshard_module m = module_make();
   int user = 0;
   BAD(reshard_module_visit_modules(NULL, note_module, &user), "reshard_module_visit_modules: module is NULL");
   BAD(reshard_module_visit_modules(m, NULL, &user), "reshard_module_visit_modules: visit is NULL");

@@ -34,8 +34,8 @@ typedef struct world {
   void *stream;
 } world;
 
-static void add(world *w, int64_t ranks, rng *random, reshard_dtype dtype, int ndim, const int64_t *shape,
-                bool strided) {
+static void world_add(world *w, int64_t ranks, rng *random, reshard_dtype dtype, int ndim, const int64_t *shape,
+                      bool strided) {
   for (int64_t r = 0; r < ranks; r++) {
     reshard_tensor *t = &w->tensors[r][w->n];
     if (strided && rng_one_in(random, 2))
@@ -77,7 +77,7 @@ static int64_t bytes_of(const world *w, int64_t i) {
   return info.elements * (int64_t)reshard_dtype_size(info.dtype);
 }
 
-static void run(sharded_ranks *p, world *w) {
+static void world_run(sharded_ranks *p, world *w) {
   reshard_comm_stats before[SHARDED_RANKS_MOST], after;
   int64_t bytes = 0, alone = 0, bucket = w->no_options ? 0 : w->options.bucket_bytes;
   bucket = bucket == 0 ? (int64_t)250 << 20 : bucket;
@@ -126,14 +126,14 @@ static void test_random(void **state) {
       int64_t shape[3];
       for (int d = 0; d < ndim; d++)
         shape[d] = rng_one_in(&random, 12) ? 0 : rng_log(&random, ndim == 1 ? 3000 : 20);
-      add(&w, ranks, &random, dtypes[rng_below(&random, 5)], ndim, shape, rng_one_in(&random, 2));
+      world_add(&w, ranks, &random, dtypes[rng_below(&random, 5)], ndim, shape, rng_one_in(&random, 2));
     }
     w.src = rng_below(&random, ranks);
     w.options.path = paths[rng_below(&random, 3)];
     w.options.bucket_bytes = rng_one_in(&random, 8) ? 0 : 256 * rng_log(&random, 100);
     w.unnamed = rng_one_in(&random, 2);
     w.no_options = rng_one_in(&random, 8);
-    run(&p, &w);
+    world_run(&p, &w);
     alone += w.reports[0].alone;
     staged += w.reports[0].workspace_bytes > 0;
     clear(&w, ranks);
@@ -153,38 +153,38 @@ static void test_large(void **state) {
   rng_seed(&random, 1);
   sharded_ranks_open(&p, 3, NULL);
   clear(&w, 0);
-  add(&w, 3, &random, RESHARD_F32, 2, shape, false); /* 8,000 bytes */
+  world_add(&w, 3, &random, RESHARD_F32, 2, shape, false); /* 8,000 bytes */
   w.src = 1;
   w.options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 1024, RESHARD_PATH_PACKED};
-  run(&p, &w);
+  world_run(&p, &w);
   for (int64_t r = 0; r < 3; r++) {
     assert_int_equal(w.reports[r].alone, 1);
     assert_int_equal(w.reports[r].workspace_bytes, 0);
   }
   reshard_tensor_release(w.tensors[2][0]);
   w.tensors[2][0] = strided_tensor(RESHARD_F32, 2, shape, true);
-  run(&p, &w);
+  world_run(&p, &w);
   assert_int_equal(w.reports[0].workspace_bytes, 0);
   assert_int_equal(w.reports[1].workspace_bytes, 0);
   assert_true(w.reports[2].workspace_bytes >= 1024);
-  add(&w, 3, &random, RESHARD_U8, 1, one, false); /* a bucket of their own: packed */
-  add(&w, 3, &random, RESHARD_F64, 1, one, false);
-  run(&p, &w);
+  world_add(&w, 3, &random, RESHARD_U8, 1, one, false); /* a bucket of their own: packed */
+  world_add(&w, 3, &random, RESHARD_F64, 1, one, false);
+  world_run(&p, &w);
   assert_int_equal(w.reports[0].alone, 1);
   assert_true(w.reports[0].workspace_bytes >= 900);
   clear(&w, 3);
 
   /* Exactly a bucket is none too many, and a bucket is rounded up. */
   const int64_t kilo[1] = {1024};
-  add(&w, 3, &random, RESHARD_U8, 1, kilo, false);
+  world_add(&w, 3, &random, RESHARD_U8, 1, kilo, false);
   w.options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 1024, RESHARD_PATH_PACKED};
-  run(&p, &w);
+  world_run(&p, &w);
   assert_int_equal(w.reports[0].alone, 0);
   w.options.bucket_bytes = 1023;
-  run(&p, &w);
+  world_run(&p, &w);
   assert_int_equal(w.reports[0].alone, 0);
   w.options.bucket_bytes = 1;
-  run(&p, &w);
+  world_run(&p, &w);
   assert_int_equal(w.reports[0].alone, 1);
   clear(&w, 3);
   sharded_ranks_close(&p);
@@ -238,7 +238,7 @@ static void test_refused(void **state) {
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     clear(&w, 0);
     for (int k = 0; k < 4; k++)
-      add(&w, 3, &random, RESHARD_F32, 2, shape, true);
+      world_add(&w, 3, &random, RESHARD_F32, 2, shape, true);
     w.options.path = paths[i];
     w.src = 1;
     const odd same = {&w, 2, w.src, w.n, w.tensors[2], names, &w.options, NULL};
@@ -300,7 +300,7 @@ static void test_refused(void **state) {
     o.stream = &o;
     sharded_ranks_run(&p, odd_body, &o);
     sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, ", on the CPU it is NULL");
-    run(&p, &w); /* and all goes on */
+    world_run(&p, &w); /* and all goes on */
     clear(&w, 3);
   }
   assert_int_equal(reshard_sync_tensors(NULL, 0, 0, NULL, NULL, NULL, NULL, NULL), RESHARD_ERROR_INVALID);
@@ -318,7 +318,7 @@ static void test_overlapping_strides(void **state) {
   rng_seed(&random, 3);
   sharded_ranks_open(&p, 3, NULL);
   clear(&w, 0);
-  add(&w, 3, &random, RESHARD_F32, 2, shape, false);
+  world_add(&w, 3, &random, RESHARD_F32, 2, shape, false);
   float row[4] = {1, 2, 3, 4};
   reshard_tensor had = w.tensors[0][0], view;
   CLI_TRY("view: ", reshard_tensor_wrap(RESHARD_F32, 2, shape, strides, row, NULL, NULL, &view));

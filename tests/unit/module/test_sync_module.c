@@ -34,20 +34,20 @@ static reshard_module child(reshard_module m, const char *name) {
   return c;
 }
 
-static reshard_tensor tensor(reshard_dtype dtype, int64_t n) {
+static reshard_tensor tensor_make(reshard_dtype dtype, int64_t n) {
   reshard_tensor t;
   CLI_TRY("tensor: ", reshard_tensor_create(dtype, 1, &n, &t));
   return t;
 }
 
-static void put(reshard_module m, const char *name, reshard_dtype dtype, int64_t n, bool buffer) {
-  reshard_tensor t = tensor(dtype, n);
+static void parameter_put(reshard_module m, const char *name, reshard_dtype dtype, int64_t n, bool buffer) {
+  reshard_tensor t = tensor_make(dtype, n);
   CLI_TRY("tensor: ", (buffer ? reshard_module_set_buffer : reshard_module_set_parameter)(m, name, t));
   reshard_tensor_release(t);
 }
 
 /* Layers of weight (f32), bias (bf16), steps (i64, a buffer); the last one is the first one again. */
-static reshard_module model(void) {
+static reshard_module module_make(void) {
   reshard_module m, layers, first = NULL;
   CLI_TRY("module: ", reshard_module_create(&m));
   layers = child(m, "layers");
@@ -55,15 +55,15 @@ static reshard_module model(void) {
     char name[2] = {(char)('0' + i), '\0'};
     reshard_module layer = child(layers, name);
     first = first == NULL ? layer : first;
-    put(layer, "weight", RESHARD_F32, 100 + i, false);
-    put(layer, "bias", RESHARD_BF16, 7, false);
-    put(layer, "steps", RESHARD_I64, 1, true);
+    parameter_put(layer, "weight", RESHARD_F32, 100 + i, false);
+    parameter_put(layer, "bias", RESHARD_BF16, 7, false);
+    parameter_put(layer, "steps", RESHARD_I64, 1, true);
   }
   CLI_TRY("child: ", reshard_module_set_child(layers, "3", first));
   return m;
 }
 
-static reshard_status fill(void *user, const char *name, reshard_tensor t) {
+static reshard_status parameter_fill(void *user, const char *name, reshard_tensor t) {
   reshard_tensor_info info;
   reshard_tensor_get_info(t, &info);
   memset(info.data, *(int *)user, (size_t)info.elements * reshard_dtype_size(info.dtype));
@@ -77,7 +77,7 @@ typedef struct checker {
 } checker;
 
 /* Whose values a tensor has: "name:2 ". */
-static reshard_status tell(void *user, const char *name, reshard_tensor t) {
+static reshard_status parameter_tell(void *user, const char *name, reshard_tensor t) {
   checker *c = user;
   reshard_tensor_info info;
   reshard_tensor_get_info(t, &info);
@@ -96,12 +96,12 @@ static void sync(void *user, int64_t r) {
   int value = 10 + (int)r;
   checker c = {.rank = (int)r};
   if (w->modules[r] != NULL)
-    reshard_module_visit_states(w->modules[r], NULL, fill, &value);
+    reshard_module_visit_states(w->modules[r], NULL, parameter_fill, &value);
   rank_result_set(&p->results[r], reshard_sync_module_states(p->comms[r], w->src, w->modules[r], &w->selection,
                                                              w->options, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
   if (w->modules[r] != NULL)
-    reshard_module_visit_states(w->modules[r], NULL, tell, &c);
+    reshard_module_visit_states(w->modules[r], NULL, parameter_tell, &c);
   w->said[r] = c.said.at;
 }
 
@@ -113,7 +113,7 @@ static void assert_said(world *w, int64_t rank, const char *expected) {
 static void open_world(world *w) {
   *w = (world){.selection = {.size = RESHARD_MODULE_SELECTION_INIT}};
   for (int64_t r = 0; r < RANKS; r++)
-    w->modules[r] = model();
+    w->modules[r] = module_make();
 }
 static void close_world(world *w) {
   for (int64_t r = 0; r < RANKS; r++)
@@ -161,13 +161,13 @@ static void ignored_body(void *user, int64_t r) {
   reshard_tensor weight;
   int value = 10 + (int)r;
   checker c = {.rank = (int)r};
-  reshard_module_visit_states(w->modules[r], NULL, fill, &value);
+  reshard_module_visit_states(w->modules[r], NULL, parameter_fill, &value);
   reshard_module_get_parameter(w->modules[r], "layers.3.weight", &weight);
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, .nignored = 1, .ignored = &weight};
   rank_result_set(&p->results[r],
                   reshard_sync_module_states(p->comms[r], 1, w->modules[r], &s, NULL, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
-  reshard_module_visit_states(w->modules[r], NULL, tell, &c);
+  reshard_module_visit_states(w->modules[r], NULL, parameter_tell, &c);
   w->said[r] = c.said.at;
 }
 
@@ -220,11 +220,11 @@ static void test_refused(void **state) {
       "rank 0: reshard_module_visit_states: ignored name 0 '[z-a]', column 1: a range in a set runs backwards");
   w.selection.nignored_names = 0;
   reshard_module_get_child(w.modules[2], "layers.1", &layer);
-  put(layer, "weight", RESHARD_F32, 5, false);
+  parameter_put(layer, "weight", RESHARD_F32, 5, false);
   assert_refused(&p, &w, RESHARD_ERROR_MISMATCH,
                  "reshard_sync_module_states: 'layers.1.weight': shape [101] on rank 0, [5] on rank 2");
-  put(layer, "weight", RESHARD_F32, 101, false);
-  put(layer, "extra", RESHARD_U8, 2, false);
+  parameter_put(layer, "weight", RESHARD_F32, 101, false);
+  parameter_put(layer, "extra", RESHARD_U8, 2, false);
   assert_refused(
       &p, &w, RESHARD_ERROR_MISMATCH,
       "reshard_sync_module_states: tensor 4: name 'layers.2.weight' on rank 0, 'layers.1.extra' on rank 2 (9 and "

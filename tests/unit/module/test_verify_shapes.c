@@ -27,18 +27,18 @@ typedef struct lists {
 
 static char spare[1 << 16]; /* what all tensors lie over: nothing here reads them */
 
-static reshard_tensor tensor(reshard_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides) {
+static reshard_tensor tensor_make(reshard_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides) {
   reshard_tensor t;
   CLI_TRY("tensor: ", reshard_tensor_wrap(dtype, ndim, shape, strides, spare, NULL, NULL, &t));
   return t;
 }
 
-static void put(lists *l, int64_t rank, int64_t i, reshard_tensor t) {
+static void lists_put(lists *l, int64_t rank, int64_t i, reshard_tensor t) {
   reshard_tensor_release(l->tensors[rank][i]);
   l->tensors[rank][i] = t;
 }
 
-static void fill(lists *l, int64_t ranks, int64_t n) {
+static void lists_fill(lists *l, int64_t ranks, int64_t n) {
   static char text[MOST][16];
   for (int64_t i = 0; i < MOST; i++)
     snprintf(text[i], sizeof text[i], "layer.%d", (int)i);
@@ -47,13 +47,13 @@ static void fill(lists *l, int64_t ranks, int64_t n) {
     l->n[r] = n;
     for (int64_t i = 0; i < MOST; i++) {
       const int64_t shape[2] = {4 + i, 8};
-      l->tensors[r][i] = tensor(RESHARD_F32, (int)(i % 3), shape, NULL);
+      l->tensors[r][i] = tensor_make(RESHARD_F32, (int)(i % 3), shape, NULL);
       l->names[r][i] = text[i];
     }
   }
 }
 
-static void drop(lists *l) {
+static void lists_drop(lists *l) {
   for (int64_t r = 0; r < SHARDED_RANKS_MOST; r++)
     for (int64_t i = 0; i < MOST; i++)
       reshard_tensor_release(l->tensors[r][i]);
@@ -81,14 +81,14 @@ static void test_equal(void **state) {
     for (int64_t n = 0; n <= MOST; n += 13) {
       sharded_ranks p;
       sharded_ranks_open(&p, ranks, NULL);
-      fill(&l, ranks, n);
+      lists_fill(&l, ranks, n);
       sharded_ranks_run(&p, verify, &l);
       sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       memset(l.unnamed, 1, sizeof l.unnamed);
       sharded_ranks_run(&p, verify, &l);
       sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       sharded_ranks_close(&p);
-      drop(&l);
+      lists_drop(&l);
     }
 }
 
@@ -97,35 +97,36 @@ static void test_texts(void **state) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
-  fill(&l, 4, 6); /* of 0, 1, 2, 0, 1, 2 dims: scalar, 5, 6x8, scalar, 8, 9x8 */
-  put(&l, 2, 5, tensor(RESHARD_F32, 2, (int64_t[]){8, 9}, NULL));
+  lists_fill(&l, 4, 6); /* of 0, 1, 2, 0, 1, 2 dims: scalar, 5, 6x8, scalar, 8, 9x8 */
+  lists_put(&l, 2, 5, tensor_make(RESHARD_F32, 2, (int64_t[]){8, 9}, NULL));
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.5': shape [9,8] on rank 0, [8,9] on rank 2");
-  put(&l, 3, 1, tensor(RESHARD_BF16, 1, (int64_t[]){5}, NULL)); /* the lowest rank that differs is told of, not 3 */
+  lists_put(&l, 3, 1,
+            tensor_make(RESHARD_BF16, 1, (int64_t[]){5}, NULL)); /* the lowest rank that differs is told of, not 3 */
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.5': shape [9,8] on rank 0, [8,9] on rank 2");
-  put(&l, 1, 1, tensor(RESHARD_BF16, 1, (int64_t[]){5}, NULL));
+  lists_put(&l, 1, 1, tensor_make(RESHARD_BF16, 1, (int64_t[]){5}, NULL));
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.1': dtype f32 on rank 0, bf16 on rank 1");
-  put(&l, 1, 1, tensor(RESHARD_F32, 2, (int64_t[]){5, 1}, NULL));
+  lists_put(&l, 1, 1, tensor_make(RESHARD_F32, 2, (int64_t[]){5, 1}, NULL));
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.1': shape [5] on rank 0, [5,1] on rank 1");
-  put(&l, 1, 0, tensor(RESHARD_F32, 1, (int64_t[]){1}, NULL)); /* the first tensor that differs */
+  lists_put(&l, 1, 0, tensor_make(RESHARD_F32, 1, (int64_t[]){1}, NULL)); /* the first tensor that differs */
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.0': shape [] on rank 0, [1] on rank 1");
   memset(l.unnamed, 1, sizeof l.unnamed);
   assert_text(&p, &l, "reshard_verify_shapes: tensor 0: shape [] on rank 0, [1] on rank 1");
-  drop(&l);
+  lists_drop(&l);
 
-  fill(&l, 4, 6); /* strides */
-  put(&l, 1, 2, tensor(RESHARD_F32, 2, (int64_t[]){6, 8}, (int64_t[]){1, 6}));
+  lists_fill(&l, 4, 6); /* strides */
+  lists_put(&l, 1, 2, tensor_make(RESHARD_F32, 2, (int64_t[]){6, 8}, (int64_t[]){1, 6}));
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.2': strides [8,1] on rank 0, [1,6] on rank 1");
-  drop(&l);
-  fill(&l, 4, 6); /* but those that are not walked */
+  lists_drop(&l);
+  lists_fill(&l, 4, 6); /* but those that are not walked */
   for (int64_t r = 0; r < 4; r++) {
-    put(&l, r, 2, tensor(RESHARD_F32, 3, (int64_t[]){1, 6, 1}, (int64_t[]){r * 5, 1, r}));
-    put(&l, r, 5, tensor(RESHARD_F32, 2, (int64_t[]){6, 0}, (int64_t[]){r, 3 * r}));
+    lists_put(&l, r, 2, tensor_make(RESHARD_F32, 3, (int64_t[]){1, 6, 1}, (int64_t[]){r * 5, 1, r}));
+    lists_put(&l, r, 5, tensor_make(RESHARD_F32, 2, (int64_t[]){6, 0}, (int64_t[]){r, 3 * r}));
   }
   sharded_ranks_run(&p, verify, &l);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  drop(&l);
+  lists_drop(&l);
 
-  fill(&l, 4, 6); /* names */
+  lists_fill(&l, 4, 6); /* names */
   l.names[3][4] = "other\n";
   assert_text(&p, &l,
               "reshard_verify_shapes: tensor 4: name 'layer.4' on rank 0, 'other?' on rank 3 (6 and 6 tensors)");
@@ -137,7 +138,7 @@ static void test_texts(void **state) {
   l.names[3][4] = long_name;
   sharded_ranks_run(&p, verify, &l);
   sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "tensor 4: name 'layer.4' on rank 0, 'yyyyyyyyy");
-  drop(&l);
+  lists_drop(&l);
   sharded_ranks_close(&p);
 }
 
@@ -146,7 +147,7 @@ static void test_counts(void **state) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
-  fill(&l, 3, 6);
+  lists_fill(&l, 3, 6);
   l.n[2] = 5;
   assert_text(&p, &l,
               "reshard_verify_shapes: 'layer.5' is on rank 0, and not on rank 2 (6 tensors on rank 0, 5 on rank 2)");
@@ -159,10 +160,10 @@ static void test_counts(void **state) {
   l.n[0] = 6;
   l.n[1] = 6;
   for (int64_t i = 7; i > 3; i--) { /* one too many in the middle */
-    put(&l, 2, i, reshard_tensor_retain(l.tensors[2][i - 1]));
+    lists_put(&l, 2, i, reshard_tensor_retain(l.tensors[2][i - 1]));
     l.names[2][i] = l.names[2][i - 1];
   }
-  put(&l, 2, 3, tensor(RESHARD_I64, 1, (int64_t[]){2}, NULL));
+  lists_put(&l, 2, 3, tensor_make(RESHARD_I64, 1, (int64_t[]){2}, NULL));
   l.names[2][3] = "steps";
   l.n[2] = 7;
   assert_text(&p, &l, "reshard_verify_shapes: tensor 3: name 'layer.3' on rank 0, 'steps' on rank 2 (6 and 7 tensors)");
@@ -170,7 +171,7 @@ static void test_counts(void **state) {
   l.n[2] = 3;
   assert_text(&p, &l,
               "reshard_verify_shapes: tensor 3 is on rank 0, and not on rank 2 (6 tensors on rank 0, 3 on rank 2)");
-  drop(&l);
+  lists_drop(&l);
   sharded_ranks_close(&p);
 }
 
@@ -186,8 +187,8 @@ static void test_every_place(void **state) {
       rng random;
       rng_seed(&random, (uint64_t)(n * 100 + at));
       int64_t rank = rng_in(&random, 1, 3);
-      fill(&l, 4, n);
-      put(&l, rank, at, tensor(RESHARD_C64, 1, (int64_t[]){3}, NULL));
+      lists_fill(&l, 4, n);
+      lists_put(&l, rank, at, tensor_make(RESHARD_C64, 1, (int64_t[]){3}, NULL));
       for (int64_t r = rank + 1; r < 4; r++)
         l.n[r] = rng_below(&random, MOST);
       snprintf(text, sizeof text, "reshard_verify_shapes: 'layer.%d': shape [", (int)at);
@@ -195,7 +196,7 @@ static void test_every_place(void **state) {
       sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, text);
       snprintf(text, sizeof text, " on rank 0, [3] on rank %d", (int)rank);
       sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, text);
-      drop(&l);
+      lists_drop(&l);
     }
   sharded_ranks_close(&p);
 }
@@ -231,12 +232,12 @@ static void test_failures(void **state) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
-  fill(&l, 3, 6);
-  put(&l, 1, 4, NULL);
+  lists_fill(&l, 3, 6);
+  lists_put(&l, 1, 4, NULL);
   sharded_ranks_run(&p, verify, &l);
   sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
   assert_string_equal(p.results[0].text, "rank 1: reshard_verify_shapes: tensor 4 is NULL");
-  put(&l, 1, 4, reshard_tensor_retain(l.tensors[0][4]));
+  lists_put(&l, 1, 4, reshard_tensor_retain(l.tensors[0][4]));
   l.n[2] = -5;
   sharded_ranks_run(&p, verify, &l);
   sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
@@ -256,7 +257,7 @@ static void test_failures(void **state) {
   sharded_ranks_run(&p, one_aborts, &l);
   assert_int_equal(p.results[0].status, RESHARD_ERROR_PEER);
   assert_int_equal(p.results[2].status, RESHARD_ERROR_PEER);
-  drop(&l);
+  lists_drop(&l);
   sharded_ranks_close(&p);
 }
 

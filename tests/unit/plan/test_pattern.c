@@ -1,12 +1,12 @@
 /* Plans that are collectives, and the option that forces or forbids one. Their data is tested where a communicator has
- * collectives: tests/virtual_gpu/library/test_vg_nccl_collective.c. */
+ * collectives: tests/virtual_gpu/library/nccl/test_vg_nccl_collective.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "support/fixtures/rows_to_columns.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <stdio.h>
 #include <string.h>

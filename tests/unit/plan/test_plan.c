@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/layouts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,17 +23,10 @@
 #define SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
-}
-
 /* A plan from two strings; the layouts live on in it. */
 static reshard_plan plan_of(const char *from, const char *to, int ndim, const int64_t *shape, int64_t world,
                             reshard_dtype dtype, int64_t rank, const reshard_plan_options *options) {
-  reshard_layout src = parse(from, ndim, shape, world), dst = parse(to, ndim, shape, world);
+  reshard_layout src = layout_from_text(from, ndim, shape, world), dst = layout_from_text(to, ndim, shape, world);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = dtype};
   reshard_plan plan;
   if (reshard_plan_create(1, &entry, rank, options, &plan) != RESHARD_SUCCESS)
@@ -216,7 +210,8 @@ static void test_least(void **unused) {
   rng_seed(&r, 3);
   for (int i = 0; i < 200; i++) {
     int64_t world = rng_in(&r, 2, 70), rank = rng_below(&r, world);
-    reshard_layout src = parse("chunk(0)", SHAPE(300, 70), world), dst = parse("chunk(1)", SHAPE(300, 70), world);
+    reshard_layout src = layout_from_text("chunk(0)", SHAPE(300, 70), world),
+                   dst = layout_from_text("chunk(1)", SHAPE(300, 70), world);
     reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U16};
     reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1};
     reshard_plan plan = NULL;
@@ -265,7 +260,7 @@ static void test_large(void **unused) {
       reshard_plan_destroy(plan);
     }
   /* one tensor too large, and two that are together */
-  reshard_layout src = parse("rank(0)", 1, &third, 3), dst = parse("mesh(3;R)", 1, &third, 3);
+  reshard_layout src = layout_from_text("rank(0)", 1, &third, 3), dst = layout_from_text("mesh(3;R)", 1, &third, 3);
   reshard_entry entries[2] = {{RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8}};
   reshard_plan plan = NULL;
   assert_int_equal(reshard_plan_create(1, entries, 0, NULL, &plan), RESHARD_SUCCESS);
@@ -288,8 +283,9 @@ static void test_large(void **unused) {
 
 static void test_classes(void **unused) {
   (void)unused;
-  reshard_layout src = parse("chunk(0)", SHAPE(8, 8), 4), dst = parse("chunk(1)", SHAPE(8, 8), 4);
-  reshard_layout again = parse("chunk(0;0-3)", SHAPE(8, 8), 4), columns = parse("mesh(4;S1)", SHAPE(8, 8), 4);
+  reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 8), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 8), 4);
+  reshard_layout again = layout_from_text("chunk(0;0-3)", SHAPE(8, 8), 4),
+                 columns = layout_from_text("mesh(4;S1)", SHAPE(8, 8), 4);
   int64_t zero[2] = {0, 0}, whole[2] = {8, 8}, three[2] = {3, 8};
   int same[2] = {0, 1}, turned[2] = {1, 0};
   reshard_entry entries[] = {
@@ -321,7 +317,8 @@ static void test_classes(void **unused) {
 /* A thousand equal tensors cost one intersection and their names. */
 static void test_many(void **unused) {
   (void)unused;
-  reshard_layout src = parse("chunk(0)", SHAPE(64, 64), 8), dst = parse("chunk(1)", SHAPE(64, 64), 8);
+  reshard_layout src = layout_from_text("chunk(0)", SHAPE(64, 64), 8),
+                 dst = layout_from_text("chunk(1)", SHAPE(64, 64), 8);
   reshard_entry *entries = cli_alloc(1000, sizeof *entries);
   for (int i = 0; i < 1000; i++)
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};

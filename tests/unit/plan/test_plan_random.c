@@ -134,25 +134,14 @@ static void check_rounds(const case_plan *c, reshard_plan plan) {
   }
 }
 
-static reshard_entry entry_of(const case_entry *e) {
-  const oracle_region *g = &e->region;
-  return (reshard_entry){
-      RESHARD_ENTRY_INIT,          .src = e->src.layout,        .dst = e->dst.layout,
-      .dtype = e->dtype,           .src_offset = g->src_offset, .src_extent = g->src_extent,
-      .dst_offset = g->dst_offset, .dst_extent = g->dst_extent, .permutation = g->permutation,
-  };
-}
-
 static void check_case(uint64_t seed, int64_t ranks) {
   case_choices fixed = {.ranks = ranks};
   case_plan c;
   rs_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
-  reshard_entry *entries = cli_alloc(c.nentries, sizeof *entries);
+  reshard_entry *entries = case_entries(&c);
   reshard_plan *plans = cli_alloc(c.world, sizeof *plans);
-  for (int64_t i = 0; i < c.nentries; i++)
-    entries[i] = entry_of(&c.entry[i]);
   for (int64_t r = 0; r < c.world; r++) {
     if (reshard_plan_create(c.nentries, entries, r, &c.options, &plans[r]) != RESHARD_SUCCESS)
       fail_msg("seed %llu, rank %lld: %s", (unsigned long long)seed, (long long)r, reshard_last_error());

@@ -10,6 +10,7 @@
 
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -24,13 +25,6 @@ typedef struct part {
   int64_t elements;
   int64_t cell; /* the lowest rank that holds the same; -1: nothing */
 } part;
-
-static reshard_layout parse(const char *text, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, NDIM, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
-}
 
 static part *parts_of(reshard_layout layout) {
   int64_t world = reshard_layout_world(layout);
@@ -113,7 +107,7 @@ static int64_t *sent_matrix(reshard_layout src, reshard_layout dst, const int64_
  * mean. */
 static double check_pair(const char *from, const char *to, const int64_t *shape, int64_t world, const int64_t *nodes,
                          double slack) {
-  reshard_layout src = parse(from, shape, world), dst = parse(to, shape, world);
+  reshard_layout src = layout_from_text(from, NDIM, shape, world), dst = layout_from_text(to, NDIM, shape, world);
   part *have = parts_of(src), *want = parts_of(dst);
   int64_t *sent = sent_matrix(src, dst, nodes);
   double *ideal = cli_alloc(world, sizeof *ideal), busiest = 0, all = 0, senders = 0;
@@ -220,7 +214,8 @@ static void test_copy_per_node(void **unused) {
   int64_t shape[NDIM] = {4096, 512}, nodes[64];
   for (int64_t i = 0; i < 64; i++)
     nodes[i] = i / 8;
-  reshard_layout src = parse("mesh(8x8;R,S0)", shape, 64), dst = parse("chunk(1)", shape, 64);
+  reshard_layout src = layout_from_text("mesh(8x8;R,S0)", NDIM, shape, 64),
+                 dst = layout_from_text("chunk(1)", NDIM, shape, 64);
   int64_t *sent = sent_matrix(src, dst, nodes), bytes = 0;
   for (int64_t i = 0; i < 64 * 64; i++) {
     assert_true(sent[i] == 0 || nodes[i / 64] == nodes[i % 64]);
@@ -263,7 +258,8 @@ static void test_nearest_row(void **unused) {
   enum { COLUMNS = 12 };
   for (int i = 0; i < COUNT(cases); i++) {
     const int64_t shape[NDIM] = {cases[i].rows, COLUMNS}, world = 6;
-    reshard_layout src = parse(cases[i].from, shape, world), dst = parse(cases[i].to, shape, world);
+    reshard_layout src = layout_from_text(cases[i].from, NDIM, shape, world),
+                   dst = layout_from_text(cases[i].to, NDIM, shape, world);
     int64_t *sent = sent_matrix(src, dst, NULL);
     for (int64_t r = 0; r < 4; r++)
       if (sent[r * world + 4] != cases[i].sent[r] * COLUMNS)
@@ -280,7 +276,7 @@ static void test_nearest_row(void **unused) {
 static void check_large(const char *from, const char *to, const int64_t *nodes) {
   int64_t shape[NDIM] = {1 << 18, 1 << 16}, world = 16384;
   static const int64_t ranks[] = {0, 127, 128, 5000, 16383};
-  reshard_layout src = parse(from, shape, world), dst = parse(to, shape, world);
+  reshard_layout src = layout_from_text(from, NDIM, shape, world), dst = layout_from_text(to, NDIM, shape, world);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
   for (int k = 0; k < COUNT(ranks); k++) {

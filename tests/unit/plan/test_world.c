@@ -8,6 +8,7 @@
 
 #include "bench/verify/case_make.h"
 #include "plan/plan.h"
+#include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -153,13 +154,6 @@ static void test_random(void **unused) {
 #define SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
-static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
-  reshard_layout layout = NULL;
-  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
-    fail_msg("%s: %s", text, reshard_last_error());
-  return layout;
-}
-
 /* Boxes of many arrays a rank, permuted, with replicas in every order of arrays: segments that must be sorted. */
 static reshard_layout tiles(int64_t n, int64_t shift, int64_t world, int64_t copies) {
   int64_t m = n + (shift > 0), count = 0, shape[2] = {8 * n, 8 * n};
@@ -212,7 +206,8 @@ static void test_tiles(void **unused) {
   for (int64_t copies = 1; copies <= 3; copies++)
     for (int64_t shift = 0; shift <= 4; shift += 4) {
       reshard_layout src = tiles(20, 0, 9, copies), dst = tiles(20, shift, 9, 4 - copies);
-      reshard_layout one = parse("rank(4)", SHAPE(160, 160), 9), cyclic = parse("cyclic(3x3;5x7)", SHAPE(160, 160), 9);
+      reshard_layout one = layout_from_text("rank(4)", SHAPE(160, 160), 9),
+                     cyclic = layout_from_text("cyclic(3x3;5x7)", SHAPE(160, 160), 9);
       reshard_layout to[] = {dst, one, cyclic};
       for (int i = 0; i < 3; i++) {
         check_list(src, to[i], 9, NULL, NULL);
@@ -228,7 +223,8 @@ static void test_tiles(void **unused) {
 /* Lists: all ranks in another order, some, one twice, none. */
 static void test_lists(void **unused) {
   (void)unused;
-  reshard_layout src = parse("mesh(2x3;R,S0)", SHAPE(31, 17), 6), dst = parse("chunk(1)", SHAPE(31, 17), 6);
+  reshard_layout src = layout_from_text("mesh(2x3;R,S0)", SHAPE(31, 17), 6),
+                 dst = layout_from_text("chunk(1)", SHAPE(31, 17), 6);
   check_list(src, dst, 6, (int64_t[]){5, 3, 0, 1, 4, 2}, NULL);
   check_list(src, dst, 2, (int64_t[]){4, 1}, NULL);
   check_list(src, dst, 6, (int64_t[]){4, 1, 1, 0, 2, 3}, NULL);
@@ -257,7 +253,7 @@ static void test_lifetime(void **unused) {
 
 static void test_errors(void **unused) {
   (void)unused;
-  reshard_layout src = parse("chunk(0)", SHAPE(8, 4), 4), dst = parse("chunk(1)", SHAPE(8, 4), 4);
+  reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 4), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 4), 4);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
   reshard_plan_options small = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1};
   reshard_plan plans[4] = {NULL, NULL, NULL, NULL};

@@ -24,7 +24,7 @@ typedef struct work {
   const char *directory;
 } work;
 
-static void body(void *user, int64_t r) {
+static void contracts_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const work *w = p->user;
   contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
@@ -60,7 +60,7 @@ static void test_contracts(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
-    sharded_ranks_check(2 + i % 7, NULL, body, &w, RESHARD_SUCCESS, NULL);
+    sharded_ranks_check(2 + i % 7, NULL, contracts_body, &w, RESHARD_SUCCESS, NULL);
   }
 }
 

@@ -17,7 +17,7 @@
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
 
 /* Hits, misses, least recently used out, and nothing kept. */
-static void expect(reshard_sharder s, int64_t hits, int64_t misses, int64_t evicted, int64_t cached) {
+static void cache_expect(reshard_sharder s, int64_t hits, int64_t misses, int64_t evicted, int64_t cached) {
   reshard_sharder_stats stats;
   assert_int_equal(reshard_sharder_get_stats(s, &stats), RESHARD_SUCCESS);
   if (stats.hits != hits || stats.misses != misses || stats.evicted != evicted || stats.cached != cached)
@@ -42,11 +42,11 @@ static void test_cache(void **state) {
     for (int i = 0; i < 9; i++) /* three pairs of layouts in turn */
       assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[(i + 1) % 3], NULL), RESHARD_SUCCESS);
     if (limit == 0 || limit == 3)
-      expect(s, 6, 3, 0, 3);
+      cache_expect(s, 6, 3, 0, 3);
     else if (limit == -1)
-      expect(s, 0, 9, 0, 0);
+      cache_expect(s, 0, 9, 0, 0);
     else
-      expect(s, 0, 9, 9 - limit, limit);
+      cache_expect(s, 0, 9, 9 - limit, limit);
     reshard_layout same = layout_from_text("chunk(0)", 2, shape, 1); /* an equal one, elsewhere */
     reshard_layout back[2] = {same, l[0]};
     reshard_sharder_stats before, after;
@@ -89,7 +89,7 @@ static void test_cache_properties(void **state) {
     assert_true(info.requires_grad == want->requires_grad && info.pin_memory == want->pin_memory);
     reshard_sharded_tensor_release(t);
   }
-  expect(p.sharders[0], 6, 2, 0, 2);
+  cache_expect(p.sharders[0], 6, 2, 0, 2);
   sharded_ranks_close(&p);
   reshard_layout_release(a);
   reshard_layout_release(b);

@@ -52,7 +52,8 @@ static reshard_local_reshard cuts_of(const exchange *x, const reshard_remote_dev
                                  .after = {x->after.dim, x->after.n, after}};
 }
 
-static reshard_status call(reshard_sharder sharder, const exchange *x, reshard_tensor local, reshard_tensor *result) {
+static reshard_status exchange_call(reshard_sharder sharder, const exchange *x, reshard_tensor local,
+                                    reshard_tensor *result) {
   reshard_remote_device before[4], after[4];
   place(&x->before, before);
   place(&x->after, after);
@@ -61,7 +62,7 @@ static reshard_status call(reshard_sharder sharder, const exchange *x, reshard_t
                                                                                      result);
 }
 
-static void body(void *user, int64_t r) {
+static void chunk_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const exchange *x = p->user;
   reshard_tensor local = NULL, result = (reshard_tensor)p;
@@ -80,7 +81,7 @@ static void body(void *user, int64_t r) {
     reshard_tensor_set_requires_grad(local, x->grad && r == x->before.order[0]);
   }
   if (status == RESHARD_SUCCESS)
-    status = call(p->sharders[r], x, local, &result);
+    status = exchange_call(p->sharders[r], x, local, &result);
   if (status == RESHARD_SUCCESS && n[1] == 0)
     p->wrong[r] += result != NULL;
   else if (status == RESHARD_SUCCESS) {
@@ -101,7 +102,7 @@ static void with_parts(int64_t ranks, exchange *x, reshard_path path) {
   sharded_ranks_open(&p, ranks, &options);
   x->layouts[0] = layout_of(x, &x->before, ranks);
   x->layouts[1] = layout_of(x, &x->after, ranks);
-  sharded_ranks_run(&p, body, x);
+  sharded_ranks_run(&p, chunk_body, x);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_layout_release(x->layouts[0]);
   reshard_layout_release(x->layouts[1]);

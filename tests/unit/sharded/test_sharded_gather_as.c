@@ -43,7 +43,7 @@ static int64_t unlike(const fixture *s, reshard_tensor plain, reshard_tensor cas
   return wrong;
 }
 
-static void body(void *user, int64_t r) {
+static void gather_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const fixture *s = p->user;
   const reshard_properties properties = {.dtype = s->from};
@@ -75,9 +75,9 @@ static void body(void *user, int64_t r) {
   reshard_layout_release(layout);
 }
 
-static void go(const fixture *s, reshard_path path, reshard_status status, const char *text) {
+static void gather_run(const fixture *s, reshard_path path, reshard_status status, const char *text) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
-  sharded_ranks_check(RANKS, &options, body, (void *)s, status, text);
+  sharded_ranks_check(RANKS, &options, gather_body, (void *)s, status, text);
 }
 
 static void test_casts(void **state) {
@@ -91,7 +91,7 @@ static void test_casts(void **state) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
       const fixture s = {
           .layout = layouts[k], .from = pairs[i][0], .to = pairs[i][1], .strided = i % 2, .dst = (k + (int)i) % RANKS};
-      go(&s, k % 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, RESHARD_SUCCESS, NULL);
+      gather_run(&s, k % 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -99,10 +99,10 @@ static void test_refused(void **state) {
   (void)state;
   const fixture integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
   const fixture differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
-  go(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
-     "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
-  go(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
-  go(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
+  gather_run(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
+             "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
+  gather_run(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
+  gather_run(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
 }
 
 int main(void) {

@@ -316,7 +316,7 @@ typedef struct filling {
   reshard_layout layout;
 } filling;
 
-static reshard_status fill(void *user, reshard_tensor array, const reshard_box *box) {
+static reshard_status box_fill(void *user, reshard_tensor array, const reshard_box *box) {
   filling *f = user;
   reshard_tensor_info info;
   if (f->calls++ == f->fail_at)
@@ -363,14 +363,14 @@ static void test_new(void **state) {
       reshard_sharded_tensor_release(t);
     }
     filling f = {.fail_at = -1, .layout = layout};
-    assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, box_fill, &f, NULL, &t), RESHARD_SUCCESS);
     assert_int_equal(f.calls, arrays);
     assert_int_equal(sharded_check(t, 0, 6), 0);
     reshard_sharded_tensor_release(t);
     f.calls = 0;
     f.fail_at = arrays - 1;
     if (arrays > 0)
-      assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_ERROR_SYSTEM);
+      assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, box_fill, &f, NULL, &t), RESHARD_ERROR_SYSTEM);
     reshard_layout_release(layout);
   }
   sharded_ranks_close(&p);

@@ -12,7 +12,7 @@
 
 enum { RANKS = 8 };
 
-static void body(void *user, int64_t r) {
+static void random_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
   rank_result_set(&p->results[r], layout_chain_run(&s, p->user));
@@ -51,7 +51,7 @@ static void test_random(void **state) {
       for (int step = 1; step < LAYOUT_CHAIN_STEPS; step++)
         pairs[j.stops[i][step - 1].what.kind][j.stops[i][step].what.kind]++;
     sharded_ranks_open(&p, world, &options);
-    sharded_ranks_run(&p, body, &j);
+    sharded_ranks_run(&p, random_body, &j);
     check_chain(&p, &j);
     sharded_ranks_close(&p);
     layout_chain_free(&j);

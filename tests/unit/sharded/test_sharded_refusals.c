@@ -88,14 +88,14 @@ static void spoil(request *q, const wrong_world *w, reshard_sharded_tensor forei
   }
 }
 
-static reshard_status ask(const request *q, bool to) {
+static reshard_status request_ask(const request *q, bool to) {
   return to ? reshard_sharded_tensor_reshard_to(q->n, q->tensors, q->list, q->stream, q->results)
             : reshard_sharded_tensor_reshard(q->n, q->tensors, q->list, q->stream);
 }
 
 /* After the error the same tensors are moved by the right request. */
 static reshard_status move_on(sharded_ranks *p, int64_t r, bool to, const request *good) {
-  reshard_status status = ask(good, to);
+  reshard_status status = request_ask(good, to);
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
     reshard_sharded_tensor moved = to ? good->results[i] : good->tensors[i];
     p->wrong[r] += sharded_check(moved, r, (uint64_t)i);
@@ -130,7 +130,7 @@ static void wrong_body(void *user, int64_t r) {
     bad.list = bad.layouts;
     if (r == 1)
       spoil(&bad, w, foreign);
-    status = ask(&bad, w->to);
+    status = request_ask(&bad, w->to);
     rank_result_set(&p->results[r], status);
     for (int i = 0; i < 2; i++) {
       p->wrong[r] += results[i] != poison || reshard_sharded_tensor_metadata(kept[i]) != before[i];

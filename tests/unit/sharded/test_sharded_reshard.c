@@ -69,7 +69,8 @@ static void go_on(sharded_ranks *p, reshard_dtype dtype, int ndim, const int64_t
     reshard_layout_release(t.layouts[i]);
 }
 
-static void go(int64_t n, reshard_dtype dtype, int ndim, const int64_t *shape, int count, const char *const *texts) {
+static void reshard_chain(int64_t n, reshard_dtype dtype, int ndim, const int64_t *shape, int count,
+                          const char *const *texts) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
     sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
@@ -90,7 +91,7 @@ static void test_pytorch(void **state) {
   };
   for (int s = 0; s < 4; s++)
     for (int t = 0; t < 3; t++)
-      go(4, RESHARD_F32, 2, shapes[s], 5, tours[t]);
+      reshard_chain(4, RESHARD_F32, 2, shapes[s], 5, tours[t]);
 }
 
 /* Permutations that are no involutions, on which PyTorch's way hangs. */
@@ -102,8 +103,8 @@ static void test_cycles(void **state) {
   static const char *const four[] = {"chunk(1;0,1,2,3)", "chunk(1;1,2,3,0)", "chunk(1;3,0,1,2)", "chunk(0;3,0,1,2)",
                                      "chunk(0;1,2,3,0)"};
   for (int s = 0; s < 4; s++) {
-    go(3, RESHARD_I64, 2, shapes[s], 5, three);
-    go(4, RESHARD_U16, 2, shapes[s], 5, four);
+    reshard_chain(3, RESHARD_I64, 2, shapes[s], 5, three);
+    reshard_chain(4, RESHARD_U16, 2, shapes[s], 5, four);
   }
 }
 
@@ -113,10 +114,10 @@ static void test_more_chunks(void **state) {
   static const char *const negative[] = {"chunk(-1)", "chunk(0)", "chunk(-2)", "chunk(-3)", "chunk(2)"};
   static const char *const trailing[] = {"chunk(0)", "chunk(1)", "chunk(0;6,0,1,2,3,4,5)", "chunk(1;6,5,4,3,2,1,0)"};
   static const char *const fewer[] = {"chunk(0;5,2)", "chunk(1;3,1,0)", "rank(6)", "chunk(0)", "chunk(1;4)"};
-  go(4, RESHARD_F64, 3, shape, 5, negative);
-  go(7, RESHARD_BF16, 2, short_shape, 4, trailing);
-  go(7, RESHARD_F32, 2, short_shape, 5, fewer);
-  go(7, RESHARD_F32, 2, nothing, 4, trailing);
+  reshard_chain(4, RESHARD_F64, 3, shape, 5, negative);
+  reshard_chain(7, RESHARD_BF16, 2, short_shape, 4, trailing);
+  reshard_chain(7, RESHARD_F32, 2, short_shape, 5, fewer);
+  reshard_chain(7, RESHARD_F32, 2, nothing, 4, trailing);
 }
 
 static void test_dtypes(void **state) {
@@ -124,7 +125,7 @@ static void test_dtypes(void **state) {
   static const int64_t shape[2] = {11, 13};
   static const char *const tour[] = {"chunk(0)", "chunk(1;2,0,1)", "flat()", "cyclic(3x1;2x5)"};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
-    go(3, (reshard_dtype)d, 2, shape, 4, tour);
+    reshard_chain(3, (reshard_dtype)d, 2, shape, 4, tour);
 }
 
 static void test_kinds(void **state) {
@@ -141,8 +142,8 @@ static void test_kinds(void **state) {
       "chunk(1;3,1,0,2)",
   };
   static const char *const scalars[] = {"rank(2)", "mesh(2x2;R,R)", "rank(0)", "flat()"};
-  go(4, RESHARD_F32, 2, shape, 8, tour);
-  go(4, RESHARD_C128, 0, scalar, 4, scalars);
+  reshard_chain(4, RESHARD_F32, 2, shape, 8, tour);
+  reshard_chain(4, RESHARD_C128, 0, scalar, 4, scalars);
 }
 
 /* Three tensors of different shapes, dtypes and layouts as one plan; one of them from strided shards. */

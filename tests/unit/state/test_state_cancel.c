@@ -69,7 +69,7 @@ static void drop_own(void *user) {
   reshard_sharded_tensor_release(o->tensor);
 }
 
-static void body(void *user, int64_t r) {
+static void cancel_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   fixture *s = p->user;
   own o = {NULL};
@@ -102,7 +102,7 @@ static bool run_case(fixture *s, int64_t at) {
   s->path = scratch_path("checkpoint");
   memset(s->returned, 0, sizeof s->returned);
   sharded_ranks_open(&p, RANKS, NULL);
-  sharded_ranks_run(&p, body, s);
+  sharded_ranks_run(&p, cancel_body, s);
   bool ended = !s->returned[VICTIM];
   assert_true(!ended || fired);
   for (int64_t r = 0; r < RANKS; r++) {

@@ -23,7 +23,7 @@ typedef struct world {
   reshard_tree state;
 } world;
 
-static void add(world *w, const char *key, reshard_tree leaf) {
+static void state_add(world *w, const char *key, reshard_tree leaf) {
   GOOD(reshard_tree_set(w->state, key, leaf));
   reshard_tree_release(leaf);
 }
@@ -49,7 +49,7 @@ static void add_dtensor(world *w) {
   const reshard_placing placing = {mesh, placements, NULL};
   GOOD(reshard_dtensor_empty(w->sharder, &placing, 2, shape, &f32, NULL, &tensor));
   GOOD(reshard_state_dtensor(tensor, &leaf));
-  add(w, "norm", leaf);
+  state_add(w, "norm", leaf);
   reshard_dtensor_release(tensor);
   reshard_mesh_release(mesh);
 }
@@ -63,7 +63,7 @@ static void add_nested(world *w) {
   reshard_metadata outer;
   GOOD(reshard_metadata_create(&bf16, 2, shape, 2, shards, &outer));
   GOOD(reshard_state_nested(w->sharder, outer, 1, &shards[1], &inner, &leaf));
-  add(w, "wq", leaf);
+  state_add(w, "wq", leaf);
   reshard_tree_release(inner);
   reshard_metadata_release(outer);
 }
@@ -86,11 +86,11 @@ static void test_drawn(void **state) {
   GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
   GOOD(reshard_sharder_create(w.comms[1], NULL, &w.sharder));
   GOOD(reshard_tree_dict(&w.state));
-  add(&w, "embedding", sharded_leaf(&w, "chunk(0)", shape));
+  state_add(&w, "embedding", sharded_leaf(&w, "chunk(0)", shape));
   add_dtensor(&w);
   add_nested(&w);
   GOOD(reshard_tree_opaque(&handle, text, &value));
-  add(&w, "value", value);
+  state_add(&w, "value", value);
   GOOD(reshard_tree_print(w.state, text, sizeof text, &needed));
   assert_string_equal(text, drawn);
   assert_int_equal(needed, sizeof drawn);

@@ -97,7 +97,7 @@ static int64_t strange(reshard_sharded_tensor tensor, int64_t r) {
   return wrong;
 }
 
-static void body(void *user, int64_t r) {
+static void read_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   fixture *s = p->user;
   reshard_sharded_tensor tensors[TENSORS] = {NULL};
@@ -147,7 +147,7 @@ typedef struct tally {
 /* The k-th read fails; false where there are not so many. Then the load is made again. */
 static bool fail_at(sharded_ranks *p, fixture *s, int64_t k, bool end, tally *t) {
   arm(k, end);
-  sharded_ranks_run(p, body, s);
+  sharded_ranks_run(p, read_body, s);
   bool failed = atomic_load(&fired);
   arm(-1, false);
   sharded_ranks_assert(p, failed ? p->results[0].status : RESHARD_SUCCESS, failed ? "checkpoint/" : NULL);
@@ -162,7 +162,7 @@ static bool fail_at(sharded_ranks *p, fixture *s, int64_t k, bool end, tally *t)
   /* data that cannot be read is an error of the system; so is a header, but one that is cut off is malformed */
   if (p->results[0].status != RESHARD_ERROR_SYSTEM)
     assert_true(p->results[0].status == RESHARD_ERROR_INVALID && untouched && end);
-  sharded_ranks_run(p, body, s);
+  sharded_ranks_run(p, read_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(s->new[r], TENSORS);
@@ -173,12 +173,12 @@ static void save_rows(sharded_ranks *p, fixture *s, int64_t rows) {
   arm(-1, false);
   open_fixture(s, rows);
   sharded_ranks_open(p, RANKS, NULL);
-  sharded_ranks_run(p, body, s);
+  sharded_ranks_run(p, read_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   s->saves = false;
 }
 
-static void drop(sharded_ranks *p, fixture *s) {
+static void state_drop(sharded_ranks *p, fixture *s) {
   sharded_ranks_close(p);
   close_fixture(s);
   scratch_remove("checkpoint");
@@ -198,7 +198,7 @@ static void test_each(void **state) {
       assert_true(t.untouched > 0);
       assert_true(together || t.touched > 0); /* together: so little is one batch, and is there whole or not at all */
     }
-  drop(&p, &s);
+  state_drop(&p, &s);
 }
 
 /* More than the ranks read in one piece. */
@@ -213,12 +213,12 @@ static void test_large(void **state) {
   save_rows(&p, &s, 300000); /* five batches, for three threads */
   s.together = true;
   arm(-1, false);
-  sharded_ranks_run(&p, body, &s);
+  sharded_ranks_run(&p, read_body, &s);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   int64_t all = atomic_load(&reads);
   assert_true(fail_at(&p, &s, all - 2, false, &t));
   assert_int_equal(t.touched, 1);
-  drop(&p, &s);
+  state_drop(&p, &s);
 }
 
 int main(void) {

@@ -49,7 +49,7 @@ typedef struct fixture {
   void (*change)(int64_t rank, reshard_tree state); /* what is special in it; may be NULL */
 } fixture;
 
-static void put(reshard_tree dict, const char *key, reshard_tree child) {
+static void dict_put(reshard_tree dict, const char *key, reshard_tree child) {
   CLI_TRY("put: ", reshard_tree_set(dict, key, child));
   reshard_tree_release(child);
 }
@@ -120,12 +120,12 @@ static reshard_tree make_state(const sharded_ranks *p, int64_t rank, const fixtu
     CLI_TRY("append: ", reshard_tree_append(list, leaf));
     reshard_tree_release(leaf);
   }
-  put(root, "t", list);
+  dict_put(root, "t", list);
   CLI_TRY("int: ", reshard_tree_int((int64_t)s->seed + (rank > 0), &leaf)); /* of the lowest rank it is saved */
-  put(opt, "step", leaf);
+  dict_put(opt, "step", leaf);
   CLI_TRY("dict: ", reshard_tree_dict(&leaf));
-  put(opt, "more", leaf);
-  put(root, "opt", opt);
+  dict_put(opt, "more", leaf);
+  dict_put(root, "opt", opt);
   if (s->change != NULL)
     s->change(rank, root);
   return root;
@@ -186,12 +186,12 @@ static void load_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void save(sharded_ranks *p, fixture *s) {
+static void state_save(sharded_ranks *p, fixture *s) {
   sharded_ranks_run(p, save_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
 
-static void load(sharded_ranks *p, fixture *s) {
+static void state_load(sharded_ranks *p, fixture *s) {
   sharded_ranks_run(p, load_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
@@ -301,7 +301,7 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
   reshard_state_save_options options = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = seed % 3};
   fixture s = {.n = sides->n, .specs = sides->save, .seed = SAVED, .path = kept("state"), .save = &options};
   sharded_ranks_open(&from, savers, NULL);
-  save(&from, &s);
+  state_save(&from, &s);
   sharded_ranks_close(&from);
   if (convert)
     check_convert(sides, seed);
@@ -365,11 +365,11 @@ static void add_leaves(reshard_tree root, bool right) {
     CLI_TRY("", reshard_tree_append(list, leaf));
     reshard_tree_release(leaf);
   }
-  put(root, "leaves", list);
+  dict_put(root, "leaves", list);
   CLI_TRY("", reshard_tree_dict(&dict));
   CLI_TRY("", reshard_tree_int(right ? 1 : 2, &leaf));
-  put(dict, "k\303\251y/with \"quotes\"\\ and\ttabs", leaf);
-  put(root, "a.b", dict);
+  dict_put(dict, "k\303\251y/with \"quotes\"\\ and\ttabs", leaf);
+  dict_put(root, "a.b", dict);
 }
 
 static void leaves_to_save(int64_t rank, reshard_tree root) { add_leaves(root, rank == 0); }
@@ -427,7 +427,7 @@ static void test_leaves(void **state) {
   sharded_ranks p;
   fixture s = {.seed = SAVED, .path = kept("leaves"), .change = leaves_to_save};
   sharded_ranks_open(&p, 3, NULL);
-  save(&p, &s); /* all but rank 0 have nulls there, and another number */
+  state_save(&p, &s); /* all but rank 0 have nulls there, and another number */
   s.change = leaves_to_load;
   sharded_ranks_run(&p, leaves_body, &s);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
@@ -465,7 +465,7 @@ static void refuse_load(sharded_ranks *p, fixture *s, reshard_status status, con
 static void put_int(reshard_tree state, const char *key, int64_t value) {
   reshard_tree leaf;
   CLI_TRY("", reshard_tree_int(value, &leaf));
-  put(state, key, leaf);
+  dict_put(state, key, leaf);
 }
 
 static void put_tensor(reshard_tree state, const char *key, reshard_dtype dtype) {
@@ -477,7 +477,7 @@ static void put_tensor(reshard_tree state, const char *key, reshard_dtype dtype)
   CLI_TRY("", reshard_tensor_get_info(tensor, &info));
   memset(info.data, 0, (size_t)info.elements * reshard_dtype_size(dtype));
   CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
-  put(state, key, leaf);
+  dict_put(state, key, leaf);
   reshard_tensor_release(tensor);
 }
 
@@ -495,7 +495,7 @@ static void other_kind(int64_t rank, reshard_tree state) {
 static void put_null(reshard_tree state, const char *key) {
   reshard_tree leaf;
   CLI_TRY("", reshard_tree_null(&leaf));
-  put(state, key, leaf);
+  dict_put(state, key, leaf);
 }
 static void null_int_tensor(int64_t rank, reshard_tree state) {
   if (rank == 0)
@@ -527,7 +527,7 @@ static void replica_shape(int64_t rank, reshard_tree state) {
   }
   CLI_TRY("", reshard_tensor_create(RESHARD_F32, 2, wide, &tensor));
   CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
-  put(state, "x", leaf);
+  dict_put(state, "x", leaf);
   reshard_tensor_release(tensor);
 }
 static void twice(int64_t rank, reshard_tree state) {
@@ -535,7 +535,7 @@ static void twice(int64_t rank, reshard_tree state) {
   put_int(state, "a.b", 1);
   CLI_TRY("", reshard_tree_dict(&dict));
   put_int(dict, "b", rank);
-  put(state, "a", dict);
+  dict_put(state, "a", dict);
 }
 static void no_name(int64_t rank, reshard_tree state) {
   if (rank == 1)
@@ -584,7 +584,7 @@ static void test_refused_saves(void **state) {
     refuse_save(&p, &s, cases[i].status, cases[i].text);
   }
   s.change = NULL;
-  save(&p, &s);
+  state_save(&p, &s);
   refuse_save(&p, &s, RESHARD_ERROR_INVALID, "refused': is there; it is replaced with force only");
   s.seed = OTHER; /* with force, but the directory has something else in it */
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
@@ -593,10 +593,10 @@ static void test_refused_saves(void **state) {
   refuse_save(&p, &s, RESHARD_ERROR_INVALID, "is not replaced: 'notes.txt' in it is no regular file");
   scratch_remove("refused/notes.txt");
   s.seed = SAVED;
-  load(&p, &s); /* what was there is still there */
+  state_load(&p, &s); /* what was there is still there */
   s.seed = SAVED + 1;
-  save(&p, &s);
-  load(&p, &s);
+  state_save(&p, &s);
+  state_load(&p, &s);
   sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
@@ -715,7 +715,7 @@ static void tensor_is_step(int64_t rank, reshard_tree state) {
     CLI_TRY("", reshard_tree_append(list, leaf));
     reshard_tree_release(leaf);
   }
-  put(state, "t", list);
+  dict_put(state, "t", list);
 }
 static void no_opt(int64_t rank, reshard_tree state) {
   if (rank == 0)
@@ -729,7 +729,7 @@ static void shared_memory(int64_t rank, reshard_tree state) {
   (void)rank;
   CLI_TRY("", reshard_tensor_wrap(RESHARD_F32, 2, shape, strides, memory, NULL, NULL, &tensor));
   CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
-  put(state, "more", leaf);
+  dict_put(state, "more", leaf);
   reshard_tensor_release(tensor);
 }
 
@@ -740,7 +740,7 @@ static void test_refused_loads(void **state) {
   fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("stored")};
   sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "stored': No such file or directory");
-  save(&p, &s);
+  state_save(&p, &s);
   static const struct {
     void (*change)(int64_t, reshard_tree);
     int64_t n;
@@ -773,7 +773,7 @@ static void test_refused_loads(void **state) {
   other[0].shape[1] = 7;
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "path 't.0' is of shape 8x7 here, in the checkpoint it is of 8x6");
   s.specs = specs;
-  load(&p, &s);
+  state_load(&p, &s);
   sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
@@ -788,11 +788,11 @@ static void test_broken_files(void **state) {
   fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("broken")};
   const char *from = kept(second), *to = kept("kept");
   sharded_ranks_open(&p, 2, NULL);
-  save(&p, &s);
+  state_save(&p, &s);
   assert_int_equal(rename(from, to), 0);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "shard-00002-model-00001-of-00001.safetensors");
   assert_int_equal(rename(to, from), 0);
-  load(&p, &s);
+  state_load(&p, &s);
   assert_int_equal(truncate(from, 300), 0);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, second + sizeof "broken");
   assert_int_equal(unlink(scratch_path(first)), 0);
@@ -815,7 +815,7 @@ static void test_broken_files(void **state) {
   };
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   s.save = &force;
-  save(&p, &s);
+  state_save(&p, &s);
   for (size_t i = 0; i < sizeof jsons / sizeof *jsons; i++) {
     scratch_write("broken/state.json", jsons[i].text, strlen(jsons[i].text));
     refuse_load(&p, &s, i == 2 ? RESHARD_ERROR_UNSUPPORTED : RESHARD_ERROR_INVALID, jsons[i].error);
@@ -858,7 +858,7 @@ static void test_partial(void **state) {
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
   fixture s = {.n = 3, .specs = specs, .seed = SAVED, .path = kept("partial"), .change = leaves_to_save};
   sharded_ranks_open(&p, 2, NULL);
-  save(&p, &s);
+  state_save(&p, &s);
   s.change = NULL;
   s.n = 1;
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "the checkpoint's tensor 't.");
@@ -866,11 +866,11 @@ static void test_partial(void **state) {
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "the checkpoint's leaf 'leaves.0' is in no rank's state");
   s.load = &partial;
   s.n = 1;
-  load(&p, &s);
+  state_load(&p, &s);
   assert_int_equal(s.reports[0].tensors, 1);
   assert_int_equal(s.reports[0].read_bytes, 8 * 6 * 4 / 2);
   s.n = 0;
-  load(&p, &s);
+  state_load(&p, &s);
   assert_int_equal(s.reports[1].read_bytes, 0);
   s.change = more_tensor; /* the other way it is no part */
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "rank 1: path 'more': the checkpoint has no such tensor");
@@ -917,13 +917,13 @@ static void open_training(training *t, sharded_ranks *p) {
     reshard_metadata_release(metadata);
     reshard_tree_release(inner);
     CLI_TRY("", reshard_tree_dict(&t->trees[r]));
-    put(t->trees[r], "nested", leaf);
+    dict_put(t->trees[r], "nested", leaf);
     CLI_TRY("", reshard_mesh_parse(p->comms[r], 4, "2x2", &mesh));
     CLI_TRY("", reshard_placements_parse("S0,R", mesh, placements, order));
     reshard_placing placing = {.mesh = mesh, .placements = placements, .order = order};
     CLI_TRY("", reshard_dtensor_empty(p->sharders[r], &placing, 2, whole, &f32, NULL, &t->dtensors[r]));
     CLI_TRY("", reshard_state_dtensor(t->dtensors[r], &leaf));
-    put(t->trees[r], "distributed", leaf);
+    dict_put(t->trees[r], "distributed", leaf);
     reshard_mesh_release(mesh);
   }
   reshard_layout_release(cut);
@@ -979,7 +979,7 @@ static void several_body(void *user, int64_t r) {
   CLI_TRY("", reshard_tree_append(list, leaf));
   reshard_tree_release(leaf);
   CLI_TRY("", reshard_tree_dict(&root));
-  put(root, "t", list);
+  dict_put(root, "t", list);
   rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
   p->wrong[r] = sharded_check(tensor, r, SAVED + (uint64_t)reshard_tree_count(list) - 1);
   reshard_sharded_tensor_release(view);
@@ -999,7 +999,7 @@ static void test_several_paths(void **state) {
   for (int i = 0; i < PATHS; i++)
     specs[i] = (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {512, 1024}, .layout = rows};
   sharded_ranks_open(&p, 2, NULL);
-  save(&p, &s);
+  state_save(&p, &s);
   sharded_ranks_run(&p, several_body, &s);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   for (int r = 0; r < 2; r++) {
@@ -1103,7 +1103,7 @@ static void replace_body(void *user, int64_t rank) {
   (void)rank;
   while (!atomic_load(&r->stop)) {
     r->s.seed += 16; /* no tensor's seed is another's of the save before */
-    save(&r->p, &r->s);
+    state_save(&r->p, &r->s);
     r->saves++;
   }
 }
@@ -1129,7 +1129,7 @@ static void test_replaced(void **state) {
   fixture s = r.s;
   sharded_ranks_open(&r.p, 2, NULL);
   sharded_ranks_open(&to, 2, NULL);
-  save(&r.p, &r.s);
+  state_save(&r.p, &r.s);
   rank_thread *thread = rank_thread_start(replace_body, &r);
   int64_t loads = test_scaled(200, 1);
   for (int64_t i = 0; i < loads; i++) {
@@ -1146,7 +1146,7 @@ static void test_replaced(void **state) {
   reshard_checkpoint checkpoint;
   CLI_TRY("", reshard_checkpoint_open(s.path, &checkpoint));
   CLI_TRY("", rs_checkpoint_in_place(checkpoint, s.path));
-  save(&r.p, &r.s);
+  state_save(&r.p, &r.s);
   assert_int_equal(rs_checkpoint_in_place(checkpoint, s.path), RESHARD_ERROR_SYSTEM);
   assert_non_null(
       strstr(reshard_last_error(), "replaced': another directory took its place while it was opened: inode"));
@@ -1194,7 +1194,7 @@ static void formats_body(void *user, int64_t r) {
   CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout,
                                            &(reshard_properties){.dtype = RESHARD_F32}, NULL, &tensor));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
-  put(root, "tensor", leaf);
+  dict_put(root, "tensor", leaf);
   rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
   p->wrong[r] = sharded_check(tensor, r, SAVED);
   reshard_sharded_tensor_release(tensor);
@@ -1274,14 +1274,14 @@ static void test_bytes_read(void **state) {
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   fixture s = {.n = 1, .specs = &save_spec, .seed = SAVED, .path = kept("bytes"), .save = &force};
   sharded_ranks_open(&from, 4, NULL);
-  save(&from, &s);
+  state_save(&from, &s);
   sharded_ranks_close(&from);
   s.specs = &load_spec;
   sharded_ranks_open(&to, 3, NULL);
   for (int i = 0; i < 5; i++) {
     load_spec.layout = layout_from_text(layouts[i], 2, shape, 3);
     int64_t before = read_so_far(), needed = 0;
-    load(&to, &s);
+    state_load(&to, &s);
     int64_t after = read_so_far();
     for (int r = 0; r < 3; r++) {
       assert_int_equal(s.reports[r].read_bytes, s.reports[r].bytes / (i == 3 ? 3 : 1)); /* replicas, read once */

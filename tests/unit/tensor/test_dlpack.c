@@ -54,7 +54,7 @@ static void fill_source(source *s) {
 static void *form(source *s, int versioned) { return versioned ? (void *)&s->newer : (void *)&s->older; }
 static rs_dl_tensor *tensor_of(source *s, int versioned) { return versioned ? &s->newer.tensor : &s->older.tensor; }
 
-static reshard_tensor_info take(source *s, int versioned, reshard_tensor *t) {
+static reshard_tensor_info source_take(source *s, int versioned, reshard_tensor *t) {
   reshard_tensor_info info;
   GOOD(reshard_tensor_from_dlpack(form(s, versioned), versioned, 0, t));
   GOOD(reshard_tensor_get_info(*t, &info));
@@ -68,7 +68,7 @@ static void test_in(void **state) {
     reshard_tensor t, view;
     fill_source(&s);
     tensor_of(&s, versioned)->byte_offset = 6;
-    reshard_tensor_info info = take(&s, versioned, &t);
+    reshard_tensor_info info = source_take(&s, versioned, &t);
     assert_true(info.dtype == RESHARD_I16 && info.ndim == 2 && info.shape[0] == 3 && info.shape[1] == 4);
     assert_true(info.strides[0] == 1 && info.strides[1] == 5 && !info.contiguous && !info.overlapping);
     assert_ptr_equal(info.data, s.memory + 3);
@@ -86,7 +86,7 @@ static void test_in(void **state) {
     tensor_of(&s, versioned)->device_index = 5;
     s.older.deleter = NULL;
     s.newer.deleter = NULL;
-    info = take(&s, versioned, &t);
+    info = source_take(&s, versioned, &t);
     assert_true(info.contiguous && info.pin_memory && info.device_type == RESHARD_DEVICE_CPU && info.device_index == 0);
     reshard_tensor_release(t);
     assert_int_equal(s.deleted, 0);
@@ -94,7 +94,7 @@ static void test_in(void **state) {
     fill_source(&s); /* no elements need no memory */
     s.shape[1] = 0;
     tensor_of(&s, versioned)->data = NULL;
-    info = take(&s, versioned, &t);
+    info = source_take(&s, versioned, &t);
     assert_true(info.elements == 0 && info.data == NULL && reshard_data_allocated(t));
     reshard_tensor_release(t);
     assert_int_equal(s.deleted, 1);
@@ -110,7 +110,7 @@ static void test_in_of_gpu(void **state) {
   fill_source(&s);
   s.newer.tensor.device_type = RS_DL_CUDA;
   s.newer.tensor.device_index = 3;
-  reshard_tensor_info info = take(&s, 1, &t);
+  reshard_tensor_info info = source_take(&s, 1, &t);
   assert_true(info.device_type == RESHARD_DEVICE_CUDA && info.device_index == 3 && info.data == s.memory);
   GOOD(reshard_tensor_create(RESHARD_I64, 1, (int64_t[]){2}, &index));
   GOOD(reshard_tensor_create(RESHARD_I16, 2, (int64_t[]){2, 4}, &dst));
@@ -166,7 +166,7 @@ static void test_refused(void **state) {
     }
     fill_source(&s);
     s.newer.minor = 99; /* a later minor version adds values only */
-    reshard_tensor_info info = take(&s, versioned, &t);
+    reshard_tensor_info info = source_take(&s, versioned, &t);
     assert_int_equal(info.elements, 12);
     reshard_tensor_release(t);
     assert_int_equal(s.deleted, 1);

@@ -91,7 +91,7 @@ static int64_t draw_index(rng *r, pattern how, int64_t i, int64_t extent, int64_
 }
 
 /* Makes the content that dst's memory should have: the gaps as they were, the elements from src. */
-static void naive(const view *src, int dim, const int64_t *values, const view *dst, unsigned char *wanted) {
+static void select_naive(const view *src, int dim, const int64_t *values, const view *dst, unsigned char *wanted) {
   int64_t index[RESHARD_MAX_DIMS];
   for (int64_t k = 0; k < dst->info.elements; k++) {
     tuple(dst, k, index);
@@ -139,7 +139,7 @@ static void one(uint64_t seed) {
   }
   unsigned char *wanted = cli_alloc(dst.bytes, 1);
   memcpy(wanted, dst.memory, (size_t)dst.bytes);
-  naive(&src, dim, values, &dst, wanted);
+  select_naive(&src, dim, values, &dst, wanted);
   int given = rng_one_in(&r, 2) ? dim : dim - ndim;
   reshard_status status =
       reshard_index_select(src.tensor, given, index.tensor, dst.tensor, (int)rng_below(&r, 3), NULL);

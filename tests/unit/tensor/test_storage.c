@@ -41,7 +41,7 @@ static const int64_t shape[2] = {30, 40}; /* of f32: 4,800 bytes */
 enum { BYTES = 30 * 40 * 4 };
 
 /* A tensor from a device's pool, or plain memory where device is NULL. */
-static reshard_tensor create(reshard_device device) {
+static reshard_tensor tensor_create(reshard_device device) {
   reshard_tensor t;
   if (device == NULL)
     GOOD(reshard_tensor_create(RESHARD_F32, 2, shape, &t));
@@ -72,7 +72,7 @@ static void test_alloc_and_free(void **state) {
   (void)state;
   for (int pooled = 0; pooled < 2; pooled++) {
     reshard_device device = pooled ? open_device(0) : NULL;
-    reshard_tensor t = create(device);
+    reshard_tensor t = tensor_create(device);
     int did = 7;
     reshard_tensor_set_requires_grad(t, 1);
     expect_there(t, BYTES);
@@ -108,7 +108,7 @@ static void test_alloc_and_free(void **state) {
 static void test_other_occupants(void **state) {
   (void)state;
   reshard_device device = open_device(0);
-  reshard_tensor t = create(device), view;
+  reshard_tensor t = tensor_create(device), view;
   void *managed;
   int did = 7;
   GOOD(reshard_tensor_narrow(t, 0, 10, 5, &view));
@@ -201,7 +201,7 @@ static void test_freed_under_views(void **state) {
 static void test_views_of_freed_storage(void **state) {
   (void)state;
   static float memory[1];
-  reshard_tensor t = create(NULL), view = NULL;
+  reshard_tensor t = tensor_create(NULL), view = NULL;
   GOOD(reshard_storage_free(t, NULL, NULL));
   FAILS_WITH(reshard_tensor_as_strided(t, 1, (int64_t[]){4}, NULL, INT64_MAX / 4, &view), RESHARD_ERROR_INVALID,
              "reaches beyond 9223372036854775807 bytes, the storage has 0");
@@ -278,7 +278,7 @@ static void test_no_elements(void **state) {
 static void test_arguments(void **state) {
   (void)state;
   reshard_device device = open_device(0);
-  reshard_tensor t = create(device), none = NULL;
+  reshard_tensor t = tensor_create(device), none = NULL;
   int stream, did = 7;
   char text[128];
   BAD(reshard_storage_alloc(NULL, 1, NULL, NULL), "reshard_storage_alloc: tensor is NULL");
@@ -291,7 +291,7 @@ static void test_arguments(void **state) {
   FAILS_WITH(reshard_tensor_create_on(device, RESHARD_F32, 2, shape, &stream, &none), RESHARD_ERROR_INVALID,
              "reshard_tensor_create_on: ");
   for (int pooled = 0; pooled < 2; pooled++) {
-    reshard_tensor of = pooled ? t : create(NULL);
+    reshard_tensor of = pooled ? t : tensor_create(NULL);
     snprintf(text, sizeof text, "%p", (void *)&stream);
     FAILS_WITH(reshard_storage_alloc(of, BYTES, &stream, &did), RESHARD_ERROR_INVALID, text);
     FAILS_WITH(reshard_storage_free(of, &stream, &did), RESHARD_ERROR_INVALID, text);
@@ -312,7 +312,7 @@ static void test_arguments(void **state) {
 static void test_use_after_free(void **state) {
   (void)state;
   reshard_device device = open_device(0);
-  reshard_tensor gone = create(device), there = create(device), index, view = NULL;
+  reshard_tensor gone = tensor_create(device), there = tensor_create(device), index, view = NULL;
   void *managed = NULL;
   GOOD(reshard_tensor_create(RESHARD_I64, 1, (int64_t[]){30}, &index));
   memset(info_of(index).data, 0, 240);
@@ -438,7 +438,7 @@ static void test_collective_use_after_free(void **state) {
 static void test_life(void **state) {
   (void)state;
   reshard_device device = open_device(-1);
-  reshard_tensor t = create(device), view;
+  reshard_tensor t = tensor_create(device), view;
   GOOD(reshard_tensor_permute(t, (int[]){1, 0}, &view));
   memset(info_of(t).data, 1, BYTES);
   reshard_tensor_release(t);
@@ -461,7 +461,7 @@ static void viewing_body(void *user, int64_t r) {
 
 static void test_views_of_threads(void **state) {
   (void)state;
-  reshard_tensor t[1 + 4] = {create(NULL)};
+  reshard_tensor t[1 + 4] = {tensor_create(NULL)};
   rank_threads_run(4, viewing_body, t);
   GOOD(reshard_storage_free(t[0], NULL, NULL));
   for (int i = 0; i < 5; i++)

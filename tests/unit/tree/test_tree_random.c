@@ -43,11 +43,11 @@ typedef struct forest {
 static const reshard_tree_type opaque_type = {.name = "thing"};
 static const int64_t sizes[2] = {2, 1};
 
-static bool holds(const model *m) { return m->kind <= RESHARD_TREE_PACKED; }
+static bool model_holds(const model *m) { return m->kind <= RESHARD_TREE_PACKED; }
 static bool named(const model *m) { return m->kind != RESHARD_TREE_LIST && m->kind != RESHARD_TREE_TUPLE; }
 static model *top(forest *f) { return &f->nodes[f->n - 1]; }
 
-static void forget(forest *f) {
+static void forest_forget(forest *f) {
   for (int i = 0; i < f->n; i++) {
     f->nodes[i].seen = false;
     f->nodes[i].got = NULL;
@@ -144,7 +144,7 @@ static void build_forest(forest *f) {
       made[i + 1] = make_container(f, m + 1);
       made[i] = reshard_tree_retain(node_at(made[i + 1], "data"));
     } else if (m->kind != RESHARD_TREE_PACKED) {
-      made[i] = holds(m) ? make_container(f, m) : make_leaf(f, m);
+      made[i] = model_holds(m) ? make_container(f, m) : make_leaf(f, m);
     }
     m->node = made[i];
     for (int c = 0; c < m->n && m->kind != RESHARD_TREE_PACKED; c++)
@@ -178,7 +178,7 @@ static void model_leaves(model *m, int depth, const char *path, lines *l) {
   if (l->n > PATHS || (l->once && m->seen))
     return;
   m->seen = true;
-  if (!holds(m))
+  if (!model_holds(m))
     add_line(l, path, m->node);
   for (int i = 0; i < m->n; i++) {
     int n = snprintf(below, sizeof below, "%s%s", path, depth > 0 ? "." : "");
@@ -200,7 +200,7 @@ static bool check_paths(forest *f, char *wanted, char *got) {
   lines model = {.text = wanted}, tree = {.text = got}, once = {.text = wanted, .once = true}, flat = {.text = got};
   const reshard_tree_leaves *leaves;
   bool few;
-  forget(f);
+  forest_forget(f);
   *wanted = *got = '\0';
   model_leaves(top(f), 0, "", &model);
   few = model.n <= PATHS;
@@ -208,7 +208,7 @@ static bool check_paths(forest *f, char *wanted, char *got) {
     GOOD(reshard_tree_visit(f->root, note_leaf, &tree));
     assert_string_equal(got, wanted);
   }
-  forget(f);
+  forest_forget(f);
   *wanted = *got = '\0';
   model_leaves(top(f), 0, "", &once);
   GOOD(reshard_tree_flatten(f->root, &leaves));
@@ -245,7 +245,7 @@ static void check_node(forest *f, model *m, reshard_tree got) {
   m->got = got;
   if (!changes(m)) {
     assert_ptr_equal(got, m->node);
-  } else if (!holds(m)) {
+  } else if (!model_holds(m)) {
     assert_ptr_equal(got, m->become);
   } else {
     assert_ptr_not_equal(got, m->node);
@@ -286,12 +286,12 @@ static int check_maps(forest *f) {
   const reshard_tree_leaves *flat;
   reshard_tree mapped, leaves[NODES];
   int changed = 0, one_in = 1 + (int)rng_below(&f->random, 8);
-  forget(f);
+  forest_forget(f);
   mark_seen(top(f));
   for (int i = 0; i < f->n; i++) {
     model *m = &f->nodes[i];
     m->become = NULL;
-    if (!m->seen || holds(m) || rng_below(&f->random, one_in) != 0)
+    if (!m->seen || model_holds(m) || rng_below(&f->random, one_in) != 0)
       continue;
     m->become = m->kind == RESHARD_TREE_TENSOR ? leaf_of(floats(3)) : integer(i);
     changed++;
@@ -346,7 +346,7 @@ static void check_tensors(forest *f) {
   reshard_tree mapped;
   bool there[TENSORS] = {0};
   int64_t distinct = 0;
-  forget(f);
+  forest_forget(f);
   mark_seen(top(f));
   for (int i = 0; i < f->n; i++)
     if (f->nodes[i].seen && f->nodes[i].kind == RESHARD_TREE_TENSOR)
@@ -379,7 +379,7 @@ static void check_tensors(forest *f) {
 
 /* A tree of the same values without shared nodes; the `other`-th leaf is another one. */
 static reshard_tree unfold(const forest *f, const model *m, int64_t *other) {
-  if (!holds(m))
+  if (!model_holds(m))
     return (*other)-- == 0 ? text("another") : make_leaf(f, m);
   reshard_tree made = make_container(f, m);
   if (m->kind == RESHARD_TREE_PACKED) {
@@ -395,7 +395,7 @@ static reshard_tree unfold(const forest *f, const model *m, int64_t *other) {
 }
 
 static bool is_data(const model *m, int64_t *leaf) {
-  if (!holds(m))
+  if (!model_holds(m))
     return (*leaf)-- == 0 && false;
   if (m->kind == RESHARD_TREE_PACKED)
     return (*leaf)-- == 0;
@@ -422,7 +422,7 @@ static void check_equal(forest *f, int64_t paths) {
 /* --- Drawing -------------------------------------------------------------------------------------------------- */
 
 static bool has_place(const model *m) {
-  return holds(m) || m->kind == RESHARD_TREE_TENSOR || m->kind == RESHARD_TREE_OPAQUE;
+  return model_holds(m) || m->kind == RESHARD_TREE_TENSOR || m->kind == RESHARD_TREE_OPAQUE;
 }
 
 static void count_drawn(model *m) {
@@ -437,7 +437,7 @@ typedef struct drawing {
   int numbers;
 } drawing;
 
-static void put(drawing *d, const char *text) {
+static void drawing_put(drawing *d, const char *text) {
   d->length += (size_t)snprintf(d->text + d->length, TEXT - d->length, "%s", text);
   assert_true(d->length < TEXT);
 }
@@ -448,13 +448,13 @@ static void draw_node(model *m, int depth, const char *rails, drawing *d) {
   char word[64] = "null", below[512];
   if (has_place(m) && m->drawn < 0) {
     snprintf(word, sizeof word, "*%d\n", -m->drawn);
-    put(d, word);
+    drawing_put(d, word);
     return;
   }
   if (has_place(m) && m->drawn > 1) {
     m->drawn = -++d->numbers;
     snprintf(word, sizeof word, "&%d ", -m->drawn);
-    put(d, word);
+    drawing_put(d, word);
     strcpy(word, "null");
   }
   int64_t v = m->value;
@@ -468,17 +468,17 @@ static void draw_node(model *m, int depth, const char *rails, drawing *d) {
   case RESHARD_TREE_NULL: break;
   default: snprintf(word, sizeof word, "%s%s", kinds[m->kind], m->n == 0 ? ", empty" : "");
   }
-  put(d, word);
-  put(d, "\n");
+  drawing_put(d, word);
+  drawing_put(d, "\n");
   for (int i = 0; i < m->n; i++) {
     bool last = i == m->n - 1;
-    put(d, rails);
-    put(d, last ? "└── " : "├── ");
+    drawing_put(d, rails);
+    drawing_put(d, last ? "└── " : "├── ");
     snprintf(word, sizeof word, "(level %d) ", depth + 1);
-    put(d, depth + 1 > 32 ? word : "");
+    drawing_put(d, depth + 1 > 32 ? word : "");
     snprintf(word, sizeof word, "%d", i);
-    put(d, named(m) ? m->key[i] : word);
-    put(d, ": ");
+    drawing_put(d, named(m) ? m->key[i] : word);
+    drawing_put(d, ": ");
     strcat(strcpy(below, rails), depth + 1 >= 32 ? "" : last ? "    " : "│   ");
     draw_node(m->child[i], depth + 1, below, d);
   }
@@ -486,7 +486,7 @@ static void draw_node(model *m, int depth, const char *rails, drawing *d) {
 
 static void check_drawing(forest *f, char *wanted, char *got) {
   drawing d = {.text = wanted};
-  forget(f);
+  forest_forget(f);
   count_drawn(top(f));
   draw_node(top(f), 0, "", &d);
   GOOD(reshard_tree_print(f->root, got, TEXT, NULL));
@@ -496,7 +496,7 @@ static void check_drawing(forest *f, char *wanted, char *got) {
 /* -------------------------------------------------------------------------------------------------------------- */
 
 static int64_t path_count(const model *m) {
-  int64_t n = !holds(m);
+  int64_t n = !model_holds(m);
   for (int i = 0; i < m->n && n <= PATHS; i++)
     n += path_count(m->child[i]);
   return n;

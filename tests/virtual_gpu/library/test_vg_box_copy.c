@@ -1,6 +1,7 @@
 /* Programs and spans of the CUDA device on the virtual GPU: data, launches, order, captured graphs, faults. */
 #include "device/cuda/cuda.h"
 #include "device/stream.h"
+#include "support/oracles/box_copy.h"
 
 #include "simt/simt.h"
 #include "support/fixtures/draw.h"
@@ -27,7 +28,7 @@ typedef struct fixture {
   void *stream[2];
 } fixture;
 
-static void fill(fixture *b) {
+static void fixture_fill(fixture *b) {
   for (int64_t i = 0; i < ROOM; i += 8) {
     uint64_t word = draw();
     memcpy(b->source + i, &word, 8);
@@ -37,7 +38,7 @@ static void fill(fixture *b) {
   vg_poke(b->to, b->wanted, ROOM);
 }
 
-static fixture begin(const vg_options *options) {
+static fixture fixture_begin(const vg_options *options) {
   fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.device));
@@ -47,7 +48,7 @@ static fixture begin(const vg_options *options) {
   b.wanted = malloc(ROOM);
   for (int i = 0; i < 2; i++)
     OK(b.device->streams->create(b.device, &b.stream[i]));
-  fill(&b);
+  fixture_fill(&b);
   return b;
 }
 
@@ -62,7 +63,7 @@ static int end_machine(fixture *b) {
   return vg_end();
 }
 
-static void check(fixture *b, const char *what) {
+static void fixture_check(fixture *b, const char *what) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   for (int64_t i = 0; i < ROOM; i++)
@@ -71,19 +72,10 @@ static void check(fixture *b, const char *what) {
   free(got);
 }
 
-static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
-  if (naxes == 0) {
-    memcpy(dst, src, (size_t)element);
-    return;
-  }
-  for (int64_t i = 0; i < axes->n; i++)
-    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
-}
-
-static void add(fixture *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes,
-                const rs_axis *axes) {
+static void copies_add(fixture *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes,
+                       const rs_axis *axes) {
   OK(rs_copies_add(copies, b->from + src, b->to + dst, element, naxes, axes));
-  naive(b->source + src, b->wanted + dst, element, naxes, axes);
+  oracle_box_copy(b->source + src, b->wanted + dst, element, naxes, axes);
 }
 
 /* A copy of about 6 KiB to [dst, dst + 8 KiB): rows, a transpose, or long rows. */
@@ -94,10 +86,10 @@ static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
   int64_t n = 64 / element + below(30), m = 6000 / element / n;
   if (below(3) == 0) {
     rs_axis turned[2] = {{n, element, m * element}, {m, (n + 7) * element, element}};
-    add(b, copies, src, dst + shift, element, 2, turned);
+    copies_add(b, copies, src, dst + shift, element, 2, turned);
   } else {
     rs_axis rows[2] = {{m, (n + below(5)) * element, n * element}, {n, element, element}};
-    add(b, copies, src + below(3), dst + shift, element, 2, rows);
+    copies_add(b, copies, src + below(3), dst + shift, element, 2, rows);
   }
 }
 
@@ -107,7 +99,7 @@ static void several(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
-    fixture b = begin(&(vg_options){.seed = seed});
+    fixture b = fixture_begin(&(vg_options){.seed = seed});
     rs_program *programs[70] = {NULL};
     int n = seed % 10 == 0 ? 70 : 1 + (int)below(6), made = 0;
     for (int i = 0; i < n; i++) {
@@ -130,7 +122,7 @@ static void several(void **test) {
     assert_int_equal(after.host_syncs, before.host_syncs);
     assert_true(after.launches - before.launches <= 2);
     OK(b.device->streams->synchronize(b.device, b.stream[0]));
-    check(&b, "several");
+    fixture_check(&b, "several");
     for (int i = 0; i < n; i++)
       b.device->work->release(b.device, programs[i]);
     OK(end_machine(&b));
@@ -142,12 +134,12 @@ static void many(void **test) {
   (void)test;
   enum { MANY = 150 };
   draw_state = 3;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   rs_program *programs[MANY];
   for (int i = 0; i < MANY; i++) {
     rs_copies copies = {0};
     rs_axis row = {1000 - i, 1, 1};
-    add(&b, &copies, i * 7, i * 1001, 1, 1, &row);
+    copies_add(&b, &copies, i * 7, i * 1001, 1, 1, &row);
     OK(b.device->work->compile(b.device, &copies, 0, &programs[i]));
     rs_copies_free(&copies);
   }
@@ -155,7 +147,7 @@ static void many(void **test) {
   OK(b.device->work->run(b.device, MANY, programs, b.stream[1]));
   assert_int_equal(vg_count().launches - before.launches, 3);
   OK(b.device->streams->synchronize(b.device, b.stream[1]));
-  check(&b, "many");
+  fixture_check(&b, "many");
   for (int i = 0; i < MANY; i++)
     b.device->work->release(b.device, programs[i]);
   OK(end_machine(&b));
@@ -217,10 +209,10 @@ static void without_engine(void **test) {
   long_rows(80);
 }
 
-static void captured(void **test) {
+static void test_captured(void **test) {
   (void)test;
   draw_state = 11;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   rs_copies copies = {0};
   for (int i = 0; i < 4; i++)
     add_some(&b, &copies, PLACE * i);
@@ -238,18 +230,18 @@ static void captured(void **test) {
   OK(cudaStreamEndCapture(b.stream[0], &graph));
   OK(cudaGraphInstantiate(&exec, graph, 0));
   for (int k = 0; k < 3; k++) { /* other data each time */
-    fill(&b);
+    fixture_fill(&b);
     for (int64_t i = 0; i < copies.copy.n; i++) {
       const rs_copy *c = &copies.copy.at[i];
       rs_axis axes[4];
       memcpy(axes, copies.axis.at + c->axes, (size_t)c->naxes * sizeof *axes);
       axes[c->naxes] = (rs_axis){c->run, 1, 1};
-      naive(b.source + (c->src - b.from), b.wanted + (c->dst - b.to), 1, c->naxes + 1, axes);
+      oracle_box_copy(b.source + (c->src - b.from), b.wanted + (c->dst - b.to), 1, c->naxes + 1, axes);
     }
     memcpy(b.wanted + ROOM / 2, b.source, 1000);
     OK(cudaGraphLaunch(exec, b.stream[1]));
     OK(b.device->streams->synchronize(b.device, b.stream[1]));
-    check(&b, "captured");
+    fixture_check(&b, "captured");
   }
   OK(cudaGraphExecDestroy(exec));
   OK(cudaGraphDestroy(graph));
@@ -265,7 +257,7 @@ static void captured(void **test) {
 static void once(void *user, const vg_options *options) {
   bool compare = user != NULL;
   draw_state = options->seed;
-  fixture b = begin(options);
+  fixture b = fixture_begin(options);
   rs_program *program = NULL;
   for (int k = 0; k < 24; k++) {
     rs_copies copies = {0};
@@ -280,7 +272,7 @@ static void once(void *user, const vg_options *options) {
   for (int i = 0; i < 2; i++)
     OK(b.device->streams->synchronize(b.device, b.stream[i]));
   if (compare)
-    check(&b, "once");
+    fixture_check(&b, "once");
   int reports = end_machine(&b);
   if (compare)
     OK(reports);
@@ -320,7 +312,7 @@ static void once_by_two_threads(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
-    fixture b = begin(&(vg_options){.seed = seed});
+    fixture b = fixture_begin(&(vg_options){.seed = seed});
     own_stream o = {&b, NULL};
     rs_copies copies = {0};
     add_some(&b, &copies, 0);
@@ -338,7 +330,7 @@ static void once_by_two_threads(void **test) {
 static void once_again(void **test) {
   (void)test;
   draw_state = 17;
-  fixture b = begin(&(vg_options){.policy = VG_IN_ORDER});
+  fixture b = fixture_begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
   vg_counts before = vg_count();
   for (int k = 0; k < 200; k++) {
@@ -364,12 +356,12 @@ static void once_again(void **test) {
 static void spans(void **test) {
   (void)test;
   draw_state = 23;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   rs_span list[300];
   for (int k = 0; k < 12; k++) {
     int n = k == 0 ? 0 : k == 1 ? 1 : k == 2 ? 300 : (int)below(40);
     int64_t to = 0, some = 0;
-    fill(&b);
+    fixture_fill(&b);
     for (int i = 0; i < n; i++) {
       int64_t bytes = below(4) == 0 && n > 1 ? 0 : 1 + below(800), from = below(5000);
       list[i] = (rs_span){b.from + from, b.to + to, bytes, below(2) == 0};
@@ -383,7 +375,7 @@ static void spans(void **test) {
     assert_int_equal(after.copies - before.copies, some == 1);
     assert_int_equal(after.launches - before.launches, some < 2 ? 0 : (some + 119) / 120);
     OK(b.device->streams->synchronize(b.device, b.stream[0]));
-    check(&b, "spans");
+    fixture_check(&b, "spans");
   }
   OK(end_machine(&b));
 }
@@ -394,7 +386,7 @@ static void spans(void **test) {
 static reshard_status everything(fixture *b, rs_program **program, rs_program **kept) {
   rs_copies copies = {0};
   rs_axis rows[2] = {{30, 200, 100}, {100, 1, 1}};
-  add(b, &copies, 8, PLACE, 1, 2, rows);
+  copies_add(b, &copies, 8, PLACE, 1, 2, rows);
   memcpy(b->wanted, b->source, 100);
   memcpy(b->wanted + 200, b->source, 100);
   reshard_status status = b->device->work->compile(b->device, &copies, 0, program);
@@ -418,7 +410,7 @@ static void faults(void **test) {
   int failures = 0;
   for (int64_t k = 1; more; k++) {
     draw_state = 31;
-    fixture b = begin(NULL);
+    fixture b = fixture_begin(NULL);
     rs_program *program = NULL, *kept = NULL;
     vg_fail(NULL, k, false, 0);
     reshard_status status = everything(&b, &program, &kept);
@@ -433,7 +425,7 @@ static void faults(void **test) {
       OK(everything(&b, &program, &kept));
     }
     OK(b.device->streams->finish(b.device));
-    check(&b, "faults");
+    fixture_check(&b, "faults");
     b.device->work->release(b.device, program);
     b.device->work->release(b.device, kept);
     OK(end_machine(&b));
@@ -444,11 +436,11 @@ static void faults(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(several),     cmocka_unit_test(many),
-      cmocka_unit_test(with_engine), cmocka_unit_test(without_engine),
-      cmocka_unit_test(captured),    cmocka_unit_test(once_each_policy),
-      cmocka_unit_test(once_edges),  cmocka_unit_test(once_by_two_threads),
-      cmocka_unit_test(once_again),  cmocka_unit_test(spans),
+      cmocka_unit_test(several),       cmocka_unit_test(many),
+      cmocka_unit_test(with_engine),   cmocka_unit_test(without_engine),
+      cmocka_unit_test(test_captured), cmocka_unit_test(once_each_policy),
+      cmocka_unit_test(once_edges),    cmocka_unit_test(once_by_two_threads),
+      cmocka_unit_test(once_again),    cmocka_unit_test(spans),
       cmocka_unit_test(faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <stdlib.h>
@@ -34,12 +34,12 @@ static reshard_status status_of(cudaError_t error) {
   return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
 }
 
-static reshard_status capture(void *user, void *stream) {
+static reshard_status graph_capture(void *user, void *stream) {
   (void)user;
   return status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
 }
 
-static reshard_status captured(void *user, void *stream) {
+static reshard_status graph_instantiate(void *user, void *stream) {
   machine *m = user;
   cudaGraph_t graph = NULL;
   reshard_status status = status_of(cudaStreamEndCapture(stream, &graph));
@@ -50,7 +50,7 @@ static reshard_status captured(void *user, void *stream) {
   return status;
 }
 
-static reshard_status launch(void *user, void *stream) {
+static reshard_status graph_launch(void *user, void *stream) {
   return status_of(cudaGraphLaunch(((machine *)user)->graph, stream));
 }
 
@@ -61,7 +61,7 @@ static void end_graph(void *user) {
   m->graph = NULL;
 }
 
-static void watch(void *user, bool on) {
+static void kernels_watch(void *user, bool on) {
   machine *m = user;
   vg_counts now = vg_count();
   if (on)
@@ -76,7 +76,7 @@ static void calm(void *user) {
   vg_fail(NULL, 0, false, 0);
 }
 
-static void touch(void *at, size_t n, bool write) {
+static void bytes_touch(void *at, size_t n, bool write) {
   if (write)
     vg_host_write(at, n);
   else
@@ -107,13 +107,13 @@ static int close_machine(machine *m) {
 static stream_case options_on(machine *m, int executes) {
   return (stream_case){.devices = m->devices,
                        .executes = executes,
-                       .capture = capture,
-                       .captured = captured,
-                       .launch = launch,
+                       .capture = graph_capture,
+                       .captured = graph_instantiate,
+                       .launch = graph_launch,
                        .end = end_graph,
                        .user = m,
-                       .watch = watch,
-                       .touch = touch,
+                       .watch = kernels_watch,
+                       .touch = bytes_touch,
                        .calm = calm};
 }
 

@@ -15,7 +15,7 @@
 
 /* --- One run ------------------------------------------------------------------------------------------------------ */
 
-static void note(rank *me, const char *what, reshard_status status) {
+static void rank_note(rank *me, const char *what, reshard_status status) {
   if (status != RESHARD_SUCCESS && me->why[0] == '\0')
     snprintf(me->why, sizeof me->why, "rank %d: %s: %s: %s", (int)me->number, what, reshard_status_string(status),
              reshard_last_error());
@@ -36,11 +36,11 @@ static void open_rank(void *user, int64_t r) {
   cudaSetDevice(gpu_of(me));
   cudaStreamCreateWithFlags(&me->stream, cudaStreamNonBlocking);
   cudaStreamCreateWithFlags(&me->second, cudaStreamNonBlocking);
-  note(me, "device", reshard_device_create(name, NULL, &me->device));
-  note(me, "layout", reshard_layout_parse("chunk(0)", 2, whole_shape, w->n, &me->rows));
-  note(me, "layout", reshard_layout_parse("chunk(1)", 2, whole_shape, w->n, &me->columns));
+  rank_note(me, "device", reshard_device_create(name, NULL, &me->device));
+  rank_note(me, "layout", reshard_layout_parse("chunk(0)", 2, whole_shape, w->n, &me->rows));
+  rank_note(me, "layout", reshard_layout_parse("chunk(1)", 2, whole_shape, w->n, &me->columns));
   if (w->kind == NCCL)
-    note(me, "communicator", open_nccl(me));
+    rank_note(me, "communicator", open_nccl(me));
 }
 
 static void open_local(world *w) {
@@ -50,7 +50,7 @@ static void open_local(world *w) {
     devices[r] = w->ranks[r].device;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, w->timeout_ms, devices,
                                    w->kind == GPUS ? w->n : 1};
-  note(&w->ranks[0], "communicator", reshard_comm_create_local(w->n, &options, comms));
+  rank_note(&w->ranks[0], "communicator", reshard_comm_create_local(w->n, &options, comms));
   for (int64_t r = 0; r < w->n && w->ranks[0].why[0] == '\0'; r++)
     w->ranks[r].comm = comms[r];
 }
@@ -71,7 +71,7 @@ static void prepare_rank(void *user, int64_t r) {
   world *w = user;
   rank *me = &w->ranks[r];
   if (w->call->prepare != NULL)
-    note(me, "before the call", w->call->prepare(me));
+    rank_note(me, "before the call", w->call->prepare(me));
   cudaStreamSynchronize(me->stream);
 }
 
@@ -134,7 +134,7 @@ static void drop_rank(void *user, int64_t r) {
   reshard_tree_release(me->made_tree);
   reshard_tensor managed = NULL;
   if (me->managed != NULL)
-    note(me, "reshard_tensor_from_dlpack", reshard_tensor_from_dlpack(me->managed, 1, 0, &managed));
+    rank_note(me, "reshard_tensor_from_dlpack", reshard_tensor_from_dlpack(me->managed, 1, 0, &managed));
   reshard_tensor_release(managed);
   reshard_tensor_release(me->a);
   reshard_tensor_release(me->b);
@@ -144,7 +144,7 @@ static void drop_rank(void *user, int64_t r) {
     reshard_comm_destroy(me->made_comms[i]);
   if (me->other != NULL) {
     cudaStreamSynchronize(me->other);
-    note(me, "forget", reshard_device_forget_stream(me->made_device, me->other));
+    rank_note(me, "forget", reshard_device_forget_stream(me->made_device, me->other));
     cudaStreamDestroy(me->other);
   }
   reshard_device_release(me->made_device);
@@ -160,13 +160,14 @@ static void work_rank(void *user, int64_t r) {
   if (w->kind == NCCL && any_failed(w)) {
     reshard_comm_destroy(me->comm);
     me->comm = NULL;
-    note(me, "a new communicator", reshard_comm_create_nccl(w->id[2], w->n, r, me->device, PATIENCE_MS, &me->comm));
+    rank_note(me, "a new communicator",
+              reshard_comm_create_nccl(w->id[2], w->n, r, me->device, PATIENCE_MS, &me->comm));
   }
   if (me->comm == NULL)
     return;
-  note(me, "a new plan", make_ready(me));
+  rank_note(me, "a new plan", make_ready(me));
   if (me->transfer != NULL)
-    note(me, "a new execute", execute(me));
+    rank_note(me, "a new execute", execute(me));
   cudaStreamSynchronize(me->stream);
   if (me->why[0] == '\0' && !b_is_right(me))
     snprintf(me->why, sizeof me->why, "rank %d: a new plan moves wrong data", (int)r);
@@ -183,8 +184,8 @@ static void close_rank(void *user, int64_t r) {
   reshard_comm_destroy(me->comm);
   cudaStreamSynchronize(me->stream);
   cudaStreamSynchronize(me->second);
-  note(me, "forget", reshard_device_forget_stream(me->device, me->stream)); /* ranks share devices */
-  note(me, "forget", reshard_device_forget_stream(me->device, me->second));
+  rank_note(me, "forget", reshard_device_forget_stream(me->device, me->stream)); /* ranks share devices */
+  rank_note(me, "forget", reshard_device_forget_stream(me->device, me->second));
   reshard_device_release(me->device);
   cudaStreamDestroy(me->stream);
   cudaStreamDestroy(me->second);
@@ -203,7 +204,7 @@ static bool is_right_status(const world *w, reshard_status status) {
          (peers && (status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER));
 }
 
-static void judge(world *w, int64_t failed, double seconds) {
+static void ranks_judge(world *w, int64_t failed, double seconds) {
   /* Ranks hear of one another's failures where they meet, and a rank that is lost after that is so alone. */
   bool alone = w->call->own_status || w->kind == NCCL || w->absent >= 0 || (w->function == NULL && w->from_then_on);
   rank *first = &w->ranks[w->absent == 0 ? 1 : 0];
@@ -213,7 +214,7 @@ static void judge(world *w, int64_t failed, double seconds) {
     if (r == w->absent || me->why[0] != '\0')
       continue;
     if (failed == 0 && w->absent < 0)
-      note(me, "no call has failed", status);
+      rank_note(me, "no call has failed", status);
     if (!is_right_status(w, status) || (status != RESHARD_SUCCESS && me->result.text[0] == '\0'))
       snprintf(me->why, sizeof me->why, "rank %d: %s (%.200s)", (int)r, reshard_status_string(status), me->result.text);
     if (!alone && (status != first->result.status ||
@@ -237,7 +238,7 @@ static bool run_once(world *w) {
   vg_fail(NULL, 0, false, 0);
   rank_threads_run(w->n, settle_rank, w);
   rank_threads_run(w->n, check_rank, w);
-  judge(w, w->failed, seconds);
+  ranks_judge(w, w->failed, seconds);
   rank_threads_run(w->n, drop_rank, w);
   for (int64_t r = 0; r < w->n && w->absent >= 0 && w->kind != NCCL; r++)
     reshard_comm_destroy(w->ranks[r].comm);

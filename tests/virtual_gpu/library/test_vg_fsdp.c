@@ -37,7 +37,7 @@ typedef struct world {
   rank ranks[RANKS];
 } world;
 
-static unsigned char value(int layer, int64_t i) { return (unsigned char)(layer * 37 + i % 251 + i / 4096); }
+static unsigned char layer_value(int layer, int64_t i) { return (unsigned char)(layer * 37 + i % 251 + i / 4096); }
 
 static reshard_status cuda(cudaError_t error) {
   return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
@@ -71,7 +71,7 @@ static reshard_status use_layer(rank *r, int layer, reshard_tensor full) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status step(rank *r, reshard_dtensor *layers) {
+static reshard_status train_step(rank *r, reshard_dtensor *layers) {
   reshard_tensor full = NULL, next = NULL;
   TRY(gather_layer(r, 0, layers[0], &full));
   for (int i = 0; i < LAYERS; i++) {
@@ -99,7 +99,7 @@ static reshard_status run_rank(rank *r, int steps) {
     reshard_tensor_release(local);
   }
   for (int i = 0; i < steps; i++)
-    TRY(step(r, layers));
+    TRY(train_step(r, layers));
   TRY(reshard_device_get_memory_stats(r->device, &r->stats));
   TRY(reshard_device_trim(r->device, 0)); /* while compute may still read the last layers */
   for (int i = 0; i < LAYERS; i++)
@@ -135,7 +135,7 @@ static void open_world(world *w, const vg_options *options) {
     assert_int_equal(cudaMalloc((void **)&r->output, LAYERS * RANKS * SEEN), cudaSuccess);
     for (int layer = 0; layer < LAYERS; layer++) {
       for (int64_t b = 0; b < SHARD; b++)
-        piece[b] = value(layer, i * SHARD + b);
+        piece[b] = layer_value(layer, i * SHARD + b);
       vg_poke(r->shards + layer * SHARD, piece, SHARD);
     }
   }
@@ -154,7 +154,7 @@ static void close_world(world *w) {
       unsigned char seen[SEEN];
       vg_peek(seen, r->output + part * SEEN, SEEN);
       for (int b = 0; b < SEEN; b++)
-        if (seen[b] != value(part / RANKS, part % RANKS * SHARD + b))
+        if (seen[b] != layer_value(part / RANKS, part % RANKS * SHARD + b))
           fail_msg("rank %d, layer %d, byte %d of part %d is wrong", i, part / RANKS, b, part % RANKS);
     }
     for (int layer = 0; layer < LAYERS; layer++)

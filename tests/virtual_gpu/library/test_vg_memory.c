@@ -24,7 +24,7 @@ typedef struct world {
   size_t promised[RANKS], taken[RANKS], extra[RANKS];
 } world;
 
-static reshard_status work(world *w, int64_t rank, reshard_plan plan, void *src, void *dst, cudaStream_t stream) {
+static reshard_status rank_work(world *w, int64_t rank, reshard_plan plan, void *src, void *dst, cudaStream_t stream) {
   const int64_t rows[2] = {SIZE + 8, 1}, columns[2] = {SIZE / RANKS + 8, 1}, *src_strides = rows,
                 *dst_strides = columns;
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = &src, .dst = &dst};
@@ -71,7 +71,7 @@ static void rank_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = reshard_plan_workspace(plan, &w->promised[rank]);
   if (status == RESHARD_SUCCESS)
-    status = work(w, rank, plan, src, dst, stream);
+    status = rank_work(w, rank, plan, src, dst, stream);
   rank_result_set(&w->result[rank], status);
   reshard_plan_destroy(plan);
   reshard_layout_release(rows);

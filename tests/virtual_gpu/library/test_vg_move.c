@@ -48,7 +48,7 @@ static void warm(reshard_device device, void *user) {
     reshard_tensor_release(tensors[i]);
 }
 
-static void enter(fixture *s, const vg_options *options) {
+static void fixture_begin(fixture *s, const vg_options *options) {
   vg_begin(options);
   GOOD(reshard_device_create("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1}, &s->cpu));
   for (int i = 0; i < 2; i++) {
@@ -64,7 +64,7 @@ static void enter(fixture *s, const vg_options *options) {
   CUDA(cudaSetDevice(0));
 }
 
-static void leave(fixture *s) {
+static void fixture_end(fixture *s) {
   reshard_device_release(s->cpu);
   for (int i = 0; i < 2; i++) {
     reshard_device_release(s->gpus[i]);
@@ -172,7 +172,7 @@ static reshard_tree move_to(fixture *s, reshard_tree tree, reshard_device device
 /* Pageable memory: read when the call returns, so that it can be written to and freed at once. */
 static void in_pageable(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   for (int i = 0; i < 3; i++) {
     reshard_tensor tensor;
     GOOD(reshard_tensor_create(RESHARD_F32, 2, shape, &tensor));
@@ -184,13 +184,13 @@ static void in_pageable(void *user, const vg_options *options) {
     CUDA(cudaMemsetAsync(data_of(tensor_of(moved)), i, BYTES, s->streams[0]));
     reshard_tree_release(moved);
   }
-  leave(s);
+  fixture_end(s);
 }
 
 /* Pinned memory that stream writes before and after the move. */
 static void in_pinned(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tensor first = on_gpu(s, 0, 1), second = on_gpu(s, 0, 2), pinned = lend_pinned();
   void *memory = data_of(pinned);
   reshard_tree tree = tree_of(s, pinned);
@@ -205,14 +205,14 @@ static void in_pinned(void *user, const vg_options *options) {
   reshard_tree_release(tree);
   reshard_tensor_release(first);
   reshard_tensor_release(second);
-  leave(s);
+  fixture_end(s);
 }
 
 /* Lent pinned memory, filled by the host, that is let go of right after the call; a later call finds that it is not
  * used any more. The copies need not wait for stream. */
 static void in_lent(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   s->options.sources_ready = 1;
   for (int i = 0; i < 4; i++) {
     reshard_tensor pinned = lend_pinned();
@@ -225,14 +225,14 @@ static void in_lent(void *user, const vg_options *options) {
       assert_data(s, 0, moved, i);
     reshard_tree_release(moved);
   }
-  leave(s);
+  fixture_end(s);
 }
 
 /* From a GPU into pinned memory: the source is written before and after, and let go of; the result is used by stream,
  * and by the host when stream is past it. */
 static void out_pinned(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 4);
   for (int i = 0; i < 3; i++) {
     reshard_tensor tensor;
@@ -249,13 +249,13 @@ static void out_pinned(void *user, const vg_options *options) {
     reshard_tree_release(moved); /* while stream reads it */
   }
   reshard_tensor_release(source);
-  leave(s);
+  fixture_end(s);
 }
 
 /* There and back through pinned memory, without a wait of the host in between. */
 static void there_and_back(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 5), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
   CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
@@ -267,13 +267,13 @@ static void there_and_back(void *user, const vg_options *options) {
   for (int i = 0; i < 7; i++)
     reshard_tree_release(trees[i]);
   reshard_tensor_release(source);
-  leave(s);
+  fixture_end(s);
 }
 
 /* From a GPU into pageable memory: the one case in which the host waits. */
 static void out_pageable(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 3), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
   CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
@@ -288,14 +288,14 @@ static void out_pageable(void *user, const vg_options *options) {
   reshard_tree_release(moved);
   reshard_tree_release(tree);
   reshard_tensor_release(source);
-  leave(s);
+  fixture_end(s);
 }
 
 /* From one GPU to another: the source's memory is of the first one's stream, and used again there. */
 static void to_other(void *user, const vg_options *options) {
   fixture *s = user;
   cudaEvent_t event;
-  enter(s, options);
+  fixture_begin(s, options);
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   reshard_tensor source = on_gpu(s, 0, 4), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
@@ -315,13 +315,13 @@ static void to_other(void *user, const vg_options *options) {
   reshard_tensor_release(tensor);
   reshard_tensor_release(source);
   CUDA(cudaEventDestroy(event));
-  leave(s);
+  fixture_end(s);
 }
 
 /* A batch is moved while the one before is used; its memory comes back once stream is past it. */
 static void prefetch(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tree before = NULL;
   for (int i = 0; i < 5; i++) {
     reshard_tensor host;
@@ -335,13 +335,13 @@ static void prefetch(void *user, const vg_options *options) {
     before = moved;
   }
   reshard_tree_release(before);
-  leave(s);
+  fixture_end(s);
 }
 
 /* Cast in the order of stream: the source is written before and after. */
-static void cast(void *user, const vg_options *options) {
+static void tree_cast(void *user, const vg_options *options) {
   fixture *s = user;
-  enter(s, options);
+  fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 6), tensor;
   for (int i = 0; i < 2; i++) {
     GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
@@ -368,7 +368,7 @@ static void cast(void *user, const vg_options *options) {
     }
   }
   reshard_tensor_release(source);
-  leave(s);
+  fixture_end(s);
 }
 
 static const struct {
@@ -383,7 +383,7 @@ static const struct {
                  {"out_pageable", out_pageable, true},
                  {"to_other", to_other, true},
                  {"prefetch", prefetch, false}, /* used after a later move, whose edges do for the earlier one's, too */
-                 {"cast", cast, false}};        /* on the caller's stream alone */
+                 {"cast", tree_cast, false}};   /* on the caller's stream alone */
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
 /* --- Tests ----------------------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@
 
 enum { TENSORS = 4, ROWS = 30, COLUMNS = 20, PART = 11, HOST = -1 };
 
-static int32_t value(int tensor, int64_t row, int64_t column) {
+static int32_t element_value(int tensor, int64_t row, int64_t column) {
   return (int32_t)(tensor * 1000000 + row * 1000 + column);
 }
 
@@ -43,7 +43,7 @@ static reshard_tensor make_tensor(int number) {
   CUDA(cudaHostAlloc((void **)&memory, sizeof *memory * ROWS * COLUMNS, 0));
   vg_host_write(memory, sizeof *memory * ROWS * COLUMNS);
   for (int i = 0; i < ROWS * COLUMNS; i++)
-    memory[i] = value(number, i / COLUMNS, i % COLUMNS);
+    memory[i] = element_value(number, i / COLUMNS, i % COLUMNS);
   GOOD(reshard_tensor_wrap(RESHARD_I32, 2, shape, NULL, memory, free_pinned, NULL, &tensor));
   reshard_tensor_set_pin_memory(tensor, number % 2);
   if (number < TENSORS / 2)
@@ -55,7 +55,7 @@ static reshard_tensor make_tensor(int number) {
   return view;
 }
 
-static void enter(world *w, uint64_t seed) {
+static void world_begin(world *w, uint64_t seed) {
   *w = (world){.tree = list(), .place = HOST, .writer = HOST};
   vg_begin(&(vg_options){.devices = 2, .seed = seed});
   GOOD(reshard_device_create("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1}, &w->cpu));
@@ -69,7 +69,7 @@ static void enter(world *w, uint64_t seed) {
     append(w->tree, leaf_of(make_tensor(i)));
 }
 
-static int leave(world *w) {
+static int world_end(world *w) {
   reshard_tree_release(w->tree);
   reshard_device_release(w->cpu);
   for (int i = 0; i < 2; i++) {
@@ -95,7 +95,7 @@ static void replace(world *w, reshard_tree moved, int to) {
 }
 
 /* As a user looks at them who has waited for the stream. */
-static void check(const world *w) {
+static void world_check(const world *w) {
   if (w->writer != HOST)
     CUDA(cudaStreamSynchronize(w->streams[w->writer]));
   for (int i = 0; i < TENSORS; i++) {
@@ -117,7 +117,7 @@ static void check(const world *w) {
     for (int64_t k = 0; k < info.elements; k++) {
       int64_t row = k / info.shape[1], column = k % info.shape[1];
       assert_int_equal(at[row * info.strides[0] + column * info.strides[1]],
-                       value(i, part ? column : row, part ? row : column));
+                       element_value(i, part ? column : row, part ? row : column));
     }
   }
 }
@@ -132,7 +132,7 @@ typedef struct fault_case {
 static bool run_fault_case(const fault_case *s, int64_t k) {
   world w;
   reshard_tree moved = NULL;
-  enter(&w, (uint64_t)k);
+  world_begin(&w, (uint64_t)k);
   if (s->from != HOST) {
     GOOD(move_to(&w, s->from, &moved));
     replace(&w, moved, s->from);
@@ -151,8 +151,8 @@ static bool run_fault_case(const fault_case *s, int64_t k) {
     assert_null(moved);
     assert_true(strlen(reshard_last_error()) > 0);
   }
-  check(&w);
-  if (leave(&w) != 0)
+  world_check(&w);
+  if (world_end(&w) != 0)
     fail_msg("%s, call %d fails%s", s->name, (int)k, s->from_then_on ? " and all after it" : "");
   return failed;
 }

@@ -29,7 +29,7 @@ typedef struct fixture {
   reshard_sharder sharders[RANKS];
 } fixture;
 
-static void enter(fixture *s, uint64_t seed) {
+static void fixture_begin(fixture *s, uint64_t seed) {
   vg_begin(&(vg_options){.devices = 2, .seed = seed});
   GOOD(reshard_device_create("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1}, &s->cpu));
   GOOD(reshard_device_create("cuda:0", NULL, &s->gpus[0]));
@@ -42,7 +42,7 @@ static void enter(fixture *s, uint64_t seed) {
     GOOD(reshard_sharder_create(s->comms[r], &options, &s->sharders[r]));
 }
 
-static void leave(fixture *s) {
+static void fixture_end(fixture *s) {
   for (int r = 0; r < RANKS; r++) {
     reshard_sharder_destroy(s->sharders[r]);
     reshard_comm_destroy(s->comms[r]);
@@ -97,8 +97,8 @@ static reshard_tree on_cpu(fixture *s, const char *text, int rank) {
 }
 
 /* Where all arrays are, what is in them (as f64 or f32), and what the metadata say of it. */
-static void check(fixture *s, reshard_sharded_tensor is, reshard_sharded_tensor was, int rank, reshard_device_type type,
-                  reshard_dtype dtype) {
+static void leaf_check(fixture *s, reshard_sharded_tensor is, reshard_sharded_tensor was, int rank,
+                       reshard_device_type type, reshard_dtype dtype) {
   int64_t at = 0;
   const char *end = NULL;
   reshard_metadata m = reshard_sharded_tensor_metadata(is);
@@ -137,7 +137,7 @@ static void test_there_and_back(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     fixture s;
-    enter(&s, seed);
+    fixture_begin(&s, seed);
     for (int r = 0; r < RANKS; r++) {
       reshard_tree root = dict(), moved, cast, back, none = NULL;
       for (int l = 0; l < LAYOUTS; l++)
@@ -151,18 +151,18 @@ static void test_there_and_back(void **state) {
       assert_null(none);
       for (int l = 0; l < LAYOUTS; l++) {
         reshard_sharded_tensor was = sharded_at(root, layouts[l]);
-        check(&s, sharded_at(moved, layouts[l]), was, r, RESHARD_DEVICE_CUDA, RESHARD_F32);
-        check(&s, sharded_at(cast, layouts[l]), was, r, RESHARD_DEVICE_CUDA, RESHARD_F64);
+        leaf_check(&s, sharded_at(moved, layouts[l]), was, r, RESHARD_DEVICE_CUDA, RESHARD_F32);
+        leaf_check(&s, sharded_at(cast, layouts[l]), was, r, RESHARD_DEVICE_CUDA, RESHARD_F64);
       }
       reshard_tree_release(root); /* before it comes back */
       GOOD(reshard_tree_to(moved, s.cpu, s.stream, &options, &back));
       for (int l = 0; l < LAYOUTS; l++)
-        check(&s, sharded_at(back, layouts[l]), sharded_at(moved, layouts[l]), r, RESHARD_DEVICE_CPU, RESHARD_F32);
+        leaf_check(&s, sharded_at(back, layouts[l]), sharded_at(moved, layouts[l]), r, RESHARD_DEVICE_CPU, RESHARD_F32);
       reshard_tree_release(cast);
       reshard_tree_release(moved);
       reshard_tree_release(back);
     }
-    leave(&s);
+    fixture_end(&s);
     assert_int_equal(vg_reports(), 0);
   }
 }
@@ -172,7 +172,7 @@ static void test_dtensor(void **state) {
   const int64_t one = 1, rank = 2;
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   fixture s;
-  enter(&s, 3);
+  fixture_begin(&s, 3);
   for (int r = 0; r < RANKS; r++) { /* the mesh has one of the ranks */
     reshard_mesh mesh;
     reshard_dtensor made, is;
@@ -200,14 +200,14 @@ static void test_dtensor(void **state) {
     reshard_dtensor_release(made);
     reshard_mesh_release(mesh);
   }
-  leave(&s);
+  fixture_end(&s);
 }
 
 /* A communicator of the CPU has no tensors on a GPU. */
 static void test_cpu_alone(void **state) {
   (void)state;
   fixture s;
-  enter(&s, 4);
+  fixture_begin(&s, 4);
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_tree moved = NULL;
@@ -228,14 +228,14 @@ static void test_cpu_alone(void **state) {
   reshard_layout_release(layout);
   reshard_sharder_destroy(sharder);
   reshard_comm_destroy(comm);
-  leave(&s);
+  fixture_end(&s);
 }
 
 /* _recursive_to leaves them. */
 static void test_sets_stay(void **state) {
   (void)state;
   fixture s;
-  enter(&s, 5);
+  fixture_begin(&s, 5);
   reshard_tree members, moved;
   reshard_tensor in, beside;
   GOOD(reshard_tree_create_set(&members));
@@ -254,7 +254,7 @@ static void test_sets_stay(void **state) {
   assert_ptr_equal(moved, members);
   reshard_tree_release(moved);
   reshard_tree_release(root);
-  leave(&s);
+  fixture_end(&s);
 }
 
 int main(void) {

@@ -26,7 +26,7 @@ typedef struct fixture {
   void *stream;
 } fixture;
 
-static fixture begin(const vg_options *options) {
+static fixture fixture_begin(const vg_options *options) {
   fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.gpu));
@@ -45,7 +45,7 @@ static fixture begin(const vg_options *options) {
   return b;
 }
 
-static int finish(fixture *b) {
+static int fixture_finish(fixture *b) {
   b->gpu->destroy(b->gpu); /* while the stream may still run */
   b->cpu->destroy(b->cpu);
   OK(cudaStreamDestroy((cudaStream_t)b->stream));
@@ -57,9 +57,9 @@ static int finish(fixture *b) {
   return vg_end();
 }
 
-static void end_machine(fixture *b) { assert_int_equal(finish(b), 0); }
+static void end_machine(fixture *b) { assert_int_equal(fixture_finish(b), 0); }
 
-static void check(fixture *b) {
+static void fixture_check(fixture *b) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   assert_memory_equal(got, b->wanted, ROOM);
@@ -103,7 +103,7 @@ static void casts(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
-    fixture b = begin(&(vg_options){.seed = seed});
+    fixture b = fixture_begin(&(vg_options){.seed = seed});
     for (int turn = 0; turn < (seed <= 3 ? 4 : 1); turn++) {
       int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
       rs_casts gpu = {0}, cpu = {0};
@@ -119,7 +119,7 @@ static void casts(void **test) {
         assert_int_equal(did.allocs, 0);
       rs_casts_free(&gpu); /* nothing of it is needed any more */
       OK(b.gpu->streams->synchronize(b.gpu, b.stream));
-      check(&b);
+      fixture_check(&b);
       rs_casts_free(&cpu);
     }
     end_machine(&b);
@@ -127,11 +127,11 @@ static void casts(void **test) {
 }
 
 /* Captured, the table is in the graph: what is cast is what is in memory when it is launched. */
-static void captured(void **test) {
+static void test_captured(void **test) {
   (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     draw_state = (uint64_t)n;
-    fixture b = begin(NULL);
+    fixture b = fixture_begin(NULL);
     rs_casts gpu = {0}, cpu = {0};
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -152,7 +152,7 @@ static void captured(void **test) {
       OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
       OK(cudaGraphLaunch(exec, (cudaStream_t)b.stream));
       OK(b.gpu->streams->synchronize(b.gpu, b.stream));
-      check(&b);
+      fixture_check(&b);
     }
     OK(cudaGraphExecDestroy(exec));
     OK(cudaGraphDestroy(graph));
@@ -166,7 +166,7 @@ static void captured(void **test) {
 static void crowded(void **test) {
   (void)test;
   draw_state = 7;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
   random_casts(LONG, &gpu, &cpu, &b);
   OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
@@ -181,7 +181,7 @@ static void crowded(void **test) {
     assert_int_equal(did.host_syncs, 0);
   }
   OK(b.gpu->streams->synchronize(b.gpu, b.stream));
-  check(&b);
+  fixture_check(&b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
   end_machine(&b);
@@ -191,7 +191,7 @@ static void crowded(void **test) {
 static void long_casts(void *user, const vg_options *options) {
   (void)user;
   draw_state = options->seed;
-  fixture b = begin(options);
+  fixture b = fixture_begin(options);
   cudaStream_t other;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   for (int i = 0; i < 6; i++) {
@@ -204,7 +204,7 @@ static void long_casts(void *user, const vg_options *options) {
     rs_casts_free(&gpu);
   }
   OK(cudaStreamDestroy(other));
-  (void)finish(&b);
+  (void)fixture_finish(&b);
 }
 
 static void edges(void **test) {
@@ -223,7 +223,7 @@ static void selections(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
-    fixture b = begin(&(vg_options){.seed = seed});
+    fixture b = fixture_begin(&(vg_options){.seed = seed});
     int64_t rows = 1 + below(20), run = 2 * (1 + below(40)), count = below(60),
             bad = seed % 3 == 0 && count > 0 ? below(count) : -1;
     int32_t *index = (int32_t *)(b.source + ROOM / 2);
@@ -248,7 +248,7 @@ static void selections(void **test) {
     for (int64_t i = 0; i < count; i++)
       if (i != bad)
         memcpy(b.wanted + 10 + i * (run + 2), b.source + 6 + index[i] * run, (size_t)run);
-    check(&b);
+    fixture_check(&b);
     rs_select_fault fault;
     vg_peek(&fault, b.fault, sizeof fault);
     assert_int_equal(fault.position, bad);
@@ -265,12 +265,12 @@ static void selections(void **test) {
 
 static void memory_set(void **test) {
   (void)test;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   OK(b.gpu->memory->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
   OK(b.gpu->memory->memset(b.gpu, NULL, 0x17, 0, b.stream));
   OK(b.gpu->streams->synchronize(b.gpu, b.stream));
   memset(b.wanted + 3, 0x17, 1000);
-  check(&b);
+  fixture_check(&b);
   end_machine(&b);
 }
 
@@ -290,14 +290,14 @@ static void faults_of_long_lists(fixture *b) {
   }
   OK(b->gpu->work->cast(b->gpu, &gpu, b->stream));
   OK(b->gpu->streams->synchronize(b->gpu, b->stream));
-  check(b);
+  fixture_check(b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
 }
 
-static void refused(void **test) {
+static void test_refused(void **test) {
   (void)test;
-  fixture b = begin(NULL);
+  fixture b = fixture_begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));
   assert_int_equal(b.gpu->work->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
@@ -332,8 +332,9 @@ static void refused(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(casts),      cmocka_unit_test(captured),   cmocka_unit_test(crowded), cmocka_unit_test(edges),
-      cmocka_unit_test(selections), cmocka_unit_test(memory_set), cmocka_unit_test(refused),
+      cmocka_unit_test(casts),        cmocka_unit_test(test_captured), cmocka_unit_test(crowded),
+      cmocka_unit_test(edges),        cmocka_unit_test(selections),    cmocka_unit_test(memory_set),
+      cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

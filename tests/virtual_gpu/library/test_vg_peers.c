@@ -35,7 +35,8 @@ static int owner_of(const void *at) {
   return -1;
 }
 
-static reshard_status copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+static reshard_status spans_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
+                                 void *stream) {
   for (int64_t i = 0; i < n && nfetched[device->index] < RANKS; i++)
     fetched[device->index][nfetched[device->index]++] = owner_of(spans[i].src);
   return original->copy(device, n, spans, total_bytes, stream);
@@ -104,7 +105,7 @@ static void test_begins_after_itself(void **state) {
   seen_by = &w;
   original = w.comm[0]->device->work;
   recording = *original;
-  recording.copy = copy;
+  recording.copy = spans_copy;
   for (int r = 0; r < RANKS; r++)
     w.comm[r]->device->work = &recording;
   rank_threads_run(RANKS, run_rank, &w);

@@ -61,7 +61,9 @@ static void close_world(world *w) {
   }
 }
 
-static void fill(world *w, void *at, int byte, size_t n, int s) { CUDA(cudaMemsetAsync(at, byte, n, w->stream[s])); }
+static void bytes_fill(world *w, void *at, int byte, size_t n, int s) {
+  CUDA(cudaMemsetAsync(at, byte, n, w->stream[s]));
+}
 
 /* stream later comes after what earlier has: the test's own order. */
 static void order(world *w, int earlier, int later) {
@@ -76,7 +78,7 @@ static void read_piece(world *w, int output, const void *at, int s) {
 /* --- Every edge of the pool and the ring -------------------------------------------------------------------------- */
 static reshard_status take_block(world *w, size_t bytes, int s, rs_block **block) {
   RS_TRY(rs_storage_pool_alloc(w->pool, bytes, w->stream[s], block));
-  fill(w, (*block)->memory, s + 1, bytes, s);
+  bytes_fill(w, (*block)->memory, s + 1, bytes, s);
   return RESHARD_SUCCESS;
 }
 
@@ -112,7 +114,7 @@ static reshard_status reuse_after_home(world *w, size_t bytes) {
   rs_block *x, *y;
   RS_TRY(take_block(w, bytes, 0, &x));
   order(w, 0, 1);
-  fill(w, (char *)x->memory + bytes - 1, 9, 1, 0);
+  bytes_fill(w, (char *)x->memory + bytes - 1, 9, 1, 0);
   read_piece(w, 1, x->memory, 1);
   give_block(w, x, 1);
   RS_TRY(take_block(w, bytes, 2, &y));
@@ -121,7 +123,7 @@ static reshard_status reuse_after_home(world *w, size_t bytes) {
 }
 
 /* The stream ends before somebody else takes what was freed on it. */
-static reshard_status forget(world *w, size_t bytes) {
+static reshard_status stream_forget(world *w, size_t bytes) {
   rs_block *x, *y;
   RS_TRY(take_block(w, bytes, 3, &x));
   give_block(w, x, 3);
@@ -154,7 +156,7 @@ static reshard_status stage(world *w, size_t bytes) {
 }
 
 typedef reshard_status (*part)(world *w, size_t bytes);
-static const part parts[] = {reuse_elsewhere, reuse_after_use, reuse_after_home, forget, trim, stage};
+static const part parts[] = {reuse_elsewhere, reuse_after_use, reuse_after_home, stream_forget, trim, stage};
 static const char *const part_names[] = {"pool: reuse elsewhere",
                                          "pool: reuse after use",
                                          "pool: reuse after home",
@@ -274,7 +276,7 @@ static void random_program(uint64_t seed) {
       }
       h->home = s;
       h->byte = draw_number(256);
-      fill(&w, h->block->memory, h->byte, h->bytes, s);
+      bytes_fill(&w, h->block->memory, h->byte, h->bytes, s);
     } else if (kind < 4 && outputs < OUTPUTS) {
       if (s != h->home) {
         order(&w, h->home, s);
@@ -388,11 +390,11 @@ static void test_end_of_what_is_kept(void **state) {
     assert_int_equal(rs_deferred_list_create(device, &keep), RESHARD_SUCCESS);
     assert_int_equal(rs_deferred_release_begin(keep, &kept), RESHARD_SUCCESS);
     assert_int_equal(rs_deferred_release_add(kept, note_released, &w, NULL), RESHARD_SUCCESS);
-    fill(&w, w.output, 3, PIECE, 0);
+    bytes_fill(&w, w.output, 3, PIECE, 0);
     CUDA(cudaEventRecord((cudaEvent_t)kept->event, w.stream[0]));
     rs_deferred_release_end(keep, kept, true);
     CUDA(cudaStreamBeginCapture(w.stream[1], cudaStreamCaptureModeGlobal));
-    fill(&w, w.output + PIECE, 4, PIECE, 1);
+    bytes_fill(&w, w.output + PIECE, 4, PIECE, 1);
     rs_deferred_list_destroy(keep);
     CUDA(cudaStreamEndCapture(w.stream[1], &graph));
     CUDA(cudaGraphDestroy(graph));

@@ -2,11 +2,11 @@
  * collective that the host waits for, no call of the driver's allocator, no wait for the device. Over NCCL, a rank a
  * GPU, and by threads with one GPU each, or one for all. Each call has other arrays. */
 #include "base/base.h"
-#include "nccl_rank.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "virtual_gpu.h"
+#include "virtual_gpu/library/nccl/nccl_rank.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>
@@ -48,7 +48,7 @@ typedef struct world {
   rank ranks[MOST];
 } world;
 
-static float value(int64_t i) { return (float)(i * 7 % 1021); }
+static float element_value(int64_t i) { return (float)(i * 7 % 1021); }
 
 static reshard_status cuda(cudaError_t error) {
   return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
@@ -67,7 +67,7 @@ static reshard_status make_tensor(const world *w, rank *r, int64_t i) {
   RS_TRY(reshard_dtensor_empty(r->sharder, &placing, 2, shape, &f32, r->stream, &r->tensor));
   RS_TRY(reshard_tensor_get_info(reshard_dtensor_local(r->tensor), &info));
   for (int64_t e = 0; e < info.elements; e++)
-    part[e] = value(i * (ROWS / w->n) * COLUMNS + e);
+    part[e] = element_value(i * (ROWS / w->n) * COLUMNS + e);
   RS_TRY(cuda(cudaStreamSynchronize(r->stream)));
   vg_poke(info.data, part, sizeof(float) * (size_t)info.elements);
   return RESHARD_SUCCESS;
@@ -153,8 +153,8 @@ static void check_whole(const world *w) {
   assert_int_equal(cudaStreamSynchronize(w->ranks[0].stream), cudaSuccess);
   vg_peek(seen, info.data, sizeof seen);
   for (int64_t i = 0; i < ROWS * COLUMNS; i++)
-    if (seen[i] != value(i))
-      fail_msg("element %d is %g, not %g", (int)i, (double)seen[i], (double)value(i));
+    if (seen[i] != element_value(i))
+      fail_msg("element %d is %g, not %g", (int)i, (double)seen[i], (double)element_value(i));
 }
 
 static void open_local(world *w, int ngpus) {

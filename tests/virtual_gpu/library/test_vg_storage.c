@@ -42,7 +42,7 @@ typedef struct loop {
   cudaStream_t gather[LAYERS]; /* that each is gathered on */
 } loop;
 
-static unsigned char value(int layer, int shard, int i) { return (unsigned char)(layer * 37 + shard * 11 + i); }
+static unsigned char shard_value(int layer, int shard, int i) { return (unsigned char)(layer * 37 + shard * 11 + i); }
 
 static void *data_of(reshard_tensor tensor) {
   reshard_tensor_info info;
@@ -66,7 +66,7 @@ static void open_loop(loop *l, const vg_options *options) {
   for (int layer = 0; layer < LAYERS; layer++) {
     unsigned char piece[SHARDS * PIECE];
     for (int i = 0; i < SHARDS * PIECE; i++)
-      piece[i] = value(layer, i / PIECE, i % PIECE);
+      piece[i] = shard_value(layer, i / PIECE, i % PIECE);
     vg_poke(l->shards + layer * SHARDS * PIECE, piece, sizeof piece);
     CUDA(cudaEventCreateWithFlags(&l->gathered[layer], cudaEventDisableTiming));
     if (l->release == DROP)
@@ -88,8 +88,8 @@ static void close_loop(loop *l) {
     unsigned char piece[SHARDS * PIECE];
     vg_peek(piece, l->output + i * SHARDS * PIECE, sizeof piece);
     for (int b = 0; b < SHARDS * PIECE; b++)
-      if (piece[b] != value(i, b / PIECE, b % PIECE))
-        fail_msg("layer %d, byte %d: %d, %d is right", i, b, piece[b], value(i, b / PIECE, b % PIECE));
+      if (piece[b] != shard_value(i, b / PIECE, b % PIECE))
+        fail_msg("layer %d, byte %d: %d, %d is right", i, b, piece[b], shard_value(i, b / PIECE, b % PIECE));
   }
   for (int i = 0; i < LAYERS; i++)
     CUDA(cudaEventDestroy(l->gathered[i]));
@@ -286,7 +286,7 @@ static void read_item(chaos *c, const item *it) {
   reshard_tensor_release(view);
 }
 
-static void act(chaos *c) {
+static void chaos_act(chaos *c) {
   static const int64_t sizes[] = {READ, 5000, 70000, 1 << 20, 3 << 20};
   item *it = &c->items[rng_below(&c->random, TENSORS)];
   cudaStream_t stream = any_stream(c);
@@ -327,7 +327,7 @@ static void run_chaos(uint64_t seed) {
     CUDA(cudaStreamCreateWithFlags(&c.streams[i], i < 3 ? cudaStreamNonBlocking : cudaStreamDefault));
   int64_t syncs = vg_count().host_syncs;
   for (int i = 0; i < ACTIONS; i++)
-    act(&c);
+    chaos_act(&c);
   for (int i = 0; i < TENSORS; i++)
     reshard_tensor_release(c.items[i].tensor);
   GOOD(reshard_device_get_memory_stats(c.device, &stats));

@@ -29,7 +29,7 @@ typedef struct sync_case {
   int wrong[RANKS];
 } sync_case;
 
-static unsigned char value(int64_t tensor, int64_t i) { return (unsigned char)(tensor * 41 + i * 7 + 3); }
+static unsigned char tensor_value(int64_t tensor, int64_t i) { return (unsigned char)(tensor * 41 + i * 7 + 3); }
 
 /* The stream writes a tensor, and reads it after the sync, or writes it again: it may be a source. */
 static void use_tensor(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool before) {
@@ -65,7 +65,7 @@ static void sync_rank(void *user, int64_t rank) {
     reshard_tensor_get_info(tensors[t], &info);
     size_t bytes = (size_t)info.elements * reshard_dtype_size(dtypes[t]);
     for (size_t i = 0; i < bytes; i++)
-      host[i] = rank == 1 ? value(t, (int64_t)i) : 0xdb;
+      host[i] = rank == 1 ? tensor_value(t, (int64_t)i) : 0xdb;
     cudaMemcpyAsync(info.data, host, bytes, cudaMemcpyHostToDevice, stream);
   }
   if (status == RESHARD_SUCCESS)
@@ -81,7 +81,7 @@ static void sync_rank(void *user, int64_t rank) {
     cudaMemcpyAsync(host, info.data, bytes, cudaMemcpyDeviceToHost, stream);
     cudaStreamSynchronize(stream);
     for (size_t i = 0; i < bytes; i++)
-      s->wrong[rank] += host[i] != value(t, (int64_t)i);
+      s->wrong[rank] += host[i] != tensor_value(t, (int64_t)i);
   }
   rank_result_set(&s->result[rank], status);
   for (int t = 0; t < TENSORS; t++)

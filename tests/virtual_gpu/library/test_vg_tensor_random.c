@@ -22,7 +22,7 @@
 
 enum { CPUS = 2, GPUS = 2, STREAMS = 2 * GPUS };
 
-static void copy(void *dst, const void *src, size_t bytes, const model_stream *stream) {
+static void bytes_copy(void *dst, const void *src, size_t bytes, const model_stream *stream) {
   CUDA(cudaSetDevice(stream->place - CPUS));
   CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream->handle));
   CUDA(cudaSetDevice(0));
@@ -39,7 +39,7 @@ static void order(const model_stream *earlier, const model_stream *later) {
   CUDA(cudaSetDevice(0));
 }
 
-static void settle(const model_stream *stream) { CUDA(cudaStreamSynchronize(stream->handle)); }
+static void stream_settle(const model_stream *stream) { CUDA(cudaStreamSynchronize(stream->handle)); }
 
 static void *pin(size_t bytes) {
   void *memory;
@@ -52,7 +52,7 @@ static void unpin(void *user, void *memory) {
   CUDA(cudaFreeHost(memory));
 }
 
-static void touch(void *pinned, size_t bytes, bool write) {
+static void pinned_touch(void *pinned, size_t bytes, bool write) {
   if (write)
     vg_host_write(pinned, bytes);
   else
@@ -65,13 +65,13 @@ static void open_machine(model_machine *m, const unsigned char *pattern, uint64_
   *m = (model_machine){.nplaces = CPUS + GPUS,
                        .nstreams = STREAMS,
                        .pattern = pattern,
-                       .copy = copy,
+                       .copy = bytes_copy,
                        .order = order,
-                       .settle = settle,
+                       .settle = stream_settle,
                        .fetch = vg_peek,
                        .pin = pin,
                        .unpin = unpin,
-                       .touch = touch,
+                       .touch = pinned_touch,
                        .waits = waits};
   vg_begin(&(vg_options){.devices = GPUS, .seed = seed});
   for (int p = 0; p < m->nplaces; p++) {

@@ -23,7 +23,7 @@ typedef struct bench {
   char *x, *y, *pinned;
 } bench;
 
-static bench begin(vg_options options) {
+static bench bench_begin(vg_options options) {
   bench t;
   vg_quiet(true);
   vg_begin(&options);
@@ -59,7 +59,7 @@ static void end_machine(bench *t, int n, const char *words) {
 
 static void write_and_write(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   vg_name_stream(t.a, "pack");
   OK(cudaMemsetAsync(t.x, 1, 60, t.a));
   OK(cudaMemsetAsync(t.x + 50, 1, 50, t.b));
@@ -68,7 +68,7 @@ static void write_and_write(void **state) {
 
 static void read_and_write(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   COPY(t.y, t.x, 100, t.a);
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
   end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync [0,1)");
@@ -79,7 +79,7 @@ static void in_any_order(void **state) {
   (void)state;
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (uint64_t seed = 0; seed < 10; seed++) {
-      bench t = begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
+      bench t = bench_begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
       OK(cudaMemsetAsync(t.x, 1, 100, t.a));
       COPY(t.y, t.x, 100, t.b);
       end_machine(&t, 1, "race");
@@ -88,7 +88,7 @@ static void in_any_order(void **state) {
 
 static void a_stale_event(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   OK(cudaEventRecord(t.e, t.a));
   OK(cudaMemsetAsync(t.x, 1, 100, t.a)); /* after the record */
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
@@ -98,7 +98,7 @@ static void a_stale_event(void **state) {
 
 static void an_event_never_recorded(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
   COPY(t.y, t.x, 100, t.b);
@@ -107,7 +107,7 @@ static void an_event_never_recorded(void **state) {
 
 static void reuse_too_early(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   for (int i = 0; i < 3; i++) { /* b reads what a writes; a does not wait for b */
     OK(cudaMemsetAsync(t.x, i, 100, t.a));
     OK(cudaEventRecord(t.e, t.a));
@@ -119,7 +119,7 @@ static void reuse_too_early(void **state) {
 
 static void host_reads_too_early(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   vg_drain(); /* it has run, but the host cannot know */
   vg_host_read(t.pinned, 100);
@@ -128,7 +128,7 @@ static void host_reads_too_early(void **state) {
 
 static void host_writes_too_early(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   vg_host_write(t.pinned, 100);
   COPY(t.x, t.pinned, 100, t.a);
   vg_host_write(t.pinned, 100); /* before it has been read */
@@ -137,7 +137,7 @@ static void host_writes_too_early(void **state) {
 
 static void host_waits_for_another_stream(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   OK(cudaStreamSynchronize(t.b));
   vg_host_read(t.pinned, 100);
@@ -147,7 +147,7 @@ static void host_waits_for_another_stream(void **state) {
 /* The C library's copies are seen without being told. */
 static void host_copies_too_early(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   char *volatile pinned = t.pinned;
   volatile size_t n = 100;
   char here[100];
@@ -161,14 +161,14 @@ static void host_copies_too_early(void **state) {
 
 static void host_touches_device_memory(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   vg_host_read(t.x, 4);
   end_machine(&t, 1, "host: device");
 }
 
 static void never_written(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMalloc((void **)&z, 100));
   OK(cudaMemsetAsync(z, 0, 50, t.a));
@@ -181,7 +181,7 @@ static void never_written(void **state) {
 
 static void undefined_again(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   vg_undefine(t.x + 10, 10);
   COPY(t.y, t.x, 10, t.a);
   COPY(t.y, t.x, 11, t.a);
@@ -190,7 +190,7 @@ static void undefined_again(void **state) {
 
 static void use_after_free(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   char *z = t.x;
   OK(cudaFree(t.x));
   t.x = NULL;
@@ -200,7 +200,7 @@ static void use_after_free(void **state) {
 
 static void use_after_free_in_order(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   OK(cudaFreeAsync(t.x, t.a));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
   t.x = NULL;
@@ -209,7 +209,7 @@ static void use_after_free_in_order(void **state) {
 
 static void free_in_use(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaFree(t.x)); /* nothing has waited for a */
   t.x = NULL;
@@ -219,7 +219,7 @@ static void free_in_use(void **state) {
 static void free_in_use_elsewhere(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 10; seed++) {
-    bench t = begin((vg_options){.seed = seed});
+    bench t = bench_begin((vg_options){.seed = seed});
     OK(cudaMemsetAsync(t.x, 1, 100, t.a));
     OK(cudaFreeAsync(t.x, t.b));
     t.x = NULL;
@@ -229,7 +229,7 @@ static void free_in_use_elsewhere(void **state) {
 
 static void used_before_its_allocation(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMallocAsync((void **)&z, 100, t.a));
   OK(cudaMemsetAsync(z, 1, 100, t.b)); /* not in the order of a */
@@ -240,7 +240,7 @@ static void used_before_its_allocation(void **state) {
 
 static void out_of_bounds(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   assert_int_equal(cudaMemsetAsync(t.x + 90, 1, 11, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
   end_machine(&t, 1, "out of bounds: cudaMemsetAsync");
@@ -248,7 +248,7 @@ static void out_of_bounds(void **state) {
 
 static void no_peer_access(void **state) {
   (void)state;
-  bench t = begin((vg_options){.devices = 2});
+  bench t = bench_begin((vg_options){.devices = 2});
   OK(cudaSetDevice(1));
   cudaStream_t s;
   OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -262,7 +262,7 @@ static void no_peer_access(void **state) {
 
 static void destroyed_handles(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   cudaEvent_t e;
   cudaStream_t s;
   OK(cudaEventCreate(&e));
@@ -319,7 +319,7 @@ static void *records(void *argument) {
 }
 
 static void another_thread_records(bool by_mutex) {
-  pair p = {.t = begin((vg_options){0}),
+  pair p = {.t = bench_begin((vg_options){0}),
             .by_mutex = by_mutex,
             .mutex = PTHREAD_MUTEX_INITIALIZER,
             .cond = PTHREAD_COND_INITIALIZER};
@@ -358,7 +358,7 @@ static void *synchronises(void *argument) {
 
 static void joining_brings_what_a_thread_knew(void **state) {
   (void)state;
-  bench t = begin((vg_options){0});
+  bench t = bench_begin((vg_options){0});
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, synchronises, &t), 0);
   pthread_join(thread, NULL);

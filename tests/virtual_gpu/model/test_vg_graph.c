@@ -22,7 +22,7 @@ typedef struct bench {
   char *x, *y, *z;
 } bench;
 
-static bench begin(uint64_t seed) {
+static bench bench_begin(uint64_t seed) {
   bench t;
   vg_begin(&(vg_options){.seed = seed});
   OK(cudaStreamCreateWithFlags(&t.a, cudaStreamNonBlocking));
@@ -52,7 +52,7 @@ static void end_machine(bench *t, int n, const char *words) {
   expect_reports(n, words);
 }
 
-static void check(const char *at, char value, int n) {
+static void bytes_check(const char *at, char value, int n) {
   char now[100];
   vg_peek(now, at, (size_t)n);
   for (int i = 0; i < n; i++)
@@ -96,17 +96,17 @@ static cudaGraphExec_t forked(bench *t, bool fork, bool join) {
 static void replayed_with_other_data(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
-    bench t = begin(seed);
+    bench t = bench_begin(seed);
     cudaGraphExec_t exec = forked(&t, true, true);
-    check(t.z, 3, 100); /* nothing has run yet */
+    bytes_check(t.z, 3, 100); /* nothing has run yet */
     for (int i = 0; i < 3; i++) {
       OK(cudaMemsetAsync(t.x, 10 + i, 100, t.a));
       OK(cudaGraphLaunch(exec, t.a));
       COPY(t.x, t.z, 100, t.a);
     }
     OK(cudaStreamSynchronize(t.a));
-    check(t.z, 12, 100);
-    check(t.y, 9, 100);
+    bytes_check(t.z, 12, 100);
+    bytes_check(t.y, 9, 100);
     OK(cudaGraphExecDestroy(exec));
     end_machine(&t, 0, "");
   }
@@ -116,7 +116,7 @@ static void replayed_with_other_data(void **state) {
 static void launches_record_external_events(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
-    bench t = begin(seed);
+    bench t = bench_begin(seed);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     assert_int_not_equal(cudaEventRecordWithFlags(t.joins, t.a, cudaEventRecordExternal), cudaSuccess);
@@ -132,7 +132,7 @@ static void launches_record_external_events(void **state) {
       OK(cudaGraphLaunch(exec, t.a));
       while (cudaEventQuery(t.joins) == cudaErrorNotReady)
         (void)cudaGetLastError();
-      check(t.y, 20 + i, 100);
+      bytes_check(t.y, 20 + i, 100);
     }
     OK(cudaGraphExecDestroy(exec));
     end_machine(&t, 0, "");
@@ -141,7 +141,7 @@ static void launches_record_external_events(void **state) {
 
 static void launches_of_one_graph_follow_one_another(void **state) {
   (void)state;
-  bench t = begin(3);
+  bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaGraphLaunch(exec, t.b)); /* another stream, with no event between */
@@ -152,7 +152,7 @@ static void launches_of_one_graph_follow_one_another(void **state) {
 static void what_follows_does_not_wait_for_others(void **state) {
   (void)state;
   vg_quiet(true);
-  bench t = begin(3);
+  bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaMemsetAsync(t.z, 1, 100, t.b));
@@ -164,7 +164,7 @@ static void what_follows_does_not_wait_for_others(void **state) {
 static void a_race_between_branches(void **state) {
   (void)state;
   vg_quiet(true);
-  bench t = begin(3);
+  bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, false, true); /* b does not wait for the copy to y */
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaGraphExecDestroy(exec));
@@ -175,7 +175,7 @@ static void a_race_between_branches(void **state) {
 static void work_that_is_not_joined(void **state) {
   (void)state;
   vg_quiet(true);
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph = (cudaGraph_t)&t;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
   OK(cudaEventRecord(t.forks, t.a));
@@ -190,7 +190,7 @@ static void work_that_is_not_joined(void **state) {
 static void events_from_outside(void **state) {
   (void)state;
   vg_quiet(true);
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaEventRecord(t.forks, t.b));
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
@@ -206,7 +206,7 @@ static void calls_that_capture_forbids(void **state) {
   cudaGraph_t graph;
   void *p;
   for (int call = 0; call < 6; call++) {
-    bench t = begin(0);
+    bench t = bench_begin(0);
     OK(cudaEventRecord(t.joins, t.b));
     OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
     cudaError_t error = call == 0   ? cudaMalloc(&p, 10)
@@ -225,7 +225,7 @@ static void calls_that_capture_forbids(void **state) {
 
 static void relaxed_captures_forbid_less(void **state) {
   (void)state;
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph;
   void *p;
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -243,7 +243,7 @@ static void relaxed_captures_forbid_less(void **state) {
 
 static void captured_events_cannot_be_asked(void **state) {
   (void)state;
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
@@ -259,7 +259,7 @@ static void captured_events_cannot_be_asked(void **state) {
 /* The default stream would wait for a blocking one: whether that is captured may be asked. */
 static void asking_harms_no_capture(void **state) {
   (void)state;
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph;
   cudaStream_t blocking;
   enum cudaStreamCaptureStatus status;
@@ -279,7 +279,7 @@ static void asking_harms_no_capture(void **state) {
 /* In any mode: the device has the stream. */
 static void a_device_that_captures_cannot_be_waited_for(void **state) {
   (void)state;
-  bench t = begin(0);
+  bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
   OK(cudaStreamSynchronize(t.b));

@@ -21,7 +21,7 @@ typedef struct bench {
   int *a, *b, *c;
 } bench;
 
-static bench begin(void) {
+static bench bench_begin(void) {
   bench t;
   int data[N];
   vg_quiet(true);
@@ -52,7 +52,7 @@ static void end_machine(bench *t, int n, const char *words) {
 
 static void they_compute(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   int c[N], sum = 0;
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   OK(planted_reverse(t.c, 64, t.s));
@@ -70,7 +70,7 @@ static void they_compute(void **state) {
 
 static void what_they_leave_out_is_not_written(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s)); /* every other number */
   OK(cudaMemcpyAsync(t.b, t.c + 2, 4, cudaMemcpyDefault, t.s));
   OK(cudaMemcpyAsync(t.b, t.c + 3, 4, cudaMemcpyDefault, t.s));
@@ -79,7 +79,7 @@ static void what_they_leave_out_is_not_written(void **state) {
 
 static void neighbours_do_not_race(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 1, N / 2, 2, t.t)); /* between them */
   end_machine(&t, 0, "");
@@ -87,7 +87,7 @@ static void neighbours_do_not_race(void **state) {
 
 static void races(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 98, 1, 1, t.t));
   end_machine(&t, 1, "race: write kernel add [392,396)");
@@ -95,7 +95,7 @@ static void races(void **state) {
 
 static void races_of_reads(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   OK(cudaMemsetAsync(t.b + 50, 0, 4, t.t));
   end_machine(&t, 1, "race: read kernel add write cudaMemsetAsync [200,204)");
@@ -103,7 +103,7 @@ static void races_of_reads(void **state) {
 
 static void races_of_atomics(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_sum(t.a, N, t.b, t.s));
   OK(planted_sum(t.a, N, t.b, t.t));
   end_machine(&t, 1, "race: write kernel sum [0,4)");
@@ -111,14 +111,14 @@ static void races_of_atomics(void **state) {
 
 static void out_of_bounds(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N + 2, 1, t.s));
   end_machine(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
 }
 
 static void bulk_copies_are_seen(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   char *from, *to;
   OK(cudaMalloc((void **)&from, 512));
   OK(cudaMalloc((void **)&to, 512));
@@ -140,19 +140,19 @@ static void wild_kernels_are_ended(void **state) {
   (void)state;
   const uintptr_t places[] = {0, 4096, (uintptr_t)0xdbdbdbdbdbdbdbdb, (uintptr_t)1 << 46};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-    bench t = begin();
+    bench t = bench_begin();
     OK(planted_wild(places[i], t.s));
     OK(planted_add(t.a, t.b, t.c, N, 1, t.s)); /* others run */
     end_machine(&t, 1, "kernel: wild: write 4 bytes");
   }
-  bench t = begin();
+  bench t = bench_begin();
   OK(planted_endless(t.a, t.s));
   end_machine(&t, 1, "kernel: does not end");
 }
 
 static void launches_fail_when_asked(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   vg_fail("cudaLaunchKernel", 1, false, 0);
   assert_int_equal(planted_add(t.a, t.b, t.c, N, 1, t.s), cudaErrorLaunchFailure);
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
@@ -160,9 +160,9 @@ static void launches_fail_when_asked(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void captured(void **state) {
+static void test_captured(void **state) {
   (void)state;
-  bench t = begin();
+  bench t = bench_begin();
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   int c[N];
@@ -188,17 +188,12 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(they_compute),
-      cmocka_unit_test(what_they_leave_out_is_not_written),
-      cmocka_unit_test(neighbours_do_not_race),
-      cmocka_unit_test(races),
-      cmocka_unit_test(races_of_reads),
-      cmocka_unit_test(races_of_atomics),
-      cmocka_unit_test(out_of_bounds),
-      cmocka_unit_test(bulk_copies_are_seen),
-      cmocka_unit_test(wild_kernels_are_ended),
-      cmocka_unit_test(launches_fail_when_asked),
-      cmocka_unit_test(captured),
+      cmocka_unit_test(they_compute),           cmocka_unit_test(what_they_leave_out_is_not_written),
+      cmocka_unit_test(neighbours_do_not_race), cmocka_unit_test(races),
+      cmocka_unit_test(races_of_reads),         cmocka_unit_test(races_of_atomics),
+      cmocka_unit_test(out_of_bounds),          cmocka_unit_test(bulk_copies_are_seen),
+      cmocka_unit_test(wild_kernels_are_ended), cmocka_unit_test(launches_fail_when_asked),
+      cmocka_unit_test(test_captured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,7 +157,7 @@ static void finalised_before_graph(world *w) {
 /* --- Two communicators of the same GPUs -------------------------------------------------------------------------- */
 
 /* A child of all ranks, in rank order. */
-static void split(world *w, ncclComm_t child[RANKS]) {
+static void world_split(world *w, ncclComm_t child[RANKS]) {
   for (int r = 0; r < RANKS; r++) {
     ncclResult_t result = ncclCommSplit(w->comm[r], 0, 0, &child[r], NULL);
     assert_true(result == ncclSuccess || result == ncclInProgress);
@@ -181,7 +181,7 @@ static void gather(world *w, ncclComm_t comm, int r, cudaStream_t stream) {
  * come out here. */
 static void opposite_orders(world *w) {
   ncclComm_t child[RANKS];
-  split(w, child);
+  world_split(w, child);
   for (int r = 0; r < RANKS; r++)
     for (int i = 0; i < 2; i++)
       if ((i == 0) == (r == 0))
@@ -196,7 +196,7 @@ static void opposite_order_of_graph(world *w) {
   ncclComm_t child[RANKS];
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  split(w, child);
+  world_split(w, child);
   CUDA(cudaSetDevice(0));
   CUDA(cudaStreamBeginCapture(w->stream[0], cudaStreamCaptureModeThreadLocal));
   through(w, ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
@@ -255,7 +255,7 @@ static void gather_half(void *user, int64_t i) {
 /* A thread for each communicator. */
 static void threads_of_a_gpu(world *w) {
   ncclComm_t child[RANKS];
-  split(w, child);
+  world_split(w, child);
   rank_threads_run(2, gather_half, (half[]){{w, w->comm}, {w, child}});
   end_children(child);
 }

@@ -175,7 +175,7 @@ static void issue(program *p, const action *a, int s) {
     OK(cudaMemcpyAsync(to, p->buffer[a->from.buffer] + a->from.begin, n, cudaMemcpyDefault, p->stream[s]));
 }
 
-static void act(program *p, const action *a) {
+static void program_act(program *p, const action *a) {
   unsigned char *to = p->model[a->to.buffer] + a->to.begin;
   size_t n = (size_t)(a->to.end - a->to.begin);
   if (a->kind == 1)
@@ -186,7 +186,7 @@ static void act(program *p, const action *a) {
 
 /* Makes node b, which is the last one, come after what it conflicts with; false: it has been taken back, and s waits.
  */
-static bool settle(program *p, int b, int s, int host, int last, bool repairs) {
+static bool buffer_settle(program *p, int b, int s, int host, int last, bool repairs) {
   int a = conflict(p, b);
   if (a < 0)
     return true;
@@ -211,9 +211,9 @@ static void use_memory(program *p, bool repairs) {
     last = p->last[s];
     b = node_on(p, s);
     set_uses(p, b, &a);
-  } while (!settle(p, b, s, host, last, repairs));
+  } while (!buffer_settle(p, b, s, host, last, repairs));
   issue(p, &a, s);
-  act(p, &a);
+  program_act(p, &a);
 }
 
 /* The host reads or writes pinned memory. */
@@ -227,7 +227,7 @@ static void use_by_host(program *p, bool repairs) {
     host = p->host;
     b = node_of_host(p);
     set_uses(p, b, &a);
-  } while (!settle(p, b, -1, host, -1, repairs));
+  } while (!buffer_settle(p, b, -1, host, -1, repairs));
   unsigned char *to = p->buffer[a.to.buffer] + a.to.begin;
   size_t n = (size_t)(a.to.end - a.to.begin);
   if (!a.to.write) {
@@ -236,7 +236,7 @@ static void use_by_host(program *p, bool repairs) {
   }
   vg_host_write(to, n);
   memset(to, a.byte, n);
-  act(p, &a);
+  program_act(p, &a);
 }
 
 /* --- Graphs: captured on two streams, which wait for each other now and then, and launched twice ------------------ */
@@ -261,7 +261,7 @@ static void cross(cudaStream_t from, cudaStream_t to, cudaEvent_t e) {
   OK(cudaStreamWaitEvent(to, e, 0));
 }
 
-static int capture(program *p, captured *nodes, const int *branch, cudaEvent_t e, bool repairs) {
+static int program_capture(program *p, captured *nodes, const int *branch, cudaEvent_t e, bool repairs) {
   bool seen[2][CAPTURED] = {{0}}; /* by a branch: what comes before its next node */
   int n = 2 + draw_number(CAPTURED - 2);
   cudaStream_t s[2] = {p->stream[branch[0]], p->stream[branch[1]]};
@@ -287,7 +287,7 @@ static int capture(program *p, captured *nodes, const int *branch, cudaEvent_t e
 }
 
 /* Its nodes come after what is in s, after the launch before, and as captured. */
-static int launch(program *p, const captured *nodes, int n, cudaGraphExec_t exec, int s, int before) {
+static int program_launch(program *p, const captured *nodes, int n, cudaGraphExec_t exec, int s, int before) {
   set_device(p, p->device_of[s]);
   int start = node_on(p, s), first = p->n;
   comes_after(p, start, before);
@@ -301,7 +301,7 @@ static int launch(program *p, const captured *nodes, int n, cudaGraphExec_t exec
         comes_after(p, b, first + k);
     set_uses(p, b, &nodes[i].action);
     p->races |= conflict(p, b) >= 0;
-    act(p, &nodes[i].action);
+    program_act(p, &nodes[i].action);
   }
   int end = node_on(p, s);
   for (int i = 0; i < n; i++)
@@ -322,7 +322,7 @@ static void graph(program *p, bool repairs) {
   set_device(p, p->device_of[branch[0]]);
   OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
   OK(cudaStreamBeginCapture(p->stream[branch[0]], cudaStreamCaptureModeRelaxed));
-  int n = capture(p, nodes, branch, e, repairs);
+  int n = program_capture(p, nodes, branch, e, repairs);
   OK(cudaStreamEndCapture(p->stream[branch[0]], &made));
   OK(cudaGraphInstantiate(&exec, made, 0));
   OK(cudaGraphDestroy(made));
@@ -330,7 +330,7 @@ static void graph(program *p, bool repairs) {
     if (repairs) /* all that went before, other than the launch before */
       for (int s = 0; s < STREAMS && i == 0; s++)
         synchronise(p, s);
-    before = launch(p, nodes, n, exec, draw_number(STREAMS), before);
+    before = program_launch(p, nodes, n, exec, draw_number(STREAMS), before);
   }
   OK(cudaGraphExecDestroy(exec));
   OK(cudaEventDestroy(e));

@@ -54,7 +54,7 @@ static int64_t time_now(void) {
 
 static void sleep_us(int64_t us) { nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL); }
 
-static world begin(uint64_t seed) {
+static world world_begin(uint64_t seed) {
   vg_begin(&(vg_options){.seed = seed});
   return (world){.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
 }
@@ -73,7 +73,7 @@ static void *takes_the_mutex(void *user) {
 }
 
 static uint64_t contest(uint64_t seed, world *w) {
-  *w = begin(seed);
+  *w = world_begin(seed);
   OK(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
   OK(cudaMalloc((void **)&w->memory, 16));
   threads_run(w, THREADS, takes_the_mutex);
@@ -126,7 +126,7 @@ static void a_mistake_comes_again_with_its_seed(void **state) {
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     int n[2];
     for (int i = 0; i < 2; i++) {
-      world w = begin(seed);
+      world w = world_begin(seed);
       threads_run(&w, 2, adds_carelessly);
       OK(vg_end());
       n[i] = w.n;
@@ -158,7 +158,7 @@ static void *comes_and_waits(void *user) {
 static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
-    world w = begin(seed);
+    world w = world_begin(seed);
     int64_t start = time_now();
     threads_run(&w, THREADS, comes_and_waits);
     assert_in_range(time_now() - start, 1000000 * THREADS, 1000000 * THREADS + 500000);
@@ -203,7 +203,7 @@ static void who_is_late_is_told_so(void **state) {
   struct timespec begun, done;
   clock_gettime(CLOCK_MONOTONIC_RAW, &begun);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
-    world w = begin(seed);
+    world w = world_begin(seed);
     threads_run(&w, THREADS, waits_or_tells); /* at 1 ms, at 2 ms, and at 2.5 ms before 3 ms have passed */
     assert_int_equal(w.order[0], ETIMEDOUT);
     assert_int_equal(w.order[1], ETIMEDOUT);
@@ -239,7 +239,7 @@ static void a_signal_wakes_one_by_the_seed(void **state) {
   (void)state;
   int first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
-    world w = begin(seed);
+    world w = world_begin(seed);
     threads_run(&w, THREADS, signals);
     assert_int_equal(w.n, THREADS - 1);
     assert_int_equal(w.present, 0);
@@ -263,7 +263,7 @@ static void *spins(void *user) {
 static void who_yields_lets_another_go_on(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
-    world w = begin(seed);
+    world w = world_begin(seed);
     threads_run(&w, 2, spins);
     OK(vg_end());
   }
@@ -292,7 +292,7 @@ static void a_deadlock_is_told_with_who_waits(void **state) {
   if (child == 0) {
     signal(SIGABRT, SIG_DFL);
     dup2(end[1], STDERR_FILENO);
-    world w = begin(1);
+    world w = world_begin(1);
     threads_run(&w, 2, takes_two);
     _exit(0);
   }

@@ -2,7 +2,8 @@
 # ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs, sizes that show nothing,
 # and stand-ins for NVIDIA's tools and for PyTorch.
 . "$SOURCE/tests/cli/common.bash"
-export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results VG_DEVICES=2
+export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results \
+  VG_DEVICES=2
 export RESHARD_GPU_SKIP='nccl-2 nccl-4 nccl-host' # no ranks of several processes on a virtual GPU
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
 RESHARD=$SOURCE/run
@@ -15,9 +16,11 @@ exec "$@"
 TEXT
 cat >tools/ncu <<'TEXT'
 #!/usr/bin/env bash
-head='"0","7","x","host","void rs_copy<int, (bool)1>(const A *, long)","1","7","(256, 1, 1)","(132, 1, 1)","0","9.0","Command line profiler metrics"'
+head='"0","7","x","host","void rs_copy<int, (bool)1>(const A *, long)","1","7","(256, 1, 1)","(132, 1, 1)",'
+head+='"0","9.0","Command line profiler metrics"'
 echo '==PROF== Connected to process 7'
-echo '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+echo -n '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
+echo '"Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
 for id in 0 1; do
   echo "${head/\"0\"/\"$id\"},\"gpu__time_duration.sum\",\"ns\",\"1,00$id,000\""
   echo "${head/\"0\"/\"$id\"},\"dram__bytes.sum.per_second\",\"byte/s\",\"2,500,000,000,000\""
@@ -28,12 +31,14 @@ chmod +x tools/*
 python=
 ! command -v python3 >/dev/null || python=1 # else the step is lacking
 PATH=$PWD/tools:$PATH expect 0 gpu
-for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' 'packed, 64 x 64 f32, cyclic' \
+for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' \
+  'packed, 64 x 64 f32, cyclic' \
   ${python:+'reshard of 64 x 64 f32, from a graph'}; do
   says "^\\| $goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
 done
 says '^\| execute over NCCL.* \| +- \| +<= 5 \| not measured'
-for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck sanitizer-verify ncu-transposing; do
+for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck \
+  sanitizer-verify ncu-transposing; do
   says "$step: passed"
 done
 says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
@@ -42,19 +47,23 @@ says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed'
 # Its output: few files, with names and numbers of what was measured.
 result=$(echo results/*-virtual-gpu-0)
 [ "$(echo results/*)" = "$result" ] || fault "$(ls results)"
-[ "$(cd "$result" && echo *)" = 'README.md bench.json goals.svg steps.txt summary.json throughput.svg' ] || fault "$(ls "$result")"
+[ "$(cd "$result" && echo *)" = 'README.md bench.json goals.svg steps.txt summary.json throughput.svg' ] ||
+  fault "$(ls "$result")"
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
-holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>'; holds README.md '!\[.*\]\(throughput.svg\)'
+holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>'
+holds README.md '!\[.*\]\(throughput.svg\)'
 holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| - \|'
 holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'
 holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds steps.txt '^==> sweep-direct: passed'
-[ "$NCCL" != 1 ] || holds README.md '^\| all-gather \| 524288 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| (collective|sends) \|$'
+[ "$NCCL" != 1 ] || holds README.md \
+  '^\| all-gather \| 524288 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| (collective|sends) \|$'
 
 # The plots: XML, and each number where it belongs.
 for plot in goals throughput; do
   holds $plot.svg 'reshard abc123 &lt;&amp;&gt;'
   ! command -v xmllint >/dev/null || xmllint --noout "$result/$plot.svg" || fault "$plot.svg"
-  [ -z "$python" ] || python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$result/$plot.svg" || fault "$plot.svg"
+  [ -z "$python" ] || python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$result/$plot.svg" ||
+    fault "$plot.svg"
 done
 plot() { # KIND FILE...
   awk -v kind="$1" -v title=t -f "$SOURCE/profiles/plot.awk" "${@:2}" >out || fault "plot.awk $1"
@@ -62,19 +71,24 @@ plot() { # KIND FILE...
 echo '  65536 16384 f32 50.00 1.31 1.0 2.62 0.500 0' >sweep-direct.txt
 echo '  1048576 262144 f32 10.00 104.86 90.0 100.00 1.049 0' >>sweep-direct.txt
 echo '  262144 65536 f32 10.00 60.00 50.0 120.00 0.500 N/A' >sweep-packed.txt
-plot throughput sweep-direct.txt sweep-packed.txt # up to 120 GB/s: steps of 20 to 140, 300 pixels from 380 up; x: 740 pixels from 90 for 4 doublings
-says '<circle cx="830.0" cy="155.3" [^>]*><title>direct, 1 MiB: 104.86 GB/s<'; says '<circle cx="460.0" cy="122.9" [^>]*><title>memcpy, 256 KiB: 120.00 GB/s<'
-says '<circle cx="90.0" cy="513.3" [^>]*><title>direct, 64 KiB: 0.500 of memcpy<'; says '>64 KiB</text>'; says '>GB/s of the tensor'
+# up to 120 GB/s: steps of 20 to 140, 300 pixels from 380 up; x: 740 pixels from 90 for 4 doublings
+plot throughput sweep-direct.txt sweep-packed.txt
+says '<circle cx="830.0" cy="155.3" [^>]*><title>direct, 1 MiB: 104.86 GB/s<'
+says '<circle cx="460.0" cy="122.9" [^>]*><title>memcpy, 256 KiB: 120.00 GB/s<'
+says '<circle cx="90.0" cy="513.3" [^>]*><title>direct, 64 KiB: 0.500 of memcpy<'; says '>64 KiB</text>'
+says '>GB/s of the tensor'
 printf '%s\n' 'a (x)|1.25|<=|1|short' 'b (of)|0.95|>=|0.5|met' 'c|-|<=|5|not measured' >goals
 plot goals goals
-says '<rect x="410" y="83.0" width="160.0" [^>]*><title>80 % of the goal<'; says '>1.25 \(&lt;= 1\), short<'; says 'width="380.0"'; says '>not measured<'
+says '<rect x="410" y="83.0" width="160.0" [^>]*><title>80 % of the goal<'; says '>1.25 \(&lt;= 1\), short<'
+says 'width="380.0"'; says '>not measured<'
 
 # A step that fails does not end the run, and the exit status tells.
 RESHARD_GPU_SKIP+=' torch sweep-direct sweep-packed'
 VG_WITHOUT='rank after work' run gpu --quick
 [ "$status" = 1 ] || fault "status $status"
 says '^\| direct, 8 ranks.* \| +- \| +<= 1.10 \| not measured'; says '^\| reshard of 64 x 64 f32 .* - .*not measured'
-says '^\[ *[0-9]+s\] verify-direct: FAILED - exit status'; says 'kernels: passed'; says '[1-9][0-9]* of [0-9]+ steps failed'
+says '^\[ *[0-9]+s\] verify-direct: FAILED - exit status'; says 'kernels: passed'
+says '[1-9][0-9]* of [0-9]+ steps failed'
 
 # One that takes too long takes no time from the goals. A run of the same day has a directory of its own.
 cat >slow <<'TEXT'
@@ -87,7 +101,8 @@ export SLOW=$RESHARD_PROGRAM
 RESHARD_GPU_SKIP+=' kernels bench direct-4 direct-8 direct-4-graph packed-4'
 RESHARD_PROGRAM=$PWD/slow RESHARD_GPU_SECONDS=10 run gpu --quick
 [ "$status" = 1 ] || fault "status $status"
-says 'verify-direct: not done - did not end within'; says 'verify-graph: not done - no time was left'; says 'packed-cyclic: passed'
+says 'verify-direct: not done - did not end within'; says 'verify-graph: not done - no time was left'
+says 'packed-cyclic: passed'
 [ "$(cd results && echo *)" = "${result#*/} ${result#*/}-quick ${result#*/}-quick-2" ] || fault "$(ls results)"
 
 # One that is ended leaves what it has, and nothing that runs.

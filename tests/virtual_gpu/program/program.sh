@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The program on GPUs: what it does with --device cuda, by every communicator and path, and that it says what is missing. On
-# a virtual GPU ($RESHARD), whose checker makes a run fail that lacks a wait between streams or leaves something behind.
+# The program on GPUs: what it does with --device cuda, by every communicator and path, and that it says what is
+# missing. On a virtual GPU ($RESHARD), whose checker makes a run fail that lacks a wait between streams or leaves
+# something behind.
 . "$SOURCE/tests/cli/common.bash"
 scale=${RESHARD_TEST_SCALE:-1}
 cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * s); print n < 8 ? 8 : n }')
@@ -13,7 +14,8 @@ expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
 
 # bench: rows of 24 x 40 f32
 row='^ +3840 +960 +f32 .* 0 +N/A$'
-for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed' '--path packed --workspace 4K' '-t 2 -g 2 --comm local'; do
+for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed' '--path packed --workspace 4K' \
+  '-t 2 -g 2 --comm local'; do
   # shellcheck disable=SC2086 # words
   expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
 done
@@ -37,14 +39,20 @@ expect 0 bench --shape 24x40 --src 'rank(1)' --dst 'mesh(a=3;R)' --ranks 3 -n 1 
 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=2;R)' --ranks 2 -g 2 -n 1 -c 1 --device cuda; says "$row"
 # More than a GPU has, both sides together.
 expect 1 bench --shape 1099511627776 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)' --ranks 2 -n 1 --device cuda
-grep -qE 'source.* destination.* together .*: cuda:0 has .* available' err || fault "no word of the GPU's memory: $(cat err)"
+grep -qE 'source.* destination.* together .*: cuda:0 has .* available' err ||
+  fault "no word of the GPU's memory: $(cat err)"
 if [ "$NCCL" = 1 ]; then
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl; says "$row"; says '4 ranks of 1 process by nccl'
-  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=4;R)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 4; says "$row"
-  VG_DEVICES=$many expect 0 bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -w 0 -c 1 --device cuda --comm nccl -t 1 -g "$many"; says "$many ranks of 1 process by nccl"; says 'Out of bounds values : 0 OK'
-  VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl --json -; says '"host_us":[0-9.]+,"group_us":[0-9.]+,"blocking_group_us":[0-9]'
-  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 3; says "$row"
-  expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -G; says "$row"
+  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=4;R)' -n 1 -c 1 --device cuda --comm nccl \
+    -t 1 -g 4; says "$row"
+  VG_DEVICES=$many expect 0 bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -w 0 -c 1 --device cuda \
+    --comm nccl -t 1 -g "$many"; says "$many ranks of 1 process by nccl"; says 'Out of bounds values : 0 OK'
+  VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl --json -
+  says '"host_us":[0-9.]+,"group_us":[0-9.]+,"blocking_group_us":[0-9]'
+  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 \
+    -g 3; says "$row"
+  expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -G
+  says "$row"
 fi
 
 # verify
@@ -75,7 +83,8 @@ refuse 2 '1 process x -t 3 x -g 1 are 3 ranks' "${small[@]}" -t 3
 refuse 3 '--path direct' verify --device cuda --comm nccl --path direct
 RANK=3 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 refuse 2 'RANK=3' "${small[@]}" --comm nccl
 RANK=0 refuse 2 'WORLD_SIZE is not' "${small[@]}" --comm nccl
-RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 RESHARD_TIMEOUT_MS=200 refuse 1 'did not answer at 127.0.0.1, port 10' "${small[@]}" --comm nccl
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 RESHARD_TIMEOUT_MS=200 refuse 1 \
+  'did not answer at 127.0.0.1, port 10' "${small[@]}" --comm nccl
 
 # A run comes out of its seed, ranks' threads and reports included; another seed gives another.
 repeats() { # COMMAND...: with a wait left out and without
@@ -83,7 +92,8 @@ repeats() { # COMMAND...: with a wait left out and without
   for seed in 1 2; do
     for again in 1 2; do
       VG_DIGEST=1 VG_SEED=$seed run "$@"
-      { grep '^digest' err; VG_SEED=$seed VG_WITHOUT='rank after work' run "$@"; grep '^virtual GPU' err; } >"seed-$seed-$again"
+      { grep '^digest' err; VG_SEED=$seed VG_WITHOUT='rank after work' run "$@"; grep '^virtual GPU' err; } \
+        >"seed-$seed-$again"
     done
     cmp -s "seed-$seed-1" "seed-$seed-2" || fault "seed $seed: $(diff "seed-$seed-1" "seed-$seed-2" | head -c 600)"
     digests+=("$(head -1 "seed-$seed-1")")

@@ -1,9 +1,9 @@
 /* Transposes: a part of kernels_body.h.
  *
  * Squares of SIDE x SIDE elements are transposed in registers, or one by one where the set has no such kernel. A cell
- * is as many squares as have whole lines on both sides. It is put together in a small buffer and stored line by line,
- * so that no stride can make lines push each other out of the cache before they are used up. Reading takes the time:
- * rows are far from each other, so a strip of them is asked for row by row while the one before is done. */
+ * is as many squares as have whole lines on both sides. It is put together in a small buffer and stored line by line.
+ * So no stride makes lines push each other out of the cache before they are used up. Reading takes the time: rows are
+ * far from each other, so a strip of them is asked for row by row while the one before is done. */
 #ifndef SIDE_1
 #define SIDE_1                           1
 #define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)

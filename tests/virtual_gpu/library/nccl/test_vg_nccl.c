@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "nccl_rank.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ typedef struct world {
   char why[MOST][600];
 } world;
 
-static void begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices = devices, .seed = seed}); }
+static void gpus_begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices = devices, .seed = seed}); }
 
 static void open_rank(void *user, int64_t rank) {
   world *w = user;
@@ -82,7 +82,7 @@ static reshard_status status_of(cudaError_t error) {
   return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
 }
 
-static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cudaGraphExec_t *exec) {
+static reshard_status transfer_capture(reshard_transfer transfer, cudaStream_t stream, cudaGraphExec_t *exec) {
   cudaGraph_t graph = NULL;
   RS_TRY(status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
   reshard_status status = reshard_execute(transfer, stream), ended = status_of(cudaStreamEndCapture(stream, &graph));
@@ -104,8 +104,8 @@ static bool give_up(world *w, cudaStream_t stream) {
 }
 
 /* Fill, execute, compare, on a stream of the rank's own. */
-static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
-                           mirror *dst, cudaStream_t stream, int generation) {
+static reshard_status world_turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
+                                 mirror *dst, cudaStream_t stream, int generation) {
   rs_text why = {0};
   case_binding_fill(w->c, &src->host, FILL_SOURCE, generation);
   case_binding_fill(w->c, &dst->host, FILL_DESTINATION, generation);
@@ -144,9 +144,9 @@ static void case_rank(void *user, int64_t rank) {
   reshard_plan_info info;
   w->rounds[rank] = reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS ? info.rounds : 0;
   if (status == RESHARD_SUCCESS && w->graph)
-    status = capture(transfer, stream, &graph);
+    status = transfer_capture(transfer, stream, &graph);
   for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)
-    status = turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
+    status = world_turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
   rank_result_set(&w->result[rank], status);
   bool idle = status == RESHARD_SUCCESS || give_up(w, stream);
   if (graph != NULL)
@@ -176,7 +176,7 @@ static void test_random(void **state) {
     world w;
     uint64_t seed = vg_first_seed() + (uint64_t)i;
     make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, seed % 3 != 0, &c);
-    begin((int)c.world, seed);
+    gpus_begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
     w.c = &c;
     w.check = true;
@@ -238,7 +238,7 @@ static void mixed_rank(void *user, int64_t rank) {
 static void test_records(void **state) {
   (void)state;
   world w;
-  begin(4, 1);
+  gpus_begin(4, 1);
   open_world(&w, 4, 60000);
   rank_threads_run(4, gather_rank, &w);
   rank_results_assert(4, w.result, RESHARD_SUCCESS, NULL, "records");
@@ -276,7 +276,7 @@ static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((sp
 static void test_split(void **state) {
   (void)state;
   split_world s = {0};
-  begin(5, 2);
+  gpus_begin(5, 2);
   open_world(&s.w, 5, 60000);
   rank_threads_run(5, split_rank, &s);
   rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
@@ -295,7 +295,7 @@ static void test_split(void **state) {
   assert_int_equal(vg_end(), 0);
 
   s = (split_world){.refuse = true};
-  begin(5, 3);
+  gpus_begin(5, 3);
   open_world(&s.w, 5, 60000);
   s.refuse = true;
   rank_threads_run(5, split_rank, &s);
@@ -307,7 +307,7 @@ static void test_split(void **state) {
 static void test_same_gpu(void **state) {
   (void)state;
   world w = {.n = 2, .timeout_ms = 60000};
-  begin(1, 4); /* cuda:1 is not there */
+  gpus_begin(1, 4); /* cuda:1 is not there */
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
   reshard_device device;
   assert_int_equal(reshard_device_create("cuda:1", NULL, &device), RESHARD_ERROR_UNSUPPORTED);
@@ -335,7 +335,7 @@ static void late_rank(void *user, int64_t rank) {
 static void test_deadline(void **state) {
   (void)state;
   world w;
-  begin(3, 5);
+  gpus_begin(3, 5);
   open_world(&w, 3, 100);
   rank_threads_run(3, late_rank, &w);
   for (int r = 1; r < 3; r++)
@@ -345,7 +345,7 @@ static void test_deadline(void **state) {
 
   /* a rank that never comes to the creation */
   w = (world){.n = 2, .timeout_ms = 100};
-  begin(2, 6);
+  gpus_begin(2, 6);
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
   rank_threads_run(1, open_rank, &w);
   assert_int_equal(w.result[0].status, RESHARD_ERROR_TIMEOUT);
@@ -368,7 +368,7 @@ static void abort_rank(void *user, int64_t rank) {
 static void test_abort(void **state) {
   (void)state;
   world w;
-  begin(3, 7);
+  gpus_begin(3, 7);
   open_world(&w, 3, 0);
   rank_threads_run(3, abort_rank, &w);
   for (int r = 1; r < 3; r++)

@@ -29,7 +29,7 @@ typedef struct world {
   atomic_int next;
 } world;
 
-static void begin(world *w, int devices, int64_t timeout_ms) {
+static void world_begin(world *w, int devices, int64_t timeout_ms) {
   *w = (world){.timeout_ms = timeout_ms, .device_of = {0, 1, 2}};
   vg_begin(&(vg_options){.devices = devices, .seed = 5});
   assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
@@ -71,7 +71,7 @@ static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((wo
 static void test_parent_first(void **state) {
   (void)state;
   world w;
-  begin(&w, RANKS, 0);
+  world_begin(&w, RANKS, 0);
   rank_threads_run(RANKS, own_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   rank_threads_run(RANKS, split_rank, &w);
@@ -88,7 +88,7 @@ static void test_end_beside_capture(void **state) {
   cudaStream_t stream;
   cudaGraph_t graph;
   void *memory;
-  begin(&w, RANKS, 0);
+  world_begin(&w, RANKS, 0);
   rank_threads_run(RANKS, own_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   assert_int_equal(cudaMalloc(&memory, 8), cudaSuccess);
@@ -122,7 +122,7 @@ static void test_split_given_up(void **state) {
   world w;
   void *stack[RANKS];
   pthread_t thread[RANKS];
-  begin(&w, RANKS, 100);
+  world_begin(&w, RANKS, 100);
   vg_quiet(true);
   rank_threads_run(RANKS, borrowed_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
@@ -180,7 +180,7 @@ static void test_shrink(void **state) {
   static const bool late[] = {true, false}; /* a deadline has passed; nothing has happened */
   for (int i = 0; i < 2; i++) {
     world w;
-    begin(&w, RANKS, 1000);
+    world_begin(&w, RANKS, 1000);
     rank_threads_run(RANKS, own_rank, &w);
     rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
     if (late[i]) {
@@ -208,7 +208,7 @@ static void test_shrink(void **state) {
 static void test_no_shrink(void **state) {
   (void)state;
   world w;
-  begin(&w, RANKS, 300);
+  world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, own_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   w.next = 1; /* rank 0 does not come */
@@ -220,7 +220,7 @@ static void test_no_shrink(void **state) {
   rank_threads_run(RANKS, close_rank, &w);
   assert_int_equal(vg_end(), 0);
 
-  begin(&w, RANKS, 300);
+  world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, borrowed_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
@@ -230,7 +230,7 @@ static void test_no_shrink(void **state) {
     ncclCommAbort(w.nccl[r]);
   assert_int_equal(vg_end(), 0);
 
-  begin(&w, RANKS, 300);
+  world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, own_rank, &w);
   vg_fail_here("ncclCommRevoke", 1, false, 0); /* it is aborted then */
   assert_int_equal(reshard_comm_abort(w.comm[0]), RESHARD_SUCCESS);
@@ -247,7 +247,7 @@ static void test_older_nccl(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     world w;
-    begin(&w, RANKS, 300);
+    world_begin(&w, RANKS, 300);
     rank_threads_run(RANKS, own_rank, &w);
     rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
     for (int r = 0; r < RANKS; r++) {
@@ -272,7 +272,7 @@ static void test_older_nccl(void **state) {
 static void test_same_gpu(void **state) {
   (void)state;
   world w;
-  begin(&w, 2, 0);
+  world_begin(&w, 2, 0);
   w.device_of[2] = 1;
   rank_threads_run(RANKS, own_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_ERROR_INVALID, "Duplicate GPU detected", "two ranks on a GPU");

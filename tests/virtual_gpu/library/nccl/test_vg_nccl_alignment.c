@@ -31,38 +31,38 @@ typedef struct world {
   rank_result result[RANKS];
 } world;
 
-static unsigned char value(int64_t rank, int64_t byte) { return (unsigned char)(rank * 83 + byte % 251); }
+static unsigned char byte_of(int64_t rank, int64_t byte) { return (unsigned char)(rank * 83 + byte % 251); }
 
-static void fill(char *src, char *dst, int64_t rank) {
+static void buffers_fill(char *src, char *dst, int64_t rank) {
   unsigned char host[PART];
   for (int64_t b = 0; b < PART; b++)
-    host[b] = value(rank, b);
+    host[b] = byte_of(rank, b);
   cudaMemcpy(src, host, PART, cudaMemcpyHostToDevice);
   cudaMemset(dst, 0, PART);
   cudaDeviceSynchronize();
 }
 
 /* The chunk of the rank before, which is this rank's now. */
-static bool is_right(const char *dst, int64_t rank) {
+static bool buffer_is_right(const char *dst, int64_t rank) {
   unsigned char host[PART];
   vg_peek(host, dst, PART);
   for (int64_t b = 0; b < PART; b++)
-    if (host[b] != value((rank + RANKS - 1) % RANKS, b))
+    if (host[b] != byte_of((rank + RANKS - 1) % RANKS, b))
       return false;
   return true;
 }
 
-static reshard_status turn(world *w, int64_t r, int i, reshard_transfer transfer, char *src, char *dst,
-                           cudaStream_t stream) {
+static reshard_status world_turn(world *w, int64_t r, int i, reshard_transfer transfer, char *src, char *dst,
+                                 cudaStream_t stream) {
   reshard_transfer_info info;
-  fill(src, dst, r);
+  buffers_fill(src, dst, r);
   reshard_status status = reshard_execute(transfer, stream);
   cudaStreamSynchronize(stream);
   if (status == RESHARD_SUCCESS)
     status = reshard_transfer_get_info(transfer, &info);
   if (status != RESHARD_SUCCESS)
     return status;
-  w->right[r][i] = is_right(dst, r);
+  w->right[r][i] = buffer_is_right(dst, r);
   w->rounds[r][i] = info.rounds;
   w->packs[r][i] = info.packs_skipped;
   w->unpacks[r][i] = info.unpacks_skipped;
@@ -70,7 +70,7 @@ static reshard_status turn(world *w, int64_t r, int i, reshard_transfer transfer
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make_plan(const world *w, int64_t r, reshard_plan *plan) {
+static reshard_status plan_make(const world *w, int64_t r, reshard_plan *plan) {
   const int64_t shape[1] = {ELEMENTS};
   reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
   const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit};
@@ -84,45 +84,34 @@ static reshard_status make_plan(const world *w, int64_t r, reshard_plan *plan) {
   return status;
 }
 
-static void run_rank(void *user, int64_t r) {
+static void world_rank(void *user, int64_t r) {
   world *w = user;
-  reshard_comm comm = NULL;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  cudaStream_t stream;
-  char *memory;
-  cudaSetDevice((int)r);
-  cudaMalloc((void **)&memory, 4 * ROOM);
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  char *src[2] = {memory + w->first[r].src, memory + w->then[r].src};
-  char *dst[2] = {memory + 2 * ROOM + w->first[r].dst, memory + 2 * ROOM + w->then[r].dst};
+  nccl_rank own;
+  reshard_status status = nccl_rank_begin(w->id, RANKS, r, 4 * ROOM, 0, &own);
+  char *src[2] = {own.memory + w->first[r].src, own.memory + w->then[r].src};
+  char *dst[2] = {own.memory + 2 * ROOM + w->first[r].dst, own.memory + 2 * ROOM + w->then[r].dst};
   reshard_arrays arrays[2];
   for (int i = 0; i < 2; i++)
     arrays[i] = (reshard_arrays){
         .size = RESHARD_ARRAYS_INIT, .src = (void **)&src[i], .dst = (void **)&dst[i], .nsrc = 1, .ndst = 1};
-  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm);
   if (status == RESHARD_SUCCESS)
-    status = make_plan(w, r, &plan);
+    status = plan_make(w, r, &own.plan);
   if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, comm, &arrays[0], NULL, &transfer);
+    status = reshard_transfer_create(own.plan, own.comm, &arrays[0], NULL, &own.transfer);
   if (status == RESHARD_SUCCESS)
-    status = turn(w, r, 0, transfer, src[0], dst[0], stream);
+    status = world_turn(w, r, 0, own.transfer, src[0], dst[0], own.stream);
   if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_rebind(transfer, &arrays[1]);
+    status = reshard_transfer_rebind(own.transfer, &arrays[1]);
   if (status == RESHARD_SUCCESS)
-    status = turn(w, r, 1, transfer, src[1], dst[1], stream);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_comm_destroy(comm);
-  cudaStreamDestroy(stream);
-  cudaFree(memory);
+    status = world_turn(w, r, 1, own.transfer, src[1], dst[1], own.stream);
+  nccl_rank_end(&own);
   rank_result_set(&w->result[r], status);
 }
 
-static void run(world *w) {
+static void world_run(world *w) {
   vg_begin(&(vg_options){.devices = RANKS, .seed = 4});
   assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
-  rank_threads_run(RANKS, run_rank, w);
+  rank_threads_run(RANKS, world_rank, w);
   rank_results_assert(RANKS, w->result, RESHARD_SUCCESS, NULL, "a transfer and a rebind");
   assert_int_equal(vg_end(), 0);
   for (int r = 0; r < RANKS; r++)
@@ -140,7 +129,7 @@ static void run(world *w) {
 static void test_sides(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {4, 0}, {16, 8}}, .then = {{4, 12}, {0, 32}, {8, 0}}};
-  run(&w);
+  world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);
   assert_int_equal(w.staging[0][0], 0);
 }
@@ -149,7 +138,7 @@ static void test_sides(void **state) {
 static void test_rounds(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {4, 4}, {0, 0}}, .then = {{0, 0}, {0, 0}, {0, 0}}, .limit = 4096 * RANKS};
-  run(&w);
+  world_run(&w);
   assert_true(w.rounds[0][0] > 1);
   assert_true(w.staging[1][0] <= (size_t)w.limit);
   assert_int_equal(w.staging[1][1], 0);
@@ -159,7 +148,7 @@ static void test_rounds(void **state) {
 static void test_rebind(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {0, 0}, {0, 0}}, .then = {{4, 4}, {4, 4}, {4, 4}}, .limit = 4096 * RANKS};
-  run(&w);
+  world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);
   assert_int_equal(w.staging[0][0], 0);
   assert_true(w.staging[0][1] >= 2 * PART);

@@ -115,7 +115,7 @@ static unsigned char *pin(pinned *p, size_t bytes) {
 }
 
 /* All bytes that are loaded differ by rank, tensor and seed, those of the padding too. */
-static void load(const way *way, int64_t rank, side *s, int seed, pinned *memory, cudaStream_t stream) {
+static void side_load(const way *way, int64_t rank, side *s, int seed, pinned *memory, cudaStream_t stream) {
   for (int64_t t = 0; t < way->tensors; t++) {
     unsigned char *bytes = pin(memory, s->bytes[t]);
     uint32_t x = (uint32_t)(seed * 1000 + (int)rank * 10 + (int)t + 1);
@@ -146,7 +146,7 @@ typedef struct room {
   pinned memory;
 } room;
 
-static reshard_status create(world *w, int64_t rank, room *r) {
+static reshard_status room_create(world *w, int64_t rank, room *r) {
   const way *way = w->way;
   reshard_entry entries[TENSORS];
   for (int64_t t = 0; t < way->tensors; t++)
@@ -205,13 +205,13 @@ static reshard_status compare_arrays(const way *way, const room *r) {
   return status;
 }
 
-static reshard_status execute(room *r, int i, cudaGraphExec_t graph) {
+static reshard_status room_execute(room *r, int i, cudaGraphExec_t graph) {
   if (graph != NULL)
     return cudaGraphLaunch(graph, r->stream) == cudaSuccess ? RESHARD_SUCCESS : RESHARD_ERROR_INTERNAL;
   return reshard_execute(r->transfer[i], r->stream);
 }
 
-static reshard_status capture(room *r, cudaGraphExec_t *exec) {
+static reshard_status room_capture(room *r, cudaGraphExec_t *exec) {
   cudaGraph_t graph = NULL;
   cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal);
   reshard_status status = reshard_execute(r->transfer[0], r->stream);
@@ -222,14 +222,14 @@ static reshard_status capture(room *r, cudaGraphExec_t *exec) {
   return status;
 }
 
-static reshard_status work(world *w, int64_t rank, room *r) {
+static reshard_status room_work(world *w, int64_t rank, room *r) {
   cudaGraphExec_t graph = NULL;
-  reshard_status status = w->graph ? capture(r, &graph) : RESHARD_SUCCESS;
+  reshard_status status = w->graph ? room_capture(r, &graph) : RESHARD_SUCCESS;
   for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++) {
-    load(w->way, rank, &r->src, k, &r->memory, r->stream);
+    side_load(w->way, rank, &r->src, k, &r->memory, r->stream);
     for (int i = 0; i < (w->compare ? 2 : 1) && status == RESHARD_SUCCESS; i++) {
-      load(w->way, 7, &r->dst[i], k, &r->memory, r->stream);
-      status = execute(r, i, i == 0 ? graph : NULL);
+      side_load(w->way, 7, &r->dst[i], k, &r->memory, r->stream);
+      status = room_execute(r, i, i == 0 ? graph : NULL);
       use_arrays(w->way, &r->dst[i], &r->memory, r->stream);
     }
     if (status == RESHARD_SUCCESS && w->compare) {
@@ -251,11 +251,11 @@ static void rank_body(void *user, int64_t rank) {
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
     status = make_side(w->way, w->n, rank, false, &r.dst[i]);
   if (status == RESHARD_SUCCESS)
-    status = create(w, rank, &r);
+    status = room_create(w, rank, &r);
   if (status == RESHARD_SUCCESS && w->compare)
     status = look_at_transfer(w, rank, &r);
   if (status == RESHARD_SUCCESS)
-    status = work(w, rank, &r);
+    status = room_work(w, rank, &r);
   rank_result_set(&w->result[rank], status);
   cudaStreamSynchronize(r.stream);
   for (int i = 0; i < 2; i++) {

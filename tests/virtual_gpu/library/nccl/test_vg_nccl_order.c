@@ -27,30 +27,31 @@ typedef struct world {
 
 static const char opposite[] = "launched in one order opposite one";
 
-static reshard_status make_transfer(reshard_comm comm, void *src, void *dst, reshard_plan *plan,
-                                    reshard_transfer *transfer) {
+/* From the first bytes of the memory to those behind them. */
+static reshard_status transfer_make(nccl_rank *own, char *memory) {
   const int64_t shape[2] = {ROWS, COLUMNS};
   reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
-  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = &src, .dst = &dst, .nsrc = 1, .ndst = 1};
+  reshard_arrays arrays = {
+      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){memory}, .dst = (void *[]){memory + BYTES}, .nsrc = 1, .ndst = 1};
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
   if (status == RESHARD_SUCCESS)
     status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
   if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan);
+    status = reshard_plan_create(1, &entry, reshard_comm_rank(own->comm), NULL, &own->plan);
   if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(*plan, comm, &arrays, NULL, transfer);
+    status = reshard_transfer_create(own->plan, own->comm, &arrays, NULL, &own->transfer);
   reshard_layout_release(entry.src);
   reshard_layout_release(entry.dst);
   return status;
 }
 
-static reshard_status launch(reshard_transfer transfer, cudaGraphExec_t exec, cudaStream_t stream) {
+static reshard_status transfer_launch(const nccl_rank *own, cudaGraphExec_t exec) {
   if (exec == NULL)
-    return reshard_execute(transfer, stream);
-  return cudaGraphLaunch(exec, stream) == cudaSuccess ? RESHARD_SUCCESS : RESHARD_ERROR_SYSTEM;
+    return reshard_execute(own->transfer, own->stream);
+  return cudaGraphLaunch(exec, own->stream) == cudaSuccess ? RESHARD_SUCCESS : RESHARD_ERROR_SYSTEM;
 }
 
-static cudaGraphExec_t capture(reshard_transfer transfer, cudaStream_t stream) {
+static cudaGraphExec_t transfer_capture(reshard_transfer transfer, cudaStream_t stream) {
   cudaGraph_t graph = NULL;
   cudaGraphExec_t exec = NULL;
   cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
@@ -61,53 +62,39 @@ static cudaGraphExec_t capture(reshard_transfer transfer, cudaStream_t stream) {
   return exec;
 }
 
-static void run_rank(void *user, int64_t r) {
+/* The parent is own; the child has what is of its own. */
+static void order_rank(void *user, int64_t r) {
   world *w = user;
-  reshard_comm comm[2] = {NULL, NULL}; /* the parent, the child */
-  reshard_plan plan[2] = {NULL, NULL};
-  reshard_transfer transfer[2] = {NULL, NULL};
-  cudaStream_t stream[2];
+  nccl_rank own, child = {.memory = NULL};
   cudaGraphExec_t exec = NULL;
-  char *memory;
-  cudaSetDevice((int)r);
-  cudaMalloc((void **)&memory, 4 * BYTES);
-  cudaMemset(memory, (int)r, 4 * BYTES);
-  cudaDeviceSynchronize();
-  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm[0]);
+  reshard_status status = nccl_rank_begin(w->id, RANKS, r, 4 * BYTES, (int)r, &own);
+  cudaStreamCreateWithFlags(&child.stream, cudaStreamNonBlocking);
   if (status == RESHARD_SUCCESS)
-    status = reshard_comm_split(comm[0], 0, -r, &comm[1]);
-  for (int i = 0; i < 2; i++) {
-    cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking);
-    if (status == RESHARD_SUCCESS)
-      status = make_transfer(comm[i], memory + 2 * i * BYTES, memory + (2 * i + 1) * BYTES, &plan[i], &transfer[i]);
-  }
+    status = reshard_comm_split(own.comm, 0, -r, &child.comm);
+  if (status == RESHARD_SUCCESS)
+    status = transfer_make(&own, own.memory);
+  if (status == RESHARD_SUCCESS)
+    status = transfer_make(&child, own.memory + 2 * BYTES);
   if (status == RESHARD_SUCCESS && w->graph)
-    exec = capture(transfer[0], stream[0]);
+    exec = transfer_capture(own.transfer, own.stream);
   for (int i = 0; i < 2 * w->rounds && status == RESHARD_SUCCESS; i++) {
-    int which = (i + (w->odd == r)) % 2;
-    status = launch(transfer[which], which == 0 ? exec : NULL, stream[which]);
+    bool parent = (i + (w->odd == r)) % 2 == 0;
+    status = parent ? transfer_launch(&own, exec) : transfer_launch(&child, NULL);
   }
-  for (int i = 0; i < 2; i++) {
-    cudaStreamSynchronize(stream[i]);
-    cudaStreamDestroy(stream[i]);
-  }
+  cudaStreamSynchronize(own.stream);
+  nccl_rank_end(&child);
   if (exec != NULL)
     cudaGraphExecDestroy(exec);
-  for (int i = 1; i >= 0; i--) {
-    reshard_transfer_destroy(transfer[i]);
-    reshard_plan_destroy(plan[i]);
-    reshard_comm_destroy(comm[i]);
-  }
-  cudaFree(memory);
+  nccl_rank_end(&own);
   rank_result_set(&w->result[r], status);
 }
 
 /* Returns the number of reports. */
-static int run(uint64_t seed, int64_t odd, bool graph, int rounds) {
+static int order_run(uint64_t seed, int64_t odd, bool graph, int rounds) {
   world w = {.odd = odd, .graph = graph, .rounds = rounds};
   vg_begin(&(vg_options){.devices = RANKS, .seed = seed, .patience_ms = odd < 0 ? 0 : 50});
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-  rank_threads_run(RANKS, run_rank, &w);
+  rank_threads_run(RANKS, order_rank, &w);
   int reports = vg_end();
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes of two communicators");
   return reports;
@@ -116,7 +103,7 @@ static int run(uint64_t seed, int64_t odd, bool graph, int rounds) {
 static void test_one_order(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(4, 100); seed++)
-    assert_int_equal(run(seed, -1, seed % 2 != 0, 3), 0);
+    assert_int_equal(order_run(seed, -1, seed % 2 != 0, 3), 0);
 }
 
 /* A hang, too, where the transfers share streams of the library. */
@@ -126,7 +113,7 @@ static void test_opposite_orders(void **state) {
     skip();
   vg_quiet(true);
   for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(4, 100); seed++) {
-    (void)run(seed, (int64_t)(seed % RANKS), seed % 2 != 0, 1);
+    (void)order_run(seed, (int64_t)(seed % RANKS), seed % 2 != 0, 1);
     if (vg_reports_with(opposite) == 0)
       fail_msg("seed %d: the opposite order is not found", (int)seed);
   }
@@ -138,55 +125,42 @@ static void test_opposite_orders(void **state) {
 static const rs_nccl_api *original;
 static __thread int nsent, nreceived, sent[RANKS], received[RANKS];
 
-static ncclResult_t send(const void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
-                         cudaStream_t stream) {
+static ncclResult_t peer_send(const void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                              cudaStream_t stream) {
   sent[nsent++ % RANKS] = peer;
   return original->ncclSend(at, n, type, peer, comm, stream);
 }
 
-static ncclResult_t receive(void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+static ncclResult_t peer_receive(void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                                 cudaStream_t stream) {
   received[nreceived++ % RANKS] = peer;
   return original->ncclRecv(at, n, type, peer, comm, stream);
 }
 
-static void visit_rank(void *user, int64_t r) {
+static void peers_rank(void *user, int64_t r) {
   world *w = user;
-  reshard_comm comm = NULL;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  cudaStream_t stream;
-  char *memory;
+  nccl_rank own;
   bool urgent = false; /* the stream on which ranks meet */
-  cudaSetDevice((int)r);
-  cudaMalloc((void **)&memory, 2 * BYTES);
-  cudaMemset(memory, 0, 2 * BYTES);
-  cudaDeviceSynchronize();
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm);
+  reshard_status status = nccl_rank_begin(w->id, RANKS, r, 2 * BYTES, 0, &own);
   if (status == RESHARD_SUCCESS)
-    status = make_transfer(comm, memory, memory + BYTES, &plan, &transfer);
+    status = transfer_make(&own, own.memory);
   if (status == RESHARD_SUCCESS) {
     int least = 0, greatest = 0, priority = 0;
-    rs_nccl *c = rs_nccl_of(comm);
+    rs_nccl *c = rs_nccl_of(own.comm);
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
     cudaStreamGetPriority(c->stream, &priority);
     urgent = priority == greatest;
     const rs_nccl_api api = c->api;
-    c->api.ncclSend = send;
-    c->api.ncclRecv = receive;
+    c->api.ncclSend = peer_send;
+    c->api.ncclRecv = peer_receive;
     nsent = nreceived = 0;
-    status = reshard_execute(transfer, stream);
+    status = reshard_execute(own.transfer, own.stream);
     c->api = api;
   }
   bool right = urgent && nsent == RANKS - 1 && nreceived == RANKS - 1;
   for (int i = 0; i < RANKS - 1; i++)
     right &= sent[i] == (r + 1 + i) % RANKS && received[i] == (r + 1 + i) % RANKS;
-  cudaStreamSynchronize(stream);
-  cudaStreamDestroy(stream);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_comm_destroy(comm);
-  cudaFree(memory);
+  nccl_rank_end(&own);
   rank_result_set(&w->result[r], status == RESHARD_SUCCESS && !right ? RESHARD_ERROR_INTERNAL : status);
 }
 
@@ -198,7 +172,7 @@ static void test_peers(void **state) {
   assert_int_equal(rs_nccl_load(NULL, &api), RESHARD_SUCCESS);
   original = &api;
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-  rank_threads_run(RANKS, visit_rank, &w);
+  rank_threads_run(RANKS, peers_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "peers from the next rank on");
   assert_int_equal(vg_end(), 0);
 }
@@ -209,31 +183,17 @@ enum { ROUNDS = 20 };
 
 static int64_t slept[RANKS][2]; /* in the first execute, and in the last ones */
 
-static void wait_rank(void *user, int64_t r) {
+static void sleep_rank(void *user, int64_t r) {
   world *w = user;
-  reshard_comm comm = NULL;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  cudaStream_t stream;
-  char *memory;
-  cudaSetDevice((int)r);
-  cudaMalloc((void **)&memory, 2 * BYTES);
-  cudaMemset(memory, 0, 2 * BYTES);
-  cudaDeviceSynchronize();
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm);
+  nccl_rank own;
+  reshard_status status = nccl_rank_begin(w->id, RANKS, r, 2 * BYTES, 0, &own);
   if (status == RESHARD_SUCCESS)
-    status = make_transfer(comm, memory, memory + BYTES, &plan, &transfer);
+    status = transfer_make(&own, own.memory);
   for (int i = 0; i < ROUNDS && status == RESHARD_SUCCESS; i++) {
-    status = reshard_execute(transfer, stream);
+    status = reshard_execute(own.transfer, own.stream);
     slept[r][i > 0] = vg_calls("nanosleep"); /* of all ranks so far */
   }
-  cudaStreamSynchronize(stream);
-  cudaStreamDestroy(stream);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_comm_destroy(comm);
-  cudaFree(memory);
+  nccl_rank_end(&own);
   rank_result_set(&w->result[r], status);
 }
 
@@ -244,7 +204,7 @@ static void test_no_sleep(void **state) {
   int64_t first = 0, last = 0;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 2, .nccl_us = 150});
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-  rank_threads_run(RANKS, wait_rank, &w);
+  rank_threads_run(RANKS, sleep_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes");
   assert_int_equal(vg_end(), 0);
   for (int r = 0; r < RANKS; r++) {
