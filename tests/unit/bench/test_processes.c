@@ -199,6 +199,72 @@ static void test_allgather(void **state) {
     assert_int_equal(exit_status(child[r]), 0);
 }
 
+/* --- A slow way between two processes ----------------------------------------------------------------------------- */
+
+/* Passes bytes on until one side ends. What process 0 says waits for longer than a stranger may take, at its first byte
+ * and again at the next. */
+static void relay_slowly(int client, int server) {
+  static char bytes[1 << 16];
+  struct pollfd polls[] = {{client, POLLIN, 0}, {server, POLLIN, 0}};
+  for (int64_t said = 0; poll(polls, 2, -1) > 0;) {
+    int from = polls[1].revents == 0 ? 0 : 1;
+    if (from == 1 && said++ < 2)
+      poll(NULL, 0, 2500);
+    ssize_t n = recv(polls[from].fd, bytes, said == 1 ? 1 : sizeof bytes, 0), out = 0;
+    for (ssize_t some; out < n; out += some)
+      if ((some = send(polls[1 - from].fd, bytes + out, (size_t)(n - out), MSG_NOSIGNAL)) <= 0)
+        return;
+    if (n <= 0)
+      return;
+  }
+}
+
+/* A process that listens at a port, and passes on to the next one; killed by who started it. */
+static pid_t start_relay(int port) {
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  at.sin_port = htons((uint16_t)port);
+  int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+  assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+  assert_int_equal(listen(listener, 8), 0);
+  pid_t child = fork();
+  while (child == 0) {
+    int client = accept(listener, NULL, NULL), server = connect_stranger(port);
+    relay_slowly(client, server);
+    close(client);
+    close(server);
+  }
+  close(listener);
+  return child;
+}
+
+/* Who has shown that it belongs to the run has the time of the call, however slow its way is. */
+static void test_slow_way(void **state) {
+  (void)state;
+  enum { MANY = 8 << 20 }; /* more than the system keeps for a connection */
+  int port = free_port();
+  pid_t relay = start_relay(port), child[2];
+  for (int r = 0; r < 2; r++) {
+    child[r] = fork();
+    if (child[r] != 0)
+      continue;
+    reshard_rendezvous at = {RESHARD_RENDEZVOUS_INIT, .n = 2, .rank = r, .timeout_ms = 60000, .port = port + (r == 0),
+                             .address = "127.0.0.1"};
+    char *mine = malloc(MANY), *all = malloc(2 * MANY);
+    memset(mine, 5 + r, MANY);
+    bool right = reshard_rendezvous_allgather(&at, mine, MANY, all) == RESHARD_SUCCESS;
+    for (int i = 0; i < 2 * MANY; i++)
+      right = right && all[i] == 5 + i / MANY;
+    free(mine);
+    free(all);
+    _exit(!right);
+  }
+  assert_int_equal(exit_status(child[1]), 0);
+  assert_int_equal(exit_status(child[0]), 0);
+  kill(relay, SIGKILL);
+  assert_int_equal(exit_status(relay), 100);
+}
+
 static void clear_environment(void) {
   const char *const names[] = {"RANK",
                                "WORLD_SIZE",
@@ -276,7 +342,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
       cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),       cmocka_unit_test(test_deadline),
-      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment), cmocka_unit_test(test_slow_way),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
