@@ -282,6 +282,8 @@ static void clear_environment(void) {
                                "SLURM_STEP_NODELIST",
                                "RESHARD_JOB",
                                "SLURM_NTASKS_PER_NODE",
+                               "SLURM_STEP_TASKS_PER_NODE",
+                               "SLURM_NODEID",
                                "RESHARD_TIMEOUT_MS",
                                "TORCHELASTIC_RUN_ID"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -312,6 +314,14 @@ static void test_environment(void **state) {
               r.timeout_ms == 1234);
   assert_string_equal(r.address, "there");
   assert_string_equal(r.job, "run");
+  setenv("LOCAL_RANK", "4", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "LOCAL_RANK=4, and 4 processes on this node by LOCAL_WORLD_SIZE"));
+  setenv("LOCAL_RANK", "3", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  unsetenv("LOCAL_RANK"); /* RANK is 5 */
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "LOCAL_WORLD_SIZE is set and LOCAL_RANK is not"));
   clear_environment();
   setenv("SLURM_PROCID", "3", 1);
   setenv("SLURM_NTASKS", "4", 1);
@@ -333,6 +343,30 @@ static void test_environment(void **state) {
   setenv("SLURM_STEP_NODELIST", "other,node[07-08]", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
   assert_string_equal(r.address, "other");
+  setenv("SLURM_LOCALID", "2", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 2 processes on this node by "
+                                               "SLURM_NTASKS_PER_NODE"));
+  setenv("SLURM_NODEID", "1", 1);
+  setenv("SLURM_STEP_TASKS_PER_NODE", "1,3", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.local_n == 3 && r.local_rank == 2);
+  setenv("SLURM_STEP_TASKS_PER_NODE", "3(x2),1", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.local_n == 3 && r.local_rank == 2);
+  setenv("SLURM_NODEID", "2", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 1 processes on this node by "
+                                               "SLURM_STEP_TASKS_PER_NODE"));
+  for (const char *const *bad = (const char *const[]){"", "x", "2(x", "2(x0)", "2;1", "1", NULL}; *bad != NULL; bad++) {
+    setenv("SLURM_STEP_TASKS_PER_NODE", *bad, 1);
+    assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+    assert_non_null(strstr(reshard_last_error(), "SLURM_STEP_TASKS_PER_NODE="));
+  }
+  unsetenv("SLURM_STEP_TASKS_PER_NODE");
+  unsetenv("SLURM_NTASKS_PER_NODE");
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS); /* as far as that is known */
+  assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_PROCID", "4", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
   clear_environment();
