@@ -50,8 +50,8 @@ static reshard_comm open_comm(void) {
   return comm;
 }
 
-/* Calls on one communicator while rank 0 aborts another, or the same, by a thread: in a call, between two, or as it goes
- * into one. Until an error, or so many. */
+/* Calls on one communicator while rank 0 aborts another, or the same, by a thread: in a call, between two, or as it
+ * goes into one. Until an error, or so many. */
 static reshard_status call_and_abort(reshard_comm calls, reshard_comm aborted, int most, int turn) {
   pthread_t thread;
   reshard_status status = RESHARD_SUCCESS;

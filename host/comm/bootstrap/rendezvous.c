@@ -1,6 +1,6 @@
 /* An all-gather between processes that know an address alone, over TCP: rank 0 listens, the others try until it is
- * there. One deadline ends everything. A connection that rank 0 has not taken after a short time is made anew, with more
- * time each time: another may listen there, or rank 0 may be slow. */
+ * there. One deadline ends everything. A connection that rank 0 has not taken after a short time is made anew, with
+ * more time each time: another may listen there, or rank 0 may be slow. */
 #define _GNU_SOURCE
 #include "comm/bootstrap/bootstrap.h"
 
