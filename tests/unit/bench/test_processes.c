@@ -238,7 +238,7 @@ static pid_t start_relay(int port) {
   return child;
 }
 
-/* Who has shown that it belongs to the run has the time of the call, however slow its way is. */
+/* A process that has shown that it belongs to the run has the time of the call, however slow its way is. */
 static void test_slow_way(void **state) {
   (void)state;
   enum { MANY = 8 << 20 }; /* more than the system keeps for a connection */
