@@ -102,7 +102,7 @@ static reshard_status make_all_messages(world_class *w) {
   for (int64_t i = 0; i < n; i++)
     sorted[begin[s[i].src_rank]++] = s[i];
   for (int64_t r = 0, from = 0; r < w->world; from = begin[r++]) /* each has become the next one's */
-    RS_TRY_GOTO(status, make_messages(w, r, sorted + from, begin[r] - from), done);
+    RS_TRY_GOTO(status, make_messages(w, r, n > 0 ? sorted + from : NULL, begin[r] - from), done);
 done:
   free(begin);
   free(sorted);

@@ -177,8 +177,8 @@ typedef struct reshard_rendezvous {
  * - torchrun's way: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (the port after it is used), and LOCAL_RANK,
  *   LOCAL_WORLD_SIZE where they are set. job: RESHARD_JOB, else TORCHELASTIC_RUN_ID.
  * - Slurm's, without RANK, in a step (SLURM_STEP_ID): SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS,
- *   SLURM_LOCALID. MASTER_ADDR, else the first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the
- *   job's step.
+ *   SLURM_LOCALID; SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, else SLURM_NTASKS_PER_NODE. MASTER_ADDR, else the
+ *   first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the job's step.
  * - neither: one process.
  *
  * timeout_ms is RESHARD_TIMEOUT_MS. Errors: RESHARD_ERROR_INVALID names the variable that is wrong or missing. */

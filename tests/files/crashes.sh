@@ -88,5 +88,6 @@ for name in shards file; do
   mistakes=$((mistakes + 1))
   others && fault "$name: a rename that replaces is not noticed"
 done
+[ "$states" -lt 10 ] || [ "$all" -ge 5000 ] || fault "$all states, fewer than 5,000" # of a whole run
 echo "$all states, $made of them made of files; $mistakes mistakes"
 finish

@@ -6,6 +6,7 @@
  * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
  * kill: the rank is killed instead, which ends the trials. RESHARD_TEST_SCALE scales TRIALS. */
 #include "support/fixtures/scale.h"
+#include "support/fixtures/stop_counts.h"
 #include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
@@ -211,6 +212,14 @@ static void shrink(trial *t, int64_t victim) {
 
 static int64_t longest;
 static int abort_us;
+static stop_counts counts[STEPS]; /* of this rank */
+
+/* The error of one that is not the victim. */
+static void count_error(stop_counts *c, const struct step *step, int64_t took) {
+  c->errors++;
+  c->late += !step->aborts && took > deadline_ms + 1000;
+  c->unnamed += !stop_is_named(reshard_last_error());
+}
 
 static void *abort_soon(void *comm) {
   nanosleep(&(struct timespec){0, abort_us * 1000}, NULL);
@@ -249,9 +258,13 @@ static bool stop_in(const struct step *step, uint64_t seed) {
     } else if (rank == victim) {
       countdown = at;
     }
+    stop_counts *count = &counts[step - steps];
+    int stopped = shared->stopped;
     status = step->run(&t);
     countdown = 0;
     failed = status != RESHARD_SUCCESS;
+    if (failed && rank != victim)
+      count_error(count, step, now_ms() - since);
     if (failed) {
       memset(t.dst, POISON, BYTES);
       munmap(t.src, COLUMNS);
@@ -274,12 +287,14 @@ static bool stop_in(const struct step *step, uint64_t seed) {
       progress(300);
     } else if (failed && step->before == 0) /* the duplication ends */
       progress(20);
+    count->stops += rank == (victim + 1) % size && shared->stopped > stopped; /* counted by one that lives */
     int64_t wrong = 0;
     if (failed)
       for (int64_t i = 0; i < BYTES; i++)
         wrong += (unsigned char)t.dst[i] != POISON;
     else if (step->run == trial_execute)
       wrong = count_wrong(&t);
+    count->wrong += wrong;
     CHECK(wrong == 0, "%s, seed %llu: after %s %lld bytes of the destination are wrong", step->name,
           (unsigned long long)seed, reshard_status_string(status), (long long)wrong);
   }
@@ -291,6 +306,20 @@ static bool stop_in(const struct step *step, uint64_t seed) {
     munmap(t.src, COLUMNS);
   free(t.dst);
   return failed;
+}
+
+/* A line of each step that was run. kills: of this rank alone. */
+static void print_counts(void) {
+  char where[32];
+  snprintf(where, sizeof where, "mpi, %d processes", size);
+  for (int s = 0; s < STEPS; s++) {
+    int64_t sum[] = {counts[s].stops, counts[s].errors, counts[s].wrong, counts[s].late, counts[s].unnamed};
+    if (!kills)
+      MPI_Allreduce(MPI_IN_PLACE, sum, 5, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    const stop_counts all = {sum[0], sum[1], sum[2], sum[3], sum[4]};
+    if (rank == 0 || kills)
+      stop_counts_print(where, kills ? "kill" : steps[s].aborts ? "abort" : "stop", steps[s].name, &all);
+  }
 }
 
 int main(int argc, char **argv) {
@@ -309,6 +338,7 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < trials && (strcmp(name, "all") == 0 || strcmp(name, steps[s].name) == 0); i++)
       errors += stop_in(&steps[s], (seed + (uint64_t)i + 1000 * (uint64_t)s) * 0x9e3779b97f4a7c15u >> 8);
   if (shared->stopped > 0 && kills) { /* MPI would wait for that rank */
+    print_counts();
     printf("%s: a rank was killed, %lld ms at most, deadline %d ms: %d checks failed\n", name, (long long)longest,
            deadline_ms, failures);
     fflush(stdout);
@@ -316,6 +346,7 @@ int main(int argc, char **argv) {
   }
   MPI_Allreduce((int[]){failures, errors}, all, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  print_counts();
   if (rank == 0)
     printf("%s: %d stops, %d errors, %d skipped, %lld ms at most, deadline %d ms: %d checks failed\n", name,
            (int)shared->stopped, all[1], skipped, (long long)longest, deadline_ms, all[0]);

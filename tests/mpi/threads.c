@@ -4,6 +4,7 @@
 
 #include <reshard/reshard.h>
 
+#include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,28 +43,56 @@ static void *abort_beside(void *comm) {
   return NULL;
 }
 
-/* While the rank's own thread is in a call, between two, or goes into one. */
+static reshard_comm open_comm(void) {
+  reshard_comm comm = NULL;
+  MPI_Comm world = MPI_COMM_WORLD;
+  CHECK(reshard_comm_from_mpi(&world, NULL, 60000, &comm) == RESHARD_SUCCESS, "a communicator");
+  return comm;
+}
+
+/* Calls on one communicator while rank 0 aborts another, or the same, by a thread: in a call, between two, or as it
+ * goes into one. Until an error, or so many. */
+static reshard_status call_and_abort(reshard_comm calls, reshard_comm aborted, int most, int turn) {
+  pthread_t thread;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int k = 0; status == RESHARD_SUCCESS && k < most; k++) {
+    if (rank == 0 && k == 3)
+      pthread_create(&thread, NULL, abort_beside, aborted);
+    nanosleep(&(struct timespec){0, turn * 10000}, NULL);
+    status = reshard_comm_barrier(calls);
+    CHECK(status == RESHARD_SUCCESS || others_in_mpi == 0, "a thread is in MPI when a call has failed");
+  }
+  if (rank == 0)
+    pthread_join(thread, NULL);
+  return status;
+}
+
 static void aborts_by_threads(void) {
   for (int i = 0; i < 20; i++) {
-    reshard_comm comm = NULL;
-    MPI_Comm world = MPI_COMM_WORLD;
-    CHECK(reshard_comm_from_mpi(&world, NULL, 60000, &comm) == RESHARD_SUCCESS, "a communicator");
-    pthread_t thread;
-    reshard_status status = RESHARD_SUCCESS;
-    for (int k = 0; status == RESHARD_SUCCESS; k++) {
-      if (rank == 0 && k == 3)
-        pthread_create(&thread, NULL, abort_beside, comm);
-      nanosleep(&(struct timespec){0, i * 10000}, NULL);
-      status = reshard_comm_barrier(comm);
-      CHECK(status == RESHARD_SUCCESS || others_in_mpi == 0, "a thread is in MPI when a call has failed");
-    }
-    CHECK(status == RESHARD_ERROR_PEER, "%s", reshard_status_string(status));
-    if (rank == 0)
-      pthread_join(thread, NULL);
+    reshard_comm comm = open_comm();
+    CHECK(call_and_abort(comm, comm, INT_MAX, i) == RESHARD_ERROR_PEER, "it goes on");
     MPI_Barrier(MPI_COMM_WORLD);
     reshard_comm_destroy(comm);
   }
-  CHECK(at_once == 0, "%d calls of MPI while another thread was in it", (int)at_once);
+}
+
+/* The thread that is in a call on a part tells that the whole has ended, and the reverse: the part is another's alone,
+ * whose ranks hear of it in their next call. */
+static void aborts_of_others(void) {
+  for (int i = 0; i < 20; i++) {
+    reshard_comm comm = open_comm(), part = NULL;
+    CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "a part");
+    CHECK(call_and_abort(comm, part, 20, i) == RESHARD_SUCCESS, "the whole ends with its part");
+    CHECK(reshard_comm_barrier(part) == RESHARD_ERROR_PEER, "the part goes on");
+    MPI_Barrier(MPI_COMM_WORLD);
+    reshard_comm_destroy(part);
+    CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "another part");
+    CHECK(call_and_abort(part, comm, INT_MAX, i) == RESHARD_ERROR_PEER, "the part goes on");
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the whole goes on");
+    MPI_Barrier(MPI_COMM_WORLD);
+    reshard_comm_destroy(comm);
+    reshard_comm_destroy(part);
+  }
 }
 
 int main(int argc, char **argv) {
@@ -73,6 +102,8 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   aborts_by_threads();
+  aborts_of_others();
+  CHECK(at_once == 0, "%d calls of MPI while another thread was in it", (int)at_once);
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Finalize();
   return all > 0;

@@ -1,9 +1,10 @@
 /* Communicators of processes of a node are made and destroyed many times, with a split and a reshard in between: no
  * descriptor, no segment, and no growing memory is left.
  *
- * usage: node_cycles RANKS CYCLES */
+ * usage: node_cycles RANKS CYCLES. RESHARD_TEST_SCALE scales CYCLES. */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "support/fixtures/scale.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
 
@@ -82,7 +83,7 @@ static void cycle(int64_t i) {
 
 int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
-  int64_t cycles = argc > 1 ? atoll(argv[1]) : 1, warm = 50;
+  int64_t cycles = test_scaled(argc > 1 ? atoll(argv[1]) : 1, 1), warm = 50;
   for (int64_t i = 0; i < warm; i++)
     cycle(i);
   usage before = read_usage();

@@ -5,10 +5,12 @@
  * The device of each rank is the library's, with work that counts: so a rank is lost at a certain piece of it. Every
  * trial has processes of its own, which the first one starts and waits for.
  *
- * usage: node_losses RANKS TRIALS [SEED [STEP [kill|stop|late]]] */
+ * usage: node_losses RANKS TRIALS [SEED [STEP [kill|stop|late]]]. RESHARD_TEST_SCALE scales TRIALS. */
 #define _GNU_SOURCE
 #include "base/base.h"
 #include "device/device.h"
+#include "support/fixtures/scale.h"
+#include "support/fixtures/stop_counts.h"
 
 #include <reshard/reshard.h>
 
@@ -36,8 +38,9 @@ static struct board {
   char shown[4][MOST_RANKS][SHOWN];
   _Atomic int lost;    /* the victim has come to its place */
   _Atomic int through; /* ranks that have ended, but the victim */
-  _Atomic int failures, errors;
+  _Atomic int failures;
   _Atomic int64_t longest_ms;
+  stop_counts counts[WAYS][STEPS];
 } * board;
 
 static int rank, size, victim, step, way;
@@ -60,6 +63,7 @@ static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 
 /* The victim is lost here; a stopped or a late one comes back. */
 static void lose(void) {
   board->lost = 1;
+  board->counts[way][step].stops++;
   if (way == LATE)
     sleep_ms(2 * deadline_ms);
   else
@@ -223,13 +227,17 @@ static void check_error(reshard_status status) {
   snprintf(missing, sizeof missing, "missing: %d", victim);
   if (status == RESHARD_SUCCESS)
     return;
-  board->errors++;
+  stop_counts *counts = &board->counts[way][step];
+  const char *who = strstr(reshard_last_error(), way == KILL ? name : missing);
+  counts->errors++;
+  counts->late += ms >= (way == KILL ? 0 : deadline_ms) + SPARE_MS;
+  counts->unnamed += who == NULL || !stop_is_named(reshard_last_error());
   if (ms > board->longest_ms)
     board->longest_ms = ms;
   CHECK(status == RESHARD_ERROR_PEER || (way != KILL && status == RESHARD_ERROR_TIMEOUT), "%s",
         reshard_status_string(status));
-  CHECK(strstr(reshard_last_error(), way == KILL ? name : missing) != NULL, "names the rank");
-  CHECK(ms < (way == KILL ? 0 : deadline_ms) + SPARE_MS, "after %lld ms", (long long)ms);
+  CHECK(who != NULL && stop_is_named(reshard_last_error()), "names the rank and the call");
+  CHECK(ms < (way == KILL ? 0 : deadline_ms) + 20 * SPARE_MS, "after %lld ms", (long long)ms);
 }
 
 /* Those that are there move data over a communicator of their own. */
@@ -293,6 +301,7 @@ static void survive(reshard_device device, reshard_comm comm, work *w, reshard_s
     use_rest(rest);
   for (int64_t i = 0; w->dst != NULL && i < w->dst_bytes; i++)
     wrong += w->dst[i] != POISON;
+  board->counts[way][step].wrong += wrong;
   CHECK(wrong == 0, "%lld bytes were written after the error", (long long)wrong);
   reshard_comm_destroy(rest);
 }
@@ -368,8 +377,9 @@ static void run_trial(uint64_t seed) {
 
 int main(int argc, char **argv) {
   size = argc > 1 ? atoi(argv[1]) : 0;
-  int64_t trials = argc > 2 ? atoll(argv[2]) : 1, made = 0;
+  int64_t trials = test_scaled(argc > 2 ? atoll(argv[2]) : 1, 1), made = 0;
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+  char where[32];
   if (size < 3 || size > MOST_RANKS || trials < 1) {
     printf("usage: node_losses RANKS TRIALS [SEED [STEP [kill|stop|late]]], 3 to %d ranks\n", MOST_RANKS);
     return 2;
@@ -384,7 +394,11 @@ int main(int argc, char **argv) {
           continue;
         run_trial((seed + (uint64_t)(made++)) * 0x9e3779b97f4a7c15u >> 8);
       }
-  printf("%lld losses, %d ranks: %d errors, after %lld ms at most: %d checks failed\n", (long long)made, size,
-         board->errors, (long long)board->longest_ms, board->failures);
+  snprintf(where, sizeof where, "node, %d processes", size);
+  for (way = 0; way < WAYS; way++)
+    for (step = 0; step < STEPS; step++)
+      stop_counts_print(where, way_names[way], step_names[step], &board->counts[way][step]);
+  printf("%lld losses, %d ranks, after %lld ms at most: %d checks failed\n", (long long)made, size,
+         (long long)board->longest_ms, board->failures);
   return board->failures > 0;
 }

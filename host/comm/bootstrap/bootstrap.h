@@ -6,6 +6,9 @@
 
 #include <reshard/comm.h>
 
+/* Time that a stranger has to show who it is: who connects, and who listens at the address. */
+#define RS_PATIENCE_NS INT64_C(2000000000)
+
 /* The first message of a process. */
 typedef struct rs_greeting {
   uint64_t magic, run; /* hash of the version and the job */
@@ -24,8 +27,6 @@ typedef struct rs_gathering {
 int rs_ms_until(int64_t a, int64_t b);
 /* Sends or receives what it can, up to n bytes; false where the other side is gone. */
 bool rs_transfer_some(int fd, bool out, void *bytes, int64_t n, int64_t *done);
-/* Time that one connection has for a step, which holds up no other. */
-int64_t rs_patience_ends(void);
 
 /* serve.c: rank 0. */
 reshard_status rs_serve_gathering(rs_gathering *g, int listener);

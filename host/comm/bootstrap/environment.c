@@ -50,6 +50,13 @@ static reshard_status read_text(const char *name, char *out, size_t size) {
   return RESHARD_SUCCESS;
 }
 
+/* The local rank is one of those on this node, whose number the variable `by` gives. */
+static reshard_status check_local(const reshard_rendezvous *r, const char *name, const char *by) {
+  return r->local_rank < r->local_n ? RESHARD_SUCCESS
+                                    : rs_error(RESHARD_ERROR_INVALID, "%s=%lld, and %lld processes on this node by %s",
+                                               name, (long long)r->local_rank, (long long)r->local_n, by);
+}
+
 /* As torchrun sets it. The port is the one after MASTER_PORT, where torchrun itself listens. */
 static reshard_status read_torchrun(reshard_rendezvous *r) {
   const char *const jobs[] = {"RESHARD_JOB", "TORCHELASTIC_RUN_ID", NULL};
@@ -60,6 +67,9 @@ static reshard_status read_torchrun(reshard_rendezvous *r) {
   r->local_rank = r->rank;
   RS_TRY(read_number("LOCAL_WORLD_SIZE", 1, r->n + 1, &r->local_n));
   RS_TRY(read_number("LOCAL_RANK", 0, r->n, &r->local_rank));
+  if (getenv("LOCAL_WORLD_SIZE") != NULL)
+    RS_TRY(check_pair("LOCAL_WORLD_SIZE", "LOCAL_RANK"));
+  RS_TRY(check_local(r, "LOCAL_RANK", getenv("LOCAL_WORLD_SIZE") != NULL ? "LOCAL_WORLD_SIZE" : "WORLD_SIZE"));
   RS_TRY(read_text(first_set(jobs), r->job, sizeof r->job));
   if (r->n == 1)
     return RESHARD_SUCCESS;
@@ -82,6 +92,46 @@ static reshard_status first_host(const char *list, char *out, size_t size) {
   return RESHARD_SUCCESS;
 }
 
+/* The number of tasks on this node in a list such as "4(x2),1", node after node. */
+static reshard_status read_tasks(const char *name, reshard_rendezvous *r) {
+  const char *list = getenv(name), *at = list;
+  int64_t node = 0;
+  RS_TRY(read_number("SLURM_NODEID", 0, 1 << 20, &node));
+  for (long long tasks, times; *at != '\0'; at += *at == ',') {
+    char *end;
+    tasks = strtoll(at, &end, 10);
+    times = 1;
+    if (end > at && strncmp(end, "(x", 2) == 0) {
+      times = strtoll(end + 2, &end, 10);
+      end += *end == ')';
+    }
+    if (end == at || (*end != ',' && *end != '\0') || tasks < 1 || tasks > r->n || times < 1)
+      break;
+    at = end;
+    node -= times;
+    if (node < 0) {
+      r->local_n = tasks;
+      return RESHARD_SUCCESS;
+    }
+  }
+  return rs_error(RESHARD_ERROR_INVALID, "%s=%s: no number of tasks of node %lld", name, list, (long long)node);
+}
+
+/* The processes of this node, as far as that is known. */
+static reshard_status read_slurm_local(int64_t nodes, reshard_rendezvous *r) {
+  const char *tasks = "SLURM_STEP_TASKS_PER_NODE", *equal = "SLURM_NTASKS_PER_NODE", *by = "SLURM_STEP_NUM_TASKS";
+  r->local_n = nodes == 1 ? r->n : 1;
+  r->local_rank = nodes == 1 ? r->rank : 0;
+  RS_TRY(read_number("SLURM_LOCALID", 0, r->n, &r->local_rank));
+  if (nodes > 1 && getenv(tasks) != NULL)
+    RS_TRY(read_tasks(by = tasks, r));
+  else if (nodes > 1 && getenv(equal) != NULL)
+    RS_TRY(read_number(by = equal, 1, r->n + 1, &r->local_n));
+  else if (nodes > 1)
+    r->local_n = r->local_rank + 1; /* at least */
+  return check_local(r, "SLURM_LOCALID", by);
+}
+
 /* As srun sets it. Without MASTER_PORT the port follows from the number of the step, which all ranks know. */
 static reshard_status read_slurm(reshard_rendezvous *r) {
   const char *step = getenv("SLURM_STEP_ID"), *job = getenv("SLURM_JOB_ID"), *list = getenv("SLURM_STEP_NODELIST");
@@ -90,11 +140,7 @@ static reshard_status read_slurm(reshard_rendezvous *r) {
       read_number(getenv("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 1, 1 << 20, &r->n));
   RS_TRY(read_number("SLURM_PROCID", 0, r->n, &r->rank));
   RS_TRY(read_number("SLURM_STEP_NUM_NODES", 1, 1 << 20, &nodes));
-  r->local_n = nodes == 1 ? r->n : 1;
-  r->local_rank = nodes == 1 ? r->rank : 0;
-  RS_TRY(read_number("SLURM_LOCALID", 0, r->n, &r->local_rank));
-  if (nodes > 1)
-    RS_TRY(read_number("SLURM_NTASKS_PER_NODE", 1, r->n + 1, &r->local_n));
+  RS_TRY(read_slurm_local(nodes, r));
   snprintf(r->job, sizeof r->job, "slurm %s.%s", job != NULL ? job : "", step != NULL ? step : "");
   if (getenv("RESHARD_JOB") != NULL)
     RS_TRY(read_text("RESHARD_JOB", r->job, sizeof r->job));

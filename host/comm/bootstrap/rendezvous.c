@@ -1,5 +1,6 @@
 /* An all-gather between processes that know an address alone, over TCP: rank 0 listens, the others try until it is
- * there. One deadline ends everything; each connection has a short one of its own, after which it is made anew. */
+ * there. One deadline ends everything. A connection that rank 0 has not taken after a short time is made anew, with
+ * more time each time: another may listen there, or rank 0 may be slow. */
 #define _GNU_SOURCE
 #include "comm/bootstrap/bootstrap.h"
 
@@ -13,14 +14,12 @@
 #include <unistd.h>
 
 #define MAGIC 0x72657368617265u
-enum { PATIENCE_MS = 2000, PAUSE_MS = 20 };
+enum { PAUSE_MS = 20 };
 
 int rs_ms_until(int64_t a, int64_t b) {
   int64_t end = a == 0 || (b != 0 && b < a) ? b : a, left = (end - rs_now_ns() + 999999) / 1000000;
   return end == 0 ? -1 : left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX;
 }
-
-int64_t rs_patience_ends(void) { return rs_now_ns() + PATIENCE_MS * (int64_t)1000000; }
 
 bool rs_transfer_some(int fd, bool out, void *bytes, int64_t n, int64_t *done) {
   size_t left = (size_t)(n - *done);
@@ -88,16 +87,16 @@ static int connect_to(const rs_gathering *g, const struct addrinfo *at, int64_t 
   return -1;
 }
 
-/* One try of another rank than 0: greets, gives its bytes, waits for those of all and says that they came. */
-static bool attend(rs_gathering *g, const struct addrinfo *at) {
-  int64_t end = rs_patience_ends(), bytes = g->mine.bytes;
+/* One try of another rank than 0: greets, gives its bytes until the time given, waits for those of all and says that
+ * they came. */
+static bool attend(rs_gathering *g, const struct addrinfo *at, int64_t end) {
+  int64_t bytes = g->mine.bytes;
   char told = 0;
   int fd = connect_to(g, at, end);
   bool done = fd >= 0 && transfer_bytes(g, fd, true, &g->mine, sizeof g->mine, end) &&
               transfer_bytes(g, fd, true, g->all + g->mine.rank * bytes, bytes, end) &&
               transfer_bytes(g, fd, false, &told, 1, end) &&
-              transfer_bytes(g, fd, false, g->all, g->mine.n * bytes, 0) &&
-              transfer_bytes(g, fd, true, &told, 1, rs_patience_ends());
+              transfer_bytes(g, fd, false, g->all, g->mine.n * bytes, 0) && transfer_bytes(g, fd, true, &told, 1, 0);
   if (fd >= 0)
     close(fd);
   return done;
@@ -107,7 +106,10 @@ static reshard_status attend_gathering(rs_gathering *g, const void *mine) {
   struct addrinfo *found = NULL;
   RS_TRY(resolve(g->at, false, &found));
   reshard_status status = RESHARD_SUCCESS;
-  while (!attend(g, found)) {
+  int64_t patience = RS_PATIENCE_NS;
+  for (int64_t end; !attend(g, found, end = rs_now_ns() + patience);) {
+    if (rs_now_ns() >= end)
+      patience *= 2;
     memcpy(g->all + g->mine.rank * g->mine.bytes, mine, (size_t)g->mine.bytes);
     if (g->end != 0 && rs_now_ns() >= g->end) {
       status =

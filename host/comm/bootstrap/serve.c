@@ -2,8 +2,8 @@
  *
  * A connection has little time to greet, and is served beside the others, so that an idle one holds up none. Its bytes
  * are taken when the greeting is that of this run: version, job, number of ranks, and a rank that was not
- * answered. It is told so at once, and answered when all have come. A rank is answered when it has said so: one that
- * gave up before may come again. */
+ * answered. From then on its time is that of the call. It is told so at once, and answered when all have come. A rank
+ * is answered when it has said so: one that gave up before may come again. */
 #define _GNU_SOURCE
 #include "comm/bootstrap/bootstrap.h"
 
@@ -19,7 +19,7 @@ enum { MOST_STRANGERS = 256 };
 /* A connection, and the bytes of each of its steps that are done. */
 typedef struct bootstrap_guest {
   int fd;
-  int64_t end; /* of its time; 0: it waits for the others */
+  int64_t end; /* of its time to greet; 0: it has */
   rs_greeting g;
   char thanks;
   int64_t greeted, taken, told, answered, thanked;
@@ -70,9 +70,14 @@ static bool is_expected(const bootstrap_host *h, const bootstrap_guest *who) {
 /* Goes on with a connection that is ready; false where it has ended. */
 static bool serve_guest(bootstrap_host *h, bootstrap_guest *who) {
   int64_t bytes = h->g->mine.bytes, rank = who->g.rank;
-  if (who->greeted < (int64_t)sizeof who->g)
-    return rs_transfer_some(who->fd, false, &who->g, sizeof who->g, &who->greeted) &&
-           (who->greeted < (int64_t)sizeof who->g || is_expected(h, who));
+  if (who->greeted < (int64_t)sizeof who->g) {
+    if (!rs_transfer_some(who->fd, false, &who->g, sizeof who->g, &who->greeted))
+      return false;
+    if (who->greeted < (int64_t)sizeof who->g)
+      return true;
+    who->end = 0;
+    return is_expected(h, who);
+  }
   if (who->taken < bytes) {
     if (!rs_transfer_some(who->fd, false, h->g->all + rank * bytes, bytes, &who->taken))
       return false;
@@ -109,7 +114,7 @@ static void admit_guest(bootstrap_host *h) {
     return;
   int fd = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd >= 0)
-    h->guests[h->nguests++] = (bootstrap_guest){.fd = fd, .end = rs_patience_ends()};
+    h->guests[h->nguests++] = (bootstrap_guest){.fd = fd, .end = rs_now_ns() + RS_PATIENCE_NS};
   else if ((errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) && !dismiss_stranger(h))
     poll(NULL, 0, 20);
 }
@@ -118,11 +123,7 @@ static void admit_guest(bootstrap_host *h) {
 static void serve_some(bootstrap_host *h) {
   int64_t n = h->nguests, first = 0;
   for (int64_t i = 0; i < n; i++) {
-    bootstrap_guest *who = &h->guests[i];
-    if (waits(h, who))
-      who->end = 0;
-    else if (who->end == 0) /* all have come */
-      who->end = rs_patience_ends();
+    const bootstrap_guest *who = &h->guests[i];
     if (who->end != 0 && (first == 0 || who->end < first))
       first = who->end;
     h->polls[i] = (struct pollfd){who->fd, events_of(h, who), 0};

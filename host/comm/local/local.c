@@ -62,7 +62,7 @@ void rs_team_end(rs_team *team, const char *why) {
   end_meetings(team, why);
   for (rs_team *child = team->children; child != NULL; child = child->next) {
     pthread_mutex_lock(&child->mutex);
-    rs_team_end(child, "");
+    rs_team_end(child, why);
     pthread_mutex_unlock(&child->mutex);
   }
 }
@@ -246,8 +246,10 @@ static reshard_status local_alive(reshard_comm comm) {
 
 static reshard_status local_abort(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
+  char why[64];
+  snprintf(why, sizeof why, "rank %lld aborted the communicator", (long long)comm->rank);
   pthread_mutex_lock(&team->mutex);
-  rs_team_end(team, "");
+  rs_team_end(team, why);
   pthread_mutex_unlock(&team->mutex);
   return RESHARD_SUCCESS;
 }

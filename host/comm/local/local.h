@@ -25,7 +25,7 @@ typedef struct rs_team {
   int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
-  char why[384]; /* under the mutex: error of those who come after the end; "": it was aborted */
+  char why[384]; /* under the mutex: error of those who come after the end */
   bool late;     /* under the mutex, as the next: it ended by a deadline */
   char *gone;    /* [n]: RS_THERE, RS_LATE, RS_DEAD */
   struct {

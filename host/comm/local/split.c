@@ -39,6 +39,7 @@ static void add_child(rs_team *parent, rs_team *child, bool apart) {
   pthread_mutex_lock(&parent->mutex);
   if (!apart) {
     child->ended = atomic_load(&parent->ended); /* aborted meanwhile */
+    memcpy(child->why, parent->why, sizeof child->why);
     child->next = parent->children;
     parent->children = child;
   }

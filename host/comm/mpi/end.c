@@ -101,28 +101,53 @@ void rs_mpi_tell(rs_mpi *c, bool out) {
                       rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[(2 + out) * c->base.size + r]);
 }
 
-/* Waits for a thread that tells the communicator's end: where MPI lets one thread in at a time, it goes first. */
-static void let_tell(rs_mpi *c) {
-  while (c->telling > 0)
+/* Waits for a thread that tells an end: where MPI lets one thread in at a time, it goes first. */
+static void let_tell(rs_mpi_link *link) {
+  while (link->telling > 0)
     sched_yield();
+}
+
+/* Tells what other threads have ended while this one was inside. No message of these is under way: this thread is not
+ * in a call on them, or tells it itself. */
+static void tell_untold(rs_mpi_link *link) {
+  for (rs_mpi *c = atomic_exchange(&link->untold, NULL), *next; c != NULL; c = next) {
+    next = c->next_untold;
+    rs_mpi_tell(c, true);
+    rs_mpi_release(c);
+  }
+}
+
+/* Goes out of the call. Whoever ends a communicator meanwhile sees this thread inside, and it tells; or it waits. */
+static void leave_call(rs_mpi *c) {
+  rs_mpi_link *link = c->link;
+  bool more = true;
+  c->inside = false;
+  while (more) {
+    let_tell(link);
+    tell_untold(link);
+    if (c->ended)
+      rs_mpi_tell(c, true);
+    link->inside--;
+    let_tell(link);
+    more = link->untold != NULL || (c->ended && !c->told[1]);
+    if (more)
+      link->inside++;
+  }
 }
 
 reshard_status rs_mpi_begin(rs_mpi *c) {
   c->inside = true;
-  let_tell(c);
+  c->link->inside++;
+  let_tell(c->link);
   rs_mpi_sweep(c->link);
   if (!heard_end(c))
     return RESHARD_SUCCESS;
-  rs_mpi_tell(c, true);
-  c->inside = false;
+  leave_call(c);
   return rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", c->why->text);
 }
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
-  c->inside = false; /* before it looks: a thread that ends it then sees one or the other */
-  let_tell(c);
-  if (c->ended)
-    rs_mpi_tell(c, true);
+  leave_call(c);
   return status;
 }
 
@@ -134,6 +159,7 @@ void rs_mpi_sleep(int64_t since) {
 }
 
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
+  tell_untold(c->link);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
   reshard_status differs = rs_mpi_hear_losses(c);
@@ -170,16 +196,23 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
 }
 
-/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. One that
+/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time: in a call on
+ * this communicator when it hears of the end, in one on another of the duplicate when it looks at `untold`. One that
  * comes into a call, or goes out of it, waits for this one: each sets its mark before it looks at the other's. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
-  c->telling++;
+  c->link->telling++;
   bool inside = c->inside;
   MPI_Query_thread(&level);
-  if (!inside || level == MPI_THREAD_MULTIPLE)
+  if (level == MPI_THREAD_MULTIPLE || c->link->inside == 0) {
     rs_mpi_tell(c, !inside);
-  c->telling--;
+  } else if (!inside && !atomic_exchange(&c->waits, true)) {
+    atomic_fetch_add(&c->users, 1);
+    c->next_untold = c->link->untold;
+    while (!atomic_compare_exchange_weak(&c->link->untold, &c->next_untold, c))
+      ;
+  }
+  c->link->telling--;
 }
 
 reshard_status rs_mpi_abort(reshard_comm comm) {

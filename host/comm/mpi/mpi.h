@@ -31,6 +31,10 @@ typedef struct rs_mpi_link {
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */
   _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
   atomic_bool stays;      /* a communicator has ended: a rank may never come to free the duplicate */
+  /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
+  atomic_int inside;        /* threads in calls */
+  atomic_int telling;       /* threads that tell an end, or look who does */
+  _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
 } rs_mpi_link;
 
 /* A rank tells the others that the communicator has ended, and why. */
@@ -62,8 +66,9 @@ struct rs_mpi {
   reshard_device handle;
   int64_t timeout_ms;
   atomic_bool ended;                       /* set under the link's mutex, once why is */
-  atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
-  atomic_int telling;                      /* threads that tell its end, or look who does; see tell_soon */
+  atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
+  atomic_bool waits;                       /* to be told by the thread that is inside */
+  rs_mpi *next_untold;                     /* of the link's */
   atomic_bool told[2];                     /* the others have the first, the second note */
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */

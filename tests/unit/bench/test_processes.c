@@ -199,6 +199,72 @@ static void test_allgather(void **state) {
     assert_int_equal(exit_status(child[r]), 0);
 }
 
+/* --- A slow way between two processes ----------------------------------------------------------------------------- */
+
+/* Passes bytes on until one side ends. What process 0 says waits for longer than a stranger may take, at its first byte
+ * and again at the next. */
+static void relay_slowly(int client, int server) {
+  static char bytes[1 << 16];
+  struct pollfd polls[] = {{client, POLLIN, 0}, {server, POLLIN, 0}};
+  for (int64_t said = 0; poll(polls, 2, -1) > 0;) {
+    int from = polls[1].revents == 0 ? 0 : 1;
+    if (from == 1 && said++ < 2)
+      poll(NULL, 0, 2500);
+    ssize_t n = recv(polls[from].fd, bytes, said == 1 ? 1 : sizeof bytes, 0), out = 0;
+    for (ssize_t some; out < n; out += some)
+      if ((some = send(polls[1 - from].fd, bytes + out, (size_t)(n - out), MSG_NOSIGNAL)) <= 0)
+        return;
+    if (n <= 0)
+      return;
+  }
+}
+
+/* A process that listens at a port, and passes on to the next one; killed by who started it. */
+static pid_t start_relay(int port) {
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  at.sin_port = htons((uint16_t)port);
+  int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+  assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+  assert_int_equal(listen(listener, 8), 0);
+  pid_t child = fork();
+  while (child == 0) {
+    int client = accept(listener, NULL, NULL), server = connect_stranger(port);
+    relay_slowly(client, server);
+    close(client);
+    close(server);
+  }
+  close(listener);
+  return child;
+}
+
+/* A process that has shown that it belongs to the run has the time of the call, however slow its way is. */
+static void test_slow_way(void **state) {
+  (void)state;
+  enum { MANY = 8 << 20 }; /* more than the system keeps for a connection */
+  int port = free_port();
+  pid_t relay = start_relay(port), child[2];
+  for (int r = 0; r < 2; r++) {
+    child[r] = fork();
+    if (child[r] != 0)
+      continue;
+    reshard_rendezvous at = {RESHARD_RENDEZVOUS_INIT, .n = 2, .rank = r, .timeout_ms = 60000, .port = port + (r == 0),
+                             .address = "127.0.0.1"};
+    char *mine = malloc(MANY), *all = malloc(2 * MANY);
+    memset(mine, 5 + r, MANY);
+    bool right = reshard_rendezvous_allgather(&at, mine, MANY, all) == RESHARD_SUCCESS;
+    for (int i = 0; i < 2 * MANY; i++)
+      right = right && all[i] == 5 + i / MANY;
+    free(mine);
+    free(all);
+    _exit(!right);
+  }
+  assert_int_equal(exit_status(child[1]), 0);
+  assert_int_equal(exit_status(child[0]), 0);
+  kill(relay, SIGKILL);
+  assert_int_equal(exit_status(relay), 100);
+}
+
 static void clear_environment(void) {
   const char *const names[] = {"RANK",
                                "WORLD_SIZE",
@@ -216,6 +282,8 @@ static void clear_environment(void) {
                                "SLURM_STEP_NODELIST",
                                "RESHARD_JOB",
                                "SLURM_NTASKS_PER_NODE",
+                               "SLURM_STEP_TASKS_PER_NODE",
+                               "SLURM_NODEID",
                                "RESHARD_TIMEOUT_MS",
                                "TORCHELASTIC_RUN_ID"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -246,6 +314,14 @@ static void test_environment(void **state) {
               r.timeout_ms == 1234);
   assert_string_equal(r.address, "there");
   assert_string_equal(r.job, "run");
+  setenv("LOCAL_RANK", "4", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "LOCAL_RANK=4, and 4 processes on this node by LOCAL_WORLD_SIZE"));
+  setenv("LOCAL_RANK", "3", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  unsetenv("LOCAL_RANK"); /* RANK is 5 */
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "LOCAL_WORLD_SIZE is set and LOCAL_RANK is not"));
   clear_environment();
   setenv("SLURM_PROCID", "3", 1);
   setenv("SLURM_NTASKS", "4", 1);
@@ -267,6 +343,30 @@ static void test_environment(void **state) {
   setenv("SLURM_STEP_NODELIST", "other,node[07-08]", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
   assert_string_equal(r.address, "other");
+  setenv("SLURM_LOCALID", "2", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 2 processes on this node by "
+                                               "SLURM_NTASKS_PER_NODE"));
+  setenv("SLURM_NODEID", "1", 1);
+  setenv("SLURM_STEP_TASKS_PER_NODE", "1,3", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.local_n == 3 && r.local_rank == 2);
+  setenv("SLURM_STEP_TASKS_PER_NODE", "3(x2),1", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  assert_true(r.local_n == 3 && r.local_rank == 2);
+  setenv("SLURM_NODEID", "2", 1);
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 1 processes on this node by "
+                                               "SLURM_STEP_TASKS_PER_NODE"));
+  for (const char *const *bad = (const char *const[]){"", "x", "2(x", "2(x0)", "2;1", "1", NULL}; *bad != NULL; bad++) {
+    setenv("SLURM_STEP_TASKS_PER_NODE", *bad, 1);
+    assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
+    assert_non_null(strstr(reshard_last_error(), "SLURM_STEP_TASKS_PER_NODE="));
+  }
+  unsetenv("SLURM_STEP_TASKS_PER_NODE");
+  unsetenv("SLURM_NTASKS_PER_NODE");
+  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS); /* as far as that is known */
+  assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_PROCID", "4", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
   clear_environment();
@@ -276,7 +376,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
       cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),       cmocka_unit_test(test_deadline),
-      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment), cmocka_unit_test(test_slow_way),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

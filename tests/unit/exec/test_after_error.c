@@ -10,6 +10,7 @@
 #include "bench/cli/util.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
+#include "support/fixtures/stop_counts.h"
 
 #include <reshard/reshard.h>
 
@@ -235,12 +236,15 @@ static void run_world(world *w, int64_t delay_us) {
 }
 
 typedef struct totals {
-  int64_t cases[STEPS][TROUBLES], errors, late;
+  stop_counts counts[TROUBLES][STEPS];
+  int64_t errors, late;
   double longest;
 } totals;
 
+static int64_t cases = 40; /* a step */
+
 /* Text of the error that the others have. */
-static void check_survivor(const world *w, const rank *r, uint64_t seed) {
+static void check_survivor(const world *w, const rank *r, uint64_t seed, stop_counts *counts) {
   char part[96] = "";
   const char *text = r->result.text;
   if (w->kind == CANCEL_FOR_EVER)
@@ -248,7 +252,9 @@ static void check_survivor(const world *w, const rank *r, uint64_t seed) {
   else if (w->kind == GONE)
     snprintf(part, sizeof part, "rank %lld has destroyed its handle", (long long)w->victim);
   else if (w->kind == ABORT)
-    snprintf(part, sizeof part, "aborted");
+    snprintf(part, sizeof part, "rank %lld aborted the communicator", (long long)w->victim);
+  counts->errors++;
+  counts->unnamed += !stop_is_named(text);
   bool timed_out = r->result.status == RESHARD_ERROR_TIMEOUT && (w->kind == CANCEL || w->kind == LATE);
   if ((r->result.status != RESHARD_ERROR_PEER && !timed_out) || strstr(text, part) == NULL)
     fail_msg("seed %llu, rank %lld %s in %s: rank %lld has %s (%s)", (unsigned long long)seed, (long long)w->victim,
@@ -267,6 +273,8 @@ static void run_case(uint64_t seed, int step, totals *t) {
   bool deadline = w.kind == CANCEL || w.kind == LATE;
   sem_init(&w.released, 0, 0);
   open_world(&w, 1 + (int)(seed_draw(&random) % 2), deadline ? DEADLINE : 0, seed_draw(&random) % 2 ? 16384 : 0);
+  stop_counts *counts = &t->counts[w.kind][step];
+  counts->stops++;
   run_world(&w, (int64_t)(seed_draw(&random) % (seed % 3 == 0 ? 400 : 60)));
   for (int64_t i = 0; i < N; i++) {
     rank *r = &w.ranks[i];
@@ -276,32 +284,40 @@ static void run_case(uint64_t seed, int step, totals *t) {
                r->wrong ? "wrong data" : "memory that was written after its last call");
     if (r->result.status != RESHARD_SUCCESS && i != w.victim) {
       t->errors++;
-      check_survivor(&w, r, seed);
+      check_survivor(&w, r, seed, counts);
     }
     t->longest = r->longest > t->longest ? r->longest : t->longest;
+    counts->late += r->longest > 1e-3 * DEADLINE + 1;
     t->late += r->longest > 1e-3 * DEADLINE + 1;
   }
-  t->cases[step][w.kind]++;
   close_world(&w);
 }
 
 static void test_troubles(void **state) {
   (void)state;
   totals t = {0};
-  int64_t n = test_scaled(40, 16); /* so that each trouble comes */
+  int64_t n = test_scaled(cases, 16), unnamed = 0; /* so that each trouble comes */
   for (int64_t i = 0; i < n; i++)
     for (int step = 0; step < STEPS; step++)
       run_case((uint64_t)(i * STEPS + step), step, &t);
   printf("%lld cases a step, %lld errors of others; longest call %.3f s, %lld outlasted %d ms + 1 s\n", (long long)n,
          (long long)t.errors, t.longest, (long long)t.late, DEADLINE);
-  for (int step = 0; step < STEPS; step++)
-    for (int kind = 0; kind < TROUBLES; kind++)
-      assert_true(t.cases[step][kind] > 0);
+  for (int kind = 0; kind < TROUBLES; kind++)
+    for (int step = 0; step < STEPS; step++) {
+      const stop_counts *counts = &t.counts[kind][step];
+      assert_true(counts->stops > 0);
+      unnamed += counts->unnamed;
+      stop_counts_print("local, 4 threads", trouble_names[kind], step_names[step], counts);
+    }
+  assert_int_equal(unnamed, 0);
   assert_true(t.errors > n);
   assert_true(t.longest < 30); /* of a machine that may be busy */
 }
 
-int main(void) {
+/* usage: test_after_error [CASES] a step */
+int main(int argc, char **argv) {
+  if (argc > 1)
+    cases = strtoll(argv[1], NULL, 10);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_troubles)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,14 +219,16 @@ static void make_and_destroy(processes *all, int64_t rank, void *user) {
   close_scene(&s);
 }
 
+static int64_t cycles = 200;
+
 static void test_cycles(void **state) {
   (void)state;
-  const char *text = getenv("RESHARD_TEST_CYCLES");
-  int64_t cycles = text != NULL ? strtoll(text, NULL, 10) : 200;
   assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0);
 }
 
-int main(void) {
+/* usage: test_direct_ends [CYCLES]. RESHARD_TEST_SCALE scales them. */
+int main(int argc, char **argv) {
+  cycles = argc > 1 ? test_scaled(strtoll(argv[1], NULL, 10), 200) : cycles;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_killed),
       cmocka_unit_test(test_late),
