@@ -46,7 +46,8 @@ typedef struct case_rank {
   unsigned char *workspace; /* of the device */
   size_t workspace_bytes;
   int64_t wire;
-  rs_device *device; /* of streams; NULL: the CPU */
+  int64_t staged, rounds; /* most bytes of staging, and rounds, of its transfers */
+  rs_device *device;      /* of streams; NULL: the CPU */
   void *stream;
 } case_rank;
 

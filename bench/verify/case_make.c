@@ -11,9 +11,11 @@ static int64_t draw_world(rng *r) {
   return p < 4    ? 1
          : p < 45 ? rng_in(r, 2, 4)
          : p < 75 ? rng_in(r, 5, 8)
-         : p < 92 ? rng_in(r, 9, 16)
+         : p < 96 ? rng_in(r, 9, 16)
                   : rng_in(r, 17, 64);
 }
+
+enum { LEAST_OF_PEER = 256 }; /* bytes of the least limit, for each rank of the world */
 
 static const rng_shapes shapes = {16, {0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8}, 4, 3, 40};
 
@@ -132,11 +134,23 @@ static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, i
   return why->length == 0 && (!rng_one_in(&own, 8) || check_print(side, why));
 }
 
-static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e, rs_text *why) {
+/* Lengthens a dim of a tensor of some elements, so that it has `least` or about so many. */
+static void grow_shape(uint64_t seed, int64_t least, int ndim, int64_t *shape) {
+  rng own;
+  rng_seed(&own, seed ^ 0x67726f77u);
+  int64_t elements = 1, d = rng_below(&own, rs_max(1, ndim));
+  for (int i = 0; i < ndim; i++)
+    elements *= shape[i];
+  if (ndim > 0 && elements > 0 && elements < least)
+    shape[d] = rs_ceil_div(least, elements / shape[d]);
+}
+
+static bool make_entry(uint64_t seed, int64_t world, int64_t most, int64_t least, case_entry *e, rs_text *why) {
   rng r;
   rng_seed(&r, seed);
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
   int ndim = rng_shape(&r, &shapes, most, shape), dst_ndim = ndim;
+  grow_shape(seed, least, ndim, shape);
   if (rng_one_in(&r, 2))
     draw_whole(&r, e, ndim, shape, dst_shape);
   else
@@ -159,23 +173,23 @@ static reshard_dtype draw_dtype(rng *r) {
 static void draw_limit(case_plan *c) {
   rng own;
   rng_seed(&own, c->seed ^ 0x6c696d6974u);
-  int64_t which = rng_below(&own, 12), least = 256 * c->world;
+  int64_t which = rng_below(&own, 12), least = LEAST_OF_PEER * c->world;
   c->options.workspace_limit = RESHARD_DEFAULT_LIMIT;
   if (which == 0)
     c->options.workspace_limit = RESHARD_NO_LIMIT;
   if (which < 2)
     return;
   c->least_limit = least;
-  c->options.workspace_limit = least + rng_log(&own, 16 * least) - 1;
+  c->options.workspace_limit = least + rng_log(&own, least / 2) - 1;
 }
 
 static void draw_options(rng *r, bool rounds, case_plan *c) {
   c->options = (reshard_plan_options)RESHARD_PLAN_OPTIONS_DEFAULTS;
   if (rng_one_in(r, 3) || rounds) {
-    c->least_limit = 256 * c->world;
-    c->options.workspace_limit = c->least_limit * (rounds || rng_one_in(r, 2) ? 1 : rng_log(r, 100));
+    c->least_limit = LEAST_OF_PEER * c->world;
+    c->options.workspace_limit = c->least_limit * (rounds || rng_one_in(r, 2) ? 1 : rng_log(r, 16));
     if (rng_one_in(r, 2))
-      c->options.workspace_limit += rng_below(r, 2000);
+      c->options.workspace_limit += rng_below(r, 2000) / 16;
   } else {
     draw_limit(c);
   }
@@ -211,11 +225,14 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   return bytes;
 }
 
-/* One in eight is so large that limits make several rounds; as draw_limit, by a generator of its own. */
-static bool draw_large(const case_plan *c) {
+/* Elements that an entry has at least: so many that a limit near the least, 256 bytes for each pair of ranks, makes
+ * several rounds. Most cases of small worlds, few of others; as draw_limit, by a generator of its own. */
+static int64_t draw_least_size(const case_plan *c, int64_t fixed, reshard_dtype dtype) {
   rng own;
   rng_seed(&own, c->seed ^ 0x6c61726765u);
-  return rng_one_in(&own, 8) && c->world <= 8;
+  bool large = c->world <= 8 ? !rng_one_in(&own, 16) : c->world <= 16 && rng_one_in(&own, 16);
+  int64_t drawn = large ? (c->world <= 4 ? 2 : 1) * LEAST_OF_PEER * c->world * c->world : 1;
+  return (fixed > 0 ? fixed : drawn) / c->nentries / (int64_t)reshard_dtype_size(dtype);
 }
 
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *why) {
@@ -228,9 +245,9 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   int64_t few = rng_below(&r, 10);
   c->nentries = few < 6 ? 1 : few < 9 ? rng_in(&r, 2, 4) : rng_one_in(&r, 20) ? 0 : rng_in(&r, 5, 12);
   c->entry = cli_alloc(c->nentries, sizeof *c->entry);
-  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : fixed->ranks == 0 && draw_large(c) ? 20000 : 2000;
+  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : 2000;
   uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
-  int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes);
+  int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes), *least = cli_alloc(c->nentries, sizeof *least);
   bool right = true;
   for (int64_t i = 0; i < c->nentries && right; i++) {
     case_entry *e = &c->entry[i];
@@ -240,7 +257,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     sizes[i] =
         twin >= 0 ? sizes[twin] : (rng_one_in(&r, 2) ? rng_log(&r, most) : rng_in(&r, 1, most)) / c->nentries + 1;
     e->dtype = twin >= 0 && rng_one_in(&r, 2) ? c->entry[twin].dtype : draw_dtype(&r);
-    right = make_entry(seeds[i], c->world, sizes[i], e, why);
+    least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, e->dtype);
+    right = make_entry(seeds[i], c->world, sizes[i], least[i], e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
       reshard_layout_release(e->src.layout);
       e->src.layout = reshard_layout_retain(c->entry[twin].src.layout);
@@ -250,6 +268,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   }
   free(seeds);
   free(sizes);
+  free(least);
   draw_options(&r, fixed->rounds, c);
   if (!right)
     case_free(c);

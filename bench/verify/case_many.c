@@ -19,6 +19,7 @@ static void sum_totals(case_totals *to, const case_totals *from) {
   to->bytes += from->bytes;
   to->wire_bytes += from->wire_bytes;
   to->limited += from->limited;
+  to->staged += from->staged;
   to->rounds += from->rounds;
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
@@ -108,8 +109,9 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
           "%lld cases, %lld entries, %lld executes, %lld reversed, %lld bytes of tensors, %lld bytes on the wire\n",
           (long long)t->cases, (long long)t->entries, (long long)t->executes, (long long)t->reversed,
           (long long)t->bytes, (long long)t->wire_bytes);
-  fprintf(out, "%lld under a random limit of the workspace, %lld of them in several rounds\n", (long long)t->limited,
-          (long long)t->rounds);
+  fprintf(out,
+          "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
+          (long long)t->limited, (long long)t->staged, (long long)t->rounds);
   fprintf(out, "cases per pair of layout kinds (source down, destination across):\n%8s", "");
   for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
     fprintf(out, " %8s", case_kind_name[b]);

@@ -86,6 +86,8 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
   if (l->c->options.workspace_limit > 0 && (int64_t)info.workspace_bytes > l->c->options.workspace_limit)
     return case_failed(l, "rank %lld: %zu bytes of staging, the limit is %lld", (long long)rank, info.workspace_bytes,
                        (long long)l->c->options.workspace_limit);
+  s->staged = rs_max(s->staged, (int64_t)info.workspace_bytes);
+  s->rounds = rs_max(s->rounds, info.rounds);
   return true;
 }
 

@@ -118,6 +118,14 @@ static void run_rank(void *user, int64_t local) {
     s->device->streams->destroy(s->device, s->stream);
 }
 
+/* One of the paths; under a limit mostly a path that can stage, as AUTO need not. */
+static reshard_path draw_path(const case_context *l, int64_t drawn) {
+  static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
+  reshard_path fixed = l->runner->fixed.path, path = paths[drawn % 3];
+  bool packed = path == RESHARD_PATH_AUTO && l->c->options.workspace_limit > 0 && l->c->seed % 4 != 0;
+  return fixed != RESHARD_PATH_AUTO ? fixed : packed ? RESHARD_PATH_PACKED : path;
+}
+
 /* One thread for all ranks here: for a graph always, else where these are one group, now and then. */
 static bool draw_drive_all(rng *r, const case_context *l) {
   bool drawn = rng_one_in(r, 2);
@@ -125,12 +133,10 @@ static bool draw_drive_all(rng *r, const case_context *l) {
 }
 
 static void draw_passes(rng *r, case_context *l) {
-  static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
-  reshard_path fixed = l->runner->fixed.path;
   int first = (int)rng_below(r, 3), n = rng_one_in(r, 2) ? 1 : 2;
   for (int i = 0; i < n; i++) {
     case_pass *p = &l->passes[l->npasses++];
-    *p = (case_pass){.path = fixed != RESHARD_PATH_AUTO ? fixed : paths[(first + i) % 3]};
+    *p = (case_pass){.path = draw_path(l, first + i)};
     p->drive_all = draw_drive_all(r, l);
     p->own_workspace = p->path != RESHARD_PATH_DIRECT && rng_one_in(r, 3);
     p->executes = rng_one_in(r, 4) ? 3 : 2;
@@ -138,8 +144,7 @@ static void draw_passes(rng *r, case_context *l) {
   }
   if (l->c->reversible && rng_one_in(r, 4)) {
     case_pass *p = &l->passes[l->npasses++];
-    *p = (case_pass){
-        .path = fixed != RESHARD_PATH_AUTO ? fixed : paths[rng_below(r, 3)], .reverse = true, .executes = 1};
+    *p = (case_pass){.path = draw_path(l, rng_below(r, 3)), .reverse = true, .executes = 1};
     p->drive_all = draw_drive_all(r, l);
   }
 }
@@ -152,11 +157,14 @@ static void add_totals(const case_context *l, case_totals *totals) {
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       totals->pairs[a][b] += seen[a][b];
   totals->cases++;
-  totals->limited += l->c->options.workspace_limit > 0;
-  bool several = false;
-  for (int64_t r = l->first; r < l->first + l->locals; r++)
-    several |= l->rank[r].info.rounds > 1;
-  totals->rounds += several;
+  bool limited = l->c->options.workspace_limit > 0, staged = false, several = false;
+  for (int64_t r = l->first; r < l->first + l->locals; r++) {
+    staged |= l->rank[r].staged > 0;
+    several |= l->rank[r].rounds > 1;
+  }
+  totals->limited += limited;
+  totals->staged += limited && staged;
+  totals->rounds += limited && several;
   totals->entries += l->c->nentries;
   totals->bytes += l->c->bytes;
   for (int i = 0; i < l->npasses; i++) {

@@ -213,9 +213,14 @@ reshard_status rs_count_wanted(rs_work *w) {
 /* Brings the segments into the order of messages, and finds where each begins. */
 static reshard_status make_messages(rs_class *c, int64_t rank, bool sending) {
   rs_side *side = sending ? &c->send : &c->receive;
+  rs_segment *sorted;
   rs_sorting scratch = {0};
-  reshard_status status = rs_segments_sort(side->segments.at, side->segments.n, sending, &scratch);
-  rs_sorting_free(&scratch);
+  RS_TRY(rs_alloc(&sorted, side->segments.n, sizeof *sorted));
+  reshard_status status = rs_segments_sort(side->segments.at, side->segments.n, sending, &scratch, sorted);
+  free(scratch.at);
+  free(side->segments.at);
+  side->segments.at = sorted;
+  side->segments.cap = side->segments.n;
   RS_TRY(status);
   RS_TRY(rs_find_messages(side->segments.at, side->segments.n, sending, &side->messages));
   side->nsegments = side->segments.n;

@@ -82,13 +82,10 @@ void rs_count_wanted_boxes(rs_work *work); /* intersect_boxes.c */
 void rs_work_free(rs_work *work);
 
 /* messages.c. Memory that sorting needs. */
-typedef struct rs_sorting {
-  RS_VEC(rs_pair) pairs;
-  RS_VEC(rs_segment) segments;
-} rs_sorting;
-void rs_sorting_free(rs_sorting *scratch);
-/* Sorts segments that one rank sends, or receives, by message. */
-reshard_status rs_segments_sort(rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch);
+typedef RS_VEC(rs_pair) rs_sorting;
+/* Puts segments that one rank sends, or receives, into sorted[n], by message. */
+reshard_status rs_segments_sort(const rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch,
+                                rs_segment *sorted);
 /* Finds the messages that sorted segments are; whether they are in place is not known yet. */
 reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
 /* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists

@@ -42,7 +42,7 @@ static void sort_sources(rs_segment *s, int64_t n) {
   }
 }
 
-reshard_status rs_segments_sort(rs_segment *s, int64_t n, bool sending, rs_sorting *scratch) {
+reshard_status rs_segments_sort(const rs_segment *s, int64_t n, bool sending, rs_sorting *scratch, rs_segment *sorted) {
   bool ordered = true, by_dst = true;
   int64_t most_peer = 0, most_array = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -53,31 +53,25 @@ reshard_status rs_segments_sort(rs_segment *s, int64_t n, bool sending, rs_sorti
       by_dst = by_dst && s[i - 1].dst_array <= s[i].dst_array;
     }
   }
-  if (ordered)
-    return RESHARD_SUCCESS;
   int array_bits = by_dst ? 0 : rs_bits((uint64_t)most_array), bits = array_bits + rs_bits((uint64_t)most_peer);
-  if (n < 64 || bits > 64) {
-    qsort(s, (size_t)n, sizeof *s, by_message);
+  if (ordered || n < 64 || bits > 64) {
+    if (n > 0)
+      memcpy(sorted, s, (size_t)n * sizeof *s);
+    if (!ordered)
+      qsort(sorted, (size_t)n, sizeof *s, by_message);
     return RESHARD_SUCCESS;
   }
-  RS_TRY(rs_vec_reserve(&scratch->pairs, 2 * n));
-  RS_TRY(rs_vec_reserve(&scratch->segments, n));
-  rs_pair *pairs = scratch->pairs.at;
+  RS_TRY(rs_vec_reserve(scratch, 2 * n));
+  rs_pair *pairs = scratch->at;
   for (int64_t i = 0; i < n; i++) {
     uint64_t peer = (uint64_t)(sending ? s[i].dst_rank : s[i].src_rank);
     pairs[i] = (rs_pair){by_dst ? peer : peer << array_bits | (uint64_t)s[i].dst_array, (uint64_t)i};
   }
   const rs_pair *order = rs_sort_pairs(pairs, pairs + n, n, false, 0, bits);
-  memcpy(scratch->segments.at, s, (size_t)n * sizeof *s);
   for (int64_t i = 0; i < n; i++)
-    s[i] = scratch->segments.at[order[i].value];
-  sort_sources(s, n);
+    sorted[i] = s[order[i].value];
+  sort_sources(sorted, n);
   return RESHARD_SUCCESS;
-}
-
-void rs_sorting_free(rs_sorting *scratch) {
-  free(scratch->pairs.at);
-  free(scratch->segments.at);
 }
 
 reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages) {
@@ -85,12 +79,17 @@ reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool send
   if (n == 0)
     return RESHARD_SUCCESS;
   for (const rs_segment *s = segments, *end = s + n; s < end;) {
-    rs_message m = {.peer = sending ? s->dst_rank : s->src_rank, .segments = s};
-    for (; s < end && (sending ? s->dst_rank : s->src_rank) == m.peer; s++)
-      m.elements += s->elements;
-    m.count = s - m.segments;
+    const rs_segment *first = s;
+    int64_t peer = sending ? s->dst_rank : s->src_rank, elements = 0;
+    for (; s < end && (sending ? s->dst_rank : s->src_rank) == peer; s++)
+      elements += s->elements;
     RS_TRY(rs_vec_reserve(messages, messages->n + 1));
-    messages->at[messages->n++] = m;
+    rs_message *m = &messages->at[messages->n++];
+    m->peer = peer; /* field by field: a struct copied right after it is written waits for the writes */
+    m->segments = first;
+    m->elements = elements;
+    m->count = s - first;
+    m->src_in_place = m->dst_in_place = false;
   }
   return RESHARD_SUCCESS;
 }

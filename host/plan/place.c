@@ -146,8 +146,11 @@ void rs_message_find_places(const rs_class *c, const rs_side *side, rs_message *
     src = is_range(c->space.naxes, length, c->space.src_dim, c->src->ndim, from);
     dst = is_range(c->space.naxes, length, c->space.dst_dim, c->dst->ndim, to);
   }
-  m->src_in_place = of_source && is_contiguous(c, side, m, true, src);
-  m->dst_in_place = of_destination && is_contiguous(c, side, m, false, dst);
+  /* Both first: a read of the count waits for a write into its word. */
+  bool src_in_place = of_source && is_contiguous(c, side, m, true, src);
+  bool dst_in_place = of_destination && is_contiguous(c, side, m, false, dst);
+  m->src_in_place = src_in_place;
+  m->dst_in_place = dst_in_place;
 }
 
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
@@ -175,10 +178,8 @@ rs_peer rs_plan_own(const struct reshard_plan_s *plan) {
   for (int64_t e = 0; e < plan->nentries; e++) {
     const rs_side *side = &plan->classes.at[plan->entries[e].class_].send;
     const rs_message *m = rs_side_message(side, plan->rank);
-    if (m == NULL)
-      continue;
-    own.send_message = m - side->messages.at;
-    own.send_entry = own.send_entry == -1 ? e : -2;
+    if (m != NULL)
+      rs_peer_add_entry(&own, true, e, 1, m - side->messages.at);
   }
   return own;
 }

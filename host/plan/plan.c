@@ -127,9 +127,7 @@ static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const 
 static void add_message(rs_peer *p, bool sending, const rs_class *c, int64_t message) {
   const rs_side *side = sending ? &c->send : &c->receive;
   int64_t bytes = side->messages.at[message].elements * c->width * c->entries;
-  int64_t *entry = sending ? &p->send_entry : &p->receive_entry;
-  *entry = *entry == -1 && c->entries == 1 ? c->first_entry : -2;
-  *(sending ? &p->send_message : &p->receive_message) = message;
+  rs_peer_add_entry(p, sending, c->first_entry, c->entries, message);
   *(sending ? &p->sent : &p->received) += bytes;
 }
 

@@ -76,10 +76,19 @@ typedef struct rs_entry {
 
 typedef struct rs_peer {
   int64_t rank;
-  int64_t sent, received;            /* bytes */
-  int64_t send_entry, receive_entry; /* the only entry of that message; -1 when there is no message, -2 when several */
-  int64_t send_message, receive_message; /* the message in that entry's class */
+  int64_t sent, received; /* bytes */
+  /* The only entry of that message, and the message in the entry's class; -1 when there is no message, -2 when there
+   * are several entries, or a number beyond 31 bits. Narrow, as a dense world has peers by the million. */
+  int32_t send_entry, receive_entry;
+  int32_t send_message, receive_message;
 } rs_peer;
+/* Notes one more entry of the message to or from a peer; n entries at once are several. */
+static inline void rs_peer_add_entry(rs_peer *peer, bool sending, int64_t entry, int64_t n, int64_t message) {
+  int32_t *known = sending ? &peer->send_entry : &peer->receive_entry;
+  bool only = *known == -1 && n == 1 && entry <= INT32_MAX && message <= INT32_MAX;
+  *known = only ? (int32_t)entry : -2;
+  *(sending ? &peer->send_message : &peer->receive_message) = only ? (int32_t)message : 0;
+}
 
 /* Storage of plans that were made together (world.c). */
 typedef struct rs_shared rs_shared;

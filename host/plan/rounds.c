@@ -48,7 +48,8 @@ bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *p
 
 static int64_t step_of(const rs_pace *pace) { return pace->limit / SHARES / pace->world >= STEP ? STEP : SMALL_STEP; }
 
-static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes, step) * step; }
+/* Steps are powers of two: no division, of which a dense world takes millions. */
+static int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) & -step; }
 
 /* F: pieces of less are not made. */
 static int64_t fine_of(const rs_pace *pace) {
@@ -80,7 +81,8 @@ static void find_in_place(const struct reshard_plan_s *plan, bool *in_place) {
 
 int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes) {
   int64_t step = step_of(pace), n = whole ? 1 : rs_pace_pieces(pace, bytes);
-  return n == 0 ? 0 : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
+  return n <= 1 ? round_up(bytes, step)
+                : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
 }
 
 /* The i-th of all messages: to and from a peer by turns. 0: it takes no staging. */
@@ -91,12 +93,12 @@ static int64_t staged_message(const struct reshard_plan_s *plan, const bool *in_
 
 rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
   rs_staging_size s = {.whole = true};
-  int64_t places = 0;
+  int64_t places = 0, step = step_of(pace);
   for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
-    int64_t bytes = staged_message(plan, in_place, i);
+    int64_t bytes = staged_message(plan, in_place, i), whole = round_up(bytes, step);
     s.staged += bytes;
-    s.half += rs_place_bytes(pace, true, bytes);
-    places += rs_place_bytes(pace, false, bytes);
+    s.half += whole;
+    places += pace->rounds <= 1 ? whole : rs_place_bytes(pace, false, bytes);
   }
   s.bytes = s.half;
   if (places < s.bytes - (pace->halves - 1) * places)

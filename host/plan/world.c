@@ -45,11 +45,18 @@ reshard_status rs_plan_alloc(const struct reshard_plan_s *plan, void *out, int64
   return plan->shared != NULL ? rs_arena_alloc(&plan->shared->arena, out, n, element) : rs_alloc(out, n, element);
 }
 
+/* Messages that a rank receives: counted while their senders' are made, then listed. */
+typedef struct world_receiver {
+  int64_t messages, segments;
+  rs_message *next;
+} world_receiver;
+
 /* One class of all plans, being intersected. */
 typedef struct world_class {
   rs_arena *arena;
   rs_side *side; /* segments that are not dealt to their senders yet, and lists */
   rs_class **of_rank;
+  world_receiver *receiver; /* [world] */
   int64_t world, segments;
   rs_sorting sorting;
 } world_class;
@@ -64,17 +71,20 @@ static reshard_status keep_messages(world_class *w, const rs_messages *messages,
 
 /* Makes n segments the messages that a rank sends. Both ends' places are looked for while the segments are in the
  * cache. */
-static reshard_status make_messages(world_class *w, int64_t rank, rs_segment *segments, int64_t n) {
+static reshard_status make_messages(world_class *w, int64_t rank, const rs_segment *segments, int64_t n) {
   rs_class *c = w->of_rank[rank];
+  rs_messages *found = &w->side->messages;
   rs_segment *kept;
-  RS_TRY(rs_segments_sort(segments, n, true, &w->sorting));
   RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
-  if (n > 0)
-    memcpy(kept, segments, (size_t)n * sizeof *kept);
-  RS_TRY(rs_find_messages(kept, n, true, &w->side->messages));
-  RS_TRY(keep_messages(w, &w->side->messages, &c->send.messages));
-  for (int64_t i = 0; i < c->send.messages.n; i++)
-    rs_message_find_places(c, w->side, &c->send.messages.at[i], true, true);
+  RS_TRY(rs_segments_sort(segments, n, true, &w->sorting, kept));
+  RS_TRY(rs_find_messages(kept, n, true, found));
+  for (int64_t i = 0; i < found->n; i++) {
+    rs_message *m = &found->at[i];
+    w->receiver[m->peer].messages += m->peer != rank;
+    w->receiver[m->peer].segments += m->peer != rank ? m->count : 0;
+    rs_message_find_places(c, w->side, m, true, true);
+  }
+  RS_TRY(keep_messages(w, found, &c->send.messages));
   c->send.nsegments = c->send.segments.cap = n;
   w->segments += n;
   return RESHARD_SUCCESS;
@@ -111,25 +121,21 @@ done:
 
 /* Lists what was sent by receiver. */
 static reshard_status list_received(world_class *w) {
-  for (int64_t r = 0; r < w->world; r++)
-    for (int64_t i = 0; i < w->of_rank[r]->send.messages.n; i++) {
-      const rs_message *m = &w->of_rank[r]->send.messages.at[i];
-      w->of_rank[m->peer]->receive.messages.cap += m->peer != r;
-    }
   for (int64_t r = 0; r < w->world; r++) {
-    rs_messages *received = &w->of_rank[r]->receive.messages;
-    RS_TRY(rs_arena_alloc(w->arena, &received->at, received->cap, sizeof *received->at));
+    rs_side *receive = &w->of_rank[r]->receive;
+    receive->messages.n = receive->messages.cap = w->receiver[r].messages;
+    receive->nsegments = w->receiver[r].segments;
+    RS_TRY(rs_arena_alloc(w->arena, &receive->messages.at, receive->messages.n, sizeof(rs_message)));
+    w->receiver[r].next = receive->messages.at;
   }
   for (int64_t r = 0; r < w->world; r++)
     for (int64_t i = 0; i < w->of_rank[r]->send.messages.n; i++) {
       const rs_message *m = &w->of_rank[r]->send.messages.at[i];
-      rs_side *receive = &w->of_rank[m->peer]->receive;
       if (m->peer == r)
         continue;
-      rs_message *there = &receive->messages.at[receive->messages.n++];
+      rs_message *there = w->receiver[m->peer].next++;
       *there = *m;
       there->peer = r;
-      receive->nsegments += m->count;
     }
   return RESHARD_SUCCESS;
 }
@@ -168,6 +174,7 @@ static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class *
   side->src_asks = true;
   for (int64_t r = 0; r < world; r++)
     of_rank[r]->send.shared = of_rank[r]->receive.shared = true;
+  RS_TRY_GOTO(status, rs_alloc_zero(&wc.receiver, world, sizeof *wc.receiver), done);
   for (w.rank = 0; w.rank < world; w.rank++) {
     w.class_ = of_rank[w.rank];
     RS_TRY_GOTO(status, rs_intersect_sends(&w), done);
@@ -183,11 +190,12 @@ static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class *
   rs_lists_drop_scratch(&side->lists);
   lend_lists(&wc);
 done:
+  free(wc.receiver);
   free(side->segments.at);
   free(side->messages.at);
   memset(&side->segments, 0, sizeof side->segments);
   memset(&side->messages, 0, sizeof side->messages);
-  rs_sorting_free(&wc.sorting);
+  free(wc.sorting.at);
   rs_work_free(&w);
   return status;
 }

@@ -29,8 +29,9 @@ static reshard_comm open_comm(int64_t timeout_ms) {
 
 /* --- Random cases against the oracle ---------------------------------------------------------------------------- */
 
-static void run_case(reshard_comm comm, uint64_t seed) {
-  case_choices fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
+/* Runs the case of a seed; true where it took several rounds, of which all ranks take the same number. */
+static bool run_case(reshard_comm comm, uint64_t seed, int64_t bytes) {
+  case_choices fixed = {.ranks = size, .path = RESHARD_PATH_PACKED, .bytes = bytes};
   case_plan c;
   rs_text why = {0};
   CHECK(case_make(seed, &fixed, &c, &why), "seed %llu: %s", (unsigned long long)seed, why.at);
@@ -44,8 +45,13 @@ static void run_case(reshard_comm comm, uint64_t seed) {
                            dst.stride_list,     src.n,       dst.n};
   reshard_status status = reshard_plan_create(c.nentries, entries, rank, &c.options, &plan);
   CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
-  status = reshard_transfer_create(plan, comm, &arrays, NULL, &transfer);
+  /* Processes of a node go direct where they may. */
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT,
+                                      .path = seed % 4 == 0 ? RESHARD_PATH_AUTO : RESHARD_PATH_PACKED};
+  status = reshard_transfer_create(plan, comm, &arrays, &options, &transfer);
   CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
+  reshard_transfer_info info = {.rounds = 0};
+  CHECK(transfer == NULL || reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS, "%s", reshard_last_error());
   for (int generation = 1; generation < 3 && transfer != NULL; generation++) {
     reshard_comm_stats before, after;
     case_binding_fill(&c, &src, FILL_SOURCE, generation);
@@ -69,12 +75,22 @@ static void run_case(reshard_comm comm, uint64_t seed) {
   case_binding_free(&dst);
   case_free(&c);
   free(why.at);
+  return info.rounds > 1;
 }
 
+/* Limits make rounds. Between processes of a node there is no staging, and long messages make them. */
 static void random_cases(int64_t n) {
   reshard_comm comm = open_comm(60000);
+  bool by_limit = strcmp(world_name, "mpi") == 0;
+  int64_t several = 0, large = size <= 8 && !by_limit ? 4 : 0;
   for (int64_t i = 0; i < n && failures == 0; i++)
-    run_case(comm, 7000 + (uint64_t)i);
+    several += run_case(comm, 7000 + (uint64_t)i, 0);
+  for (int64_t i = 0; i < large && failures == 0; i++)
+    several += run_case(comm, 8000 + (uint64_t)i, 1 << 20);
+  if (rank == 0)
+    printf("%lld cases, %lld of them in several rounds\n", (long long)(n + large), (long long)several);
+  CHECK(size > 8 || several >= (by_limit ? n / 4 : 1), "%lld of %lld cases took several rounds, too few",
+        (long long)several, (long long)n);
   CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "the last barrier");
   reshard_comm_destroy(comm);
 }

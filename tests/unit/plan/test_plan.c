@@ -1,4 +1,4 @@
-/* Dry plans: rounds and workspace under a limit, sizes near 2^63, classes, the refusals of a reverse plan,
+/* Dry plans: workspace under a limit, sizes near 2^63, classes, the refusals of a reverse plan,
  * explanations. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -129,78 +129,6 @@ static void test_default(void **unused) {
       reshard_plan_destroy(plan);
       reshard_plan_destroy(reverse);
     }
-}
-
-/* A world under a limit. */
-typedef struct limited_world {
-  const char *src, *dst;
-  int64_t world, limit;
-  bool cpu;
-  int64_t rounds, most, used; /* of all ranks: agreed rounds, most bytes staged, most workspace */
-} limited_world;
-
-static void plan_world(limited_world *w, int ndim, const int64_t *shape) {
-  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit, .on_cpu = w->cpu};
-  reshard_plan *plans = cli_alloc(w->world, sizeof *plans);
-  for (int64_t rank = 0; rank < w->world; rank++) {
-    plans[rank] = plan_of(w->src, w->dst, ndim, shape, w->world, RESHARD_F32, rank, &options);
-    reshard_plan_info info = info_of(plans[rank]);
-    w->rounds = rs_max(w->rounds, info.rounds);
-    w->most = rs_max(w->most, info.staged_bytes);
-  }
-  for (int64_t rank = 0; rank < w->world; rank++) {
-    reshard_plan_info info;
-    assert_int_equal(reshard_plan_get_info_at(plans[rank], w->rounds, &info), RESHARD_SUCCESS);
-    assert_true(info.workspace_bytes <= w->limit);
-    w->used = rs_max(w->used, info.workspace_bytes);
-    reshard_plan_destroy(plans[rank]);
-  }
-  free(plans);
-}
-
-/* Limits are used: rounds are at most 1.25 times what the largest rank's staging takes, in two halves of the limit or
- * in all of it. The workspace is 2/3 of the limit at 3 rounds, 3/4 at more. */
-static void check_limit_used(limited_world *w, int ndim, const int64_t *shape) {
-  plan_world(w, ndim, shape);
-  int64_t least = w->most <= w->limit ? 1 : rs_ceil_div((w->cpu ? 1 : 2) * w->most, w->limit);
-  print_message("%-23.23s %-19.19s %3lld ranks %8lld KiB: %6lld rounds, %6lld at least; %5.1f %% used\n", w->src,
-                w->dst, (long long)w->world, (long long)(w->limit >> 10), (long long)w->rounds, (long long)least,
-                100.0 * (double)w->used / (double)w->limit);
-  if (w->rounds > least + least / 4)
-    fail_msg("%lld rounds, %lld are the least", (long long)w->rounds, (long long)least);
-  if (w->rounds > 1 && w->used < (w->rounds <= 3 ? w->limit / 3 * 2 - 4096 : w->limit / 4 * 3))
-    fail_msg("%lld bytes are used in %lld rounds", (long long)w->used, (long long)w->rounds);
-}
-
-static void test_limits_used(void **unused) {
-  (void)unused;
-  static const limited_world cases[] = {
-      {.src = "chunk(0)", .dst = "chunk(1)", .world = 8},
-      {.src = "chunk(0;0-7)", .dst = "chunk(1;8-15)", .world = 16},
-      {.src = "chunk(0)", .dst = "chunk(1)", .world = 64},
-      {.src = "mesh(4x2;S0,S1)", .dst = "mesh(2x4;S1,S0)", .world = 8},
-      {.src = "mesh(4x4;S0,S1)", .dst = "mesh(2x8;S0,S1)", .world = 16},
-      {.src = "chunk(0)", .dst = "cyclic(2x4;512x512)", .world = 8},
-      {.src = "boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536])",
-       .dst = "chunk(1)",
-       .world = 8},
-      {.src = "boxes(0:[0,0]+[65536,36000];1:[0,36000]+[65536,28000];2:[0,64000]+[65536,1536])",
-       .dst = "chunk(0)",
-       .world = 16},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    for (int64_t limit = 64 << 20; limit <= 1 << 30; limit *= 2) {
-      limited_world w = cases[i];
-      w.limit = limit;
-      check_limit_used(&w, SHAPE(65536, 65536)); /* 16 GiB */
-    }
-    for (int64_t limit = 64 << 10; limit <= 1 << 20; limit *= 4) {
-      limited_world w = cases[i];
-      w.limit = limit;
-      w.cpu = true;
-      check_limit_used(&w, SHAPE(65536, 65536));
-    }
-  }
 }
 
 /* A limit that is too small names the least; exactly that works, a byte less does not. */
@@ -541,11 +469,10 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_limits_used), cmocka_unit_test(test_default), cmocka_unit_test(test_least),
-      cmocka_unit_test(test_large),       cmocka_unit_test(test_classes), cmocka_unit_test(test_many),
-      cmocka_unit_test(test_empty),       cmocka_unit_test(test_reverse), cmocka_unit_test(test_explain),
-      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_default), cmocka_unit_test(test_least),   cmocka_unit_test(test_large),
+      cmocka_unit_test(test_classes), cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),
+      cmocka_unit_test(test_reverse), cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,9 @@ static void test_random(void **state) {
     assert_int_equal(m.costs, 0);
     free(why.at);
   }
-  printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+  printf("%lld cases, %lld executes, %lld cases in several rounds\n", (long long)cases, (long long)executed,
+         (long long)in_rounds);
+  assert_true(in_rounds >= cases / 8); /* half of them stage */
   vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|%lld", (long long)cases, (long long)executed,
            (long long)in_rounds, (long long)replayed);
 }

@@ -54,8 +54,9 @@ BUFFERED_CELL(16)
 #define CELL_16 transpose_cell_16
 
 /* Rows of the source that are walked along together. Where they fill several lines of the destination's rows, these
- * are stored side by side. More rows would not stay in the cache where the stride is a power of two. */
-#define STRIP(width) (LINE / width < 32 ? 32 : LINE / width)
+ * are stored side by side; those of elements of one byte fill one. More rows would not stay in the cache where the
+ * stride is a power of two. */
+#define STRIP(width) (LINE / width < 32 ? 32 : 64)
 
 #define TRANSPOSE(width) \
   static void transpose_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, \

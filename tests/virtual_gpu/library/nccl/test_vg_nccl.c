@@ -199,6 +199,8 @@ static void test_random(void **state) {
       fail_msg("seed %lld: the checker reports %s", (long long)seed, vg_report(0));
     case_free(&c);
   }
+  printf("%lld cases over NCCL, %lld in several rounds\n", (long long)cases, (long long)in_rounds);
+  assert_true(in_rounds >= cases / 4);
   vg_prove("cases|NCCL|%lld|%lld|%lld|%lld", (long long)cases, (long long)(2 * cases), (long long)in_rounds,
            (long long)replayed);
 }
