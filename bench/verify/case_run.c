@@ -124,13 +124,29 @@ static bool draw_drive_all(rng *r, const case_context *l) {
   return l->runner->fixed.graph || (drawn && l->comms[l->first]->locals == l->locals);
 }
 
-static void draw_passes(rng *r, case_context *l) {
+/* Ranks whose arrays the other processes of a node map: mostly all, so that they can take the direct path. */
+static void draw_reached(rng *r, case_context *l) {
+  const session *remote = l->runner->remote;
+  rs_device *device = remote != NULL ? session_device(remote, 0) : NULL;
+  if (device == NULL || !device->memory->shared)
+    return;
+  l->all_reached = l->runner->fixed.path == RESHARD_PATH_DIRECT || !rng_one_in(r, 4);
+  l->reached = cli_alloc(l->c->world, sizeof *l->reached);
+  for (int64_t i = 0; i < l->c->world; i++)
+    l->reached[i] = l->all_reached || rng_one_in(r, 2);
+}
+
+static reshard_path draw_path(const case_context *l, int64_t drawn) {
   static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
-  reshard_path fixed = l->runner->fixed.path;
+  reshard_path path = l->runner->fixed.path != RESHARD_PATH_AUTO ? l->runner->fixed.path : paths[drawn % 3];
+  return path == RESHARD_PATH_DIRECT && l->reached != NULL && !l->all_reached ? RESHARD_PATH_AUTO : path;
+}
+
+static void draw_passes(rng *r, case_context *l) {
   int first = (int)rng_below(r, 3), n = rng_one_in(r, 2) ? 1 : 2;
   for (int i = 0; i < n; i++) {
     case_pass *p = &l->passes[l->npasses++];
-    *p = (case_pass){.path = fixed != RESHARD_PATH_AUTO ? fixed : paths[(first + i) % 3]};
+    *p = (case_pass){.path = draw_path(l, first + i)};
     p->drive_all = draw_drive_all(r, l);
     p->own_workspace = p->path != RESHARD_PATH_DIRECT && rng_one_in(r, 3);
     p->executes = rng_one_in(r, 4) ? 3 : 2;
@@ -138,8 +154,7 @@ static void draw_passes(rng *r, case_context *l) {
   }
   if (l->c->reversible && rng_one_in(r, 4)) {
     case_pass *p = &l->passes[l->npasses++];
-    *p = (case_pass){
-        .path = fixed != RESHARD_PATH_AUTO ? fixed : paths[rng_below(r, 3)], .reverse = true, .executes = 1};
+    *p = (case_pass){.path = draw_path(l, rng_below(r, 3)), .reverse = true, .executes = 1};
     p->drive_all = draw_drive_all(r, l);
   }
 }
@@ -219,6 +234,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
     l.entries = case_entries(&c);
     l.rank = cli_alloc(c.world, sizeof *l.rank);
     l.transfers = cli_alloc(c.world, sizeof(reshard_transfer));
+    draw_reached(&r, &l);
     draw_passes(&r, &l);
     if (seed % 2 == 0)
       create_plans(&l);
@@ -228,6 +244,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
       case_comms_drop(runner->comms, l.shared); /* a rank may have given up in the middle of a collective call */
     free(l.entries);
     free(l.rank);
+    free(l.reached);
     free(l.transfers);
     pthread_mutex_destroy(&l.lock);
   }
