@@ -30,7 +30,8 @@ typedef struct case_binding {
  * case's seed, the rank, the side and `number`. */
 void case_binding_make(const case_plan *c, int64_t rank, bool source, int number, case_binding *out);
 void case_binding_free(case_binding *b);
-/* Puts the buffers on a device of streams: the arena gets a double there, to which the pointers go from now on. */
+/* Puts the buffers on a device of streams, or on one that other processes reach: the arena gets a double there, to
+ * which the pointers go from now on. */
 reshard_status case_binding_to_device(case_binding *b, rs_device *device);
 /* The whole arena to its double, or back, in the order of stream: done when it returns. Nothing where there is none. */
 reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream);

@@ -60,6 +60,8 @@ typedef struct case_context {
   reshard_comm *comms;   /* [world], like the following; of the ranks here */
   case_rank *rank;
   reshard_transfer *transfers;
+  bool *reached; /* [world] ranks whose arrays other processes map; NULL: none */
+  bool all_reached;
   gpu_graph *graph; /* of all executes of a pass with these arrays; NULL: not captured yet */
   reshard_status all_status;
   int npasses;

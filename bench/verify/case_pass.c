@@ -176,6 +176,8 @@ static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int g
             (long long)(after.received_bytes - before.received_bytes), (long long)s->wire);
   if (!p->reverse)
     memset(s->src.arena, 0x77, (size_t)s->src.bytes);
+  if (!p->reverse && s->device == NULL && s->src.memory != NULL) /* no other process reads it any more */
+    memset(s->src.memory, 0x77, (size_t)s->src.bytes);
   *right = case_take_reason(l, &why) && *right;
   return true;
 }
@@ -199,8 +201,11 @@ static void finish_transfer(case_context *l, int64_t rank, bool *right) {
 /* Arrays of a side, where the rank's are. */
 static void bind_side(case_context *l, int64_t rank, bool source, int number, case_binding *b) {
   case_binding_make(l->c, rank, source, number, b);
-  if (l->rank[rank].device != NULL)
-    CLI_TRY("", case_binding_to_device(b, l->rank[rank].device));
+  rs_device *device = l->rank[rank].device;
+  if (l->reached != NULL && l->reached[rank])
+    device = session_device(l->runner->remote, rank - l->first);
+  if (device != NULL)
+    CLI_TRY("", case_binding_to_device(b, device));
 }
 
 /* Binds other addresses and strides. The old arrays may go at once: the rank's execute on them has returned. */

@@ -118,11 +118,13 @@ static void run_rank(void *user, int64_t local) {
     s->device->streams->destroy(s->device, s->stream);
 }
 
-/* One of the paths; under a limit mostly a path that can stage, as AUTO need not. */
+/* One of the paths: under a limit mostly one that can stage, as AUTO need not, and AUTO where not all are reached. */
 static reshard_path draw_path(const case_context *l, int64_t drawn) {
   static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
   reshard_path fixed = l->runner->fixed.path, path = paths[drawn % 3];
   bool packed = path == RESHARD_PATH_AUTO && l->c->options.workspace_limit > 0 && l->c->seed % 4 != 0;
+  if (path == RESHARD_PATH_DIRECT && l->reached != NULL && !l->all_reached)
+    path = RESHARD_PATH_AUTO;
   return fixed != RESHARD_PATH_AUTO ? fixed : packed ? RESHARD_PATH_PACKED : path;
 }
 
@@ -130,6 +132,18 @@ static reshard_path draw_path(const case_context *l, int64_t drawn) {
 static bool draw_drive_all(rng *r, const case_context *l) {
   bool drawn = rng_one_in(r, 2);
   return l->runner->fixed.graph || (drawn && l->comms[l->first]->locals == l->locals);
+}
+
+/* Ranks whose arrays the other processes of a node map: mostly all, so that they can take the direct path. */
+static void draw_reached(rng *r, case_context *l) {
+  const session *remote = l->runner->remote;
+  rs_device *device = remote != NULL ? session_device(remote, 0) : NULL;
+  if (device == NULL || !device->memory->shared)
+    return;
+  l->all_reached = l->runner->fixed.path == RESHARD_PATH_DIRECT || !rng_one_in(r, 4);
+  l->reached = cli_alloc(l->c->world, sizeof *l->reached);
+  for (int64_t i = 0; i < l->c->world; i++)
+    l->reached[i] = l->all_reached || rng_one_in(r, 2);
 }
 
 static void draw_passes(rng *r, case_context *l) {
@@ -227,6 +241,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
     l.entries = case_entries(&c);
     l.rank = cli_alloc(c.world, sizeof *l.rank);
     l.transfers = cli_alloc(c.world, sizeof(reshard_transfer));
+    draw_reached(&r, &l);
     draw_passes(&r, &l);
     if (seed % 2 == 0)
       create_plans(&l);
@@ -236,6 +251,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
       case_comms_drop(runner->comms, l.shared); /* a rank may have given up in the middle of a collective call */
     free(l.entries);
     free(l.rank);
+    free(l.reached);
     free(l.transfers);
     pthread_mutex_destroy(&l.lock);
   }

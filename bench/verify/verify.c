@@ -25,7 +25,8 @@ int command_verify(int argc, char **argv) {
   bool remote = strcmp(where.comm, "local") != 0;
   if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
-  if (remote && o.path == RESHARD_PATH_DIRECT)
+  bool reached = !remote || strcmp(where.comm, "node") == 0;
+  if (!reached && o.path == RESHARD_PATH_DIRECT)
     cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
   if (remote && o.ranks == 0)
     o.ranks = 1;
@@ -54,7 +55,7 @@ int command_verify(int argc, char **argv) {
                                         : MOST_WORKERS,
       .fixed = {.ranks = o.ranks,
                 .threads = (int)o.threads,
-                .path = remote ? RESHARD_PATH_PACKED : o.path,
+                .path = reached ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,

@@ -82,5 +82,6 @@ reshard_status rs_cached_create(rs_cached_transfer *k, reshard_plan plan, reshar
 void rs_cached_free(rs_cached_transfer *k) {
   rs_cached_return(k);
   reshard_transfer_destroy(k->transfer);
+  rs_reach_free(k->reach);
   *k = (rs_cached_transfer){.transfer = NULL};
 }

@@ -17,6 +17,8 @@ void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm);
 
 typedef struct rs_cached_transfer {
   reshard_transfer transfer; /* NULL: none is cached */
+  rs_reach *reach;           /* of processes that reach each other's memory, which need no transfer; NULL: none yet */
+  bool packed;               /* they took the transfer all the same, in their last call */
   reshard_comm comm;
   rs_staging_cache *staging_cache;
   bool bound;    /* the transfer's binding can be executed, with staging at the same place */

@@ -76,6 +76,27 @@ static reshard_status run_together(int64_t n, void **all) {
   return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
+/* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so;
+ * by who has the transfer's busy flag. */
+static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
+  int64_t bytes = t->plan->info.bytes;
+  bool waits = t->comm->size > 1;
+  RS_RANGE(name, bytes, t->plan->info.peers, -1, t->plan->nentries);
+  rs_call *call = rs_call_begin(&t->comm->calls, name, bytes, rs_call_time(waits, bytes));
+  rs_device *device = t->comm->device;
+  if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
+    rs_trace_begin(device, NULL,
+                   &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
+  rs_gate_come(&t->gate, stream);
+  t->comm->subject = t->key;
+  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
+  t->comm->subject = 0;
+  if (!t->on_streams)
+    rs_trace_end(device, NULL);
+  rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
+  return status;
+}
+
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
@@ -83,19 +104,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
-  int64_t bytes = t->plan->info.bytes;
-  bool waits = t->comm->size > 1;
-  RS_RANGE(__func__, bytes, t->plan->info.peers, -1, t->plan->nentries);
-  rs_call *call = rs_call_begin(&t->comm->calls, __func__, bytes, rs_call_time(waits, bytes));
-  rs_device *device = t->comm->device;
-  if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
-    rs_trace_begin(device, NULL,
-                   &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
-  rs_gate_come(&t->gate, stream);
-  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
-  if (!t->on_streams)
-    rs_trace_end(device, NULL);
-  rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
+  reshard_status status = run_as_call(t, stream, "reshard_execute");
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;
 }
@@ -163,7 +172,8 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
     }
   RS_THEN(status, order_transfers(n, transfers));
   RS_THEN(status, transfers[0]->comm->ops->alive(transfers[0]->comm));
-  RS_THEN(status, run_as_calls(n, transfers[0]->ranks, stream));
+  RS_THEN(status, n == 1 ? run_as_call(transfers[0], stream, "reshard_execute_all")
+                         : run_as_calls(n, transfers[0]->ranks, stream));
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

@@ -5,6 +5,7 @@
 #define RS_EXEC_OFFER_H
 
 #include "comm/comm.h"
+#include "device/cpu/segment.h"
 #include "exec/arrays.h"
 
 /* Read by the other ranks until the path's bind returns. */
@@ -24,6 +25,9 @@ void rs_mappings_free(rs_mappings *mappings);
 
 /* Finds the first entry with a source that other processes cannot map; -1: none has. */
 reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const rs_arrays *arrays, int64_t *entry);
+/* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
+reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
+                                        int64_t entry);
 
 /* Offers of ranks that are processes. */
 typedef struct rs_offers {
@@ -36,6 +40,36 @@ typedef struct rs_offers {
 reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
+
+/* --- Arrays that are other ones in each call (direct/reach.c) ----------------------------------------------------- */
+
+/* Memory that other processes map, in which a rank tells them of its sources: all zero at first. */
+typedef struct rs_notice {
+  void *memory;
+  rs_shared_place place;
+  uint64_t version, last; /* of what is there, 0 for nothing; the last one that was given to any sources */
+} rs_notice;
+void rs_notice_free(rs_notice *notice);
+
+/* A notice, as its rank's record names it. Equal versions are equal sources. */
+typedef struct rs_shown {
+  rs_shared_place place;
+  int64_t bytes;
+  uint64_t version;
+  int64_t private_entry; /* of the first source that no other process can map; -1: there is none */
+} rs_shown;
+
+/* The others' sources, as a rank knows them for one plan, with its program. */
+typedef struct rs_reach rs_reach;
+reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *plan, rs_reach **reach);
+void rs_reach_free(rs_reach *reach); /* NULL is allowed */
+/* Binds this rank's arrays, and puts its sources up in the notice, unless one is private. Local; the notice is read by
+ * others until the call ends. */
+reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown);
+/* Takes what another rank shows, if it sends to this one; local, before that rank's call ends. */
+reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown);
+/* Copies all that comes to this rank; local, while no rank's call ends. */
+reshard_status rs_reach_run(rs_reach *reach);
 
 /* Collective: returns when all ranks have come with this transfer. RESHARD_ERROR_MISMATCH where they have come with
  * others. */

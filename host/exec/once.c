@@ -2,9 +2,10 @@
  * compile, and execute, and meet for each. So it is cached, and only bound to other arrays, by each rank alone.
  *
  * Ranks of one process that reach each other's memory need none: the rank that acts for all sees all arrays, lists the
- * copies to each rank, compiles and runs them. They meet only once, as they do with cached transfers. Ranks that are
- * processes exchange a record before that, so that nothing moves where one of them has failed. Over NCCL they do not
- * meet at all.
+ * copies to each rank, compiles and runs them. They meet only once, as they do with cached transfers. Nor do processes
+ * that map each other's memory: they meet before the copies, with their status and where their arrays are, and after
+ * them. Other ranks that are processes exchange a record before an execute, so that nothing moves where one of them has
+ * failed. Over NCCL they do not meet at all.
  *
  * Anything unusual - a first call, a rank that failed, plans that differ - is left to the ordinary way, which tells all
  * ranks the error. */
@@ -40,6 +41,7 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
   rs_copies_free(&memory->copies);
   comm->device->work->release(comm->device, memory->own);
   rs_staging_cache_free(&memory->staging_cache, comm);
+  rs_notice_free(&memory->notice);
   *memory = (rs_once_memory){0};
 }
 
@@ -250,6 +252,74 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   return status;
 }
 
+/* --- Processes that reach each other's memory --------------------------------------------------------------------- */
+
+/* The direct path, unless a rank has private sources: the same on all. */
+static bool reaches_processes(reshard_comm comm, const rs_once_call *call) {
+  return comm->imports != NULL && !comm->device->streams->asynchronous &&
+         rs_path_find(comm, call->request.path) == &rs_direct_path;
+}
+
+/* All that a rank can do alone. It binds the transfer, too, where the last call with the plan took it. */
+static reshard_status show_sources(reshard_comm comm, const rs_once_call *call, rs_cached_transfer *cached,
+                                   rs_once_memory *memory, rs_shown *shown) {
+  RS_TRY(rs_transfer_check_plan(comm, call->plan));
+  if (cached->reach == NULL)
+    RS_TRY(rs_reach_create(comm, call->plan, &cached->reach));
+  RS_TRY(rs_reach_show(cached->reach, call->arrays, &memory->notice, shown));
+  return cached->packed ? rs_cached_bind(cached, call->arrays, call->stream) : RESHARD_SUCCESS;
+}
+
+/* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
+static reshard_status copy_from_processes(reshard_comm comm, rs_reach *reach, const rs_record *all) {
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t r = 0; r < comm->size; r++)
+    RS_THEN(status, rs_reach_take(reach, r, &all[r].shown));
+  RS_THEN(status, rs_reach_run(reach));
+  return rs_agree(comm, status);
+}
+
+/* A rank has private sources: all take a transfer. */
+static reshard_status execute_packed(reshard_comm comm, const rs_once_call *call, rs_cached_transfer *cached,
+                                     rs_once_memory *memory, size_t *workspace_bytes) {
+  reshard_status status = RESHARD_SUCCESS;
+  bool bound = cached->packed;
+  cached->packed = call->cached != NULL;
+  if (cached->transfer == NULL)
+    return execute_new(comm, call, memory, workspace_bytes);
+  if (!bound)
+    status = rs_agree(comm, rs_cached_bind(cached, call->arrays, call->stream));
+  RS_THEN(status, reshard_execute(cached->transfer, call->stream));
+  if (status == RESHARD_SUCCESS)
+    *workspace_bytes = cached->transfer->binding.info.workspace_bytes;
+  return status;
+}
+
+static reshard_status execute_reaching(reshard_comm comm, const rs_once_call *call, reshard_status mine,
+                                       rs_once_memory *memory, size_t *workspace_bytes) {
+  rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
+  rs_shown shown = {.private_entry = -1};
+  rs_request request = call->request;
+  const rs_record *all;
+  int64_t rank = 0;
+  request.shown = &shown;
+  if (mine == RESHARD_SUCCESS)
+    mine = show_sources(comm, call, cached, memory, &shown);
+  reshard_status status = rs_agree_shown(comm, mine, &request, &all);
+  while (status == RESHARD_SUCCESS && rank < comm->size && all[rank].shown.private_entry < 0)
+    rank++;
+  if (status == RESHARD_SUCCESS && rank == comm->size) {
+    cached->packed = false;
+    status = copy_from_processes(comm, cached->reach, all);
+  } else if (status == RESHARD_SUCCESS && call->request.path == RESHARD_PATH_DIRECT) {
+    status = rs_sources_error_private(comm, call->plan, rank, all[rank].shown.private_entry);
+  } else if (status == RESHARD_SUCCESS) {
+    status = execute_packed(comm, call, cached, memory, workspace_bytes);
+  }
+  rs_cached_free(&own);
+  return status;
+}
+
 /* --- All --------------------------------------------------------------------------------------------------------- */
 
 static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, reshard_status mine,
@@ -263,6 +333,8 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
       *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
     if (done)
       return RESHARD_SUCCESS;
+  } else if (reaches_processes(comm, call)) {
+    return execute_reaching(comm, call, mine, memory, workspace_bytes);
   } else if (cached || (mine != RESHARD_SUCCESS && call->unsure)) {
     return execute_cached(comm, call, mine, workspace_bytes);
   }

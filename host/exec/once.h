@@ -17,6 +17,7 @@ typedef struct rs_once_memory {
   rs_lane *lanes, **flow;
   rs_program *own; /* of copies that stay on the rank */
   rs_staging_cache staging_cache;
+  rs_notice notice; /* of processes that reach each other's memory */
 } rs_once_memory;
 /* On a device with streams it blocks until they have run the program. Transfers that are cached are freed before. */
 void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
@@ -26,7 +27,7 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
  * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
  *   strides, where one has strides.
  * - cached: of the plan. NULL: nothing is cached. Whether it has a transfer must follow from what ranks know of each
- *   other: it has one after the first call that succeeded, and only then.
+ *   other: it has one after the first call that took one and succeeded, and only then.
  * - unsure: the preparation failed before the rank could tell if the others have cached a transfer for this call. */
 typedef struct rs_once_call {
   rs_request request;
@@ -39,12 +40,14 @@ typedef struct rs_once_call {
 
 /* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with a
  * cached transfer, what reshard_transfer_rebind and reshard_execute do. With AUTO or DIRECT, where all ranks are in
- * this process, that takes one meeting of the ranks instead of five.
+ * this process, that takes one meeting of the ranks instead of five. It takes two where they are processes that reach
+ * each other's memory, and no rank has private sources.
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error). Nothing moves unless
- * every rank comes with success, equal requests and good arrays; else all ranks get the same error. Ranks that do not
- * meet to execute - over NCCL - cannot tell each other where a transfer is cached. A rank that fails alone then ends
- * the communicator.
+ * every rank comes with success, equal requests and good arrays; else all ranks get the same error. Processes that map
+ * each other's memory do so after that: where one finds no memory for it all get its error, and destinations are
+ * undefined. Ranks that do not meet to execute - over NCCL - cannot tell each other where a transfer is cached. A rank
+ * that fails alone then ends the communicator.
  *
  * memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device with streams the
  * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is

@@ -80,21 +80,28 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
   return compare_records(comm, plan, *all);
 }
 
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
+reshard_status rs_agree_shown(reshard_comm comm, reshard_status status, const rs_request *request,
+                              const rs_record **all) {
   const rs_argument *argument = request->argument;
   rs_record mine = {.call = RS_RECORD_AGREE,
                     .path = (int32_t)request->path,
                     .cached_plans = request->cached_plans,
                     .cached = request->cached};
-  const rs_record *all;
   rs_record_set_status(&mine, status);
+  if (request->shown != NULL)
+    mine.shown = *request->shown;
   if (argument != NULL) {
     mine.value = argument->value;
     snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
   }
   if (status == RESHARD_SUCCESS && request->plan != NULL)
     rs_record_set_plan(&mine, request->plan);
-  return rs_records_exchange(comm, request->plan, &mine, &all);
+  return rs_records_exchange(comm, request->plan, &mine, all);
+}
+
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
+  const rs_record *all;
+  return rs_agree_shown(comm, status, request, &all);
 }
 
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {

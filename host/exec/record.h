@@ -20,14 +20,17 @@ enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE };
 /* Record that ranks exchange and compare: of fixed size, whatever the plan. */
 typedef struct rs_record {
   int32_t status, path, call, use;
-  rs_proposal collective;
+  union {
+    rs_proposal collective; /* create */
+    rs_shown shown;         /* agree: of the request */
+  };
   uint64_t fields[RS_FIELDS];
   uint64_t key;                 /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer;        /* read by ranks of the same process only */
   int64_t entries, value;       /* of the plan; of the argument */
   int64_t cached_plans, cached; /* agree: of the request */
   int64_t rounds, staged;       /* that this rank needs at least; bytes that it stages */
-  int64_t private_entry;        /* of the first source that no other process can map; -1: there is none */
+  int64_t private_entry;        /* create, rebind: as in rs_shown */
   int32_t only;                 /* 1: no other path will do */
   char argument[48];            /* its name; "": there is none */
   char text[212];               /* of an error, else the library's version */
@@ -52,9 +55,12 @@ typedef struct rs_request {
   const rs_argument *argument;       /* NULL: none */
   int64_t cached_plans;              /* most that the caller keeps */
   bool cached;                       /* a transfer is cached for it */
+  const rs_shown *shown;             /* not compared; NULL: nothing */
 } rs_request;
 /* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments
  * whatever the statuses. */
 reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request);
+/* The same. *all: everybody's record, until the next collective call. */
+reshard_status rs_agree_shown(reshard_comm comm, reshard_status mine, const rs_request *request, const rs_record **all);
 
 #endif

@@ -61,18 +61,23 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
   return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
 }
 
-/* All that a rank can check and make on its own. */
-static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, rs_cached_transfer *cached,
-                                         struct reshard_transfer_s **out, rs_binding *binding) {
-  if (plan == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
+reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
   if (plan->nentries > 0 && plan->world != comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "a plan for a world of %lld ranks on a communicator of %lld",
                     (long long)plan->world, (long long)comm->size);
   if (plan->rank != comm->rank)
     return rs_error(RESHARD_ERROR_INVALID, "the plan of rank %lld on the communicator's rank %lld",
                     (long long)plan->rank, (long long)comm->rank);
+  return RESHARD_SUCCESS;
+}
+
+/* All that a rank can check and make on its own. */
+static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, rs_cached_transfer *cached,
+                                         struct reshard_transfer_s **out, rs_binding *binding) {
+  if (plan == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
+  RS_TRY(rs_transfer_check_plan(comm, plan));
   struct reshard_transfer_s *t;
   RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
   *out = t;
@@ -132,11 +137,7 @@ static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *al
     for (int64_t other = 0; other < t->comm->size; other++)
       leave = leave && !all[other].only;
     if (!leave)
-      return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                      "the direct path of a %s communicator reads storage of devices made with `shared`, and rank %lld "
-                      "has a source of entry %lld '%.64s' elsewhere",
-                      t->comm->ops->name, (long long)r, (long long)all[r].private_entry,
-                      t->plan->entries[all[r].private_entry].name);
+      return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
     t->path = &rs_packed_path;
   }
   return RESHARD_SUCCESS;

@@ -66,6 +66,8 @@ struct reshard_transfer_s {
   rs_deferred_destroy deferred;
 };
 
+/* Checks that a plan is the one of the communicator's rank. */
+reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
 /* The next program of a binding of a cached transfer, NULL where none was compiled yet. */
 reshard_status rs_transfer_program(reshard_transfer transfer, rs_program ***program);
 /* reshard_transfer_create, of a transfer that is cached: cached->transfer. */

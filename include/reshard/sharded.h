@@ -32,9 +32,13 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
  * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
  *
- * Processes of a node that read each other's arrays show each other where these are in every call: of those the plan
- * alone is kept. A pair whose first call took the packed path stays on it. Over NCCL, once a plan is cached, a rank may
- * find an error before it knows the plan. That also ends a communicator of the library's own. */
+ * Processes of a node that read each other's arrays meet twice in a call, before the copies and after them. They show
+ * each other where the arrays are, and map and list what has changed since their last call for the pair. A rank without
+ * memory for that is an error on all, and destinations are undefined. Where a rank has sources that the others cannot
+ * map, all ranks take the packed path in that call, which is kept, too.
+ *
+ * Over NCCL, once a plan is cached, an error that a rank finds before it knows the plan also ends a communicator of the
+ * library's own. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */

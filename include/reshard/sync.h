@@ -41,8 +41,10 @@ typedef struct reshard_sync_options {
   { sizeof(reshard_sync_options), 0, RESHARD_PATH_AUTO }
 
 typedef struct reshard_sync_report {
-  int64_t tensors, bytes;  /* of this rank, and of every other */
-  int64_t alone;           /* tensors above a bucket, which have messages of their own; 0 on the direct path */
+  int64_t tensors, bytes; /* of this rank, and of every other */
+  /* Tensors above a bucket, which have messages, or a pass, of their own; 0 where ranks of one process take the direct
+   * path. */
+  int64_t alone;
   int64_t workspace_bytes; /* staging that was in use: two buckets at most, or 256 a rank */
 } reshard_sync_report;
 

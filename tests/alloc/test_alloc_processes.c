@@ -9,6 +9,7 @@
 #include "support/fault.h"
 #include "support/processes/processes.h"
 
+#include <reshard/dtensor.h>
 #include <reshard/reshard.h>
 #include <reshard/tensor.h>
 
@@ -103,6 +104,102 @@ static void fail_allocations(processes *all, int64_t rank, void *user) {
   reshard_device_release(device);
 }
 
+/* --- Repeated calls ----------------------------------------------------------------------------------------------- */
+
+/* One rank of a matrix that is redistributed from rows to columns. */
+typedef struct mover {
+  reshard_comm comm;
+  reshard_mesh mesh;
+  reshard_placement placement[2];
+  int order[2];
+  reshard_dtensor rows[2]; /* calls take them by turns */
+} mover;
+
+static reshard_status redistribute(const mover *m, int64_t turn, reshard_dtensor *moved) {
+  reshard_placing placing = {m->mesh, &m->placement[1], &m->order[1]};
+  *moved = NULL;
+  return reshard_dtensor_redistribute(1, &m->rows[turn % 2], &placing, NULL, moved);
+}
+
+static float value_at(int64_t row, int64_t column, int64_t turn) {
+  return (float)(row * SIDE + column + turn % 2 * 1000);
+}
+
+static float *data_of(reshard_dtensor tensor) {
+  reshard_tensor_info info;
+  GOOD(reshard_tensor_get_info(reshard_dtensor_local(tensor), &info));
+  return info.data;
+}
+
+static void check_columns(int64_t rank, reshard_dtensor moved, int64_t turn) {
+  const float *data = data_of(moved);
+  for (int64_t i = 0; i < SIDE * SIDE / RANKS; i++)
+    CHILD_CHECK(data[i] == value_at(i / (SIDE / RANKS), rank * (SIDE / RANKS) + i % (SIDE / RANKS), turn));
+}
+
+/* The victim's k-th allocation fails in call k: an error on all ranks. The same call succeeds then. */
+static void fail_calls(processes *all, int64_t rank, const mover *m) {
+  bool fired = true;
+  int64_t k = 0;
+  for (; fired; k++) {
+    reshard_dtensor moved;
+    fault_arm(rank == VICTIM ? k : -1);
+    reshard_status status = redistribute(m, k, &moved);
+    (void)fault_disarm();
+    if (rank == VICTIM)
+      atomic_store(&all->step[0], fault_fired() != FAULT_NONE);
+    CHILD_CHECK((status == RESHARD_SUCCESS) == (moved != NULL));
+    GOOD(reshard_comm_barrier(m->comm));
+    fired = atomic_load(&all->step[0]);
+    CHILD_CHECK(status == (fired ? RESHARD_ERROR_OUT_OF_MEMORY : RESHARD_SUCCESS));
+    CHILD_CHECK(!fired || strstr(reshard_last_error(), "rank 1: ") != NULL);
+    for (int again = 0; again < 2; again++) {
+      reshard_dtensor_release(moved);
+      GOOD(redistribute(m, k + again, &moved));
+      check_columns(rank, moved, k + again);
+    }
+    reshard_dtensor_release(moved);
+    GOOD(reshard_comm_barrier(m->comm));
+  }
+  CHILD_CHECK(k > 5);
+}
+
+static void fail_repeated(processes *all, int64_t rank, void *user) {
+  const reshard_sharder_options *options = user;
+  const int64_t shape[] = {SIDE, SIDE};
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  reshard_sharder sharder;
+  mover m;
+  fault_mark(true);
+  GOOD(processes_comm(all, rank, NULL, 60000, &m.comm));
+  GOOD(reshard_sharder_create(m.comm, options, &sharder));
+  GOOD(reshard_mesh_parse(m.comm, 0, "tp=3", &m.mesh));
+  GOOD(reshard_placements_parse("S0", m.mesh, &m.placement[0], &m.order[0]));
+  GOOD(reshard_placements_parse("S1", m.mesh, &m.placement[1], &m.order[1]));
+  for (int t = 0; t < 2; t++) {
+    reshard_placing placing = {m.mesh, &m.placement[0], &m.order[0]};
+    GOOD(reshard_dtensor_empty(sharder, &placing, 2, shape, &properties, NULL, &m.rows[t]));
+    float *data = data_of(m.rows[t]);
+    for (int64_t i = 0; i < SIDE * SIDE / RANKS; i++)
+      data[i] = value_at(rank * (SIDE / RANKS) + i / SIDE, i % SIDE, t);
+  }
+  fail_calls(all, rank, &m);
+  fail_calls(all, rank, &m);
+  for (int t = 0; t < 2; t++)
+    reshard_dtensor_release(m.rows[t]);
+  reshard_mesh_release(m.mesh);
+  reshard_sharder_destroy(sharder);
+  reshard_comm_destroy(m.comm);
+}
+
+static void test_repeated(void **state) {
+  (void)state;
+  reshard_sharder_options options[2] = {{.size = RESHARD_SHARDER_OPTIONS_INIT},
+                                        {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1}};
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(processes_run(RANKS, 0, fail_repeated, &options[i]), 0);
+}
+
 static void test_failures(void **state) {
   (void)state;
   assert_int_equal(processes_run(RANKS, 0, fail_allocations, NULL), 0);
@@ -111,6 +208,7 @@ static void test_failures(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_repeated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,8 @@ expect 0 "${bench[@]}" --processes 4 -c 1
 says '4 ranks of 4 processes by node'
 expect 0 "${verify[@]}" --processes 3
 says '^0 of them failed'
+expect 0 verify --cases 40 --processes 3 --path direct # from array to array
+says '^0 of them failed'
 expect 0 trace --shape 16x16 --src 'chunk(0)' --dst 'chunk(1)' --processes 2 --json -
 refuse 2 '-t 2.*8 ranks|8 ranks' "${bench[@]}" --processes 4 -t 2
 refuse 2 'node or nccl connects them, not local' "${bench[@]}" --processes 4 --comm local

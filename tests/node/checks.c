@@ -3,7 +3,7 @@
  *
  * usage: node_checks RANKS, 3 or more */
 #define _GNU_SOURCE
-#include "comm/comm.h"
+#include "comm/node/node.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
 
@@ -68,6 +68,10 @@ static void free_transfer(pair *p) {
   reshard_plan_destroy(p->plan);
 }
 
+static reshard_status execute_as_list(reshard_transfer transfer, void *stream) {
+  return reshard_execute_all(1, &transfer, stream);
+}
+
 /* Ranks that make different calls hear it in the call, all with one text, and go on. */
 static void different_calls(void) {
   reshard_comm comm = open_comm(60000), sub = NULL;
@@ -85,6 +89,44 @@ static void different_calls(void) {
     CHECK(reshard_execute(p.transfer, NULL) == RESHARD_SUCCESS, "what was in the mail is gone");
     CHECK(count_wrong(&p) == 0, "right data");
   }
+  free_transfer(&p);
+  reshard_comm_destroy(comm);
+}
+
+/* Ranks that execute two transfers at once hear it in the call, whatever their path and call. */
+static void different_transfers(void) {
+  reshard_comm comm = open_comm(60000);
+  pair p[2] = {{0}};
+  reshard_status (*const calls[])(reshard_transfer, void *) = {reshard_execute, execute_as_list};
+  make_transfer(comm, &p[0]);
+  make_transfer(comm, &p[1]);
+  for (int odd = 1; odd < size; odd++)
+    for (int c = 0; c < 2; c++) {
+      CHECK_ERROR(calls[c](p[rank == odd].transfer, NULL), RESHARD_ERROR_MISMATCH, " execute different transfers");
+      for (int i = 0; i < size; i++)
+        CHECK(i == rank || (p[0].dst[i] == -1 && p[1].dst[i] == -1), "%d was written", i);
+    }
+  for (int i = 0; i < 4; i++) {
+    CHECK(calls[i / 2](p[i % 2].transfer, NULL) == RESHARD_SUCCESS, "it goes on");
+    CHECK(count_wrong(&p[i % 2]) == 0, "right data");
+  }
+  free_transfer(&p[0]);
+  free_transfer(&p[1]);
+  reshard_comm_destroy(comm);
+}
+
+/* A list of one transfer is executed as that alone: a rank that makes another call is found. */
+static void lists(void) {
+  reshard_comm comm = open_comm(60000);
+  pair p = {0};
+  make_transfer(comm, &p);
+  CHECK_ERROR(rank == 1 ? reshard_comm_barrier(comm) : execute_as_list(p.transfer, NULL), RESHARD_ERROR_MISMATCH,
+              "ranks 0 and 1 make different collective calls at once: reshard_execute_all, call 2, and "
+              "reshard_comm_barrier, call 2");
+  for (int i = 0; i < size; i++)
+    CHECK(i == rank || p.dst[i] == -1, "%d was written", i);
+  CHECK(execute_as_list(p.transfer, NULL) == RESHARD_SUCCESS, "it goes on");
+  CHECK(count_wrong(&p) == 0, "right data");
   free_transfer(&p);
   reshard_comm_destroy(comm);
 }
@@ -118,7 +160,60 @@ static void early_ends(void) {
   world_barrier();
 }
 
-/* --- Forks -------------------------------------------------------------------------------------------------------- */
+/* --- Memory and forks --------------------------------------------------------------------------------------------- */
+
+/* Messages of several slots, to rank 0 from all and back: as they lie, and packed. */
+static void long_messages(void) {
+  static const char *const cuts[] = {"chunk(0)", "chunk(1)"};
+  reshard_comm comm = open_comm(60000);
+  int64_t columns = 64 * size, rows = (3 * comm->mailbox / (64 * 4) / size + 1) * size, shape[] = {rows, columns};
+  int32_t *whole = malloc((size_t)(rows * columns) * 4), *part = malloc((size_t)(rows * 64) * 4);
+  for (int back = 0; back < 4; back++) {
+    bool by_columns = back / 2 == 1;
+    reshard_layout one = NULL, all = NULL;
+    reshard_plan plan = NULL;
+    reshard_transfer transfer = NULL;
+    CHECK(reshard_layout_parse("rank(0)", 2, shape, size, &one) == RESHARD_SUCCESS, "one");
+    CHECK(reshard_layout_parse(cuts[by_columns], 2, shape, size, &all) == RESHARD_SUCCESS, "all");
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = back % 2 ? one : all, .dst = back % 2 ? all : one,
+                           .dtype = RESHARD_I32};
+    CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS, "plan");
+    void *whole_list[] = {rank == 0 ? whole : NULL}, *part_list[] = {part};
+    reshard_arrays arrays = {
+        RESHARD_ARRAYS_INIT, back % 2 ? whole_list : part_list, back % 2 ? part_list : whole_list, NULL, NULL, 1, 1};
+    CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS, "transfer");
+    for (int64_t i = 0; i < rows * columns; i++)
+      whole[i] = back % 2 ? (int32_t)i : -1;
+    for (int64_t i = 0; i < rows * 64; i++)
+      part[i] = back % 2 ? -1 : (int32_t)(by_columns ? i / 64 * columns + rank * 64 + i % 64 : rank * rows * 64 + i);
+    CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS, "execute");
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < rows * columns && rank == 0; i++)
+      wrong += whole[i] != i;
+    for (int64_t i = 0; i < rows * 64; i++)
+      wrong += part[i] != (by_columns ? i / 64 * columns + rank * 64 + i % 64 : rank * rows * 64 + i);
+    CHECK(wrong == 0, "%lld wrong", (long long)wrong);
+    reshard_transfer_destroy(transfer);
+    reshard_plan_destroy(plan);
+    reshard_layout_release(one);
+    reshard_layout_release(all);
+  }
+  free(whole);
+  free(part);
+  reshard_comm_destroy(comm);
+}
+
+/* The block of all ranks stays small, however many they are: mailboxes of 64 MiB, and what ranks show. */
+static void memory(void) {
+  reshard_comm comm = open_comm(60000);
+  const rs_node *c = rs_node_of(comm);
+  int64_t shown = size * 8192 + (int64_t)size * size * 512 + 8192;
+  CHECK(c->block_bytes <= rs_min((int64_t)2 * size * size * (512 << 10), 64 << 20) + shown, "%lld bytes",
+        (long long)c->block_bytes);
+  CHECK(comm->mailbox >= (64 << 20) / 4 / size / size || comm->mailbox == 512 << 10, "slots of %lld bytes",
+        (long long)comm->mailbox);
+  reshard_comm_destroy(comm);
+}
 
 static void forks(void) {
   reshard_comm comm = open_comm(60000);
@@ -180,8 +275,12 @@ static void creations(void) {
 int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
   different_calls();
+  different_transfers();
+  lists();
   statuses();
   early_ends();
+  memory();
+  long_messages();
   forks();
   creations();
   int64_t all = world_close(failures);

@@ -70,6 +70,12 @@ void rs_node_release(rs_node *c) {
     free_node(c);
 }
 
+/* Bytes of a slot between so many ranks: the more they are the shorter are their messages. */
+static int64_t slot_bytes(int64_t size) {
+  int64_t pages = RS_NODE_MAILBOXES / RS_NODE_PAGE / 2 / size / size;
+  return rs_min(rs_max(pages, 1) * RS_NODE_PAGE, RS_NODE_SLOT);
+}
+
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {
   rs_node *c = NULL;
   reshard_status status;
@@ -78,7 +84,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
   c->base.group = c;
   c->base.lane_devices = &c->base.device;
-  c->base.mailbox = RS_NODE_SLOT;
+  c->base.mailbox = slot_bytes(size);
   atomic_init(&c->users, 1);
   rs_forkable_add(&c->forkable, leave_in_child);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
@@ -299,9 +305,9 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 static void place_parts(rs_node *c) {
   int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_memory) + n * (int64_t)sizeof(uint64_t), losses = at;
   int64_t ranks = round_up(at + n * n, RS_NODE_LINE), slots = ranks + n * (int64_t)sizeof(rs_node_rank);
-  int64_t mailbox = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
+  int64_t mailbox = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), RS_NODE_PAGE);
   char *block = (char *)c->block;
-  c->block_bytes = mailbox + 2 * n * n * RS_NODE_SLOT;
+  c->block_bytes = mailbox + 2 * n * n * c->base.mailbox;
   if (block == NULL)
     return;
   c->losses = (_Atomic uint8_t *)(block + losses);
@@ -313,7 +319,7 @@ static void place_parts(rs_node *c) {
 /* Rank 0: memory of all zero, of which what is always needed is there. */
 static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
-  int64_t mailbox = 2 * c->base.size * c->base.size * RS_NODE_SLOT;
+  int64_t mailbox = 2 * c->base.size * c->base.size * c->base.mailbox;
   *fd = memfd_create("reshard", MFD_CLOEXEC);
   int failed = *fd < 0 || ftruncate(*fd, c->block_bytes) != 0 ? errno : 0;
   if (failed == 0)

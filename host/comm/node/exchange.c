@@ -11,8 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096 };
-
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   rs_node *c = rs_node_of(comm);
   int64_t *progress = NULL;
@@ -28,11 +26,12 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
-  if (bytes > RS_NODE_SLOT)
-    return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %d", (long long)bytes, RS_NODE_SLOT);
+  if (bytes > comm->mailbox)
+    return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %lld", (long long)bytes,
+                    (long long)comm->mailbox);
   *at = sending ? rs_node_mailbox_of(c, comm->rank, peer, turn) : rs_node_mailbox_of(c, peer, comm->rank, turn);
 #ifdef MADV_POPULATE_WRITE /* else memory that the system has not ends the process when it is written */
-  int64_t *there = &c->there[2 * peer + turn], pages = (bytes + PAGE - 1) / PAGE * PAGE;
+  int64_t *there = &c->there[2 * peer + turn], pages = (bytes + RS_NODE_PAGE - 1) / RS_NODE_PAGE * RS_NODE_PAGE;
   if (sending && pages > *there) {
     if (madvise(*at, (size_t)pages, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
       return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "%lld bytes of shared memory: %s", (long long)pages,
@@ -72,7 +71,7 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = turn_of(x, p) + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done),
+    int64_t slots = c->base.mailbox, turn = turn_of(x, p) + *done / slots, bytes = rs_min(slots, p->bytes - *done),
             me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
@@ -96,7 +95,7 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
 static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t turn = turn_of(x, p) + *done / RS_NODE_SLOT, bytes = rs_min(RS_NODE_SLOT, p->bytes - *done),
+    int64_t slots = c->base.mailbox, turn = turn_of(x, p) + *done / slots, bytes = rs_min(slots, p->bytes - *done),
             me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
     uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
@@ -163,7 +162,7 @@ static void mark_messages(rs_node *c, const void *user) {
 /* Empties the slots that were filled before the meeting: no rank has looked into them. */
 static void take_back(node_exchange *x) {
   for (int64_t i = 0; i < x->turn->nsends; i++)
-    for (int64_t chunk = 0; chunk * RS_NODE_SLOT < x->sent[i]; chunk++) {
+    for (int64_t chunk = 0; chunk * x->c->base.mailbox < x->sent[i]; chunk++) {
       const rs_part *p = &x->turn->sends[i];
       atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, turn_of(x, p) + chunk)->sent, 1);
     }

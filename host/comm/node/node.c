@@ -34,9 +34,13 @@ static reshard_status compare_visits(rs_node *c) {
     if (v->status != RESHARD_SUCCESS)
       return rs_error((reshard_status)v->status, "rank %lld: %s", (long long)r, v->record);
   }
-  for (int64_t r = 1; r < c->base.size; r++)
-    if (visit_of(c, r)->call != visit_of(c, 0)->call)
+  for (int64_t r = 1; r < c->base.size; r++) {
+    const rs_node_visit *a = visit_of(c, 0), *b = visit_of(c, r);
+    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
+    if (a->call != b->call)
       return rs_comm_error_calls(&c->base, r);
+  }
   return RESHARD_SUCCESS;
 }
 
@@ -49,6 +53,7 @@ static reshard_status hold_meeting(rs_node *c, reshard_status status, const void
   rs_node_visit *v = &rs_node_own_rank(c)->visits[c->meetings % 2];
   rs_call_stamp(&c->base, &v->caller);
   v->call = rs_hash((uint64_t)bytes, v->caller.name, strlen(v->caller.name));
+  v->subject = c->base.subject;
   v->status = status;
   if (status != RESHARD_SUCCESS)
     snprintf(v->record, sizeof v->record, "%s", reshard_last_error());

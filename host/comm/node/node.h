@@ -12,7 +12,8 @@
 
 #include <pthread.h>
 
-enum { RS_NODE_SLOT = 512 << 10, RS_NODE_LINE = 64 };
+/* Mailboxes take no more memory than so much, but a page a slot; and slots no more than so much. */
+enum { RS_NODE_MAILBOXES = 64 << 20, RS_NODE_SLOT = 512 << 10, RS_NODE_PAGE = 4096, RS_NODE_LINE = 64 };
 
 /* --- The block of memory ------------------------------------------------------------------------------------------ */
 
@@ -25,6 +26,7 @@ typedef struct rs_node_doorbell {
 /* Part of a rank in a meeting. Those of two meetings one after the other are apart. */
 typedef struct rs_node_visit {
   uint64_t call; /* hash: unequal ones are different calls */
+  uint64_t subject;
   int64_t status;
   rs_stamp caller;
   char record[RS_COMM_RECORD]; /* of an all-gather; text of a status that is no success */
@@ -81,7 +83,7 @@ typedef struct rs_node {
   _Atomic uint8_t *losses; /* [n * n] ranks that the one who ends it waited for */
   rs_node_rank *ranks;     /* [n] */
   rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
-  char *mailbox;           /* [n * n * 2] of RS_NODE_SLOT bytes */
+  char *mailbox;           /* [n * n * 2] of base.mailbox bytes */
   int64_t block_bytes;
   int *sockets;           /* [n]; -1: this rank's own */
   pthread_mutex_t ending; /* of this rank's reason */
@@ -101,7 +103,7 @@ static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int6
   return &c->slots[2 * (from * c->base.size + to) + turn % 2];
 }
 static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
-  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * RS_NODE_SLOT;
+  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * c->base.mailbox;
 }
 
 /* --- create.c ----------------------------------------------------------------------------------------------------- */

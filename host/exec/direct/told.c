@@ -1,19 +1,11 @@
 /* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
  * where it has any. Destinations are told to nobody, for each rank writes its own alone. */
-#include "exec/offer.h"
+#include "exec/direct/told.h"
 
-#include "comm/gather.h"
 #include "device/cpu/segment.h"
-#include "exec/record.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const rs_entry *e = &offer->plan->entries[entry];
-  int64_t first = offer->first != NULL ? offer->first[entry] : source ? e->src_buffer : e->dst_buffer;
-  rs_buffer_view(offer->arrays, &offer->plan->classes.at[e->class_], source, offer->rank, first, array, view);
-}
 
 /* --- Where sources are -------------------------------------------------------------------------------------------- */
 
@@ -83,14 +75,12 @@ reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const 
   return status;
 }
 
-/* The string, which the caller frees. */
-static reshard_status write_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes,
-                                    int64_t *size) {
+reshard_status rs_told_write(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes, int64_t *size,
+                             int64_t *private_entry) {
   told t = {.buffers = NULL};
-  int64_t private_entry;
   char *made = NULL;
   reshard_status status;
-  RS_TRY_GOTO(status, tell_sources(plan, arrays, &t, &private_entry), done);
+  RS_TRY_GOTO(status, tell_sources(plan, arrays, &t, private_entry), done);
   bool strided = arrays->src_strides != NULL;
   told_header header = {t.segments.n, plan->nsrc, strided};
   size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
@@ -126,6 +116,8 @@ struct rs_mappings {
   RS_VEC(mapping) list;
 };
 
+reshard_status rs_mappings_create(rs_mappings **mappings) { return rs_alloc_zero(mappings, 1, sizeof **mappings); }
+
 void rs_mappings_free(rs_mappings *m) {
   if (m == NULL)
     return;
@@ -151,7 +143,8 @@ typedef struct far_offer {
   int64_t *first;
 } far_offer;
 
-static void far_offer_free(far_offer *f) {
+void rs_told_free(const rs_offer *offer) {
+  far_offer *f = (far_offer *)offer;
   if (f == NULL)
     return;
   rs_arrays_free(&f->arrays);
@@ -219,8 +212,8 @@ static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_map
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_offer(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
-                                 const rs_strings *all, rs_mappings *m, const rs_offer **offer) {
+reshard_status rs_told_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank, const char *bytes,
+                            int64_t size, rs_mappings *m, const rs_offer **offer) {
   far_offer *f;
   told_parts parts = {.segments = NULL};
   int64_t buffers;
@@ -230,71 +223,9 @@ static reshard_status read_offer(reshard_comm comm, const struct reshard_plan_s 
   RS_TRY(rs_alloc(&f->first, plan->nentries, sizeof *f->first));
   f->offer = (rs_offer){rank, plan, &f->arrays, f->first};
   RS_TRY(count_buffers(plan, rank, f->first, &buffers));
-  RS_TRY(split_string(rank, all->bytes + all->first[rank], all->first[rank + 1] - all->first[rank], buffers, &parts));
+  RS_TRY(split_string(rank, bytes, size, buffers, &parts));
   RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));
-  reshard_status status = fill_arrays(&parts, comm->imports[rank], m, segments, &f->arrays);
+  reshard_status status = fill_arrays(&parts, import, m, segments, &f->arrays);
   free(segments);
   return status;
-}
-
-void rs_offers_free(rs_offers *offers) {
-  if (offers == NULL)
-    return;
-  for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
-    far_offer_free((far_offer *)offers->offer[r]);
-  free(offers->offer);
-  free(offers);
-}
-
-/* Local: reads the strings of those that send to this rank. */
-static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
-                                  rs_offers **out) {
-  rs_offers *made;
-  reshard_status status;
-  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  made->n = comm->size;
-  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
-  RS_TRY_GOTO(status, rs_alloc_zero(&made->mappings, 1, sizeof *made->mappings), fail);
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    int64_t rank = plan->peers.at[i].rank;
-    if (plan->peers.at[i].received > 0)
-      RS_TRY_GOTO(status, read_offer(comm, plan, rank, all, made->mappings, &made->offer[rank]), fail);
-  }
-  *out = made;
-  return RESHARD_SUCCESS;
-fail:
-  rs_mappings_free(made->mappings);
-  rs_offers_free(made);
-  return status;
-}
-
-reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                  rs_offers **offers) {
-  char *mine = NULL;
-  int64_t size = 0;
-  rs_strings *all;
-  reshard_status status = write_sources(plan, arrays, &mine, &size);
-  status = rs_comm_gather_bytes(comm, status, mine, size, &all);
-  free(mine);
-  RS_TRY(status);
-  rs_offers *made = NULL;
-  status = rs_agree(comm, read_offers(comm, plan, all, &made));
-  rs_strings_release(all);
-  if (status == RESHARD_SUCCESS) {
-    *offers = made;
-  } else if (made != NULL) {
-    rs_mappings_free(made->mappings);
-    rs_offers_free(made);
-  }
-  return status;
-}
-
-reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {
-  const void *gathered;
-  RS_TRY(rs_comm_allgather(comm, &key, sizeof key, &gathered));
-  const uint64_t *all = gathered;
-  for (int64_t r = 1; r < comm->size; r++)
-    if (all[r] != all[0])
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
-  return RESHARD_SUCCESS;
 }

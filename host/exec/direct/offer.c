@@ -1,0 +1,87 @@
+/* Offers of all ranks, exchanged while a transfer is made or bound anew. */
+#include "exec/offer.h"
+
+#include "comm/gather.h"
+#include "exec/direct/told.h"
+#include "exec/record.h"
+
+#include <stdlib.h>
+
+void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const rs_entry *e = &offer->plan->entries[entry];
+  int64_t first = offer->first != NULL ? offer->first[entry] : source ? e->src_buffer : e->dst_buffer;
+  rs_buffer_view(offer->arrays, &offer->plan->classes.at[e->class_], source, offer->rank, first, array, view);
+}
+
+void rs_offers_free(rs_offers *offers) {
+  if (offers == NULL)
+    return;
+  for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
+    rs_told_free(offers->offer[r]);
+  free(offers->offer);
+  free(offers);
+}
+
+/* Local: reads the strings of those that send to this rank. */
+static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
+                                  rs_offers **out) {
+  rs_offers *made;
+  reshard_status status;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->n = comm->size;
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
+  RS_TRY_GOTO(status, rs_mappings_create(&made->mappings), fail);
+  for (int64_t i = 0; i < plan->peers.n; i++) {
+    int64_t rank = plan->peers.at[i].rank;
+    if (plan->peers.at[i].received > 0)
+      RS_TRY_GOTO(status,
+                  rs_told_read(comm->imports[rank], plan, rank, all->bytes + all->first[rank],
+                               all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),
+                  fail);
+  }
+  *out = made;
+  return RESHARD_SUCCESS;
+fail:
+  rs_mappings_free(made->mappings);
+  rs_offers_free(made);
+  return status;
+}
+
+reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                  rs_offers **offers) {
+  char *mine = NULL;
+  int64_t size = 0, private_entry;
+  rs_strings *all;
+  reshard_status status = rs_told_write(plan, arrays, &mine, &size, &private_entry);
+  status = rs_comm_gather_bytes(comm, status, mine, size, &all);
+  free(mine);
+  RS_TRY(status);
+  rs_offers *made = NULL;
+  status = rs_agree(comm, read_offers(comm, plan, all, &made));
+  rs_strings_release(all);
+  if (status == RESHARD_SUCCESS) {
+    *offers = made;
+  } else if (made != NULL) {
+    rs_mappings_free(made->mappings);
+    rs_offers_free(made);
+  }
+  return status;
+}
+
+reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
+                                        int64_t entry) {
+  return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                  "the direct path of a %s communicator reads storage of devices made with `shared`, and rank %lld "
+                  "has a source of entry %lld '%.64s' elsewhere",
+                  comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
+}
+
+reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {
+  const void *gathered;
+  RS_TRY(rs_comm_allgather(comm, &key, sizeof key, &gathered));
+  const uint64_t *all = gathered;
+  for (int64_t r = 1; r < comm->size; r++)
+    if (all[r] != all[0])
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
+  return RESHARD_SUCCESS;
+}

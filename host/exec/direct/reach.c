@@ -1,0 +1,203 @@
+/* The direct path between processes for arrays that are other ones in each call.
+ *
+ * A rank writes where its sources are into a notice, which the others map. The record of the meeting before the copies
+ * says where the notice is, and its version. So a rank maps and lists anew only what has changed since its last call
+ * with the plan. Segments stay mapped as long as an earlier list names them. */
+#include "exec/direct/told.h"
+
+#include "device/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void rs_notice_free(rs_notice *notice) {
+  rs_shared_free(notice->memory);
+  *notice = (rs_notice){.memory = NULL};
+}
+
+/* A notice with room for so many bytes, with nothing in it where it had less. */
+static reshard_status notice_reserve(rs_notice *notice, int64_t bytes) {
+  void *memory;
+  int64_t inside, room = 4096;
+  if (notice->memory != NULL && notice->place.bytes >= bytes)
+    return RESHARD_SUCCESS;
+  while (room < bytes)
+    room *= 2;
+  RS_TRY(rs_shared_alloc((size_t)room, &memory));
+  rs_shared_free(notice->memory);
+  notice->memory = memory;
+  notice->version = 0;
+  (void)rs_shared_find(memory, (char *)memory + room, &notice->place, &inside);
+  return RESHARD_SUCCESS;
+}
+
+/* The last list of a rank that sends to this one. */
+typedef struct reached {
+  uint64_t version; /* 0: none */
+  rs_mappings *mappings;
+} reached;
+
+struct rs_reach {
+  reshard_comm comm;
+  const struct reshard_plan_s *plan;
+  bool bound; /* arrays are */
+  rs_arrays arrays;
+  rs_offer own;
+  char *told; /* of these arrays, as it was put up last */
+  int64_t told_bytes;
+  uint64_t version;
+  reached *ranks;         /* [comm->size] */
+  const rs_offer **offer; /* [comm->size]; NULL: nothing comes from that rank */
+  bool compiled;
+  rs_program *program; /* for these arrays and offers */
+  rs_copies copies;
+  int64_t foreign_bytes;
+};
+
+reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *plan, rs_reach **reach) {
+  rs_reach *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->comm = comm;
+  made->plan = plan;
+  reshard_status status = rs_alloc_zero(&made->ranks, comm->size, sizeof *made->ranks);
+  RS_THEN(status, rs_alloc_zero((void *)&made->offer, comm->size, sizeof *made->offer));
+  if (status == RESHARD_SUCCESS)
+    *reach = made;
+  else
+    rs_reach_free(made);
+  return status;
+}
+
+void rs_reach_free(rs_reach *reach) {
+  if (reach == NULL)
+    return;
+  for (int64_t r = 0; r < reach->comm->size; r++) {
+    if (reach->offer != NULL && r != reach->comm->rank)
+      rs_told_free(reach->offer[r]);
+    if (reach->ranks != NULL)
+      rs_mappings_free(reach->ranks[r].mappings);
+  }
+  if (reach->program != NULL)
+    reach->comm->device->work->release(reach->comm->device, reach->program);
+  rs_copies_free(&reach->copies);
+  rs_arrays_free(&reach->arrays);
+  free(reach->told);
+  free(reach->offer);
+  free(reach->ranks);
+  free(reach);
+}
+
+/* --- Before the meeting ------------------------------------------------------------------------------------------- */
+
+static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) {
+  rs_arrays arrays;
+  if (reach->bound && rs_arrays_same(reach->plan, &reach->arrays, given))
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_arrays_bind(reach->plan, given, &arrays));
+  rs_arrays_free(&reach->arrays);
+  reach->arrays = arrays;
+  reach->own = (rs_offer){reach->comm->rank, reach->plan, &reach->arrays, NULL};
+  reach->offer[reach->comm->rank] = &reach->own;
+  reach->bound = true;
+  reach->compiled = false;
+  return RESHARD_SUCCESS;
+}
+
+/* The same pointers may be another segment by now. */
+static reshard_status tell_again(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
+  char *told = NULL;
+  int64_t bytes = 0;
+  RS_TRY(rs_told_write(reach->plan, &reach->arrays, &told, &bytes, private_entry));
+  if (reach->told != NULL && bytes == reach->told_bytes && memcmp(told, reach->told, (size_t)bytes) == 0) {
+    free(told);
+    return RESHARD_SUCCESS;
+  }
+  free(reach->told);
+  reach->told = told;
+  reach->told_bytes = bytes;
+  reach->version = ++notice->last;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown) {
+  RS_TRY(bind_arrays(reach, arrays));
+  RS_TRY(tell_again(reach, notice, &shown->private_entry));
+  if (shown->private_entry >= 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(notice_reserve(notice, reach->told_bytes));
+  if (notice->version != reach->version)
+    memcpy(notice->memory, reach->told, (size_t)reach->told_bytes);
+  notice->version = reach->version;
+  shown->place = notice->place;
+  shown->bytes = reach->told_bytes;
+  shown->version = reach->version;
+  return RESHARD_SUCCESS;
+}
+
+/* --- After it ----------------------------------------------------------------------------------------------------- */
+
+static bool comes_from(const struct reshard_plan_s *plan, int64_t rank) {
+  int64_t low = 0, high = plan->peers.n;
+  RS_LOWER_BOUND(low, high, plan->peers.at[i].rank < rank);
+  return low < plan->peers.n && plan->peers.at[low].rank == rank && plan->peers.at[low].received > 0;
+}
+
+/* Takes a list in place of the last one, which keeps what both name mapped until then. */
+static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *shown, const char *told) {
+  rs_mappings *mappings;
+  const rs_offer *offer = NULL;
+  RS_TRY(rs_mappings_create(&mappings));
+  reshard_status status =
+      rs_told_read(reach->comm->imports[rank], reach->plan, rank, told, shown->bytes, mappings, &offer);
+  if (status != RESHARD_SUCCESS) {
+    rs_told_free(offer);
+    rs_mappings_free(mappings);
+    return status;
+  }
+  rs_told_free(reach->offer[rank]);
+  rs_mappings_free(reach->ranks[rank].mappings);
+  reach->offer[rank] = offer;
+  reach->ranks[rank] = (reached){shown->version, mappings};
+  reach->compiled = false;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown) {
+  const char *told;
+  if (rank == reach->comm->rank || shown->version == reach->ranks[rank].version || !comes_from(reach->plan, rank))
+    return RESHARD_SUCCESS;
+  if (shown->bytes < 0 || shown->bytes > shown->place.bytes)
+    return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld shows %lld bytes in a notice of %lld", (long long)rank,
+                    (long long)shown->bytes, (long long)shown->place.bytes);
+  RS_TRY(rs_import_map(reach->comm->imports[rank], &shown->place, &told));
+  reshard_status status = take_list(reach, rank, shown, told);
+  rs_import_unmap(reach->comm->imports[rank], &shown->place);
+  return status;
+}
+
+static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+  rs_offer_view(((const rs_reach *)user)->offer[rank], entry, source, array, view);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status compile_copies(rs_reach *reach) {
+  rs_device *device = reach->comm->device;
+  rs_copies_clear(&reach->copies);
+  reach->foreign_bytes = 0;
+  RS_TRY(rs_pull(reach->plan, view_of_rank, reach, &reach->copies, &reach->foreign_bytes));
+  RS_TRY(device->work->recompile(device, &reach->copies, reach->plan->info.bytes, &reach->program));
+  reach->compiled = true;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_reach_run(rs_reach *reach) {
+  rs_device *device = reach->comm->device;
+  if (!reach->compiled)
+    RS_TRY(compile_copies(reach));
+  rs_trace_work(device, NULL, "copy", -1, -1);
+  reshard_status status = device->work->run(device, 1, &reach->program, NULL);
+  rs_trace_worked(device, NULL);
+  if (status == RESHARD_SUCCESS)
+    rs_comm_count(reach->comm, reach->foreign_bytes, 0);
+  return status;
+}

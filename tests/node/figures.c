@@ -1,0 +1,280 @@
+/* Figures of processes of one node, each beside what bounds it, in one run: medians of ratios, or of differences, of
+ * calls that alternate.
+ *
+ * usage: node_figures RANKS redistribute|matrix|private|small|small_private|sync TURNS */
+#define _GNU_SOURCE
+#include "comm/node/node.h"
+#include "device/cpu/cpu.h"
+#include "support/fixtures/check_ranks.h"
+#include "support/fixtures/world.h"
+
+#include <reshard/dtensor.h>
+#include <reshard/reshard.h>
+#include <reshard/sync.h>
+#include <reshard/tensor.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+static reshard_comm comm;
+static reshard_device device; /* of arrays that others reach, or not */
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static double median_of(int n, double *values) {
+  qsort(values, (size_t)n, sizeof *values, compare_doubles);
+  return values[n / 2];
+}
+
+static reshard_tensor alloc_bytes(int64_t bytes, char **at) {
+  reshard_tensor tensor = NULL;
+  reshard_tensor_info info = {.data = NULL};
+  CHECK(reshard_tensor_create_on(device, RESHARD_U8, 1, &bytes, NULL, &tensor) == RESHARD_SUCCESS, "tensor");
+  CHECK(reshard_tensor_get_info(tensor, &info) == RESHARD_SUCCESS, "tensor");
+  *at = info.data;
+  memset(*at, rank + 1, (size_t)bytes);
+  return tensor;
+}
+
+static void open_device(bool shared) {
+  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .shared = shared};
+  CHECK(reshard_device_create("cpu", &options, &device) == RESHARD_SUCCESS, "device");
+}
+
+/* --- Rows to columns ---------------------------------------------------------------------------------------------- */
+
+typedef struct matrix {
+  int64_t bytes; /* of a rank */
+  reshard_tensor tensors[3];
+  char *src, *dst, *copy;
+  reshard_plan plan;
+  reshard_transfer transfer;
+} matrix;
+
+static void make_matrix(int64_t n, matrix *m) {
+  int64_t shape[] = {n, n};
+  reshard_layout rows = NULL, columns = NULL;
+  m->bytes = n * n * 4 / size;
+  m->tensors[0] = alloc_bytes(m->bytes, &m->src);
+  m->tensors[1] = alloc_bytes(m->bytes, &m->dst);
+  m->tensors[2] = alloc_bytes(m->bytes, &m->copy);
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &rows) == RESHARD_SUCCESS, "rows");
+  CHECK(reshard_layout_parse("chunk(1)", 2, shape, size, &columns) == RESHARD_SUCCESS, "columns");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, &m->plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){m->src}, (void *[]){m->dst}, NULL, NULL, 1, 1};
+  CHECK(reshard_transfer_create(m->plan, comm, &arrays, NULL, &m->transfer) == RESHARD_SUCCESS, "transfer");
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+}
+
+static void free_matrix(matrix *m) {
+  reshard_transfer_destroy(m->transfer);
+  reshard_plan_destroy(m->plan);
+  for (int i = 0; i < 3; i++)
+    reshard_tensor_release(m->tensors[i]);
+}
+
+/* Processor time of this rank's last timed call, which tells more than the clock where the machine is busy. */
+static double processor_ns;
+
+static double read_processor(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* Nanoseconds of a call by all ranks, from a barrier to the end of the last one. */
+#define TIMED(ns, call) \
+  do { \
+    reshard_comm_barrier(comm); \
+    int64_t begun_ = rs_now_ns(); \
+    double processor_ = read_processor(); \
+    call; \
+    processor_ns = read_processor() - processor_; \
+    reshard_comm_barrier(comm); \
+    (ns) = (double)(rs_now_ns() - begun_); \
+  } while (0)
+
+static void print_ratios(const char *name, int turns, double ratios[4][1000]) {
+  double plain = median_of(turns, ratios[0]), streaming = median_of(turns, ratios[1]);
+  double cpu_plain = median_of(turns, ratios[2]), cpu_streaming = median_of(turns, ratios[3]);
+  printf("%s, %d ranks: straight copy / ours %.2f (plain %.2f, streaming %.2f); of processor time on rank %d %.2f "
+         "(plain %.2f, streaming %.2f)\n",
+         name, size, plain < streaming ? plain : streaming, plain, streaming, rank,
+         cpu_plain < cpu_streaming ? cpu_plain : cpu_streaming, cpu_plain, cpu_streaming);
+}
+
+static void copy_straight(const matrix *m, bool streaming) {
+  rs_device_cpu_straight(comm->device, m->copy, m->src, m->bytes, streaming);
+}
+
+/* The straight copy of as many bytes, by as many processes, over the execute. */
+static void measure_matrix(const char *name, int64_t n, int turns) {
+  matrix m;
+  static double ratios[4][1000];
+  double ours, straight, processor = 0;
+  make_matrix(n, &m);
+  for (int i = -1; i < turns; i++)
+    for (int streaming = 0; streaming < 2; streaming++) {
+      TIMED(straight, copy_straight(&m, streaming));
+      processor = processor_ns;
+      TIMED(ours, CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS, "execute"));
+      if (i >= 0) {
+        ratios[streaming][i] = straight / ours;
+        ratios[2 + streaming][i] = processor / processor_ns;
+      }
+    }
+  if (rank == 0)
+    print_ratios(name, turns, ratios);
+  free_matrix(&m);
+}
+
+/* 64 KiB: beside an empty barrier and the copies alone. */
+static void measure_small(const char *name, int turns) {
+  enum { BATCH = 200 };
+  matrix m;
+  double ratios[1000], ours = 0, empty = 0, copies = 0;
+  make_matrix(128, &m);
+  for (int i = -1; i < turns; i++) {
+    TIMED(empty, for (int k = 0; k < BATCH; k++) reshard_comm_barrier(comm));
+    TIMED(copies, for (int k = 0; k < BATCH; k++) copy_straight(&m, false));
+    TIMED(ours, for (int k = 0; k < BATCH; k++) reshard_execute(m.transfer, NULL));
+    if (i >= 0)
+      ratios[i] = ours / (empty + copies);
+  }
+  if (rank == 0)
+    printf("%s, %d ranks, 64 KiB: ours / (a barrier and the copies) %.2f; the last: %.1f us, %.1f + %.1f\n", name, size,
+           median_of(turns, ratios), ours / BATCH * 1e-3, empty / BATCH * 1e-3, copies / BATCH * 1e-3);
+  free_matrix(&m);
+}
+
+/* --- Redistribute ------------------------------------------------------------------------------------------------- */
+
+static int64_t count_waits(void) {
+  struct rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return u.ru_nvcsw;
+}
+
+/* A cached pair, beyond the bare execute of a transfer between the same arrays. */
+static void measure_redistribute(int64_t n, int turns) {
+  enum { BATCH = 50 };
+  int64_t shape[] = {n, n};
+  double beyond[1000], bare[1000], ours, execute;
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  reshard_sharder sharder = NULL;
+  reshard_mesh mesh = NULL;
+  reshard_placement placement[2];
+  int order[2];
+  char text[32];
+  matrix m;
+  reshard_dtensor rows = NULL, columns = NULL;
+  make_matrix(n, &m);
+  snprintf(text, sizeof text, "tp=%d", size);
+  CHECK(reshard_sharder_create(comm, NULL, &sharder) == RESHARD_SUCCESS, "sharder");
+  CHECK(reshard_mesh_parse(comm, 0, text, &mesh) == RESHARD_SUCCESS, "mesh");
+  CHECK(reshard_placements_parse("S0", mesh, &placement[0], &order[0]) == RESHARD_SUCCESS, "S0");
+  CHECK(reshard_placements_parse("S1", mesh, &placement[1], &order[1]) == RESHARD_SUCCESS, "S1");
+  reshard_placing from = {mesh, &placement[0], &order[0]}, to = {mesh, &placement[1], &order[1]};
+  CHECK(reshard_dtensor_empty(sharder, &from, 2, shape, &properties, NULL, &rows) == RESHARD_SUCCESS, "rows");
+  reshard_tensor_info info = {.data = NULL};
+  CHECK(reshard_tensor_get_info(reshard_dtensor_local(rows), &info) == RESHARD_SUCCESS, "rows");
+  memset(info.data, 1, (size_t)m.bytes);
+  uint64_t meetings = 0;
+  int64_t waits = 0;
+  for (int i = -1; i < turns; i++) {
+    TIMED(execute, for (int k = 0; k < BATCH; k++) reshard_execute(m.transfer, NULL));
+    if (i == 0)
+      meetings = rs_node_of(comm)->meetings;
+    int64_t before = count_waits();
+    TIMED(
+        ours, for (int k = 0; k < BATCH; k++) {
+          CHECK(reshard_dtensor_redistribute(1, &rows, &to, NULL, &columns) == RESHARD_SUCCESS, "redistribute");
+          reshard_dtensor_release(columns);
+        });
+    waits += i >= 0 ? count_waits() - before : 0;
+    if (i == 0)
+      meetings = rs_node_of(comm)->meetings - meetings - 2;
+    if (i >= 0) {
+      beyond[i] = (ours - execute) / BATCH * 1e-3;
+      bare[i] = execute / BATCH * 1e-3;
+    }
+  }
+  if (rank == 0)
+    printf("redistribute, %d ranks, %lld KiB: %.1f us beyond the bare execute of %.1f us; %.1f meetings and %.2f waits "
+           "a call\n",
+           size, (long long)(n * n * 4 >> 10), median_of(turns, beyond), median_of(turns, bare),
+           (double)meetings / BATCH, (double)waits / BATCH / turns);
+  reshard_dtensor_release(rows);
+  reshard_mesh_release(mesh);
+  reshard_sharder_destroy(sharder);
+  free_matrix(&m);
+}
+
+/* --- A module ----------------------------------------------------------------------------------------------------- */
+
+enum { TENSORS = 1000, BYTES = 256 << 20 };
+
+/* Half of the tensors are small, as in a model: in layers of a large weight, three of a third of it, one of a sixth,
+ * and five of a row. */
+static void measure_sync(int turns) {
+  static const int64_t of_ten[10] = {95, 32, 32, 32, 16, 1, 1, 1, 1, 1};
+  int64_t unit = BYTES / (TENSORS / 10) / 212 / 256 * 256;
+  reshard_tensor tensors[TENSORS];
+  char *data[TENSORS], *from = NULL;
+  static double ratios[4][1000];
+  double ours, straight, processor = 0;
+  for (int64_t i = 0; i < TENSORS; i++)
+    tensors[i] = alloc_bytes(of_ten[i % 10] * unit, &data[i]);
+  int64_t bytes = unit * 212 * (TENSORS / 10);
+  reshard_tensor whole[2] = {alloc_bytes(bytes, &from), NULL};
+  char *into = NULL;
+  whole[1] = alloc_bytes(bytes, &into);
+  for (int i = -1; i < turns; i++)
+    for (int streaming = 0; streaming < 2; streaming++) {
+      TIMED(straight, if (rank != 0) rs_device_cpu_straight(comm->device, into, from, bytes, streaming));
+      processor = processor_ns;
+      TIMED(ours,
+            CHECK(reshard_sync_tensors(comm, 0, TENSORS, tensors, NULL, NULL, NULL, NULL) == RESHARD_SUCCESS, "sync"));
+      if (i >= 0) {
+        ratios[streaming][i] = straight / ours;
+        ratios[2 + streaming][i] = processor / processor_ns;
+      }
+    }
+  for (int64_t i = 0; i < TENSORS; i++)
+    CHECK(data[i][0] == 1 && data[i][of_ten[i % 10] * unit - 1] == 1, "tensor %lld", (long long)i);
+  if (rank == 1)
+    print_ratios("1000 tensors of 253 MiB from rank 0", turns, ratios);
+  for (int64_t i = 0; i < TENSORS; i++)
+    reshard_tensor_release(tensors[i]);
+  reshard_tensor_release(whole[0]);
+  reshard_tensor_release(whole[1]);
+}
+
+int main(int argc, char **argv) {
+  world_open(&argc, &argv, &rank, &size);
+  const char *what = argc > 1 ? argv[1] : "";
+  int turns = argc > 2 ? atoi(argv[2]) : 21;
+  CHECK(world_connect(600000, &comm) == RESHARD_SUCCESS, "a communicator");
+  open_device(strstr(what, "private") == NULL);
+  if (strcmp(what, "redistribute") == 0)
+    measure_redistribute(512, turns);
+  else if (strcmp(what, "matrix") == 0 || strcmp(what, "private") == 0)
+    measure_matrix(what, 8192, turns);
+  else if (strncmp(what, "small", 5) == 0)
+    measure_small(what, turns);
+  else if (strcmp(what, "sync") == 0)
+    measure_sync(turns);
+  else
+    CHECK(false, "%s is no figure", what);
+  reshard_device_release(device);
+  reshard_comm_destroy(comm);
+  return world_close(failures) > 0;
+}
