@@ -6,6 +6,7 @@
 
 #include <mpi.h>
 #include <pthread.h>
+#include <reshard/mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
