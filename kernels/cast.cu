@@ -55,6 +55,7 @@ struct part {
 enum { PARTS = RS_PARAMETER_BYTES > 4096 ? 200 : 40, TABLE_LOOPS = RS_PARAMETER_BYTES > 4096 ? 96 : 32 };
 struct table {
   uint32_t nparts, nloops;
+  uint32_t first, unused; /* tile of the first block */
   part parts[PARTS];
   loop loops[TABLE_LOOPS];
 };
@@ -255,17 +256,17 @@ __attribute__((noinline)) __device__ void cast_ends(const part &p, uint32_t tile
   }
 }
 
-__device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts) {
+__device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts, uint32_t t) {
   uint32_t low = 0, high = nparts - 1;
   while (low < high) {
     uint32_t middle = (low + high) / 2;
-    if (parts[middle].end > blockIdx.x)
+    if (parts[middle].end > t)
       high = middle;
     else
       low = middle + 1;
   }
   const part &p = parts[low];
-  uint32_t tile = blockIdx.x - (low == 0 ? 0 : parts[low - 1].end);
+  uint32_t tile = t - (low == 0 ? 0 : parts[low - 1].end);
   int in = 1 << p.in, out = 1 << p.out;
   if (!p.wide) {
     cast_numbers(p, tile, in, out);
@@ -282,9 +283,13 @@ __device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts) {
   }
 }
 
-__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) { cast_tile(t.parts, t.nparts); }
+__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) {
+  cast_tile(t.parts, t.nparts, t.first + blockIdx.x);
+}
 
-__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts) { cast_tile(parts, nparts); }
+__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts, uint32_t first) {
+  cast_tile(parts, nparts, first + blockIdx.x);
+}
 
 /* --- On the host: the table --------------------------------------------------------------------------------------*/
 
@@ -428,12 +433,26 @@ void put_part(const piece &p, part to, uint32_t tiles, part *at, loop *loops, ui
 
 } // namespace
 
-extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream) {
+/* Calls launch(first, blocks) for all tiles, `most` of them at a time. A loop over tiles in the kernel would hold twice
+ * the registers. */
+template <typename Launch> static int launch_tiles(uint32_t tiles, uint32_t most, Launch launch) {
+  int error = cudaSuccess;
+  for (uint32_t first = 0, blocks; first < tiles && error == cudaSuccess; first += blocks) {
+    blocks = most > 0 ? min(tiles - first, most) : tiles;
+    error = launch(first, dim3(blocks));
+  }
+  return error;
+}
+
+extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most, void *stream) {
   table t;
   uint32_t tiles = 0;
-  t.nparts = t.nloops = 0;
+  t.nparts = t.nloops = t.unused = 0;
   auto flush = [&] {
-    int error = rs_launch(cast, dim3(tiles), dim3(THREADS), 0, stream, t);
+    int error = launch_tiles(tiles, most, [&](uint32_t first, dim3 blocks) {
+      t.first = first;
+      return rs_launch(cast, blocks, dim3(THREADS), 0, stream, t);
+    });
     t.nparts = t.nloops = tiles = 0;
     return error;
   };
@@ -485,7 +504,9 @@ extern "C" void rs_cast_table_write(const rs_cast_table *t, int64_t n, const rs_
   });
 }
 
-extern "C" int rs_cast_table_launch(const rs_cast_table *t, const void *memory, void *stream) {
+extern "C" int rs_cast_table_launch(const rs_cast_table *t, const void *memory, uint32_t most, void *stream) {
   const part *parts = static_cast<const part *>(memory);
-  return rs_launch(cast_listed, dim3(t->tiles), dim3(THREADS), 0, stream, parts, t->parts);
+  return launch_tiles(t->tiles, most, [&](uint32_t first, dim3 blocks) {
+    return rs_launch(cast_listed, blocks, dim3(THREADS), 0, stream, parts, t->parts, first);
+  });
 }
