@@ -1,4 +1,4 @@
-# have_mpi: host/comm/mpi/*.c is compiled, and the library links MPI. Not with the sanitizers, which report errors of
+# have_mpi: libreshard_mpi is built, of host/comm/mpi/*.c, and links MPI. Not with the sanitizers, which report errors of
 # MPI itself.
 set(have_mpi OFF)
 if(NOT RESHARD_MPI STREQUAL "OFF" AND NOT instrument)

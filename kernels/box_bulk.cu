@@ -232,7 +232,9 @@ extern "C" int rs_box_bulk_load(void) { return rs_launch_load(copy_bulk); }
 
 extern "C" int rs_box_bulk_arch(int *arch) { return rs_launch_load(copy_bulk, arch); }
 
-extern "C" int rs_box_bulk_launch(const rs_box_batch *batch, int sms, void *stream) {
-  uint32_t most = static_cast<uint32_t>(sms) * RS_BOX_BULK_BLOCKS;
-  return rs_launch(copy_bulk, dim3(min(batch->tiles, most)), dim3(32), 0, stream, *batch);
+extern "C" int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream) {
+  uint32_t blocks = min(batch->tiles, static_cast<uint32_t>(sms) * RS_BOX_BULK_BLOCKS);
+  if (most > 0)
+    blocks = min(blocks, most);
+  return rs_launch(copy_bulk, dim3(blocks), dim3(32), 0, stream, *batch);
 }

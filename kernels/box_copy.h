@@ -115,10 +115,10 @@ int rs_box_bulk_load(void);
  * Older code does the same slowly, also on a device that has one. */
 int rs_box_bulk_arch(int *arch);
 
-/* A launch each; a cudaError_t. sms: of the device. */
-int rs_box_rows_launch(const rs_box_batch *batch, void *stream);
-int rs_box_transpose_launch(const rs_box_batch *batch, void *stream);
-int rs_box_bulk_launch(const rs_box_batch *batch, int sms, void *stream);
+/* A launch each; a cudaError_t. sms: of the device. most: of blocks, which then take tiles in turn; 0: no limit. */
+int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream);
+int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream);
+int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream);
 
 /* Contiguous copies that are decided at run time, as a parameter: cut in tiles by the kernel. */
 enum { RS_BOX_SPANS = 120 };
@@ -135,7 +135,7 @@ typedef struct rs_box_spans {
   uint32_t unused;
   rs_box_span span[RS_BOX_SPANS];
 } rs_box_spans;
-int rs_box_spans_launch(const rs_box_spans *spans, void *stream);
+int rs_box_spans_launch(const rs_box_spans *spans, uint32_t most, void *stream);
 
 /* --- Arithmetic that host and kernels share --- */
 

@@ -189,10 +189,9 @@ __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box
   }
 }
 
-__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
-    copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
+__device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
   uint32_t k;
-  const rs_box_tile tile = find_tile(batch, blockIdx.x, &k);
+  const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
     if (batch.part[k].streaming)
       copy_contiguous<true>(tile.src, tile.dst, tile.count);
@@ -208,17 +207,28 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
-    copy_spans(RS_GRID_CONSTANT(rs_box_spans) spans) {
-  uint32_t low = 0, high = spans.n - 1; /* the first one that ends behind this block's tile */
+    copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  copy_tile(batch, blockIdx.x);
+}
+
+/* Fewer blocks than tiles: kernels of their own, so that the others need no loop. */
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+    copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x)
+    copy_tile(batch, t);
+}
+
+__device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32_t t) {
+  uint32_t low = 0, high = spans.n - 1; /* the first one that ends behind the tile */
   while (low < high) {
     uint32_t middle = (low + high) / 2;
-    if (spans.span[middle].end <= blockIdx.x)
+    if (spans.span[middle].end <= t)
       low = middle + 1;
     else
       high = middle;
   }
   const rs_box_span &span = spans.span[low];
-  const int64_t piece = blockIdx.x - (low > 0 ? spans.span[low - 1].end : 0);
+  const int64_t piece = t - (low > 0 ? spans.span[low - 1].end : 0);
   const int64_t begin = rs_box_piece_begin(span.dst, spans.tile, piece);
   const int64_t end = min(rs_box_piece_begin(span.dst, spans.tile, piece + 1), span.bytes);
   if (spans.streaming)
@@ -227,18 +237,37 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
 }
 
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+    copy_spans(RS_GRID_CONSTANT(rs_box_spans) spans) {
+  copy_span_tile(spans, blockIdx.x);
+}
+
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+    copy_spans_limited(RS_GRID_CONSTANT(rs_box_spans) spans) {
+  for (uint32_t t = blockIdx.x; t < spans.span[spans.n - 1].end; t += gridDim.x)
+    copy_span_tile(spans, t);
+}
+
 } // namespace
 
 extern "C" int rs_box_rows_load(void) {
   int error = rs_launch_load(copy_rows);
-  return error != cudaSuccess ? error : rs_launch_load(copy_spans);
+  if (error == cudaSuccess)
+    error = rs_launch_load(copy_spans);
+  if (error == cudaSuccess)
+    error = rs_launch_load(copy_rows_limited);
+  return error != cudaSuccess ? error : rs_launch_load(copy_spans_limited);
 }
 
-extern "C" int rs_box_rows_launch(const rs_box_batch *batch, void *stream) {
-  return rs_launch(copy_rows, dim3(batch->tiles), dim3(RS_BOX_THREADS), 0, stream, *batch);
+extern "C" int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream) {
+  const dim3 block(RS_BOX_THREADS);
+  return most > 0 && most < batch->tiles ? rs_launch(copy_rows_limited, dim3(most), block, 0, stream, *batch)
+                                         : rs_launch(copy_rows, dim3(batch->tiles), block, 0, stream, *batch);
 }
 
-extern "C" int rs_box_spans_launch(const rs_box_spans *spans, void *stream) {
-  return rs_launch(copy_spans, dim3(spans->n == 0 ? 0 : spans->span[spans->n - 1].end), dim3(RS_BOX_THREADS), 0, stream,
-                   *spans);
+extern "C" int rs_box_spans_launch(const rs_box_spans *spans, uint32_t most, void *stream) {
+  const uint32_t tiles = spans->n == 0 ? 0 : spans->span[spans->n - 1].end;
+  const dim3 block(RS_BOX_THREADS);
+  return most > 0 && most < tiles ? rs_launch(copy_spans_limited, dim3(most), block, 0, stream, *spans)
+                                  : rs_launch(copy_spans, dim3(tiles), block, 0, stream, *spans);
 }

@@ -120,14 +120,11 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
   }
 }
 
-__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
-    copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
+__device__ __forceinline__ void copy_tile(char *at, const rs_box_batch &batch, uint32_t t) {
   uint32_t k;
-  const rs_box_tile tile = find_tile(batch, blockIdx.x, &k);
+  const rs_box_tile tile = find_tile(batch, t, &k);
   const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
   const int64_t src_j = shape.inner.src, dst_i = shape.outer_dst;
-  char *at = reinterpret_cast<char *>(room);
   switch (shape.run) {
   case 1: transpose_tile<1>(at, tile, src_j, dst_i); break;
   case 2: transpose_tile<2>(at, tile, src_j, dst_i); break;
@@ -137,10 +134,31 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS
   }
 }
 
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
+    copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
+  copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x);
+}
+
+/* Fewer blocks than tiles; the loop takes registers that a block more on an SM would not leave. */
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS - 1)
+    copy_transposes_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
+  for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
+    copy_tile(reinterpret_cast<char *>(room), batch, t);
+    __syncthreads(); /* before the next tile comes into the room */
+  }
+}
+
 } // namespace
 
-extern "C" int rs_box_transpose_load(void) { return rs_launch_load(copy_transposes); }
+extern "C" int rs_box_transpose_load(void) {
+  int error = rs_launch_load(copy_transposes);
+  return error != cudaSuccess ? error : rs_launch_load(copy_transposes_limited);
+}
 
-extern "C" int rs_box_transpose_launch(const rs_box_batch *batch, void *stream) {
-  return rs_launch(copy_transposes, dim3(batch->tiles), dim3(RS_BOX_THREADS), 0, stream, *batch);
+extern "C" int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream) {
+  const dim3 block(RS_BOX_THREADS);
+  return most > 0 && most < batch->tiles ? rs_launch(copy_transposes_limited, dim3(most), block, 0, stream, *batch)
+                                         : rs_launch(copy_transposes, dim3(batch->tiles), block, 0, stream, *batch);
 }

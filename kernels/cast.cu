@@ -24,9 +24,13 @@ namespace {
 
 constexpr int64_t ITEMS_MOST = RS_CAST_MOST; /* of a part: what rs_divider takes */
 
-__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) { cast_tile(t.parts, t.nparts); }
+__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) {
+  cast_tile(t.parts, t.nparts, t.first + blockIdx.x);
+}
 
-__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts) { cast_tile(parts, nparts); }
+__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts, uint32_t first) {
+  cast_tile(parts, nparts, first + blockIdx.x);
+}
 
 /* --- On the host: the table --------------------------------------------------------------------------------------*/
 
@@ -170,12 +174,26 @@ void put_part(const piece &p, part to, uint32_t tiles, part *at, loop *loops, ui
 
 } // namespace
 
-extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream) {
+/* Calls launch(first, blocks) for all tiles, `most` of them at a time. A loop over tiles in the kernel would hold twice
+ * the registers. */
+template <typename Launch> static int launch_tiles(uint32_t tiles, uint32_t most, Launch launch) {
+  int error = cudaSuccess;
+  for (uint32_t first = 0, blocks; first < tiles && error == cudaSuccess; first += blocks) {
+    blocks = most > 0 ? min(tiles - first, most) : tiles;
+    error = launch(first, dim3(blocks));
+  }
+  return error;
+}
+
+extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most, void *stream) {
   table t;
   uint32_t tiles = 0;
-  t.nparts = t.nloops = 0;
+  t.nparts = t.nloops = t.unused = 0;
   auto flush = [&] {
-    int error = rs_launch(cast, dim3(tiles), dim3(THREADS), 0, stream, t);
+    int error = launch_tiles(tiles, most, [&](uint32_t first, dim3 blocks) {
+      t.first = first;
+      return rs_launch(cast, blocks, dim3(THREADS), 0, stream, t);
+    });
     t.nparts = t.nloops = tiles = 0;
     return error;
   };
@@ -227,7 +245,9 @@ extern "C" void rs_cast_table_write(const rs_cast_table *t, int64_t n, const rs_
   });
 }
 
-extern "C" int rs_cast_table_launch(const rs_cast_table *t, const void *memory, void *stream) {
+extern "C" int rs_cast_table_launch(const rs_cast_table *t, const void *memory, uint32_t most, void *stream) {
   const part *parts = static_cast<const part *>(memory);
-  return rs_launch(cast_listed, dim3(t->tiles), dim3(THREADS), 0, stream, parts, t->parts);
+  return launch_tiles(t->tiles, most, [&](uint32_t first, dim3 blocks) {
+    return rs_launch(cast_listed, blocks, dim3(THREADS), 0, stream, parts, t->parts, first);
+  });
 }

@@ -13,9 +13,9 @@ extern "C" {
 
 /* Casts whose loops are in axes, as in rs_casts; both are read before it returns. Addresses and strides of each are
  * multiples of the size of a number. One launch for as many casts as fit in a kernel's parameters (200 with CUDA 12.1
- * and newer), or two, ... in the order of stream. A cudaError_t: also cudaErrorInvalidValue for a pair of dtypes that
- * has no cast. */
-int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
+ * and newer), or two, ... in the order of stream. most: of blocks in a launch, then there are as many launches as that
+ * takes; 0: no limit. A cudaError_t: also cudaErrorInvalidValue for a pair of dtypes that has no cast. */
+int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most, void *stream);
 
 /* A longer list: its table is measured, written by the host, brought to memory of the device, and launched from there,
  * in one launch. */
@@ -27,8 +27,8 @@ typedef struct rs_cast_table {
 size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
 /* Writes the table of the same list, at an address that is a multiple of 8. */
 void rs_cast_table_write(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes, void *host);
-/* memory: of the device, with what was written. It is read when the launch runs. A cudaError_t. */
-int rs_cast_table_launch(const rs_cast_table *table, const void *memory, void *stream);
+/* memory: of the device, with what was written. It is read when the launch runs. most: as above. A cudaError_t. */
+int rs_cast_table_launch(const rs_cast_table *table, const void *memory, uint32_t most, void *stream);
 
 #ifdef __cplusplus
 }

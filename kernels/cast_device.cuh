@@ -40,6 +40,7 @@ struct part {
 enum { PARTS = RS_PARAMETER_BYTES > 4096 ? 200 : 40, TABLE_LOOPS = RS_PARAMETER_BYTES > 4096 ? 96 : 32 };
 struct table {
   uint32_t nparts, nloops;
+  uint32_t first, unused; /* tile of the first block */
   part parts[PARTS];
   loop loops[TABLE_LOOPS];
 };
@@ -240,17 +241,17 @@ __attribute__((noinline)) __device__ void cast_ends(const part &p, uint32_t tile
   }
 }
 
-__device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts) {
+__device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts, uint32_t t) {
   uint32_t low = 0, high = nparts - 1;
   while (low < high) {
     uint32_t middle = (low + high) / 2;
-    if (parts[middle].end > blockIdx.x)
+    if (parts[middle].end > t)
       high = middle;
     else
       low = middle + 1;
   }
   const part &p = parts[low];
-  uint32_t tile = blockIdx.x - (low == 0 ? 0 : parts[low - 1].end);
+  uint32_t tile = t - (low == 0 ? 0 : parts[low - 1].end);
   int in = 1 << p.in, out = 1 << p.out;
   if (!p.wide) {
     cast_numbers(p, tile, in, out);

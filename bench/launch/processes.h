@@ -40,11 +40,12 @@ void processes_close(const processes *p);
 /* Longest wait for other processes: RESHARD_TIMEOUT_MS, else a minute. */
 int64_t processes_timeout_ms(void);
 
-/* By MPI: mpi.c, or no_mpi.c in a build without MPI, where mpi_open ends the program with status 3. */
+/* By MPI: mpi.c, or no_mpi.c in a build without MPI. mpi_open ends the program with status 3 there, and where
+ * libreshard_mpi is not found. */
 bool mpi_built(void);
 void mpi_open(processes *out);
 void mpi_gather(const void *mine, size_t n, void *all);
 void mpi_close(void);
-const void *mpi_world(void); /* an MPI_Comm */
+void mpi_connect(reshard_device device, reshard_comm *comm); /* the communicator of them all; collective */
 
 #endif

@@ -102,7 +102,7 @@ static void connect_mpi(session *s, reshard_comm *comms) {
   if (s->locals != 1)
     cli_exit(EXIT_USAGE, "--comm mpi: %lld ranks in one process; each rank is a process of mpirun",
              (long long)s->locals);
-  CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], 0, &comms[0]));
+  mpi_connect(s->devices[0], &comms[0]);
 }
 
 static void connect_node(session *s, reshard_comm *comms) {

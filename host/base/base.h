@@ -7,11 +7,18 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
+/* Marks what libreshard_mpi uses of this library: exported in the version RESHARD_PRIVATE, for a library of the same
+ * build alone. */
+#define RS_PRIVATE_API RESHARD_API
+/* The build of this library: "0.1.0, build 3f2a91c04d7e". */
+RS_PRIVATE_API const char *rs_build(void);
+
 /* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the
  * status on from there. The last error may be among the arguments: words are put before or behind it. */
-reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+RS_PRIVATE_API reshard_status rs_error(reshard_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* RESHARD_ERROR_INVALID of an argument: "reshard_plan_create: layout is NULL". */
-reshard_status rs_error_null(const char *call, const char *argument);
+RS_PRIVATE_API reshard_status rs_error_null(const char *call, const char *argument);
 /* That error where one of the arguments is NULL, which it names: RS_TRY(RS_GIVEN("reshard_plan_create", layout, plan)).
  */
 #define RS_GIVEN(call, ...) \
@@ -22,8 +29,8 @@ reshard_status rs_given(const char *call, const char *names, const void *const *
 #define RS_SIZED(type, at) rs_sized(#type, (at)->size, sizeof(type))
 reshard_status rs_sized(const char *type, size_t given, size_t size);
 /* RESHARD_ERROR_MISMATCH of two ranks that have unequal values of a field: "shape [8,6] on rank 0, [8,7] on rank 2". */
-reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
-                               const char *other_value);
+RS_PRIVATE_API reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
+                                              const char *other_value);
 /* RESHARD_ERROR_OUT_OF_MEMORY with the size in it. */
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
@@ -79,8 +86,8 @@ static inline int64_t rs_ceil_div(int64_t a, int64_t b) { return a / b + (a % b 
   ((object) != NULL && atomic_fetch_sub_explicit(&(object)->references, 1, memory_order_acq_rel) == 1)
 
 /* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error. */
-reshard_status rs_alloc(void *out, int64_t n, size_t element);
-reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
+RS_PRIVATE_API reshard_status rs_alloc(void *out, int64_t n, size_t element);
+RS_PRIVATE_API reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
 /* A copy of n elements of `from`. */
 reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element);
 
@@ -117,7 +124,7 @@ void rs_text_list(rs_text *text, int64_t n, const int64_t *numbers);
 reshard_status rs_text_finish(rs_text *text, size_t *needed);
 
 /* Of a clock that only goes forward: differences count. */
-int64_t rs_now_ns(void);
+RS_PRIVATE_API int64_t rs_now_ns(void);
 /* True when so many milliseconds have passed since then; never for 0. */
 static inline bool rs_late(int64_t since_ns, int64_t limit_ms) {
   return limit_ms > 0 && (rs_now_ns() - since_ns) / 1000000 >= limit_ms;
@@ -125,7 +132,7 @@ static inline bool rs_late(int64_t since_ns, int64_t limit_ms) {
 static inline double rs_seconds(void) { return (double)rs_now_ns() * 1e-9; }
 
 /* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */
-uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
+RS_PRIVATE_API uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
 
 /* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
 #define RS_SHAPE_TEXT 176
@@ -133,7 +140,7 @@ const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *s
 /* "[8,6]", "[]" for none; returns buffer. What does not fit is cut off. */
 const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
 /* "3-5,9", as in rank lists, of ascending numbers; returns buffer. What does not fit is cut off and ends in "...". */
-const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
+RS_PRIVATE_API const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
 /* "[0,4)x[8,12)", "[]" for no dims. */
 #define RS_BOX_TEXT 384
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent);

@@ -6,6 +6,8 @@
 #ifndef RS_BASE_RANGE_H
 #define RS_BASE_RANGE_H
 
+#include "base/base.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +24,7 @@ typedef struct rs_range_tool {
   void (*end)(void); /* the one that the thread began last */
 } rs_range_tool;
 
-extern _Atomic(const rs_range_tool *) rs_ranges;
+RS_PRIVATE_API extern _Atomic(const rs_range_tool *) rs_ranges;
 
 static inline bool rs_range_begin(const char *name, int64_t bytes, int64_t peers, int64_t round, int64_t tensors) {
   const rs_range_tool *tool = atomic_load_explicit(&rs_ranges, memory_order_acquire);

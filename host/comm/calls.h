@@ -41,9 +41,9 @@ typedef struct rs_board rs_board;
 
 /* Puts a handle on the board of its kin: the communicator that it was split from, or another rank of its own. NULL: on
  * a new board, which alone can fail. */
-reshard_status rs_board_join(reshard_comm comm, reshard_comm kin);
+RS_PRIVATE_API reshard_status rs_board_join(reshard_comm comm, reshard_comm kin);
 /* Takes a handle from its board, before it is freed; again is allowed. */
-void rs_board_leave(reshard_comm comm);
+RS_PRIVATE_API void rs_board_leave(reshard_comm comm);
 
 /* Ticks of a clock that costs a few nanoseconds to read; a report finds out how long they are. */
 static inline int64_t rs_call_ticks(void) {
@@ -104,8 +104,8 @@ typedef struct rs_call_scope {
   rs_call *call;        /* NULL: within another call */
   unsigned long errors; /* of the thread so far */
 } rs_call_scope;
-rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
-void rs_call_leave(rs_call_scope *scope);
+RS_PRIVATE_API rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
+RS_PRIVATE_API void rs_call_leave(rs_call_scope *scope);
 /* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler. The name
  * is its own or another. */
 #define RS_CALL_OF(comm, name, bytes, peers, tensors) \
@@ -124,6 +124,6 @@ typedef struct rs_stamp {
   int64_t number;
   char name[40];
 } rs_stamp;
-void rs_call_stamp(reshard_comm comm, rs_stamp *stamp);
+RS_PRIVATE_API void rs_call_stamp(reshard_comm comm, rs_stamp *stamp);
 
 #endif

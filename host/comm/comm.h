@@ -158,18 +158,19 @@ struct reshard_comm_s {
 
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
-reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
+RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */
-void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
+RS_PRIVATE_API void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
 
 /* Error of a call on a communicator that has ended. */
-reshard_status rs_comm_error_ended(void);
+RS_PRIVATE_API reshard_status rs_comm_error_ended(void);
 /* RESHARD_ERROR_TIMEOUT of a rank that waited: names the call, its number and round. missing: "0-2,5", "": unknown. */
-reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_t timeout_ms, const char *missing);
+RS_PRIVATE_API reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_t timeout_ms,
+                                                    const char *missing);
 /* RESHARD_ERROR_MISMATCH of ranks 0 and `rank`, which have come with different calls: names both, where they are known;
  * by a rank that sees that, before its next collective call. */
-reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
+RS_PRIVATE_API reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
 
 static inline size_t rs_comm_alignment(reshard_comm comm) {
   return comm->ops->alignment > 0 ? comm->ops->alignment : 1;

@@ -19,8 +19,8 @@ void rs_split_requests_sort(int64_t n, rs_split_request *requests);
 
 /* Collective: every rank tells what it wants (rs_comm_ops.split), and finds its group. All succeed, or all have the
  * status and text of the lowest rank that failed, or that wants something else than rank 0. */
-reshard_status rs_split_group_find(reshard_comm comm, const rs_split *mine, rs_split_group *group);
+RS_PRIVATE_API reshard_status rs_split_group_find(reshard_comm comm, const rs_split *mine, rs_split_group *group);
 /* Collective: success when every rank brings success, else the first failing rank's status and text on all. */
-reshard_status rs_split_agree(reshard_comm comm, reshard_status mine);
+RS_PRIVATE_API reshard_status rs_split_agree(reshard_comm comm, reshard_status mine);
 
 #endif

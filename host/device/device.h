@@ -177,7 +177,8 @@ struct rs_device {
   const rs_device_work *work;
   void (*destroy)(rs_device *device);
   reshard_device_type type;
-  int index; /* of the GPU */
+  int index;      /* of the GPU */
+  int max_blocks; /* of each launch of copies and casts on a GPU; 0: no limit */
   /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
    * all threads (cudaStreamLegacy). Both NULL: there are none. */
   void *thread_stream, *legacy_stream;

@@ -8,7 +8,7 @@
 #include <reshard/device.h>
 
 /* Reads a number of 0 or more; leaves *value alone where the variable is not set or empty. */
-reshard_status rs_environment_number(const char *name, int64_t *value);
+RS_PRIVATE_API reshard_status rs_environment_number(const char *name, int64_t *value);
 /* Replaces threads 0 and isa AUTO by RESHARD_THREADS and RESHARD_ISA, where these are set. Checks the threads. */
 reshard_status rs_environment_cpu(int *threads, reshard_isa *isa);
 

@@ -40,6 +40,8 @@ static reshard_status check_options(const reshard_device_options *given, reshard
     return rs_error(RESHARD_ERROR_INVALID, "shared %d: 0 or 1", given->shared);
   if (given->shared && given->allocator != NULL)
     return rs_error(RESHARD_ERROR_INVALID, "shared storage is the library's own, and an allocator is given");
+  if (given->max_blocks < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "max_blocks %d: 0 for no limit, or a number of blocks", given->max_blocks);
   *options = *given;
   return RESHARD_SUCCESS;
 }
@@ -57,7 +59,9 @@ static reshard_status create_device(const char *name, reshard_device_options *op
   if (options->shared)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "device '%.32s': the storage of a GPU is not shared between processes",
                     name);
-  return rs_device_cuda_create(index, device);
+  RS_TRY(rs_device_cuda_create(index, device));
+  (*device)->max_blocks = options->max_blocks;
+  return RESHARD_SUCCESS;
 }
 
 static void destroy_handle(reshard_device d) {
@@ -115,8 +119,10 @@ static reshard_status check_given(const char *call, reshard_device device, const
 
 reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info) {
   RS_TRY(check_given("reshard_device_get_info", device, info, "info"));
-  *info = (reshard_device_info){
-      .type = device->device->type, .index = device->device->index, .streams = device->device->streams->asynchronous};
+  *info = (reshard_device_info){.type = device->device->type,
+                                .index = device->device->index,
+                                .streams = device->device->streams->asynchronous,
+                                .max_blocks = device->device->max_blocks};
   return RESHARD_SUCCESS;
 }
 

@@ -89,33 +89,6 @@ RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
 
-/* Makes one rank of an MPI communicator, for memory of the CPU. Collective over mpi_comm. MPI is initialised, for
- * threads where several use it. Each call on the handle is made by a thread that may call MPI. All ranks destroy their
- * handle, before MPI is finalised.
- *
- * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
- *   communicator shares it, with tags of its own.
- * - device: a CPU (kept). NULL: one of the library's own.
- * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever.
- *
- * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
- * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the
- * caller's. That of the communicator is freed when its messages have come; it stays where they never do. Where no rank
- * has a deadline, messages that are contiguous go in place. A rank that hears of an abort then returns when those that
- * are under way to it have come: a peer that is stopped holds it up.
- *
- * After a loss reshard_comm_shrink goes on, where the launcher lets it: Open MPI's mpirun with --enable-recovery. MPI
- * itself may wait for the lost ranks, as MPI_Finalize does.
- *
- * Errors, the same on all ranks, of the lowest rank that failed:
- * - RESHARD_ERROR_UNSUPPORTED: a build without MPI; a device that is no CPU.
- * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
- * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline.
- * - RESHARD_ERROR_TIMEOUT: a rank did not come. The duplication then stays under way, for MPI has no end for it. Until
- *   that rank has called too, the others duplicate mpi_comm no more: MPI takes one for the other. */
-RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
-                                                 reshard_comm *comm);
-
 /* An all-gather of the caller: every rank gives `bytes` bytes, and `all` receives those
  * of all ranks, by rank. It returns on every rank or, where it has a deadline of its own, with an error. */
 typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t bytes, void *all);
@@ -195,8 +168,8 @@ RESHARD_API reshard_status reshard_rendezvous_from_environment(reshard_rendezvou
  * - RESHARD_ERROR_TIMEOUT: rank 0 names who did not come; the others have no answer. */
 RESHARD_API reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, size_t bytes, void *all);
 
-/* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. NCCL is the one
- * that the program is linked with. The MPI_Comm is passed by value, and MPI_Comm_idup makes the library's own of it. */
+/* Variants with types that the compiler checks, where nccl.h is included before this header. NCCL is the one that the
+ * program is linked with. */
 #ifdef NCCL_MAJOR
 static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, reshard_device device,
                                                          int64_t timeout_ms, reshard_comm *comm) {
@@ -228,20 +201,6 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
     (void)cudaStreamDestroy(stream);
   (void)cudaFree(room);
   return good ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
-}
-#endif
-#ifdef MPI_VERSION
-static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, reshard_device device, int64_t timeout_ms,
-                                                        reshard_comm *comm) {
-  return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
-}
-
-/* A reshard_allgather over MPI: mpi_comm points to an MPI_Comm. For a node communicator its ranks are on one node, as
- * those of MPI_Comm_split_type with MPI_COMM_TYPE_SHARED are. */
-static inline reshard_status reshard_mpi_allgather(void *mpi_comm, const void *mine, size_t bytes, void *all) {
-  MPI_Comm comm = *(MPI_Comm *)mpi_comm;
-  return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm) == MPI_SUCCESS ? RESHARD_SUCCESS
-                                                                                                   : RESHARD_ERROR_PEER;
 }
 #endif
 

@@ -60,10 +60,14 @@ typedef struct reshard_device_options {
    * each other's arrays directly (RESHARD_PATH_DIRECT). Large pieces take their memory when they are allocated, not
    * when they are first written. 0: the process's own. Not with an allocator, nor of a GPU. */
   int shared;
+  /* Most blocks of a launch of the library's copies and casts on a GPU; 0: as many as there is work for. A GPU that
+   * also runs NCCL needs SMs for that: with 4 blocks on an SM, 4 x (its SMs - the communicator's maxCTAs) leave it
+   * room. Fewer make pack and unpack slower alone. Large contiguous copies are the driver's, and not limited. */
+  int max_blocks;
 } reshard_device_options;
 #define RESHARD_DEVICE_OPTIONS_INIT sizeof(reshard_device_options)
 #define RESHARD_DEVICE_OPTIONS_DEFAULTS \
-  { sizeof(reshard_device_options), 0, RESHARD_ISA_AUTO, 0, 0, NULL, 0 }
+  { sizeof(reshard_device_options), 0, RESHARD_ISA_AUTO, 0, 0, NULL, 0, 0 }
 
 /* Opens a device; one reference for the caller. Handles of one device are independent of each other: each has its pool.
  *
@@ -91,6 +95,7 @@ typedef struct reshard_device_info {
   /* 0: work is done when a call returns, and stream is NULL everywhere (the CPU). 1: work is in the order of the stream
    * given, where NULL is the legacy default stream, as in CUDA. */
   int streams;
+  int max_blocks; /* as in the options; 0: no limit, and on the CPU */
 } reshard_device_info;
 RESHARD_API reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info);
 

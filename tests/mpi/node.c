@@ -1,5 +1,6 @@
 /* A communicator of processes of one node, whose ranks find each other by MPI. */
 #include <mpi.h>
+#include <reshard/mpi.h>
 
 #include <reshard/reshard.h>
 

@@ -2,6 +2,7 @@
 #include "reshard/reshard.h"
 
 #include <mpi.h>
+#include <reshard/mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
 

@@ -13,6 +13,7 @@
 
 #include <mpi.h>
 #include <pthread.h>
+#include <reshard/mpi.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
+#include <reshard/mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>

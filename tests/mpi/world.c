@@ -2,6 +2,7 @@
 #include "support/processes/world.h"
 
 #include <mpi.h>
+#include <reshard/mpi.h>
 
 const char world_name[] = "mpi";
 const char world_call[] = "reshard_comm_from_mpi";

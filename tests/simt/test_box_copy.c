@@ -137,7 +137,8 @@ static void program_make(program *p, const rs_box_policy *policy) {
 }
 
 static void programs_launch(program *programs, int n) {
-  int (*const rows_and_transposes[])(const rs_box_batch *, void *) = {rs_box_rows_launch, rs_box_transpose_launch};
+  int (*const rows_and_transposes[])(const rs_box_batch *, uint32_t, void *) = {rs_box_rows_launch,
+                                                                                rs_box_transpose_launch};
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
     rs_box_batch batch = {0};
     for (int i = 0; i < n; i++)
@@ -146,13 +147,16 @@ static void programs_launch(program *programs, int n) {
         assert_true(rs_box_batch_add(&batch, &programs[i].part[c]));
       }
     rs_box_batch_close(&batch);
+    uint32_t most = below(2) == 0 ? 0 : 1 + (uint32_t)below(5);
+    int64_t before = simt_get_counts().blocks;
     if (c == RS_BOX_BULK) {
       int sms = below(2) == 0 ? 1 : SMS;
-      int64_t before = simt_get_counts().blocks;
-      assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, NULL), 0);
-      assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, sms * RS_BOX_BULK_BLOCKS));
+      int64_t limit = rs_min(sms * RS_BOX_BULK_BLOCKS, most > 0 ? most : INT32_MAX);
+      assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, most, NULL), 0);
+      assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, limit));
     } else {
-      assert_int_equal(rows_and_transposes[c](&batch, NULL), 0);
+      assert_int_equal(rows_and_transposes[c](&batch, most, NULL), 0);
+      assert_int_equal(simt_get_counts().blocks - before, most > 0 ? rs_min(batch.tiles, most) : batch.tiles);
     }
   }
 }
@@ -405,7 +409,11 @@ static void spans(void **test) {
     }
     if (n == RS_BOX_SPANS)
       assert_false(rs_box_spans_add(&list, src[0], dst[0], 1));
-    assert_int_equal(rs_box_spans_launch(&list, NULL), 0);
+    uint32_t most = below(2) == 0 ? 0 : 1 + (uint32_t)below(5);
+    int64_t before = simt_get_counts().blocks;
+    assert_int_equal(rs_box_spans_launch(&list, most, NULL), 0);
+    if (most > 0)
+      assert_in_range(simt_get_counts().blocks - before, 0, most);
     for (int i = 0; i < n; i++) {
       assert_memory_equal(src[i], dst[i], (size_t)bytes[i]);
       free(src[i] - from[i]);
@@ -501,10 +509,10 @@ static void loads(void **test) {
   (void)test;
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
-  assert_int_equal(simt_get_counts().loads - before, 2);
+  assert_int_equal(simt_get_counts().loads - before, 4);
   assert_int_equal(rs_box_transpose_load(), 0);
   assert_int_equal(rs_box_bulk_load(), 0);
-  assert_int_equal(simt_get_counts().loads - before, 4);
+  assert_int_equal(simt_get_counts().loads - before, 7);
 }
 
 int main(void) {

@@ -106,7 +106,7 @@ static void check_numbers(reshard_dtype from, reshard_dtype to, const numbers *v
     memset(dst, 0xa5, (size_t)(v->n + 1) * out);
     rs_cast cast = {
         .src = src, .dst = dst + (size_t)off * out, .elements = v->n, .from = (int32_t)from, .to = (int32_t)to};
-    assert_int_equal(rs_cast_launch(1, &cast, NULL, NULL), 0);
+    assert_int_equal(rs_cast_launch(1, &cast, NULL, 0, NULL), 0);
     for (int64_t i = 0; i < v->n; i++) {
       uint64_t bits = get(src + (size_t)i * in, in), got = get(cast.dst + (size_t)i * out, out);
       uint64_t want = naive_cast(from, to, bits), toolkit;
@@ -131,7 +131,7 @@ static void test_numbers(void **state) {
     for (int t = 0; t < DTYPES; t++) {
       if (!rs_cast_supported(dtypes[f], dtypes[t])) {
         rs_cast cast = {.elements = 1, .from = (int32_t)dtypes[f], .to = (int32_t)dtypes[t]};
-        assert_int_equal(rs_cast_launch(1, &cast, NULL, NULL), 1);
+        assert_int_equal(rs_cast_launch(1, &cast, NULL, 0, NULL), 1);
         continue;
       }
       numbers v = numbers_of(dtypes[f], dtypes[t]);
@@ -145,7 +145,7 @@ static void test_numbers(void **state) {
   printf("           %lld numbers of %d pairs; the toolkit's conversions: %s\n", (long long)count, pairs,
          toolkit_convert(RESHARD_F32, RESHARD_F16, 0, &out) ? "compared" : "not here");
   rs_cast other = {.elements = 1, .from = RESHARD_F32, .to = RESHARD_I32};
-  assert_int_equal(rs_cast_launch(1, &other, NULL, NULL), 1);
+  assert_int_equal(rs_cast_launch(1, &other, NULL, 0, NULL), 1);
 }
 
 /* --- Lists -------------------------------------------------------------------------------------------------------*/
@@ -249,27 +249,28 @@ static void make_cast(int64_t budget, rs_cast *cast, rs_axis *axes, one_cast *me
 
 /* The launchers, and those that cut what is large. */
 typedef struct launcher {
-  int (*launch)(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
+  int (*launch)(int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most, void *stream);
   size_t (*measure)(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
   void (*write)(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes, void *host);
-  int (*launch_table)(const rs_cast_table *table, const void *memory, void *stream);
+  int (*launch_table)(const rs_cast_table *table, const void *memory, uint32_t most, void *stream);
 } launcher;
 static const launcher launchers[2] = {
     {rs_cast_launch, rs_cast_table_measure, rs_cast_table_write, rs_cast_table_launch},
     {rs_cast_launch_small, rs_cast_table_measure_small, rs_cast_table_write_small, rs_cast_table_launch_small}};
 
 /* By a table, which is elsewhere when it is read, where there is to be one. */
-static int by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs_axis *axes, int64_t *tables) {
+static int by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most,
+                    int64_t *tables) {
   rs_cast_table table;
   size_t bytes = l->measure(n, casts, axes, &table);
   if (bytes == 0)
-    return l->launch(n, casts, axes, NULL);
+    return l->launch(n, casts, axes, most, NULL);
   ++*tables;
   char *host = malloc(bytes), *memory = malloc(bytes);
   l->write(&table, n, casts, axes, host);
   memcpy(memory, host, bytes);
   free(host);
-  int error = l->launch_table(&table, memory, NULL);
+  int error = l->launch_table(&table, memory, most, NULL);
   free(memory);
   return error;
 }
@@ -289,7 +290,12 @@ static void check_list(uint64_t seed, int64_t *tables) {
   }
   simt_set_order(chance(2) ? 0 : draw());
   const launcher *l = &launchers[small];
-  int error = chance(4) ? l->launch(n, casts, axes, NULL) : by_table(l, n, casts, axes, tables);
+  uint32_t most = chance(2) ? 0 : (uint32_t)between(1, 5);
+  simt_counts before = simt_get_counts();
+  int error = chance(4) ? l->launch(n, casts, axes, most, NULL) : by_table(l, n, casts, axes, most, tables);
+  simt_counts after = simt_get_counts();
+  if (most > 0)
+    assert_in_range(after.blocks - before.blocks, 0, most * (after.launches - before.launches));
   simt_set_order(0);
   if (error != 0)
     fail_msg("seed %llu: error %d", (unsigned long long)seed, error);
@@ -328,11 +334,11 @@ static void test_launches(void **state) {
   const int64_t launches[][2] = {{0, 0}, {1, 1}, {200, 1}, {201, 2}};
   for (int i = 0; i < 4; i++) {
     int64_t before = simt_get_counts().launches;
-    assert_int_equal(rs_cast_launch(launches[i][0], casts, NULL, NULL), 0);
+    assert_int_equal(rs_cast_launch(launches[i][0], casts, NULL, 0, NULL), 0);
     assert_int_equal(simt_get_counts().launches - before, launches[i][1]);
     int64_t tables = 0;
     before = simt_get_counts().launches;
-    assert_int_equal(by_table(&launchers[0], launches[i][0], casts, NULL, &tables), 0);
+    assert_int_equal(by_table(&launchers[0], launches[i][0], casts, NULL, 0, &tables), 0);
     assert_int_equal(simt_get_counts().launches - before, launches[i][0] > 0);
     assert_int_equal(tables, launches[i][0] > 200);
   }
@@ -340,7 +346,7 @@ static void test_launches(void **state) {
   rs_cast_table table;
   casts[202].to = RESHARD_I32; /* what is wrong with a list is said by its launch */
   assert_int_equal(rs_cast_table_measure(N, casts, NULL, &table), 0);
-  assert_int_equal(rs_cast_launch(N, casts, NULL, NULL), 1);
+  assert_int_equal(rs_cast_launch(N, casts, NULL, 0, NULL), 1);
 }
 
 /* Casts of one loop each: 96 loops are one launch without a table, and what has no numbers or no loop does not count.
@@ -361,7 +367,7 @@ static void test_table_is_for_more(void **state) {
   rs_cast_table table;
   for (int more = 0; more < 2; more++) {
     int64_t before = simt_get_counts().launches;
-    assert_int_equal(rs_cast_launch(LOOPS + more, casts, axes, NULL), 0);
+    assert_int_equal(rs_cast_launch(LOOPS + more, casts, axes, 0, NULL), 0);
     assert_int_equal(simt_get_counts().launches - before, 1 + more);
     assert_int_equal(rs_cast_table_measure(LOOPS + more, casts, axes, &table) > 0, more);
   }
@@ -369,7 +375,7 @@ static void test_table_is_for_more(void **state) {
   assert_int_equal(rs_cast_table_measure(LOOPS + 1, casts, axes, &table), 0);
   casts[8].elements = 0;
   assert_int_equal(rs_cast_table_measure(N, casts, axes, &table), 0);
-  assert_int_equal(rs_cast_launch(N, casts, axes, NULL), 0);
+  assert_int_equal(rs_cast_launch(N, casts, axes, 0, NULL), 0);
   casts[8].elements = 1;
   size_t bytes = rs_cast_table_measure(N, casts, axes, &table);
   axes[7].n = 2;
@@ -397,7 +403,7 @@ static void test_launch_fails(void **state) {
     casts[i] =
         (rs_cast){.src = (char *)&src, .dst = (char *)&dst, .elements = 1, .from = RESHARD_F32, .to = RESHARD_F16};
   simt_set_enqueue(refuse_once, NULL);
-  assert_int_equal(rs_cast_launch(201, casts, NULL, NULL), 2);
+  assert_int_equal(rs_cast_launch(201, casts, NULL, 0, NULL), 2);
   assert_int_equal(refused, 1);
   simt_set_enqueue(NULL, NULL);
 }
@@ -424,7 +430,7 @@ static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64
   cast_expect(&cast, axes, cast.dst);
   cast.dst = dst + dst_off * out;
   int64_t before = simt_get_counts().blocks;
-  assert_int_equal(launchers[small].launch(1, &cast, axes, NULL), 0);
+  assert_int_equal(launchers[small].launch(1, &cast, axes, 0, NULL), 0);
   assert_memory_equal(dst, want, (size_t)dst_bytes);
   free(src);
   free(dst);
@@ -458,7 +464,7 @@ static void test_loops(void **state) {
   const rs_axis rows = {30, 404, 202};
   assert_int_equal(blocks_of(true, RESHARD_F32, RESHARD_F16, 100, 1, &rows, 0, 0), 3);
   rs_cast cast = {.elements = 1, .from = RESHARD_F32, .to = RESHARD_F16, .naxes = MOST + 1};
-  assert_int_equal(rs_cast_launch(1, &cast, axes, NULL), 1);
+  assert_int_equal(rs_cast_launch(1, &cast, axes, 0, NULL), 1);
 }
 
 /* Where source and destination are the same memory. */
@@ -474,7 +480,7 @@ static void test_in_place(void **state) {
                   .elements = 997,
                   .from = RESHARD_F16,
                   .to = RESHARD_BF16};
-  assert_int_equal(rs_cast_launch(1, &cast, NULL, NULL), 0);
+  assert_int_equal(rs_cast_launch(1, &cast, NULL, 0, NULL), 0);
   assert_memory_equal(memory, want, sizeof want);
 }
 

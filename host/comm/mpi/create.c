@@ -3,9 +3,17 @@
 
 #include "device/environment.h"
 
+#include <reshard_build.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+reshard_status rs_mpi_check_build(void) {
+  if (strcmp(RS_BUILD, rs_build()) == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "libreshard_mpi is %s, and libreshard is %s: both must be of one build",
+                  RS_BUILD, rs_build());
+}
 
 /* --- The duplicate ----------------------------------------------------------------------------------------------- */
 
@@ -232,6 +240,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   int initialized = 0, finalized = 0, size = 0, rank = 0;
   rs_mpi_link *link = NULL;
   rs_mpi *made = NULL;
+  RS_TRY(rs_mpi_check_build());
   if (mpi_comm == NULL)
     return rs_error_null("reshard_comm_from_mpi", "mpi_comm");
   MPI_Initialized(&initialized);

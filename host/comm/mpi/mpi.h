@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 #include <pthread.h>
+#include <reshard/mpi.h>
 
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
@@ -102,7 +103,9 @@ reshard_status rs_mpi_error(int code, const char *call);
 /* Every rank's `mine` comes to c->records, as messages of the tag. */
 reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 
-/* create.c. One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
+/* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
+reshard_status rs_mpi_check_build(void);
+/* One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
  * The device and all that follows from options is for the caller to set. */
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
 /* One user less of a communicator; the last one frees. */

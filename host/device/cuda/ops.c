@@ -34,8 +34,9 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
   if (status == RESHARD_SUCCESS && buffer != NULL) {
     rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, buffer->host);
     status = rs_cuda_memcpy(device, buffer->memory, buffer->host, bytes, stream);
-    RS_THEN(status,
-            rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, buffer->memory, stream), "rs_cast_table_launch"));
+    RS_THEN(status, rs_cuda_check(
+                        (cudaError_t)rs_cast_table_launch(&table, buffer->memory, (uint32_t)device->max_blocks, stream),
+                        "rs_cast_table_launch"));
     reshard_status used = rs_upload_buffer_used(device, buffer, stream);
     status = status == RESHARD_SUCCESS ? used : status;
     *done = true;
@@ -50,7 +51,7 @@ static reshard_status launch_casts(rs_device *device, const rs_casts *casts, voi
   if (done)
     return RESHARD_SUCCESS;
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int error = rs_cast_launch(casts->cast.n, casts->cast.at, casts->axis.at, stream);
+  int error = rs_cast_launch(casts->cast.n, casts->cast.at, casts->axis.at, (uint32_t)device->max_blocks, stream);
   return rs_cuda_check(rs_cuda_restore(mode, (cudaError_t)error), "rs_cast_launch");
 }
 

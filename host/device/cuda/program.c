@@ -192,9 +192,10 @@ static reshard_status launch_batch(const rs_cuda *cuda, int class, rs_box_batch 
   if (batch->nparts == 0)
     return RESHARD_SUCCESS;
   rs_box_batch_close(batch);
-  int error = class == RS_BOX_ROWS         ? rs_box_rows_launch(batch, stream)
-              : class == RS_BOX_TRANSPOSES ? rs_box_transpose_launch(batch, stream)
-                                           : rs_box_bulk_launch(batch, cuda->multiprocessors, stream);
+  int error = class == RS_BOX_ROWS ? rs_box_rows_launch(batch, (uint32_t)cuda->base.max_blocks, stream)
+              : class == RS_BOX_TRANSPOSES
+                  ? rs_box_transpose_launch(batch, (uint32_t)cuda->base.max_blocks, stream)
+                  : rs_box_bulk_launch(batch, cuda->multiprocessors, (uint32_t)cuda->base.max_blocks, stream);
   batch->nparts = batch->tiles = 0;
   return rs_cuda_check((cudaError_t)error, "box copy launch");
 }
@@ -247,8 +248,9 @@ reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *prog
 
 /* --- Spans --- */
 
-static reshard_status launch_spans(rs_box_spans *spans, void *stream) {
-  reshard_status status = rs_cuda_check((cudaError_t)rs_box_spans_launch(spans, stream), "span copy launch");
+static reshard_status launch_spans(const rs_cuda *cuda, rs_box_spans *spans, void *stream) {
+  reshard_status status = rs_cuda_check(
+      (cudaError_t)rs_box_spans_launch(spans, (uint32_t)cuda->base.max_blocks, stream), "span copy launch");
   spans->n = 0;
   return status;
 }
@@ -275,11 +277,11 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
     if (some == 1 || s->bytes >= PLAIN_SPAN) {
       RS_CUDA_TRY(cudaMemcpyAsync(s->dst, s->src, (size_t)s->bytes, cudaMemcpyDefault, stream));
     } else if (!rs_box_spans_add(&batch, s->src, s->dst, s->bytes)) {
-      RS_TRY(launch_spans(&batch, stream));
+      RS_TRY(launch_spans(cuda, &batch, stream));
       (void)rs_box_spans_add(&batch, s->src, s->dst, s->bytes);
     }
   }
-  return batch.n > 0 ? launch_spans(&batch, stream) : RESHARD_SUCCESS;
+  return batch.n > 0 ? launch_spans(cuda, &batch, stream) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {

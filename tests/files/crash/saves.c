@@ -13,6 +13,7 @@
 #include <string.h>
 #ifdef SAVES_MPI
 #include <mpi.h>
+#include <reshard/mpi.h>
 #endif
 
 enum { SEED = 5 };

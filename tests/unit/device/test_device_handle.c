@@ -45,6 +45,8 @@ static void test_refusals(void **state) {
          RESHARD_ERROR_UNSUPPORTED, "unknown");
   refuse("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .keep_bytes = -2}, RESHARD_ERROR_INVALID,
          "keep_bytes -2");
+  refuse("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .max_blocks = -1}, RESHARD_ERROR_INVALID,
+         "max_blocks -1");
   const reshard_allocator half = {.free = NULL};
   refuse("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .allocator = &half}, RESHARD_ERROR_INVALID,
          "function alloc is NULL");

@@ -12,6 +12,7 @@
 #include <reshard/reshard.h>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ static const reshard_properties f32 = {.dtype = RESHARD_F32};
 /* A rank, between the phases of a test. */
 typedef struct rank {
   reshard_comm comm;
+  ncclComm_t nccl; /* the caller's */
   reshard_device device;
   reshard_sharder sharder;
   reshard_mesh mesh;
@@ -41,6 +43,7 @@ typedef struct rank {
 typedef struct world {
   int64_t n;
   bool nccl;
+  bool borrowed; /* the communicator of NCCL is the caller's */
   int calls;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_sharder_options options;
@@ -73,6 +76,18 @@ static reshard_status make_tensor(const world *w, rank *r, int64_t i) {
   return RESHARD_SUCCESS;
 }
 
+static reshard_status borrow(const world *w, int64_t i, rank *r) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  memcpy(&id, w->id, sizeof id);
+  config.blocking = 0;
+  RS_TRY(cuda(cudaSetDevice((int)i)));
+  ncclResult_t state = ncclCommInitRankConfig(&r->nccl, (int)w->n, id, (int)i, &config);
+  while (state == ncclInProgress)
+    ncclCommGetAsyncError(r->nccl, &state);
+  return state == ncclSuccess ? reshard_comm_from_nccl(r->nccl, r->device, 2000, &r->comm) : RESHARD_ERROR_SYSTEM;
+}
+
 static reshard_status open_rank(world *w, int64_t i) {
   rank *r = &w->ranks[i];
   reshard_sharder_options options = w->options;
@@ -80,7 +95,7 @@ static reshard_status open_rank(world *w, int64_t i) {
     char name[32];
     snprintf(name, sizeof name, "cuda:%d", (int)i);
     RS_TRY(reshard_device_create(name, w->device_options, &r->device));
-    RS_TRY(reshard_comm_create_nccl(w->id, w->n, i, r->device, 2000, &r->comm));
+    RS_TRY(w->borrowed ? borrow(w, i, r) : reshard_comm_create_nccl(w->id, w->n, i, r->device, 2000, &r->comm));
   }
   reshard_device_info info;
   RS_TRY(reshard_device_get_info(r->device, &info));
@@ -173,10 +188,10 @@ static void open_local(world *w, int ngpus) {
   }
 }
 
-/* gpus: 0: over NCCL. */
+/* gpus: 0: over NCCL; -1: over the caller's communicators. */
 static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
   enum { WARM = 8, CALLS = 12 };
-  world w = {.n = n, .nccl = gpus == 0, .options = {.path = path, .workspace_limit = limit}};
+  world w = {.n = n, .nccl = gpus <= 0, .borrowed = gpus < 0, .options = {.path = path, .workspace_limit = limit}};
   vg_begin(&(vg_options){.devices = (int)n, .seed = seed});
   if (w.nccl)
     GOOD(reshard_nccl_unique_id(w.id));
@@ -204,6 +219,8 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
   for (int64_t i = 0; i < n; i++) {
     if (!w.nccl)
       reshard_device_release(w.ranks[i].device);
+    if (w.borrowed)
+      ncclCommAbort(w.ranks[i].nccl);
     cudaStreamDestroy(w.ranks[i].stream);
   }
   if (vg_end() != 0)
@@ -215,6 +232,8 @@ static void test_nccl(void **state) {
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
     check_steady("NCCL, rounds", 4, 0, RESHARD_PATH_AUTO, 16384, seed);
+    check_steady("a caller's NCCL", 3, -1, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("a caller's NCCL, rounds", 4, -1, RESHARD_PATH_AUTO, 16384, seed);
   }
 }
 
@@ -316,22 +335,27 @@ static void failing_rank(void *user, int64_t i) {
     reshard_tensor_release(hogs[--nhogs]);
 }
 
+/* Opens 3 ranks, whose plans are cached; a later call of rank 1 alone fails. */
+static void fail_alone(world *w) {
+  vg_quiet(true);
+  vg_begin(&(vg_options){.devices = 3, .seed = 5});
+  GOOD(reshard_nccl_unique_id(w->id));
+  run_phase(w, open_body);
+  w->calls = 4;
+  run_phase(w, move_body);
+  check_whole(w);
+  w->calls = 1;
+  rank_threads_run(w->n, failing_rank, w);
+  assert_int_equal(w->ranks[1].result.status, RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_non_null(strstr(w->ranks[1].result.text, "then RESHARD_ERROR_PEER"));
+}
+
 /* The communicator is the library's own: it ends, and the others hear of that. */
 static void test_fails_alone(void **state) {
   (void)state;
   const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
   world w = {.n = 3, .nccl = true, .options = {.path = RESHARD_PATH_AUTO}, .device_options = &limit};
-  vg_quiet(true);
-  vg_begin(&(vg_options){.devices = 3, .seed = 5});
-  GOOD(reshard_nccl_unique_id(w.id));
-  run_phase(&w, open_body);
-  w.calls = 4;
-  run_phase(&w, move_body);
-  check_whole(&w);
-  w.calls = 1;
-  rank_threads_run(w.n, failing_rank, &w);
-  assert_int_equal(w.ranks[1].result.status, RESHARD_ERROR_OUT_OF_MEMORY);
-  assert_non_null(strstr(w.ranks[1].result.text, "then RESHARD_ERROR_PEER"));
+  fail_alone(&w);
   for (int64_t i = 0; i < w.n; i++) {
     if (i != 1)
       assert_true(w.ranks[i].result.status == RESHARD_ERROR_TIMEOUT || w.ranks[i].result.status == RESHARD_ERROR_PEER);
@@ -344,8 +368,30 @@ static void test_fails_alone(void **state) {
   vg_quiet(false);
 }
 
+/* It is the caller's, who aborts it. Nothing is left on a stream then, and everything can be destroyed. */
+static void test_fails_alone_borrowed(void **state) {
+  (void)state;
+  const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
+  world w = {.n = 3, .nccl = true, .borrowed = true, .device_options = &limit};
+  fail_alone(&w);
+  for (int64_t i = 0; i < w.n; i++) {
+    if (i != 1)
+      assert_int_equal(w.ranks[i].result.status, RESHARD_ERROR_TIMEOUT);
+    assert_int_equal(ncclCommAbort(w.ranks[i].nccl), ncclSuccess);
+  }
+  for (int64_t i = 0; i < w.n; i++)
+    assert_int_equal(cudaStreamSynchronize(w.ranks[i].stream), cudaSuccess);
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < w.n; i++)
+    cudaStreamDestroy(w.ranks[i].stream);
+  int reports = vg_end();
+  assert_int_equal(reports, vg_reports_with("leak")); /* it keeps what the peers may still have held */
+  vg_quiet(false);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_capture_elsewhere), cmocka_unit_test(test_fails_alone)};
+                                     cmocka_unit_test(test_capture_elsewhere), cmocka_unit_test(test_fails_alone),
+                                     cmocka_unit_test(test_fails_alone_borrowed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

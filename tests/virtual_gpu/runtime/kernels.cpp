@@ -31,6 +31,8 @@ static int enqueue(void *, simt_launch *launch) {
            api.thread->device);
     return api.end(cudaErrorInvalidResourceHandle);
   }
+  const int64_t blocks = (int64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+  M.counts.most_blocks = std::max(M.counts.most_blocks, blocks);
   auto owned = std::make_shared<Launch>();
   owned->launch = launch;
   Work work;
