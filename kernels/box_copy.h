@@ -18,7 +18,8 @@ extern "C" {
 /* Numbers to tune on hardware. Bytes in flight per SM are blocks that are resident x bytes that a block loads before
  * its first store: H100 wants 32 KiB of them, H200 48 KiB, B200 64 KiB. */
 enum {
-  RS_BOX_TILE = 32 << 10, /* bytes of a tile; at most 64 KiB, since items of a tile are divided as 16-bit numbers */
+  RS_BOX_TILE = 32 << 10,      /* bytes of a tile, unless the host is told otherwise */
+  RS_BOX_TILE_MOST = 64 << 10, /* since items of a tile are divided as 16-bit numbers */
   RS_BOX_TILE_LEAST = 4 << 10, /* of small programs, so that each SM has some */
   RS_BOX_TILES_PER_SM = 8,     /* that a program is to have before its tiles are larger than the least */
   RS_BOX_THREADS = 256,

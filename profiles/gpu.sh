@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# ./run gpu [--quick]: all work that needs a GPU, in 9 minutes (3 with --quick). Builds with cmake and nvcc alone,
-# checks the library there against the CPU, measures it beside the GPU's own copy, and writes the results down.
+# ./run gpu [--quick | --prebuild]: all work that needs a GPU, in 9 minutes (3 with --quick). Builds with cmake and nvcc
+# alone, checks the library there against the CPU, measures it beside the GPU's own copy, and writes the results down.
 #
 # Every step has a time limit. A failing step does not end the run; a step for which no time is left is reported as not
 # done. The first checks leave time for the table of goals; tools and figures without a goal come last. Exit status: 0
 # all steps passed, 1 some failed or were not done in time, 3 there is no GPU or no nvcc. A missed goal is no failure:
 # the table at the end shows it.
+#
+# --prebuild builds the programs for sm_90 alone, in gpu-sm_90 of the build directory, on a machine without a GPU. A run
+# that cannot configure or build takes these, if they are there: a way out on a machine that lacks a header.
 #
 # Environment: RESHARD_PROGRAM      a program `reshard` that is there; reshard_gpu is beside it. Nothing is built then.
 #              RESHARD_GPU_PROGRAM  the program reshard_gpu, where it is elsewhere
@@ -21,12 +24,14 @@ build=${RESHARD_BUILD:-$root/build}/gpu
 results=${RESHARD_RESULTS:-$root/profiles/results}
 cores=$(nproc 2>/dev/null || echo 4)
 quick=
+prebuild=
 case ${1:-} in
 '') ;;
+--prebuild) prebuild=1 ;;
 --quick) quick=1 ;;
-*) printf 'run: gpu takes --quick or nothing\n' >&2; exit 2 ;;
+*) printf 'run: gpu takes --quick, --prebuild or nothing\n' >&2; exit 2 ;;
 esac
-[ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
+[ $# -le 1 ] || { printf 'run: gpu takes --quick, --prebuild or nothing\n' >&2; exit 2; }
 total=${RESHARD_GPU_SECONDS:-$((quick ? 170 : 530))}
 if ! [[ $total =~ ^[1-9][0-9]{0,4}$ ]]; then
   printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2
@@ -37,10 +42,17 @@ reserve=$((total * 2 / 5)) # for the goals
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
 [[ $build == /* ]] || build=$PWD/$build
 [[ $results == /* ]] || results=$PWD/$results
+prebuilt=${build%/gpu}/gpu-sm_90
 cd "$root" || exit 1
 . profiles/gpu_steps.sh
 . profiles/gpu_report.sh
 
+if [ -n "$prebuild" ]; then
+  nvcc=$(find_tool nvcc) build=$prebuilt arch=90
+  [ -n "$nvcc" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
+  build_programs && say "$prebuilt holds reshard and reshard_gpu for sm_90"
+  exit
+fi
 if [ -z "${RESHARD_PROGRAM:-}" ]; then
   nvidia-smi -L 2>/dev/null | grep -q '^GPU' || compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ] ||
     lacking "this machine has no NVIDIA GPU (no nvidia-smi that lists one, no /dev/nvidia0)"
@@ -64,7 +76,9 @@ else
   step build 240 "" bash -c build_programs || {
     grep -E -A8 'error|CMake Error|FAILED|undefined' "$work/build.txt" | cut -c1-300 | head -60 >&2
     tail -5 "$work/build.txt" >&2
-    exit 1
+    [ -x "$prebuilt/reshard_gpu" ] || exit 1
+    say "taking the programs in $prebuilt"
+    program=$prebuilt/reshard micro=$prebuilt/reshard_gpu
   }
 fi
 if ! timeout -k 3 60 "$program" info --json "$work/info.json" >"$work/info.txt" 2>&1 </dev/null; then
@@ -75,7 +89,10 @@ gpu=$(sed -n 's/^cuda:0 *\([^,]*\),.*/\1/p' "$work/info.txt")
 gpus=$(grep -c '^cuda:' "$work/info.txt")
 [ -n "$gpu" ] || lacking "$(sed -n 's/^CUDA *//p' "$work/info.txt")"
 report_begin || exit 1
+say "$(describe_gpu)"
 say "$gpu; results go to $out"
+export -f describe_gpu_state
+step nvidia-smi 20 "" bash -c describe_gpu_state
 
 # --- Correctness ------------------------------------------------------------------------------------------------------
 cases=600 checks=2100 within=20 bytes=$((1 << 30)) side=8192 large=16384 iterations=20
@@ -107,6 +124,8 @@ columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
 square=(--shape "${side}x$side")
 measure_reshard direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" \
   --ranks 4 --path direct
+measure_reshard direct-4-threads 1.10 "direct, 4 ranks as threads, $side x $side f32, rows to columns" "${columns[@]}" \
+  "${square[@]}" --ranks 4 --path direct --comm local -t 4 -g 1
 measure_reshard direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" \
   --ranks 8 --path direct
 [ -z "$large" ] || measure_reshard direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" \
@@ -147,6 +166,8 @@ for path in direct packed; do
   step "sweep-$path" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 \
     --ranks 4 --path "$path" "${sweep[@]}" -J "$work/sweep-$path.json"
 done
+step tiles 45 "how copies are best cut here" "$micro" bench --sweep --bytes "$((bytes > 1 << 20 ? bytes / 4 : bytes))" \
+  --iters "$iterations" --json "$work/tiles.json"
 report # later steps may be cut off
 for n in 2 4; do # correctness alone
   [ -z "$quick" ] || [ "$n" = 2 ] || continue
@@ -162,9 +183,9 @@ sanitized() { # TOOL NAME COMMAND...
     note "sanitizer-$2" lacking 0 "no compute-sanitizer"
   fi
 }
-sanitized memcheck memcheck "$micro" check --cases 14
+sanitized memcheck memcheck "$micro" check --cases 28 --seed "$seed"
 if [ -z "$quick" ]; then
-  for kind in racecheck synccheck initcheck; do sanitized "$kind" "$kind" "$micro" check --cases 14; done
+  for kind in racecheck synccheck initcheck; do sanitized "$kind" "$kind" "$micro" check --cases 28 --seed "$seed"; done
   sanitized memcheck verify "$program" verify --device cuda --cases 8 --seed "$seed"
 fi
 if [ -n "$quick" ]; then
@@ -177,17 +198,32 @@ else
 fi
 ncu=$(find_tool ncu)
 metrics=gpu__time_duration.sum,dram__bytes.sum.per_second,dram__throughput.avg.pct_of_peak_sustained_elapsed
+metrics+=,sm__throughput.avg.pct_of_peak_sustained_elapsed
 metrics+=,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread
 if [ -n "$quick" ]; then
   note ncu "left out" 0 "in a quick run"
 elif [ -n "$ncu" ]; then
-  for case in 'box copy' 'transposing' '8 large boxes' 'index_select 65536'; do # clocks are left as they are
+  for case in 'box copy' 'transposing' 'cast' '8 large boxes' 'index_select 65536'; do # clocks are left as they are
     step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'run_tool "$@"' tool "$ncu" --csv --print-units base \
       --clock-control none --launch-count 40 --metrics "$metrics" \
       "$micro" bench --profile --bytes $((bytes > 1 << 20 ? bytes / 4 : bytes)) --only "$case"
   done
+  step ncu-report 60 "one launch of each kernel and grid, all sections" bash -o pipefail -c 'run_tool "$@"' tool \
+    "$ncu" --set full --filter-mode per-launch-config --launch-count 1 --kernel-name 'regex:copy_|cast|select' \
+    --clock-control none --force-overwrite --export "$out/reshard.ncu-rep" "$micro" bench --profile \
+    --bytes $((bytes > 1 << 20 ? bytes / 16 : bytes))
 else
   note ncu lacking 0 "no ncu: no figures per kernel"
+fi
+nsys=$(find_tool nsys)
+if [ -n "$quick" ]; then
+  note nsys "left out" 0 "in a quick run"
+elif [ -n "$nsys" ]; then
+  step nsys 40 "a timeline of packed executes" bash -o pipefail -c 'run_tool "$@"' tool "$nsys" profile \
+    --trace=cuda,nvtx --sample=none --cpuctxsw=none --force-overwrite=true --output="$out/reshard.nsys-rep" \
+    "$program" bench --device cuda -n 3 -w 1 "${columns[@]}" --shape 1024x1024 --ranks 4 --path packed
+else
+  note nsys lacking 0 "no nsys: no timeline"
 fi
 report
 print_table

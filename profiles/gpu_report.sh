@@ -1,5 +1,5 @@
 # Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json
-# (the programs' measurements), steps.txt (the steps' output), two plots.
+# (the programs' measurements), steps.txt (the steps' output), two plots, and Nsight's reports where its tools are.
 
 report_begin() { # makes a new directory for the run
   local base n=1
@@ -51,17 +51,39 @@ report_rounds() { # of the step nccl-host
   printf '| what | us |\n| --- | ---: |\n'
   printf '| %s | %s |\n' 'execute, own communicator' "$(us host_us)" \
     "bare round, own communicator (does not block)" "$(us group_us)" \
-    "bare round, a caller's that blocks" "$(us blocking_group_us)"
+    "the same from a graph" "$(us group_graph_us)" \
+    "bare round, a caller's that blocks" "$(us blocking_group_us)" \
+    "the same from a graph" "$(us blocking_group_graph_us)"
+}
+
+report_policy() { # of the step tiles
+  grep -qs '^best: ' "$work/tiles.txt" || return 0
+  printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk copy engine.\n\n'
+  printf '| copy | tiles, engine | x memcpy |\n| --- | --- | ---: |\n'
+  sed -nE -e 's/^tiles of (.*), the bulk copy engine (.*)$/=\1, \2/p' \
+    -e 's/^(rows of .*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]+) x memcpy.*/\1|\2/p' \
+    "$work/tiles.txt" | awk -F'|' '/^=/ { how = substr($0, 2); next }
+      { printf "| %s | %s | %s |\n", $1, how, $2 }'
+  printf '\n%s\n' "$(grep '^best: ' "$work/tiles.txt")"
 }
 
 report_kernels() { # ncu's figures
-  local file what
+  local file what memcpy sms
+  # GB/s that memcpy reads and writes together, of the largest case
+  memcpy=$(sed -nE 's/^8 large boxes +([0-9]+) B .*; memcpy ([0-9.]+) us.*/\1 \2/p' "$work/bench.txt" 2>/dev/null |
+    awk 'NR == 1 { printf "%.0f", 2 * $1 / $2 / 1e3 }')
+  sms=$(sed -nE 's/.*"multiprocessors": *([0-9]+).*/\1/p' "$work/info.json" 2>/dev/null | head -1)
   compgen -G "$work/ncu-*.txt" >/dev/null || return 0
-  printf '\n## Kernels\n\n| case | kernel | launches | us | GB/s of DRAM | %% of its peak | %% of warps | registers |\n'
-  printf '| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
+  printf '\n## Kernels\n\n%s\n\n' 'Bytes in flight are those that keep up the rate
+at 0.7 us from load to use, by the law of Little. DRAM bounds a kernel at 75 % of its peak or more, else instructions
+from 60 % of theirs on, else latency.'
+  printf '| case | kernel | launches | us | GB/s of DRAM | of memcpy | %% of its peak | KiB in flight an SM | bound by '
+  printf '| %% of warps | registers |\n'
+  printf '| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n'
   for file in "$work"/ncu-*.txt; do
+    [ "${file##*/}" != ncu-report.txt ] || continue
     what=${file##*/ncu-} what=${what%.txt}
-    awk -v what="${what//-/ }" -f profiles/ncu.awk "$file"
+    awk -v what="${what//-/ }" -v memcpy="${memcpy:-0}" -v sms="${sms:-0}" -f profiles/ncu.awk "$file"
   done
 }
 
@@ -89,6 +111,7 @@ $(print_table)
 TEXT
   report_collectives
   report_rounds
+  report_policy
   report_kernels
   printf '\n## Steps\n\n| step | state | seconds | |\n| --- | --- | ---: | --- |\n'
   for s in "${steps[@]}"; do

@@ -5,7 +5,7 @@ lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
 find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
   local at
   for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" \
-    /opt/nvidia/nsight-compute/*/"$1"; do
+    /opt/nvidia/nsight-compute/*/"$1" /opt/nvidia/nsight-systems/*/bin/"$1"; do
     [ -x "$at" ] || continue
     # Follows a link to the toolkit, not one to a compiler cache.
     [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at")
@@ -79,16 +79,32 @@ measure_reshard() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of mem
   goal "$label (x memcpy's time)" "$ratio" '<=' "$limit"
 }
 
+# Prints driver, clocks and ECC as they are, in a line.
+describe_gpu() {
+  local line fields=driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit
+  line=$(nvidia-smi --query-gpu="$fields,ecc.mode.current,temperature.gpu" --format=csv,noheader 2>/dev/null | head -1)
+  [ -n "$line" ] || { echo 'driver, clocks and ECC: no nvidia-smi tells'; return; }
+  awk -F', ' '{ printf "driver %s, SM %s of %s, memory %s of %s, ", $1, $2, $3, $4, $5
+    printf "limit %s, ECC %s, %s C\n", $6, $7, $8 }' <<<"$line"
+}
+
 # --- Functions that steps run, by bash -c -----------------------------------------------------------------------------
 build_programs() {
-  local arch options=(-DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF)
-  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -dc '0-9')
+  local arch=${arch:-} options=(-DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF)
+  [ -n "$arch" ] || arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 |
+    tr -dc '0-9')
   [ -n "$arch" ] || arch=$("${nvcc%/*}/__nvcc_device_query" 2>/dev/null | head -1 | grep -oE '^[0-9]+')
   ! command -v ninja >/dev/null || options+=(-G Ninja)
   [[ $nvcc != */bin/nvcc ]] || options+=(-DCUDAToolkit_ROOT="${nvcc%/bin/nvcc}")
   [ -z "$arch" ] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$arch-real")
   CUDACXX=$nvcc cmake -S . -B "$build" "${options[@]}" &&
     cmake --build "$build" -j "$cores" --target reshard_program reshard_gpu
+}
+
+# Prints what nvidia-smi knows of clocks and why they are throttled, ECC, power and memory.
+describe_gpu_state() {
+  command -v nvidia-smi >/dev/null || { echo 'no nvidia-smi'; return 77; }
+  nvidia-smi -q -d CLOCK,PERFORMANCE,ECC,POWER,MEMORY,TEMPERATURE,UTILIZATION
 }
 
 # Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. When one

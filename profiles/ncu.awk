@@ -40,8 +40,14 @@ function mean(name, scale, format) { # of the kernel's launches
 END {
   for (k = 1; k <= kernels; k++) {
     kernel = order[k]
-    printf "| %s | `%s` | %d | %s | %s | %s | %s | %s |\n", what, kernel, launches[kernel], mean("gpu__time_duration.sum", 1e3, "%.1f"),
-      mean("dram__bytes.sum.per_second", 1e9, "%.0f"), mean("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1, "%.1f"),
+    rate = mean("dram__bytes.sum.per_second", 1e9, "%.0f")
+    peak = mean("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1, "%.1f")
+    busy = mean("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1, "%.1f")
+    share = rate != "-" && memcpy > 0 ? sprintf("%.2f", rate / memcpy) : "-"
+    flight = rate != "-" && sms > 0 ? sprintf("%.0f", rate * 700 / sms / 1024) : "-" # GB/s x ns are bytes
+    bound = peak == "-" ? "-" : peak + 0 >= 75 ? "DRAM" : busy != "-" && busy + 0 >= 60 ? "instructions" : "latency"
+    printf "| %s | `%s` | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", what, kernel, launches[kernel],
+      mean("gpu__time_duration.sum", 1e3, "%.1f"), rate, share, peak, flight, bound,
       mean("sm__warps_active.avg.pct_of_peak_sustained_active", 1, "%.0f"), mean("launch__registers_per_thread", 1, "%.0f")
   }
 }

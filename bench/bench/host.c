@@ -36,8 +36,29 @@ static reshard_status launch_round(void *user, void *stream) {
   return turn->comm->ops->exchange(1, turn, 0);
 }
 
-/* Times one round with the plan's messages, to and from memory that is not used otherwise. */
-static double time_round(bench_state *b, int64_t local, reshard_comm comm, reshard_plan plan) {
+typedef struct graph_launch {
+  rs_device *device;
+  gpu_graph *graph;
+} graph_launch;
+
+static reshard_status launch_graph(void *user, void *stream) {
+  graph_launch *g = user;
+  return gpu_launch(g->device, g->graph, stream);
+}
+
+/* Times the launch of a graph that holds the work. */
+static double time_graph(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream),
+                         void *user) {
+  graph_launch g = {session_device(&b->s, local), NULL};
+  session_barrier(&b->s, local, true);
+  CLI_TRY("", gpu_capture(g.device, b->stream[local], launch, user, &g.graph));
+  double us = time_launches(b, local, launch_graph, &g);
+  gpu_graph_destroy(g.graph);
+  return us;
+}
+
+/* Times one round with the plan's messages, to and from memory that is not used otherwise; and as a graph. */
+static double time_round(bench_state *b, int64_t local, reshard_comm comm, reshard_plan plan, double *graph) {
   rs_device *device = session_device(&b->s, local);
   reshard_plan_info info;
   reshard_plan_get_info(plan, &info);
@@ -59,6 +80,7 @@ static double time_round(bench_state *b, int64_t local, reshard_comm comm, resha
     at += received;
   }
   double us = time_launches(b, local, launch_round, &turn);
+  *graph = time_graph(b, local, launch_round, &turn);
   device->memory->free(device, memory);
   free(sends);
   free(receives);
@@ -66,17 +88,18 @@ static double time_round(bench_state *b, int64_t local, reshard_comm comm, resha
 }
 
 /* NCCL takes up a group at once where its communicator blocks, and on a thread of its own where it does not. */
-static double time_blocking_round(bench_state *b, int64_t local, reshard_plan plan) {
+static double time_blocking_round(bench_state *b, int64_t local, reshard_plan plan, double *graph) {
   void *nccl = NULL;
   reshard_comm comm = NULL;
   CLI_TRY("a communicator that blocks: ", gpu_nccl_create(b->s.comms[local], &nccl, &comm));
-  double us = time_round(b, local, comm, plan);
+  double us = time_round(b, local, comm, plan, graph);
   gpu_nccl_destroy(nccl, comm);
   return us;
 }
 
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
   double execute = time_launches(b, local, launch_execute, b->transfers[local]), group = NAN, blocking = NAN;
+  double group_graph = NAN, blocking_graph = NAN;
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
   bool one_round = true;
@@ -84,12 +107,14 @@ void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
   for (int64_t r = 0; r < b->s.world; r++)
     one_round = one_round && rounds[r] <= 1;
   if (b->s.comms[local]->locals < b->s.world && one_round)
-    group = time_round(b, local, b->s.comms[local], plan);
+    group = time_round(b, local, b->s.comms[local], plan, &group_graph);
   if (group > 0 && strcmp(b->s.comm, "nccl") == 0)
-    blocking = time_blocking_round(b, local, plan);
+    blocking = time_blocking_round(b, local, plan, &blocking_graph);
   if (local == 0) {
     b->row.host_us = execute;
     b->row.group_us = group;
     b->row.blocking_group_us = blocking;
+    b->row.group_graph_us = group_graph;
+    b->row.blocking_graph_us = blocking_graph;
   }
 }

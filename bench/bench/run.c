@@ -318,7 +318,7 @@ static void begin_row(bench_state *b) {
   *row = (bench_row){.bytes = w->bytes, .cycle = cycle, .name = name, .src = src, .dst = dst};
   row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
   row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
-  row->blocking_group_us = NAN;
+  row->blocking_group_us = row->group_graph_us = row->blocking_graph_us = NAN;
   for (int i = 0; i < BENCH_PHASES; i++)
     row->phase_us[i] = NAN;
   for (int64_t t = 0; t < w->n; t++) {

@@ -28,6 +28,7 @@ typedef struct bench_row {
   double host_us;                     /* GPU: of the host for an execute; and */
   double group_us;                    /* for its messages alone, in one round, where ranks are not all of one process */
   double blocking_group_us;           /* the same over an NCCL communicator that blocks, as a caller has it */
+  double group_graph_us, blocking_graph_us; /* and both from a graph */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
   const char *name, *src, *dst; /* of a suite's case, and its layouts; NULL: no suite */

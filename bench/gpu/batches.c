@@ -37,6 +37,39 @@ static reshard_status run_cub(void *user, void *stream) {
   return error == 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "CUB: CUDA error %d", error);
 }
 
+/* A call for each box, as a program without this library has it. */
+static reshard_status run_loop(void *user, void *stream) {
+  copy_batch *j = user;
+  for (int64_t i = 0; i < j->n; i++)
+    RS_TRY(j->b->gpu->memory->memcpy(j->b->gpu, j->span[i].dst, j->span[i].src, (size_t)j->span[i].bytes, stream));
+  return RESHARD_SUCCESS;
+}
+
+/* Seconds of the loop until the GPU is done, by the host's clock: the host is what it waits for. Median of three. */
+static double time_loop(gpu_context *b, copy_batch *j) {
+  double times[3];
+  for (int i = 0; i < 3; i++) {
+    gpu_context_wait(b);
+    double begin = rs_seconds();
+    CLI_TRY("", run_loop(j, b->stream[0]));
+    gpu_context_wait(b);
+    times[i] = rs_seconds() - begin;
+  }
+  return cli_median(times, 3);
+}
+
+/* How many times a rival's time ours takes it. */
+static void add_speedup(gpu_bench_run *x, const char *name, const char *rival, double goal, const gpu_row *ours,
+                        double seconds) {
+  gpu_row *r = gpu_add_row(x, name, "x its speed", goal, true);
+  snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", %s", rival);
+  r->bytes = ours->bytes;
+  r->us = ours->us;
+  r->memcpy_us = ours->memcpy_us;
+  r->figure = 1e6 * seconds / ours->us;
+  gpu_print_row(x, r);
+}
+
 static bool create_cub(copy_batch *j) {
   const void **src = cli_alloc(j->n, sizeof *src);
   void **dst = cli_alloc(j->n, sizeof *dst);
@@ -114,6 +147,12 @@ static void measure_batch(gpu_bench_run *x, const char *name, copy_batch *j, gpu
     r->figure = round(100 * t[0] / fastest) / 100; /* two decimals: a tie is not slower */
     gpu_print_row(x, r);
   }
+  if (program->program != NULL && j->n > 8 && !x->o->profile) { /* many small boxes */
+    const gpu_row ours = *(r->at_least ? r : r - 1);
+    add_speedup(x, name, "a loop of cudaMemcpyAsync", 100, &ours, time_loop(b, j));
+    if (at[1] >= 0)
+      add_speedup(x, name, "CUB", 1.25, &ours, t[at[1]]);
+  }
   free_cub(j);
 }
 
@@ -146,8 +185,18 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
     at += size[k];
   }
   gpu_program program = {.b = b};
+  int64_t before = 0, after = 0;
+  CLI_TRY("", gpu_available(b->gpu, &before));
   if (!spans)
     CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, bytes, &program.program));
+  CLI_TRY("", gpu_available(b->gpu, &after));
+  if (!spans && !x->o->profile) {
+    gpu_row *r = gpu_add_row(x, name, "% of the bytes", 1, false);
+    snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", extra memory");
+    r->bytes = before - after;
+    r->figure = 100 * (double)r->bytes / (double)bytes;
+    gpu_print_row(x, r);
+  }
   measure_batch(x, name, &j, &program, &s, bytes);
   if (!spans)
     b->gpu->work->release(b->gpu, program.program);

@@ -1,11 +1,13 @@
 /* Compares the GPU's work byte by byte with the CPU's on the same memory.
  *
- * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams.
- * Then come spans, casts, selections and storage. */
+ * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams,
+ * with tiles of a size that is drawn, and with the bulk copy engine where that is drawn. Then come spans, casts,
+ * selections and storage. */
 #include "bench/gpu/context.h"
 
 #include "bench/verify/random.h"
 
+#include "device/cuda/tiles.h"
 #include "device/memory/pool.h"
 
 #include <stdlib.h>
@@ -19,7 +21,34 @@ typedef struct gpu_checker {
   char *from, *to;              /* of the GPU */
   char *source, *wanted, *seen; /* the same on the host; what came */
   const char *what;
+  int64_t tile, bulk_from; /* of this case: rs_box_policy */
+  int64_t bulk, wide;      /* programs with tiles for the engine; with tiles of more than 16 KiB */
 } gpu_checker;
+
+/* Draws how programs of this case are cut. */
+static void draw_policy(gpu_checker *c) {
+  static const int64_t tiles[] = {0, 16 << 10, 32 << 10, 32 << 10, 64 << 10};
+  rng *r = &c->r;
+  c->tile = rng_one_in(r, 4) ? RS_BOX_LINE * rng_in(r, 32, 512) : tiles[rng_below(r, 5)];
+  c->bulk_from = rng_one_in(r, 2) ? 1 : 0;
+  gpu_set_policy(c->b->gpu, c->tile, c->bulk_from);
+}
+
+/* Counts what tiles these copies are cut in. */
+static void note_tiles(gpu_checker *c, const rs_copies *copies) {
+  rs_box_tables tables = {0};
+  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->tile, c->bulk_from};
+  CLI_TRY("", rs_box_tables_make(&tables, copies, &policy));
+  bool wide = false;
+  for (int k = 0; k < RS_BOX_CLASSES; k++)
+    for (int64_t i = 0; i < tables.tile[k].n && !wide; i++) {
+      const rs_box_tile *tile = &tables.tile[k].at[i];
+      wide = tile->shape == RS_BOX_CONTIGUOUS && tile->count > 16 << 10;
+    }
+  c->bulk += tables.tile[RS_BOX_BULK].n > 0;
+  c->wide += wide;
+  rs_box_tables_free(&tables);
+}
 
 static void fill_memory(gpu_checker *c) {
   for (int64_t i = 0; i < ROOM; i += 8) {
@@ -95,8 +124,25 @@ static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
   return shift + size;
 }
 
+/* Adds rows of whole 16 bytes, of 32 bytes to 128 KiB: what the bulk copy engine takes, and what fills large tiles. */
+static int64_t add_rows(gpu_checker *c, rs_copies *copies, int64_t at) {
+  rng *r = &c->r;
+  int64_t run = 16 * (rng_one_in(r, 2) ? rng_in(r, 2 << 10, 8 << 10) : 2 * rng_log(r, 1 << 10));
+  int64_t rows = run < 16 << 10 ? rng_in(r, 1, 8) : 1, gap = 16 * rng_below(r, 5), shift = (-at) & 15;
+  int64_t from = rng_below(r, ROOM - rows * (run + gap)) & -16;
+  rs_axis axes[2] = {{rows, run + gap, run}, {run / 16, 16, 16}};
+  CLI_TRY("", rs_copies_add(copies, c->from + from, c->to + at + shift, 16, 2, axes));
+  copy_naively(c->source + from, c->wanted + at + shift, 16, 2, axes);
+  return shift + rows * run;
+}
+
 /* Adds copies to the bytes from at on, to end at most. */
 static int64_t add_copies(gpu_checker *c, rs_copies *copies, int64_t at, int64_t end) {
+  if (rng_one_in(&c->r, 3)) { /* these alone: the engine takes a program that is mostly rows */
+    while (at + (160 << 10) < end)
+      at += add_rows(c, copies, at);
+    return at;
+  }
   while (at + 6 * PIECE < end) /* a piece with gaps everywhere takes five */
     at += add_copy(c, copies, at);
   return at;
@@ -125,6 +171,7 @@ static bool check_compiled(gpu_checker *c) {
   for (int64_t i = 0; i < j.n; i++) {
     at = add_copies(c, &copies[i], at, ROOM / j.n * (i + 1));
     copies[i].staging = rng_one_in(&c->r, 2);
+    note_tiles(c, &copies[i]);
     CLI_TRY("", gpu->work->compile(gpu, &copies[i], rng_one_in(&c->r, 2) ? ROOM : (int64_t)1 << 40, &programs[i]));
   }
   c->what = "compiled copies";
@@ -162,6 +209,7 @@ static bool check_once(gpu_checker *c) {
   for (int64_t i = 0; i < turns; i++) {
     rs_copies copies = {0};
     at = rng_one_in(&c->r, 3) ? at : add_copies(c, &copies, at, ROOM / turns * (i + 1));
+    note_tiles(c, &copies);
     CLI_TRY("", gpu->work->recompile(gpu, &copies, ROOM, &program));
     CLI_TRY("", gpu->work->run(gpu, 1, &program, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
     rs_copies_free(&copies);
@@ -360,14 +408,18 @@ int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large) {
   for (int64_t i = 0; i < cases && wrong < 10; i++) {
     rng_seed(&c.r, seed + (uint64_t)i);
     fill_memory(&c);
+    draw_policy(&c);
     if (!kinds[(seed + (uint64_t)i) % KINDS](&c)) {
       wrong++;
       printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu\n",
              (unsigned long long)(seed + (uint64_t)i), c.what, (unsigned long long)(seed + (uint64_t)i));
     }
   }
+  gpu_set_policy(b->gpu, 0, 0);
   if (large)
     wrong += !check_beyond_4g(b);
+  printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
+         (long long)c.wide);
   printf("%s: %lld cases of copies, spans, casts, selections, memset and storage%s, %lld wrong\n", b->info.name,
          (long long)cases, large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
   gpu_context_free(b, c.from);

@@ -39,23 +39,27 @@ static void measure_beside_memcpy(gpu_bench_run *x, const char *name, bool speed
   gpu_print_row(x, r);
 }
 
-void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, double goal) {
-  if (!gpu_wanted(x, name))
+void gpu_box_case(gpu_bench_run *x, const gpu_box *box) {
+  if (!gpu_wanted(x, box->name))
     return;
   gpu_context *b = x->b;
+  int64_t run = box->run, k = box->k;
   int64_t m = k > 0 ? x->o->bytes / (k * run) : (int64_t)sqrt((double)(x->o->bytes / run)) & -8;
   k = k > 0 ? k : m;
   int64_t bytes = m * k * run;
-  gpu_buffers s = gpu_buffers_create(b, bytes, bytes);
-  int32_t element = run % 16 == 0 ? 16 : (int32_t)run;
+  gpu_buffers s = gpu_buffers_create(b, bytes + box->shift, bytes);
+  int32_t element = (int32_t)(run < 16 ? run : (run | box->shift) & -(run | box->shift));
+  element = element < 16 ? element : 16;
   rs_axis axes[3] = {{k, run, m * run}, {m, k * run, run}, {run / element, element, element}};
   gpu_program jobs[GPU_MOST_SETS];
   for (int64_t i = 0; i < s.sets; i++)
-    jobs[i] = (gpu_program){b, compile_copy(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, element, axes)};
-  rs_program *cpu = compile_copy(b->cpu, s.host, s.image, element, axes);
+    jobs[i] = (gpu_program){
+        b, compile_copy(b->gpu, s.from + i * s.from_step + box->shift, s.to + i * s.to_step, element, axes)};
+  rs_program *cpu = compile_copy(b->cpu, s.host + box->shift, s.image, element, axes);
   CLI_TRY("", b->cpu->work->run(b->cpu, 1, &cpu, NULL));
   b->cpu->work->release(b->cpu, cpu);
-  measure_beside_memcpy(x, name, false, goal, (gpu_timed_work){gpu_program_run, jobs, sizeof *jobs}, &s, bytes);
+  measure_beside_memcpy(x, box->name, false, box->goal, (gpu_timed_work){gpu_program_run, jobs, sizeof *jobs}, &s,
+                        bytes);
   for (int64_t i = 0; i < s.sets; i++)
     b->gpu->work->release(b->gpu, jobs[i].program);
   gpu_buffers_free(b, &s);
@@ -71,11 +75,11 @@ static reshard_status run_select(void *user, void *stream) {
   return j->b->gpu->work->select(j->b->gpu, &j->select, NULL, stream);
 }
 
-void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t columns) {
+void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t run, int32_t element, double goal) {
   if (!gpu_wanted(x, name))
     return;
   gpu_context *b = x->b;
-  int64_t run = 2 * columns, bytes = rows * run;
+  int64_t bytes = rows * run;
   gpu_buffers s = gpu_buffers_create(b, bytes, bytes);
   int64_t *index = cli_alloc(rows, sizeof *index), *there = gpu_context_alloc(b, rows * 8);
   rng r;
@@ -100,10 +104,40 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
                            .src_stride = run,
                            .dst_stride = run,
                            .index_bytes = 8,
-                           .element = 2,
+                           .element = element,
                            .run = run}};
-  measure_beside_memcpy(x, name, true, 0.85, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
+  measure_beside_memcpy(x, name, true, goal, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
   free(index);
   gpu_context_free(b, there);
+  gpu_buffers_free(b, &s);
+}
+
+typedef struct cast_work {
+  gpu_context *b;
+  rs_casts casts;
+} cast_work;
+
+static reshard_status run_cast(void *user, void *stream) {
+  cast_work *j = user;
+  return j->b->gpu->work->cast(j->b->gpu, &j->casts, stream);
+}
+
+void gpu_cast_case(gpu_bench_run *x, const char *name, reshard_dtype from, reshard_dtype to) {
+  if (!gpu_wanted(x, name))
+    return;
+  gpu_context *b = x->b;
+  int64_t in = (int64_t)reshard_dtype_size(from), out = (int64_t)reshard_dtype_size(to);
+  int64_t n = x->o->bytes / (in + out) * 2 & -64, bytes = n * (in + out) / 2;
+  gpu_buffers s = gpu_buffers_create_one(b, rs_max(n * in, bytes), rs_max(n * out, bytes));
+  rs_axis axis = {n, in, out};
+  cast_work job = {.b = b};
+  rs_casts cpu = {0};
+  memset(s.image, 0, (size_t)s.to_bytes);
+  CLI_TRY("", rs_casts_add(&job.casts, s.from, s.to, from, to, 1, &axis));
+  CLI_TRY("", rs_casts_add(&cpu, s.host, s.image, from, to, 1, &axis));
+  CLI_TRY("", b->cpu->work->cast(b->cpu, &cpu, NULL));
+  measure_beside_memcpy(x, name, false, 0, (gpu_timed_work){run_cast, &job, sizeof job}, &s, bytes);
+  rs_casts_free(&job.casts);
+  rs_casts_free(&cpu);
   gpu_buffers_free(b, &s);
 }

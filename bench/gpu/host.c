@@ -2,6 +2,7 @@
 #include "bench/gpu/rows.h"
 
 #include "bench/launch/rank_threads.h"
+#include "device/memory/pool.h"
 
 #include <reshard/reshard.h>
 
@@ -100,4 +101,40 @@ void gpu_host_cases(gpu_bench_run *x) {
   reshard_layout_release(w.layout[1]);
   gpu_context_free(x->b, w.memory[0]);
   gpu_context_free(x->b, w.memory[1]);
+}
+
+typedef struct pool_work {
+  struct rs_storage_pool *pool;
+  size_t bytes;
+} pool_work;
+
+static reshard_status take_and_give(void *user, void *stream) {
+  pool_work *p = user;
+  rs_block *block;
+  RS_TRY(rs_storage_pool_alloc(p->pool, p->bytes, stream, &block));
+  rs_storage_pool_free(p->pool, block, stream);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status take_and_give_by_runtime(void *user, void *stream) {
+  gpu_context *b = user;
+  void *memory;
+  RS_TRY(b->gpu->memory->alloc_async(b->gpu, HOST_SHARE, stream, &memory));
+  b->gpu->memory->free_async(b->gpu, memory, stream);
+  return RESHARD_SUCCESS;
+}
+
+void gpu_pool_case(gpu_bench_run *x) {
+  if (!gpu_wanted(x, "pool") || x->o->profile)
+    return;
+  pool_work p = {.bytes = HOST_SHARE};
+  CLI_TRY("", rs_device_pool(x->b->handle, &p.pool));
+  gpu_row *r = gpu_add_row(x, "pool, a block taken and given back", "us of the host", 0, false);
+  r->bytes = HOST_SHARE;
+  r->figure = r->us = 1e6 * time_on_host(x, take_and_give, &p);
+  gpu_print_row(x, r);
+  r = gpu_add_row(x, "cudaMallocAsync and cudaFreeAsync", "us of the host", 0, false);
+  r->bytes = HOST_SHARE;
+  r->figure = r->us = 1e6 * time_on_host(x, take_and_give_by_runtime, x->b);
+  gpu_print_row(x, r);
 }

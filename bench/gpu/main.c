@@ -8,11 +8,12 @@
 
 static const char usage[] =
     "usage: reshard_gpu check [--cases N] [--seed S] [--large]\n"
-    "       reshard_gpu bench [--bytes N] [--iters N] [--only NAME] [--json FILE] [--profile]\n\n"
+    "       reshard_gpu bench [--bytes N] [--iters N] [--only NAME] [--json FILE] [--profile | --sweep]\n\n"
     "check compares copies, casts, selections and storage on a GPU with the CPU's, at random (default 700 cases);\n"
     "--large adds offsets beyond 4 GiB. bench measures them beside the GPU's own copy of as many bytes (default 1 "
     "GiB);\n"
-    "with --profile each runs once, untimed, for a profiler, and the times that are printed mean nothing.\n"
+    "with --profile each runs once, untimed, for a profiler, and the times that are printed mean nothing;\n"
+    "--sweep measures how copies are best cut on this GPU, and says what to set.\n"
     "exit status: 0 done; 1 something is wrong; 2 bad usage; 3 there is no GPU\n";
 
 static int64_t parse_number(const char *name, const char *text) {
@@ -24,12 +25,17 @@ static int64_t parse_number(const char *name, const char *text) {
 }
 
 int main(int argc, char **argv) {
-  static const struct option longs[] = {
-      {"cases", required_argument, NULL, 'c'}, {"seed", required_argument, NULL, 's'},
-      {"large", no_argument, NULL, 'l'},       {"bytes", required_argument, NULL, 'b'},
-      {"iters", required_argument, NULL, 'n'}, {"only", required_argument, NULL, 'o'},
-      {"json", required_argument, NULL, 'j'},  {"profile", no_argument, NULL, 'p'},
-      {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+  static const struct option longs[] = {{"cases", required_argument, NULL, 'c'},
+                                        {"seed", required_argument, NULL, 's'},
+                                        {"large", no_argument, NULL, 'l'},
+                                        {"bytes", required_argument, NULL, 'b'},
+                                        {"iters", required_argument, NULL, 'n'},
+                                        {"only", required_argument, NULL, 'o'},
+                                        {"json", required_argument, NULL, 'j'},
+                                        {"profile", no_argument, NULL, 'p'},
+                                        {"sweep", no_argument, NULL, 'w'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
   gpu_bench_options options = {.bytes = (int64_t)1 << 30, .iterations = 11};
   int64_t cases = 700;
   uint64_t seed = 1;
@@ -44,6 +50,7 @@ int main(int argc, char **argv) {
     case 'o': options.only = optarg; break;
     case 'j': options.json = optarg; break;
     case 'p': options.profile = true; break;
+    case 'w': options.sweep = true; break;
     case 'h': fputs(usage, stdout); return EXIT_DONE;
     default: fputs(usage, stderr); return EXIT_USAGE;
     }

@@ -44,11 +44,14 @@ void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
     printf("%-38s %11lld B  %s\n", r->name, (long long)r->bytes, r->wrong ? "WRONG DATA" : "run once");
     return;
   }
-  printf("%-38s %11lld B  %9.1f us  %6.3f %s, goal %s %g: %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit,
-         r->at_least ? ">=" : "<=", r->goal,
-         r->wrong      ? "WRONG DATA"
-         : goal_met(r) ? "met"
-                       : "short");
+  printf("%-38s %11lld B  %9.1f us  %6.3f %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit);
+  if (r->goal > 0)
+    printf(", goal %s %g: %s", r->at_least ? ">=" : "<=", r->goal,
+           r->wrong      ? "WRONG DATA"
+           : goal_met(r) ? "met"
+                         : "short");
+  else if (r->wrong)
+    printf(": WRONG DATA");
   if (r->memcpy_us > 0)
     printf("; memcpy %.1f us", r->memcpy_us);
   for (int i = 0; i < RIVALS; i++)
@@ -81,8 +84,10 @@ void gpu_write_rows(const gpu_bench_run *x) {
         rs_json_real(&j, r->rival[k], r->rival_us[k]);
     rs_json_real(&j, "figure", r->figure);
     rs_json_string(&j, "of", r->unit);
-    rs_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
-    rs_json_bool(&j, "met", goal_met(r));
+    if (r->goal > 0) {
+      rs_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
+      rs_json_bool(&j, "met", goal_met(r));
+    }
     rs_json_bool(&j, "wrong", r->wrong);
     rs_json_close(&j, '}');
   }

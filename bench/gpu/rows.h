@@ -9,17 +9,18 @@ typedef struct gpu_bench_options {
   int64_t iterations;
   const char *only; /* cases whose names begin so; NULL: all */
   const char *json; /* NULL: none */
+  bool sweep;       /* of how programs are cut, in place of the cases */
   bool profile;     /* each piece of work once, untimed */
 } gpu_bench_options;
 
-enum { RIVALS = 2, ROWS = 24 };
+enum { RIVALS = 2, ROWS = 64 };
 
 typedef struct gpu_row {
   char name[64];
-  const char *unit; /* of figure and goal: what is compared */
-  double figure, goal;
-  bool at_least; /* figure >= goal meets it; else <= */
-  bool wrong;    /* the data */
+  const char *unit;    /* of figure and goal: what is compared */
+  double figure, goal; /* goal 0: none */
+  bool at_least;       /* figure >= goal meets it; else <= */
+  bool wrong;          /* the data */
   int64_t bytes;
   double us, memcpy_us;
   const char *rival[RIVALS]; /* NULL: none */
@@ -51,9 +52,21 @@ void gpu_print_row(const gpu_bench_run *x, const gpu_row *r);
 void gpu_write_rows(const gpu_bench_run *x);
 
 /* Measures box copies from [m][k][run] to [k][m][run] or, with k == 0, from [m][n] elements of `run` bytes to [n][m];
- * and a selection of all rows of a table of bf16 in another order. */
-void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, double goal);
-void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t columns);
+ * the source begins `shift` bytes behind an aligned address. goal 0: none. */
+typedef struct gpu_box {
+  const char *name;
+  int64_t run, k, shift;
+  double goal;
+} gpu_box;
+void gpu_box_case(gpu_bench_run *x, const gpu_box *box);
+/* Measures a selection of all rows of a table, of so many bytes each, in another order. */
+void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t run, int32_t element, double goal);
+/* Measures a cast of contiguous elements beside a memcpy that reads and writes as many bytes together. */
+void gpu_cast_case(gpu_bench_run *x, const char *name, reshard_dtype from, reshard_dtype to);
+/* Measures the host's time to allocate a block of the storage pool and to free it. */
+void gpu_pool_case(gpu_bench_run *x);
+/* Measures how programs are best cut on this GPU, and prints what to set. */
+void gpu_sweep(gpu_bench_run *x);
 
 /* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order, by one program of the
  * box copy or as spans of an exchange, beside CUB and the runtime. */

@@ -109,6 +109,11 @@ void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) { (void)nccl, (void)wrap
 
 /* --- Time -------------------------------------------------------------------------------------------------------- */
 
+void gpu_set_policy(rs_device *device, int64_t tile, int64_t bulk_from) {
+  rs_cuda_of(device)->tile = tile;
+  rs_cuda_of(device)->bulk_from = bulk_from;
+}
+
 reshard_status gpu_time_create(rs_device *device, rs_event **event) {
   RS_ON_DEVICE(device, cudaEventCreate((cudaEvent_t *)event));
 }

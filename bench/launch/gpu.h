@@ -40,6 +40,10 @@ static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
   return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
 }
 
+/* Sets how programs of a device are cut from now on: bytes of a tile, and of a program from which on the bulk copy
+ * engine is used (RESHARD_CUDA_TILE, RESHARD_CUDA_BULK_FROM); 0: as the library sees fit. */
+void gpu_set_policy(rs_device *device, int64_t tile, int64_t bulk_from);
+
 /* Creates an event with timing; the device's table does the rest. */
 reshard_status gpu_time_create(rs_device *device, rs_event **event);
 /* Time between two events of one GPU that have happened. */

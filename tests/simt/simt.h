@@ -6,6 +6,7 @@
 #ifndef SIMT_H
 #define SIMT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,7 @@ typedef struct simt_launch {
   int nargs;
   const void *const *args; /* copies, as the kernel gets them */
   const size_t *arg_bytes;
+  size_t object_bytes; /* of the object that begins here, which holds the copies */
 } simt_launch;
 
 /* Takes the launch over: simt_run and simt_free, in this order, or simt_free alone. Returns a cudaError_t, which the
@@ -29,16 +31,20 @@ typedef struct simt_launch {
 typedef int (*simt_enqueue)(void *user, simt_launch *launch);
 /* NULL: launches are executed at once. Set before any launch; for all threads. */
 void simt_set_enqueue(simt_enqueue enqueue, void *user);
-/* Executes a launch on the calling thread. 0, or 719 (cudaErrorLaunchFailure) after a text on standard error and in
- * simt_error_text: a barrier that not all threads reach, a warp operation with other lanes than its mask says. */
+/* Executes a launch on the calling thread. 0, or after a text on standard error and in simt_error_text: 719
+ * (cudaErrorLaunchFailure) for a barrier that not all threads reach, a warp operation with other lanes than its mask
+ * says; 716 (cudaErrorMisalignedAddress); what simt_abort was given. */
 int simt_run(simt_launch *launch);
 void simt_free(simt_launch *launch);
 /* Called before each asynchronous copy (bulk or not), for what it reads and what it writes, on the thread that runs the
  * kernel: a kernel's own loads and stores can be seen by how it is compiled, these cannot. NULL: nobody is. */
 typedef void (*simt_watch)(const void *at, size_t bytes, int write);
 void simt_set_watch(simt_watch watch);
-/* In a kernel: ends the launch with this error. Does not return. */
-void simt_abort(const char *text);
+/* In a kernel: ends the launch with this error, a cudaError_t. Does not return. */
+void simt_abort(int error, const char *text);
+/* In a kernel: is this memory that its thread may use beside the device's - its stack, its parameters, the built-in
+ * variables, the block's shared memory? */
+bool simt_owns(const void *at, size_t bytes);
 /* Of the calling thread's last failed simt_run. */
 const char *simt_error_text(void);
 

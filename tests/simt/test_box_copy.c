@@ -297,8 +297,8 @@ static box long_rows(void) {
 }
 
 static rs_box_policy random_policy(void) {
-  static const int64_t tiles[] = {0, 4096, 8192, 5120, RS_BOX_TILE};
-  return (rs_box_policy){SMS, below(2) == 0, tiles[below(5)], below(2) == 0 ? 1 : 0};
+  static const int64_t tiles[] = {0, 4096, 8192, 5120, RS_BOX_TILE, RS_BOX_TILE_MOST};
+  return (rs_box_policy){SMS, below(2) == 0, tiles[below(6)], below(2) == 0 ? 1 : 0};
 }
 
 static void random_boxes(void **test) {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { FAILED = 719, INVALID_VALUE = 1, INVALID_CONFIGURATION = 9, POISON = 0xdb };
+enum { MISALIGNED = 716, FAILED = 719, INVALID_VALUE = 1, INVALID_CONFIGURATION = 9, POISON = 0xdb };
 
 static void test_coordinates(void **state) {
   (void)state;
@@ -139,6 +139,7 @@ static void test_mistakes(void **state) {
       [PROBE_WARP_MISSING] = "a warp operation",
       [PROBE_WARP_OVERLAP] = "other lanes of it are at",
       [PROBE_MISALIGNED] = "16 bytes at",
+      [PROBE_MISALIGNED_PLAIN] = "8 bytes at",
       [PROBE_SHARED_SIZE] = "2 arrays of 65536 bytes",
       [PROBE_MBARRIER] = "32 threads (first: 0) wait at an mbarrier",
       [PROBE_UNFENCED] = "no fence between an mbarrier",
@@ -146,7 +147,8 @@ static void test_mistakes(void **state) {
   };
   for (size_t m = 0; m < sizeof said / sizeof *said; m++) {
     _Alignas(16) uint32_t memory[64] = {0};
-    assert_int_equal(probe_wrong((enum probe_mistake)m, memory), FAILED);
+    bool misaligned = m == PROBE_MISALIGNED || m == PROBE_MISALIGNED_PLAIN;
+    assert_int_equal(probe_wrong((enum probe_mistake)m, memory), misaligned ? MISALIGNED : FAILED);
     if (strstr(simt_error_text(), said[m]) == NULL)
       fail_msg("'%s' does not say '%s'", simt_error_text(), said[m]);
     assert_int_equal(wrong_transposed(probe_transpose, 40), 0); /* goes on as if nothing had been */

@@ -58,6 +58,16 @@ int planted_bulk(char *to, const char *from, int64_t n, void *stream) {
   return rs_launch(bulk, dim3((unsigned)(n / 256)), dim3(32), 256, stream, to, from);
 }
 
+static __global__ void vectors(uint4 *to, const uint4 *from, int64_t n) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    to[i] = from[i];
+}
+
+int planted_vectors(void *to, const void *from, int64_t n, void *stream) {
+  return rs_launch(vectors, dim3(1), dim3(32), 0, stream, static_cast<uint4 *>(to), static_cast<const uint4 *>(from),
+                   n);
+}
+
 static __global__ void wild(uintptr_t at) { *reinterpret_cast<int *>(at + threadIdx.x * sizeof(int)) = 1; }
 
 int planted_wild(uintptr_t at, void *stream) { return rs_launch(wild, dim3(2), dim3(32), 0, stream, at); }

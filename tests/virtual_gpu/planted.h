@@ -17,6 +17,9 @@ int planted_sum(const int *at, int64_t n, int *sum, void *stream);
 /* to = from by asynchronous bulk copies through shared memory, 256 bytes a block. */
 int planted_bulk(char *to, const char *from, int64_t n, void *stream);
 
+/* Copies n 16-byte vectors, by plain loads and stores. */
+int planted_vectors(void *to, const void *from, int64_t n, void *stream);
+
 /* Writes to an address that no memory has; never ends. */
 int planted_wild(uintptr_t at, void *stream);
 int planted_endless(int *at, void *stream);

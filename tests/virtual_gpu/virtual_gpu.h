@@ -15,8 +15,10 @@
  * with: streams, events, and other threads through mutexes, condition variables, creation and joining.
  *
  * Also reported: use after free, free while in use, reads of memory never written, accesses out of bounds or to another
- * GPU's memory without peer access, device memory touched by the host, calls with destroyed handles, and, at the end,
- * leaks. A report is one line of text. Addresses are never used again before vg_end.
+ * GPU's memory without peer access, device memory touched by the host, memory of the host that is not pinned touched by
+ * a kernel, accesses of kernels that are not aligned, calls with destroyed handles, and, at the end, leaks. A report is
+ * one line of text. Addresses are never used again before vg_end. A kernel with a fault leaves it to its GPU
+ * (vg_break_kernel); cudaFree waits for the device, which orders nothing.
  *
  * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
  * no part in what runs when.
@@ -51,11 +53,13 @@ typedef struct vg_options {
   uint64_t seed;
   vg_policy policy;
   size_t memory;       /* bytes of each device; 0: 80 GiB */
+  int multiprocessors; /* of each device; 0: 132, as an H200 has */
   size_t l2;           /* bytes of its cache, as it says; 0: 50 MiB */
   bool no_peers;       /* devices cannot reach each other */
   bool no_check;       /* run only: nothing is reported but misuse and leaks */
   int64_t patience_ms; /* how long a call waits for other threads before it says that nothing will come; 0: 10 s */
   bool no_device;      /* there is a driver and no GPU; with devices == -1 there is no driver either */
+  bool spans;          /* keeps when each operation begins and ends: vg_spans */
   int64_t nccl_us;     /* how long a group of NCCL communicators that do not block takes to be launched, at least */
 } vg_options;
 
@@ -90,6 +94,15 @@ void vg_name_stream(void *stream, const char *name);
 void vg_name_thread(const char *name);
 /* Runs everything that can run, without a synchronisation in the sense of the checker. */
 void vg_drain(void);
+
+/* When an operation that moved bytes began and ended, in the virtual GPU's time, in us; in the order in which they ran.
+ * Until vg_end. */
+typedef struct vg_span {
+  const char *what, *stream; /* as in reports: vg_name_stream */
+  bool to_host;              /* it wrote memory of the host */
+  double begin, end;
+} vg_span;
+size_t vg_spans(const vg_span **spans);
 
 /* True when this build sees the accesses of kernels. Under ThreadSanitizer it does not, and nothing is checked. */
 bool vg_sees_kernels(void);
@@ -127,6 +140,10 @@ void vg_reset_peak(int device);
 void vg_fail(const char *name, int64_t k, bool from_then_on, int error);
 /* The same for calls of the calling thread alone. */
 void vg_fail_here(const char *name, int64_t k, bool from_then_on, int error);
+/* The k-th kernel that runs from here (from 1) goes to an address that is not mapped: a fault that stays. What its GPU
+ * has still to run is lost, and every later call of a thread whose current device that is fails with the fault's error,
+ * cudaGetLastError among them; freeing and destroying calls do what they do. 0: none. */
+void vg_break_kernel(int64_t k);
 int64_t vg_failed(void); /* calls that were failed since */
 /* The calls of this thread that follow are the test's own: they neither fail nor count, until false. */
 void vg_own_calls(bool own);

@@ -2,6 +2,8 @@
 #include "device/cuda/cuda.h"
 
 #include "base/range.h"
+#include "device/environment.h"
+#include "kernels/box_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -257,6 +259,12 @@ static reshard_status read_attributes(rs_cuda *cuda) {
   RS_TRY(get_attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
   RS_TRY(get_attribute(cuda, cudaDevAttrL2CacheSize, &l2));
   RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
+  RS_TRY(rs_environment_number("RESHARD_CUDA_TILE", &cuda->tile));
+  RS_TRY(rs_environment_number("RESHARD_CUDA_BULK_FROM", &cuda->bulk_from));
+  if (cuda->tile != 0 &&
+      (cuda->tile % RS_BOX_LINE != 0 || cuda->tile < RS_BOX_TILE_LEAST || cuda->tile > RS_BOX_TILE_MOST))
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_CUDA_TILE=%lld is no multiple of %d from %d to %d",
+                    (long long)cuda->tile, RS_BOX_LINE, RS_BOX_TILE_LEAST, RS_BOX_TILE_MOST);
   cuda->l2_bytes = l2;
   cuda->pools = pools != 0;
   return RESHARD_SUCCESS;

@@ -37,6 +37,7 @@ typedef struct rs_cuda {
   rs_device base;
   int multiprocessors;
   int64_t l2_bytes;
+  int64_t tile, bulk_from;        /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
   bool pools;                     /* has stream-ordered allocation */
   atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
   pthread_mutex_t mutex;          /* of the following */

@@ -54,7 +54,8 @@ static reshard_status find_engine(rs_device *device, bool *engine) {
 }
 
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
-  rs_box_policy policy = {.sms = rs_cuda_of(device)->multiprocessors};
+  const rs_cuda *cuda = rs_cuda_of(device);
+  rs_box_policy policy = {.sms = cuda->multiprocessors, .tile = cuda->tile, .bulk_from = cuda->bulk_from};
   RS_TRY(find_engine(device, &policy.bulk));
   return rs_box_tables_make(tables, copies, &policy);
 }
@@ -269,7 +270,7 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
     some += spans[i].bytes > 0;
     batch.streaming &= !spans[i].staging;
   }
-  batch.tile = (uint32_t)rs_box_tile_bytes(bytes, cuda->multiprocessors);
+  batch.tile = (uint32_t)(cuda->tile > 0 ? cuda->tile : rs_box_tile_bytes(bytes, cuda->multiprocessors));
   for (int64_t i = 0; i < n; i++) {
     const rs_span *s = &spans[i];
     if (s->bytes == 0)

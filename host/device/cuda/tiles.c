@@ -27,7 +27,7 @@ enum {
   SLOT_LEAST = 128,  /* rows worth 16-byte slots whatever their alignment: fewer items than by units, ends included */
   BULK_LEAST = 2048, /* rows worth the bulk copy engine */
   NARROW = 512,      /* contiguous bytes below which neighbours matter */
-  FOLD = 16,         /* most loops of a tile: each has two steps or more, and all together at most RS_BOX_TILE rows */
+  FOLD = 16, /* most loops of a tile: each has two steps or more, and all together at most RS_BOX_TILE_MOST rows */
 };
 
 /* A copy while it is cut. */
@@ -220,7 +220,7 @@ static reshard_status find_shape(rs_box_tables *tables, const tiled_copy *c, uin
 
 static reshard_status too_many_tiles(void) {
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies of more than %d tiles of up to %d bytes in one program", INT32_MAX,
-                  RS_BOX_TILE);
+                  RS_BOX_TILE_MOST);
 }
 
 static reshard_status count_tiles(const tiled_copy *c, int64_t *n) {

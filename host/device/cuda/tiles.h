@@ -8,9 +8,9 @@
 
 /* Device and sizes that the tables are made for. */
 typedef struct rs_box_policy {
-  int sms;           /* of the device */
-  bool bulk;         /* the code for it uses the bulk copy engine */
-  int64_t tile;      /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE; 0: by bytes and SMs */
+  int sms;      /* of the device */
+  bool bulk;    /* the code for it uses the bulk copy engine */
+  int64_t tile; /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE_MOST; 0: by bytes and SMs */
   int64_t bulk_from; /* bytes of a program from which on the engine pays; 0: RS_BOX_BULK_FROM */
 } rs_box_policy;
 enum { RS_BOX_BULK_FROM = 4 << 20 };

@@ -214,6 +214,7 @@ static bool serve_array(executor *e) {
 
 /* The scheduler: on the caller's stack. */
 static void run_threads(executor *e) {
+  e->running = true;
   while (!e->failed && e->done < e->n) {
     int fiber;
     if (e->nready > 0) {
@@ -236,6 +237,7 @@ static void run_threads(executor *e) {
     while (e->want_array && serve_array(e))
       simt_fiber_switch(&e->main, &e->fibers[fiber]);
   }
+  e->running = false;
 }
 
 /* --- One launch --------------------------------------------------------------------------------------------------*/
@@ -332,6 +334,7 @@ static bool prepare_fibers(executor *e) {
     give_fiber(e, i);
   }
   e->failed = false;
+  e->error = 0;
   return true;
 }
 
@@ -393,10 +396,28 @@ void *shared_dynamic(void) { return self->dynamic; }
 void misaligned(const void *address, size_t bytes, site at) {
   set_error("thread %d at %s:%d: %zu bytes at %p, which is not aligned to them", self->now, base_name(at.file), at.line,
             bytes, address);
+  self->error = cudaErrorMisalignedAddress;
   fail(self);
 }
 
 } // namespace simt
+
+/* Kernels are compiled with -fsanitize=alignment, whose runtime this is: plain loads and stores of vectors must be
+ * aligned, as on the GPU. The layout is the compiler's. */
+struct type_mismatch {
+  const char *file;
+  uint32_t line, column;
+  const void *type;
+  unsigned char log_alignment, kind;
+};
+extern "C" __attribute__((weak)) void __ubsan_handle_type_mismatch_v1(type_mismatch *what, uintptr_t address) {
+  size_t bytes = static_cast<size_t>(1) << what->log_alignment;
+  if (simt::self != nullptr && simt::self->running)
+    simt::misaligned(reinterpret_cast<const void *>(address), bytes, {what->file, static_cast<int>(what->line)});
+  fprintf(stderr, "%s:%u: %zu bytes at %#zx, which is not aligned to them\n", what->file, what->line, bytes,
+          static_cast<size_t>(address));
+  abort();
+}
 
 using namespace simt;
 
@@ -426,7 +447,7 @@ int simt_run(simt_launch *launch) {
   if (!e->failed)
     return cudaSuccess;
   fprintf(stderr, "%s\n", error_text);
-  return cudaErrorLaunchFailure;
+  return e->error != 0 ? e->error : cudaErrorLaunchFailure;
 }
 
 int simt::load_code() {
@@ -434,9 +455,29 @@ int simt::load_code() {
   return cudaSuccess;
 }
 
-void simt_abort(const char *text) {
+void simt_abort(int error, const char *text) {
   set_error("%s", text);
+  self->error = error;
   fail(self);
+}
+
+static bool is_within(uintptr_t at, size_t bytes, const void *begin, size_t size) {
+  uintptr_t from = reinterpret_cast<uintptr_t>(begin);
+  return begin != nullptr && at >= from && at - from <= size && bytes <= size - (at - from);
+}
+
+bool simt_owns(const void *p, size_t bytes) {
+  uintptr_t at = reinterpret_cast<uintptr_t>(p);
+  const executor *e = self;
+  const simt_fiber *fiber = &e->fibers[e->threads[e->now].fiber];
+  if (is_within(at, bytes, fiber->stack, fiber->bytes) || is_within(at, bytes, e->launch, e->launch->object_bytes) ||
+      is_within(at, bytes, e->dynamic, e->launch->shared))
+    return true;
+  for (int i = 0; i < e->narrays; i++)
+    if (is_within(at, bytes, e->arrays[i].memory, e->arrays[i].bytes))
+      return true;
+  return is_within(at, bytes, &threadIdx, sizeof threadIdx) || is_within(at, bytes, &blockIdx, sizeof blockIdx) ||
+         is_within(at, bytes, &blockDim, sizeof blockDim) || is_within(at, bytes, &gridDim, sizeof gridDim);
 }
 
 void simt_free(simt_launch *launch) { delete static_cast<launch_base *>(launch); }

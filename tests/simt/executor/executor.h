@@ -82,7 +82,9 @@ struct executor {
   void **old; /* shared memory of earlier blocks, under TSan */
   int nold, old_cap;
   void *dynamic;
+  bool running; /* on the fibers */
   bool failed, want_array;
+  int error; /* what simt_run is to return; 0: cudaErrorLaunchFailure */
   array wanted;
   size_t wanted_alignment;
   uint64_t random;

@@ -85,6 +85,7 @@ __global__ void wrong(int mistake, uint32_t *memory) {
     break;
   case PROBE_WARP_OVERLAP: __syncwarp(i < 16 ? 0x0001ffffu : 0xffff0000u); break;
   case PROBE_MISALIGNED: memory[i] = __ldg(reinterpret_cast<const uint4 *>(memory + 1)).x; break;
+  case PROBE_MISALIGNED_PLAIN: *reinterpret_cast<uint2 *>(memory + 1 + 2 * i) = make_uint2(i, i); break;
   case PROBE_SHARED_SIZE: {
     RS_SHARED(uint32_t, some, [8 << 10]);
     RS_SHARED(uint32_t, more, [8 << 10]);

@@ -26,16 +26,17 @@ int probe_dynamic(size_t bytes, size_t at, unsigned char *out, int ask_first);
 int probe_warp(uint32_t *out);
 
 enum probe_mistake {
-  PROBE_RETURN,        /* some threads return before a barrier */
-  PROBE_OTHER_BARRIER, /* threads wait at two places */
-  PROBE_WARP_MASK,     /* a lane calls with a mask that it is not in */
-  PROBE_WARP_MISSING,  /* a lane of the mask never comes */
-  PROBE_WARP_OVERLAP,  /* two masks with a common lane */
-  PROBE_MISALIGNED,    /* 16 bytes at an address that is not a multiple */
-  PROBE_SHARED_SIZE,   /* more than 48 KiB of static shared memory */
-  PROBE_MBARRIER,      /* fewer bytes than were announced */
-  PROBE_UNFENCED,      /* a bulk copy before the fence */
-  PROBE_BULK_STORE,    /* ends before its source was read */
+  PROBE_RETURN,           /* some threads return before a barrier */
+  PROBE_OTHER_BARRIER,    /* threads wait at two places */
+  PROBE_WARP_MASK,        /* a lane calls with a mask that it is not in */
+  PROBE_WARP_MISSING,     /* a lane of the mask never comes */
+  PROBE_WARP_OVERLAP,     /* two masks with a common lane */
+  PROBE_MISALIGNED,       /* 16 bytes at an address that is not a multiple */
+  PROBE_MISALIGNED_PLAIN, /* the same, by a plain store */
+  PROBE_SHARED_SIZE,      /* more than 48 KiB of static shared memory */
+  PROBE_MBARRIER,         /* fewer bytes than were announced */
+  PROBE_UNFENCED,         /* a bulk copy before the fence */
+  PROBE_BULK_STORE,       /* ends before its source was read */
 };
 int probe_wrong(enum probe_mistake mistake, uint32_t *memory);
 

@@ -71,6 +71,7 @@ enum {
   cudaErrorInvalidValue = 1,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719
 };
 
@@ -201,7 +202,8 @@ template <typename T> T atomicMax(T *at, T value) {
   return old;
 }
 
-/* --- Loads and stores with hints. The address must be aligned to the type, as on the GPU. ------------------------*/
+/* --- Loads and stores with hints. The address must be aligned to the type, as on the GPU; kernels are compiled so that
+ * any other access is checked, too (executor.cc). --------------------------------------------------------------*/
 namespace simt {
 void misaligned(const void *address, size_t bytes, site at);
 template <typename T> const T &aligned(const T *p, site at) {
@@ -317,6 +319,7 @@ static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, 
   for (int i = 0; i < 2; i++)
     to[i][0] = dims[i]->x, to[i][1] = dims[i]->y, to[i][2] = dims[i]->z;
   made->shared = shared;
+  made->object_bytes = sizeof *made;
   made->stream = stream;
   return simt::launch(made);
 }

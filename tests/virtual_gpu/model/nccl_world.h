@@ -65,10 +65,10 @@ static inline int close_world(world *w) {
   for (int r = 0; r < RANKS; r++) {
     CUDA(cudaSetDevice(r));
     (void)cudaDeviceSynchronize();
-    CUDA(cudaFree(w->send[r]));
-    CUDA(cudaFree(w->receive[r]));
-    CUDA(cudaStreamDestroy(w->stream[r]));
-    CUDA(cudaStreamDestroy(w->other[r]));
+    (void)cudaFree(w->send[r]);
+    (void)cudaFree(w->receive[r]);
+    (void)cudaStreamDestroy(w->stream[r]);
+    (void)cudaStreamDestroy(w->other[r]);
   }
   return vg_end();
 }

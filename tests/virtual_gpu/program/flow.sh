@@ -6,7 +6,7 @@ export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TIN
   VG_DEVICES=2
 export RESHARD_GPU_SKIP='nccl-2 nccl-4 nccl-host' # no ranks of several processes on a virtual GPU
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
-RESHARD=$SOURCE/run
+program_here=$RESHARD gpu_here=$RESHARD_GPU RESHARD=$SOURCE/run
 mkdir tools
 cat >tools/compute-sanitizer <<'TEXT'
 #!/usr/bin/env bash
@@ -16,6 +16,14 @@ exec "$@"
 TEXT
 cat >tools/ncu <<'TEXT'
 #!/usr/bin/env bash
+while [ $# -gt 0 ]; do # a report is a file
+  case $1 in
+  --export) echo report >"$2"; exit ;;
+  --metrics) break ;;
+  --clock-control) clocks=$2 ;;
+  esac
+  shift
+done
 head='"0","7","x","host","void rs_copy<int, (bool)1>(const A *, long)","1","7","(256, 1, 1)","(132, 1, 1)",'
 head+='"0","9.0","Command line profiler metrics"'
 echo '==PROF== Connected to process 7'
@@ -24,8 +32,21 @@ echo '"Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
 for id in 0 1; do
   echo "${head/\"0\"/\"$id\"},\"gpu__time_duration.sum\",\"ns\",\"1,00$id,000\""
   echo "${head/\"0\"/\"$id\"},\"dram__bytes.sum.per_second\",\"byte/s\",\"2,500,000,000,000\""
+  echo "${head/\"0\"/\"$id\"},\"dram__throughput.avg.pct_of_peak_sustained_elapsed\",\"%\",\"52.5\""
+  echo "${head/\"0\"/\"$id\"},\"sm__throughput.avg.pct_of_peak_sustained_elapsed\",\"%\",\"61.0\""
 done
-[[ " $* " == *' --clock-control none '* ]]
+[ "$clocks" = none ]
+TEXT
+cat >tools/nsys <<'TEXT'
+#!/usr/bin/env bash
+for word; do [[ $word != --output=* ]] || echo timeline >"${word#--output=}"; done
+TEXT
+cat >tools/nvidia-smi <<'TEXT'
+#!/usr/bin/env bash
+case $1 in
+--query-gpu=driver*) echo '580.159.04, 345 MHz, 1980 MHz, 3201 MHz, 3201 MHz, 700.00 W, Enabled, 31' ;;
+-q) echo '    Clocks Event Reasons'; echo '        Idle : Active' ;;
+esac
 TEXT
 chmod +x tools/*
 python=
@@ -36,9 +57,13 @@ for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute 
   ${python:+'reshard of 64 x 64 f32, from a graph'}; do
   says "^\\| $goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
 done
+says '^\[ *[0-9]+s\] driver 580.159.04, SM 345 MHz of 1980 MHz, memory 3201 MHz of 3201 MHz, limit 700.00 W, ECC Enabled, 31 C$'
+for goal in 'boxes of 4-64 KiB, extra memory' 'boxes of 4-64 KiB, a loop of cudaMemcpyAsync' 'boxes of 4-64 KiB, CUB' 'direct, 4 ranks as threads'; do
+  says "^\\| [0-9]* *$goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
+done
 says '^\| execute over NCCL.* \| +- \| +<= 5 \| not measured'
 for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck \
-  sanitizer-verify ncu-transposing; do
+  sanitizer-verify ncu-transposing ncu-report nsys tiles nvidia-smi direct-4-threads; do
   says "$step: passed"
 done
 says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
@@ -47,12 +72,19 @@ says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed'
 # Its output: few files, with names and numbers of what was measured.
 result=$(echo results/*-virtual-gpu-0)
 [ "$(echo results/*)" = "$result" ] || fault "$(ls results)"
-[ "$(cd "$result" && echo *)" = 'README.md bench.json goals.svg steps.txt summary.json throughput.svg' ] ||
-  fault "$(ls "$result")"
+[ "$(cd "$result" && echo *)" = "README.md bench.json goals.svg reshard.ncu-rep reshard.nsys-rep steps.txt \
+summary.json throughput.svg" ] || fault "$(ls "$result")"
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
 holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>'
 holds README.md '!\[.*\]\(throughput.svg\)'
-holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| - \|'
+holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions \|'
+holds README.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
+holds README.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+, '
+holds steps.txt '^        Idle : Active'; holds steps.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
+for row in 'cast f32 to bf16' 'box copy, runs of 4 B' 'box copy, rows of 4100 B' \
+  'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'pool, a block taken and given back'; do
+  holds steps.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "
+done
 holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'
 holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds steps.txt '^==> sweep-direct: passed'
 [ "$NCCL" != 1 ] || holds README.md \
@@ -81,6 +113,23 @@ printf '%s\n' 'a (x)|1.25|<=|1|short' 'b (of)|0.95|>=|0.5|met' 'c|-|<=|5|not mea
 plot goals goals
 says '<rect x="410" y="83.0" width="160.0" [^>]*><title>80 % of the goal<'; says '>1.25 \(&lt;= 1\), short<'
 says 'width="380.0"'; says '>not measured<'
+
+# A build that fails ends the run, unless programs are there that were built before.
+RESHARD_PROGRAM='' RESHARD_GPU_PROGRAM='' PATH=$PWD/broken:$PATH
+mkdir -p broken build/gpu-sm_90
+printf '#!/usr/bin/env bash\nexit 1\n' >broken/cmake
+printf '#!/usr/bin/env bash\n[ "$1" != -L ] || echo GPU 0: here\n' >broken/nvidia-smi
+cp broken/cmake broken/nvcc
+chmod +x broken/*
+RESHARD_BUILD=$PWD/build run gpu --quick
+[ "$status" = 1 ] || fault "without a build: status $status: $(cat out err)"
+printf '#!/usr/bin/env bash\nexec "$SLOW_PROGRAM" "$@"\n' >build/gpu-sm_90/reshard
+printf '#!/usr/bin/env bash\nexec "$SLOW_GPU" "$@"\n' >build/gpu-sm_90/reshard_gpu
+chmod +x build/gpu-sm_90/*
+RESHARD_BUILD=$PWD/build SLOW_PROGRAM=$program_here SLOW_GPU=$gpu_here RESHARD_GPU_SECONDS=20 run gpu --quick
+says 'taking the programs in .*gpu-sm_90'; says 'kernels: passed'
+rm -r broken results/*-quick
+export RESHARD_PROGRAM=$program_here RESHARD_GPU_PROGRAM=$gpu_here
 
 # A step that fails does not end the run, and the exit status tells.
 RESHARD_GPU_SKIP+=' torch sweep-direct sweep-packed'

@@ -2,6 +2,7 @@
  * checker reports goes to standard error, and makes a run that was fine end with status 70.
  *
  * Environment: VG_DEVICES  GPUs of the machine (default 1; 0: a driver and no GPU; -1: no driver)
+ *              VG_SMS      multiprocessors of each (default 132): fewer make larger tiles
  *              VG_SEED     seed of the schedules (default 1)
  *              VG_CHECK    0: nothing but misuse and leaks is looked for, for larger runs
  *              VG_WITHOUT  an edge (host/device/stream.h) whose waits are left out
@@ -48,6 +49,7 @@ int main(int argc, char **argv) {
   long devices = number("VG_DEVICES", 1);
   vg_begin(&(vg_options){.devices = (int)devices,
                          .no_device = devices < 1,
+                         .multiprocessors = (int)number("VG_SMS", 0),
                          .l2 = 64 << 10, /* what must be out of the cache need not be large */
                          .seed = (uint64_t)number("VG_SEED", 1),
                          .no_check = number("VG_CHECK", 1) == 0});

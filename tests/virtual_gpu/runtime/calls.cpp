@@ -28,7 +28,7 @@ static thread_local bool own_calls;
 
 void count(int64_t &counter) { counter += !own_calls; }
 
-Api::Api(int index, const char *name, int flags) : thread(nullptr), fault(cudaSuccess) {
+Api::Api(int index, const char *name, int flags) : thread(nullptr), flags(flags), fault(cudaSuccess) {
   thread = &self();
   if (!M.on || M.devices.empty()) {
     if (!(flags & CALL_NO_GPU_NEEDED))
@@ -58,9 +58,16 @@ Api::Api(int index, const char *name, int flags) : thread(nullptr), fault(cudaSu
       fault = f.error ? (cudaError_t)f.error : suits(flags);
     }
   }
+  if (fault == cudaSuccess && !(flags & (CALL_ALWAYS | CALL_NO_GPU_NEEDED)))
+    fault = M.devices[(size_t)thread->device].broken;
 }
 
+/* A fault of a kernel is told by the next call, whichever that is: also by one that ran into it. */
 cudaError_t Api::end(cudaError_t error) {
+  bool always = (flags & (CALL_ALWAYS | CALL_NO_GPU_NEEDED)) != 0 || !M.on || M.devices.empty();
+  cudaError_t broken = always ? cudaSuccess : M.devices[(size_t)thread->device].broken;
+  if (broken != cudaSuccess)
+    return broken;
   if (error != cudaSuccess)
     thread->last = error;
   return error;

@@ -150,7 +150,7 @@ static void read_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Cloc
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers) {
   if (M.timed && n > 0 && device >= 0)
     time_touched(device, at, n, write);
-  if (n == 0 || M.options.no_check)
+  if (n == 0 || M.options.no_check || M.faulty) /* what a faulty GPU has not written is garbage to others */
     return;
   Alloc *alloc = find(at);
   if (!alloc && !in_arena(at))
@@ -164,8 +164,9 @@ void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool 
     read_cells(*alloc, begin, begin + n, id, clock);
 }
 
+/* After a fault that stays nobody can wait for anything any more, and nothing runs. */
 void access_end(Alloc &alloc, Id id, const Clock &clock) {
-  if (!M.options.no_check)
+  if (!M.options.no_check && !M.faulty)
     for (auto &cell : alloc.shadow) {
       const Cell &c = cell.second;
       Id late = ordered(c.write, clock) ? 0 : c.write;

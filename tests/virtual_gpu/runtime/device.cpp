@@ -6,13 +6,13 @@ using namespace vg;
 static bool is_device(int device) { return device >= 0 && (size_t)device < M.devices.size(); }
 
 cudaError_t cudaGetDeviceCount(int *n) {
-  VG_CALL(cudaGetDeviceCount, CALL_PLAIN);
+  VG_CALL(cudaGetDeviceCount, CALL_ALWAYS);
   *n = (int)M.devices.size();
   return api.end(cudaSuccess);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  VG_CALL(cudaSetDevice, CALL_PLAIN);
+  VG_CALL(cudaSetDevice, CALL_ALWAYS);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   api.thread->device = device;
@@ -20,13 +20,13 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDevice(int *device) {
-  VG_CALL(cudaGetDevice, CALL_PLAIN);
+  VG_CALL(cudaGetDevice, CALL_ALWAYS);
   *device = api.thread->device;
   return api.end(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
-  VG_CALL(cudaGetDeviceProperties, CALL_PLAIN);
+  VG_CALL(cudaGetDeviceProperties, CALL_ALWAYS);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   *p = cudaDeviceProp{};
@@ -34,7 +34,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   p->totalGlobalMem = M.options.memory;
   p->major = 9;
   p->minor = 0;
-  p->multiProcessorCount = 8;
+  p->multiProcessorCount = M.options.multiprocessors;
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;
   p->maxThreadsPerMultiProcessor = 2048;
@@ -49,11 +49,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-  VG_CALL(cudaDeviceGetAttribute, CALL_PLAIN);
+  VG_CALL(cudaDeviceGetAttribute, CALL_ALWAYS);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   switch (attribute) {
-  case cudaDevAttrMultiProcessorCount: *value = 8; break;
+  case cudaDevAttrMultiProcessorCount: *value = M.options.multiprocessors; break;
   case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
   case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
   case cudaDevAttrWarpSize: *value = 32; break;
@@ -135,17 +135,23 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 }
 
 /* --- Errors ------------------------------------------------------------------------------------------------------- */
+/* An error that stays is not cleared. */
+static cudaError_t sticky(const Thread &thread) {
+  return M.on && !M.devices.empty() ? M.devices[(size_t)thread.device].broken : cudaSuccess;
+}
+
 cudaError_t cudaGetLastError(void) {
   Lock lock;
   Thread &thread = self();
-  cudaError_t last = thread.last;
+  cudaError_t last = thread.last, broken = sticky(thread);
   thread.last = cudaSuccess;
-  return last;
+  return broken != cudaSuccess ? broken : last;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
   Lock lock;
-  return self().last;
+  cudaError_t broken = sticky(self());
+  return broken != cudaSuccess ? broken : self().last;
 }
 
 #define ERRORS(X) \
@@ -160,6 +166,8 @@ cudaError_t cudaPeekAtLastError(void) {
   X(cudaErrorInvalidResourceHandle, "invalid resource handle") \
   X(cudaErrorNotReady, "device not ready") \
   X(cudaErrorIllegalAddress, "an illegal memory access was encountered") \
+  X(cudaErrorMisalignedAddress, "misaligned address") \
+  X(cudaErrorLaunchTimeout, "the launch timed out and was terminated") \
   X(cudaErrorLaunchFailure, "unspecified launch failure") \
   X(cudaErrorLaunchOutOfResources, "too many resources requested for launch") \
   X(cudaErrorInvalidConfiguration, "invalid configuration argument") \

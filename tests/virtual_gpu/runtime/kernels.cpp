@@ -38,9 +38,17 @@ static int enqueue(void *, simt_launch *launch) {
   Work work;
   work.what = keep(kernel_name(launch->name));
   work.watch = true;
-  work.run = [owned] {
-    if (simt_run(owned->launch) != 0)
-      report(simt_error_text(), "kernel: %s", simt_error_text());
+  int device = stream->device;
+  work.run = [owned, device] {
+    if (M.break_at > 0 && --M.break_at == 0) {
+      break_device(device, cudaErrorIllegalAddress);
+      return;
+    }
+    int error = simt_run(owned->launch);
+    if (error == 0)
+      return;
+    report(simt_error_text(), "kernel: %s", simt_error_text());
+    break_device(device, (cudaError_t)error);
   };
   cudaError_t error = submit(*stream, std::move(work));
   if (error != cudaSuccess)

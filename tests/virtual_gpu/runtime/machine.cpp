@@ -106,7 +106,7 @@ static void forget() {
 
 static void leaks() {
   for (auto &s : M.streams)
-    if (!s->builtin && !s->destroyed)
+    if (!s->builtin && !s->destroyed && !M.faulty) /* what still uses it could not be waited for */
       report("leak stream " + s->name, "leak: stream %s was not destroyed", s->name.c_str());
   size_t events = 0;
   for (auto &e : M.events)
@@ -126,6 +126,17 @@ static void leaks() {
 
 using namespace vg;
 
+void vg::break_device(int device, cudaError_t error) {
+  Device &d = M.devices[(size_t)device];
+  d.broken = d.broken != cudaSuccess ? d.broken : error;
+  M.faulty = true;
+}
+
+void vg_break_kernel(int64_t k) {
+  Lock lock;
+  M.break_at = k;
+}
+
 void vg_begin(const vg_options *options) {
   Lock lock;
   forget();
@@ -137,6 +148,8 @@ void vg_begin(const vg_options *options) {
     M.options.devices = 1;
   if (M.options.memory == 0)
     M.options.memory = (size_t)80 << 30;
+  if (M.options.multiprocessors == 0)
+    M.options.multiprocessors = 132;
   if (M.options.l2 == 0)
     M.options.l2 = (size_t)50 << 20;
   uint64_t seed = M.options.seed;
@@ -151,6 +164,8 @@ void vg_begin(const vg_options *options) {
   M.counts = {};
   std::fill(M.call_counts.begin(), M.call_counts.end(), 0);
   M.fault = {};
+  M.break_at = 0;
+  M.faulty = false;
   time_begin();
   new_chain("nothing");
   note(0, 0, "nothing");

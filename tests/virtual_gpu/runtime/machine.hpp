@@ -199,6 +199,7 @@ struct Device {
   Pool *pool;
   std::vector<bool> peers; /* enabled towards */
   std::vector<Stream *> streams;
+  cudaError_t broken; /* a kernel's fault: it stays */
 };
 
 /* --- The machine -------------------------------------------------------------------------------------------------- */
@@ -226,6 +227,7 @@ struct Machine {
   int unlocked_running = 0; /* host functions */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
+  std::vector<vg_span> spans;                     /* as asked for */
   bool timed = false;                             /* somebody wants to know how long things take */
 
   std::vector<Device> devices;
@@ -245,6 +247,8 @@ struct Machine {
   vg_counts counts{};
   std::vector<int64_t> call_counts;
   Fault fault;
+  bool faulty = false;  /* a device is broken */
+  int64_t break_at = 0; /* kernels until one has a fault; 0: none has */
 };
 extern Machine M;
 enum HandleKind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_GRAPH, HANDLE_EXEC, HANDLE_POOL };
@@ -302,6 +306,9 @@ void turn_delete(Turn *turn);
 void tell_moved();
 bool wait_moved(int64_t ms);
 
+/* A fault of the GPU, by a kernel: it stays, and whatever is still in its streams does not run. */
+void break_device(int device, cudaError_t error);
+
 /* memory.cpp */
 Alloc *find(uintptr_t at); /* the one that at is in, or that ends before it by less than the gap; NULL elsewhere */
 constexpr size_t arena_bytes = (size_t)64 << 30;
@@ -357,6 +364,7 @@ void time_op_ends(const Op &op);
 double time_of(const Clock &clock); /* us: when all of that had ended, as far as it has run */
 
 /* stream.cpp */
+bool finish_device(int device); /* runs all that its streams have, without telling the host; false: it cannot */
 Stream *stream_of(cudaStream_t handle, const char *call); /* NULL: not a stream (reported) */
 Stream *new_stream(int device, bool blocking, const char *name);
 /* Operations given to `later` from here on come after all that is in `earlier` now, as by an event of the callee's own.
@@ -395,6 +403,7 @@ struct Api {
   } before;
   Lock lock;
   Thread *thread;
+  int flags;
   cudaError_t fault; /* what to return instead of doing it */
   Api(int index, const char *name, int flags);
   cudaError_t end(cudaError_t error);
@@ -408,7 +417,8 @@ enum {
   CALL_SYNC = 16,
   CALL_COPY = 32,
   CALL_LAUNCH = 64,
-  CALL_NO_GPU_NEEDED = 128
+  CALL_NO_GPU_NEEDED = 128,
+  CALL_ALWAYS = 256 /* also of a GPU with a fault that stays */
 };
 int call_index(const char *name);
 void count(int64_t &counter); /* unless the call is a test's own */

@@ -135,6 +135,8 @@ void give_memory(Alloc &alloc) {
     alloc.pool->used -= alloc.bytes;
 }
 
+/* Waits for all that the device has been given, as the runtime's do; but nobody may rely on that, so the host's clock
+ * stays what it was. Where another rank has to be driven first by the same thread, it is stuck. */
 static cudaError_t free_now(Thread &thread, void *p, bool device_memory, const char *call) {
   if (!p)
     return cudaSuccess;
@@ -143,9 +145,10 @@ static cudaError_t free_now(Thread &thread, void *p, bool device_memory, const c
   Alloc *alloc = owned_alloc(p, device_memory, call);
   if (!alloc)
     return cudaErrorInvalidValue;
+  bool done = finish_device(alloc->device);
   give_memory(*alloc);
   access_end(*alloc, thread_note(thread, call), thread.clock);
-  return cudaSuccess;
+  return done ? cudaSuccess : cudaErrorLaunchTimeout;
 }
 
 } // namespace vg

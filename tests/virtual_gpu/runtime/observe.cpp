@@ -69,7 +69,6 @@ struct Recorder {
 thread_local Recorder *host_recorder;
 Recorder kernel_recorder;    /* one kernel runs at a time, under the lock */
 thread_local bool in_kernel; /* on this thread */
-uintptr_t known_pages[256];  /* that are mapped: where a kernel has been */
 int64_t kernel_accesses;
 enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
 
@@ -85,29 +84,38 @@ void sorted(std::vector<Run> &runs) {
   runs.resize(n);
 }
 
-/* A kernel that goes by a table which an edge should have kept may go anywhere, or for ever: it is ended. */
-void must_be_mapped(uintptr_t at, size_t n, bool write) {
-  uintptr_t page = at >> 12, &known = known_pages[page & 255];
-  if (known == page)
-    return;
+extern "C" char __executable_start[], _end[]; /* the program: constants of kernels are in it */
+
+bool is_mapped(uintptr_t at) {
   unsigned char resident;
-  if (at >> 47 || mincore((void *)(page << 12), 1, &resident) != 0) {
-    char text[100];
-    snprintf(text, sizeof text, "wild: %s of %zu bytes at %p, where no memory is", write ? "write" : "read", n,
-             (void *)at);
-    simt_abort(text);
-  }
-  known = page;
+  return at >> 47 == 0 && mincore((void *)(at >> 12 << 12), 1, &resident) == 0;
+}
+
+/* A kernel that goes by a table which an edge should have kept may go anywhere, or for ever: it is ended. So is one
+ * that is given memory of the host as malloc has it. */
+void must_be_its_own(uintptr_t at, size_t n, bool write) {
+  if (simt_owns((const void *)at, n) ||
+      (!write && at - (uintptr_t)__executable_start < (size_t)(_end - __executable_start)))
+    return;
+  Alloc *alloc = find(at);
+  if (alloc && alloc->kind == Kind::Registered)
+    return;
+  char text[120];
+  snprintf(text, sizeof text,
+           is_mapped(at) ? "pageable: %s of %zu bytes at %p, which is memory of the host"
+                         : "wild: %s of %zu bytes at %p, where no memory is",
+           write ? "write" : "read", n, (void *)at);
+  simt_abort(cudaErrorIllegalAddress, text);
 }
 
 inline void seen(uintptr_t at, size_t n, bool write) {
   if (in_kernel) {
     if (!in_arena(at))
-      must_be_mapped(at, n, write);
+      must_be_its_own(at, n, write);
     else
       kernel_recorder.add(at, n, write);
     if (++kernel_accesses > MOST_ACCESSES || kernel_recorder.runs.size() > MOST_RUNS)
-      simt_abort("wild: it does not end");
+      simt_abort(cudaErrorLaunchTimeout, "wild: it does not end");
   } else if (in_arena(at) && !lock_depth) {
     if (!host_recorder)
       host_recorder = new Recorder; /* until the thread ends */
@@ -124,7 +132,6 @@ void kernel_seen(const void *at, size_t n, int write) {
 
 void watch_begin() {
   kernel_recorder.clear();
-  memset(known_pages, 255, sizeof known_pages);
   kernel_accesses = 0;
   in_kernel = true;
 }

@@ -166,9 +166,13 @@ static void run_op(Op *op) {
   Work &work = op->work;
   if (M.timed)
     time_op_begins();
+  bool lost = M.devices[(size_t)op->device].broken != cudaSuccess && !work.placed;
   for (const Range &range : work.ranges)
-    access(op->id, op->clock, op->device, range.at, range.n, range.write, work.peers);
-  if (work.unlocked) {
+    if (!lost)
+      access(op->id, op->clock, op->device, range.at, range.n, range.write, work.peers);
+  if (lost) {
+    /* the GPU has a fault that stays */
+  } else if (work.unlocked) {
     Thread &thread = self();
     Op *before = thread.running;
     thread.running = op;

@@ -197,6 +197,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return api.end(cudaSuccess);
 }
 
+bool vg::finish_device(int device) {
+  Frontier target;
+  for (auto &stream : M.streams)
+    if (stream->device == device)
+      merge(target, stream->frontier);
+  return run_until(target);
+}
+
 cudaError_t cudaDeviceSynchronize(void) {
   VG_CALL(cudaDeviceSynchronize, CALL_SYNC);
   if (unsafe(*api.thread, "cudaDeviceSynchronize"))

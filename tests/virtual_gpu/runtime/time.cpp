@@ -16,7 +16,7 @@ constexpr double HERE = 1.5e6, THERE = 0.4e6, HOST = 0.05e6; /* bytes a us: own 
 /* Bytes that the running operation has touched. */
 struct Touched {
   size_t read, written;
-  bool there, host;
+  bool there, host, to_host;
 } touched;
 
 /* When the operations of each chain ended, by their time on it. */
@@ -38,7 +38,8 @@ double time_of(const Clock &clock) {
 }
 
 void time_begin() {
-  M.timed = false;
+  M.timed = M.options.spans;
+  M.spans.clear();
   ends.clear();
 }
 
@@ -48,7 +49,7 @@ void time_touched(int device, uintptr_t at, size_t n, bool write) {
   if (alloc && alloc->kind == Kind::Device)
     touched.there |= alloc->device != device;
   else
-    touched.host = true;
+    touched.host = true, touched.to_host |= write;
 }
 
 void time_op_begins() { touched = Touched{}; }
@@ -57,12 +58,20 @@ void time_op_ends(const Op &op) {
   const Note &note = M.notes[op.id];
   size_t bytes = std::max(touched.read, touched.written);
   double rate = touched.host ? HOST : touched.there ? THERE : HERE;
-  double end = time_of(op.clock) + (bytes > 0 ? LAUNCH + (double)bytes / rate : 0);
+  double begin = time_of(op.clock), end = begin + (bytes > 0 ? LAUNCH + (double)bytes / rate : 0);
   if (note.chain >= ends.size())
     ends.resize(note.chain + 1);
   std::vector<double> &chain = ends[note.chain];
   chain.resize(std::max(chain.size(), (size_t)note.time + 1), chain.empty() ? 0 : chain.back());
   chain[note.time] = end;
+  if (M.options.spans && bytes > 0)
+    M.spans.push_back({note.what, keep(op.stream->name), touched.to_host, begin, end});
 }
 
 } // namespace vg
+
+size_t vg_spans(const vg_span **spans) {
+  vg::Lock lock;
+  *spans = vg::M.spans.data();
+  return vg::M.spans.size();
+}

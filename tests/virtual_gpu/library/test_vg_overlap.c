@@ -1,0 +1,149 @@
+/* The training step of tests/examples/fsdp_tp.c, as it is, on two virtual GPUs: the next layer is gathered beside the
+ * use of this one. Times are the virtual GPU's: an operation begins as soon as what it comes after has ended. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "virtual_gpu.h"
+
+#define main fsdp_tp_main
+#include "../../examples/fsdp_tp.c"
+#undef main
+
+enum { GPUS = 2, STEP_RANKS = GPUS, MOST_OPERATIONS = 256 };
+
+typedef struct step_rank {
+  rank r;
+  model m;
+  void *side;
+  int one_stream; /* both roles by one stream: nothing overlaps */
+} step_rank;
+
+static void *open_rank(void *argument) {
+  step_rank *s = argument;
+  open_model(&s->r, &s->m);
+  s->side = s->m.side;
+  if (s->one_stream)
+    s->m.side = s->m.compute;
+  return NULL;
+}
+
+static void *run_step(void *argument) {
+  step_rank *s = argument;
+  train_step(&s->m, &s->r);
+  return NULL;
+}
+
+static void *close_rank(void *argument) {
+  step_rank *s = argument;
+  s->m.side = s->side;
+  close_model(&s->m);
+  return NULL;
+}
+
+static void run_all(step_rank *ranks, void *(*body)(void *)) {
+  pthread_t threads[STEP_RANKS];
+  for (int i = 0; i < STEP_RANKS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, body, &ranks[i]), 0);
+  for (int i = 0; i < STEP_RANKS; i++)
+    pthread_join(threads[i], NULL);
+}
+
+/* Operations of one kind on one GPU, by when they begin. */
+typedef struct timeline {
+  int n;
+  vg_span at[MOST_OPERATIONS];
+} timeline;
+
+static int by_begin(const void *a, const void *b) {
+  const vg_span *x = a, *y = b;
+  return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Gathers are kernels; a use copies to the host. */
+static timeline read_timeline(const vg_span *spans, size_t n, int gpu, bool kernels) {
+  timeline t = {0};
+  char name[16];
+  int length = snprintf(name, sizeof name, "GPU %d ", gpu);
+  for (size_t i = 0; i < n; i++)
+    if (strncmp(spans[i].stream, name, (size_t)length) == 0 && (strncmp(spans[i].what, "kernel", 6) == 0) == kernels &&
+        (kernels || spans[i].to_host)) {
+      assert_true(t.n < MOST_OPERATIONS);
+      t.at[t.n++] = spans[i];
+    }
+  qsort(t.at, (size_t)t.n, sizeof *t.at, by_begin);
+  return t;
+}
+
+/* Returns how many of a GPU's layers are in use while another is gathered. That is the next one: this one's gather
+ * comes before its use, and the one after the next is only asked for when the host has seen this one's use. */
+static int count_overlaps(const vg_span *spans, size_t n, int gpu) {
+  const timeline gathers = read_timeline(spans, n, gpu, true), uses = read_timeline(spans, n, gpu, false);
+  int overlaps = 0;
+  assert_int_equal(uses.n, LAYERS * PARAMETERS);
+  assert_true(gathers.n >= LAYERS);
+  for (int l = 0; l < LAYERS; l++) {
+    double begin = uses.at[l * PARAMETERS].begin, end = uses.at[l * PARAMETERS + PARAMETERS - 1].end;
+    int beside = 0;
+    for (int i = 0; i < gathers.n; i++)
+      beside += gathers.at[i].begin < end && begin < gathers.at[i].end;
+    printf("GPU %d: layer %d is in use from %.1f to %.1f us, beside it run %d of %d kernels that gather\n", gpu, l,
+           begin, end, beside, gathers.n);
+    overlaps += beside > 0;
+    assert_true(l + 1 < LAYERS || beside == 0); /* no layer follows the last one */
+  }
+  return overlaps;
+}
+
+static int run_steps(uint64_t seed, int one_stream) {
+  reshard_device devices[GPUS];
+  reshard_comm comms[STEP_RANKS];
+  step_rank ranks[STEP_RANKS];
+  const vg_span *spans;
+  int overlaps = 0;
+  vg_begin(&(vg_options){.devices = GPUS, .seed = seed, .spans = true});
+  for (int i = 0; i < GPUS; i++)
+    require_success(reshard_device_create(i == 0 ? "cuda:0" : "cuda:1", NULL, &devices[i]));
+  const reshard_local_options on = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = GPUS};
+  require_success(reshard_comm_create_local(STEP_RANKS, &on, comms));
+  for (int i = 0; i < STEP_RANKS; i++)
+    ranks[i] =
+        (step_rank){.r = {.comm = comms[i], .device = devices[i % GPUS], .mesh = {GPUS, 1}}, .one_stream = one_stream};
+  run_all(ranks, open_rank);
+  size_t before = vg_spans(&spans);
+  run_all(ranks, run_step);
+  size_t after = vg_spans(&spans);
+  for (int i = 0; i < GPUS; i++)
+    overlaps += count_overlaps(spans + before, after - before, i);
+  run_all(ranks, close_rank);
+  for (int i = 0; i < STEP_RANKS; i++)
+    reshard_comm_destroy(comms[i]);
+  for (int i = 0; i < GPUS; i++)
+    reshard_device_release(devices[i]);
+  assert_int_equal(vg_end(), 0);
+  return overlaps;
+}
+
+static void test_next_layer_is_gathered_beside_use(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 5; seed++)
+    assert_int_equal(run_steps(seed, 0), GPUS * (LAYERS - 1));
+}
+
+/* The test would see a step that does one after the other. */
+static void test_one_stream_overlaps_nothing(void **state) {
+  (void)state;
+  assert_int_equal(run_steps(1, 1), 0);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    print_message("skipped: what kernels touch is not seen in this build, so that they take no time\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_next_layer_is_gathered_beside_use),
+                                     cmocka_unit_test(test_one_stream_overlaps_nothing)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
