@@ -21,6 +21,6 @@ find_python() {
   { # one test at a time makes it
     command -v flock >/dev/null && flock 9
     has "$python" "$1" && return
-    make_environment "$CACHE" 120 numpy safetensors 9>&- || skip "$why"
+    make_environment "$CACHE" 240 numpy safetensors 9>&- || skip "$why"
   } 9>"$CACHE.lock"
 }
