@@ -12,6 +12,7 @@ import os
 import platform
 import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -247,6 +248,7 @@ def main():
         parser.error(f"side {options.side}, turns {options.turns}: a multiple of {RANKS}, and 1 or more")
     options.command = " ".join(["./run peers", *(["--quick"] if options.quick else []),
                                 *(f"--{name} {value}" for name, value in given.items() if value)])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made in memory goes, and workers end
     mib = 64 if options.quick else 512
     about, rows, versions = machine(options), [], []
     memory = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 3 * mib << 20 else options.build
