@@ -212,18 +212,20 @@ def machine(options):
     return {"date": datetime.date.today().isoformat(), "commit": git + (" and changes" if changed else ""),
             "processor": first("/proc/cpuinfo", "model name") or platform.machine(), "cores": len(os.sched_getaffinity(0)),
             "memory": first("/proc/meminfo", "MemTotal"), "system": platform.release(),
-            "load": f"{os.getloadavg()[0]:.1f} when it began", "python": platform.python_version(), "command": options.command}
+            "load": round(os.getloadavg()[0], 1), "python": platform.python_version(), "command": options.command}
 
 
 def page(rows, about, versions, options, mib, place):
     return "\n".join([
         "# Peers", "",
         f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, {about['memory']}, Linux",
-        f"{about['system']}, load {about['load']}. Python {about['python']};",
+        f"{about['system']}, load {about['load']} when it began. Python {about['python']};",
         f"{'; '.join(versions)}.", "",
         f"Rows to columns of {options.side} x {options.side} f32, {RANKS} ranks; checkpoints of {mib} MiB in {place}, page cache",
         f"warm. GB/s are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and a",
         "straight copy by all cores follow one another. Numbers of turns and of ranks, as all of it: build/peers.json.",
+        *(["Others kept the machine busy: all rates are low, and those of peers that are processes lower than of threads."]
+          if about["load"] > about["cores"] / 2 else []),
         "Made by:", "", f"    {about['command']}", "", table(rows)])
 
 
