@@ -73,7 +73,7 @@ difference() { # GOAL LABEL FILTER FILTER: median time of an item of the first c
 
 beside_memcpy() { # GOAL LABEL CASE: time of CASE_memcpy over that of CASE, medians of runs in turns
   local ratio
-  ratio=$(in_turns "^$3(_memcpy)?\$" | awk -F, -v first="\"$3_median\"" '
+  ratio=$(in_turns "^$3(_memcpy)?/real_time\$" | awk -F, -v first="\"$3/real_time_median\"" '
       /_median/ { if ($1 == first) ours = $3; else copy = $3 }
       END { if (ours && copy) printf "%.2f", copy / ours }')
   row "$2" ">= $1" "${ratio:-failed}"

@@ -63,6 +63,8 @@ static int copy_run(void *state) {
   return 0;
 }
 
+int64_t micro_cast_bytes(const void *state) { return ((const cast_bench *)state)->bytes; }
+
 #define MAKE(name, from, to) \
   static void *name(int64_t parameter, int64_t *items) { \
     (void)parameter; \

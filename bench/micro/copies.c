@@ -1,8 +1,10 @@
 /* Box copies of 64 MiB by all cores: by the length of their runs, the width of their elements, and how far the runs are
- * from an aligned address; transposes; and index_select of rows. Beside each family is its sibling NAME_memcpy, a
- * straight copy of as many bytes by as many threads, to be measured in the same run. */
+ * from an aligned address, for narrow runs all of these together (copy_narrow_RUN/SHIFT); transposes; and index_select
+ * of rows. Beside each family is its sibling NAME_memcpy, a straight copy of as many bytes by as many threads, to be
+ * measured in the same run. */
 #include "bench/micro/micro.h"
 
+#include "bench/cli/machine.h"
 #include "device/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -65,6 +67,28 @@ static void *runs_make(int64_t run, int64_t *items) {
   *items = ALL / run;
   return b != NULL ? compile_copy(b, 0, 4, 2, axes) : NULL;
 }
+
+/* Runs of so many bytes, of elements as wide as they and the shift allow, that begin so many bytes behind an aligned
+ * address. */
+static void *narrow_make(int64_t run, int64_t shift, int64_t *items) {
+  copy_bench *b = copy_open();
+  int64_t width = run < 16 ? run : 16;
+  while (shift % width != 0)
+    width /= 2;
+  const rs_axis axes[] = {{ALL / run, 2 * run, run}, {run / width, width, width}};
+  *items = ALL / run;
+  return b != NULL ? compile_copy(b, shift, (int32_t)width, 2, axes) : NULL;
+}
+
+#define NARROW(run) \
+  static void *narrow_##run##_make(int64_t shift, int64_t *items) { return narrow_make(run, shift, items); }
+NARROW(1)
+NARROW(2)
+NARROW(4)
+NARROW(8)
+NARROW(16)
+NARROW(32)
+NARROW(64)
 
 /* Runs of 4 KiB that begin so many bytes behind an aligned address. */
 static void *shifted_make(int64_t shift, int64_t *items) {
@@ -131,9 +155,25 @@ static int select_run(void *state) {
   return b->device->work->select(b->device, &b->select, NULL, NULL) != RESHARD_SUCCESS;
 }
 
+const char *micro_isa(void) {
+  static machine m;
+  machine_read(&m);
+  return m.isa;
+}
+
 #define CASE(name, parameter, make, run) \
   { name, parameter, 0, make, run, copy_drop }
-const int64_t micro_copied_bytes = ALL;
+#define CASES(run) \
+  CASE("copy_narrow_" #run, 0, narrow_##run##_make, copy_run), \
+      CASE("copy_narrow_" #run, 1, narrow_##run##_make, copy_run), \
+      CASE("copy_narrow_" #run, 4, narrow_##run##_make, copy_run), \
+      CASE("copy_narrow_" #run, 16, narrow_##run##_make, copy_run)
+
+int64_t micro_copies_bytes(const void *state) {
+  (void)state;
+  return ALL;
+}
+
 const micro_case micro_copies[] = {
     CASE("copy_runs", 4, runs_make, copy_run),
     CASE("copy_runs", 16, runs_make, copy_run),
@@ -143,6 +183,14 @@ const micro_case micro_copies[] = {
     CASE("copy_runs", 65536, runs_make, copy_run),
     CASE("copy_runs", 1 << 20, runs_make, copy_run),
     CASE("copy_runs_memcpy", 0, shifted_make, straight_run),
+    CASES(1),
+    CASES(2),
+    CASES(4),
+    CASES(8),
+    CASES(16),
+    CASES(32),
+    CASES(64),
+    CASE("copy_narrow_memcpy", 0, shifted_make, straight_run),
     CASE("copy_shifted", 1, shifted_make, copy_run),
     CASE("copy_shifted", 4, shifted_make, copy_run),
     CASE("copy_shifted", 32, shifted_make, copy_run),

@@ -21,9 +21,13 @@ typedef struct micro_case {
 
 /* All cases, a table for each file, ended by one without a name. */
 extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[],
-    micro_storage[], micro_trees[], micro_cast[], micro_copies[], micro_layouts[];
-/* Bytes that a run of each of micro_copies moves, for a rate beside that of its sibling NAME_memcpy. */
-extern const int64_t micro_copied_bytes;
+    micro_storage[], micro_trees[], micro_cast[], micro_copies[], micro_layouts[], micro_convert[];
+/* Bytes of a run of these tables' cases, for a rate beside that of a sibling NAME_memcpy: copied; read and written;
+ * of the tensor that is converted. */
+int64_t micro_copies_bytes(const void *state), micro_cast_bytes(const void *state),
+    micro_convert_bytes(const void *state);
+/* The instruction set that copies use. */
+const char *micro_isa(void);
 
 #ifdef __cplusplus
 }

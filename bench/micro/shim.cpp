@@ -4,9 +4,21 @@
 #include <benchmark/benchmark.h>
 #include <reshard/reshard.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <streambuf>
 #include <string>
 
-static void run_case(benchmark::State &state, const micro_case *c, int64_t bytes) {
+namespace {
+
+struct micro_table {
+  const micro_case *cases;
+  int64_t (*bytes)(const void *state); // of a run; such cases use several threads, and are timed by the clock
+};
+
+void run_case(benchmark::State &state, const micro_case *c, const micro_table *table) {
   int64_t items = 0;
   void *made = c->make(c->parameter, &items);
   if (made == nullptr) {
@@ -20,35 +32,104 @@ static void run_case(benchmark::State &state, const micro_case *c, int64_t bytes
     }
   }
   state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
-  if (bytes > 0)
-    state.SetBytesProcessed(bytes * static_cast<int64_t>(state.iterations()));
+  if (table->bytes != nullptr)
+    state.SetBytesProcessed(table->bytes(made) * static_cast<int64_t>(state.iterations()));
   c->drop(made);
 }
 
-int main(int argc, char **argv) {
-  for (const micro_case *table : {micro_plans, micro_metadata, micro_sharded, micro_dtensor, micro_module,
-                                  micro_storage, micro_trees, micro_cast, micro_copies, micro_layouts}) {
-    for (const micro_case *c = table; c->name != nullptr; c++) {
+void register_cases() {
+  static const micro_table tables[] = {
+      {micro_plans, nullptr},
+      {micro_metadata, nullptr},
+      {micro_sharded, nullptr},
+      {micro_dtensor, nullptr},
+      {micro_module, nullptr},
+      {micro_storage, nullptr},
+      {micro_trees, nullptr},
+      {micro_layouts, nullptr},
+      {micro_cast, micro_cast_bytes},
+      {micro_copies, micro_copies_bytes},
+      {micro_convert, micro_convert_bytes},
+  };
+  for (const micro_table &table : tables) {
+    for (const micro_case *c = table.cases; c->name != nullptr; c++) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);
-      auto *made =
-          benchmark::RegisterBenchmark(name.c_str(), run_case, c, table == micro_copies ? micro_copied_bytes : 0);
-      if (table == micro_copies) // by several threads
+      auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, &table);
+      if (table.bytes != nullptr)
         made->UseRealTime();
       made->Unit(benchmark::kMicrosecond);
       if (c->iterations > 0)
         made->Iterations(c->iterations);
     }
   }
+}
+
+// Passes lines on to standard error. In the place of the note that the library is a debug build it says what that is:
+// Debian's is compiled with optimisation, but with assertions.
+class context_lines : public std::streambuf {
+public:
+  ~context_lines() override { std::cerr << line; }
+
+protected:
+  int overflow(int letter) override {
+    if (letter == traits_type::eof())
+      return 0;
+    line += static_cast<char>(letter);
+    if (letter != '\n')
+      return letter;
+    if (line.find("Library was built as DEBUG") != std::string::npos)
+      line = "Google Benchmark " MICRO_LIBRARY " has assertions, but not in the timed loop.\n";
+    std::cerr << line;
+    line.clear();
+    return letter;
+  }
+
+private:
+  std::string line;
+};
+
+// The commit of the source tree; "-dirty" where it has changes.
+std::string commit() {
+  char text[64] = "";
+  if (const char *given = std::getenv("RESHARD_COMMIT"))
+    return given;
+  FILE *git = popen("git -C '" MICRO_SOURCE "' describe --always --dirty --exclude '*' 2>/dev/null", "r");
+  if (git == nullptr)
+    return "unknown";
+  std::string said = std::fgets(text, sizeof text, git) != nullptr ? text : "unknown";
+  pclose(git);
+  return said.substr(0, said.find('\n'));
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  register_cases();
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("reshard", reshard_version());
+  benchmark::AddCustomContext("commit", commit());
 #ifdef __OPTIMIZE__
-  benchmark::AddCustomContext("reshard_build", "optimized; a note on a DEBUG library means Google's own");
+  benchmark::AddCustomContext("build", "optimized");
+#else
+  benchmark::AddCustomContext("build", "not optimized");
 #endif
+#ifdef __clang__
   benchmark::AddCustomContext("compiler", __VERSION__);
+#else
+  benchmark::AddCustomContext("compiler", "gcc " __VERSION__);
+#endif
+  benchmark::AddCustomContext("isa", micro_isa());
+  benchmark::AddCustomContext("library", "Google Benchmark " MICRO_LIBRARY);
   if (benchmark::ReportUnrecognizedArguments(argc, argv))
     return 2;
-  benchmark::RunSpecifiedBenchmarks();
+  context_lines lines;
+  std::ostream errors(&lines);
+  std::unique_ptr<benchmark::BenchmarkReporter> reporter(benchmark::CreateDefaultDisplayReporter());
+  reporter->SetOutputStream(&std::cout);
+  reporter->SetErrorStream(&errors);
+  benchmark::RunSpecifiedBenchmarks(reporter.get());
+  reporter->SetErrorStream(&std::cerr);
   return 0;
 }

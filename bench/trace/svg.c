@@ -136,15 +136,16 @@ static void draw_edge(trace_picture *p, const trace_step *wait) {
 
 /* Kinds of things in a picture. */
 typedef struct trace_contents {
-  bool rounds, no_round, waits, edges, other_gpu;
+  bool rounds, no_round, parts, waits, edges, other_gpu;
 } trace_contents;
 
 static trace_contents find_contents(const trace_picture *p) {
   const trace *t = p->t;
-  trace_contents c = {false, false, false, false, false};
+  trace_contents c = {false, false, false, false, false, false};
   for (const trace_step *s = t->step; s < t->step + t->nsteps; s++) {
     c.rounds |= s->is.kind == RS_TRACE_WORK && s->is.round >= 0;
-    c.no_round |= s->is.kind == RS_TRACE_WORK && s->is.round < 0;
+    c.no_round |= s->is.kind == RS_TRACE_WORK && s->is.round < 0 && s->depth == 0;
+    c.parts |= s->is.kind == RS_TRACE_WORK && s->is.round < 0 && s->depth > 0;
     c.waits |= s->is.kind == RS_TRACE_WAIT && (s->end - s->begin) * p->scale > 0.5;
     const trace_step *record = s->from >= 0 ? &t->step[s->from] : NULL;
     bool between = record != NULL && record->track != s->track;
@@ -177,6 +178,8 @@ static void draw_legend(trace_picture *p, const char *note) {
   }
   if (c.no_round)
     x = draw_sign(p, x, y, true, "#9aa5b1", 0.6, c.rounds ? "of no round" : "work");
+  if (c.parts)
+    x = draw_sign(p, x, y, true, "#9aa5b1", 0.92, "a part of the work around it");
   if (c.waits)
     x = draw_sign(p, x, y, false, SVG_GREY, 2, "the stream waits");
   if (c.edges)

@@ -86,10 +86,33 @@ shown() { [ "$(grep -c ">$1<" picture.svg)" = "$2" ] ||
 edges=0
 [ -z "${GPUS:-}" ] || edges=1
 shown 'work of a round' 1; shown 'of no round' 1; shown 'an edge [^<]*' $edges; shown 'to another GPU' $edges
-if [ -n "$python" ]; then
-  "$python" -c '
-import sys, xml.dom.minidom
-sys.exit(len(xml.dom.minidom.parse(sys.argv[1]).getElementsByTagName("rect")) < 8)' picture.svg ||
-    fault "the picture is no SVG: $(head -c 300 picture.svg)"
-fi
+# In the picture, too, no arrow ends left of where it starts; and each kind of thing in it is in the legend, and no other.
+[ -z "$python" ] || "$python" - picture.svg <<'TEXT' || fault "the picture, or its legend: $(head -c 300 picture.svg)"
+import re, sys, xml.dom.minidom
+picture = xml.dom.minidom.parse(sys.argv[1]).documentElement
+bottom = float(picture.getAttribute("height")) - 40 # below it there is the legend alone
+def all_of(tag): return picture.getElementsByTagName(tag)
+def above(line, y): return float(line.getAttribute(y)) < bottom
+inside, arrows = set(), 0
+boxes = [r for r in all_of("rect") if r.parentNode.tagName == "g"]
+for box in boxes:
+    grey = box.getAttribute("fill") == "#9aa5b1"
+    faint = box.getAttribute("fill-opacity") == "0.60"
+    inside.add("work of a round" if not grey else "of no round" if faint else "a part of the work around it")
+for line in all_of("line"):
+    if line.getAttribute("stroke") == "#7b8794" and above(line, "y1"):
+        inside.add("the stream waits")
+for group in all_of("g"):
+    if group.getAttribute("stroke"):
+        x = [float(word) for word in re.findall(r"[-\d.]+", group.getElementsByTagName("path")[0].getAttribute("d"))]
+        assert x[-2] >= x[0], x
+        arrows += 1
+        far = group.getAttribute("stroke") == "#c2410c"
+        inside.add("to another GPU" if far else "an edge (pale: there is nothing to wait for)")
+texts = [t for t in all_of("text") if t.getAttribute("text-anchor") == "start"]
+legend = {t.firstChild.data for t in texts if float(t.getAttribute("y")) > bottom + 15}
+assert legend == inside, (legend, inside)
+names = [t.firstChild.data for t in all_of("text")]
+assert len(boxes) >= 6 and (arrows > 10 or "rank 0" in names), (boxes, arrows)
+TEXT
 finish

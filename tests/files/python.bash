@@ -1,5 +1,6 @@
 # An interpreter for tests that exchange data with Python. RESHARD_TEST_PYTHON names one; else python3 is taken, or an
 # environment that is made in $CACHE by pip (numpy and safetensors alone). Sourced after common.bash.
+. "$SOURCE/bench/compare/environment.bash" || exit 1
 : "${CACHE:=$work/cache}"
 export TORCHINDUCTOR_CACHE_DIR=$work/inductor # PyTorch makes one in TMPDIR else, and leaves it there
 skip() { echo "skipped: $1"; exit 77; }
@@ -20,10 +21,6 @@ find_python() {
   { # one test at a time makes it
     command -v flock >/dev/null && flock 9
     has "$python" "$1" && return
-    rm -rf "$CACHE"
-    timeout 60 "$system" -m venv "$CACHE" >venv.log 2>&1 9>&- || skip "python3 -m venv: $(tail -n 1 venv.log)"
-    timeout 120 "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 10 numpy safetensors \
-      >pip.log 2>&1 </dev/null 9>&- ||
-      { rm -rf "$CACHE"; skip "pip install numpy safetensors: $(grep . pip.log | tail -n 1)"; }
+    make_environment "$CACHE" 240 numpy safetensors 9>&- || skip "$why"
   } 9>"$CACHE.lock"
 }

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# ./run peers: its table and turns with made-up peers; numpy and MPI for a small tensor, as far as they are here.
+. "$(dirname "$0")/common.bash"
+python=${RESHARD_TEST_PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || { echo "skipped: no python3 of 3.9 or later"; exit 77; }
+compare=$SOURCE/bench/compare
+"$python" -B "$SOURCE/tests/cli/peers.py" "$compare" || fault 'the table, or a peer'
+
+peers() { # STATUS ARGUMENT...
+  local want=$1
+  shift
+  status=0
+  "$python" -B "$compare/peers.py" --build "$(dirname "$RESHARD")" --python "$python" --page "$work/page.md" "$@" >out 2>err </dev/null ||
+    status=$?
+  checks=$((checks + 1))
+  [[ $status =~ ^($want)$ ]] || fault "peers $*: status $status, not $want: $(cat err)"
+}
+peers '0|77' --quick --only numpy,mpi,costa --json peers.json
+"$python" - <<'TEXT' || fault "the JSON: $(cat peers.json)"
+import json
+report = json.load(open("peers.json"))
+rows = report["rows"]
+assert {row["peer"].split(" beside ")[0] for row in rows} == {"numpy, slices, 1 thread", "MPI_Alltoallw", "pack + MPI_Alltoall", "COSTA"}
+for row in rows:
+    assert row["skipped"] if "skipped" in row else row["bytes"] == 512 * 512 * 4 and row["ranks"] == 4 and row["turns"] == 1
+    assert "skipped" in row or min(row["gbps"], row["ours_gbps"], row["memcpy_gbps"]) > 0
+try:
+    import numpy
+    assert any(row["peer"].startswith("numpy") and row.get("ours") == "execute" for row in rows)
+except ImportError:
+    assert "numpy" in [row["skipped"] for row in rows if row["peer"].startswith("numpy")][0]
+assert report["machine"]["cores"] > 0 and "./run peers --quick --only numpy,mpi,costa" == report["machine"]["command"]
+TEXT
+while read -r _ name _; do says "\\| $name"; done <<<'| numpy
+| MPI_Alltoallw
+| pack
+| COSTA'
+if [ -x "$(dirname "$RESHARD")/reshard_alltoall" ] && command -v mpirun >/dev/null; then
+  says '^\| pack \+ MPI_Alltoall .*\| execute over MPI '
+fi
+[ ! -e page.md ] || fault 'a part of a run writes the page'
+peers 2 --only numpy,word
+grep -q "no peer 'word'; there are numpy, mpi" err || fault "$(cat err)"
+peers 2 --quick --side 510
+grep -q 'side 510, turns 1: a multiple of 4' err || fault "$(cat err)"
+peers 77 --only costa
+finish
