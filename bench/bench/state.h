@@ -30,7 +30,8 @@ typedef struct bench_row {
   double blocking_group_us;           /* the same over an NCCL communicator that blocks, as a caller has it */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
-  const char *name, *src, *dst; /* of a suite's case, and its layouts; NULL: no suite */
+  const char *name, *src, *dst;        /* of a suite's case, and its layouts; NULL: no suite */
+  const char *model, *mesh, *mesh_dst; /* likewise, and NULL where the case has none */
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;
