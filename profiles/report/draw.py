@@ -37,6 +37,10 @@ def share_text(value):
     return f"{value:.2f}"
 
 
+def times_text(value):
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
 class Section:
     """A heading, a sentence that says what was found, a picture in two widths, and how it was measured."""
 
@@ -89,10 +93,11 @@ def peers_section(data):
         return None
     rows.sort(key=lambda p: -p["gbps"] / p["memcpy_gbps"])
     quotients = [p["ours_gbps"] / p["gbps"] for p in rows if p.get("ours_gbps")]
-    finding = (f"The fastest peer, {rows[0]['peer']}, reaches {share_text(rows[0]['gbps'] / rows[0]['memcpy_gbps'])} of "
+    finding = (f"The fastest peer ({rows[0]['peer']}) reaches {share_text(rows[0]['gbps'] / rows[0]['memcpy_gbps'])} of "
                "a straight copy's speed" +
-               (f"; beside its own run, reshard is {min(quotients):.2g} to {max(quotients):.2g} times as fast as a peer."
-                if quotients else "."))
+               (f"; in the same runs reshard is {times_text(min(quotients))} to {times_text(max(quotients))} times as fast "
+                "as a peer." if quotients else "."))
+    sizes = sorted({p["bytes"] for p in rows})
 
     def draw(width):
         table = []
@@ -100,10 +105,11 @@ def peers_section(data):
             peer, ours = p["gbps"] / p["memcpy_gbps"], (p.get("ours_gbps") or 0) / p["memcpy_gbps"]
             label = f"{ours:.2f} beside {peer:.2f}" if ours else f"{peer:.2f}"
             marks = [(peer, "copy", label)] + ([(ours, "first", label)] if ours else [])
-            table.append((f"{p['peer']}, {bytes_text(p['bytes'])}", marks))
+            table.append((p["peer"] + (f" | {p['ours']}" if p.get("ours") else ""), marks))
         return chart.dots(width, "Peers", table, "share of a straight copy's speed")
 
-    note = "Triangles are peers, circles are reshard in the same run."
+    note = (f"{' or '.join(map(bytes_text, sizes))}, rows to columns or what the name says. A triangle is the peer, a "
+            "circle reshard in turns with it, by the way named behind the bar.")
     if skipped:
         note += " Skipped: " + "; ".join(f"{p['peer']} ({p['skipped']})" for p in skipped) + "."
     return Section("peers", "Beside others", finding, draw, note)

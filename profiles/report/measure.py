@@ -232,8 +232,7 @@ def main():
     data["peers"] = []
     if options.peers and os.path.exists(options.peers):
         with open(options.peers) as file:
-            peers = json.load(file)
-        data["peers"] = peers["rows"] if isinstance(peers, dict) else peers
+            data["peers"] = json.load(file)["rows"]
     with open(os.path.join(directory, "data.json"), "w") as file:
         json.dump(data, file, indent=1)
         file.write("\n")

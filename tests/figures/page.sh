@@ -12,9 +12,10 @@ command -v python3 >/dev/null || { echo "page: skipped, there is no python3"; ex
 fault() { echo "page: $*" >&2; exit 1; }
 
 cat >peers.json <<'JSON'
-[{"peer": "a peer", "bytes": 1048576, "gbps": 3, "memcpy_gbps": 12, "ours_gbps": 11},
+{"rows": [
+ {"peer": "a peer", "ours": "execute", "bytes": 1048576, "gbps": 3, "memcpy_gbps": 12, "ours_gbps": 11},
  {"peer": "a peer with a name that is as long as the longest", "bytes": 268435456, "gbps": 0.01, "memcpy_gbps": 12},
- {"peer": "another", "skipped": "it is not here & <never> was"}]
+ {"peer": "another", "skipped": "it is not here & <never> was"}]}
 JSON
 python3 "$report/measure.py" "$RESHARD" data --quick --peers peers.json
 python3 "$report/draw.py" data/data.json page.html --plots plots
