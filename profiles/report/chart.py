@@ -120,13 +120,15 @@ class Picture:
         self.parts.append(f'{shapes[kind]} class="mark {kind}">{hint}</{shapes[kind][1:].split()[0]}>')
 
     def svg(self, kind="", alone=False):
-        """alone: a file of its own, with its style and a ground."""
-        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" role="img"' +
-                (f' class="{kind}"' if kind else "") +
-                (f' width="{self.width:g}" height="{self.height:g}"' if alone else "") + ">")
+        """alone: a file of its own, with its style, a ground and a margin."""
+        margin = 16 if alone else 0
+        width, height = self.width + 2 * margin, self.height + 2 * margin
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-margin} {width:g} {height:g}" role="img"' +
+                (f' class="{kind}"' if kind else "") + (f' width="{width:g}" height="{height:g}"' if alone else "") + ">")
         style = ""
         if alone:
-            style = (f'<style>{STYLE}</style>\n<rect width="100%" height="100%" fill="var(--ground)"/>\n')
+            style = (f'<style>{STYLE}</style>\n<rect x="{-margin}" y="{-margin}" width="100%" height="100%" '
+                     'fill="var(--ground)"/>\n')
         return f"{head}\n<title>{escape(self.title)}</title>\n{style}" + "\n".join(self.parts) + "\n</svg>\n"
 
 

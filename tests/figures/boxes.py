@@ -25,10 +25,10 @@ def box_of(text):
 
 
 def faults_of(picture):
-    _, _, width, height = map(float, picture.get("viewBox").split())
+    x, y, width, height = map(float, picture.get("viewBox").split())
     boxes = [("".join(text.itertext()), box_of(text)) for text in picture.iter(SVG + "text") if not text.get("transform")]
     for words, (left, top, right, bottom) in boxes:
-        if left < -1 or top < -1 or right > width + 1 or bottom > height + 1:
+        if left < x - 1 or top < y - 1 or right > x + width + 1 or bottom > y + height + 1:
             yield f'cut: "{words}"'
     for i, (words, a) in enumerate(boxes):
         for other, b in boxes[i + 1:]:
