@@ -74,7 +74,8 @@ def main():
     for label, on in a.keys() & b.keys():
         for x, y in zip(sum(map(numbers_of, a[label, on]), []), sum(map(numbers_of, b[label, on]), [])):
             most = max(x.value, y.value)
-            spreads.append((100 * abs(x.value - y.value) / most if most else 0.0, f"{label} {on}".strip(), x.text, y.text))
+            spread = 100 * abs(x.value - y.value) / most if most else 0.0
+            spreads.append((spread, f"{label} {on}".strip(), x.text, y.text))
     if not spreads:
         sys.exit("compare: the files have no row in common")
     spreads.sort(reverse=True)

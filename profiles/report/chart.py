@@ -123,13 +123,14 @@ class Picture:
         """alone: a file of its own, with its style, a ground and a margin."""
         margin = 16 if alone else 0
         width, height = self.width + 2 * margin, self.height + 2 * margin
-        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-margin} {width:g} {height:g}" role="img"' +
-                (f' class="{kind}"' if kind else "") + (f' width="{width:g}" height="{height:g}"' if alone else "") + ">")
+        form = f' class="{kind}"' if kind else ""
         style = ""
         if alone:
+            form += f' width="{width:g}" height="{height:g}"'
             style = (f'<style>{STYLE}</style>\n<rect x="{-margin}" y="{-margin}" width="100%" height="100%" '
                      'fill="var(--ground)"/>\n')
-        return f"{head}\n<title>{escape(self.title)}</title>\n{style}" + "\n".join(self.parts) + "\n</svg>\n"
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-margin} {width:g} {height:g}" role="img"'
+        return f"{head}{form}>\n<title>{escape(self.title)}</title>\n{style}" + "\n".join(self.parts) + "\n</svg>\n"
 
 
 def spread(wanted, gap, low, high):

@@ -93,10 +93,12 @@ def peers_section(data):
         return None
     rows.sort(key=lambda p: -p["gbps"] / p["memcpy_gbps"])
     quotients = [p["ours_gbps"] / p["gbps"] for p in rows if p.get("ours_gbps")]
-    finding = (f"The fastest peer ({rows[0]['peer']}) reaches {share_text(rows[0]['gbps'] / rows[0]['memcpy_gbps'])} of "
-               "a straight copy's speed" +
-               (f"; in the same runs reshard is {times_text(min(quotients))} to {times_text(max(quotients))} times as fast "
-                "as a peer." if quotients else "."))
+    best = rows[0]["gbps"] / rows[0]["memcpy_gbps"]
+    finding = f"The fastest peer ({rows[0]['peer']}) reaches {share_text(best)} of a straight copy's speed"
+    if quotients:
+        finding += (f"; in the same runs reshard is {times_text(min(quotients))} to {times_text(max(quotients))} times "
+                    "as fast as a peer")
+    finding += "."
     sizes = sorted({p["bytes"] for p in rows})
 
     def draw(width):
@@ -144,8 +146,8 @@ def limits_section(data):
         return None
     best = max(points, key=lambda p: p["ratio"])
     enough = next(p for p in points if p["ratio"] >= 0.95 * best["ratio"])
-    finding = (f"A limit of {bytes_text(enough['limit'])} on each rank is enough for {share_text(enough['ratio'])} of a "
-               f"straight copy's speed, the most seen being {share_text(best['ratio'])} at "
+    finding = (f"A limit of {bytes_text(enough['limit'])} on each rank is enough for {share_text(enough['ratio'])} of "
+               f"a straight copy's speed, the most seen being {share_text(best['ratio'])} at "
                f"{bytes_text(best['limit'])}.")
 
     def draw(width):
@@ -231,16 +233,16 @@ def micro_section(data):
         return None
     rows = [row[2:] for row in sorted(rows)]
     low, high = min(rows, key=lambda r: r[1]), max(rows, key=lambda r: r[1])
-    finding = (f"Copies alone reach from {low[1]:.2f} ({low[0]}) to {high[1]:.2f} ({high[0]}) of the speed of memcpy in "
-               "the same run.")
+    finding = (f"Copies alone reach from {low[1]:.2f} ({low[0]}) to {high[1]:.2f} ({high[0]}) of the speed of memcpy "
+               "in the same run.")
 
     def draw(width):
-        return chart.dots(width, "Copies alone", [(name, [(value, "first", share_text(value))]) for name, value in rows],
-                          "share of memcpy's speed")
+        table = [(name, [(value, "first", share_text(value))]) for name, value in rows]
+        return chart.dots(width, "Copies alone", table, "share of memcpy's speed")
 
     return Section("copies", "Copies alone", finding, draw,
-                   "reshard_micro, Google Benchmark, 64 MiB by all cores; each case beside a memcpy of as many bytes by as many "
-                   "threads.")
+                   "reshard_micro, Google Benchmark, 64 MiB by all cores; each case beside a memcpy of as many bytes "
+                   "by as many threads.")
 
 
 def suites_html(data):
@@ -252,9 +254,9 @@ def suites_html(data):
     parts.append("<section>\n<h2>Who sends what to whom</h2>\n"
                  f"<p>In {bound} of {len(cases)} reshards no rank sends a byte that its receiver has: what travels is "
                  "the lower bound.</p>\n"
-                 '<p class="note">8 ranks. Row: sender; column: receiver; the darker, the more bytes; grey stays on its '
-                 "rank. Under each: the share of the bytes delivered that travels, and the speed beside a straight copy "
-                 "of as many bytes.</p>\n")
+                 '<p class="note">8 ranks. Row: sender; column: receiver; the darker, the more bytes; grey stays on '
+                 "its rank. Under each: the share of the bytes delivered that travels, and the speed beside a straight "
+                 "copy of as many bytes.</p>\n")
     for suite, entries in data["suites"].items():
         parts.append(f"<h3>{escape(suite)}</h3>\n<div class=\"tiles\">\n")
         for case in entries:
@@ -307,8 +309,8 @@ def page(data, sections):
     if data["quick"]:
         warnings.append("Few, small cases: this page was made to be tried, not to be quoted.")
     if e["load"] > 0.5 * machine["cores"]:
-        warnings.append(f"The machine was busy (load {e['load']:.1f} on {machine['cores']} cores): ratios of runs taken "
-                        "in turns hold better than GB/s.")
+        warnings.append(f"The machine was busy (load {e['load']:.1f} on {machine['cores']} cores): ratios of runs "
+                        "taken in turns hold better than GB/s.")
     note = "".join(f'<p class="note">{escape(w)}</p>\n' for w in warnings)
     body = "".join(s.html() for s in sections) + suites_html(data) + environment_html(data)
     return ('<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n<meta charset="utf-8"/>\n'

@@ -120,7 +120,8 @@ def look(browser, page, scheme, directory):
     path = os.path.join(directory, "look.html")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"<!DOCTYPE html><meta charset='utf-8'><pre></pre>{frames(page, forms)}<script>{script}</script>")
-    answer = re.search(r"<pre>(\{.*?\})</pre>", browse(browser, scheme, directory, "--dump-dom", "file://" + path), re.S)
+    said = browse(browser, scheme, directory, "--dump-dom", "file://" + path)
+    answer = re.search(r"<pre>(\{.*?\})</pre>", said, re.S)
     if not answer:
         sys.exit("look: the browser says nothing of the page")
     return json.loads(html.unescape(answer[1]))

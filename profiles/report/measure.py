@@ -88,8 +88,8 @@ def measure_plans(program, quick):
         }
         for kind, layouts in kinds.items():
             answers = [
-                program.ask("plan", "--shape", "32768x32768", *layouts, "--ranks", str(ranks), "--rank", str(ranks // 3),
-                            "--device", "cpu") for _ in range(1 if quick else 5)
+                program.ask("plan", "--shape", "32768x32768", *layouts, "--ranks", str(ranks), "--rank",
+                            str(ranks // 3), "--device", "cpu") for _ in range(1 if quick else 5)
             ]
             ones = [answer["per_rank"][0] for answer in answers if answer]
             if ones:

@@ -26,7 +26,8 @@ def box_of(text):
 
 def faults_of(picture):
     x, y, width, height = map(float, picture.get("viewBox").split())
-    boxes = [("".join(text.itertext()), box_of(text)) for text in picture.iter(SVG + "text") if not text.get("transform")]
+    upright = [text for text in picture.iter(SVG + "text") if not text.get("transform")]
+    boxes = [("".join(text.itertext()), box_of(text)) for text in upright]
     for words, (left, top, right, bottom) in boxes:
         if left < x - 1 or top < y - 1 or right > x + width + 1 or bottom > y + height + 1:
             yield f'cut: "{words}"'
