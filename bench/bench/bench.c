@@ -139,6 +139,9 @@ static void run_workloads(bench_state *b, cli_options *o, bench_report *r, bool 
     b->row.name = o->suite != NULL ? c->name : NULL;
     b->row.src = o->suite != NULL ? c->src : NULL;
     b->row.dst = o->suite != NULL ? c->dst : NULL;
+    b->row.model = o->suite != NULL ? c->model : NULL;
+    b->row.mesh = o->suite != NULL && c->mesh[0] != '\0' ? c->mesh : NULL;
+    b->row.mesh_dst = o->suite != NULL && c->mesh_dst[0] != '\0' ? c->mesh_dst : NULL;
     run_sizes(b, r);
   }
 }

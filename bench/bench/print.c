@@ -158,6 +158,9 @@ static const row_field row_fields[] = {
     {"rounds", INTEGER, AT(rounds), MEASURED},
     {"least_rounds", INTEGER, AT(least_rounds), MEASURED},
     {"messages", INTEGER, AT(messages), MEASURED},
+    {"model", WORDS, AT(model), KNOWN},
+    {"mesh", WORDS, AT(mesh), KNOWN},
+    {"mesh_dst", WORDS, AT(mesh_dst), KNOWN},
 };
 #define FIELDS (sizeof row_fields / sizeof *row_fields)
 

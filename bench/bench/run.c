@@ -313,9 +313,15 @@ static void alloc_sides(bench_state *b) {
 static void begin_row(bench_state *b) {
   const workload *w = &b->w;
   bench_row *row = &b->row;
-  int64_t cycle = row->cycle;
-  const char *name = row->name, *src = row->src, *dst = row->dst;
-  *row = (bench_row){.bytes = w->bytes, .cycle = cycle, .name = name, .src = src, .dst = dst};
+  bench_row last = *row;
+  *row = (bench_row){.bytes = w->bytes,
+                     .cycle = last.cycle,
+                     .name = last.name,
+                     .src = last.src,
+                     .dst = last.dst,
+                     .model = last.model,
+                     .mesh = last.mesh,
+                     .mesh_dst = last.mesh_dst};
   row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
   row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
   row->blocking_group_us = row->group_graph_us = row->blocking_graph_us = NAN;

@@ -31,7 +31,8 @@ typedef struct bench_row {
   double group_graph_us, blocking_graph_us; /* and both from a graph */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];
-  const char *name, *src, *dst; /* of a suite's case, and its layouts; NULL: no suite */
+  const char *name, *src, *dst;        /* of a suite's case, and its layouts; NULL: no suite */
+  const char *model, *mesh, *mesh_dst; /* likewise, and NULL where the case has none */
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;

@@ -5,6 +5,7 @@
 #include "bench/cli/svg.h"
 #include "bench/plan/svg.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,7 +163,8 @@ static void label_region(rs_text *out, frame f, uint64_t mask, bool after) {
     for (int r = 0; r < 64; r++) {
       if (!(mask >> r & 1))
         continue;
-      double x = f.x + 0.5 * (f.width - n * chip) + k++ * chip + 1.5, y = f.y + 0.5 * f.height - 8;
+      double x = f.x + 0.5 * (f.width - n * chip) + k++ * chip + 1.5; /* below it is room for the dots */
+      double y = after && f.height > 34 ? f.y + 5 : f.y + 0.5 * f.height - 8;
       svg_rectangle(out, x, y, chip - 3, 16, (svg_paint){.fill = svg_rank_colour(r)});
       snprintf(text, sizeof text, "%d", r);
       svg_words(out, x + 8, y + 12, 11, SVG_MIDDLE, svg_ink_on(svg_rank_colour(r)), true, 0, text);
@@ -242,7 +244,27 @@ static void axis_label(char text[120], const dim_cuts *c) {
     snprintf(text, 120, "dim %d: %lld", c->dim, (long long)c->extent);
 }
 
-static void draw_panel(rs_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
+/* The ranks of columns that are too narrow for their numbers, below them; as many as have room. Returns the height. */
+static double number_columns(rs_text *out, const cell_table *t, bool after, frame f) {
+  int64_t columns = t->across.n - 1, next;
+  const uint64_t *mask = (after ? t->dst : t->src) + (t->down.n - 2) * columns;
+  double end = -INFINITY;
+  for (int64_t j = 0; j < columns; j = next) {
+    for (next = j + 1; next < columns && mask[next] == mask[j];)
+      next++;
+    char text[160];
+    double x = position_along(&t->across, f.x, f.width, j), width = position_along(&t->across, f.x, f.width, next) - x;
+    double needed = fmax(13, 6.5 * (double)strlen(holders_text(text, mask[j]))); /* equal steps for 1 and 2 digits */
+    if (__builtin_popcountll(mask[j]) != 1 || width >= needed + 3 || x + 0.5 * (width - needed) < end + 8)
+      continue;
+    end = x + 0.5 * (width + needed);
+    svg_words(out, x + 0.5 * width, f.y + f.height + 12, 10.5, SVG_MIDDLE, SVG_GREY, false, 0, text);
+  }
+  return end > 0 ? 14 : 0;
+}
+
+/* Returns the height of what is below the frame. */
+static double draw_panel(rs_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
   char down[120], across[120];
   size_t needed = 0;
   axis_label(down, &t->down);
@@ -261,6 +283,7 @@ static void draw_panel(rs_text *out, const cell_table *t, bool after, frame f, r
   if (after)
     draw_origins(out, t, f);
   free(text);
+  return number_columns(out, t, after, f);
 }
 
 double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y) {
@@ -284,9 +307,9 @@ double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, doubl
     height = 46;
   if (table.down.dim < 0)
     height = 46;
-  draw_panel(out, &table, false, (frame){48, y + 40, width, height}, t->src);
-  draw_panel(out, &table, true, (frame){528, y + 40, width, height}, t->dst);
-  y += 40 + height;
+  double left = draw_panel(out, &table, false, (frame){48, y + 40, width, height}, t->src);
+  double right = draw_panel(out, &table, true, (frame){528, y + 40, width, height}, t->dst);
+  y += 40 + height + (left > right ? left : right);
   if (t->ndim > 2) {
     svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are shown at index 0");
     y += 16;

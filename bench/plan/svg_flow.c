@@ -176,11 +176,14 @@ static void draw_load_bars(rs_text *out, const world_plan *p, double x, double y
   double *sent = loads(p, true, &most_sent), *received = loads(p, false, &most_received);
   double most = most_sent > most_received ? most_sent : most_received;
   char text[CLI_BYTES_TEXT + 24], bytes[CLI_BYTES_TEXT];
+  double thick = cell > 10 ? cell - 1 : cell; /* gaps between thin bars would be a pattern of their own */
+  cli_add(out, "<g shape-rendering=\"crispEdges\">\n");
   for (int64_t i = 0; i < p->bins && most > 0; i++) {
     double s = 70 * sent[i] / most, r = 46 * received[i] / most;
-    svg_rectangle(out, x + size + 8, y + (double)i * cell, s, cell * 0.92, (svg_paint){.fill = "#f28e2b"});
-    svg_rectangle(out, x + (double)i * cell, y - 8 - r, cell * 0.92, r, (svg_paint){.fill = "#59a14f"});
+    svg_rectangle(out, x + size + 8, y + (double)i * cell, s, thick, (svg_paint){.fill = "#f28e2b"});
+    svg_rectangle(out, x + (double)i * cell, y - 8 - r, thick, r, (svg_paint){.fill = "#59a14f"});
   }
+  cli_add(out, "</g>\n");
   snprintf(text, sizeof text, "sent, up to %s", cli_bytes_text(bytes, most_sent));
   svg_words(out, x + size + 8, y + size + 16, 10.5, SVG_START, SVG_GREY, false, 0, text);
   snprintf(text, sizeof text, "received, up to %s", cli_bytes_text(bytes, most_received));
@@ -191,6 +194,11 @@ static void draw_load_bars(rs_text *out, const world_plan *p, double x, double y
 
 static void draw_heat_legend(rs_text *out, double x, double y, double low, double most) {
   char text[CLI_BYTES_TEXT], colour[8];
+  if (low >= most) { /* all the same */
+    svg_rectangle(out, x, y - 18, 12, 12, (svg_paint){.fill = svg_scale_colour(colour, 0.75)});
+    svg_words(out, x + 18, y - 8, 11, SVG_START, SVG_INK, false, 0, cli_bytes_text(text, most));
+    return;
+  }
   svg_words(out, x, y - 8, 11, SVG_START, SVG_INK, true, 0, "bytes, log scale");
   for (int i = 0; i < 100; i++)
     svg_rectangle(out, x, y + 2.0 * (99 - i), 18, 2.4,
@@ -210,7 +218,7 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
       low = bytes < low ? bytes : low;
     }
   }
-  if (low > most / 4)
+  if (low < most && low > most / 4)
     low = most / 16;
   svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0,
             most > 0 ? "who sends what to whom" : "nothing is sent: each rank has what it needs");
@@ -229,7 +237,7 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
       if (bytes <= 0)
         continue;
       bool kept = p->per_bin == 1 && i == j;
-      double value = most > low ? log(bytes / low) / log(most / low) : 1;
+      double value = most > low ? log(bytes / low) / log(most / low) : 0.72; /* as in the legend: 0.1 + 0.9 x it */
       svg_rectangle(out, x + (double)j * cell, y + (double)i * cell, cell, cell,
                     (svg_paint){.fill = kept ? "#c3cad2" : svg_scale_colour(colour, 0.1 + 0.9 * value)});
     }

@@ -152,6 +152,9 @@ for suite in training inference hpc; do
   says '^# uneven: '; says '^# gather: .* -> rank\(0\)$'; says 'Out of bounds values : 0 OK'
   [ "$(grep -c '^# [a-z-]*: .* -> ' out)" = "$(grep -c '"case":.*"src":.*"dst":.*"wrong":0' j)" ] ||
     fault "$suite: $(cat out j)"
+  [ $suite != inference ] ||
+    grep -q '"case":"tp-to-half",.*"model":"llama-3.1-8b","mesh":"tp=4","mesh_dst":"tp=2"' j ||
+    fault "no model or meshes: $(cat j)"
 done
 says '^# pencil-x-to-y: 1x512x512, mesh\(2x2;S1,S2\) -> mesh\(2x2;S0,S2\)$'; says '^# cyclic-to-cyclic: 16x8192, '
 expect 0 bench --shape 64x64 "${small[@]}" --scale 0.25; says '^ +4096 +1024 '

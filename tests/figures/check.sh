@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Figures beside committed results (check.py), what is wrong being found, and two runs of ./run bench beside each other.
+set -euo pipefail
+export PYTHONDONTWRITEBYTECODE=1
+command -v python3 >/dev/null || { echo "check: skipped, there is no python3"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fault() { echo "check: $*" >&2; exit 1; }
+python3 "$SOURCE/tests/figures/check.py" "$SOURCE"
+
+mkdir -p "$work/tree/profiles/results" "$work/tree/tests/figures"
+cp "$SOURCE/README.md" "$work/tree/"
+cp "$SOURCE"/profiles/{figures.md,compare.py} "$work/tree/profiles/"
+cp "$SOURCE"/profiles/results/*.md "$work/tree/profiles/results/"
+cp "$SOURCE/tests/figures/rows" "$work/tree/tests/figures/"
+check() { python3 "$SOURCE/tests/figures/check.py" "$work/tree" >"$work/said"; }
+check || fault "a copy is not right: $(cat "$work/said")"
+spoil() { # EXPECTED FILE SED-EXPRESSION
+  sed -i.saved "$3" "$work/tree/$2"
+  ! check || fault "not seen: $1"
+  grep -q "$1" "$work/said" || fault "not '$1': $(cat "$work/said")"
+  mv "$work/tree/$2.saved" "$work/tree/$2"
+}
+spoil '39 is 41 in' profiles/figures.md 's/ 41 to 58 ns/ 39 to 58 ns/'
+spoil 'has 2 figures, and its results 3' profiles/figures.md \
+  '/^| rows to columns, direct, inner runs of 8/s/ \/ [0-9.]* |$/ |/'
+spoil 'entries of tests/figures/rows' profiles/figures.md 's/^| validate /| check /'
+spoil 'no row of figures.md' profiles/figures.md '/^| validate /d'
+spoil 'is not in results/mutation.md' README.md 's/99\.8 %/99.9 %/'
+# Newer results count.
+printf '| what | goal | measured |\n| --- | --- | --- |\n| load 2 GiB, tmpfs | >= 1.2 | 2.50 |\n' \
+  >"$work/tree/profiles/results/2999-01-01-other.md"
+! check || fault "newer results are not seen"
+grep -q '1.90 is 2.50 in 2999-01-01-other.md' "$work/said" || fault "$(cat "$work/said")"
+
+compare() { python3 "$SOURCE/profiles/compare.py" "$work/a" "$work/b" >"$work/said" 2>&1; }
+{ echo '| copies | goal | measured |'
+  for i in 1 2 3 4 5 6 7 8 9 10; do echo "| row $i | >= 0.95 | 1.0$i |"; done; } >"$work/a"
+sed 's/| row 3 .*/| row 3 | >= 0.95 | 2.06 |/; s/| row 4 .*/| row 4 | >= 0.95 | 1.06 |/' "$work/a" >"$work/b"
+compare || fault "nine of ten rows agree: $(cat "$work/said")"
+grep -q '^ *50\.0 %  row 3: 1\.03, 2\.06' "$work/said" || fault "$(cat "$work/said")"
+grep -q '9 of 10 figures (90.0 %) agree within 5 %; spread: median 0.0 %, largest 50.0 %' "$work/said" ||
+  fault "$(cat "$work/said")"
+sed -i 's/| row 5 .*/| row 5 | >= 0.95 | 0.2 |/' "$work/b"
+! compare || fault "eight of ten rows are enough"
+echo "| other | goal | measured |" >"$work/b"
+! compare || fault "files without a row in common agree"
