@@ -63,7 +63,6 @@ static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 
 /* The victim is lost here; a stopped or a late one comes back. */
 static void lose(void) {
   board->lost = 1;
-  board->counts[way][step].stops++;
   if (way == LATE)
     sleep_ms(2 * deadline_ms);
   else
@@ -373,6 +372,7 @@ static void run_trial(uint64_t seed) {
     }
   }
   wait_for_ranks(pids);
+  board->counts[way][step].stops += board->lost;
 }
 
 int main(int argc, char **argv) {

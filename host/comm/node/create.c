@@ -284,8 +284,8 @@ static reshard_status agree_by_sockets(const node_joining *j, reshard_status sta
       failed = rs_node_receive(c->sockets[0], &verdict, sizeof verdict, fd, fd != NULL, end);
     if (failed == EPROTO && verdict.status != RESHARD_SUCCESS) /* an error comes without a descriptor */
       failed = 0;
-    if (failed != 0 && status != RESHARD_SUCCESS)
-      return status;
+    if (failed != 0 && status != RESHARD_SUCCESS && status != RESHARD_ERROR_PEER)
+      return status; /* a peer that is gone may have gone because rank 0 has */
     if (failed == ETIMEDOUT)
       return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: 0", j->call,
                       (long long)c->timeout_ms);
