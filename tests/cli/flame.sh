@@ -45,7 +45,8 @@ picture = xml.dom.minidom.parse("picture.svg")
 boxes = {}
 for group in picture.getElementsByTagName("g"):
     box, name = group.getElementsByTagName("rect")[0], group.getElementsByTagName("title")[0].firstChild.data
-    boxes[name.rsplit(":", 1)[0]] = [float(box.getAttribute(a)) for a in ("x", "y", "width")] + [name.rsplit(":", 1)[1].strip()]
+    name, share = name.rsplit(":", 1)
+    boxes[name] = [float(box.getAttribute(a)) for a in ("x", "y", "width")] + [share.strip()]
 assert len(boxes) == 9, boxes
 assert boxes["all"][2] == 1232 and boxes["all"][3] == "100.00 %"
 share = 6004008 / 6504008
@@ -75,7 +76,8 @@ chmod +x tools/perf
 PERF=$PWD/tools/perf script 3 nowhere true
 grep -q '^flame.sh: perf may not sample here: no access (kernel.perf_event_paranoid is' err || fault "$(cat err)"
 if command -v perf >/dev/null; then
-  bash "$flame.sh" probe bash -c 'for ((i = 0; i < 100000; i++)); do :; done; echo done; exit 5' >out 2>err </dev/null && status=0 || status=$?
+  bash "$flame.sh" probe bash -c 'for ((i = 0; i < 100000; i++)); do :; done; echo done; exit 5' \
+    >out 2>err </dev/null && status=0 || status=$?
   if [ "$status" = 3 ]; then
     grep -q '^flame.sh: perf may not sample here: ' err || fault "$(cat err)"
   else

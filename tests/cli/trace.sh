@@ -86,7 +86,7 @@ shown() { [ "$(grep -c ">$1<" picture.svg)" = "$2" ] ||
 edges=0
 [ -z "${GPUS:-}" ] || edges=1
 shown 'work of a round' 1; shown 'of no round' 1; shown 'an edge [^<]*' $edges; shown 'to another GPU' $edges
-# In the picture, too, no arrow ends left of where it starts; and each kind of thing in it is in the legend, and no other.
+# In the picture, too, no arrow ends left of where it starts. The legend has each kind of thing in it, and no other.
 [ -z "$python" ] || "$python" - picture.svg <<'TEXT' || fault "the picture, or its legend: $(head -c 300 picture.svg)"
 import re, sys, xml.dom.minidom
 picture = xml.dom.minidom.parse(sys.argv[1]).documentElement

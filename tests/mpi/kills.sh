@@ -35,6 +35,7 @@ done
 rm -f errors
 # Survivors have counted each for itself.
 awk -F ' [|] ' -v OFS=' | ' 'NF == 8 { key = $1 OFS $2 OFS $3; for (i = 4; i <= 8; i++) sum[key, i] += $i; keys[key] }
-  END { for (key in keys) print "stops: " key, sum[key, 4], sum[key, 5], sum[key, 6], sum[key, 7], sum[key, 8] }' <<<"$counts" | sort
+  END { for (key in keys) print "stops: " key, sum[key, 4], sum[key, 5], sum[key, 6], sum[key, 7], sum[key, 8] }' \
+    <<<"$counts" | sort
 echo "$killed of $((kills * ${#steps[@]})) jobs lost a rank, $failures failed"
 [ "$failures" = 0 ] && [ "$killed" -gt 0 ]

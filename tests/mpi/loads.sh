@@ -8,7 +8,8 @@ soname=${library##*/}
 fail() { echo "loads: $*" >&2; exit 1; }
 verify=(verify --cases 3 --ranks 1)
 
-LD_DEBUG=bindings LD_DEBUG_OUTPUT=$PWD/bound "${mpirun[@]}" 1 "$program" "${verify[@]}" --comm mpi >said 2>&1 || fail "$(cat said)"
+LD_DEBUG=bindings LD_DEBUG_OUTPUT=$PWD/bound "${mpirun[@]}" 1 "$program" "${verify[@]}" --comm mpi >said 2>&1 ||
+  fail "$(cat said)"
 bound() { grep -h "binding file [^ ]*/$soname .* to [^ ]*/$1 .*symbol .\(rs\|reshard\)_" bound.* || true; }
 [ "$(bound "${program##*/}" | wc -l)" -ge 10 ] || fail "$soname does not call the program"
 other=$(bound 'libreshard\.so[^ ]*')

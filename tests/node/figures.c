@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "comm/node/node.h"
 #include "device/cpu/cpu.h"
-#include "support/fixtures/check_ranks.h"
-#include "support/fixtures/world.h"
+#include "support/processes/check_ranks.h"
+#include "support/processes/world.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>

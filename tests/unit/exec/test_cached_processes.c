@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "comm/node/node.h"
-#include "support/fixtures/process_scene.h"
+#include "support/processes/process_scene.h"
 #include "support/fixtures/scale.h"
 
 #include <reshard/dtensor.h>

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
-#include "support/fixtures/stream_ways.h"
+#include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <stdlib.h>
