@@ -2,7 +2,7 @@
 #include "exec/offer.h"
 
 #include "comm/gather.h"
-#include "exec/direct/told.h"
+#include "exec/direct/remote_sources.h"
 #include "exec/record.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ void rs_offers_free(rs_offers *offers) {
   if (offers == NULL)
     return;
   for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
-    rs_told_free(offers->offer[r]);
+    rs_remote_sources_free(offers->offer[r]);
   free(offers->offer);
   free(offers);
 }
@@ -35,8 +35,8 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
     int64_t rank = plan->peers.at[i].rank;
     if (plan->peers.at[i].received > 0)
       RS_TRY_GOTO(status,
-                  rs_told_read(comm->imports[rank], plan, rank, all->bytes + all->first[rank],
-                               all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),
+                  rs_remote_sources_read(comm->imports[rank], plan, rank, all->bytes + all->first[rank],
+                                         all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),
                   fail);
   }
   *out = made;
@@ -52,7 +52,7 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
   char *mine = NULL;
   int64_t size = 0, private_entry;
   rs_strings *all;
-  reshard_status status = rs_told_write(plan, arrays, &mine, &size, &private_entry);
+  reshard_status status = rs_remote_sources_write(plan, arrays, &mine, &size, &private_entry);
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);

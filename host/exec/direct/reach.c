@@ -3,7 +3,7 @@
  * A rank writes where its sources are into a notice, which the others map. The record of the meeting before the copies
  * says where the notice is, and its version. So a rank maps and lists anew only what has changed since its last call
  * with the plan. Segments stay mapped as long as an earlier list names them. */
-#include "exec/direct/told.h"
+#include "exec/direct/remote_sources.h"
 
 #include "device/trace.h"
 
@@ -43,8 +43,8 @@ struct rs_reach {
   bool bound; /* arrays are */
   rs_arrays arrays;
   rs_offer own;
-  char *told; /* of these arrays, as it was put up last */
-  int64_t told_bytes;
+  char *shown_sources; /* of these arrays, as it was put up last */
+  int64_t shown_bytes;
   uint64_t version;
   reached *ranks;         /* [comm->size] */
   const rs_offer **offer; /* [comm->size]; NULL: nothing comes from that rank */
@@ -73,7 +73,7 @@ void rs_reach_free(rs_reach *reach) {
     return;
   for (int64_t r = 0; r < reach->comm->size; r++) {
     if (reach->offer != NULL && r != reach->comm->rank)
-      rs_told_free(reach->offer[r]);
+      rs_remote_sources_free(reach->offer[r]);
     if (reach->ranks != NULL)
       rs_mappings_free(reach->ranks[r].mappings);
   }
@@ -81,7 +81,7 @@ void rs_reach_free(rs_reach *reach) {
     reach->comm->device->work->release(reach->comm->device, reach->program);
   rs_copies_free(&reach->copies);
   rs_arrays_free(&reach->arrays);
-  free(reach->told);
+  free(reach->shown_sources);
   free(reach->offer);
   free(reach->ranks);
   free(reach);
@@ -105,16 +105,17 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
 
 /* The same pointers may be another segment by now. */
 static reshard_status tell_again(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
-  char *told = NULL;
+  char *shown_sources = NULL;
   int64_t bytes = 0;
-  RS_TRY(rs_told_write(reach->plan, &reach->arrays, &told, &bytes, private_entry));
-  if (reach->told != NULL && bytes == reach->told_bytes && memcmp(told, reach->told, (size_t)bytes) == 0) {
-    free(told);
+  RS_TRY(rs_remote_sources_write(reach->plan, &reach->arrays, &shown_sources, &bytes, private_entry));
+  if (reach->shown_sources != NULL && bytes == reach->shown_bytes &&
+      memcmp(shown_sources, reach->shown_sources, (size_t)bytes) == 0) {
+    free(shown_sources);
     return RESHARD_SUCCESS;
   }
-  free(reach->told);
-  reach->told = told;
-  reach->told_bytes = bytes;
+  free(reach->shown_sources);
+  reach->shown_sources = shown_sources;
+  reach->shown_bytes = bytes;
   reach->version = ++notice->last;
   return RESHARD_SUCCESS;
 }
@@ -124,12 +125,12 @@ reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_n
   RS_TRY(tell_again(reach, notice, &shown->private_entry));
   if (shown->private_entry >= 0)
     return RESHARD_SUCCESS;
-  RS_TRY(notice_reserve(notice, reach->told_bytes));
+  RS_TRY(notice_reserve(notice, reach->shown_bytes));
   if (notice->version != reach->version)
-    memcpy(notice->memory, reach->told, (size_t)reach->told_bytes);
+    memcpy(notice->memory, reach->shown_sources, (size_t)reach->shown_bytes);
   notice->version = reach->version;
   shown->place = notice->place;
-  shown->bytes = reach->told_bytes;
+  shown->bytes = reach->shown_bytes;
   shown->version = reach->version;
   return RESHARD_SUCCESS;
 }
@@ -143,18 +144,18 @@ static bool comes_from(const struct reshard_plan_s *plan, int64_t rank) {
 }
 
 /* Takes a list in place of the last one, which keeps what both name mapped until then. */
-static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *shown, const char *told) {
+static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *shown, const char *shown_sources) {
   rs_mappings *mappings;
   const rs_offer *offer = NULL;
   RS_TRY(rs_mappings_create(&mappings));
-  reshard_status status =
-      rs_told_read(reach->comm->imports[rank], reach->plan, rank, told, shown->bytes, mappings, &offer);
+  reshard_status status = rs_remote_sources_read(reach->comm->imports[rank], reach->plan, rank, shown_sources,
+                                                 shown->bytes, mappings, &offer);
   if (status != RESHARD_SUCCESS) {
-    rs_told_free(offer);
+    rs_remote_sources_free(offer);
     rs_mappings_free(mappings);
     return status;
   }
-  rs_told_free(reach->offer[rank]);
+  rs_remote_sources_free(reach->offer[rank]);
   rs_mappings_free(reach->ranks[rank].mappings);
   reach->offer[rank] = offer;
   reach->ranks[rank] = (reached){shown->version, mappings};
@@ -163,14 +164,14 @@ static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *s
 }
 
 reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown) {
-  const char *told;
+  const char *shown_sources;
   if (rank == reach->comm->rank || shown->version == reach->ranks[rank].version || !comes_from(reach->plan, rank))
     return RESHARD_SUCCESS;
   if (shown->bytes < 0 || shown->bytes > shown->place.bytes)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld shows %lld bytes in a notice of %lld", (long long)rank,
                     (long long)shown->bytes, (long long)shown->place.bytes);
-  RS_TRY(rs_import_map(reach->comm->imports[rank], &shown->place, &told));
-  reshard_status status = take_list(reach, rank, shown, told);
+  RS_TRY(rs_import_map(reach->comm->imports[rank], &shown->place, &shown_sources));
+  reshard_status status = take_list(reach, rank, shown, shown_sources);
   rs_import_unmap(reach->comm->imports[rank], &shown->place);
   return status;
 }

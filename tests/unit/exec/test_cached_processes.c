@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "comm/node/node.h"
-#include "support/processes/process_scene.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/process_matrix.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/sync.h>

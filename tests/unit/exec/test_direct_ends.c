@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/scale.h"
-#include "support/processes/process_scene.h"
+#include "support/processes/process_matrix.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void die_at(const kill_call *k, int64_t rank, int step) {
 }
 
 /* The survivors' error names the rank that is gone. A transfer over those that are left works, and is direct. */
-static void go_on(scene *s, const kill_call *k) {
+static void go_on(process_matrix *s, const kill_call *k) {
   char gone[64];
   snprintf(gone, sizeof gone, "rank %lld is gone", (long long)k->victim);
   if (strstr(reshard_last_error(), gone) == NULL) {
@@ -74,16 +74,16 @@ static void go_on(scene *s, const kill_call *k) {
 static void lose_rank(processes *all, int64_t rank, void *user) {
   const kill_call *k = user;
   int descriptors = count_descriptors();
-  scene s;
+  process_matrix s;
   reshard_status status = RESHARD_SUCCESS;
-  open_scene(all, rank, TIMEOUT_MS, &s);
+  matrix_open(all, rank, TIMEOUT_MS, &s);
   fill_rows(&s, s.src, 0);
   die_at(k, rank, KILL_CREATE);
   if (k->step == KILL_LATER && rank == k->victim) {
     signal(SIGALRM, die);
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, k->delay_us}}, NULL);
   }
-  status = bind_scene(&s, s.src, RESHARD_PATH_AUTO, false);
+  status = matrix_bind(&s, s.src, RESHARD_PATH_AUTO, false);
   if (k->step >= KILL_REBIND && k->step != KILL_LATER)
     CHILD_CHECK(status == RESHARD_SUCCESS);
   for (int turn = 0; status == RESHARD_SUCCESS; turn++) {
@@ -95,13 +95,13 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
     if (turn == 1)
       die_at(k, rank, KILL_REBIND);
     if (status == RESHARD_SUCCESS && turn % 2 == 1)
-      status = bind_scene(&s, s.src, RESHARD_PATH_AUTO, true);
+      status = matrix_bind(&s, s.src, RESHARD_PATH_AUTO, true);
     if (turn == 1)
       die_at(k, rank, KILL_EXECUTE);
   }
   CHILD_CHECK(status == RESHARD_ERROR_PEER);
   go_on(&s, k);
-  close_scene(&s);
+  matrix_close(&s);
   CHILD_CHECK(count_descriptors() == descriptors);
 }
 
@@ -117,9 +117,9 @@ static void test_killed(void **state) {
 /* A rank that does not come is named when the deadline has passed; its later calls tell it, too. */
 static void come_late(processes *all, int64_t rank, void *user) {
   (void)user;
-  scene s;
-  open_scene(all, rank, 300, &s);
-  CHILD_CHECK(bind_scene(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
+  process_matrix s;
+  matrix_open(all, rank, 300, &s);
+  CHILD_CHECK(matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
   memset(s.dst, 0x5a, (size_t)s.elements * sizeof *s.dst);
   fill_rows(&s, s.src, 1);
   if (rank == 1)
@@ -129,7 +129,7 @@ static void come_late(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(strstr(reshard_last_error(), "missing: 1") != NULL);
   for (int64_t i = 0; i < s.elements; i++) /* nothing was written */
     CHILD_CHECK(memcmp(&s.dst[i], "ZZZZ", 4) == 0);
-  close_scene(&s);
+  matrix_close(&s);
 }
 
 static void test_late(void **state) {
@@ -143,8 +143,8 @@ static void test_late(void **state) {
 static void free_mapped(processes *all, int64_t rank, void *user) {
   (void)user;
   enum { SIDE = 600 };
-  scene s;
-  open_scene(all, rank, TIMEOUT_MS, &s);
+  process_matrix s;
+  matrix_open(all, rank, TIMEOUT_MS, &s);
   int64_t shape[] = {SIDE, SIDE};
   reshard_layout whole, halves;
   reshard_plan plan;
@@ -181,7 +181,7 @@ static void free_mapped(processes *all, int64_t rank, void *user) {
   reshard_plan_destroy(plan);
   reshard_layout_release(whole);
   reshard_layout_release(halves);
-  close_scene(&s);
+  matrix_close(&s);
 }
 
 static void test_freed(void **state) {
@@ -193,13 +193,13 @@ static void test_freed(void **state) {
 static void make_and_destroy(processes *all, int64_t rank, void *user) {
   int64_t cycles = *(int64_t *)user, maps = 0, pages = 0;
   int descriptors = 0;
-  scene s;
-  open_scene(all, rank, TIMEOUT_MS, &s);
+  process_matrix s;
+  matrix_open(all, rank, TIMEOUT_MS, &s);
   for (int64_t i = 0; i < cycles; i++) {
     float *src;
     reshard_tensor tensor = alloc_on(s.shared, s.elements * 4, (void **)&src);
     fill_rows(&s, src, (int)(i % 100));
-    CHILD_CHECK(bind_scene(&s, src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
+    CHILD_CHECK(matrix_bind(&s, src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
     CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, (int)(i % 100)));
     reshard_transfer_destroy(s.transfer);
     CHILD_CHECK(reshard_comm_barrier(s.comm) == RESHARD_SUCCESS);
@@ -216,7 +216,7 @@ static void make_and_destroy(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(cycles < 20000 || count_maps() <= maps + 4); /* 1024 unused imports of each process stay */
   CHILD_CHECK(count_pages() <= pages + 256);
   s.transfer = NULL;
-  close_scene(&s);
+  matrix_close(&s);
 }
 
 static int64_t cycles = 200;

@@ -8,7 +8,7 @@
 
 #include "bench/verify/case_binding.h"
 #include "support/fixtures/scale.h"
-#include "support/processes/process_scene.h"
+#include "support/processes/process_matrix.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -154,46 +154,47 @@ static void test_random(void **state) {
     }
 }
 
-/* --- Scenes ------------------------------------------------------------------------------------------------------- */
+/* --- Processes ---------------------------------------------------------------------------------------------------- */
 
 /* One private source, of rank 1, decides for all; a rebind keeps the path. */
 static void choose_path(processes *all, int64_t rank, void *user) {
   (void)user;
-  scene s;
-  open_scene(all, rank, TIMEOUT_MS, &s);
+  process_matrix s;
+  matrix_open(all, rank, TIMEOUT_MS, &s);
   float *other, *private_source;
   reshard_tensor other_tensor = alloc_on(s.shared, s.elements * 4, (void **)&other);
   reshard_tensor private_tensor = alloc_on(s.private_, s.elements * 4, (void **)&private_source);
   float *mixed = rank == 1 ? private_source : s.src;
 
-  CHILD_CHECK(bind_scene(&s, mixed, RESHARD_PATH_DIRECT, false) == RESHARD_ERROR_UNSUPPORTED);
+  CHILD_CHECK(matrix_bind(&s, mixed, RESHARD_PATH_DIRECT, false) == RESHARD_ERROR_UNSUPPORTED);
   CHILD_CHECK(strstr(reshard_last_error(), "rank 1 has a source of entry 0 'wq' elsewhere") != NULL);
-  CHILD_CHECK(bind_scene(&s, s.src, rank == 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, false) ==
+  CHILD_CHECK(matrix_bind(&s, s.src, rank == 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, false) ==
               RESHARD_ERROR_MISMATCH);
-  CHILD_CHECK(bind_scene(&s, mixed, RESHARD_PATH_AUTO, false) == RESHARD_SUCCESS);
+  CHILD_CHECK(matrix_bind(&s, mixed, RESHARD_PATH_AUTO, false) == RESHARD_SUCCESS);
   CHILD_CHECK(path_of(&s) == RESHARD_PATH_PACKED);
   fill_rows(&s, mixed, 1);
   CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, 1));
-  CHILD_CHECK(bind_scene(&s, s.src, RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS);
+  CHILD_CHECK(matrix_bind(&s, s.src, RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS);
   CHILD_CHECK(path_of(&s) == RESHARD_PATH_PACKED);
   fill_rows(&s, s.src, 2);
   CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, 2));
   reshard_transfer_destroy(s.transfer);
 
-  CHILD_CHECK(bind_scene(&s, s.src, rank == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_AUTO, false) == RESHARD_SUCCESS);
+  CHILD_CHECK(matrix_bind(&s, s.src, rank == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_AUTO, false) == RESHARD_SUCCESS);
   CHILD_CHECK(path_of(&s) == RESHARD_PATH_DIRECT);
   fill_rows(&s, s.src, 3);
   fill_rows(&s, other, 4);
-  CHILD_CHECK(bind_scene(&s, rank == 1 ? private_source : other, RESHARD_PATH_AUTO, true) == RESHARD_ERROR_UNSUPPORTED);
+  CHILD_CHECK(matrix_bind(&s, rank == 1 ? private_source : other, RESHARD_PATH_AUTO, true) ==
+              RESHARD_ERROR_UNSUPPORTED);
   CHILD_CHECK(strstr(reshard_last_error(), "rank 1 has a source") != NULL);
   CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, 3));
-  CHILD_CHECK(bind_scene(&s, other, RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS);
+  CHILD_CHECK(matrix_bind(&s, other, RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, 4));
-  reshard_status status = bind_scene(&s, rank == 2 ? NULL : s.src, RESHARD_PATH_AUTO, true);
+  reshard_status status = matrix_bind(&s, rank == 2 ? NULL : s.src, RESHARD_PATH_AUTO, true);
   CHILD_CHECK(status == RESHARD_ERROR_INVALID && strstr(reshard_last_error(), "rank 2: ") != NULL);
   CHILD_CHECK(reshard_execute(s.transfer, NULL) == RESHARD_SUCCESS && columns_are(&s, 4));
   reshard_tensor_release(private_tensor);
-  close_scene(&s);
+  matrix_close(&s);
   reshard_tensor_release(other_tensor);
 }
 
@@ -206,9 +207,9 @@ static void test_choice(void **state) {
  * late by turns, so that one is ahead of the others all the time. */
 static void keep_order(processes *all, int64_t rank, void *user) {
   int turns = *(int *)user;
-  scene s;
-  open_scene(all, rank, TIMEOUT_MS, &s);
-  CHILD_CHECK(bind_scene(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
+  process_matrix s;
+  matrix_open(all, rank, TIMEOUT_MS, &s);
+  CHILD_CHECK(matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
   for (int turn = 0; turn < turns; turn++) {
     fill_rows(&s, s.src, turn);
     if (turn % all->n == rank)
@@ -217,7 +218,7 @@ static void keep_order(processes *all, int64_t rank, void *user) {
     memset(s.src, 0xff, (size_t)s.elements * sizeof *s.src);
     CHILD_CHECK(columns_are(&s, turn));
   }
-  close_scene(&s);
+  matrix_close(&s);
 }
 
 static void test_order(void **state) {

@@ -1,6 +1,6 @@
 /* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
  * where it has any. Destinations are told to nobody, for each rank writes its own alone. */
-#include "exec/direct/told.h"
+#include "exec/direct/remote_sources.h"
 
 #include "device/cpu/segment.h"
 
@@ -75,8 +75,8 @@ reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const 
   return status;
 }
 
-reshard_status rs_told_write(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes, int64_t *size,
-                             int64_t *private_entry) {
+reshard_status rs_remote_sources_write(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes,
+                                       int64_t *size, int64_t *private_entry) {
   told t = {.buffers = NULL};
   char *made = NULL;
   reshard_status status;
@@ -143,7 +143,7 @@ typedef struct far_offer {
   int64_t *first;
 } far_offer;
 
-void rs_told_free(const rs_offer *offer) {
+void rs_remote_sources_free(const rs_offer *offer) {
   far_offer *f = (far_offer *)offer;
   if (f == NULL)
     return;
@@ -212,8 +212,8 @@ static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_map
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_told_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank, const char *bytes,
-                            int64_t size, rs_mappings *m, const rs_offer **offer) {
+reshard_status rs_remote_sources_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank,
+                                      const char *bytes, int64_t size, rs_mappings *m, const rs_offer **offer) {
   far_offer *f;
   told_parts parts = {.segments = NULL};
   int64_t buffers;
