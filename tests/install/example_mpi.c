@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-static reshard_status redistribute(reshard_comm comm) {
+static reshard_status rows_to_columns(reshard_comm comm) {
   enum { N = 8 };
   const int64_t shape[] = {N, N};
   int64_t ranks = reshard_comm_size(comm);
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   reshard_status status = reshard_comm_from_mpi_comm(MPI_COMM_WORLD, NULL, 0, &comm);
   if (status == RESHARD_SUCCESS)
-    status = redistribute(comm);
+    status = rows_to_columns(comm);
   printf("%s: %s\n", reshard_status_string(status), status == RESHARD_SUCCESS ? "over MPI" : reshard_last_error());
   reshard_comm_destroy(comm);
   MPI_Finalize();
