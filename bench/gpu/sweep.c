@@ -37,5 +37,5 @@ void gpu_sweep(gpu_bench_run *x) {
   double gain = exp((log_sum[0][0] - log_sum[best[0]][best[1]]) / BOXES);
   printf(
       "best: RESHARD_CUDA_TILE=%lld RESHARD_CUDA_BULK_FROM=%lld, %.3f x the speed of tiles by size with the engine\n",
-      (long long)tiles[best[0]], (long long)(best[1] == 0 ? 0 : engine_from[1]), gain);
+      (long long)tiles[best[0]], (long long)engine_from[best[1]], gain);
 }

@@ -35,7 +35,8 @@ int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
  * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
-/* Rounds in which no piece of a message is longer than so many bytes: at least 4 KiB, and 128 KiB / world. */
+/* Rounds in which no piece of a message is longer than so many bytes: at least 4 KiB, and 128 KiB / world + 256 bytes.
+ * */
 int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes);
 
 /* Staging of one rank. */

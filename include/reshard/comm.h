@@ -135,7 +135,7 @@ RESHARD_API reshard_status reshard_comm_create_node(int64_t n, int64_t rank, res
 typedef struct reshard_rendezvous {
   size_t size;
   int64_t n, rank;             /* number of processes, and this one's */
-  int64_t local_n, local_rank; /* of those on this node, as far as that is known */
+  int64_t local_n, local_rank; /* of those on this node. Where Slurm tells no number, local_n is local_rank + 1 */
   int64_t timeout_ms;          /* time that a process waits for the others; 0: for ever */
   int port;                    /* of rank 0 */
   char address[256];           /* where the others find it */

@@ -62,7 +62,8 @@ typedef struct reshard_device_options {
   int shared;
   /* Most blocks of a launch of the library's copies and casts on a GPU; 0: as many as there is work for. A GPU that
    * also runs NCCL needs SMs for that: with 4 blocks on an SM, 4 x (its SMs - the communicator's maxCTAs) leave it
-   * room. Fewer make pack and unpack slower alone. Large contiguous copies are the driver's, and not limited. */
+   * room. Fewer make pack and unpack slower alone. Casts take a launch for each so many tiles. Large contiguous copies
+   * are the driver's, and not limited. */
   int max_blocks;
 } reshard_device_options;
 #define RESHARD_DEVICE_OPTIONS_INIT sizeof(reshard_device_options)

@@ -80,6 +80,7 @@ class Log:
         while base**power <= self.high * (1 + 1e-9):
             all_ticks.append(base**power)
             power += 1
+        all_ticks = all_ticks or [self.low]  # all values lie between two powers
         self.ticks = all_ticks[::max(1, math.ceil(len(all_ticks) / most_ticks))]
 
     def share(self, value):

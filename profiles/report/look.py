@@ -102,10 +102,21 @@ def browse(browser, scheme, home, *arguments):
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                f"--user-data-dir={home}", "--disable-background-networking", "--no-first-run",
                f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": home})
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": home}, timeout=150)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"look: {browser} has not ended within 150 s")
     if done.returncode != 0:
         sys.exit(f"look: {browser} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
     return done.stdout
+
+
+def starts(browser, directory):
+    try:
+        return "<html" in browse(browser, next(iter(SCHEMES)), directory, "--dump-dom", "about:blank")
+    except SystemExit as why:
+        print(why)
+        return False
 
 
 def frames(page, forms):
@@ -148,7 +159,10 @@ def main():
     with open(options.page, encoding="utf-8") as file:
         page = file.read()
     faults, grounds = [], set()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory: # processes of the browser end later
+        if not starts(browser, directory):
+            print(f"look: skipped, {browser} does not start")
+            return 77
         for scheme in SCHEMES:
             for form, found in look(browser, page, scheme, directory).items():
                 print(f"look: {form}, {scheme}: {found['texts']} texts, {found['height']} pixels high, "

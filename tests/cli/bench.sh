@@ -47,8 +47,8 @@ full() { # PATTERN ARGUMENT...
   grep -qE "^reshard: error: .*$1" err || fault "no '$1': $(cat err)"
   [ "$(wc -l <err)" = 1 ] || fault "not one line: $(cat err)"
 }
-full 'source buffers of all ranks take 4.00 PiB and the destination buffers 4.00 PiB,
-  together 8.00 PiB: this machine has .* available' \
+both='source buffers of all ranks take 4.00 PiB and the destination buffers 4.00 PiB, together 8.00 PiB'
+full "$both: this machine has .* available" \
   --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)'
 if available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) && [ -n "$available" ]; then
   ! ldd "$RESHARD" | grep -qE 'lib[at]san' || available=$((1 << 33)) # which cannot be limited

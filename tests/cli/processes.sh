@@ -27,7 +27,8 @@ for rank in 0 1; do
   for command in bench verify; do
     declare -n arguments=$command
     RESHARD_TIMEOUT_MS=100 refuse 1 'rendezvous: .*within 100 ms' "${arguments[@]}" # the others do not come
-    LOCAL_WORLD_SIZE=2 LOCAL_RANK=1 refuse 2 'says 4 processes, 2 of them on this node.*mpirun.*--comm local' "${arguments[@]}"
+    LOCAL_WORLD_SIZE=2 LOCAL_RANK=1 refuse 2 'says 4 processes, 2 of them on this node.*mpirun.*--comm local' \
+      "${arguments[@]}"
     expect 0 "${arguments[@]}" --comm local # each alone, as asked for
     RANK=0 WORLD_SIZE=1 expect 0 "${arguments[@]}"
   done

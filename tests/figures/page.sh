@@ -22,7 +22,9 @@ python3 "$report/draw.py" data/data.json page.html --plots plots
 python3 "$boxes" page.html plots/*.svg data/plans/*/*.svg
 
 # All that was asked for is on the page, and drawing again gives the same one.
-for heading in 'Throughput over size' 'Beside others' 'Run length and element width' 'Copies alone' \
+copies=('Copies alone') # of reshard_micro
+[ -x "$(dirname "$RESHARD")/reshard_micro" ] || copies=()
+for heading in 'Throughput over size' 'Beside others' 'Run length and element width' "${copies[@]}" \
   'Workspace and speed' 'Scaling over ranks' 'Cost of a plan' 'Who sends what to whom' Environment; do
   grep -qF "<h2>$heading</h2>" page.html || fault "no section '$heading'"
 done

@@ -203,14 +203,14 @@ static void long_messages(void) {
   reshard_comm_destroy(comm);
 }
 
-/* The block of all ranks stays small, however many they are: mailboxes of 64 MiB, and what ranks show. */
+/* The block of all ranks stays small: mailboxes of 64 MiB, or of 128 KiB a pair, and what ranks show. */
 static void memory(void) {
   reshard_comm comm = open_comm(60000);
   const rs_node *c = rs_node_of(comm);
   int64_t shown = size * 8192 + (int64_t)size * size * 512 + 8192;
-  CHECK(c->block_bytes <= rs_min((int64_t)2 * size * size * (512 << 10), 64 << 20) + shown, "%lld bytes",
-        (long long)c->block_bytes);
-  CHECK(comm->mailbox >= (64 << 20) / 4 / size / size || comm->mailbox == 512 << 10, "slots of %lld bytes",
+  int64_t slots = (int64_t)2 * size * size, most = rs_max(64 << 20, slots * (64 << 10));
+  CHECK(c->block_bytes <= rs_min(slots * (512 << 10), most) + shown, "%lld bytes", (long long)c->block_bytes);
+  CHECK(comm->mailbox >= most / slots / 2 || comm->mailbox == 512 << 10, "slots of %lld bytes",
         (long long)comm->mailbox);
   reshard_comm_destroy(comm);
 }

@@ -95,8 +95,9 @@ static reshard_status first_host(const char *list, char *out, size_t size) {
 /* The number of tasks on this node in a list such as "4(x2),1", node after node. */
 static reshard_status read_tasks(const char *name, reshard_rendezvous *r) {
   const char *list = getenv(name), *at = list;
-  int64_t node = 0;
-  RS_TRY(read_number("SLURM_NODEID", 0, 1 << 20, &node));
+  int64_t id = 0, node;
+  RS_TRY(read_number("SLURM_NODEID", 0, 1 << 20, &id));
+  node = id;
   for (long long tasks, times; *at != '\0'; at += *at == ',') {
     char *end;
     tasks = strtoll(at, &end, 10);
@@ -114,7 +115,7 @@ static reshard_status read_tasks(const char *name, reshard_rendezvous *r) {
       return RESHARD_SUCCESS;
     }
   }
-  return rs_error(RESHARD_ERROR_INVALID, "%s=%s: no number of tasks of node %lld", name, list, (long long)node);
+  return rs_error(RESHARD_ERROR_INVALID, "%s=%s: no number of tasks of node %lld", name, list, (long long)id);
 }
 
 /* The processes of this node, as far as that is known. */
@@ -123,7 +124,7 @@ static reshard_status read_slurm_local(int64_t nodes, reshard_rendezvous *r) {
   r->local_n = nodes == 1 ? r->n : 1;
   r->local_rank = nodes == 1 ? r->rank : 0;
   RS_TRY(read_number("SLURM_LOCALID", 0, r->n, &r->local_rank));
-  if (nodes > 1 && getenv(tasks) != NULL)
+  if (nodes > 1 && getenv(tasks) != NULL && getenv("SLURM_NODEID") != NULL)
     RS_TRY(read_tasks(by = tasks, r));
   else if (nodes > 1 && getenv(equal) != NULL)
     RS_TRY(read_number(by = equal, 1, r->n + 1, &r->local_n));

@@ -107,9 +107,7 @@ static void let_tell(rs_mpi_link *link) {
     sched_yield();
 }
 
-/* Tells what other threads have ended while this one was inside. No message of these is under way: this thread is not
- * in a call on them, or tells it itself. */
-static void tell_untold(rs_mpi_link *link) {
+void rs_mpi_tell_untold(rs_mpi_link *link) {
   for (rs_mpi *c = atomic_exchange(&link->untold, NULL), *next; c != NULL; c = next) {
     next = c->next_untold;
     rs_mpi_tell(c, true);
@@ -124,7 +122,7 @@ static void leave_call(rs_mpi *c) {
   c->inside = false;
   while (more) {
     let_tell(link);
-    tell_untold(link);
+    rs_mpi_tell_untold(link);
     if (c->ended)
       rs_mpi_tell(c, true);
     link->inside--;
@@ -159,7 +157,7 @@ void rs_mpi_sleep(int64_t since) {
 }
 
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
-  tell_untold(c->link);
+  rs_mpi_tell_untold(c->link);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
   reshard_status differs = rs_mpi_hear_losses(c);

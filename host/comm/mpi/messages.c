@@ -95,6 +95,7 @@ static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
         ngot == MPI_UNDEFINED)
       return;
     rs_mpi_hear(c);
+    rs_mpi_tell_untold(c->link);
     for (int64_t r = 0; r < turn->nreceives; r++)
       receives |= under_way(c, r);
     for (int64_t s = 0; s < turn->nsends; s++)

@@ -73,7 +73,7 @@ void rs_node_release(rs_node *c) {
 /* Bytes of a slot between so many ranks: the more they are the shorter are their messages. */
 static int64_t slot_bytes(int64_t size) {
   int64_t pages = RS_NODE_MAILBOXES / RS_NODE_PAGE / 2 / size / size;
-  return rs_min(rs_max(pages, 1) * RS_NODE_PAGE, RS_NODE_SLOT);
+  return rs_min(rs_max(pages * RS_NODE_PAGE, RS_NODE_SLOT_LEAST), RS_NODE_SLOT);
 }
 
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {

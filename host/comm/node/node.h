@@ -12,8 +12,10 @@
 
 #include <pthread.h>
 
-/* Mailboxes take no more memory than so much, but a page a slot; and slots no more than so much. */
-enum { RS_NODE_MAILBOXES = 64 << 20, RS_NODE_SLOT = 512 << 10, RS_NODE_PAGE = 4096, RS_NODE_LINE = 64 };
+/* Mailboxes take no more memory than RS_NODE_MAILBOXES, but for slots of the least size: pieces of messages fit a slot,
+ * and each piece costs a part of a round. Memory of slots is there once a message has gone through them. */
+enum { RS_NODE_MAILBOXES = 64 << 20, RS_NODE_SLOT_LEAST = 64 << 10, RS_NODE_SLOT = 512 << 10 };
+enum { RS_NODE_PAGE = 4096, RS_NODE_LINE = 64 };
 
 /* --- The block of memory ------------------------------------------------------------------------------------------ */
 

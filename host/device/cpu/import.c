@@ -52,8 +52,11 @@ static rs_import *find_import(int fd, const struct stat *info) {
 reshard_status rs_import_open(int fd, rs_import **import) {
   struct stat info;
   rs_import *made = NULL;
-  if (fstat(fd, &info) != 0)
-    return rs_error(RESHARD_ERROR_SYSTEM, "memory file of another process: %s", strerror(errno));
+  if (fstat(fd, &info) != 0) {
+    int failed = errno;
+    close(fd);
+    return rs_error(RESHARD_ERROR_SYSTEM, "memory file of another process: %s", strerror(failed));
+  }
   reshard_status status = RESHARD_SUCCESS;
   pthread_mutex_lock(&imports_lock);
   rs_import *there = find_import(fd, &info);

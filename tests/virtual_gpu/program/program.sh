@@ -69,7 +69,7 @@ fi
 reshard=$RESHARD
 RESHARD=$RESHARD_GPU
 expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
-says '^[1-9][0-9]* programs had tiles of the bulk copy engine, [1-9][0-9]* had'
+[ "$cases" -lt 32 ] || says '^[1-9][0-9]* programs had tiles of the bulk copy engine, [1-9][0-9]* had'
 RESHARD_CUDA_TILE=100 refuse 3 'RESHARD_CUDA_TILE=100 is no multiple of 128' check --cases 1
 expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select 16 .* bf16'
 ! grep -q '"wrong":true' j || fault "$(cat j)"
