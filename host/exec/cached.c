@@ -3,7 +3,7 @@
 #include "exec/cached.h"
 
 /* Streams of all GPUs of the process may use memory that is in no pool. */
-static void free_staging(rs_staging_cache *staging_cache, reshard_comm comm) {
+void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {
   for (int64_t g = 0; staging_cache->memory != NULL && g < comm->lanes; g++)
     (void)comm->lane_devices[g]->streams->finish(comm->lane_devices[g]);
   if (comm->ops->retire != NULL)
@@ -14,12 +14,10 @@ static void free_staging(rs_staging_cache *staging_cache, reshard_comm comm) {
   staging_cache->bytes = 0;
 }
 
-void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) { free_staging(staging_cache, comm); }
-
 static reshard_status grow_staging(rs_staging_cache *staging_cache, reshard_comm comm, size_t bytes) {
   if (staging_cache->bytes >= bytes)
     return RESHARD_SUCCESS;
-  free_staging(staging_cache, comm);
+  rs_staging_cache_free(staging_cache, comm);
   RS_TRY(comm->device->memory->alloc(comm->device, bytes, &staging_cache->memory));
   staging_cache->bytes = bytes;
   return RESHARD_SUCCESS;

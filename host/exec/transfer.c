@@ -5,9 +5,7 @@
 
 #include <sched.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static const rs_proposal *proposal_of(const void *all, int64_t rank) {

@@ -104,7 +104,7 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
 }
 
 /* The same pointers may be another segment by now. */
-static reshard_status tell_again(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
+static reshard_status write_sources(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
   char *shown_sources = NULL;
   int64_t bytes = 0;
   RS_TRY(rs_remote_sources_write(reach->plan, &reach->arrays, &shown_sources, &bytes, private_entry));
@@ -122,7 +122,7 @@ static reshard_status tell_again(rs_reach *reach, rs_notice *notice, int64_t *pr
 
 reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown) {
   RS_TRY(bind_arrays(reach, arrays));
-  RS_TRY(tell_again(reach, notice, &shown->private_entry));
+  RS_TRY(write_sources(reach, notice, &shown->private_entry));
   if (shown->private_entry >= 0)
     return RESHARD_SUCCESS;
   RS_TRY(notice_reserve(notice, reach->shown_bytes));

@@ -1,5 +1,5 @@
 /* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
- * where it has any. Destinations are told to nobody, for each rank writes its own alone. */
+ * where it has any. No destination is in it, for each rank writes its own alone. */
 #include "exec/direct/remote_sources.h"
 
 #include "device/cpu/segment.h"
@@ -9,24 +9,24 @@
 
 /* --- Where sources are -------------------------------------------------------------------------------------------- */
 
-typedef struct told_header {
+typedef struct source_header {
   int64_t segments, buffers;
   int64_t strided; /* 1: lists of strides follow the buffers, RESHARD_MAX_DIMS each */
-} told_header;
+} source_header;
 
-typedef struct told_buffer {
+typedef struct source_buffer {
   int64_t segment; /* -1: the rank holds nothing in the buffer */
   int64_t inside;
   int64_t strided; /* 0: contiguous */
-} told_buffer;
+} source_buffer;
 
 /* All of it while it is made. */
-typedef struct told {
+typedef struct source_list {
   RS_VEC(rs_shared_place) segments;
-  told_buffer *buffers; /* [plan->nsrc] */
-} told;
+  source_buffer *buffers; /* [plan->nsrc] */
+} source_list;
 
-static reshard_status tell_buffer(told *t, int64_t index, const rs_extent *x, bool *shared) {
+static reshard_status list_buffer(source_list *t, int64_t index, const rs_extent *x, bool *shared) {
   rs_shared_place place;
   int64_t inside, i = t->segments.n - 1;
   *shared = rs_shared_find(x->begin, x->end, &place, &inside);
@@ -39,50 +39,50 @@ static reshard_status tell_buffer(told *t, int64_t index, const rs_extent *x, bo
     i = t->segments.n++;
     t->segments.at[i] = place;
   }
-  t->buffers[index] = (told_buffer){i, inside + (x->at - x->begin), 0};
+  t->buffers[index] = (source_buffer){i, inside + (x->at - x->begin), 0};
   return RESHARD_SUCCESS;
 }
 
 /* *private_entry: the first one with a source in no segment; -1: none has. */
-static reshard_status tell_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, told *t,
+static reshard_status list_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, source_list *t,
                                    int64_t *private_entry) {
   rs_extents extents = {0};
   *private_entry = -1;
   RS_TRY(rs_alloc(&t->buffers, plan->nsrc, sizeof *t->buffers));
   for (int64_t i = 0; i < plan->nsrc; i++)
-    t->buffers[i] = (told_buffer){.segment = -1};
+    t->buffers[i] = (source_buffer){.segment = -1};
   reshard_status status = rs_arrays_sources(plan, arrays, &extents);
   for (int64_t i = 0; i < extents.n && status == RESHARD_SUCCESS && *private_entry < 0; i++) {
     const rs_extent *x = &extents.at[i];
     bool shared = true;
     if (x->begin < x->end)
-      status = tell_buffer(t, plan->entries[x->entry].src_buffer + x->buffer, x, &shared);
+      status = list_buffer(t, plan->entries[x->entry].src_buffer + x->buffer, x, &shared);
     *private_entry = shared ? -1 : x->entry;
   }
   free(extents.at);
   return status;
 }
 
-static void told_free(told *t) {
+static void source_list_free(source_list *t) {
   free(t->segments.at);
   free(t->buffers);
 }
 
 reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const rs_arrays *arrays, int64_t *entry) {
-  told t = {.buffers = NULL};
-  reshard_status status = tell_sources(plan, arrays, &t, entry);
-  told_free(&t);
+  source_list t = {.buffers = NULL};
+  reshard_status status = list_sources(plan, arrays, &t, entry);
+  source_list_free(&t);
   return status;
 }
 
 reshard_status rs_remote_sources_write(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes,
                                        int64_t *size, int64_t *private_entry) {
-  told t = {.buffers = NULL};
+  source_list t = {.buffers = NULL};
   char *made = NULL;
   reshard_status status;
-  RS_TRY_GOTO(status, tell_sources(plan, arrays, &t, private_entry), done);
+  RS_TRY_GOTO(status, list_sources(plan, arrays, &t, private_entry), done);
   bool strided = arrays->src_strides != NULL;
-  told_header header = {t.segments.n, plan->nsrc, strided};
+  source_header header = {t.segments.n, plan->nsrc, strided};
   size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
          row = RESHARD_MAX_DIMS * sizeof(int64_t);
   *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0));
@@ -101,7 +101,7 @@ reshard_status rs_remote_sources_write(const struct reshard_plan_s *plan, const 
     memcpy(made + sizeof header + segments, t.buffers, buffers);
   *bytes = made;
 done:
-  told_free(&t);
+  source_list_free(&t);
   return status;
 }
 
@@ -137,14 +137,14 @@ static reshard_status map_one(rs_mappings *m, rs_import *import, const rs_shared
 /* --- Offers of other processes ------------------------------------------------------------------------------------ */
 
 /* An offer with all that it points to. */
-typedef struct far_offer {
+typedef struct remote_offer {
   rs_offer offer;
   rs_arrays arrays;
   int64_t *first;
-} far_offer;
+} remote_offer;
 
 void rs_remote_sources_free(const rs_offer *offer) {
-  far_offer *f = (far_offer *)offer;
+  remote_offer *f = (remote_offer *)offer;
   if (f == NULL)
     return;
   rs_arrays_free(&f->arrays);
@@ -153,18 +153,18 @@ void rs_remote_sources_free(const rs_offer *offer) {
 }
 
 /* Places of a string's parts, checked against its length. */
-typedef struct told_parts {
-  told_header header;
+typedef struct source_parts {
+  source_header header;
   const char *segments, *buffers, *strides;
-} told_parts;
+} source_parts;
 
-static reshard_status split_string(int64_t rank, const char *bytes, int64_t size, int64_t buffers, told_parts *p) {
+static reshard_status split_string(int64_t rank, const char *bytes, int64_t size, int64_t buffers, source_parts *p) {
   int64_t row = RESHARD_MAX_DIMS * (int64_t)sizeof(int64_t), needed = (int64_t)sizeof p->header;
   if (size >= needed) {
     memcpy(&p->header, bytes, sizeof p->header);
     p->segments = bytes + sizeof p->header;
     p->buffers = p->segments + p->header.segments * (int64_t)sizeof(rs_shared_place);
-    p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(told_buffer);
+    p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(source_buffer);
     needed = p->strides - bytes + p->header.strided * p->header.buffers * row;
   }
   if (size == needed && p->header.buffers == buffers)
@@ -186,7 +186,7 @@ static reshard_status count_buffers(const struct reshard_plan_s *plan, int64_t r
 }
 
 /* Maps what a rank tells of, and lists its arrays at their addresses here. */
-static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_mappings *m, const char **segments,
+static reshard_status fill_arrays(const source_parts *p, rs_import *import, rs_mappings *m, const char **segments,
                                   rs_arrays *arrays) {
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
@@ -201,7 +201,7 @@ static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_map
     memcpy(arrays->stride_values, p->strides, (size_t)n * RESHARD_MAX_DIMS * sizeof(int64_t));
   }
   for (int64_t i = 0; i < n; i++) {
-    told_buffer b;
+    source_buffer b;
     memcpy(&b, p->buffers + i * (int64_t)sizeof b, sizeof b);
     if (b.segment < 0)
       continue;
@@ -214,8 +214,8 @@ static reshard_status fill_arrays(const told_parts *p, rs_import *import, rs_map
 
 reshard_status rs_remote_sources_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank,
                                       const char *bytes, int64_t size, rs_mappings *m, const rs_offer **offer) {
-  far_offer *f;
-  told_parts parts = {.segments = NULL};
+  remote_offer *f;
+  source_parts parts = {.segments = NULL};
   int64_t buffers;
   const char **segments = NULL;
   RS_TRY(rs_alloc_zero(&f, 1, sizeof *f));
