@@ -12,7 +12,8 @@ program=$!
 for _ in $(seq 1200); do
   sleep 0.05
   kill -USR1 $program 2>/dev/null || break
-  grep -q '^rank 2: ' err && break
+  # a report may come before a rank's first call
+  [ "$(grep -oE '^rank [012]: (in|out of) ' err | sort -u -k2,2 | wc -l)" = 3 ] && break
 done
 kill -KILL $program
 wait $program 2>/dev/null
