@@ -1,6 +1,10 @@
 /* The program `reshard`: a table of commands. */
+#include "bench/bench/bench.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/options.h"
+#include "bench/plan/plan.h"
+#include "bench/trace/trace.h"
+#include "bench/verify/verify.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The host's time to launch an execute on the streams of a GPU; and, over NCCL, its time for one bare round of messages
  * of the same sizes. The difference is the execute's own work. */
-#include "bench/bench/state.h"
+#include "bench/bench/time.h"
 #include "bench/launch/gpu.h"
 #include "comm/comm.h"
 

@@ -1,5 +1,6 @@
 /* Prints the results of a benchmark: a table in the manner of nccl-tests, JSON and CSV. */
-#include "bench/bench/state.h"
+#include "bench/bench/report.h"
+#include "bench/bench/time.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* The results of a benchmark as they come: printed row by row; JSON and CSV are written when the run ends, whenever. */
 #define _GNU_SOURCE
-#include "bench/bench/state.h"
+#include "bench/bench/report.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -76,72 +76,7 @@ static inline const rs_device_streams *bench_streams(const bench_state *b, int64
   return session_device(&b->s, local)->streams;
 }
 
-/* Work that is timed: called by every local rank, with each set of buffers in turn. */
-typedef void (*bench_work)(bench_state *b, int64_t local, int64_t set);
-void bench_execute(bench_state *b, int64_t local, int64_t set);
-void bench_reshard(bench_state *b, int64_t local, int64_t set); /* `each` executes, or a graph of them */
-void bench_memcpy(bench_state *b, int64_t local, int64_t set);
-
-/* One time of those that ranks or processes have measured, as -a has it. */
-typedef enum bench_average { BENCH_RANK_0, BENCH_MEAN, BENCH_SHORTEST, BENCH_LONGEST } bench_average;
-/* The functions below are called by every local rank; the result is local rank 0's.
- *
- * bench_timed returns the seconds of the work on one set. bench_timed_call returns those of one call on set 0, by the
- * host's clock, until it is done. bench_combine joins the times of the processes' first ranks. */
-double bench_timed(bench_state *b, int64_t local, bench_work work, bench_average average);
-double bench_timed_call(bench_state *b, int64_t local, bench_work work);
-double bench_combine(bench_state *b, int64_t local, double seconds, bench_average average);
-
 /* Measures b->w, to b->row; or sets b->skipped. */
 void bench_run_row(bench_state *b);
-
-/* Called by every local rank on GPUs, between the creation of the row's transfers and their end. */
-void bench_host_times(bench_state *b, int64_t local, reshard_plan plan);
-
-/* The results: a table in the manner of nccl-tests, as they come; and JSON and CSV, when they are complete or the run
- * ends early. */
-typedef struct bench_report {
-  const bench_state *b;
-  pthread_mutex_t lock; /* of all that follows */
-  bool open, quiet;
-  rs_json json;
-  rs_text csv;
-  int64_t rows, skipped, wrong;
-  double busbw;
-} bench_report;
-void bench_report_open(bench_report *r, const bench_state *b, const machine *m);
-void bench_report_row(bench_report *r); /* b->row, or that it was skipped */
-/* ended: why before its time; NULL: it is complete. Does nothing the second time. Called by any thread. */
-void bench_report_close(bench_report *r, const char *ended);
-
-void bench_print_head(const bench_state *b, const machine *m);
-void bench_print_row(const bench_state *b);
-void bench_json_head(rs_json *j, const bench_state *b, const machine *m);
-void bench_json_row(rs_json *j, const bench_state *b);
-void bench_csv_head(rs_text *out);
-void bench_csv_row(rs_text *out, const bench_state *b);
-
-/* A thread that ends the run early, with what it has: where a row takes longer than -T, and on SIGINT, SIGTERM and
- * SIGHUP, of which the program then dies. A process that is forked has no such thread. */
-void bench_watch_begin(bench_report *r, const cli_options *o);
-void bench_watch_row(const char *shape); /* a row begins; NULL: none is measured */
-void bench_watch_end(void);
-
-/* A reshard of a suite, for a world of `ranks`. */
-typedef struct bench_case {
-  const char *name;
-  const char *shape, *dtype, *model; /* shape or model is NULL */
-  char src[96], dst[96];
-  char mesh[64], mesh_dst[64]; /* "": none */
-} bench_case;
-/* Makes the i-th case of a suite; false behind the last. Ends the program where the world is not one for it. */
-bool bench_suite_case(const char *suite, int64_t i, int64_t ranks, bench_case *out);
-
-/* Records an execute. Called by every local rank, between the creation of the row's transfers and their end. */
-void bench_trace_row(bench_state *b, int64_t local);
-/* Sets the row's times of phases from the trace. */
-void bench_trace_phases(bench_state *b);
-/* Writes the trace; NULL: no file of this kind. */
-void bench_trace_write(const bench_state *b, const char *json, const char *svg);
 
 #endif

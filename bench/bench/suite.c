@@ -1,5 +1,5 @@
 /* Suites: the reshards that a field has, for a world of any even number of ranks. */
-#include "bench/bench/state.h"
+#include "bench/bench/suite.h"
 
 #include <string.h>
 

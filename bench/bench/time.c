@@ -8,7 +8,7 @@
  * leave nothing of the data in the cache. Where the first event has happened before the last launch, the measurement is
  * repeated with twice as many memsets. Between the events is the work on each set of buffers, one after the other; the
  * time is the mean (gpu.h). */
-#include "bench/bench/state.h"
+#include "bench/bench/time.h"
 
 #include "device/cpu/cpu.h"
 #include "device/stream.h"

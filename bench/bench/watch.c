@@ -1,7 +1,7 @@
 /* Ends a benchmark early: at a row's deadline, and on a signal. What has been measured is written first. A handler
  * writes the signal's number down, and a thread looks for it ten times a second. */
 #define _GNU_SOURCE
-#include "bench/bench/state.h"
+#include "bench/bench/report.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* Batches of contiguous boxes, beside CUB and the runtime. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/cases.h"
 
 #include "bench/gpu/context.h"
 #include "bench/gpu/cub_copy.h"

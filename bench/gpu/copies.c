@@ -1,5 +1,5 @@
 /* Box copies and selections of reshard_gpu bench. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/cases.h"
 
 #include "bench/gpu/context.h"
 #include "bench/verify/random.h"

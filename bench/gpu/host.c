@@ -1,5 +1,5 @@
 /* The host's time for an execute of a prepared transfer. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/cases.h"
 
 #include "bench/launch/rank_threads.h"
 #include "device/memory/pool.h"

@@ -51,30 +51,6 @@ void gpu_print_row(const gpu_bench_run *x, const gpu_row *r);
 /* Writes all rows to the file of --json. */
 void gpu_write_rows(const gpu_bench_run *x);
 
-/* Measures box copies from [m][k][run] to [k][m][run] or, with k == 0, from [m][n] elements of `run` bytes to [n][m];
- * the source begins `shift` bytes behind an aligned address. goal 0: none. */
-typedef struct gpu_box {
-  const char *name;
-  int64_t run, k, shift;
-  double goal;
-} gpu_box;
-void gpu_box_case(gpu_bench_run *x, const gpu_box *box);
-/* Measures a selection of all rows of a table, of so many bytes each, in another order. */
-void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t run, int32_t element, double goal);
-/* Measures a cast of contiguous elements beside a memcpy that reads and writes as many bytes together. */
-void gpu_cast_case(gpu_bench_run *x, const char *name, reshard_dtype from, reshard_dtype to);
-/* Measures the host's time to allocate a block of the storage pool and to free it. */
-void gpu_pool_case(gpu_bench_run *x);
-/* Measures how programs are best cut on this GPU, and prints what to set. */
-void gpu_sweep(gpu_bench_run *x);
-
-/* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order, by one program of the
- * box copy or as spans of an exchange, beside CUB and the runtime. */
-void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans);
-
-/* Measures the host's time for an execute. */
-void gpu_host_cases(gpu_bench_run *x);
-
 /* Runs all cases. Returns the exit status. */
 int gpu_bench(gpu_context *b, const gpu_bench_options *options);
 

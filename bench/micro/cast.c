@@ -63,7 +63,7 @@ static int copy_run(void *state) {
   return 0;
 }
 
-int64_t micro_cast_bytes(const void *state) { return ((const cast_bench *)state)->bytes; }
+static int64_t cast_bytes(const void *state) { return ((const cast_bench *)state)->bytes; }
 
 #define MAKE(name, from, to) \
   static void *name(int64_t parameter, int64_t *items) { \
@@ -80,5 +80,6 @@ MAKE(f64_bf16, F64, BF16)
   {"cast_1000_tensors_" #name, 0, 0, name, cast_run, cast_drop}, { \
     "cast_1000_tensors_" #name "_memcpy", 0, 0, name, copy_run, cast_drop \
   }
-const micro_case micro_cast[] = {PAIR(f32_bf16), PAIR(bf16_f32), PAIR(f32_f16),
-                                 PAIR(f32_f8),   PAIR(f64_bf16), {NULL, 0, 0, NULL, NULL, NULL}};
+static const micro_case micro_cast[] = {PAIR(f32_bf16), PAIR(bf16_f32), PAIR(f32_f16),
+                                        PAIR(f32_f8),   PAIR(f64_bf16), {NULL, 0, 0, NULL, NULL, NULL}};
+MICRO_TABLE(micro_cast, cast_bytes)

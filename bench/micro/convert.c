@@ -106,13 +106,14 @@ static int straight_run(void *state) {
   return 0;
 }
 
-int64_t micro_convert_bytes(const void *state) {
+static int64_t convert_bytes(const void *state) {
   (void)state;
   return ALL;
 }
 
-const micro_case micro_convert[] = {
+static const micro_case micro_convert[] = {
     {"convert_one_file_to_4_shards_of_rows", 0, 0, rows_make, convert_run, convert_drop},
     {"convert_one_file_to_4_shards_of_columns", 0, 0, columns_make, convert_run, convert_drop},
     {"convert_memcpy", 0, 0, rows_make, straight_run, convert_drop},
     {NULL, 0, 0, NULL, NULL, NULL}};
+MICRO_TABLE(micro_convert, convert_bytes)

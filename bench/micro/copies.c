@@ -169,12 +169,12 @@ const char *micro_isa(void) {
       CASE("copy_narrow_" #run, 4, narrow_##run##_make, copy_run), \
       CASE("copy_narrow_" #run, 16, narrow_##run##_make, copy_run)
 
-int64_t micro_copies_bytes(const void *state) {
+static int64_t copies_bytes(const void *state) {
   (void)state;
   return ALL;
 }
 
-const micro_case micro_copies[] = {
+static const micro_case micro_copies[] = {
     CASE("copy_runs", 4, runs_make, copy_run),
     CASE("copy_runs", 16, runs_make, copy_run),
     CASE("copy_runs", 64, runs_make, copy_run),
@@ -209,3 +209,4 @@ const micro_case micro_copies[] = {
     CASE("index_select_memcpy", 0, shifted_make, straight_run),
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_copies, copies_bytes)

@@ -110,7 +110,7 @@ static int meet_run(void *state) {
 
 #define CASE(name, parameter, make, run) \
   { name, parameter, 0, make, run, layout_drop }
-const micro_case micro_layouts[] = {
+static const micro_case micro_layouts[] = {
     CASE("layout_parse_chunk", 0, chunk_make, parse_run),
     CASE("layout_parse_mesh", 0, mesh_make, parse_run),
     CASE("layout_parse_cyclic", 0, cyclic_make, parse_run),
@@ -121,3 +121,4 @@ const micro_case micro_layouts[] = {
     CASE("layout_meet_boxes", 262144, boxes_make, meet_run),
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_layouts, NULL)

@@ -152,10 +152,11 @@ static void *check_make(int64_t shards, int64_t *items) {
 static int check_run(void *state) { return reshard_metadata_check(state) != RESHARD_SUCCESS; }
 static void check_drop(void *state) { reshard_metadata_release(state); }
 
-const micro_case micro_metadata[] = {
+static const micro_case micro_metadata[] = {
     {"metadata_1024_tensors_ranks_of_one_shard", 1024, 0, ranks_make, ranks_run, metadata_drop},
     {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, one_rank_make, one_rank_run, metadata_drop},
     {"metadata_check_grid_of_shards", 1024, 0, check_make, check_run, check_drop},
     {"metadata_check_grid_of_shards", 1000000, 0, check_make, check_run, check_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_metadata, NULL)

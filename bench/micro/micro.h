@@ -19,13 +19,23 @@ typedef struct micro_case {
   void (*drop)(void *state);
 } micro_case;
 
-/* All cases, a table for each file, ended by one without a name. */
-extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[],
-    micro_storage[], micro_trees[], micro_cast[], micro_copies[], micro_layouts[], micro_convert[];
-/* Bytes of a run of these tables' cases, for a rate beside that of a sibling NAME_memcpy: copied; read and written;
- * of the tensor that is converted. */
-int64_t micro_copies_bytes(const void *state), micro_cast_bytes(const void *state),
-    micro_convert_bytes(const void *state);
+/* The cases of a file, ended by one without a name. bytes: of a run, for a rate beside that of a sibling NAME_memcpy:
+ * copied; read and written; of the tensor that is converted. Such cases use several threads, and are timed by the
+ * clock. NULL: no rate. */
+typedef struct micro_table {
+  const micro_case *cases;
+  int64_t (*bytes)(const void *state);
+  struct micro_table *next;
+} micro_table;
+/* Adds a table behind those that are there. */
+void micro_add(micro_table *table);
+/* Adds the table of a file before main begins. */
+#define MICRO_TABLE(cases, bytes) \
+  __attribute__((constructor)) static void add_table(void) { \
+    static micro_table table = {cases, bytes, NULL}; \
+    micro_add(&table); \
+  }
+
 /* The instruction set that copies use. */
 const char *micro_isa(void);
 

@@ -169,7 +169,7 @@ static int walk_run(void *state) {
   return reshard_module_visit_modules(t->modules[0], count_module, &n) != RESHARD_SUCCESS || n != MODULES;
 }
 
-const micro_case micro_module[] = {
+static const micro_case micro_module[] = {
     {"module_sync_1000_tensors_256_MiB_4_ranks", 0, 20, direct_make, sync_run, sync_drop},
     {"module_copy_plain_256_MiB_4_ranks", 0, 20, direct_make, copy_run, sync_drop},
     {"module_copy_streaming_256_MiB_4_ranks", 0, 20, streaming_make, copy_run, sync_drop},
@@ -178,3 +178,4 @@ const micro_case micro_module[] = {
     {"module_walk_100000", 0, 0, tree_make, walk_run, tree_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_module, NULL)

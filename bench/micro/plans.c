@@ -272,7 +272,7 @@ static void *idle_make(int64_t path, int64_t *items) {
 
 static int idle_run(void *state) { return reshard_execute(((idle_bench *)state)->transfer, NULL) != RESHARD_SUCCESS; }
 
-const micro_case micro_plans[] = {
+static const micro_case micro_plans[] = {
     {"plan_boxes_tiles_64_ranks", 1000000, 9, tiles_make, plan_bench_run, plan_bench_drop},
     {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, plan_bench_run, plan_bench_drop},
     {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, plan_bench_run, plan_bench_drop},
@@ -292,3 +292,4 @@ const micro_case micro_plans[] = {
     {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_plans, NULL)

@@ -180,7 +180,7 @@ static void *make_dtensor_new(int64_t side, int64_t *items) {
   return sharded_make(RANKS, side, 1, REDISTRIBUTE_NEW, items);
 }
 
-const micro_case micro_sharded[] = {
+static const micro_case micro_sharded[] = {
     {"sharded_execute", 1, 0, make_execute, sharded_run, sharded_drop},
     {"sharded_reshard", 1, 0, make_reshard, sharded_run, sharded_drop},
     {"dtensor_redistribute", 1, 0, make_redistribute, sharded_run, sharded_drop},
@@ -194,3 +194,4 @@ const micro_case micro_sharded[] = {
     {"dtensor_redistribute_there_and_back_4_ranks_new_memory", 8192, 20, make_dtensor_new, sharded_run, sharded_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_sharded, NULL)

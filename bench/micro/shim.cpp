@@ -13,10 +13,7 @@
 
 namespace {
 
-struct micro_table {
-  const micro_case *cases;
-  int64_t (*bytes)(const void *state); // of a run; such cases use several threads, and are timed by the clock
-};
+micro_table *tables; // of all files
 
 void run_case(benchmark::State &state, const micro_case *c, const micro_table *table) {
   int64_t items = 0;
@@ -38,26 +35,13 @@ void run_case(benchmark::State &state, const micro_case *c, const micro_table *t
 }
 
 void register_cases() {
-  static const micro_table tables[] = {
-      {micro_plans, nullptr},
-      {micro_metadata, nullptr},
-      {micro_sharded, nullptr},
-      {micro_dtensor, nullptr},
-      {micro_module, nullptr},
-      {micro_storage, nullptr},
-      {micro_trees, nullptr},
-      {micro_layouts, nullptr},
-      {micro_cast, micro_cast_bytes},
-      {micro_copies, micro_copies_bytes},
-      {micro_convert, micro_convert_bytes},
-  };
-  for (const micro_table &table : tables) {
-    for (const micro_case *c = table.cases; c->name != nullptr; c++) {
+  for (const micro_table *table = tables; table != nullptr; table = table->next) {
+    for (const micro_case *c = table->cases; c->name != nullptr; c++) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);
-      auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, &table);
-      if (table.bytes != nullptr)
+      auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, table);
+      if (table->bytes != nullptr)
         made->UseRealTime();
       made->Unit(benchmark::kMicrosecond);
       if (c->iterations > 0)
@@ -104,6 +88,13 @@ std::string commit() {
 }
 
 } // namespace
+
+void micro_add(micro_table *table) {
+  micro_table **last = &tables;
+  while (*last != nullptr)
+    last = &(*last)->next;
+  *last = table;
+}
 
 int main(int argc, char **argv) {
   register_cases();

@@ -57,7 +57,7 @@ static int storage_run_tensor(void *state) {
   return 0;
 }
 
-const micro_case micro_storage[] = {
+static const micro_case micro_storage[] = {
     {"storage_pool_pair", 4096, 0, storage_make, storage_run_blocks, storage_drop},
     {"storage_pool_pair", 64 << 20, 0, storage_make, storage_run_blocks, storage_drop},
     {"storage_alloc_and_free", 4096, 0, storage_make, storage_run_pair, storage_drop},
@@ -65,3 +65,4 @@ const micro_case micro_storage[] = {
     {"tensor_create_on_and_release", 4096, 0, storage_make, storage_run_tensor, storage_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };
+MICRO_TABLE(micro_storage, NULL)

@@ -6,7 +6,6 @@
  * are small, and else made again. */
 #include "bench/plan/plan.h"
 
-#include "bench/cli/commands.h"
 #include "bench/cli/machine.h"
 #include "bench/plan/svg.h"
 

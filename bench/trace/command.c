@@ -1,6 +1,5 @@
 /* reshard trace. */
-#include "bench/bench/state.h"
-#include "bench/cli/commands.h"
+#include "bench/trace/record.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "bench/bench/state.h"
+#include "bench/trace/record.h"
 
 #include "bench/trace/trace.h"
 

@@ -1,5 +1,5 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
-#include "bench/cli/commands.h"
+#include "bench/verify/verify.h"
 #include "bench/launch/session.h"
 #include "bench/verify/case_run.h"
 

@@ -110,17 +110,6 @@ static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t t
 
 /* --- create.c ----------------------------------------------------------------------------------------------------- */
 
-/* One rank of a communicator that is being made, as the others see it. */
-typedef struct rs_node_address {
-  uint64_t build, node, job; /* hashes: version of the library; the machine; the caller's name of the job */
-  int64_t status, size, rank, timeout_ms;
-  int32_t uid, name_bytes;
-  char name[16];            /* abstract, of the socket that it listens at */
-  unsigned char secret[16]; /* that those who connect to it know */
-  char text[RS_COMM_RECORD - 96];
-} rs_node_address;
-_Static_assert(sizeof(rs_node_address) == RS_COMM_RECORD, "an address fits the communicator's buffer");
-
 /* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. */
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
 /* Fills the address, and opens the socket that others connect to (-1: there is none, as the status in it tells). */
@@ -134,58 +123,11 @@ void rs_node_close_sockets(rs_node *c);
 /* One user less; the last one frees. */
 void rs_node_release(rs_node *c);
 
-/* --- sockets.c: 0 or errno; end: by rs_now_ns, 0 for never -------------------------------------------------------- */
-
-int rs_node_listen(rs_node_address *address, int *listener);
-int rs_node_dial(const rs_node_address *address, int64_t end, int *fd);
-/* Lets one in, of this user; -1: there is none. */
-int rs_node_admit(int listener);
-/* One message, which is sent and received as a whole; with descriptors, which the receiver owns. */
-int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
-int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t end);
-/* True when the process at the other side is gone, or has destroyed its handle. */
-bool rs_node_hung_up(int fd);
-static inline int64_t rs_node_deadline(int64_t timeout_ms) {
-  int64_t now = rs_now_ns();
-  return timeout_ms > 0 ? timeout_ms < (INT64_MAX - now) / 1000000 ? now + timeout_ms * 1000000 : 0 : 0;
-}
-
 /* --- files.c: imports of the handle, whose sockets are open ------------------------------------------------------- */
 
 reshard_status rs_node_pass_files(rs_node *c, int64_t end);
 void rs_node_close_files(rs_node *c);
 
-/* --- wait.c ------------------------------------------------------------------------------------------------------- */
-
-/* A wait of a rank. */
-typedef struct rs_node_wait {
-  const char *step;
-  void (*mark)(rs_node *c, const void *user); /* sets c->missing of the ranks that it waits for */
-  const void *user;
-  int64_t since, looked;
-  int turns;
-  bool gone; /* one of them is gone: what it has done before counts still */
-} rs_node_wait;
-void rs_node_wait_begin(rs_node_wait *w);
-/* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
- * the communicator ends, by this rank or another. */
-reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
-static inline uint32_t rs_node_rings(const rs_node *c) {
-  return atomic_load_explicit(&rs_node_own_rank(c)->doorbell.rings, memory_order_seq_cst);
-}
-/* Wakes a rank, after what it waits for was stored. */
-void rs_node_ring(rs_node *c, int64_t rank);
-void rs_node_ring_all(rs_node *c);
-
-/* --- end.c -------------------------------------------------------------------------------------------------------- */
-
-/* Success, while the communicator goes on; waits: the error is that of a rank which waited in it. */
-reshard_status rs_node_check(rs_node *c, bool waits);
-/* The communicator ends with this rank's last error, if it has not. missing: [n], NULL: none. */
-reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing);
-void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing);
-reshard_status rs_node_abort(reshard_comm comm);
-int64_t rs_node_missing(reshard_comm comm, int64_t *ranks);
 
 /* --- node.c ------------------------------------------------------------------------------------------------------- */
 
