@@ -6,6 +6,8 @@
 #include "bench/cli/machine.h"
 #include "bench/launch/gpu.h"
 
+#include "device/handle.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

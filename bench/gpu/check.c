@@ -8,6 +8,7 @@
 #include "bench/verify/random.h"
 
 #include "device/cuda/tiles.h"
+#include "device/handle.h"
 #include "device/memory/pool.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #include "bench/gpu/context.h"
 
 #include "device/cpu/cpu.h"
+#include "device/handle.h"
 #include "device/stream.h"
 
 #include <stdlib.h>

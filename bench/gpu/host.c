@@ -2,6 +2,7 @@
 #include "bench/gpu/cases.h"
 
 #include "bench/launch/rank_threads.h"
+#include "device/handle.h"
 #include "device/memory/pool.h"
 
 #include <reshard/reshard.h>

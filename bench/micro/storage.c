@@ -2,6 +2,7 @@
  * (the CPU has none); and a tensor made and released, which allocates the tensor itself as well. */
 #include "bench/micro/micro.h"
 
+#include "device/handle.h"
 #include "device/memory/pool.h"
 
 #include <reshard/tensor.h>

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "comm/calls.h"
-#include "device/device.h"
+#include "device/handle.h"
 
 #include <reshard/comm.h>
 #include <reshard/plan.h>

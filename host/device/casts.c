@@ -1,5 +1,6 @@
 /* Lists of casts, in the canonical form of copies. */
-#include "device/device.h"
+#include "device/casts.h"
+#include "device/copies.h"
 
 #include <stdlib.h>
 

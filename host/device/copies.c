@@ -3,7 +3,7 @@
  * Loops of one step vanish. A loop that continues its inner neighbour on both sides is merged into it, and the
  * innermost loop is merged into the run. The loops that remain tell the shape of the copy: no loop means one contiguous
  * run. */
-#include "device/device.h"
+#include "device/copies.h"
 
 #include <stdlib.h>
 

@@ -7,50 +7,13 @@
 #ifndef RS_DEVICE_H
 #define RS_DEVICE_H
 
-#include "base/base.h"
-#include "device/pods.h"
+#include "device/casts.h"
+#include "device/copies.h"
 
 #include <reshard/device.h>
-#include <reshard/dtype.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
-
-/* Brings loops (outermost first, none of no steps) around a step of `src` and `dst` bytes into canonical form. Loops of
- * one step vanish, and those that continue their inner neighbour on both sides are merged into it. Loops that are
- * contiguous on both sides are merged into *run steps. Returns how many are kept; there is room for naxes of them. */
-int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
-
-/* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
- * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
- * no innermost axis that merges into the run; so a run shorter than a cache line means that the innermost axis is
- * strided on at least one side. */
-typedef struct rs_copy {
-  const char *src;
-  char *dst;
-  int64_t run;
-  int64_t axes; /* index of the first axis in rs_copies.axes */
-  int32_t naxes;
-  int32_t
-      element; /* 1, 2, 4, 8, 16: bytes of an element; run and all strides are multiples of it, addresses need not be */
-} rs_copy;
-
-/* A list of copies, to be compiled into a program. Copies of one list may run in any order and at the same time: no
- * destination byte is written twice, nothing that is written is read. */
-typedef struct rs_copies {
-  RS_VEC(rs_copy) copy;
-  RS_VEC(rs_axis) axis;
-  int64_t bytes; /* sum over the copies */
-  bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
-} rs_copies;
-
-/* Appends a copy with loops (outermost first) in canonical form, without sorting them. The innermost loop is merged
- * into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
-reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
-                             const rs_axis *axes);
-/* Empties a list, keeping the memory that it has. */
-void rs_copies_clear(rs_copies *copies);
-void rs_copies_free(rs_copies *copies);
 
 /* A contiguous copy decided at run time (exchange of staged messages). */
 typedef struct rs_span {
@@ -59,22 +22,6 @@ typedef struct rs_span {
   int64_t bytes;
   bool staging; /* as in rs_copies */
 } rs_span;
-
-/* Casts of one list may run in any order and at the same time. */
-typedef struct rs_casts {
-  RS_VEC(rs_cast) cast;
-  RS_VEC(rs_axis) axis;
-} rs_casts;
-/* True for f64, f32, f16, bf16, f8_e4m3 and f8_e5m2, which hold numbers. Integers, complex numbers and f8_e8m0 (scales)
- * have no casts. */
-bool rs_cast_knows(reshard_dtype dtype);
-/* True between all that rs_cast_knows. A dtype to itself is no cast. */
-bool rs_cast_supported(reshard_dtype from, reshard_dtype to);
-/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0
- * in any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
-reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
-                            int naxes, const rs_axis *axes);
-void rs_casts_free(rs_casts *casts);
 
 typedef struct rs_device rs_device;
 typedef struct rs_event rs_event;     /* a point in a stream's order; the CPU's are NULL */
@@ -184,37 +131,6 @@ struct rs_device {
   void *thread_stream, *legacy_stream;
   struct rs_tracer *tracer; /* trace.h; NULL: none */
 };
-
-/* --- Handles (handle.c): what a reshard_device is ----------------------------------------------------------------- */
-
-struct rs_storage_pool;
-struct rs_staging;
-struct rs_deferred_list;
-enum { RS_SIDE_IN, RS_SIDE_OUT, RS_SIDES }; /* side streams: copies to the device and from it */
-struct reshard_device_s {
-  atomic_int references;
-  rs_device *device;
-  struct rs_storage_pool *storage, *pinned;
-  struct rs_staging *staging;
-  struct rs_deferred_list *deferred; /* memory/deferred_release.h */
-  pthread_mutex_t mutex;             /* of the program */
-  struct rs_program *once;           /* of copies that run once */
-  _Atomic(void *) side[RS_SIDES];    /* NULL: not made yet */
-};
-
-/* The pool of the device's storage, that of pinned memory of the host (memory/pool.h), and the ring of staging
- * (memory/staging.h). They take no memory before they are used. Thread-safe, like all that follows. */
-reshard_status rs_device_pool(reshard_device device, struct rs_storage_pool **pool);
-reshard_status rs_device_pinned(reshard_device device, struct rs_storage_pool **pool);
-reshard_status rs_device_staging(reshard_device device, struct rs_staging **staging);
-/* Gives a side stream of the device, made when it is first asked for; NULL on the CPU. */
-reshard_status rs_device_side(reshard_device device, int which, void **stream);
-/* Runs copies once, in the order of stream. Their tables are in memory that is used again: the host waits only where it
- * is many calls ahead of the device. total_bytes as in compile. */
-reshard_status rs_device_run_once(reshard_device device, const rs_copies *copies, int64_t total_bytes, void *stream);
-/* RESHARD_ERROR_INVALID, with the name of the call, where the stream is being captured: a graph would use the memory
- * again each time that it runs, when it may be somebody else's. For calls that allocate or free storage. */
-reshard_status rs_device_check_capture(const char *call, rs_device *device, void *stream);
 
 /* cuda.c; no_cuda.c in builds without CUDA. index -1 is the current device. */
 reshard_status rs_device_cuda_create(int index, rs_device **device);

@@ -1,4 +1,5 @@
 /* The public handle of a device, with what belongs to it. */
+#include "device/handle.h"
 #include "device/cpu/cpu.h"
 #include "device/environment.h"
 #include "device/memory/deferred_release.h"

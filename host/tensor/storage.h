@@ -3,7 +3,7 @@
 #ifndef RS_TENSOR_STORAGE_H
 #define RS_TENSOR_STORAGE_H
 
-#include "device/device.h"
+#include "device/handle.h"
 #include "device/memory/pool.h"
 
 #include <reshard/tensor.h>

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "device/handle.h"
 #include "device/memory/deferred_release.h"
 #include "device/memory/pool.h"
 #include "device/memory/staging.h"

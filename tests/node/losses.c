@@ -8,7 +8,7 @@
  * usage: node_losses RANKS TRIALS [SEED [STEP [kill|stop|late]]]. RESHARD_TEST_SCALE scales TRIALS. */
 #define _GNU_SOURCE
 #include "base/base.h"
-#include "device/device.h"
+#include "device/handle.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
 

@@ -1,5 +1,5 @@
 /* Making and releasing MPI communicators. */
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/end.h"
 
 #include "device/environment.h"
 

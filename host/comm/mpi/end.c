@@ -2,7 +2,7 @@
  *
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/end.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * A request that a peer has matched is done by the peer alone. With a deadline messages go through staging, which stays
  * when an exchange fails until its requests are done. Without one they go in place, and a rank that is told to end
  * waits for what comes to it. */
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/end.h"
 
 #include <stdlib.h>
 #include <time.h>

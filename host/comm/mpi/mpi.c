@@ -2,7 +2,7 @@
  *
  * Every rank sends its record to every other. So the one that is late is known where it is missed. No collective of MPI
  * is left half-done, of which no rank could tell how far it has come. */
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/end.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * The number that gives a part its tags is agreed in a split. Of a shrink it follows from what is shrunk and who is
  * lost: those that are there then meet on tags that no one else uses, and what an earlier try has left is not heard. */
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/end.h"
 
 #include "comm/split_group.h"
 

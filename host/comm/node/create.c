@@ -4,7 +4,7 @@
  * Then each connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0
  * asks all for their status and tells all the verdict, so that they have the same. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/create.h"
 
 #include "device/cpu/cpu.h"
 

@@ -4,7 +4,8 @@
  *
  * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/end.h"
+#include "comm/node/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Memory files of the processes: each passes its own to the others, once. From then on a rank maps whatever another one
  * has in shared storage, by its offset there. */
-#include "comm/node/node.h"
+#include "comm/node/create.h"
 
 #include "device/cpu/segment.h"
 

@@ -7,7 +7,9 @@
  * rank that failed, or that makes another call than rank 0. It is held with the first step inside that needs the
  * others: an exchange, which has filled its mailbox by then, or an all-gather. So a small exchange takes one meeting.
  * */
-#include "comm/node/node.h"
+#include "comm/node/create.h"
+#include "comm/node/end.h"
+#include "comm/node/wait.h"
 
 #include <stdio.h>
 #include <string.h>

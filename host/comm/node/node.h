@@ -108,29 +108,6 @@ static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t t
   return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * c->base.mailbox;
 }
 
-/* --- create.c ----------------------------------------------------------------------------------------------------- */
-
-/* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. */
-reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
-/* Fills the address, and opens the socket that others connect to (-1: there is none, as the status in it tells). */
-void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
-                          int *listener);
-/* Connects the ranks whose addresses these are, of which none has failed; by rank. Collective. call: its name, for
- * errors. Closes the listener. */
-reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener);
-/* The others find that this rank is gone. */
-void rs_node_close_sockets(rs_node *c);
-/* One user less; the last one frees. */
-void rs_node_release(rs_node *c);
-
-/* --- files.c: imports of the handle, whose sockets are open ------------------------------------------------------- */
-
-reshard_status rs_node_pass_files(rs_node *c, int64_t end);
-void rs_node_close_files(rs_node *c);
-
-
-/* --- node.c ------------------------------------------------------------------------------------------------------- */
-
 /* Meets all ranks in `together`, where that is due, with this rank's status: the lowest rank's error on all. */
 reshard_status rs_node_meet(rs_node *c, reshard_status status);
 

@@ -1,6 +1,6 @@
 /* The public call that makes a node communicator: options, and what the ranks show each other first. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/create.h"
 
 #include "device/cpu/cpu.h"
 #include "device/environment.h"

@@ -1,7 +1,7 @@
 /* Sockets between the processes of a node: of whole messages, with descriptors in them. Their names are abstract, so
  * they leave no file, and are known to those alone who are shown them. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/sockets.h"
 
 #include <errno.h>
 #include <fcntl.h>

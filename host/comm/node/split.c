@@ -2,7 +2,8 @@
  * addresses. Those of a split go round in its all-gathers. Those of a shrink lie in the parts of the ranks; a part
  * holds as long as a rank has it. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/create.h"
+#include "comm/node/end.h"
 
 #include "comm/split_group.h"
 

@@ -4,7 +4,9 @@
  * A ring is an increment, and a call of the system only where the other sleeps. Both sides are sequentially consistent:
  * either the sleeper finds the new number, or the one who rings finds that it sleeps. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
+#include "comm/node/wait.h"
+#include "comm/node/end.h"
+#include "comm/node/sockets.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* sched_getaffinity, MADV_HUGEPAGE */
 #include "device/cpu/cpu.h"
 
-#include "device/cpu/copy/program.h"
+#include "device/cpu/copy/task.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/segment.h"
 #include "device/cpu/threads.h"

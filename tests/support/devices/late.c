@@ -3,6 +3,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
+#include "device/handle.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
+#include "device/handle.h"
 #include "device/memory/pool.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "device/cpu/segment.h"
-#include "device/device.h"
+#include "device/handle.h"
 #include "device/memory/pool.h"
 #include "support/processes/children.h"
 

@@ -4,7 +4,7 @@
  *
  * A scenario is what a user does, by CUDA calls of his own on his stream: fill a source, move, write to the source
  * again, let go of it, use the result. */
-#include "device/device.h"
+#include "device/handle.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 #include "support/oracles/cast.h"

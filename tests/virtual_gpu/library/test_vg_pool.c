@@ -1,5 +1,5 @@
 /* The storage pool and the staging ring on a virtual GPU, called as the rest of the library calls them. */
-#include "device/device.h"
+#include "device/handle.h"
 #include "device/memory/deferred_release.h"
 #include "device/memory/pool.h"
 #include "device/memory/staging.h"

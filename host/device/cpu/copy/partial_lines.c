@@ -5,7 +5,7 @@
  * runs are appended one by one. Short ones are interleaved: the plain kernels write a block of steps of each copy at a
  * time into the line's buffer, whose whole lines are then stored. Blocks are small, so that the loads of one overlap
  * with the stores of another. */
-#include "device/cpu/copy/program.h"
+#include "device/cpu/copy/task.h"
 
 #include <string.h>
 

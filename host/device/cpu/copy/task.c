@@ -1,5 +1,5 @@
 /* One task of a program: ranges of steps of groups, and the kernel calls that these need. */
-#include "device/cpu/copy/program.h"
+#include "device/cpu/copy/task.h"
 
 #include <string.h>
 

@@ -1,0 +1,35 @@
+/* Calls of an MPI communicator, their waits, and its end. */
+#ifndef RS_COMM_MPI_END_H
+#define RS_COMM_MPI_END_H
+
+#include "comm/mpi/mpi.h"
+
+/* A call begins, if the communicator has not ended; and ends. */
+reshard_status rs_mpi_begin(rs_mpi *c);
+reshard_status rs_mpi_end(rs_mpi *c, reshard_status status);
+/* Lets others run between two tests, since when there is something to wait for. */
+void rs_mpi_sleep(int64_t since);
+/* The same, when the communicator goes on. An error when it has ended: its reason. */
+reshard_status rs_mpi_pause(rs_mpi *c, int64_t since);
+/* Takes what other ranks tell on the communicator's tag. */
+void rs_mpi_hear(rs_mpi *c);
+/* Tells the others why the communicator has ended. out: this rank has no message under way. */
+void rs_mpi_tell(rs_mpi *c, bool out);
+/* Tells what other threads have ended while this one was inside. No message of these is under way: this thread is not
+ * in a call on them, or tells it itself. Each wait inside calls it. */
+void rs_mpi_tell_untold(rs_mpi_link *link);
+/* The communicator ends with this rank's last error. */
+reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
+/* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
+ * communicator ends. */
+reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
+/* Puts a communicator into the tree, below the one that it is split from. */
+void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child);
+reshard_status rs_mpi_abort(reshard_comm comm);
+/* The communicator ends, because a part of it is made. */
+void rs_mpi_shrunk(rs_mpi *c);
+int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
+/* One more rank is missing from a communicator that has ended. */
+void rs_mpi_miss(rs_mpi *c, int64_t rank);
+
+#endif

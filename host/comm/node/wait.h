@@ -1,0 +1,27 @@
+/* Waits of a rank, and what ends them. */
+#ifndef RS_COMM_NODE_WAIT_H
+#define RS_COMM_NODE_WAIT_H
+
+#include "comm/node/node.h"
+
+/* A wait of a rank. */
+typedef struct rs_node_wait {
+  const char *step;
+  void (*mark)(rs_node *c, const void *user); /* sets c->missing of the ranks that it waits for */
+  const void *user;
+  int64_t since, looked;
+  int turns;
+  bool gone; /* one of them is gone: what it has done before counts still */
+} rs_node_wait;
+void rs_node_wait_begin(rs_node_wait *w);
+/* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
+ * the communicator ends, by this rank or another. */
+reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
+static inline uint32_t rs_node_rings(const rs_node *c) {
+  return atomic_load_explicit(&rs_node_own_rank(c)->doorbell.rings, memory_order_seq_cst);
+}
+/* Wakes a rank, after what it waits for was stored. */
+void rs_node_ring(rs_node *c, int64_t rank);
+void rs_node_ring_all(rs_node *c);
+
+#endif

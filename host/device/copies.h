@@ -1,0 +1,44 @@
+/* Lists of box copies. */
+#ifndef RS_DEVICE_COPIES_H
+#define RS_DEVICE_COPIES_H
+
+#include "base/base.h"
+#include "device/pods.h"
+
+/* Brings loops (outermost first, none of no steps) around a step of `src` and `dst` bytes into canonical form. Loops of
+ * one step vanish, and those that continue their inner neighbour on both sides are merged into it. Loops that are
+ * contiguous on both sides are merged into *run steps. Returns how many are kept; there is room for naxes of them. */
+int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
+
+/* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
+ * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
+ * no innermost axis that merges into the run; so a run shorter than a cache line means that the innermost axis is
+ * strided on at least one side. */
+typedef struct rs_copy {
+  const char *src;
+  char *dst;
+  int64_t run;
+  int64_t axes; /* index of the first axis in rs_copies.axes */
+  int32_t naxes;
+  int32_t
+      element; /* 1, 2, 4, 8, 16: bytes of an element; run and all strides are multiples of it, addresses need not be */
+} rs_copy;
+
+/* A list of copies, to be compiled into a program. Copies of one list may run in any order and at the same time: no
+ * destination byte is written twice, nothing that is written is read. */
+typedef struct rs_copies {
+  RS_VEC(rs_copy) copy;
+  RS_VEC(rs_axis) axis;
+  int64_t bytes; /* sum over the copies */
+  bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
+} rs_copies;
+
+/* Appends a copy with loops (outermost first) in canonical form, without sorting them. The innermost loop is merged
+ * into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
+reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
+                             const rs_axis *axes);
+/* Empties a list, keeping the memory that it has. */
+void rs_copies_clear(rs_copies *copies);
+void rs_copies_free(rs_copies *copies);
+
+#endif

@@ -1,0 +1,35 @@
+/* Tasks of a program, run by threads of the CPU device. */
+#ifndef RS_DEVICE_CPU_COPY_TASK_H
+#define RS_DEVICE_CPU_COPY_TASK_H
+
+#include "device/cpu/copy/program.h"
+
+/* Position in the bytes that a program reads, run by run, to have them in the second-level cache before it runs. */
+typedef struct rs_ahead {
+  const rs_program *program; /* NULL: nothing */
+  int64_t copy, at;          /* copy, and byte of its run */
+  const char *src;           /* of the run; NULL: the copy is not begun */
+  int64_t index[RS_AHEAD_LOOPS];
+} rs_ahead;
+/* Prefetches the next `bytes`. */
+void rs_program_ahead(rs_ahead *ahead, int64_t bytes);
+
+/* Runs one task by the calling thread. Stores past the cache are not ordered yet. src: what it reads is so many bytes
+ * further on than the program says. */
+void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src);
+
+/* Memory of a thread that runs a task. */
+typedef struct rs_task_buffers {
+  _Alignas(RS_LINE) char buffer[RS_BUFFER + 3 * RS_LINE * RS_GROUP_COPIES];
+  rs_cursor cursors[RS_GROUP_COPIES];
+  rs_partial_line lines[RS_GROUP_COPIES];
+} rs_task_buffers;
+
+/* Runs steps [at, at + n) of a group of RS_MODE_PARTIAL_LINES or RS_MODE_BUFFER. */
+void rs_run_partial_lines(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
+                          int64_t n, int64_t src, rs_task_buffers *buffers);
+/* Sets cursors to a step of a group; returns how many steps they go on from there. */
+int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, int64_t src,
+                              rs_cursor *cursors);
+
+#endif
