@@ -1,7 +1,7 @@
 /* Streams for host programs that have none of CUDA's. */
 #include "device/device.h"
-#include "device/stream.h"
 #include "device/handle.h"
+#include "device/stream.h"
 
 static reshard_status check_device(const char *call, reshard_device device) {
   return device != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);

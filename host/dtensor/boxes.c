@@ -1,7 +1,7 @@
 /* Parts of a DTensor: local shapes, boxes and metadata. */
 #include "dtensor/dtensor.h"
 
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

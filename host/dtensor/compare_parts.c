@@ -2,7 +2,7 @@
  * A global shape that is not known is inferred. Along each dim, parts lie end to end: those of ranks that differ only
  * in the mesh dims that cut it, from the first corner of the mesh. Then every part is compared with its cut of that
  * shape. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* DTensors: references, fields, and their form as sharded tensors. */
 #include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Groups of ranks that act together. The groups of a mesh's dims are made with the mesh, by all ranks; here each rank
  * alone looks for its own. A group gets a sharder with the options of the given one, which owns it. It also keeps the
  * mesh, whose root owns the group's communicator. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

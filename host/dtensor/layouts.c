@@ -1,6 +1,6 @@
 /* The cache of layouts of placings, owned by the sharder, used last first. A pair of placings between which a tensor
  * goes to and fro costs no layouts, and no list of the ranks of a large mesh. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include <stdlib.h>
 #include <string.h>

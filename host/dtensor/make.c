@@ -1,5 +1,5 @@
 /* Makes DTensors: of local tensors, of whole ones, and empty. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * One or two dims are a grid. A dim falls into bands: runs of indices of one part. The field of two bands names the
  * ranks that have their parts. More dims, many ranks and many bands are a list of the first ranks. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 enum { MOST_RANKS = 64, MOST_BANDS = 64, MOST_INTERVALS = 8, FIELD = 512 };
 

@@ -2,7 +2,7 @@
  *
  * Tensors that stay on a sub-mesh are moved by its group outside. Else all ranks of the communicator take part, in its
  * numbers: a tensor on a sub-mesh gets another layout there, with the same arrays. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* Checks the user's arrays once: pointers where there is something, strides that do not overlap in a destination. No
  * destination lies over a source or another destination. */
 #include "exec/arrays.h"
+#include "plan/place.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,7 @@
  * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
  * handful of descriptors, not one per block. */
 #include "exec/arrays.h"
+#include "plan/messages.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Copies to a rank straight from the arrays of the ranks that hold the data, as boxes. */
 #include "exec/arrays.h"
+#include "plan/messages.h"
 
 /* Copies of one message (or of what is kept: the message to itself), all into this rank's arrays. */
 static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, bool kept,

@@ -8,7 +8,7 @@
 
 #include "comm/gather.h"
 #include "mesh/mesh.h"
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>

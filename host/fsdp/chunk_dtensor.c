@@ -5,11 +5,11 @@
  * cuts first a redistribute brings them from other ranks. All-gather is a redistribute, too. */
 #include "fsdp/fsdp.h"
 
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include "exec/record.h"
 #include "mesh/mesh.h"
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,8 @@
  * a given one fall into subsets, one per digit: they agree with it in the digits above, are smaller in that digit, and
  * free in the rest. The sum over a subset factors over the dims again. So counting below a rank costs a pass over the
  * parts met per digit, for any number of ranks. */
-#include "layout/layout.h"
+#include "layout/census.h"
+#include "layout/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>

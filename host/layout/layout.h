@@ -9,34 +9,11 @@
 
 #include "layout/boxes.h"
 #include "layout/cut.h"
+#include "layout/ranks.h"
 
 #include <reshard/layout.h>
 
 #include <stdatomic.h>
-
-/* A list of distinct ranks, kept as ranges, so that "all of the world" costs the same for 4 and for 16,384 ranks. */
-typedef struct rs_rank_range {
-  int64_t position; /* of its first rank in the list */
-  int64_t first, count;
-  int64_t step; /* +1 up, -1 down; +1 for one rank */
-} rs_rank_range;
-
-typedef struct rs_ranks {
-  int64_t n; /* ranks in the list */
-  int64_t nranges;
-  rs_rank_range *ranges; /* in list order */
-  rs_rank_range *sorted; /* the same, by lowest rank */
-  bool ascending;        /* the list is in ascending order */
-} rs_ranks;
-
-/* ranks NULL: 0..n-1. Errors: a rank outside [0, world), a duplicate; what ("chunk", "mesh") names the layout in the
- * text. */
-reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks, int64_t world, rs_ranks *out);
-void rs_ranks_free(rs_ranks *ranks);
-int64_t rs_ranks_at(const rs_ranks *ranks, int64_t position);
-/* Position of a rank, or -1. */
-int64_t rs_ranks_find(const rs_ranks *ranks, int64_t rank);
-bool rs_ranks_equal(const rs_ranks *a, const rs_ranks *b);
 
 /* A mesh dim that replicates: n copies, `stride` apart in the rank list. */
 typedef struct rs_replica {
@@ -82,81 +59,6 @@ typedef struct rs_piece {
   int64_t begin, n, local;
 } rs_piece;
 typedef RS_VEC(rs_piece) rs_pieces;
-
-/* A run that asker and holder share: n indices from `ask` on in the asker's array, from `held` on in the holder's. */
-typedef struct rs_run {
-  int64_t ask, held, n;
-} rs_run;
-typedef struct rs_list {
-  int64_t first, count; /* in rs_lists.run */
-  int64_t length;       /* sum of n */
-} rs_list;
-/* A part of one dim that a query meets: its list, and the number of the part. */
-typedef struct rs_group {
-  int64_t part, list;
-} rs_group;
-typedef struct rs_found {
-  int64_t part;
-  rs_run run;
-} rs_found;
-/* Pool of lists of runs; ascending within a list. The rest is scratch memory of queries, kept from one to the next. */
-typedef struct rs_lists {
-  RS_VEC(rs_run) run;
-  RS_VEC(rs_list) list;
-  RS_VEC(rs_found) found;
-  RS_VEC(rs_group) group;
-} rs_lists;
-void rs_lists_free(rs_lists *lists);
-/* Frees the scratch memory, once no query comes any more. */
-void rs_lists_drop_scratch(rs_lists *lists);
-
-/* Product of index sets: per dim of the layout `count[d]` pieces, ascending. */
-typedef struct rs_query {
-  int64_t count[RESHARD_MAX_DIMS];
-  const rs_piece *pieces[RESHARD_MAX_DIMS];
-} rs_query;
-
-/* One cell that the query meets. list[d]: number in the pool of the runs in dim d; length[d]: their indices; elements:
- * the product of the lengths. */
-typedef struct rs_hit {
-  int64_t cell;
-  int64_t elements;
-  int64_t length[RESHARD_MAX_DIMS];
-  int64_t list[RESHARD_MAX_DIMS];
-} rs_hit;
-typedef reshard_status (*rs_hit_visit)(void *user, const rs_hit *hit);
-
-/* Calls visit for each cell that shares elements with the query; lists are appended to `lists`. With ndim 0 a query
- * meets its one cell once, with no lists. Regular layouts make their lists before the first visit and share them
- * between cells; the others make ndim lists for each cell. lists NULL: none are made; allowed for boxes and flat
- * layouts, with one piece per dim. Cost: the runs met, and a search for each. */
-reshard_status rs_layout_query(const struct reshard_layout_s *layout, const rs_query *query, rs_lists *lists,
-                               rs_hit_visit visit, void *user);
-
-/* Counts the elements of a query that the ranks of a regular layout hold, without visiting them (census.c). For layouts
- * whose rank list ascends, and for one rank of it. Made once, asked for query after query: a dim in which the query is
- * as before is not counted again. */
-typedef struct rs_census {
-  const struct reshard_layout_s *layout;
-  int64_t position; /* of the rank, in the rank list */
-  int nsubsets;
-  struct rs_census_subset *subsets;
-  struct {
-    rs_pieces asked; /* the query it was counted for */
-    rs_lists lists;
-    int64_t all;    /* queried indices, over all parts */
-    int64_t *below; /* [nsubsets] over the parts of ranks of that subset */
-  } dim[RESHARD_MAX_DIMS];
-} rs_census;
-reshard_status rs_census_create(const struct reshard_layout_s *layout, int64_t rank, rs_census *out);
-void rs_census_free(rs_census *census);
-reshard_status rs_census_take(rs_census *census, const rs_query *query);
-/* Elements of the query that a rank holds; that all ranks below mine hold, summed; that all ranks hold, summed. */
-int64_t rs_census_of(const rs_census *census, int64_t rank);
-int64_t rs_census_below(const rs_census *census);
-int64_t rs_census_all(const rs_census *census);
-/* Parts of one dim that pieces meet, as groups appended to lists->group, each with a list (query.c). */
-reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t count, rs_lists *lists);
 
 /* Holders of a cell, rank ascending: how many, and which. `storage` has room for all; the result is there, or in the
  * layout itself. */

@@ -4,7 +4,7 @@
  * the product of the parts met. So lists of runs are made once per dim and part, and shared by all cells. A flat layout
  * is walked along the flattening, from one piece to the next element of the query beyond it. Boxes are found through
  * their tree. */
-#include "layout/layout.h"
+#include "layout/query.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "layout/layout.h"
+#include "layout/ranks.h"
 
 #include "layout/sort.h"
 

@@ -9,7 +9,7 @@
 #define RS_MESH_MESH_H
 
 #include "comm/comm.h"
-#include "layout/layout.h"
+#include "layout/ranks.h"
 
 #include <reshard/mesh.h>
 

@@ -1,5 +1,5 @@
 /* Metadata of a chunk spec: one dim cut over a list of placements. */
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

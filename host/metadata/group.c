@@ -1,5 +1,5 @@
 /* Ranks of a communicator and of the world. */
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

@@ -3,6 +3,7 @@
  * Each rank's locals are one byte string (pack), so that any number of tensors is one exchange. Merging reads all
  * strings side by side, tensor by tensor: first the heads, which must agree and have the numbers of shards, then the
  * shards straight into their places. Each string is read once, front to back, and nothing is looked up. */
+#include "metadata/group.h"
 #include "metadata/serialize.h"
 
 #include <stdio.h>

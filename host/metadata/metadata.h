@@ -10,23 +10,6 @@
 
 #include <stdatomic.h>
 
-/* Global ranks to ranks of a group, for many look-ups. Errors: no ranks, negative or repeated ones. */
-typedef struct rs_group_map {
-  const reshard_group *group; /* borrowed */
-  rs_pair *sorted;            /* global rank, rank; NULL where they are the same */
-} rs_group_map;
-reshard_status rs_group_map_create(const reshard_group *group, rs_group_map *out);
-void rs_group_map_free(rs_group_map *map);
-reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, int64_t *rank);
-/* Checks for those errors alone. */
-reshard_status rs_group_check(const reshard_group *group);
-/* Global rank of a rank of the group; group NULL: the same number. */
-static inline int64_t rs_group_at(const reshard_group *group, int64_t rank) {
-  return group != NULL && group->ranks != NULL ? group->ranks[rank] : rank;
-}
-/* Sorts the numbers of n shards by their ranks, `step` bytes apart; -1 comes first, equal ones stay in order. */
-reshard_status rs_sort_by_rank(int64_t n, const int64_t *ranks, size_t step, int64_t *order);
-
 struct reshard_metadata_s {
   atomic_int references;
   int ndim;
@@ -60,11 +43,5 @@ bool rs_placement_fits(const reshard_remote_device *placement, const struct resh
 reshard_status rs_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
                                        const reshard_group *group, const reshard_remote_device *devices,
                                        reshard_device_type type, reshard_metadata *metadata);
-
-/* Characters of a placement or a name that an error quotes (rs_quote). */
-#define RS_QUOTED 96
-bool rs_worker_character(char c);
-/* Rank of a name of n characters, -1 where it is not in the table; workers may be NULL. */
-int64_t rs_workers_find(reshard_workers workers, const char *name, size_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* Metadata from a layout, and a layout from metadata. */
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include "layout/layout.h"
 

@@ -1,5 +1,5 @@
 /* Row-wise shards whose sizes have changed: offsets and the size of the tensor follow from the sizes. */
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

@@ -1,11 +1,86 @@
-/* Placements as text: an owner, which may be left out, and a device. Every error tells the column and what was expected
- * there. */
+/* Workers by name, and placements as text: an owner, which may be left out, and a device. Every error tells the column
+ * and what was expected there. */
 
 #include "base/text.h"
+#include "file/ground/names.h"
 #include "metadata/metadata.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { QUOTED = 96 }; /* characters of a placement or a name that an error quotes */
+
+typedef struct worker {
+  int64_t rank;
+  char name[];
+} worker;
+
+struct reshard_workers_s {
+  RS_VEC(worker *) list;
+  rs_names names, ranks; /* numbers are places in the list */
+};
+
+static bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+static int64_t find_worker(reshard_workers workers, const char *name, size_t n) {
+  int64_t i = workers != NULL ? rs_names_find(&workers->names, name, n) : -1;
+  return i >= 0 ? workers->list.at[i]->rank : -1;
+}
+
+reshard_status reshard_workers_create(reshard_workers *workers) {
+  RS_TRY(RS_GIVEN("reshard_workers_create", workers));
+  reshard_workers made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  *workers = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_workers_add(reshard_workers workers, const char *name, int64_t rank) {
+  RS_TRY(RS_GIVEN("reshard_workers_add", workers, name));
+  size_t n = 0;
+  while (is_name_character(name[n]))
+    n++;
+  char text[QUOTED], other[QUOTED];
+  rs_quote(text, sizeof text, name);
+  if (n == 0 || name[n] != '\0' || strcmp(name, "rank") == 0)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "workers: \"%s\" is no name: one has letters, digits, '_' and '-', and is not \"rank\"", text);
+  if (rank < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "workers: \"%s\" has rank %lld, 0 is the least", text, (long long)rank);
+  int64_t same = rs_names_find(&workers->ranks, &rank, sizeof rank);
+  if (same >= 0)
+    return rs_error(RESHARD_ERROR_INVALID, "workers: \"%s\" and \"%s\" both have rank %lld",
+                    rs_quote(other, sizeof other, workers->list.at[same]->name), text, (long long)rank);
+  same = rs_names_find(&workers->names, name, n);
+  if (same >= 0)
+    return rs_error(RESHARD_ERROR_INVALID, "workers: \"%s\" has ranks %lld and %lld", text,
+                    (long long)workers->list.at[same]->rank, (long long)rank);
+  int64_t all = workers->list.n + 1;
+  worker *made;
+  RS_TRY(rs_vec_reserve(&workers->list, all));
+  RS_TRY(rs_names_reserve(&workers->names, all));
+  RS_TRY(rs_names_reserve(&workers->ranks, all));
+  RS_TRY(rs_alloc(&made, 1, sizeof *made + n + 1));
+  made->rank = rank;
+  memcpy(made->name, name, n + 1);
+  workers->list.at[workers->list.n++] = made;
+  RS_TRY(rs_names_put(&workers->names, made->name, n, &same));
+  return rs_names_put(&workers->ranks, &made->rank, sizeof made->rank, &same);
+}
+
+void reshard_workers_free(reshard_workers workers) {
+  if (workers == NULL)
+    return;
+  for (int64_t i = 0; i < workers->list.n; i++)
+    free(workers->list.at[i]);
+  rs_names_free(&workers->names);
+  rs_names_free(&workers->ranks);
+  free(workers->list.at);
+  free(workers);
+}
 
 static const char *const type_names[] = {[RESHARD_DEVICE_CPU] = "cpu", [RESHARD_DEVICE_CUDA] = "cuda"};
 
@@ -14,7 +89,7 @@ typedef struct scan {
 } scan;
 
 static reshard_status error_expected(const scan *s, const char *what) {
-  char text[RS_QUOTED];
+  char text[QUOTED];
   return rs_error(RESHARD_ERROR_INVALID, "placement \"%s\": column %lld: %s", rs_quote(text, sizeof text, s->text),
                   (long long)(s->at - s->text) + 1, what);
 }
@@ -55,7 +130,7 @@ static reshard_status read_rank(scan *s, int64_t *rank) {
 static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *rank) {
   const char *name = s->at;
   char text[160];
-  while (rs_worker_character(*s->at))
+  while (is_name_character(*s->at))
     s->at++;
   size_t n = (size_t)(s->at - name);
   if (n == 4 && memcmp(name, "rank", 4) == 0)
@@ -63,7 +138,7 @@ static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *ran
   if ((*s->at != '/' && *s->at != '\0') || n == 0)
     return error_expected(s, n == 0 ? "expected \"rank:\" and a number, or a worker's name"
                                     : "expected '/', or a letter, digit, '_' or '-' of a worker's name");
-  *rank = rs_workers_find(workers, name, n);
+  *rank = find_worker(workers, name, n);
   if (*rank < 0) {
     s->at = name;
     rs_text_add(&(rs_text){.at = text, .size = sizeof text},
@@ -95,7 +170,7 @@ static reshard_status read_device(scan *s, reshard_remote_device *device) {
 
 /* A worker's name alone. "cpu" and "cuda" are devices, whatever workers there are. */
 static bool is_worker(const char *text, reshard_workers workers) {
-  return strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && rs_workers_find(workers, text, strlen(text)) >= 0;
+  return strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && find_worker(workers, text, strlen(text)) >= 0;
 }
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {

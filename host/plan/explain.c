@@ -1,5 +1,5 @@
 #include "base/json.h"
-#include "plan/plan.h"
+#include "plan/place.h"
 
 #include <string.h>
 

@@ -5,6 +5,7 @@
  *
  * Where a source cell is replicated, its holders share the work: replicas.c gives each its rows. */
 #include "plan/intersect.h"
+#include "plan/place.h"
 
 #include <stdlib.h>
 #include <string.h>

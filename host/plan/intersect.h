@@ -2,8 +2,8 @@
 #ifndef RS_PLAN_INTERSECT_H
 #define RS_PLAN_INTERSECT_H
 
-#include "layout/sort.h"
-#include "plan/plan.h"
+#include "layout/census.h"
+#include "plan/messages.h"
 
 /* A (rank, destination array) that needs part of a replicated source cell. */
 typedef struct rs_receiver {
@@ -48,6 +48,9 @@ typedef struct rs_work {
   RS_VEC(rs_hit) hits;
 } rs_work;
 
+/* Fills send and receive of a class for one rank. */
+reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
+
 reshard_status rs_ask(rs_work *work, bool asks_src, int64_t cell, rs_query *query, bool *met);
 int64_t rs_hit_rows(const rs_space *space, bool asks_src, const rs_hit *hit);
 
@@ -80,17 +83,6 @@ reshard_status rs_intersect_sends(rs_work *work);
 reshard_status rs_count_wanted(rs_work *work);
 void rs_count_wanted_boxes(rs_work *work); /* intersect_boxes.c */
 void rs_work_free(rs_work *work);
-
-/* messages.c. Memory that sorting needs. */
-typedef RS_VEC(rs_pair) rs_sorting;
-/* Puts segments that one rank sends, or receives, into sorted[n], by message. */
-reshard_status rs_segments_sort(const rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch,
-                                rs_segment *sorted);
-/* Finds the messages that sorted segments are; whether they are in place is not known yet. */
-reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
-/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
- * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
-reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);
 
 /* intersect_boxes.c: the same as intersect.c, where both sides are boxes (and, sending, destinations do not overlap).
  */

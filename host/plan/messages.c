@@ -1,5 +1,5 @@
 /* Messages: segments in the order that both ends know, where each message begins, and the geometry of a segment. */
-#include "plan/intersect.h"
+#include "plan/messages.h"
 
 #include "layout/sort.h"
 

@@ -3,7 +3,7 @@
  * Each rank can only see its own messages: the same content to everybody, the same number of bytes to and from
  * everybody, all from one rank. All ranks compare what they found by a record; only then is the collective
  * certain. */
-#include "plan/plan.h"
+#include "plan/messages.h"
 
 /* True when two segments of one class name the same elements of the source, in the same order. */
 static bool same_elements(const rs_class *c, const rs_segment *a, const rs_segment *b) {

@@ -1,5 +1,6 @@
 /* Messages that need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
-#include "plan/plan.h"
+#include "plan/place.h"
+#include "plan/messages.h"
 
 /* Index in this rank's array where a run begins. */
 static int64_t begin_of(const rs_run *run, bool ask) { return ask ? run->ask : run->held; }

@@ -1,5 +1,6 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
 #include "base/range.h"
+#include "plan/intersect.h"
 #include "plan/rounds.h"
 
 #include <stdio.h>

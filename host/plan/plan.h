@@ -6,7 +6,7 @@
 #ifndef RS_PLAN_PLAN_H
 #define RS_PLAN_PLAN_H
 
-#include "layout/layout.h"
+#include "layout/query.h"
 
 #include <reshard/plan.h>
 
@@ -141,50 +141,8 @@ reshard_status rs_plan_finish(struct reshard_plan_s *plan);
 /* World of the plan whose first entry this is. */
 reshard_status rs_plan_world(const reshard_entry *first, int64_t *world);
 
-/* One side of a segment, axis by axis, in elements of the rank's local arrays. */
-typedef struct rs_span_list {
-  const rs_run *runs;
-  int64_t count, length;
-} rs_span_list;
-/* Geometry of a segment: per axis its runs (ask = source index, held = destination index where `src_asks`, the other
- * way round else). For segments without lists the runs are put into storage[naxes]. */
-typedef struct rs_geometry {
-  int naxes;
-  bool src_asks;
-  rs_span_list axis[RS_MAX_AXES];
-  rs_run storage[RS_MAX_AXES];
-  int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
-} rs_geometry;
-void rs_segment_geometry(const rs_class *class_, const rs_side *side, const rs_segment *segment, rs_geometry *out);
-
-/* Fills send and receive of a class for one rank. */
-reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
-void rs_class_free(rs_class *class_);
-void rs_side_free(rs_side *side);
-
 /* reshard_plan_get_pattern. */
 reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan);
 /* True when the rank keeps what it sends to everybody, as in an all-gather. */
 bool rs_plan_keeps_what_it_sends(const struct reshard_plan_s *plan);
-/* The data that stays on the rank, as a message to itself, for rs_message_in_place. */
-rs_peer rs_plan_own(const struct reshard_plan_s *plan);
-
-/* Place of a message that is one contiguous range of one of the rank's own buffers, and so needs no packing (sending)
- * or unpacking. buffer: number in the lists of all entries. strides: per buffer of this side, NULL or NULL element for
- * contiguous. False when the message is no such range. For the data that stays on the rank both sides can be asked
- * for. place may be NULL. */
-typedef struct rs_place {
-  int64_t buffer;
-  int64_t offset; /* bytes */
-} rs_place;
-bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
-                         const int64_t *const *strides, rs_place *place);
-/* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. */
-void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_message *message, bool of_source,
-                            bool of_destination);
-/* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */
-const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
-/* The message of a class with a peer; NULL when there is none. */
-const rs_message *rs_side_message(const rs_side *side, int64_t peer);
-
 #endif

@@ -14,6 +14,7 @@
  * the cache. So it stages CACHED at most, whatever the limit allows. On GPUs a round hides the time of its launches
  * and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
+#include "plan/place.h"
 
 #include <stdlib.h>
 

@@ -5,6 +5,7 @@
  * intersection is found once, and kept once, in storage that the plans share. */
 #include "plan/arena.h"
 #include "plan/intersect.h"
+#include "plan/place.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

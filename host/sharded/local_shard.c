@@ -2,7 +2,7 @@
  * chunk layouts; they are two so that users of PyTorch find them. */
 #include "sharded/sharder.h"
 
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Sharded tensors: made, and asked. */
 #include "sharded/sharder.h"
 
+#include "metadata/group.h"
 #include "metadata/serialize.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * succeeds on one rank does so on all, and it alone puts its plan first. Local calls have a cache of their own. */
 #include "sharded/sharder.h"
 
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
 
 #include "comm/gather.h"
 #include "exec/record.h"
+#include "metadata/group.h"
 #include "metadata/serialize.h"
 
 #include <stdlib.h>

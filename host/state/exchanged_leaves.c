@@ -1,7 +1,7 @@
 /* Tensors of a state whose shards the ranks exchange, since no layout of the communicator describes them: those of
  * smaller groups, nested ones, or of paths that some ranks lack. Each rank sends its own boxes with its global rank;
  * equal boxes are replicas. The result is one layout over all ranks for each path. */
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 #include "state/checkpoint.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Nested tensors made flat: a list of shards becomes a plain sharded tensor; flattens all leaves of a tree. */
 #include "state/state.h"
 
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 

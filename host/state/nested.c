@@ -12,7 +12,7 @@
 
 #include "layout/layout.h"
 #include "layout/sort.h"
-#include "metadata/metadata.h"
+#include "metadata/group.h"
 
 #include <stdlib.h>
 #include <string.h>

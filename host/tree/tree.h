@@ -121,8 +121,6 @@ reshard_status rs_sets_equal(reshard_tree a, reshard_tree b, bool *equal);
 #define RS_NODE_TEXT 80
 const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node);
 const char *rs_kind_text(reshard_tree_kind kind);
-/* Checks that args is a tuple, a list or NULL, and kwargs a dict or NULL (args.c). */
-reshard_status rs_tree_check_arguments(const char *call, reshard_tree args, reshard_tree kwargs);
 /* "path 'x': " before the last error; returns status. */
 reshard_status rs_path_error(const char *path, reshard_status status);
 /* The fewest digits from which the number can be read again (17 at most), with a point or an exponent: "0.1", "1.0";

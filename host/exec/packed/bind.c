@@ -3,6 +3,8 @@
 #include "exec/cached.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
+#include "plan/messages.h"
+#include "plan/place.h"
 #include "plan/rounds.h"
 
 #include <stdlib.h>

@@ -10,6 +10,7 @@
  * programs pack and unpack. */
 #include "exec/packed/collective.h"
 
+#include "plan/place.h"
 #include "plan/rounds.h"
 
 #include <stdio.h>

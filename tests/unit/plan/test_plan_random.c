@@ -8,7 +8,7 @@
 
 #include "bench/verify/case_make.h"
 #include "bench/verify/case_run.h"
-#include "plan/plan.h"
+#include "plan/messages.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "bench/verify/case_make.h"
-#include "plan/plan.h"
+#include "plan/messages.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 

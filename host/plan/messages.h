@@ -1,0 +1,43 @@
+/* Segments and messages of a class. */
+#ifndef RS_PLAN_MESSAGES_H
+#define RS_PLAN_MESSAGES_H
+
+#include "layout/sort.h"
+#include "plan/plan.h"
+
+/* One side of a segment, axis by axis, in elements of the rank's local arrays. */
+typedef struct rs_span_list {
+  const rs_run *runs;
+  int64_t count, length;
+} rs_span_list;
+/* Geometry of a segment: per axis its runs (ask = source index, held = destination index where `src_asks`, the other
+ * way round else). For segments without lists the runs are put into storage[naxes]. */
+typedef struct rs_geometry {
+  int naxes;
+  bool src_asks;
+  rs_span_list axis[RS_MAX_AXES];
+  rs_run storage[RS_MAX_AXES];
+  int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
+} rs_geometry;
+void rs_segment_geometry(const rs_class *class_, const rs_side *side, const rs_segment *segment, rs_geometry *out);
+
+void rs_class_free(rs_class *class_);
+void rs_side_free(rs_side *side);
+
+/* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */
+const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
+/* The message of a class with a peer; NULL when there is none. */
+const rs_message *rs_side_message(const rs_side *side, int64_t peer);
+
+/* Memory that sorting needs. */
+typedef RS_VEC(rs_pair) rs_sorting;
+/* Puts segments that one rank sends, or receives, into sorted[n], by message. */
+reshard_status rs_segments_sort(const rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch,
+                                rs_segment *sorted);
+/* Finds the messages that sorted segments are; whether they are in place is not known yet. */
+reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
+/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
+ * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
+reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);
+
+#endif
