@@ -68,8 +68,8 @@ void gpu_pool_case(gpu_bench_run *x);
 /* Measures how programs are best cut on this GPU, and prints what to set. */
 void gpu_sweep(gpu_bench_run *x);
 
-/* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order, by one program of the
- * box copy or as spans of an exchange, beside CUB and the runtime. */
+/* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order. One program of the
+ * box copy moves them, or they are spans of an exchange, beside CUB and the runtime. */
 void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans);
 
 /* Measures the host's time for an execute. */

@@ -1,6 +1,6 @@
 /* The shipped NCCL communicator on the virtual GPU: rank threads, a GPU each. Records, random reshards against the
- * oracle, splits, what a rank that fails or does not come does to the others, faults of every call, and every edge left
- * out. */
+ * oracle, and splits; what a rank that fails or does not come does to the others; faults of every call, and every edge
+ * left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
