@@ -98,6 +98,7 @@ run_test() {
   need "${test_packages[@]}" "${fuzz_packages[@]}"
   # A browser looks at the page of ./run report.
   command -v chromium >/dev/null || (need chromium) || say "no browser: its test is skipped"
+  (need doxygen help2man) || say "no doxygen or help2man: the test of the documentation is skipped"
   rm -f "$log"/built-*
   say "building release, asan, tsan, fuzz on $cores cores; tests follow as each is ready"
   trap stop_builds EXIT
