@@ -1,6 +1,6 @@
 /* Batched box copies on a GPU: descriptors, which the host makes (host/device/cuda/tiles.h), and launchers. Plain C.
  *
- * All boxes of a program are cut in tiles of some KiB, each a small box of its own with the addresses of its first
+ * All boxes of a program are cut in tiles of some KiB. Each is a small box of its own with the addresses of its first
  * element. A launch is given lists of tiles, and a block of threads takes one. What tiles of one box have in common -
  * and with other boxes of the same strides - is a shape. A tile without a shape is one contiguous piece.
  *

@@ -1,5 +1,5 @@
 /* Conversion of one number. The rules, which the CPU's casts keep to the bit:
- *  - nearest, ties to even, rounded once: f64 goes to what is narrower than f32 by way of an f32 rounded to odd, whose
+ *  - nearest, ties to even, rounded once: f64 goes to what is narrower than f32 by way of an f32 rounded to odd. Its
  *    24 bits are more than two beyond theirs, so that the second rounding is as good as the only one;
  *  - what is too large becomes infinity, and for f8_e4m3, which has none, the largest number of its sign, as infinity
  *    itself does (PTX: cvt.rn.satfinite; CUDA: __NV_SATFINITE);

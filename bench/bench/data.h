@@ -5,8 +5,8 @@
 #include "bench/cli/workload.h"
 #include "bench/launch/session.h"
 
-/* The buffers of the local ranks that share a device, in one arena, so that one straight copy of the arena can be
- * compared with the reshard. */
+/* The buffers of the local ranks that share a device, in one arena. So one straight copy of the arena can be compared
+ * with the reshard. */
 typedef struct bench_arena {
   rs_device *device;     /* of streams; NULL: the host's memory */
   rs_device *shared;     /* a CPU whose storage the host's memory is, for other processes; NULL: it is private */
@@ -28,8 +28,8 @@ typedef struct bench_side {
   unsigned char **host; /* those of one set on the host */
 } bench_side;
 
-/* Computes the offsets of the local ranks' buffers (create), then takes the memory of so many sets (alloc), on the
- * session's GPUs in turn or on the host. Each buffer begins `shift` elements behind an aligned address. */
+/* Computes the offsets of the local ranks' buffers (create), then takes the memory of so many sets (alloc). It is on
+ * the session's GPUs in turn, or on the host. Each buffer begins `shift` elements behind an aligned address. */
 void bench_side_create(const workload *w, const session *s, bool source, int64_t shift, bench_side *out);
 void bench_side_alloc(bench_side *side, int64_t sets);
 /* Tells whether both sides together fit in what is available, on the host and on the GPUs; before either has taken any.
@@ -38,7 +38,7 @@ bool bench_sides_fit(const session *s, const bench_side *src, const bench_side *
                      size_t size);
 void bench_side_free(bench_side *side);
 
-/* The three functions below act on a local rank's buffers in all sets, through a stream of its device, and return when
+/* The three functions below act on a local rank's buffers in all sets, through a stream of its device. They return when
  * the work is done.
  *
  * bench_fill stamps every element with a value made from tensor and global index. */

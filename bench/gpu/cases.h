@@ -18,8 +18,8 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t r
 void gpu_cast_case(gpu_bench_run *x, const char *name, reshard_dtype from, reshard_dtype to);
 /* Measures the host's time to allocate a block of the storage pool and to free it. */
 void gpu_pool_case(gpu_bench_run *x);
-/* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order, by one program of the
- * box copy or as spans of an exchange, beside CUB and the runtime. */
+/* Measures n contiguous boxes, of 4 to 64 KiB (alike 0) or of so many bytes, in a shuffled order. One program of the
+ * box copy moves them, or they are spans of an exchange, beside CUB and the runtime. */
 void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans);
 
 /* Measures the host's time for an execute. */

@@ -1,8 +1,7 @@
 /* Compares the GPU's work byte by byte with the CPU's on the same memory.
  *
- * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams,
- * with tiles of a size that is drawn, and with the bulk copy engine where that is drawn. Then come spans, casts,
- * selections and storage. */
+ * Random copies have all widths, shapes and alignments. They run compiled and once, from graphs and on several streams.
+ * The size of tiles is drawn, and so is the bulk copy engine. Then come spans, casts, selections and storage. */
 #include "bench/gpu/context.h"
 
 #include "bench/verify/random.h"

@@ -1,6 +1,6 @@
-/* Casts of 1,000 tensors in one job, 16 Ki numbers each, and memcpy by as many threads of as many bytes as the cast
- * reads and writes (so half of them are read, half are written): the figure is memcpy's time over the cast's, measured
- * in turns by --benchmark_enable_random_interleaving=true. */
+/* Casts of 1,000 tensors in one job, 16 Ki numbers each. Beside them memcpy by as many threads, of as many bytes as the
+ * cast reads and writes (half of them are read, half are written): the figure is memcpy's time over the cast's,
+ * measured in turns by --benchmark_enable_random_interleaving=true. */
 #include "bench/micro/micro.h"
 
 #include "device/cpu/cpu.h"

@@ -1,5 +1,5 @@
-/* A tensor of 64 MiB in a file to 4 shards of rows or of columns, in a directory of TMPDIR, over the files of the run
- * before; and a straight copy of as many bytes in memory. */
+/* A tensor of 64 MiB in a file to 4 shards of rows or of columns. They are written in TMPDIR over the files of the run
+ * before. Beside that is a straight copy of as many bytes in memory. */
 #define _GNU_SOURCE /* nftw */
 #include "bench/micro/micro.h"
 

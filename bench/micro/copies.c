@@ -1,7 +1,7 @@
 /* Box copies of 64 MiB by all cores: by the length of their runs, the width of their elements, and how far the runs are
- * from an aligned address, for narrow runs all of these together (copy_narrow_RUN/SHIFT); transposes; and index_select
- * of rows. Beside each family is its sibling NAME_memcpy, a straight copy of as many bytes by as many threads, to be
- * measured in the same run. */
+ * from an aligned address; for narrow runs by all of these together (copy_narrow_RUN/SHIFT); transposes; and
+ * index_select of rows. Beside each family is its sibling NAME_memcpy, a straight copy of as many bytes by as many
+ * threads, to be measured in the same run. */
 #include "bench/micro/micro.h"
 
 #include "bench/cli/machine.h"

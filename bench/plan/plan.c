@@ -1,9 +1,9 @@
 /* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
  * Plans that fit in memory are made together, which finds each intersection once. Of larger worlds a few threads plan
- * the ranks one after the other and keep sums alone, so that 16,384 ranks need the memory of a few plans. Ranks that
- * need fewer rounds than others have other messages in as many: their plans are kept until that is known, where they
- * are small, and else made again. */
+ * the ranks one after the other and keep sums alone. So 16,384 ranks need the memory of a few plans. Ranks that need
+ * fewer rounds than others have other messages in as many: their plans are kept until that is known, where they are
+ * small, and else made again. */
 #include "bench/plan/plan.h"
 
 #include "bench/cli/machine.h"

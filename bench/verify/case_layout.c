@@ -1,6 +1,6 @@
 /* Random layouts of every kind, described for the oracle and built by the library, half of them through strings.
- * Strings are written here in whatever form the grammar allows (ranges or not, negative dims, defaults left out or
- * not), since the canonical form is what the library itself prints. */
+ * Strings are written here in whatever form the grammar allows: ranges or not, negative dims, defaults left out or not.
+ * The canonical form is what the library itself prints. */
 #include "bench/verify/case_make.h"
 
 #include "bench/cli/util.h"

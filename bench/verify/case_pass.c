@@ -1,4 +1,4 @@
-/* A pass of a case: transfers are made and executed, twice and more with other data, by the rank threads or by one
+/* A pass of a case: transfers are made and executed, twice and more with other data. The rank threads do it or one
  * thread for all, directly or from a graph.
  *
  * No barrier stands between filling a source and executing, nor between an execute and the check of its result or the

@@ -61,8 +61,8 @@ typedef struct oracle_counts {
   int64_t exclusive[ORACLE_WORLD]; /* elements that only this rank has and some other rank needs */
 } oracle_counts;
 
-/* Replaces each index of the destination's buffers by the global linear index in the source of the element that belongs
- * there, or -1 where nothing is to be written; adds to counts, `width` bytes an element. */
+/* Replaces each index of the destination's buffers by the source's global linear index of the element that belongs
+ * there. -1: nothing is to be written there. Adds to counts, `width` bytes an element. */
 void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
                     const oracle_region *region, int64_t width, oracle_counts *counts);
 

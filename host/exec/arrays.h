@@ -45,8 +45,8 @@ reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard
 
 /* True where lists that are all there have the pointers and strides of bound ones. */
 bool rs_arrays_same(const struct reshard_plan_s *plan, const rs_arrays *bound, const reshard_arrays *given);
-/* Address of the message to a peer, or from it, where that is one contiguous range of the arrays and begins at a
- * multiple of `alignment`. NULL: it goes through staging. */
+/* Address of the message to a peer, or from it, where that is one contiguous range of the arrays, at a multiple of
+ * `alignment`. NULL: it goes through staging. */
 char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                         size_t alignment);
 

@@ -1,6 +1,6 @@
-/* A gate lets ranks that are threads of one process, each with a stream of its own, come together for one piece of work
- * and part again. One of them gives the work to a stream for all. Each records and waits on its own stream itself: a
- * handle such as cudaStreamPerThread means its stream in its own thread only. */
+/* A gate lets ranks that are threads of one process, each with its own stream, come together for one piece of work. One
+ * of them gives the work to a stream for all. Each records and waits on its own stream itself: a handle such as
+ * cudaStreamPerThread means its stream in its own thread only. */
 #ifndef RS_EXEC_GATE_H
 #define RS_EXEC_GATE_H
 

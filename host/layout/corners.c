@@ -1,15 +1,15 @@
 /* Let f(x) be the number of boxes that contain x. The difference f(x) - f(x - 1), taken in turn in each dim, turns the
  * indicator function of one box into its 2^k corners with signs. The sign is + where an even number of coordinates is a
  * high end, - where it is odd. The difference loses nothing, since f is the sum of the differences at all points <= x.
- * So f is 1 everywhere in the shape and 0 outside if and only if the signed corners of all boxes cancel those of the
- * shape. Corners are integers (index in a grid one longer than the shape per dim), so cancelling is a sort: no sweep,
- * no tree, no bad case.
+ * So f is 1 in the shape and 0 outside if and only if the signed corners of all boxes cancel the shape's. Corners are
+ * integers (index in a grid one longer than the shape per dim), so cancelling is a sort: no sweep, no tree, no bad
+ * case.
  *
  * If something is left, let p be the first of it in row-major order. Every other corner <= p in all dims comes before p
  * in that order, so only p's own sum counts: f(p) - 1 = that sum. Hence p is a witness, and its sum tells a gap from an
  * overlap.
  *
- * A dim that every box spans is left out. The grid has up to 3/2 as many points per dim left (extent 2 at least), so an
+ * A dim that every box spans is left out. The grid has up to 3/2 as many points per dim left (extent 2 at least). So an
  * index needs at most 63 + 8 * 0.6 bits. That is usually a word with the sign in its low bit, else two. */
 #include "layout/boxes.h"
 

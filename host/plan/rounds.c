@@ -1,10 +1,10 @@
 /* Rounds: the time at which each piece of each message travels (rule 6 of plans).
  *
- * All ranks take the same number of rounds K. A message of m bytes has n = min(K, max(1, m / F)) pieces, of whole steps
- * of 256 bytes, which are spread evenly over the rounds. F is the least piece that is worth a message, and so small
- * that all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on at the same pace:
- * none is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the
- * widest element.
+ * All ranks take the same number of rounds K. A message of m bytes has n = min(K, max(1, m / F)) pieces of whole steps
+ * of 256 bytes. They are spread evenly over the rounds. F is the least piece that is worth a message, and so small that
+ * all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on at the same pace: none
+ * is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the widest
+ * element.
  *
  * A rank with the limit L needs one round where all that it stages fits. Else it needs the least K for which the
  * longest pieces of its messages fit L, or one half of L where neighbouring rounds overlap. That sum falls as K rises,

@@ -273,11 +273,11 @@ RESHARD_API reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, con
  * - last: that many finished calls per rank, of the last 64, are listed too.
  * - text: of `size` bytes, NUL-terminated. needed (may be NULL): bytes wanted with the NUL.
  *
- * A line per rank tells its last call on the communicator, the call's number, bytes, step and round, how long ago it
- * began or returned, and for which ranks it waits. Ranks make the same calls in the same order, so equal numbers are
- * the same call, also in different processes. A rank that is behind has a lower one, and is named where it is in this
- * process. Calls return when their work is given to the stream, on a device that has streams. An execute that waits for
- * no other rank, and moves less than 64 KiB, has no times: reading a clock would take as long.
+ * A line per rank tells its last call on the communicator: the call's number, bytes, step and round. It tells how long
+ * ago the call began or returned, and for which ranks it waits. Ranks make the same calls in the same order, so equal
+ * numbers are the same call, also in different processes. A rank that is behind has a lower one, and is named where it
+ * is in this process. Calls return when their work is given to the stream, on a device that has streams. An execute
+ * that waits for no other rank, and moves less than 64 KiB, has no times: reading a clock would take as long.
  *
  *     local, 4 ranks
  *     rank 0: in reshard_execute, call 17: meeting, step 1, 65536 bytes, since 1204.113 ms, waits for rank 2

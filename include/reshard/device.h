@@ -56,9 +56,9 @@ typedef struct reshard_device_options {
    * counts as in use. */
   int64_t keep_bytes;
   const reshard_allocator *allocator; /* borrowed while the device lives; NULL: the device's own */
-  /* 1: storage of a CPU is memory that the other processes of the node can map, so that ranks which are processes read
-   * each other's arrays directly (RESHARD_PATH_DIRECT). Large pieces take their memory when they are allocated, not
-   * when they are first written. 0: the process's own. Not with an allocator, nor of a GPU. */
+  /* 1: storage of a CPU is memory that the other processes of the node can map. Ranks that are processes then read each
+   * other's arrays directly (RESHARD_PATH_DIRECT). Large pieces take their memory when they are allocated, not when
+   * they are first written. 0: the process's own. Not with an allocator, nor of a GPU. */
   int shared;
   /* Most blocks of a launch of the library's copies and casts on a GPU; 0: as many as there is work for. A GPU that
    * also runs NCCL needs SMs for that: with 4 blocks on an SM, 4 x (its SMs - the communicator's maxCTAs) leave it

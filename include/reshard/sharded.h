@@ -37,8 +37,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * memory for that is an error on all, and destinations are undefined. Where a rank has sources that the others cannot
  * map, all ranks take the packed path in that call, which is kept, too.
  *
- * Over NCCL, once a plan is cached, an error that a rank finds before it knows the plan also ends a communicator of the
- * library's own. */
+ * Over NCCL, once a plan is cached, an error that a rank finds before it knows the plan also ends the library's own
+ * communicator. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */

@@ -301,8 +301,8 @@ static void test_known_pair(void **state) {
   sharded_ranks_open(&p, RANKS, NULL);
   sharded_ranks_run(&p, pair_body, &x);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  /* The handle, its list of arrays, the tensor, its storage, the pool's record of it (of which each pool had one to
-   * spare) and the memory; and nothing was freed, so nothing else was allocated. */
+  /* The handle, its list of arrays, the tensor, its storage, the memory, and the pool's record, of which each pool had
+   * one to spare; and nothing was freed, so nothing else was allocated. */
   assert_int_equal(x.after - x.before, x.live);
   assert_int_equal(x.after - x.before, 6 * 20 * RANKS - RANKS);
   sharded_ranks_close(&p);

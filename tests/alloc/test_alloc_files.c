@@ -1,6 +1,6 @@
 /* The k-th allocation fails, for every k, in the opening of a checkpoint of each format, and in what is asked of it.
  *
- * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more, and
+ * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more. It
  * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
 #include "support/fault_local.h"
 #include "support/fixtures/recorded.h"

@@ -1,5 +1,5 @@
 /* The k-th allocation fails while ranks save a state dict, or load one: all ranks get the same status and the same
- * text, nothing is left behind in memory or on disk, what was there before is still there; and right after, the same
+ * text; nothing is left behind in memory or on disk; what was there before is still there; and right after, the same
  * call succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>

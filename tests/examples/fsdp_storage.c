@@ -52,8 +52,8 @@ static reshard_arrays arrays_of(rank *r, int layer, void **src, void **dst) {
 }
 
 static void open_layers(rank *r, reshard_plan plan, reshard_layout cut) {
-  const reshard_device_options limit = {
-      .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 2 * (ELEMENTS * sizeof(float) + 4096)};
+  reshard_device_options limit = RESHARD_DEVICE_OPTIONS_DEFAULTS;
+  limit.threads = 1, limit.limit_bytes = 2 * (ELEMENTS * sizeof(float) + 4096);
   int64_t mine = 0;
   reshard_array_info piece;
   require_success(reshard_device_create("cpu", &limit, &r->device));
@@ -108,7 +108,8 @@ static void *rank_main(void *argument) {
   reshard_memory_stats first, last;
   require_success(reshard_layout_parse("flat()", 1, &elements, RANKS, &cut));
   require_success(reshard_layout_parse("mesh(4;R)", 1, &elements, RANKS, &whole));
-  const reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .src = cut, .dst = whole, .dtype = RESHARD_F32};
+  reshard_entry entry = RESHARD_ENTRY_DEFAULTS;
+  entry.src = cut, entry.dst = whole, entry.dtype = RESHARD_F32;
   require_success(reshard_plan_create(1, &entry, reshard_comm_rank(r->comm), NULL, &plan));
   open_layers(r, plan, cut);
   train_step(r);

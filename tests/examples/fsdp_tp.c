@@ -122,8 +122,9 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
 
 static void open_model(const rank *r, model *m) {
   static const char *const names[2] = {"dp", "tp"};
-  const reshard_sharder_options on_device = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
-  m->fsdp.size = RESHARD_FSDP_EXTENSION_INIT;
+  reshard_sharder_options on_device = RESHARD_SHARDER_OPTIONS_DEFAULTS;
+  on_device.device = r->device;
+  m->fsdp = (reshard_fsdp_extension)RESHARD_FSDP_EXTENSION_DEFAULTS;
   m->device = r->device;
   require_success(reshard_device_create("cpu", NULL, &m->cpu));
   require_success(reshard_stream_create(m->device, &m->compute));
@@ -239,8 +240,10 @@ static void *rank_main(void *argument) {
   reshard_comm_stats before, after;
   model m = {0};
   open_model(r, &m);
-  const reshard_state_save_options save = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .stream = m.compute};
-  const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .stream = m.compute};
+  reshard_state_save_options save = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
+  save.force = 1, save.stream = m.compute;
+  reshard_state_load_options load = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
+  load.stream = m.compute;
   if (r->loads)
     require_success(reshard_state_load(m.sharder, m.state, r->directory, &load, NULL));
   require_success(reshard_comm_get_stats(r->comm, &before));
@@ -258,7 +261,8 @@ static void *rank_main(void *argument) {
  * errors: parameters, and ranks that received other bytes than those that they lacked. */
 static int run_world(int dp, int tp, int loads, const char *directory, int ndevices, const reshard_device *devices,
                      double *output) {
-  const reshard_local_options on = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = ndevices};
+  reshard_local_options on = RESHARD_LOCAL_OPTIONS_DEFAULTS;
+  on.devices = devices, on.ndevices = ndevices;
   reshard_comm comms[MOST_RANKS];
   pthread_t threads[MOST_RANKS];
   rank ranks[MOST_RANKS];

@@ -145,7 +145,8 @@ static void shard_parameter(model *m, int layer, int p, way how, int zeros) {
 
 static void open_model(const rank *r, model *m) {
   static const char *const names[MESH_DIMS] = {"replicate", "shard", "tp"};
-  const reshard_sharder_options on_device = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
+  reshard_sharder_options on_device = RESHARD_SHARDER_OPTIONS_DEFAULTS;
+  on_device.device = r->device;
   reshard_comm shard;
   m->device = r->device;
   require_success(reshard_device_create("cpu", NULL, &m->cpu));
@@ -156,9 +157,9 @@ static void open_model(const rank *r, model *m) {
   require_success(reshard_mesh_comm(m->mesh, "shard", &shard));
   require_success(reshard_sharder_create(r->comm, &on_device, &m->world));
   require_success(reshard_sharder_create(shard, &on_device, &m->shard));
-  m->group = (reshard_fsdp_group){
-      .size = RESHARD_FSDP_GROUP_INIT, .sharder = m->shard, .world = m->world, .devices_per_node = r->ndevices};
-  m->fsdp.size = RESHARD_FSDP_EXTENSION_INIT;
+  m->group = (reshard_fsdp_group)RESHARD_FSDP_GROUP_DEFAULTS;
+  m->group.sharder = m->shard, m->group.world = m->world, m->group.devices_per_node = r->ndevices;
+  m->fsdp = (reshard_fsdp_extension)RESHARD_FSDP_EXTENSION_DEFAULTS;
   require_success(reshard_fsdp_extension_init(m->world, &m->fsdp));
   require_success(reshard_fsdp_extension_check(&m->fsdp));
   require_success(reshard_tree_dict(&m->state));
@@ -241,8 +242,10 @@ static void *rank_main(void *argument) {
   rank *r = argument;
   model m = {0};
   open_model(r, &m);
-  const reshard_state_save_options save = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .stream = m.stream};
-  const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .stream = m.stream};
+  reshard_state_save_options save = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
+  save.force = 1, save.stream = m.stream;
+  reshard_state_load_options load = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
+  load.stream = m.stream;
   if (r->loads)
     require_success(reshard_state_load(m.world, m.state, r->directory, &load, NULL));
   else
@@ -263,7 +266,8 @@ static int64_t model_bytes(void) {
 /* Runs all ranks of a mesh and prints a line of each. Returns the number of errors: parts, parameters, and a checkpoint
  * that has not each parameter once. */
 static int run_world(const rank *task, int ndevices, const reshard_device *devices) {
-  const reshard_local_options on = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = ndevices};
+  reshard_local_options on = RESHARD_LOCAL_OPTIONS_DEFAULTS;
+  on.devices = devices, on.ndevices = ndevices;
   int nranks = (int)(task->mesh[0] * task->mesh[1] * task->mesh[2]), wrong = 0;
   reshard_comm comms[MOST_RANKS];
   pthread_t threads[MOST_RANKS];

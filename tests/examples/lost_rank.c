@@ -116,7 +116,8 @@ static reshard_tree make_state(const model *m, int64_t step) {
 }
 
 static reshard_status model_save(const rank *r, const model *m, int64_t step) {
-  const reshard_state_save_options replace = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
+  reshard_state_save_options replace = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
+  replace.force = 1;
   reshard_tree state = make_state(m, step);
   reshard_status status = reshard_state_save(m->sharder, state, r->directory, &replace, NULL);
   reshard_tree_release(state);
@@ -205,7 +206,8 @@ static void *rank_main(void *argument) {
 }
 
 int main(int argc, char **argv) {
-  const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .timeout_ms = 60000};
+  reshard_local_options options = RESHARD_LOCAL_OPTIONS_DEFAULTS;
+  options.timeout_ms = 60000;
   reshard_comm comms[RANKS];
   pthread_t threads[RANKS];
   rank ranks[RANKS];

@@ -1,5 +1,5 @@
-/* Preloaded into a program (LD_PRELOAD), makes its k-th call of a kind go wrong, so that every error path of file work
- * can be walked, one run each. Only calls on files under one directory count (the program's own libraries and /proc do
+/* Preloaded into a program (LD_PRELOAD), makes its k-th call of a kind go wrong. So every error path of file work can
+ * be walked, one run each. Only calls on files under one directory count (the program's own libraries and /proc do
  * not).
  *
  *   FAULT_UNDER   the directory or file, absolute; relative paths count always

@@ -1,7 +1,7 @@
 /* Any text as the header of a .safetensors file, with as much data as the input's first two bytes say. Lines two and
- * three of the text, where present, become DCP_SHARDING_INFO and reshard of the header's metadata, so that JSON in JSON
- * need not be guessed. The file is checked by its digests, opened as a checkpoint (whole tensors, or a set of shards of
- * one file) and read. Finds reads and writes out of bounds, leaks, and tensors without data. */
+ * three of the text, where present, become DCP_SHARDING_INFO and reshard of the header's metadata. So JSON in JSON need
+ * not be guessed. The file is checked by its digests, opened as a checkpoint (whole tensors, or a set of shards of one
+ * file) and read. Finds reads and writes out of bounds, leaks, and tensors without data. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 

@@ -2,7 +2,8 @@
  * than it gets on.
  *
  * A test hangs when it has used more processor time than it may, or when it uses next to none: either is the same on an
- * idle machine and on one that a hundred other programs share, where wall-clock limits end tests that are merely slow.
+ * idle machine and on one that a hundred other programs share. Limits of wall-clock time end tests that are merely
+ * slow.
  *
  * usage: guard DIRECTORY SECONDS [WINDOW] -- COMMAND...
  * SECONDS of processor time for each core, of all processes of the test together; WINDOW: seconds within which it uses

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program and libreshard_mpi: it is loaded where it is asked for and not before, it calls the program's copy of the
-# library, and a program that does not find it says so.
+# The program and libreshard_mpi: it is loaded where it is asked for and not before; it calls the program's copy of the
+# library; and a program that does not find it says so.
 # usage: loads.sh PROGRAM LIBRESHARD_MPI MPIRUN ARGUMENT... (the last one is the flag of the number of ranks)
 set -euo pipefail
 program=$1 library=$2 mpirun=("${@:3}")

@@ -1,8 +1,8 @@
 /* Runs CUDA kernels that were compiled by the host's compiler (tests/simt/include/cuda_runtime.h).
  *
  * A launch is an object: it is executed at once, or handed to whoever has set simt_set_enqueue (a stand-in for the CUDA
- * runtime, with streams), who executes it later. The blocks of a launch run one after the other on the calling thread,
- * and the threads of a block in turn from barrier to barrier. */
+ * runtime, with streams), who executes it later. The blocks of a launch run one after the other on the calling thread.
+ * The threads of a block run in turn from barrier to barrier. */
 #ifndef SIMT_H
 #define SIMT_H
 

@@ -1,6 +1,6 @@
-/* The cast kernel: all numbers of the small dtypes, and of the others those around every step of the destination,
- * random ones and the special ones, against exact integer arithmetic and the CUDA toolkit's own conversions; and lists
- * of casts of any shape and alignment. */
+/* The cast kernel: all numbers of the small dtypes; of the others those around every step of the destination, random
+ * ones and the special ones. They are compared with exact integer arithmetic and the CUDA toolkit's own conversions.
+ * Then come lists of casts of any shape and alignment. */
 #include "kernels/cast.h"
 
 #include "executor/probes.h"
@@ -46,8 +46,8 @@ static void push(numbers *v, uint64_t bits) {
 }
 
 /* Of a wide dtype: for each code of a narrow one, the number, the middle between it and the next, and the neighbours of
- * both. What lies in the middle of two numbers' codes is in the middle of the numbers, or between them at the change of
- * exponent, where the neighbours are as good. */
+ * both. What lies in the middle of two numbers' codes is in the middle of the numbers. At the change of exponent it is
+ * between them, where the neighbours are as good. */
 static void push_steps(reshard_dtype from, reshard_dtype to, numbers *v) {
   int64_t step = reshard_dtype_size(to) == 4 ? (1 << 20) - 3 : 1;
   uint64_t codes = UINT64_C(1) << (8 * reshard_dtype_size(to) - 1), sign = UINT64_C(1)

@@ -1,8 +1,8 @@
 /* The executor of kernels itself: what a kernel can do, and the mistakes that it has to find. */
 #include "executor/probes.h"
 #include "simt.h"
+#include "support/fixtures/rank_threads.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -228,29 +228,24 @@ static void test_enqueue(void **state) {
   simt_free(l.launch[0]);
 }
 
-static void *transpose_in_thread(void *wrong) {
+static void transpose_in_thread(void *wrong, int64_t thread) {
   float in[40 * 40], out[40 * 40];
   for (int i = 0; i < 40 * 40; i++)
     in[i] = (float)i;
-  int *count = wrong;
+  int *count = (int *)wrong + thread;
   for (int k = 0; k < 3; k++) {
     *count += probe_transpose(in, out, 40) != 0;
     for (int i = 0; i < 40 * 40; i++)
       *count += out[i] != in[i % 40 * 40 + i / 40];
   }
-  return NULL;
 }
 
 static void test_several_threads(void **state) {
   (void)state;
-  pthread_t threads[4];
   int wrong[4] = {0};
+  rank_threads_run(4, transpose_in_thread, wrong);
   for (int i = 0; i < 4; i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, transpose_in_thread, &wrong[i]), 0);
-  for (int i = 0; i < 4; i++) {
-    assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(wrong[i], 0);
-  }
 }
 
 static void test_counts(void **state) {

@@ -1,22 +1,22 @@
 /* A virtual GPU: the calls of the CUDA runtime that the library makes, implemented on the CPU for tests. The shipped
- * host code is linked with it in place of the CUDA runtime, and the kernels come from the SIMT build of the same .cu.
+ * host code is linked with it in place of the CUDA runtime. The kernels come from the SIMT build of the same .cu.
  *
- * Streams are queues. A call that gives work to a stream only notes it; a seeded scheduler runs it later - when the
- * host synchronises, queries, or the test ends - in any order that the declared edges allow (program order of a stream,
- * events, the legacy default stream, graphs). A policy says which: at random, one stream as far as it goes, the newest
+ * Streams are queues. A call that gives work to a stream only notes it; a seeded scheduler runs it later: when the host
+ * synchronises, queries, or the test ends. It takes any order that the declared edges allow: program order of a stream,
+ * events, the legacy default stream, graphs. A policy says which: at random, one stream as far as it goes, the newest
  * first, or with one stream held back as long as possible.
  *
  * Beside the data runs a checker. Every stream, host thread and branch of a graph is a chain with a clock; an operation
- * has a vector of the times of all chains that come before it, joined from its stream, the thread that issued it and
- * the events that the stream waits for. Every byte of device and pinned memory has a shadow: who wrote it last, and who
- * has read it since. Copies say what they touch; kernels are compiled so that each load and store is seen. An access
- * that is not after the write before it (or, when it writes, after the reads too) is reported, whichever order the
- * scheduler has chosen: the data need not come out wrong. The clock of a host thread grows by what it synchronises
- * with: streams, events, and other threads through mutexes, condition variables, creation and joining.
+ * has a vector of the times of all chains that come before it. That is joined from its stream, the thread that issued
+ * it and the events that the stream waits for. Every byte of device and pinned memory has a shadow: who wrote it last,
+ * and who has read it since. Copies say what they touch; kernels are compiled so that each load and store is seen. An
+ * access that is not after the write before it is reported, and so is a write that is not after the reads. That holds
+ * whichever order the scheduler has chosen: the data need not come out wrong. The clock of a host thread grows by what
+ * it synchronises with: streams, events, and other threads through mutexes, condition variables, creation and joining.
  *
  * Also reported: use after free, free while in use, reads of memory never written, accesses out of bounds or to another
- * GPU's memory without peer access, device memory touched by the host, memory of the host that is not pinned touched by
- * a kernel, accesses of kernels that are not aligned, calls with destroyed handles, and, at the end, leaks. A report is
+ * GPU's memory without peer access; device memory touched by the host, memory of the host that is not pinned touched by
+ * a kernel; accesses of kernels that are not aligned; calls with destroyed handles; and, at the end, leaks. A report is
  * one line of text. Addresses are never used again before vg_end. A kernel with a fault leaves it to its GPU
  * (vg_break_kernel); cudaFree waits for the device, which orders nothing.
  *
@@ -135,14 +135,14 @@ void vg_reset_peak(int device);
 /* --- Faults ----------------------------------------------------------------------------------------------------------
  * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with
  * `error` (a cudaError_t, for calls of NCCL an ncclResult_t; 0: one that suits the call), once or from then on. It has
- * no effect then, except that destroying and freeing calls do what they do and return the error, and that
- * ncclCommGetAsyncError succeeds and tells of the error. k == 0: no more faults. */
+ * no effect then, but destroying and freeing calls do what they do and return the error. ncclCommGetAsyncError succeeds
+ * and tells of the error. k == 0: no more faults. */
 void vg_fail(const char *name, int64_t k, bool from_then_on, int error);
 /* The same for calls of the calling thread alone. */
 void vg_fail_here(const char *name, int64_t k, bool from_then_on, int error);
 /* The k-th kernel that runs from here (from 1) goes to an address that is not mapped: a fault that stays. What its GPU
- * has still to run is lost, and every later call of a thread whose current device that is fails with the fault's error,
- * cudaGetLastError among them; freeing and destroying calls do what they do. 0: none. */
+ * has still to run is lost. Every later call of a thread whose current device that is fails with the fault's error,
+ * also cudaGetLastError; freeing and destroying calls do what they do. 0: none. */
 void vg_break_kernel(int64_t k);
 int64_t vg_failed(void); /* calls that were failed since */
 /* The calls of this thread that follow are the test's own: they neither fail nor count, until false. */
@@ -151,7 +151,7 @@ void vg_own_calls(bool own);
 /* --- Edges -----------------------------------------------------------------------------------------------------------
  * Runs the scenario with nothing left out, once per seed, which lists the edges that it uses (each record and wait of
  * host/device/stream.h: name and kind); then leaves each out at each of its uses, one at a time, under one seed after
- * the other until the checker reports something, and counts those that it found. Only where accesses are checked
+ * the other until the checker reports something. It counts those that it found. Only where accesses are checked
  * (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the report that found it. The scenario
  * gives its own vg_begin and vg_end by the options that it is passed, and no data comparison. */
 typedef void (*vg_scenario)(void *user, const vg_options *options);

@@ -49,7 +49,7 @@ static int64_t find_behind(const char *at) {
 
 #if defined(__linux__) && defined(MFD_CLOEXEC)
 
-/* A child of fork writes to copies of the pages, as to all its memory, and has a file of its own if it needs one. */
+/* A child of fork writes to copies of the pages, as to all its memory. It has a file of its own if it needs one. */
 static void copy_segments(rs_forkable *self) {
   (void)self;
   pthread_mutex_init(&file.mutex, NULL);

@@ -12,8 +12,8 @@
  * A tile is of the same size everywhere, but small programs have smaller ones, so that all SMs have work.
  *
  * Copies may take turns within lines: rows to columns of narrow shards, cyclic blocks. They must be at the same lines
- * at the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
- * with narrow lines are sorted, by source or by destination address, whichever has more of them. */
+ * at the same time. Else each of them would read the line from memory, or write a part of it there. So tiles of
+ * programs with narrow lines are sorted, by source or by destination address, whichever has more of them. */
 #include "device/cuda/tiles.h"
 
 #include <stdlib.h>

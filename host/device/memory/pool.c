@@ -1,9 +1,9 @@
 /* The pool: allocating a block, and the pool as a whole. The idea is in pool.h, the parts are in pool_internal.h.
  *
- * One mutex is held throughout. A block that its own stream freed is found by two searches for a bit, so alloc and
- * free hold the mutex for some tens of nanoseconds. On the CPU, sizes that malloc serves well stay with malloc, unless
- * other processes are to map them. Larger blocks are kept here, because the system would have to clear fresh pages for
- * them each time. */
+ * One mutex is held throughout. A block that its own stream freed is found by two searches for a bit. So alloc and free
+ * hold the mutex for some tens of nanoseconds. On the CPU, sizes that malloc serves well stay with malloc, unless other
+ * processes are to map them. Larger blocks are kept here, because the system would have to clear fresh pages for them
+ * each time. */
 #include "device/memory/pool_internal.h"
 
 #include "base/range.h"

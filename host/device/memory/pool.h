@@ -2,10 +2,9 @@
  * blocks that it freed, that is done without a call of the driver.
  *
  * A block belongs to the stream that it was last allocated or freed on. free puts it on that stream's list without an
- * event, since the stream's later work comes after. When another stream wants the block, it waits for an event
- * that is recorded on the first stream, once for all blocks freed there so far. Memory comes from the
- * stream's own list, then from other streams' lists, where free neighbours of one segment merge, and last from the
- * device.
+ * event, since the stream's later work comes after. When another stream wants the block, it waits for an event on the
+ * first stream. That is recorded once for all blocks freed there so far. Memory comes from the stream's own list, then
+ * from other streams' lists, where free neighbours of one segment merge, and last from the device.
  *
  * Streams are ones of the pool's device and live as long as the pool, or until they are forgotten. None is being
  * captured when it is given to alloc, use or free (rs_device_check_capture): a graph would use the memory each time

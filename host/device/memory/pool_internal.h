@@ -6,7 +6,7 @@
  *
  * A free block names the event of its stream after which others may use it, recorded already or not; its own stream
  * needs none. Other streams that used the block have their events in `uses`. These are recorded when the block is
- * freed, since later work of these streams does not use it, and waited for when the block is allocated again. */
+ * freed, since later work of these streams does not use it. They are waited for when the block is allocated again. */
 #ifndef RS_DEVICE_MEMORY_POOL_INTERNAL_H
 #define RS_DEVICE_MEMORY_POOL_INTERNAL_H
 

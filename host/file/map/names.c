@@ -4,8 +4,8 @@
  * behind a star fits at one place at most. Where it has none, a later place only makes the next star shorter. So a
  * match is one pass over the name.
  *
- * The source's names are sorted once. A name of the map is compared with those that have its plain beginning, and a
- * name that is made from a match is found by bisection. */
+ * The source's names are sorted once. A name of the map is compared with those that have its plain beginning. A name
+ * that is made from a match is found by bisection. */
 #include "file/map/names.h"
 
 #include "base/text.h"

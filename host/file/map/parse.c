@@ -2,7 +2,7 @@
  *
  * An operation is a word, '(', a list, and perhaps ';' and a second list. The first of two lists is the dims. Only the
  * ';' behind it tells, so it is read as names too and then taken as numbers. The number of stars of a line is known
- * when both sides are, so a second walk checks the stars of names and the sizes of parts. */
+ * when both sides are. So a second walk checks the stars of names and the sizes of parts. */
 #include "file/map/map.h"
 
 #include "base/text.h"

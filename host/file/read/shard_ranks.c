@@ -2,8 +2,8 @@
  * of each block is held by some ranks, and the file's rank is among those that hold them all.
  *
  * Files for which that is one rank get it first. Where several ranks hold it all (replicas: files alike), a file gets
- * the lowest of them that has not got the same box from another file, so that boxes of a rank are disjoint. Where none
- * is left, it gets a rank of its own beyond those of the layouts. A rank may have several files.
+ * the lowest of them that has not got the same box from another file. So boxes of a rank are disjoint. Where none is
+ * left, it gets a rank of its own beyond those of the layouts. A rank may have several files.
  *
  * Blocks of one layout with one box are looked up once a file: there are thousands of them. */
 

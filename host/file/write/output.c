@@ -9,8 +9,8 @@
  * was renamed meanwhile, and the maker takes the next N. Where there are no locks, nothing is ever taken for a
  * leftover.
  *
- * To replace, the two names are exchanged. One of the old and the new is there at any moment, also for directories, and
- * a sync that fails can be followed by a second exchange. */
+ * To replace, the two names are exchanged. One of the old and the new is there at any moment, also for directories. A
+ * sync that fails can be followed by a second exchange. */
 #define _GNU_SOURCE /* renameat2 */
 #include "file/write/output.h"
 

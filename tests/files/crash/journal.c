@@ -1,5 +1,5 @@
-/* Preloaded into a program (LD_PRELOAD), writes down what it does to the files under one directory, in the order in
- * which the system did it, for replay.c.
+/* Preloaded into a program (LD_PRELOAD), writes down for replay.c what it does to the files under one directory, in the
+ * system's order.
  *
  *   JOURNAL        the file that gets the records (journal.h)
  *   JOURNAL_UNDER  the directory, absolute

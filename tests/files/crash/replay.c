@@ -1,10 +1,9 @@
 /* Crashes of a program that writes OUT in a directory, as SQLite's tests do them. The program runs once, under
  * journal.c. Its journal is then replayed: after each of its calls the power may fail, and of what was not synced any
- * part may be lost. In each such state OUT has to be what it was or what it became, what else was in the directory has
- * to be there, and what is new beside it has the name of a temporary. Once the program has ended, OUT is what it
- * became.
+ * part may be lost. In each such state OUT has to be what it was or what it became. What else was in the directory has
+ * to be there. Anything new beside it has the name of a temporary. Once the program has ended, OUT is what it became.
  *
- * So that this notices mistakes, the syncs of each file are left out in turn, and the rename or link to OUT is done
+ * So that this notices mistakes, the syncs of each file are left out in turn. Then the rename or link to OUT is done
  * before all syncs: every time some state has to be wrong.
  *
  *     replay JOURNAL_LIBRARY STATES SEED EVERY KEPT DIRECTORY OUT PROGRAM ARGUMENT...

@@ -5,9 +5,9 @@
  * that is the error which a GPU answers with a hang or wrong data, and it is reported with the places in the source.
  *
  * Under ThreadSanitizer each thread of a block is a fiber of its own, whatever it does, and nothing orders two of them
- * but the barriers; blocks are not ordered either. What the executor itself reads and writes is not instrumented, and
- * memory is allocated and freed where that orders nothing that the kernel does not order: by the caller, before and
- * after. State is per OS thread. */
+ * but the barriers; blocks are not ordered either. Reads and writes of the executor itself are not instrumented. Memory
+ * is allocated and freed where that orders nothing that the kernel does not order: by the caller, before and after.
+ * State is per OS thread. */
 #include "executor.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* A device with streams on the CPU, for tests of what is built on the tables of rs_device: what a stream is given is
- * done late, by a seeded scheduler that respects only the order of each stream and the events, and likes to hold one
- * stream back. No checker of races: a missing edge shows as wrong data under some seed. (The virtual GPU has that and
- * more, at the level of the CUDA runtime.) Apart from queue.h, since it computes, on several devices that the threads
- * of ranks use at the same time, and allocates at once. */
+ * done late. A seeded scheduler respects only the order of each stream and the events, and likes to hold one stream
+ * back. No checker of races: a missing edge shows as wrong data under some seed. (The virtual GPU has that and more, at
+ * the level of the CUDA runtime.) Apart from queue.h, since it computes, on several devices that the threads of ranks
+ * use at the same time, and allocates at once. */
 #ifndef TESTS_LATE_DEVICE_H
 #define TESTS_LATE_DEVICE_H
 

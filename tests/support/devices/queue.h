@@ -1,7 +1,7 @@
 /* A device whose streams are queues that the test runs, one operation at a time, in any order that the events allow. It
  * has memory, streams and events, and nothing that computes: writes and checks of memory are given to streams by the
  * test. What must not be is counted as wrong and printed: memory that is touched before it is usable or after it was
- * freed, other bytes than were written, a call for a stream that was destroyed, or for one that is being captured.
+ * freed; other bytes than were written; a call for a stream that was destroyed, or for one that is being captured.
  * Apart from late.h, since its memory comes and goes in the order of streams, and the test says what runs when. */
 #ifndef TESTS_QUEUE_DEVICE_H
 #define TESTS_QUEUE_DEVICE_H

@@ -1,6 +1,6 @@
 /* The stored shards of a tensor, rank by rank, from the oracle's lists of elements alone: the boxes of each array are
- * the products of its maximal runs per dim, and those of a flat piece are the longest boxes that begin where the one
- * before ended. */
+ * the products of its maximal runs per dim. Those of a flat piece are the longest boxes that begin where the one before
+ * ended. */
 #include "file_cut.h"
 
 #ifdef RS_HAVE_JANSSON

@@ -1,8 +1,9 @@
-/* Random sequences of all that can be done with tensors and their storage - made, viewed, exported, freed, allocated,
- * used, cast, moved, let go of - against a model: which storage each tensor looks at, from where, whether it is there,
- * and what is written in it. After each step the pools' statistics are compared with sums over the model, and some
- * storage byte by byte: so memory that is given out twice, or taken away too early, is seen. On GPUs the model orders
- * what it does itself on their streams, as a user does, and waits for nothing that it need not wait for. */
+/* Random sequences of all that can be done with tensors and their storage, against a model. They are made, viewed,
+ * exported, freed, allocated, used, cast, moved, let go of. The model has which storage each tensor looks at, from
+ * where, whether it is there, and what is written in it. After each step the pools' statistics are compared with sums
+ * over the model, and some storage byte by byte: so memory that is given out twice, or taken away too early, is seen.
+ * On GPUs the model orders what it does itself on their streams, as a user does. It waits for nothing that it need not
+ * wait for. */
 #ifndef TESTS_TENSOR_MODEL_H
 #define TESTS_TENSOR_MODEL_H
 

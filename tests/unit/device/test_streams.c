@@ -1,5 +1,5 @@
 /* Execute on a device with streams: random cases over both paths, by rank threads and by one thread, on one device and
- * on several, while streams are as late as they may be; edges left out one by one; calls that fail one by one. */
+ * on several, with streams as late as can be; edges left out one by one; calls that fail one by one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

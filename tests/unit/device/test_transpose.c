@@ -1,6 +1,6 @@
 /* Transposes of every width by every instruction set that the machine has, against a loop over elements: extents that
- * are no multiple of anything, addresses off lines and off elements, pitches and strides of any size, with and without
- * stores past the cache. Nothing else is written. */
+ * are no multiple of anything, addresses off lines and off elements, pitches and strides of any size. They go with and
+ * without stores past the cache. Nothing else is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

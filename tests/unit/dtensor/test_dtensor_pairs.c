@@ -1,7 +1,7 @@
-/* Every placement to every other: DTensors of one and two dims of extents up to 12 on meshes up to 4 x 3, against the
- * element lists of bench/verify/oracle.h, which know nothing of layouts. A hand is a shape, a mesh, and all pairs of
- * placements on it - R, S0, S0*k, S1, S1*k on either mesh dim, cutting in either order; some of them are sources, all
- * are destinations. RESHARD_TEST_SCALE scales the hands: 50 are a million pairs. */
+/* Every placement to every other: DTensors of one and two dims of extents up to 12 on meshes up to 4 x 3. They are
+ * compared with the element lists of bench/verify/oracle.h, which know nothing of layouts. A hand is a shape, a mesh,
+ * and all pairs of placements on it. Placements are R, S0, S0*k, S1, S1*k on either mesh dim, cutting in either order;
+ * some of them are sources, all are destinations. RESHARD_TEST_SCALE scales the hands: 50 are a million pairs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Ranks that are threads of one process, one of which is cancelled, comes late, destroys its handle or aborts, at a
+/* Ranks that are threads of one process. One of them is cancelled, comes late, destroys its handle or aborts, at a
  * moment that the seed says. The others return from their calls by the deadline, or at once where there is none, with
  * the rank's number. No byte of a rank's memory changes once it has its error. RESHARD_TEST_SCALE scales the cases. */
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* The direct path between processes when ranks are killed or late, when sources are freed under their readers, and when
- * everything comes and goes many times. */
+ * all comes and goes often. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

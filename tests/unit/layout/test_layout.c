@@ -1,6 +1,6 @@
 /* Data of ranks, against lists of indices that are cut one after the other. Every mesh up to 4 x 3 with Shard,
- * StridedShard, Replicate and both orders, over every shape up to 12 in one dim and in two. Then chunks, block-cyclic
- * and single layouts, and the ranks that share elements with a box. */
+ * StridedShard, Replicate and both orders, over every shape up to 12 in one or two dims. Then chunks, block-cyclic and
+ * single layouts, and the ranks that share elements with a box. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Gathering to one rank and to all, scattering from one: every rank in turn, outputs of any strides, and the three
- * errors of an output that is missing, of one too many, and of a wrong one. */
+ * errors of outputs: one missing, one too many, and a wrong one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

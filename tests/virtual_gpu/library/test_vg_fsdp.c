@@ -1,6 +1,7 @@
-/* FSDP's loop by ranks that are threads and share a virtual GPU: each layer is a DTensor cut over the ranks, gathered
- * by the library on a side stream while the layer before is in use on the compute stream, and released after that. Each
- * rank's device has room for two whole layers. test_vg_storage.c has the same of one rank, by copies of its own. */
+/* FSDP's loop by ranks that are threads and share a virtual GPU: each layer is a DTensor cut over the ranks. The
+ * library gathers it on a side stream while the layer before is in use on the compute stream. It is released after
+ * that. Each rank's device has room for two whole layers. test_vg_storage.c has the same of one rank, by copies of its
+ * own. */
 #include "base/base.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"

@@ -1,5 +1,5 @@
 /* Casts, selections and memset of the CUDA device on the virtual GPU: they do what the CPU device does, in the order of
- * their stream, with a launch or two and nothing else - long lists of casts with the upload of a table -; they can be
+ * their stream, with a launch or two and nothing else. Long lists of casts upload a table, too. Operations can be
  * captured; what fails says so. */
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #define main fsdp_tp_main
@@ -21,34 +22,23 @@ typedef struct step_rank {
   int one_stream; /* both roles by one stream: nothing overlaps */
 } step_rank;
 
-static void *open_rank(void *argument) {
-  step_rank *s = argument;
+static void open_rank(void *ranks, int64_t i) {
+  step_rank *s = (step_rank *)ranks + i;
   open_model(&s->r, &s->m);
   s->side = s->m.side;
   if (s->one_stream)
     s->m.side = s->m.compute;
-  return NULL;
 }
 
-static void *run_step(void *argument) {
-  step_rank *s = argument;
+static void run_step(void *ranks, int64_t i) {
+  step_rank *s = (step_rank *)ranks + i;
   train_step(&s->m, &s->r);
-  return NULL;
 }
 
-static void *close_rank(void *argument) {
-  step_rank *s = argument;
+static void close_rank(void *ranks, int64_t i) {
+  step_rank *s = (step_rank *)ranks + i;
   s->m.side = s->side;
   close_model(&s->m);
-  return NULL;
-}
-
-static void run_all(step_rank *ranks, void *(*body)(void *)) {
-  pthread_t threads[STEP_RANKS];
-  for (int i = 0; i < STEP_RANKS; i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, body, &ranks[i]), 0);
-  for (int i = 0; i < STEP_RANKS; i++)
-    pthread_join(threads[i], NULL);
 }
 
 /* Operations of one kind on one GPU, by when they begin. */
@@ -111,13 +101,13 @@ static int run_steps(uint64_t seed, int one_stream) {
   for (int i = 0; i < STEP_RANKS; i++)
     ranks[i] =
         (step_rank){.r = {.comm = comms[i], .device = devices[i % GPUS], .mesh = {GPUS, 1}}, .one_stream = one_stream};
-  run_all(ranks, open_rank);
+  rank_threads_run(STEP_RANKS, open_rank, ranks);
   size_t before = vg_spans(&spans);
-  run_all(ranks, run_step);
+  rank_threads_run(STEP_RANKS, run_step, ranks);
   size_t after = vg_spans(&spans);
   for (int i = 0; i < GPUS; i++)
     overlaps += count_overlaps(spans + before, after - before, i);
-  run_all(ranks, close_rank);
+  rank_threads_run(STEP_RANKS, close_rank, ranks);
   for (int i = 0; i < STEP_RANKS; i++)
     reshard_comm_destroy(comms[i]);
   for (int i = 0; i < GPUS; i++)

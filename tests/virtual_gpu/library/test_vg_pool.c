@@ -366,8 +366,7 @@ static void test_threads_one_after_another(void **state) {
   }
 }
 
-/* --- Blocks kept until a stream is done with them -------------------------------------------------------------------
- */
+/* --- Blocks kept until a stream is done with them ----------------------------------------------------------------- */
 
 static void note_released(void *user, void *what) {
   unsigned char seen;

@@ -1,11 +1,11 @@
-/* Storage on streams of a virtual GPU: FSDP's loop under a memory limit, what a warm pair of alloc and free asks of the
- * driver, tensors that go while streams still use them, graphs, and selection along a dim.
+/* Storage on streams of a virtual GPU: FSDP's loop under a memory limit; what a warm pair of alloc and free asks of the
+ * driver; tensors that go while streams still use them; graphs, and selection along a dim.
  *
  * FSDP's loop, as torch/distributed/fsdp runs it: the full parameters of a layer are allocated and gathered on a side
- * stream while the layer before computes; compute waits for the gather; then they are freed, in the order of the side
- * stream after the recorded use by compute, or in the order of compute, with side streams by turns. Two layers fit the
- * memory, so that the gather of layer i + 2 runs in what layer i has left: it must come after the use of that, and the
- * host must not wait. */
+ * stream while the layer before computes; compute waits for the gather; then they are freed. That is in the order of
+ * the side stream after the recorded use by compute, or in the order of compute. Side streams take turns. Two layers
+ * fit the memory, so that the gather of layer i + 2 runs in what layer i has left: it must come after the use of that,
+ * and the host must not wait. */
 #include "bench/verify/random.h"
 #include "device/device.h"
 #include "support/fixtures/expect.h"

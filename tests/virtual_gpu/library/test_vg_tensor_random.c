@@ -1,6 +1,6 @@
-/* Random sequences of what can be done with tensors, storage and trees against a model
- * (support/oracles/tensor_model.h), on two CPU devices and two GPUs with two streams each. The checker looks on: what
- * the library leaves out of order is reported, whether the bytes come out right or not. */
+/* Random sequences of what can be done with tensors, storage and trees, against a model
+ * (support/oracles/tensor_model.h). They run on two CPU devices and two GPUs with two streams each. The checker looks
+ * on: what the library leaves out of order is reported, whether the bytes come out right or not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -63,8 +63,7 @@ static void test_moves(void **state) {
   }
 }
 
-/* --- Groups on several streams -------------------------------------------------------------------------------------
- */
+/* --- Groups on several streams ------------------------------------------------------------------------------------ */
 
 /* Rank 0 sends from `send`, which its second stream has filled, on its first stream; and, where they are mixed, sends
  * something else on the second. Then its second stream fills `send` again. Captured: the second stream is joined to the

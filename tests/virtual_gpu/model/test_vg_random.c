@@ -1,5 +1,5 @@
 /* Small random programs on the virtual GPU against a naive model: every call is a node, every rule of order an edge,
- * and order is whether there is a path. A program in which two conflicting accesses have none must be reported, one in
+ * and order is whether there is a path. A program in which two conflicting accesses have none must be reported. One in
  * which all have one must not be, and must leave the data that running it in the order of issue leaves. */
 #include "virtual_gpu.h"
 

@@ -1,5 +1,6 @@
 /* Turns of the host's threads: a seed gives the same run each time, another seed another one; who waits is woken, is
  * late by the time of the turns, and all who wait for ever are told of. */
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -30,21 +31,6 @@ typedef struct world {
   cudaStream_t stream;
   char *memory;
 } world;
-typedef struct member {
-  world *w;
-  int number;
-} member;
-
-static void threads_run(world *w, int n, void *(*body)(void *)) {
-  pthread_t thread[THREADS];
-  member members[THREADS];
-  for (int i = 0; i < n; i++) {
-    members[i] = (member){w, i};
-    OK(pthread_create(&thread[i], NULL, body, &members[i]));
-  }
-  for (int i = 0; i < n; i++)
-    OK(pthread_join(thread[i], NULL));
-}
 
 static int64_t time_now(void) {
   struct timespec t;
@@ -59,24 +45,22 @@ static world world_begin(uint64_t seed) {
   return (world){.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
 }
 
-/* --- The first -------------------------------------------------------------------------------------------------------
- */
-static void *takes_the_mutex(void *user) {
-  member *me = user;
+/* --- The first ---------------------------------------------------------------------------------------------------- */
+static void takes_the_mutex(void *user, int64_t number) {
+  world *w = user;
   for (int i = 0; i < STEPS; i++) {
-    pthread_mutex_lock(&me->w->mutex);
-    me->w->order[me->w->n++] = me->number;
-    cudaMemsetAsync(me->w->memory, me->number, 16, me->w->stream);
-    pthread_mutex_unlock(&me->w->mutex);
+    pthread_mutex_lock(&w->mutex);
+    w->order[w->n++] = (int)number;
+    cudaMemsetAsync(w->memory, (int)number, 16, w->stream);
+    pthread_mutex_unlock(&w->mutex);
   }
-  return NULL;
 }
 
 static uint64_t contest(uint64_t seed, world *w) {
   *w = world_begin(seed);
   OK(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
   OK(cudaMalloc((void **)&w->memory, 16));
-  threads_run(w, THREADS, takes_the_mutex);
+  rank_threads_run(THREADS, takes_the_mutex, w);
   assert_int_equal(w->n, THREADS * STEPS);
   OK(cudaStreamSynchronize(w->stream));
   OK(cudaFree(w->memory));
@@ -105,10 +89,10 @@ static void a_seed_gives_one_run(void **state) {
     assert_true(first[i] > 0);
 }
 
-/* --- Mistakes that only some orders show
- * -------------------------------------------------------------------------------- */
-static void *adds_carelessly(void *user) { /* reads, lets others go on, writes */
-  world *w = ((member *)user)->w;
+/* --- Mistakes that only some orders show -------------------------------------------------------------------------- */
+static void adds_carelessly(void *user, int64_t number) { /* reads, lets others go on, writes */
+  (void)number;
+  world *w = user;
   for (int i = 0; i < STEPS; i++) {
     pthread_mutex_lock(&w->mutex);
     int n = w->n;
@@ -117,7 +101,6 @@ static void *adds_carelessly(void *user) { /* reads, lets others go on, writes *
     w->n = n + 1;
     pthread_mutex_unlock(&w->mutex);
   }
-  return NULL;
 }
 
 static void a_mistake_comes_again_with_its_seed(void **state) {
@@ -127,7 +110,7 @@ static void a_mistake_comes_again_with_its_seed(void **state) {
     int n[2];
     for (int i = 0; i < 2; i++) {
       world w = world_begin(seed);
-      threads_run(&w, 2, adds_carelessly);
+      rank_threads_run(2, adds_carelessly, &w);
       OK(vg_end());
       n[i] = w.n;
     }
@@ -137,22 +120,19 @@ static void a_mistake_comes_again_with_its_seed(void **state) {
   assert_true(wrong > SEEDS / 4 && wrong < SEEDS);
 }
 
-/* --- Waiting
- * --------------------------------------------------------------------------------------------------------------- */
-static void *comes_and_waits(void *user) {
-  member *me = user;
-  world *w = me->w;
+/* --- Waiting ------------------------------------------------------------------------------------------------------ */
+static void comes_and_waits(void *user, int64_t number) {
+  world *w = user;
   pthread_mutex_lock(&w->mutex);
   if (++w->present == THREADS)
     pthread_cond_broadcast(&w->cond);
   while (w->present < THREADS)
     pthread_cond_wait(&w->cond, &w->mutex);
   pthread_mutex_unlock(&w->mutex);
-  sleep_us(1000 * (THREADS - me->number)); /* the last comes first */
+  sleep_us(1000 * (THREADS - number)); /* the last comes first */
   pthread_mutex_lock(&w->mutex);
-  w->order[w->n++] = me->number;
+  w->order[w->n++] = (int)number;
   pthread_mutex_unlock(&w->mutex);
-  return NULL;
 }
 
 static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
@@ -160,7 +140,7 @@ static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
     int64_t start = time_now();
-    threads_run(&w, THREADS, comes_and_waits);
+    rank_threads_run(THREADS, comes_and_waits, &w);
     assert_in_range(time_now() - start, 1000000 * THREADS, 1000000 * THREADS + 500000);
     for (int i = 0; i < THREADS; i++)
       assert_int_equal(w.order[i], THREADS - 1 - i);
@@ -168,35 +148,31 @@ static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
   }
 }
 
-static void *waits_until(void *user) {
-  member *me = user;
-  world *w = me->w;
-  int64_t until = time_now() + 1000000 * (1 + me->number);
+static void waits_until(void *user, int64_t number) {
+  world *w = user;
+  int64_t until = time_now() + 1000000 * (1 + number);
   struct timespec t = {until / 1000000000, until % 1000000000};
   pthread_mutex_lock(&w->mutex);
   int error = 0;
   while (error == 0 && w->present == 0)
     error = pthread_cond_timedwait(&w->cond, &w->mutex, &t);
-  w->order[me->number] = error;
+  w->order[number] = error;
   if (error == ETIMEDOUT && time_now() < until)
-    w->order[me->number] = -1;
+    w->order[number] = -1;
   pthread_mutex_unlock(&w->mutex);
-  return NULL;
 }
 
-static void *tells(void *user) {
-  world *w = ((member *)user)->w;
+static void tells(void *user, int64_t number) {
+  (void)number;
+  world *w = user;
   sleep_us(2500);
   pthread_mutex_lock(&w->mutex);
   w->present = 1;
   pthread_mutex_unlock(&w->mutex);
   pthread_cond_broadcast(&w->cond);
-  return NULL;
 }
 
-static void *waits_or_tells(void *user) {
-  return ((member *)user)->number == THREADS - 1 ? tells(user) : waits_until(user);
-}
+static void waits_or_tells(void *user, int64_t number) { (number == THREADS - 1 ? tells : waits_until)(user, number); }
 
 static void who_is_late_is_told_so(void **state) {
   (void)state;
@@ -204,7 +180,7 @@ static void who_is_late_is_told_so(void **state) {
   clock_gettime(CLOCK_MONOTONIC_RAW, &begun);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
-    threads_run(&w, THREADS, waits_or_tells); /* at 1 ms, at 2 ms, and at 2.5 ms before 3 ms have passed */
+    rank_threads_run(THREADS, waits_or_tells, &w); /* at 1 ms, at 2 ms, and at 2.5 ms before 3 ms have passed */
     assert_int_equal(w.order[0], ETIMEDOUT);
     assert_int_equal(w.order[1], ETIMEDOUT);
     assert_int_equal(w.order[2], 0);
@@ -215,9 +191,9 @@ static void who_is_late_is_told_so(void **state) {
   assert_true(done.tv_sec - begun.tv_sec < 60);
 }
 
-static void *signals(void *user) {
-  world *w = ((member *)user)->w;
-  bool waits = ((member *)user)->number != THREADS - 1;
+static void signals(void *user, int64_t number) {
+  world *w = user;
+  bool waits = number != THREADS - 1;
   for (int i = 1; i < THREADS && !waits; i++) {
     pthread_mutex_lock(&w->mutex);
     w->present++;
@@ -229,10 +205,9 @@ static void *signals(void *user) {
     pthread_cond_wait(&w->cond, &w->mutex);
   if (waits) {
     w->present--;
-    w->order[w->n++] = ((member *)user)->number;
+    w->order[w->n++] = (int)number;
   }
   pthread_mutex_unlock(&w->mutex);
-  return NULL;
 }
 
 static void a_signal_wakes_one_by_the_seed(void **state) {
@@ -240,7 +215,7 @@ static void a_signal_wakes_one_by_the_seed(void **state) {
   int first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
-    threads_run(&w, THREADS, signals);
+    rank_threads_run(THREADS, signals, &w);
     assert_int_equal(w.n, THREADS - 1);
     assert_int_equal(w.present, 0);
     first[w.order[0]]++;
@@ -250,38 +225,35 @@ static void a_signal_wakes_one_by_the_seed(void **state) {
     assert_true(first[i] > 0);
 }
 
-static void *spins(void *user) {
-  world *w = ((member *)user)->w;
-  if (((member *)user)->number == 0)
+static void spins(void *user, int64_t number) {
+  world *w = user;
+  if (number == 0)
     while (!__atomic_load_n(&w->present, __ATOMIC_ACQUIRE))
       sched_yield();
   else
     __atomic_store_n(&w->present, 1, __ATOMIC_RELEASE);
-  return NULL;
 }
 
 static void who_yields_lets_another_go_on(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
-    threads_run(&w, 2, spins);
+    rank_threads_run(2, spins, &w);
     OK(vg_end());
   }
 }
 
-/* --- Waiting for ever
- * --------------------------------------------------------------------------------------------------------- */
-static void *takes_two(void *user) {
-  member *me = user;
+/* --- Waiting for ever --------------------------------------------------------------------------------------------- */
+static void takes_two(void *user, int64_t number) {
+  world *w = user;
   static pthread_mutex_t other = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_t *first = me->number == 0 ? &me->w->mutex : &other, *second = me->number == 0 ? &other : &me->w->mutex;
+  pthread_mutex_t *first = number == 0 ? &w->mutex : &other, *second = number == 0 ? &other : &w->mutex;
   for (int i = 0; i < 100; i++) {
     pthread_mutex_lock(first);
     pthread_mutex_lock(second);
     pthread_mutex_unlock(second);
     pthread_mutex_unlock(first);
   }
-  return NULL;
 }
 
 static void a_deadlock_is_told_with_who_waits(void **state) {
@@ -293,7 +265,7 @@ static void a_deadlock_is_told_with_who_waits(void **state) {
     signal(SIGABRT, SIG_DFL);
     dup2(end[1], STDERR_FILENO);
     world w = world_begin(1);
-    threads_run(&w, 2, takes_two);
+    rank_threads_run(2, takes_two, &w);
     _exit(0);
   }
   close(end[1]);

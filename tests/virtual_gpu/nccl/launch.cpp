@@ -14,8 +14,7 @@ const char *name_of(What what) {
   }
 }
 
-/* --- Matching
- * --------------------------------------------------------------------------------------------------------*/
+/* --- Matching ----------------------------------------------------------------------------------------------------- */
 static void complete(const Place &p) {
   for (Id id : {p->arrive, p->move, p->leave})
     let_go(id);
@@ -141,8 +140,7 @@ static void post(const Place &p) {
   order_check(p);
 }
 
-/* --- Giving a launch to a stream
- * -------------------------------------------------------------------------------------*/
+/* --- Giving a launch to a stream ---------------------------------------------------------------------------------- */
 static void add_ranges(const Launch &l, bool sends, std::vector<Range> &out) {
   size_t n = (size_t)l.comm->world->n;
   if (l.what == What::Group) {

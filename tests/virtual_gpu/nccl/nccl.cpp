@@ -3,7 +3,7 @@
  * A launch - a group of sends and receives, or a collective - is three operations on its stream: it arrives, moves what
  * comes to this rank, and leaves. All are held until the partners of the launch are there: a move comes after all
  * arrivals that it reads from, a leave after all moves that read from here. So a buffer may be read by a peer from its
- * owner's arrival to its leave, and the checker sees whoever else writes to it meanwhile.
+ * owner's arrival to its leave. The checker sees whoever else writes to it meanwhile.
  *
  * Launches of one communicator run one after the other, whatever streams they are on; the checker does not count on it.
  * A group that is given several streams of a communicator runs after all of them, and they go on after it.
@@ -14,9 +14,9 @@
  *
  * Calls that would hang with the real NCCL are reported, not waited for: sizes, types or collectives that do not match,
  * messages that nobody takes when the test ends, and who waits for whom. What has hung there although it is allowed is
- * reported too: messages of zero bytes, several to one peer in a group, groups larger than a kernel plan, which each
+ * reported too: messages of zero bytes; several to one peer in a group; groups larger than a kernel plan, which each
  * rank cuts by its own list of operations. So is a communicator that two threads use at once, or that is finalised
- * while a graph has launches of it, and communicators that are launched in different orders on GPUs that they share.
+ * while a graph has launches of it. So are communicators that are launched in different orders on GPUs that they share.
  *
  * This file is about communicators and their making, end.cpp about their end; group.cpp about calls and groups of them,
  * launch.cpp about how what was given to streams meets, order.cpp about the order of communicators. */

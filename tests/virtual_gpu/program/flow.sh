@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs, sizes that show nothing,
-# and stand-ins for NVIDIA's tools and for PyTorch.
+# ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs and sizes that show
+# nothing. NVIDIA's tools and PyTorch have stand-ins.
 . "$SOURCE/tests/cli/common.bash"
 export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results \
   VG_DEVICES=2

@@ -1,9 +1,9 @@
 /* Edges of the library left out one at a time, by the hook of host/device/stream.h.
  *
- * A use of an edge is its name, record or wait, and how many uses of that name and kind came before it in the run.
- * First the scenario runs with nothing left out, for each seed, which lists the uses and must report nothing. Then each
- * use is left out in a run of its own, under one seed after the other until the checker reports something. A record
- * that nobody waits for, or asks about, has no later side before the scenario ends: there is nothing to be found. */
+ * A use of an edge is its name, record or wait, and how many uses of that name and kind came before. First the scenario
+ * runs with nothing left out, for each seed, which lists the uses and must report nothing. Then each use is left out in
+ * a run of its own, under one seed after the other until the checker reports something. A record that nobody waits for,
+ * or asks about, has no later side before the scenario ends: there is nothing to be found. */
 #include "machine.hpp"
 
 #include <algorithm>

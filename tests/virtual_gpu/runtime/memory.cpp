@@ -1,5 +1,5 @@
 /* Memory of the virtual machine: allocations of all kinds are in one arena, one after the other with a gap between
- * them, and no address is given twice before the machine ends. */
+ * them. No address is given twice before the machine ends. */
 #include "machine.hpp"
 
 #include <sys/mman.h>

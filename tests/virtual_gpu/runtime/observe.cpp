@@ -1,5 +1,5 @@
 /* Accesses of kernels, seen as they happen: the kernels of these tests are compiled with -fsanitize=thread and linked
- * with the functions below instead of its runtime, so every load and store of theirs comes by with its address and
+ * with the functions below instead of its runtime. So every load and store of theirs comes by with its address and
  * size. The same goes, in builds without a sanitizer, for those files of the library that touch pinned memory or order
  * threads by atomics; in all builds memcpy, memmove and memset are seen.
  *
@@ -36,7 +36,7 @@ struct Run {
   bool write;
 };
 /* Two small caches find the run that an access goes to: the one that it continues, by where that ends, and one that it
- * is in, by where that was met before - tables are read by every thread of a kernel. */
+ * is in, by where that was met before. Tables are read by every thread of a kernel. */
 struct Recorder {
   enum { OPEN = 64, MET = 1024 };
   std::vector<Run> runs;

@@ -44,8 +44,7 @@ static State let_device_work(uint64_t steps) {
 void vg_host_release(const void *at) { hold(at); }
 void vg_host_acquire(const void *at) { get(at); }
 
-/* --- Calls ---------------------------------------------------------------------------------------------------------
- */
+/* --- Calls -------------------------------------------------------------------------------------------------------- */
 extern "C" {
 int __real_pthread_mutex_trylock(pthread_mutex_t *);
 int __real_pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *);

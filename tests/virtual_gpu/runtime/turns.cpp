@@ -209,8 +209,7 @@ void turn_delete(Turn *turn) {
   delete turn;
 }
 
-/* --- In the runtime ------------------------------------------------------------------------------------------------
- */
+/* --- In the runtime ----------------------------------------------------------------------------------------------- */
 extern "C" int __real_clock_gettime(clockid_t, struct timespec *);
 static int waiting; /* threads that wait for M.moved; under the lock */
 

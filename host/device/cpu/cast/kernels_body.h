@@ -6,7 +6,7 @@
  *     what carries into the exponent is right there, too;
  *   - a subnormal result: a power of two is added whose unit is the unit of the result, and the adder rounds.
  * A double that becomes less than a float would be rounded twice. So it first becomes a float rounded to odd: cut off,
- * and its last bit set where anything was lost. A float has two bits more than what is narrower has at least, so that
+ * and its last bit set where anything was lost. A float has two bits more than what is narrower has at least. So that
  * bit says on which side of a tie the double was.
  *
  * Overflow gives infinity, and the largest number for f8_e4m3, which has none. Every NaN becomes the one whose bits are

@@ -2,8 +2,8 @@
  *
  * Memory is written best line after line. So the loops of a copy are sorted by destination stride, whatever order they
  * came in, and descending loops are turned round. Where the innermost loop then leaps in the source and another loop
- * does not, each source line would be fetched once for every element of it. Such a copy is a transpose and is done in
- * blocks that are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it.
+ * does not, each source line would be fetched once an element. Such a copy is a transpose and is done in blocks that
+ * are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it.
  */
 #include "device/cpu/copy/program.h"
 

@@ -11,7 +11,7 @@
  * Everything is static and no header's inline function is used but those of kernels.h, which do not depend on the
  * set: code for a newer machine must not end up in a symbol that others share.
  *
- * A run of n bytes between two powers of two is two moves that overlap in the middle, so no width needs a loop over
+ * A run of n bytes between two powers of two is two moves that overlap in the middle. So no width needs a loop over
  * bytes. */
 #include "device/cpu/copy/kernels.h"
 

@@ -1,6 +1,6 @@
 /* The shipped NCCL communicator on the virtual GPU: rank threads, a GPU each. Records, random reshards against the
- * oracle, splits, what a rank that fails or does not come does to the others, faults of every call, and every edge left
- * out. */
+ * oracle, and splits; what a rank that fails or does not come does to the others; faults of every call, and every edge
+ * left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -205,8 +205,7 @@ static void test_random(void **state) {
            (long long)replayed);
 }
 
-/* --- Records, splits, refusals
- * ----------------------------------------------------------------------------------------- */
+/* --- Records, splits, refusals ------------------------------------------------------------------------------------ */
 
 static void barrier_rank(void *user, int64_t rank) {
   world *w = user;
@@ -320,8 +319,7 @@ static void test_same_gpu(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-/* --- Deadlines, aborts
- * ------------------------------------------------------------------------------------------------- */
+/* --- Deadlines, aborts -------------------------------------------------------------------------------------------- */
 
 static void late_rank(void *user, int64_t rank) {
   world *w = user;
@@ -379,8 +377,7 @@ static void test_abort(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-/* --- Edges
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- Edges -------------------------------------------------------------------------------------------------------- */
 
 typedef struct edge_case {
   const char *path;

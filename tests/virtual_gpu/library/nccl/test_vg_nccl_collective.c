@@ -134,8 +134,7 @@ static void use_arrays(const way *way, const side *s, pinned *memory, cudaStream
     cudaMemcpyAsync(pin(memory, s->bytes[t]), s->array[t], s->bytes[t], cudaMemcpyDeviceToHost, stream);
 }
 
-/* --- A rank --------------------------------------------------------------------------------------------------------
- */
+/* --- A rank ------------------------------------------------------------------------------------------------------- */
 
 typedef struct room {
   side src, dst[2]; /* by the collective, and by sends and receives */
@@ -279,8 +278,7 @@ static void run_world(world *w, reshard_status status, const char *part) {
   rank_threads_run(w->n, close_rank, w);
 }
 
-/* --- Tests ---------------------------------------------------------------------------------------------------------
- */
+/* --- Tests -------------------------------------------------------------------------------------------------------- */
 
 #define GATHER     RESHARD_COLLECTIVE_ALL_GATHER
 #define ALL_TO_ALL RESHARD_COLLECTIVE_ALL_TO_ALL

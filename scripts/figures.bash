@@ -1,0 +1,58 @@
+# ./run bench, ./run peers and ./run report: figures, measured and drawn. Sourced.
+
+run_bench() {
+  need "${build_packages[@]}"
+  build_or_die release reshard_product
+  cd "$root"
+  bench/compare/figures.sh "$build/reshard"
+  bench/compare/figures_files.sh "$build/reshard"
+}
+
+# Python's packages are those of bench/compare/requirements.txt; torch is RESHARD_TEST_PYTHON's where that has it.
+run_peers() { # [OPTION...]: of bench/compare/peers.py
+  local why="" python=$build/peers-python torch pins=() torch_pins=()
+  mapfile -t pins < <(grep -v '^torch' "$root/bench/compare/requirements.txt")
+  mapfile -t torch_pins < <(grep '^torch' "$root/bench/compare/requirements.txt")
+  case " $* " in *" -h "* | *" --help "*) exec python3 -B "$root/bench/compare/peers.py" --help ;; esac
+  python3 -c 'import ensurepip, venv' 2>/dev/null || build_packages+=(python3 python3-venv)
+  need "${build_packages[@]}" openmpi-bin libopenmpi-dev
+  build_or_die release reshard_product
+  if nvidia-smi -L >/dev/null 2>&1; then make_build release reshard_gpu || true; fi # peers.py says that it is not there
+  . "$root/bench/compare/environment.bash"
+  make_environment "$python" 600 "${pins[@]}" || say "$why"
+  python=$python/bin/python torch=${RESHARD_TEST_PYTHON:-}
+  if [[ " $* " != *" --only"[\ =]* || " $* " =~ (torch|dcp|gpu) ]] &&
+    { [ -z "$torch" ] || ! "$torch" -c 'import torch' 2>/dev/null; }; then
+    say "PyTorch, which is large, comes to build/peers-python; RESHARD_TEST_PYTHON may name an interpreter that has it"
+    torch=$python
+    make_environment "${python%/bin/python}" 1800 "${torch_pins[@]}" || say "$why"
+  fi
+  [ -x "$python" ] || python=python3
+  python3 -B "$root/bench/compare/peers.py" --build "$build" --python "$python" --torch-python "${torch:-$python}" \
+    --json "$build/peers.json" --page "$root/profiles/results/peers.md" "$@"
+}
+
+run_report() { # OPTION...: measuring and drawing are two steps
+  local out=$build/report option draw=0 check=0 quick=()
+  export PYTHONDONTWRITEBYTECODE=1
+  for option in "$@"; do
+    case $option in
+    --quick) quick=(--quick) ;;
+    --draw) draw=1 ;;
+    --check) check=1 ;;
+    *) die "report: no option '$option'; ./run --help" ;;
+    esac
+  done
+  if [ $draw = 0 ]; then
+    need "${build_packages[@]}" python3
+    build_or_die release reshard_product
+    python3 "$root/profiles/report/measure.py" "$build/reshard" "$out" "${quick[@]}" --peers "$build/peers.json"
+  fi
+  [ -e "$out/data.json" ] || die "report: nothing is measured yet; ./run report"
+  need python3
+  python3 "$root/profiles/report/draw.py" "$out/data.json" "$out/report.html" --plots "$out"
+  say "the page is $out/report.html"
+  [ $check = 1 ] || return 0
+  command -v chromium >/dev/null || need chromium
+  python3 "$root/profiles/report/look.py" "$out/report.html" --pictures "$out/pictures"
+}

@@ -1,0 +1,72 @@
+# ./run fuzz: all targets, as many at a time as there are cores, and the table of all runs so far. Sourced.
+
+fuzz_targets() { find "$build/fuzz/tests" -maxdepth 1 -type f -name 'fuzz_*' -perm -u+x 2>/dev/null | sort; }
+
+fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the build directory
+  local name=${1##*/fuzz_} out=$build/fuzz
+  mkdir -p "$out/corpus/$name" "$out/crashes"
+  "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
+    -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" "$root/tests/fuzz/corpus/$name" \
+    </dev/null >"$log/fuzz-$name.log" 2>&1
+}
+
+fuzz_all() { # SECONDS: as many at a time as there are cores, each counted
+  local seconds=$1 target name status inputs running=() names=()
+  rm -f "$log/fuzz.runs"
+  finish() { # waits for the oldest
+    status=0
+    wait "${running[0]}" || status=$?
+    name=${names[0]} running=("${running[@]:1}") names=("${names[@]:1}")
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log/fuzz-$name.log")
+    count "$status" "fuzz: $name"
+    echo "$name $seconds ${inputs:-0} $((status != 0))" >>"$log/fuzz.runs"
+    if [ "$status" = 0 ]; then
+      say "fuzz $name: $inputs inputs, nothing found"
+    else
+      say "fuzz $name FAILED:"
+      grep -vE '^#[0-9]+' "$log/fuzz-$name.log" | tail -40
+    fi
+  }
+  for target in $(fuzz_targets); do
+    mkdir -p "$root/tests/fuzz/corpus/${target##*/fuzz_}"
+    [ ${#running[@]} -lt "$cores" ] || finish
+    fuzz_one "$target" "$seconds" &
+    running+=($!) names+=("${target##*/fuzz_}")
+  done
+  while [ ${#running[@]} -gt 0 ]; do finish; done
+}
+
+# Adds the runs of fuzz_all to the table of all runs so far.
+fuzz_ledger() {
+  local table=$root/profiles/results/fuzz.md
+  touch "$table"
+  awk -v today="$(date +%F)" '
+    function add(name, hours, inputs, crashes, date) {
+      total[name] += hours; units[name] += inputs; found[name] += crashes; last[name] = date
+    }
+    FILENAME ~ /[.]md$/ {
+      if (split($0, cell, / *[|] */) == 7 && cell[3] ~ /^[0-9.]+$/) add(cell[2], cell[3], cell[4], cell[5], cell[6])
+      next
+    }
+    { add($1, $2 / 3600, $3, $4, today) }
+    END {
+      print "# Fuzzing so far\n"
+      print "`./run fuzz SECONDS` and `./run soak` add their runs. Inputs that reach new code are kept in"
+      print "build/fuzz/corpus, and the next run begins with them; those in tests/fuzz/corpus are replayed by every"
+      print "build. A crash is an input that a sanitizer stops at, that takes more than 60 s or 2 GiB.\n"
+      print "| target | hours | inputs | crashes | last run |\n| --- | ---: | ---: | ---: | --- |"
+      fflush()
+      for (name in total)
+        printf "| %s | %.4f | %.0f | %d | %s |\n", name, total[name], units[name], found[name], last[name] | "sort"
+    }' "$table" "$log/fuzz.runs" >"$table.tmp" && mv "$table.tmp" "$table"
+}
+
+run_fuzz() { # SECONDS
+  [[ $1 =~ ^[1-9][0-9]*$ ]] || die "fuzz: '$1' is no number of seconds"
+  need "${fuzz_packages[@]}"
+  build_or_die fuzz all
+  say "fuzzing each target for $1 s"
+  fuzz_all "$1"
+  fuzz_ledger
+  report
+}

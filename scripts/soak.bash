@@ -1,0 +1,91 @@
+# ./run soak and ./run prove: the long forms of the tests. Sourced.
+
+run_soak() { # [MINUTES]: batches with new seeds
+  [[ ${1:-1} =~ ^[1-9][0-9]*$ ]] || die "soak: '$1' is no number of minutes"
+  local minutes=${1:-30} goal=0 batch=10000 done_=0 seed end
+  [ $# -gt 0 ] || goal=1000000
+  need "${build_packages[@]}"
+  build_or_die release reshard_product
+  end=$((SECONDS + minutes * 60))
+  while [ "$SECONDS" -lt "$end" ] && { [ "$goal" = 0 ] || [ "$done_" -lt "$goal" ]; }; do
+    seed=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
+    "$build/reshard" verify --cases "$batch" --seed "$seed" >"$log/soak.log" 2>&1 </dev/null || {
+      tail -40 "$log/soak.log"
+      die "soak failed; again: $build/reshard verify --cases $batch --seed $seed"
+    }
+    done_=$((done_ + batch))
+    say "seed $seed: $batch cases right, $done_ in all"
+  done
+  tail -30 "$log/soak.log"
+  say "soak: $done_ cases, none wrong"
+  soak_tests "$minutes"
+  soak_fuzz "$minutes"
+  mutate_kernels "$minutes"
+  mutate_host "$minutes"
+}
+
+soak_tests() { # MINUTES: tests that ./run test leaves out; in full they take 3 hours
+  need "${test_packages[@]}"
+  build_or_die release all
+  if [[ $(ctest --test-dir "$build" -N -L soak -E '^simt_mutate_soak$' 2>/dev/null) != *"Test "*"#"* ]]; then
+    say "there are no long tests"
+    return
+  fi
+  run_ctest release "$(awk -v m="$1" 'BEGIN { print m < 10 ? m / 10 : 1 }')" -L soak -E '^simt_mutate_soak$'
+  stops_table
+  report || die "soak failed: $log/test-release.log"
+}
+
+# The lines that tests print of ranks which were stopped, killed, or late.
+stops_table() {
+  local table=$root/profiles/results/stops.md
+  {
+    printf '# Ranks that are stopped, killed, or late\n\n'
+    printf '%s, commit %s, %s cores. `./run soak` writes this, in full with 200 losses in each step.\n\n' \
+      "$(date +%F)" "$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)" "$cores"
+    cat <<'TEXT'
+A rank is lost in a step, at a place that a seed draws; the others get an error, and give their memory other bytes.
+errors: calls of others that returned one. wrong: bytes of that memory that were written afterwards. late: calls that
+outlasted deadline + 1 s. unnamed: errors without a rank or the call. Over MPI ranks are not known where MPI_Comm_idup,
+which makes a communicator, does not end, and where the error is one of MPI.
+
+TEXT
+    printf '| communicator | how | step | losses | errors | wrong | late | unnamed |\n'
+    printf '| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n'
+    sed -n 's/^stops: \(.*\)/| \1 |/p' "$log/output-release.log" | LC_ALL=C sort
+  } >"$table.tmp" && mv "$table.tmp" "$table"
+}
+
+soak_fuzz() { # MINUTES of all targets together, on all cores
+  need "${fuzz_packages[@]}"
+  build_or_die fuzz all
+  local targets
+  targets=$(fuzz_targets | wc -l)
+  fuzz_all $(($1 * 60 * cores / targets + 1))
+  fuzz_ledger
+  report || die "soak failed: an input in $build/fuzz/crashes"
+}
+
+mutate_kernels() { # MINUTES
+  command -v python3 >/dev/null || { say "no python3: no mistakes are made in the kernels"; return; }
+  say "mistakes in the kernels, one at a time; survivors are explained in tests/simt/survivors"
+  python3 "$root/tests/simt/mutate" --minutes "$1" --jobs "$cores" --record "$log/mutate.record" </dev/null 2>&1 |
+    tee "$log/mutate.log" ||
+    die "a mistake in the kernels that no test notices, or too many: $log/mutate.log"
+}
+
+mutate_host() { # MINUTES, after the builds, which are kept
+  command -v python3 >/dev/null || { say "no python3: no mistakes are made in host/"; return; }
+  need "${test_packages[@]}"
+  say "mistakes in host/, one at a time, in an order that the clock draws; tests/host/survivors explains survivors"
+  python3 "$root/tests/host/mutate" --minutes "$1" --most 30 --jobs "$cores" --build "$build/mutate" \
+    --record "$log/mutate-host.record" </dev/null 2>&1 | tee "$log/mutate-host.log" ||
+    die "too many mistakes in host/ that no test notices: $log/mutate-host.log"
+}
+
+run_prove() { # [MINUTES]
+  [[ ${1:-1} =~ ^[1-9][0-9]*$ ]] || die "prove: '$1' is no number of minutes"
+  need "${test_packages[@]}"
+  build_or_die release virtual_gpu_tests
+  bash "$root/tests/virtual_gpu/prove" "$build" "$root/profiles/results/prove.md" "$cores" "${1:-0}"
+}
