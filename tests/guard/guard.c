@@ -261,6 +261,7 @@ int main(int argc, char **argv) {
     for (int fd = 3; fd < 256; fd++) /* tests count and limit them: none comes from who runs the tests */
       close(fd);
     setenv("TMPDIR", temporary, 1);
+    setenv("LC_ALL", "C.UTF-8", 1); /* numbers of awk, orders of sort */
     if (chdir(here) != 0)
       fail("directory", here);
     execvp(argv[dashes + 1], argv + dashes + 1);
