@@ -14,6 +14,7 @@
 #              RESHARD_GPU_PROGRAM  the program reshard_gpu, where it is elsewhere
 #              RESHARD_GPU_SECONDS  the time in all (default 530, or 170 with --quick)
 #              RESHARD_GPU_TINY     not empty: tiny sizes, for the test of this script
+#              RESHARD_GPU_SEED     the seed of random cases (default: the time)
 #              RESHARD_GPU_SKIP     steps to leave out, separated by spaces: "nccl-2 nccl-4 torch"
 #              RESHARD_RESULTS      directory of the results (default profiles/results)
 #              RESHARD_COMMIT       the commit, where git cannot tell it
@@ -103,7 +104,7 @@ if [ -n "${RESHARD_GPU_TINY:-}" ]; then
 fi
 check=(check --cases "$checks")
 [ -n "${RESHARD_GPU_TINY:-}" ] || check+=(--large)
-seed=$(date +%s)
+seed=${RESHARD_GPU_SEED:-$(date +%s)}
 step kernels 45 "copies, casts, selections, storage: as the CPU does it" "$micro" "${check[@]}" --seed "$seed"
 verify=("$program" verify --device cuda --cases "$cases" --seconds "$within" --seed "$seed")
 step verify-direct $((within + 25)) "random cases against the oracle, direct path" "${verify[@]}" --path direct

@@ -161,7 +161,8 @@ def lines(width, title, series, x, y, x_text, y_text, x_title, y_title, height=3
     """Curves over a common axis. series: [(name, kind, [(x, y, hint)])]; each is named at its right end."""
     names = max(text_width(name, NORMAL, True) for name, _, _ in series)
     ticks_width = max(text_width(y_text(t), SMALL) for t in y.ticks)
-    left, right, top, bottom = ticks_width + 10, width - names - 14, 34, height - 46
+    left = max(ticks_width + 10, text_width(x_text(x.ticks[0]), SMALL) / 2)
+    right, top, bottom = width - names - 14, 34, height - 46
     picture = Picture(width, height, title)
 
     def place(px, py):

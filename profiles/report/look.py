@@ -103,9 +103,9 @@ def browse(browser, scheme, home, *arguments):
                f"--user-data-dir={home}", "--disable-background-networking", "--no-first-run",
                f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": home}, timeout=150)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": home}, timeout=600)
     except subprocess.TimeoutExpired:
-        sys.exit(f"look: {browser} has not ended within 150 s")
+        sys.exit(f"look: {browser} has not ended within 600 s")
     if done.returncode != 0:
         sys.exit(f"look: {browser} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
     return done.stdout

@@ -54,7 +54,7 @@ if available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) && [ -n "$avai
   ! ldd "$RESHARD" | grep -qE 'lib[at]san' || available=$((1 << 33)) # which cannot be limited
   [ "$available" = $((1 << 33)) ] || ulimit -v $((available / 10 * 9)) # in case it should take what it must not
   full 'together [0-9.]+ [GT]iB: this machine has [0-9.]+ GiB available' \
-    --shape $((available / 10 * 7))x1024 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)'
+    --shape $((available / 20 * 19))x1024 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)'
 fi
 
 # nccl-tests' flags. Sizes from 8 bytes: the tensor shrinks, so that all ranks have something as long as there is any.
@@ -136,7 +136,7 @@ for run in INT TERM 'TERM --processes 4'; do
   : >out
   env --default-signal=INT "$RESHARD" bench --shape 64x64 "${small[@]}" $processes -N 0 --json j --csv c >out 2>err \
     </dev/null &
-  for ((i = 0; i < 300; i++)); do [ "$(grep -c ' f32 ' out)" -lt 2 ] || break; sleep 0.1; done
+  for ((i = 0; i < 3000; i++)); do [ "$(grep -c ' f32 ' out)" -lt 2 ] || break; sleep 0.1; done
   kill -$signal $!
   status=0
   wait $! || status=$?

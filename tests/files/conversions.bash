@@ -61,7 +61,7 @@ broken() {
   before
   { # the shell tells of killed programs here
     FAULT_UNDER=$work FAULT_KIND=$1 FAULT_AT=$2 FAULT_HOW=$3 FAULT_NUMBER=$4 FAULT_LACKS=${5:-} \
-      timeout 60 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >"$work/out" 2>"$work/err" \
+      timeout 300 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >"$work/out" 2>"$work/err" \
       </dev/null || status=$?
   } 2>/dev/null
   checks=$((checks + 1))

@@ -100,7 +100,7 @@ for name in shards over_file; do
     before
     status=0
     FAULT_UNDER=$changing FAULT_KIND=pread FAULT_AT=$1 FAULT_HOW=$2 FAULT_COUNT=$work/counts \
-      timeout 60 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >out 2>err </dev/null || status=$?
+      timeout 300 env LD_PRELOAD="$preload" "$RESHARD" convert "${arguments[@]}" >out 2>err </dev/null || status=$?
     checks=$((checks + 1))
   }
   changed 0 touch

@@ -100,7 +100,7 @@ static int connect_stranger(int port) {
  * world, or of another job. Those that are idle hold up none. */
 static void test_strangers(void **state) {
   (void)state;
-  enum { IDLE = 8 };
+  enum { IDLE = 40 };
   int port = free_port(), idle[IDLE];
   double begun = rs_seconds();
   pid_t first = start_process(port, 2, 0, 0, 20000), other = start_process(port, 3, 1, 0, 1000);
@@ -118,7 +118,7 @@ static void test_strangers(void **state) {
   pid_t second = start_process(port, 2, 1, 0, 20000);
   assert_int_equal(exit_status(second), 0);
   assert_int_equal(exit_status(first), 0);
-  assert_true(rs_seconds() - begun < 10); /* one after the other they have more patience than that */
+  assert_true(rs_seconds() - begun < 60); /* one after the other they have more patience than that */
   for (int i = 1; i < IDLE; i++)
     close(idle[i]);
 }
@@ -142,7 +142,7 @@ static void test_same_rank(void **state) {
   (void)state;
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 20000);
-  pid_t a = start_process(port, 3, 1, 0, 1500), b = start_process(port, 3, 1, 0, 1500);
+  pid_t a = start_process(port, 3, 1, 0, 6000), b = start_process(port, 3, 1, 0, 6000);
   pid_t third = start_process(port, 3, 2, 300, 20000);
   int status = exit_status(a), other = exit_status(b);
   assert_true((status == 0 && other == EXIT_FAILED) || (status == EXIT_FAILED && other == 0));
@@ -156,7 +156,9 @@ static void test_again(void **state) {
   int port = free_port();
   pid_t first = start_process(port, 2, 0, 0, 20000);
   close(connect_stranger(port)); /* it listens */
+  int status;
   kill(first, SIGSTOP);
+  assert_int_equal(waitpid(first, &status, WUNTRACED), first);
   assert_int_equal(exit_status(start_process(port, 2, 1, 0, 300)), EXIT_FAILED);
   kill(first, SIGCONT);
   assert_int_equal(exit_status(start_process(port, 2, 1, 0, 20000)), 0);

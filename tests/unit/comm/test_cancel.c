@@ -53,16 +53,6 @@ static void start(int64_t rank, void (*main)(void *user, int64_t rank)) {
 
 static bool join(int64_t rank) { return !rank_thread_end(&calls[rank].thread); }
 
-/* Returns when so many ranks wait in a meeting. */
-static void await_arrivals(int64_t n) {
-  rs_team *team = rs_team_of(comms[0]);
-  for (bool there = false; !there; test_sleep_ms(1)) {
-    pthread_mutex_lock(&team->mutex);
-    there = team->arrived == n;
-    pthread_mutex_unlock(&team->mutex);
-  }
-}
-
 static void await_stage(int wanted) {
   while (atomic_load(&stage) < wanted)
     test_sleep_ms(1);
@@ -79,7 +69,7 @@ static void test_waiting(void **state) {
       open_comms(N, timeout_ms);
       for (int64_t r = 0; r < 2; r++)
         start(r, barrier_main);
-      await_arrivals(2);
+      rank_comms_await(comms[0], 2);
       pthread_cancel(calls[victim].thread.thread);
       assert_true(join(victim));
       assert_false(join(1 - victim));
@@ -158,7 +148,7 @@ static void test_running(void **state) {
   for (int64_t victim = 0; victim < 2; victim++) { /* who waits, who acts */
     open_comms(2, 0);
     start(0, slow_main);
-    await_arrivals(1);
+    rank_comms_await(comms[0], 1);
     start(1, slow_main);
     await_stage(1);
     pthread_cancel(calls[victim].thread.thread);
@@ -204,7 +194,7 @@ static void test_reading(void **state) {
   for (int64_t victim = 0; victim < 2; victim++) {
     open_comms(2, 0);
     start(1, show_main);
-    await_arrivals(1);
+    rank_comms_await(comms[0], 1);
     start(0, read_main);
     await_stage(1);
     pthread_cancel(calls[victim].thread.thread);
@@ -278,7 +268,7 @@ static void test_children(void **state) {
   start(0, split_main);
   start(1, split_main);
   await_stage(2);
-  await_arrivals(1);
+  rank_comms_await(comms[0], 1);
   pthread_cancel(calls[0].thread.thread);
   assert_true(join(0));
   assert_false(join(1));
@@ -296,7 +286,7 @@ static void test_far_deadline(void **state) {
   for (int i = 0; i < 3; i++) {
     open_comms(2, far[i]);
     start(0, barrier_main);
-    await_arrivals(1);
+    rank_comms_await(comms[0], 1);
     test_sleep_ms(20);
     assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
     assert_false(join(0));

@@ -12,11 +12,12 @@
 
 #include <reshard/reshard.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 64, PATIENCE = 60000 /* a call that hangs fails after this many ms */ };
+enum { MOST = 64, PATIENCE = 60000 /* a call that hangs fails after this many ms */, SHORT = 1000 };
 
 static reshard_comm comms[MOST];
 static rank_result results[MOST];
@@ -301,7 +302,7 @@ static void test_twice(void **state) {
   rank_comms_open(2, 1, PATIENCE, comms);
   int64_t first = 0;
   rank_thread *thread = rank_thread_start(wait_body, &first);
-  test_sleep_ms(200);
+  rank_comms_await(comms[0], 1);
   assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
   assert_non_null(strstr(reshard_last_error(), "rank 0 is in another collective call"));
   assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
@@ -314,14 +315,16 @@ static void test_twice(void **state) {
 /* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
 static void test_timeout(void **state) {
   (void)state;
-  rank_comms_open(3, 1, 1000, comms);
+  rank_comms_open(3, 1, PATIENCE, comms);
   int64_t who[2] = {0, 2};
   rank_thread *a = rank_thread_start(wait_body, &who[0]);
+  rank_comms_await(comms[0], 1);
+  rank_comms_limit(comms[0], SHORT);
   rank_thread *b = rank_thread_start(wait_body, &who[1]);
   rank_thread_join(a);
   rank_thread_join(b);
   results[1] = results[0];
-  assert_all(3, RESHARD_ERROR_TIMEOUT, "of 3 ranks came within 1000 ms");
+  assert_all(3, RESHARD_ERROR_TIMEOUT, "2 of 3 ranks came within 1000 ms");
   for (int round = 0; round < 2; round++)
     for (int64_t r = 0; r < 3; r++)
       rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
@@ -336,7 +339,7 @@ static void test_years(void **state) {
   for (int i = 0; i < 2; i++) {
     rank_comms_open(2, 1, years[i], comms);
     rank_thread *thread = rank_thread_start(wait_body, &first);
-    test_sleep_ms(20);
+    rank_comms_await(comms[0], 1);
     assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
     rank_thread_join(thread);
     assert_int_equal(results[0].status, RESHARD_SUCCESS);
@@ -454,15 +457,16 @@ static atomic_int stage;
 
 static reshard_status slow(int64_t n, void **all) {
   atomic_store(&stage, 1);
-  test_sleep_ms(400); /* longer than the deadline */
+  test_sleep_ms(SHORT + 200); /* longer than the deadline */
   for (int64_t r = 0; r < n; r++)
     *(int64_t *)all[r] = 77;
   return RESHARD_SUCCESS;
 }
 
 static void slow_body(void *user, int64_t rank) {
-  (void)user;
   int64_t value = 0;
+  for (atomic_fetch_add((atomic_int *)user, 1); atomic_load((atomic_int *)user) < 3;) /* all threads have started */
+    sched_yield();
   reshard_status status = comms[rank]->ops->together(comms[rank], slow, &value);
   rank_result_set(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
 }
@@ -477,10 +481,11 @@ static void abort_slow_body(void *user, int64_t rank) {
 static void test_running_meeting(void **state) {
   (void)state;
   for (int aborting = 0; aborting < 2; aborting++) {
-    rank_comms_open(3, 1, 300, comms);
+    atomic_int started = 0;
+    rank_comms_open(3, 1, SHORT, comms);
     atomic_store(&stage, 0);
     rank_thread *aborter = aborting ? rank_thread_start(abort_slow_body, NULL) : NULL;
-    rank_threads_run(3, slow_body, NULL);
+    rank_threads_run(3, slow_body, &started);
     if (aborting)
       rank_thread_join(aborter);
     assert_all(3, RESHARD_SUCCESS, "");
@@ -502,13 +507,17 @@ static void reading_body(void *user, int64_t rank) {
   if (rank == 0 && status == RESHARD_SUCCESS && comm->ops->enter(comm) == RESHARD_SUCCESS) {
     const int64_t *other;
     memcpy(&other, (const char *)all + sizeof other, sizeof other);
-    for (int i = 0; i < 10; i++) {
-      test_sleep_ms(60);
+    rank_comms_limit(comm, 100); /* from here on: rank 1 gives up long before this one has read */
+    atomic_store(&stage, 1);
+    for (int after = 0; after < 5; after += comm->ops->alive(comm) != RESHARD_SUCCESS) {
+      test_sleep_ms(20);
       if (*other != 5)
         status = RESHARD_ERROR_INTERNAL;
     }
     comm->ops->leave(comm);
   }
+  while (rank == 1 && atomic_load(&stage) == 0)
+    test_sleep_ms(1);
   if (status == RESHARD_SUCCESS)
     status = comm->ops->together(comm, slow, &value);
   mine = 6; /* my memory is mine again */
@@ -517,7 +526,8 @@ static void reading_body(void *user, int64_t rank) {
 
 static void test_reading(void **state) {
   (void)state;
-  rank_comms_open(2, 1, 300, comms); /* rank 1 gives up long before rank 0 has read */
+  rank_comms_open(2, 1, PATIENCE, comms);
+  atomic_store(&stage, 0);
   rank_threads_run(2, reading_body, NULL);
   assert_int_equal(results[1].status, RESHARD_ERROR_TIMEOUT);
   assert_int_equal(results[0].status, RESHARD_ERROR_PEER);

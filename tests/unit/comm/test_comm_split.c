@@ -176,26 +176,32 @@ static void wait_body(void *user, int64_t rank) {
   rank_result_set(&results[comm - subs], reshard_comm_barrier(*comm));
 }
 
-static void late_body(void *user, int64_t rank) {
-  (void)user;
-  rank_result_set(&results[rank], rank == 2 ? RESHARD_SUCCESS : reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
+static void late_body(void *user, int64_t number) {
+  (void)number;
+  int64_t rank = *(int64_t *)user;
+  rank_result_set(&results[rank], reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
 }
 
 static void test_deadline(void **state) {
   (void)state;
-  open_comms(3, 1000);
-  rank_threads_run(3, late_body, NULL); /* rank 2 never comes */
+  open_comms(3, PATIENCE);
+  rank_thread *first = rank_thread_start(late_body, &(int64_t){0});
+  rank_comms_await(comms[0], 1);
+  rank_comms_limit(comms[0], 300);
+  late_body(&(int64_t){1}, 0); /* rank 2 never comes */
+  rank_thread_join(first);
   rank_results_assert(2, results, RESHARD_ERROR_TIMEOUT,
-                      "reshard_comm_split, call 1: 2 of 3 ranks came within 1000 ms; missing: 2", NULL);
+                      "reshard_comm_split, call 1: 2 of 3 ranks came within 300 ms; missing: 2", NULL);
   assert_null(subs[0]);
   assert_int_equal(reshard_comm_split(comms[2], 0, 0, &subs[2]), RESHARD_ERROR_PEER);
   rank_comms_close(3, comms);
 
   split_case c = {4, {0, 0, 1, 1}, {0}};
-  open_comms(4, 1000);
+  open_comms(4, PATIENCE);
   rank_threads_run(4, split_body, &c);
   assert_all(4, RESHARD_SUCCESS, "");
-  FAILS_WITH(reshard_comm_barrier(subs[0]), RESHARD_ERROR_TIMEOUT, "1 of 2 ranks came within 1000 ms");
+  rank_comms_limit(subs[0], 300);
+  FAILS_WITH(reshard_comm_barrier(subs[0]), RESHARD_ERROR_TIMEOUT, "1 of 2 ranks came within 300 ms");
   assert_int_equal(reshard_comm_barrier(subs[1]), RESHARD_ERROR_PEER);
   assert_barrier(2, subs + 2); /* its sibling and its parent do not care */
   assert_barrier(4, comms);
@@ -212,7 +218,7 @@ static void test_abort(void **state) {
     rank_threads_run(4, split_body, &c);
     assert_all(4, RESHARD_SUCCESS, "");
     rank_thread *thread = rank_thread_start(wait_body, &subs[1]);
-    test_sleep_ms(50);
+    rank_comms_await(subs[1], 1);
     assert_int_equal(reshard_comm_abort(all ? comms[3] : subs[0]), RESHARD_SUCCESS);
     rank_thread_join(thread);
     assert_int_equal(results[1].status, RESHARD_ERROR_PEER);

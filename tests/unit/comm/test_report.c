@@ -34,7 +34,7 @@ static void assert_part(const char *part) {
 }
 
 static void wait_for_part(reshard_comm comm, const char *part) {
-  for (int i = 0; strstr(report(comm, 0), part) == NULL && i < 10000; i++)
+  for (int i = 0; strstr(report(comm, 0), part) == NULL && i < 60000; i++)
     test_sleep_ms(1);
   assert_part(part);
 }

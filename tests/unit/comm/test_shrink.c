@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 6, PATIENCE = 60000, DEADLINE = 1000 /* within which threads start */ };
+enum { MOST = 6, PATIENCE = 60000, DEADLINE = 4000 /* within which threads start */ };
 
 static reshard_comm comms[MOST], subs[MOST];
 static rank_result results[MOST];
@@ -161,7 +161,7 @@ static void test_errors(void **state) {
   rank_threads_run(4, shrink_body, &d);
   results[1] = results[2];
   rank_results_assert(3, results, RESHARD_ERROR_TIMEOUT,
-                      "reshard_comm_shrink, call 1: 2 of 3 ranks came within 1000 ms; "
+                      "reshard_comm_shrink, call 1: 2 of 3 ranks came within 4000 ms; "
                       "missing: 1",
                       NULL);
   shrink_case e = {.n = 4, .leave = 1u << 3 | 1u << 1, .nlost = 2, .lost = {1, 3}, .odd = -1};

@@ -9,6 +9,8 @@
 #include "support/fixtures/scale.h"
 #include "support/processes/process_matrix.h"
 
+#include "comm/node/node.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,13 +120,17 @@ static void test_killed(void **state) {
 static void come_late(processes *all, int64_t rank, void *user) {
   (void)user;
   process_matrix s;
-  matrix_open(all, rank, 300, &s);
+  matrix_open(all, rank, TIMEOUT_MS, &s);
   CHILD_CHECK(matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
   memset(s.dst, 0x5a, (size_t)s.elements * sizeof *s.dst);
   fill_rows(&s, s.src, 1);
+  rs_node_of(s.comm)->timeout_ms = 2000; /* of the execute alone */
+  processes_wait(all, 0, 3);
   if (rank == 1)
-    nanosleep(&(struct timespec){0, 900000000}, NULL);
+    processes_wait(all, 1, 3); /* until the others have given up */
   reshard_status status = reshard_execute(s.transfer, NULL);
+  if (rank != 1)
+    atomic_fetch_add(&all->step[1], 1);
   CHILD_CHECK(status == RESHARD_ERROR_TIMEOUT || (rank == 1 && status == RESHARD_ERROR_PEER));
   CHILD_CHECK(strstr(reshard_last_error(), "missing: 1") != NULL);
   for (int64_t i = 0; i < s.elements; i++) /* nothing was written */

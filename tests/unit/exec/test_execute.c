@@ -30,7 +30,7 @@ static void test_busy(void **state) {
     rows_to_columns_must_create(&s);
     rows_to_columns_fill(&s, 5);
     rank_thread *waiting = rank_thread_start(only_rank_0, &s);
-    test_sleep_ms(200);
+    rank_comms_await(s.comms[0], 1);
     for (int again = 0; again < 2; again++) {
       assert_int_equal(reshard_execute(s.transfers[0], NULL), RESHARD_ERROR_BUSY);
       assert_text_has(reshard_last_error(), "executing");
@@ -331,8 +331,9 @@ static void test_timeout(void **state) {
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
       rows_to_columns s;
-      rows_to_columns_open(&s, 2, 500, paths[p], NULL);
+      rows_to_columns_open(&s, 2, PATIENCE, paths[p], NULL);
       rows_to_columns_must_create(&s);
+      rank_comms_limit(s.comms[0], 500);
       rows_to_columns_fill(&s, 2);
       reshard_transfer made = (reshard_transfer)&s;
       reshard_status status = call == 0 ? reshard_execute(s.transfers[1], NULL)

@@ -8,6 +8,7 @@
 
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/mesh.h>
 
@@ -405,7 +406,8 @@ static void test_large(void **state) {
     reshard_layout_release(local);
   }
   print_message("mesh of 16,384 ranks: create, coordinate, sub-mesh, local boxes: %.1f us\n", 1e6 * best);
-  assert_true(best <= 1e-3);
+  if (test_scale() >= 1) /* under a sanitizer time tells nothing */
+    assert_true(best <= 1e-3);
 }
 
 /* Texts of a billion ranks: by arithmetic, however the dims lie. */
