@@ -82,6 +82,12 @@ int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *flag, MPI_Status *status) 
   return PMPI_Iprobe(from, tag, comm, flag, status);
 }
 
+int MPI_Iscatterv(const void *from, const int counts[], const int offsets[], MPI_Datatype type, void *at, int n,
+                  MPI_Datatype as, int root, MPI_Comm comm, MPI_Request *request) {
+  step_pass();
+  return PMPI_Iscatterv(from, counts, offsets, type, at, n, as, root, comm, request);
+}
+
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
   step_pass();
   return PMPI_Comm_idup(comm, made, request);
@@ -151,7 +157,7 @@ static const struct step {
   int calls;  /* of MPI, about: it is stopped at one of these */
   int before; /* steps: a communicator, a transfer */
   bool strided, aborts;
-} steps[] = {{"make", make_comm, 12, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
+} steps[] = {{"make", make_comm, 24, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
              {"split", split_comm, 24, 1, false, false},      {"transfer", make_transfer, 24, 1, false, false},
              {"execute", trial_execute, 16, 2, false, false}, {"strided", trial_execute, 16, 2, true, false},
              {"abort", trial_execute, 4000, 2, false, true},  {"abort strided", trial_execute, 4000, 2, true, true}};
@@ -220,6 +226,7 @@ static void count_error(stop_counts *c, const struct step *step, int64_t took) {
   c->errors++;
   c->late += !step->aborts && took > deadline_ms + 1000;
   c->unnamed += !stop_is_named(reshard_last_error());
+  CHECK(stop_is_named(reshard_last_error()), "names the rank and the call");
 }
 
 static void *abort_soon(void *comm) {
