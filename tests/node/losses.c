@@ -359,7 +359,7 @@ static void run_trial(uint64_t seed) {
   memset(board->came, 0, sizeof board->came);
   board->lost = board->through = 0;
   victim = (int)((seed >> 8) % (uint64_t)size);
-  deadline_ms = way == KILL ? 10000 : 700;
+  deadline_ms = way == KILL ? 10000 : 1500;
   fflush(stdout);
   for (int r = 0; r < size; r++) {
     pids[r] = fork();

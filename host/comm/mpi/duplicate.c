@@ -37,10 +37,11 @@ static reshard_status await_greetings(rs_mpi *c) {
       c->missing[c->done[i]] = c->statuses[i].MPI_ERROR != MPI_SUCCESS;
     if (code != MPI_SUCCESS)
       return rs_mpi_error(c, code, "MPI_Iscatterv");
-    if (ngot == MPI_UNDEFINED)
-      return RESHARD_SUCCESS; /* no request is left */
+    int64_t out = 0; /* this rank's own may be: they do not come to one that is stopped */
     for (int64_t r = 0; r < c->base.size; r++)
-      c->missing[r] = greetings[r] != MPI_REQUEST_NULL && r != c->base.rank;
+      out += c->missing[r] = greetings[r] != MPI_REQUEST_NULL && r != c->base.rank;
+    if (out == 0)
+      return RESHARD_SUCCESS;
     RS_TRY(rs_mpi_await(c, since, "MPI_Comm_idup"));
   }
 }
@@ -78,12 +79,14 @@ static reshard_status error_silent(rs_mpi *c, MPI_Comm mpi) {
 }
 
 static reshard_status await_duplicate(rs_mpi *c, MPI_Comm mpi) {
-  int made = 0, code = MPI_SUCCESS;
+  MPI_Request *own = &c->link->greetings[c->base.rank];
   for (int64_t since = rs_now_ns();; rs_mpi_sleep(since)) {
-    code = MPI_Test(&c->link->made, &made, MPI_STATUS_IGNORE);
+    int made = 0, greeted = 0, code = MPI_Test(&c->link->made, &made, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS)
+      code = MPI_Test(own, &greeted, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS)
       return rs_mpi_error(c, code, "MPI_Comm_idup");
-    if (made)
+    if (made && greeted)
       return RESHARD_SUCCESS;
     if (rs_late(since, c->timeout_ms))
       return error_silent(c, mpi);

@@ -242,8 +242,10 @@ reshard_status rs_mpi_abort(reshard_comm comm) {
 }
 
 void rs_mpi_shrunk(rs_mpi *c) {
+  char text[64];
+  snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)c->base.rank);
   pthread_mutex_lock(&c->link->tree);
-  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
+  end_by(c, RESHARD_ERROR_PEER, false, text, NULL);
   pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
 }

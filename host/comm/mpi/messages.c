@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SENDS_MS = 1000 }; /* for a peer to say that it will not read this rank's memory any more */
+enum { SENDS_MS = 10000 }; /* for a peer to say that it will not read this rank's memory any more */
 
 /* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
 static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
