@@ -10,8 +10,8 @@ fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the bu
     </dev/null >"$log/fuzz-$name.log" 2>&1
 }
 
-fuzz_all() { # SECONDS: as many at a time as there are cores, each counted
-  local seconds=$1 target name status inputs running=() names=()
+fuzz_all() { # SECONDS [NAME]: as many at a time as there are cores, each counted
+  local seconds=$1 only=${2:-} target name status inputs running=() names=()
   rm -f "$log/fuzz.runs"
   finish() { # waits for the oldest
     status=0
@@ -28,6 +28,7 @@ fuzz_all() { # SECONDS: as many at a time as there are cores, each counted
     fi
   }
   for target in $(fuzz_targets); do
+    [ -z "$only" ] || [ "${target##*/fuzz_}" = "$only" ] || continue
     mkdir -p "$root/tests/fuzz/corpus/${target##*/fuzz_}"
     [ ${#running[@]} -lt "$cores" ] || finish
     fuzz_one "$target" "$seconds" &
@@ -61,12 +62,13 @@ fuzz_ledger() {
     }' "$table" "$log/fuzz.runs" >"$table.tmp" && mv "$table.tmp" "$table"
 }
 
-run_fuzz() { # SECONDS
+run_fuzz() { # SECONDS [NAME]
+  [ -z "${2:-}" ] || [ -e "$root/tests/fuzz/fuzz_$2.c" ] || die "fuzz: there is no target '$2'"
   [[ $1 =~ ^[1-9][0-9]*$ ]] || die "fuzz: '$1' is no number of seconds"
   need "${fuzz_packages[@]}"
   build_or_die fuzz all
-  say "fuzzing each target for $1 s"
-  fuzz_all "$1"
+  say "fuzzing ${2:-each target} for $1 s"
+  fuzz_all "$1" "${2:-}"
   fuzz_ledger
   report
 }

@@ -24,36 +24,19 @@ run_soak() { # [MINUTES]: batches with new seeds
   mutate_host "$minutes"
 }
 
-soak_tests() { # MINUTES: tests that ./run test leaves out; in full they take 3 hours
+soak_tests() { # MINUTES: tests that ./run test leaves out, and ranks that are lost
   need "${test_packages[@]}"
   build_or_die release all
+  local scale
+  scale=$(awk -v m="$1" 'BEGIN { print m < 10 ? m / 10 : 1 }')
+  say "losing ranks, at scale $scale"
+  bash "$root/tests/stops" "$build" "$root/profiles/results/stops.md" "$scale" || die "soak failed: lost ranks"
   if [[ $(ctest --test-dir "$build" -N -L soak -E '^simt_mutate_soak$' 2>/dev/null) != *"Test "*"#"* ]]; then
     say "there are no long tests"
     return
   fi
-  run_ctest release "$(awk -v m="$1" 'BEGIN { print m < 10 ? m / 10 : 1 }')" -L soak -E '^simt_mutate_soak$'
-  stops_table
+  run_ctest release "$scale" -L soak -E '^simt_mutate_soak$'
   report || die "soak failed: $log/test-release.log"
-}
-
-# The lines that tests print of ranks which were stopped, killed, or late.
-stops_table() {
-  local table=$root/profiles/results/stops.md
-  {
-    printf '# Ranks that are stopped, killed, or late\n\n'
-    printf '%s, commit %s, %s cores. `./run soak` writes this, in full with 200 losses in each step.\n\n' \
-      "$(date +%F)" "$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)" "$cores"
-    cat <<'TEXT'
-A rank is lost in a step, at a place that a seed draws; the others get an error, and give their memory other bytes.
-errors: calls of others that returned one. wrong: bytes of that memory that were written afterwards. late: calls that
-outlasted deadline + 1 s. unnamed: errors without a rank or the call. Over MPI ranks are not known where MPI_Comm_idup,
-which makes a communicator, does not end, and where the error is one of MPI.
-
-TEXT
-    printf '| communicator | how | step | losses | errors | wrong | late | unnamed |\n'
-    printf '| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n'
-    sed -n 's/^stops: \(.*\)/| \1 |/p' "$log/output-release.log" | LC_ALL=C sort
-  } >"$table.tmp" && mv "$table.tmp" "$table"
 }
 
 soak_fuzz() { # MINUTES of all targets together, on all cores

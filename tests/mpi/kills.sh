@@ -19,7 +19,7 @@ done
 for ((i = 0; i < kills; i++)); do
   for step in "${steps[@]}"; do
     said=$("$@" "$program" "$step" 1 "$((seed + i))" kill 2>errors)
-    counts+=$(sed -n 's/^stops: //p' <<<"$said")$'\n'
+    counts+=$(sed -n 's/^stops: //p' <<<"$said" | awk -F ' [|] ' -v OFS=' | ' 'NR > 1 { $4 = 0 } { print }')$'\n'
     least=1
     if grep -q 'a rank was killed' <<<"$said"; then # else the step was over before, and rank 0 says so
       killed=$((killed + 1)) least=$survivors
@@ -33,7 +33,7 @@ for ((i = 0; i < kills; i++)); do
   done
 done
 rm -f errors
-# Survivors have counted each for itself.
+# Survivors have counted each for itself; the loss counts once.
 awk -F ' [|] ' -v OFS=' | ' 'NF == 8 { key = $1 OFS $2 OFS $3; for (i = 4; i <= 8; i++) sum[key, i] += $i; keys[key] }
   END { for (key in keys) print "stops: " key, sum[key, 4], sum[key, 5], sum[key, 6], sum[key, 7], sum[key, 8] }' \
     <<<"$counts" | sort

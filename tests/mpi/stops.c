@@ -3,8 +3,8 @@
  * those that gave up, or read from it: they give the destination other bytes and take the source away, and look again
  * when the stopped rank has come through.
  *
- * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
- * kill: the rank is killed instead, which ends the trials. RESHARD_TEST_SCALE scales TRIALS. */
+ * usage: mpi_stops STEP LOSSES [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
+ * LOSSES: of each step, which RESHARD_TEST_SCALE scales. kill: the rank is killed instead, which ends the program. */
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
 #include "support/processes/check_ranks.h"
@@ -43,7 +43,7 @@ typedef struct trial {
 
 static int countdown, skipped;
 static bool kills;
-static int deadline_ms = 150;
+static int deadline_ms = 300;
 static pid_t *pids;
 static board *shared;
 
@@ -80,6 +80,12 @@ int MPI_Irecv(void *at, int n, MPI_Datatype type, int from, int tag, MPI_Comm co
 int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *flag, MPI_Status *status) {
   step_pass();
   return PMPI_Iprobe(from, tag, comm, flag, status);
+}
+
+int MPI_Iscatterv(const void *from, const int counts[], const int offsets[], MPI_Datatype type, void *at, int n,
+                  MPI_Datatype as, int root, MPI_Comm comm, MPI_Request *request) {
+  step_pass();
+  return PMPI_Iscatterv(from, counts, offsets, type, at, n, as, root, comm, request);
 }
 
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
@@ -151,7 +157,7 @@ static const struct step {
   int calls;  /* of MPI, about: it is stopped at one of these */
   int before; /* steps: a communicator, a transfer */
   bool strided, aborts;
-} steps[] = {{"make", make_comm, 12, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
+} steps[] = {{"make", make_comm, 24, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
              {"split", split_comm, 24, 1, false, false},      {"transfer", make_transfer, 24, 1, false, false},
              {"execute", trial_execute, 16, 2, false, false}, {"strided", trial_execute, 16, 2, true, false},
              {"abort", trial_execute, 4000, 2, false, true},  {"abort strided", trial_execute, 4000, 2, true, true}};
@@ -220,6 +226,7 @@ static void count_error(stop_counts *c, const struct step *step, int64_t took) {
   c->errors++;
   c->late += !step->aborts && took > deadline_ms + 1000;
   c->unnamed += !stop_is_named(reshard_last_error());
+  CHECK(stop_is_named(reshard_last_error()), "names the rank and the call");
 }
 
 static void *abort_soon(void *comm) {
@@ -245,7 +252,8 @@ static bool stop_in(const struct step *step, uint64_t seed) {
   if (step->before > 1 && status == RESHARD_SUCCESS)
     status = make_transfer(&t);
   skipped += status != RESHARD_SUCCESS;
-  int ready = status == RESHARD_SUCCESS, all = 0; /* a busy machine: there is nothing to see */
+  int stopped = shared->stopped, ready = status == RESHARD_SUCCESS,
+      all = 0; /* a busy machine: there is nothing to see */
   shared->left = size;
   MPI_Allreduce(&ready, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   bool failed = false;
@@ -260,7 +268,6 @@ static bool stop_in(const struct step *step, uint64_t seed) {
       countdown = at;
     }
     stop_counts *count = &counts[step - steps];
-    int stopped = shared->stopped;
     status = step->run(&t);
     countdown = 0;
     failed = status != RESHARD_SUCCESS;
@@ -288,7 +295,7 @@ static bool stop_in(const struct step *step, uint64_t seed) {
       progress(300);
     } else if (failed && step->before == 0) /* the duplication ends */
       progress(20);
-    count->stops += rank == (victim + 1) % size && shared->stopped > stopped; /* counted by one that lives */
+    count->stops += (kills || rank == (victim + 1) % size) && shared->stopped > stopped; /* by one that lives */
     int64_t wrong = 0;
     if (failed)
       for (int64_t i = 0; i < BYTES; i++)
@@ -311,8 +318,13 @@ static bool stop_in(const struct step *step, uint64_t seed) {
 
 /* A line of each step that was run. kills: of this rank alone. */
 static void print_counts(void) {
-  char where[32];
-  snprintf(where, sizeof where, "mpi, %d processes", size);
+  char where[48];
+  const char *over = getenv("OMPI_MCA_btl");
+  snprintf(where, sizeof where, "mpi, %s, %d processes",
+           over == NULL                  ? "any"
+           : strstr(over, "tcp") != NULL ? "tcp"
+                                         : "shared memory",
+           size);
   for (int s = 0; s < STEPS; s++) {
     int64_t sum[] = {counts[s].stops, counts[s].errors, counts[s].wrong, counts[s].late, counts[s].unnamed};
     if (!kills)
@@ -329,15 +341,19 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const char *name = argc > 1 ? argv[1] : "all";
-  int64_t trials = test_scaled(argc > 2 ? atoll(argv[2]) : 10, 1);
+  int64_t losses = test_scaled(argc > 2 ? atoll(argv[2]) : 10, 1);
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
   kills = argc > 4;
   if (kills) /* Open MPI itself takes long to say that a process is gone */
     deadline_ms = 1500;
   open_board();
-  for (int s = 0; s < STEPS; s++)
-    for (int64_t i = 0; i < trials && (strcmp(name, "all") == 0 || strcmp(name, steps[s].name) == 0); i++)
+  for (int s = 0; s < STEPS; s++) {
+    if (strcmp(name, "all") != 0 && strcmp(name, steps[s].name) != 0)
+      continue;
+    int64_t most = shared->stopped + losses; /* a step may be over before the place that is drawn */
+    for (int64_t i = 0; i < 8 * losses && shared->stopped < most; i++)
       errors += stop_in(&steps[s], (seed + (uint64_t)i + 1000 * (uint64_t)s) * 0x9e3779b97f4a7c15u >> 8);
+  }
   if (shared->stopped > 0 && kills) { /* MPI would wait for that rank */
     print_counts();
     printf("%s: a rank was killed, %lld ms at most, deadline %d ms: %d checks failed\n", name, (long long)longest,

@@ -48,9 +48,7 @@ static void leave_parents_calls(rs_forkable *self) {
   pthread_mutex_init(&team->mutex, NULL);
   init_condition(&team->changed);
   team->running = false;
-  if (team->shrink.came > 0)
-    memset(team->runs, 0, (size_t)team->n * sizeof *team->runs);
-  team->shrink.came = 0;
+  team->shrink.came = 0; /* the next who comes clears the list of those */
   if (team->arrived == 0 && team->readers == 0)
     return;
   if (!team->ended)

@@ -215,10 +215,12 @@ static reshard_status come_to_shrink(reshard_comm comm, shrink_call *mine) {
 reshard_status rs_local_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
   rs_team *team = rs_team_of(comm);
   shrink_call mine = {.split = {.comm = comm}, .n = n, .lost = lost};
+  char text[64];
   int state;
+  snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)comm->rank);
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   pthread_mutex_lock(&team->mutex);
-  rs_team_end(team, "the communicator was shrunk");
+  rs_team_end(team, text);
   while (team->running || team->readers > 0) /* the last meeting */
     pthread_cond_wait(&team->changed, &team->mutex);
   reshard_status status = come_to_shrink(comm, &mine);

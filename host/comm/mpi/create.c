@@ -1,4 +1,5 @@
 /* Making and releasing MPI communicators. */
+#include "comm/mpi/duplicate.h"
 #include "comm/mpi/end.h"
 
 #include "device/environment.h"
@@ -15,7 +16,7 @@ reshard_status rs_mpi_check_build(void) {
                   RS_BUILD, rs_build());
 }
 
-/* --- The duplicate ----------------------------------------------------------------------------------------------- */
+/* --- What a communicator and its parts share --------------------------------------------------------------------- */
 
 static void release_link(rs_mpi_link *link) {
   int finalized = 0;
@@ -27,6 +28,9 @@ static void release_link(rs_mpi_link *link) {
   if (!finalized && !link->stays && link->mpi != MPI_COMM_NULL)
     MPI_Comm_free(&link->mpi);
   pthread_mutex_destroy(&link->tree);
+  free(link->greetings);
+  free(link->bytes);
+  free(link->parts);
   free(link);
 }
 
@@ -43,32 +47,6 @@ static reshard_status create_link(rs_mpi_link **out) {
   atomic_init(&link->users, 1);
   atomic_init(&link->next, 1);
   *out = link;
-  return RESHARD_SUCCESS;
-}
-
-/* Waits for the others at most until the deadline; what is begun then stays, for MPI writes to it. */
-static reshard_status duplicate(rs_mpi_link *link, MPI_Comm mpi, int64_t size, int64_t timeout_ms) {
-  int64_t since = rs_now_ns();
-  int done = 0, found = 0, *most = NULL, code = MPI_Comm_idup(mpi, &link->mpi, &link->made);
-  while (code == MPI_SUCCESS && !done) {
-    code = MPI_Test(&link->made, &done, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || done)
-      break;
-    if (rs_late(since, timeout_ms)) {
-      atomic_fetch_add(&link->users, 1);
-      return rs_error(RESHARD_ERROR_TIMEOUT,
-                      "reshard_comm_from_mpi: MPI_Comm_idup of %lld ranks: not done within %lld ms", (long long)size,
-                      (long long)timeout_ms);
-    }
-    rs_mpi_sleep(since);
-  }
-  if (code != MPI_SUCCESS) {
-    link->mpi = MPI_COMM_NULL;
-    return rs_mpi_error(code, "MPI_Comm_idup");
-  }
-  MPI_Comm_set_errhandler(link->mpi, MPI_ERRORS_RETURN);
-  code = MPI_Comm_get_attr(link->mpi, MPI_TAG_UB, &most, &found);
-  link->numbers = (code == MPI_SUCCESS && found ? *most : 32767) / RS_MPI_TAGS;
   return RESHARD_SUCCESS;
 }
 
@@ -94,6 +72,7 @@ static void free_comm(rs_mpi *c) {
   free(c->talks);
   free(c->requests);
   free(c->done);
+  free(c->statuses);
   free(c->global_ranks);
   free(c);
 }
@@ -146,6 +125,7 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
   RS_TRY(rs_alloc_zero(&c->records, size + 1, sizeof *c->records));
   RS_TRY(rs_alloc(&c->done, 4 * size, sizeof *c->done));
+  RS_TRY(rs_alloc(&c->statuses, 4 * size, sizeof *c->statuses));
   RS_TRY(rs_alloc(&c->talks, RS_MPI_TALKS * size, sizeof *c->talks));
   for (int64_t i = 0; i < RS_MPI_TALKS * size; i++)
     c->talks[i] = MPI_REQUEST_NULL;
@@ -217,22 +197,33 @@ static reshard_status read_options(const reshard_comm *comm, reshard_device devi
   return RESHARD_SUCCESS;
 }
 
-/* Finds out if all ranks succeed, over the duplicate. */
-static reshard_status agree_creation(rs_mpi *c, reshard_status status, int64_t timeout_ms) {
-  const void *all;
-  creation mine = {.status = status, .timeout_ms = timeout_ms};
-  RS_CALL_AS(&c->base, "reshard_comm_from_mpi", 0);
-  if (status != RESHARD_SUCCESS)
-    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  RS_TRY(rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
-  return check_creations(c->base.size, all, &c->base.staged);
+static reshard_status create_block(rs_mpi *c) {
+  int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, &c->link->block);
+  if (code == MPI_SUCCESS)
+    code = MPI_Type_commit(&c->link->block);
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "MPI_Type_contiguous");
 }
 
-static reshard_status create_block(MPI_Datatype *block) {
-  int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, block);
-  if (code == MPI_SUCCESS)
-    code = MPI_Type_commit(block);
-  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Type_contiguous");
+/* Duplicates, and finds out if all ranks succeed. own: what this rank has come to by itself. */
+static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own, int64_t timeout_ms) {
+  const void *all;
+  creation mine = {.timeout_ms = timeout_ms};
+  if (own != RESHARD_SUCCESS)
+    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  RS_CALL_AS(&c->base, "reshard_comm_from_mpi", 0);
+  RS_TRY(rs_mpi_duplicate(c, mpi));
+  if (own == RESHARD_SUCCESS) {
+    own = create_block(c);
+    if (own != RESHARD_SUCCESS)
+      snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  }
+  mine.status = own;
+  reshard_status status = rs_comm_allgather(&c->base, &mine, sizeof mine, &all);
+  if (status != RESHARD_SUCCESS) {
+    rs_mpi_say_given_up(c, mpi);
+    return status;
+  }
+  return check_creations(c->base.size, all, &c->base.staged);
 }
 
 reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
@@ -259,11 +250,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
       own = rs_board_join(&made->base, NULL);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
-    status = duplicate(link, mpi, size, made->timeout_ms);
-    if (status == RESHARD_SUCCESS && own == RESHARD_SUCCESS)
-      own = create_block(&link->block);
-    if (status == RESHARD_SUCCESS)
-      status = agree_creation(made, own, timeout_ms);
+    status = connect_ranks(made, mpi, own, timeout_ms);
   }
   release_link(link);
   if (status == RESHARD_SUCCESS)

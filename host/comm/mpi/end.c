@@ -167,32 +167,48 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   return RESHARD_SUCCESS;
 }
 
-/* The communicator ends with this rank's last error. missing: as in end_by. */
-static reshard_status give_up_on(rs_mpi *c, reshard_status status, const bool *missing) {
+/* --- Errors ------------------------------------------------------------------------------------------------------ */
+
+/* The ranks that are marked, as many as a text has room for. */
+enum { LISTED = 64 };
+static int64_t list_missing(const rs_mpi *c, int64_t few[LISTED]) {
+  int64_t n = 0;
+  for (int64_t r = 0; r < c->base.size && n < LISTED; r++)
+    if (c->missing[r])
+      few[n++] = r;
+  return n;
+}
+
+reshard_status rs_mpi_error(rs_mpi *c, int code, const char *step) {
+  char text[MPI_MAX_ERROR_STRING] = "", missing[160];
+  int64_t few[LISTED], n = list_missing(c, few);
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return rs_error(RESHARD_ERROR_PEER, "rank %lld: %s: %s (MPI error %d)%s%s", (long long)c->base.rank, step, text, code,
+                  n > 0 ? "; missing: " : "", rs_ranges_text(missing, sizeof missing, n, few));
+}
+
+reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
   pthread_mutex_lock(&c->link->tree);
-  end_by(c, status, false, reshard_last_error(), missing);
+  end_by(c, status, false, reshard_last_error(), c->missing);
   pthread_mutex_unlock(&c->link->tree);
+  memset(c->missing, 0, (size_t)c->base.size);
   return status;
 }
 
-reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) { return give_up_on(c, status, NULL); }
-
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
-  int64_t few[64], n = 0; /* a text has no room for more */
-  bool late = rs_late(since, c->timeout_ms);
-  for (int64_t r = 0; r < c->base.size && n < 64; r++)
-    if (c->missing[r])
-      few[n++] = r;
-  if (late) {
+  int64_t few[LISTED], n = list_missing(c, few);
+  if (rs_late(since, c->timeout_ms)) {
     rs_ranges_text(missing, sizeof missing, n, few);
-    (void)give_up_on(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing), c->missing);
-  } else {
-    rs_comm_await(&c->base, n, few);
+    return rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
   }
+  rs_comm_await(&c->base, n, few);
   memset(c->missing, 0, (size_t)c->base.size);
-  return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
+  return RESHARD_SUCCESS;
 }
+
+/* --- Aborts ------------------------------------------------------------------------------------------------------ */
 
 /* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time: in a call on
  * this communicator when it hears of the end, in one on another of the duplicate when it looks at `untold`. One that
@@ -226,8 +242,10 @@ reshard_status rs_mpi_abort(reshard_comm comm) {
 }
 
 void rs_mpi_shrunk(rs_mpi *c) {
+  char text[64];
+  snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)c->base.rank);
   pthread_mutex_lock(&c->link->tree);
-  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
+  end_by(c, RESHARD_ERROR_PEER, false, text, NULL);
   pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
 }

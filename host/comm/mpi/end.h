@@ -18,7 +18,9 @@ void rs_mpi_tell(rs_mpi *c, bool out);
 /* Tells what other threads have ended while this one was inside. No message of these is under way: this thread is not
  * in a call on them, or tells it itself. Each wait inside calls it. */
 void rs_mpi_tell_untold(rs_mpi_link *link);
-/* The communicator ends with this rank's last error. */
+/* An error of MPI's, in a step, because of the ranks that c->missing marks. */
+reshard_status rs_mpi_error(rs_mpi *c, int code, const char *step);
+/* The communicator ends with this rank's last error, and without the ranks that c->missing marks; clears the marks. */
 reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
 /* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
  * communicator ends. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SENDS_MS = 1000 }; /* for a peer to say that it will not read this rank's memory any more */
+enum { SENDS_MS = 10000 }; /* for a peer to say that it will not read this rank's memory any more */
 
 /* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
 static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
@@ -54,6 +54,12 @@ static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, 
 
 static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
+/* The peer of a request of the exchange. */
+static int64_t request_peer(const rs_turn *turn, int64_t request) {
+  int64_t message = request / 2;
+  return message < turn->nreceives ? turn->receives[message].peer : turn->sends[message - turn->nreceives].peer;
+}
+
 /* Marks the peers whose messages are still out. */
 static void mark_messages(rs_mpi *c, const rs_turn *turn) {
   for (int64_t r = 0; r < turn->nreceives; r++)
@@ -65,9 +71,11 @@ static void mark_messages(rs_mpi *c, const rs_turn *turn) {
 static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
   int64_t since = rs_now_ns();
   for (;;) {
-    int ngot = 0, code = MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE);
+    int ngot = 0, code = MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, c->statuses);
+    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
+      c->missing[request_peer(turn, c->done[i])] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
     if (code != MPI_SUCCESS)
-      return rs_mpi_error(code, "MPI_Testsome");
+      return rs_mpi_error(c, code, "messages of a round");
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 1)
@@ -123,6 +131,7 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++) {
     const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
     code = start_message(c, p, false, c->requests + 2 * (p - turn->receives));
+    c->missing[p->peer] = code != MPI_SUCCESS;
   }
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
@@ -130,9 +139,10 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
     status = run_program(c, p->program);
     if (status == RESHARD_SUCCESS)
       code = start_message(c, p, true, c->requests + 2 * (turn->nreceives + (p - turn->sends)));
+    c->missing[p->peer] = code != MPI_SUCCESS;
   }
   if (code != MPI_SUCCESS)
-    status = rs_mpi_error(code, "starting the messages of a round");
+    status = rs_mpi_error(c, code, "messages of a round");
   if (status == RESHARD_SUCCESS)
     status = finish_messages(c, turn);
   if (status == RESHARD_SUCCESS)
@@ -165,20 +175,24 @@ reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {
   if (most <= c->reserved)
     return RESHARD_SUCCESS;
   MPI_Request *requests = NULL;
+  MPI_Status *statuses = NULL;
   int *done = NULL;
   if (c->ended) /* the requests of its last exchange may be under way */
     return rs_comm_error_ended();
   reshard_status status = rs_alloc(&requests, 4 * most, sizeof *requests);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&done, 4 * rs_max(most, comm->size), sizeof *done);
+  RS_THEN(status, rs_alloc(&done, 4 * rs_max(most, comm->size), sizeof *done));
+  RS_THEN(status, rs_alloc(&statuses, 4 * rs_max(most, comm->size), sizeof *statuses));
   if (status != RESHARD_SUCCESS) {
     free(requests);
+    free(done);
     return status;
   }
   free(c->requests);
   free(c->done);
+  free(c->statuses);
   c->requests = requests;
   c->done = done;
+  c->statuses = statuses;
   c->reserved = most;
   c->nrequests = 0;
   return RESHARD_SUCCESS;

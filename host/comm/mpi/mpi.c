@@ -7,13 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-reshard_status rs_mpi_error(int code, const char *call) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return rs_error(RESHARD_ERROR_PEER, "%s: %s (MPI error %d)", call, text, code);
-}
-
 /* Marks whose records are out; else those who have not taken this rank's. */
 static void mark_records(rs_mpi *c) {
   int64_t size = c->base.size, out = 0;
@@ -26,9 +19,11 @@ static void mark_records(rs_mpi *c) {
 static reshard_status finish_records(rs_mpi *c) {
   int64_t since = rs_now_ns();
   for (;;) {
-    int ngot = 0, code = MPI_Testsome((int)(2 * c->base.size), c->talks, &ngot, c->done, MPI_STATUSES_IGNORE);
+    int ngot = 0, code = MPI_Testsome((int)(2 * c->base.size), c->talks, &ngot, c->done, c->statuses);
+    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
+      c->missing[c->done[i] % c->base.size] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
     if (code != MPI_SUCCESS)
-      return rs_mpi_give_up(c, rs_mpi_error(code, "all-gather of records"));
+      return rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 0)
@@ -51,13 +46,15 @@ reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t mine_b
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
     int64_t r = (me + i) % size;
     code = MPI_Irecv(c->records + r, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[r]);
+    c->missing[r] = code != MPI_SUCCESS;
   }
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) {
     int64_t r = (me + i) % size;
     code = MPI_Isend(own, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[size + r]);
+    c->missing[r] = code != MPI_SUCCESS;
   }
   if (code != MPI_SUCCESS)
-    return rs_mpi_end(c, rs_mpi_give_up(c, rs_mpi_error(code, "all-gather of records")));
+    return rs_mpi_end(c, rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records")));
   return rs_mpi_end(c, finish_records(c));
 }
 

@@ -25,9 +25,12 @@ typedef struct rs_mpi_losses rs_mpi_losses;
 typedef struct rs_mpi_link {
   pthread_mutex_t tree; /* of the splits; and of why they end */
   MPI_Comm mpi;
-  MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
-  MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
-  int64_t numbers;    /* communicators that MPI has tags for */
+  MPI_Request made;       /* of MPI_Comm_idup, which writes to mpi */
+  MPI_Request *greetings; /* [size] before it; the two below are theirs */
+  char *bytes;            /* [size + 1] that come; the last one goes */
+  int *parts;             /* [2 * size] counts, then offsets */
+  MPI_Datatype block;     /* of RS_MPI_BLOCK bytes */
+  int64_t numbers;        /* communicators that MPI has tags for */
   atomic_int users;
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */
   _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
@@ -89,6 +92,7 @@ struct rs_mpi {
   MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
   int nrequests;           /* of the last exchange */
   int *done;               /* [4 * max(reserved, size)] indices of MPI_Testsome */
+  MPI_Status *statuses;    /* [the same] */
   rs_mpi_memory *memories; /* for requests that are not done */
 };
 
@@ -99,7 +103,6 @@ static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
-reshard_status rs_mpi_error(int code, const char *call);
 /* Every rank's `mine` comes to c->records, as messages of the tag. */
 reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 

@@ -225,10 +225,12 @@ reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
   node_shrink s = {.c = rs_node_of(comm), .n = comm->size - n, .nlost = n, .lost = lost};
   rs_node *made = NULL;
   rs_node_address address;
+  char text[64];
   int listener = -1;
   if (s.c->forked)
     return rs_node_check(s.c, false);
-  rs_node_end(s.c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
+  snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)comm->rank);
+  rs_node_end(s.c, RESHARD_ERROR_PEER, false, text, NULL);
   reshard_status status = create_rest(&s, &made);
   if (status == RESHARD_SUCCESS) {
     rs_node_make_address(made, 0, status, &address, &listener);

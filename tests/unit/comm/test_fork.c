@@ -232,6 +232,41 @@ static void test_communicators(void **state) {
   }
 }
 
+/* Of two ranks one waits, or one is in the middle of an execute, or has been, on a communicator that was aborted. */
+enum { WAITS, READS, ABORTED, BUSY_WAYS };
+
+static void test_busy_ranks(void **state) {
+  (void)state;
+  for (int way = 0; way < BUSY_WAYS; way++) {
+    rows_to_columns s;
+    rank_thread *thread = NULL;
+    rows_to_columns_open(&s, 3, 0, RESHARD_PATH_DIRECT, NULL);
+    if (way == WAITS) {
+      thread = rank_thread_start(wait_body, &s);
+      while (!is_waited_in(rs_team_of(s.comms[0])))
+        test_sleep_ms(1);
+    } else {
+      assert_int_equal(s.comms[2]->ops->enter(s.comms[2]), RESHARD_SUCCESS);
+    }
+    if (way == ABORTED)
+      assert_int_equal(reshard_comm_abort(s.comms[0]), RESHARD_SUCCESS);
+    pid_t child = start_child();
+    if (child == 0) {
+      CHILD_CHECK(reshard_comm_barrier(s.comms[0]) == RESHARD_ERROR_PEER);
+      CHILD_CHECK(strstr(reshard_last_error(), way == ABORTED ? "rank 0 aborted" : "forked") != NULL);
+      rows_to_columns_close(&s);
+      _exit(0);
+    }
+    assert_true(child_is_good(child));
+    if (way != WAITS)
+      s.comms[2]->ops->leave(s.comms[2]);
+    reshard_comm_abort(s.comms[0]);
+    if (thread != NULL)
+      rank_thread_join(thread);
+    rows_to_columns_close(&s);
+  }
+}
+
 /* A rank of the parent waits in a shrink, to which it does not come in the child. */
 static void shrink_body(void *user, int64_t rank) {
   reshard_comm *comms = user;
@@ -274,7 +309,7 @@ static void test_shrink(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads),       cmocka_unit_test(test_threads_at_work), cmocka_unit_test(test_fork_in_job),
-      cmocka_unit_test(test_communicators), cmocka_unit_test(test_shrink),
+      cmocka_unit_test(test_communicators), cmocka_unit_test(test_busy_ranks),      cmocka_unit_test(test_shrink),
   };
   if (SKIPPED) {
     printf("skipped: ThreadSanitizer refuses threads of a child process\n");

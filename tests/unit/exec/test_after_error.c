@@ -242,6 +242,7 @@ typedef struct totals {
 } totals;
 
 static int64_t cases = 40; /* a step */
+static uint64_t first_seed;
 
 /* Text of the error that the others have. */
 static void check_survivor(const world *w, const rank *r, uint64_t seed, stop_counts *counts) {
@@ -299,7 +300,7 @@ static void test_troubles(void **state) {
   int64_t n = test_scaled(cases, 16), unnamed = 0; /* so that each trouble comes */
   for (int64_t i = 0; i < n; i++)
     for (int step = 0; step < STEPS; step++)
-      run_case((uint64_t)(i * STEPS + step), step, &t);
+      run_case(first_seed + (uint64_t)(i * STEPS + step), step, &t);
   printf("%lld cases a step, %lld errors of others; longest call %.3f s, %lld outlasted %d ms + 1 s\n", (long long)n,
          (long long)t.errors, t.longest, (long long)t.late, DEADLINE);
   for (int kind = 0; kind < TROUBLES; kind++)
@@ -314,10 +315,12 @@ static void test_troubles(void **state) {
   assert_true(t.longest < 30); /* of a machine that may be busy */
 }
 
-/* usage: test_after_error [CASES] a step */
+/* usage: test_after_error [CASES [SEED]] a step */
 int main(int argc, char **argv) {
   if (argc > 1)
     cases = strtoll(argv[1], NULL, 10);
+  if (argc > 2)
+    first_seed = strtoull(argv[2], NULL, 10);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_troubles)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

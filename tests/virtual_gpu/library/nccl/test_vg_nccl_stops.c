@@ -6,15 +6,20 @@
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/stop_counts.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
 #include <stdatomic.h>
 #include <string.h>
 
+enum { DEADLINE_MS = 80 };
+static const char *const step_names[] = {"first execute", "second execute", "barrier", "within first execute",
+                                         "within second execute"};
 enum { MOST = 4, ROWS = 24, COLUMNS = 60, BYTES = ROWS * COLUMNS * 4, STEPS = 5, MINE = 0x5a };
 
 typedef struct world {
@@ -26,11 +31,12 @@ typedef struct world {
   reshard_comm comm[MOST];
   char *dst[MOST];
   rank_result result[MOST];
+  int64_t longest_ns[MOST]; /* call */
 } world;
 
 static void open_rank(void *user, int64_t rank) {
   world *w = user;
-  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, 80, &w->comm[rank]));
+  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, DEADLINE_MS, &w->comm[rank]));
 }
 
 static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
@@ -50,13 +56,15 @@ static reshard_status make_plan(const world *w, int64_t rank, reshard_plan *plan
 }
 
 /* Executes twice, and meets the others; the stopper leaves before one of these, or fails in an execute. */
-static reshard_status make_calls(const world *w, int64_t rank, reshard_transfer transfer, cudaStream_t stream) {
+static reshard_status make_calls(world *w, int64_t rank, reshard_transfer transfer, cudaStream_t stream) {
   for (int call = 1; call <= 3; call++) {
     if (rank == w->stopper && call == w->step)
       return RESHARD_ERROR_CANCELLED;
     if (rank == w->stopper && call == w->step - 3)
       vg_fail_here(NULL, w->fault, false, 0);
+    int64_t begun = rs_now_ns();
     reshard_status status = call < 3 ? reshard_execute(transfer, stream) : reshard_comm_barrier(w->comm[rank]);
+    w->longest_ns[rank] = rs_max(w->longest_ns[rank], rs_now_ns() - begun);
     if (status != RESHARD_SUCCESS)
       return status;
     vg_fail_here(NULL, 0, false, 0);
@@ -106,8 +114,23 @@ static int64_t count_overwritten(const world *w) {
   return n;
 }
 
+/* The errors of the others. */
+static void count_errors(const world *w, stop_counts *counts) {
+  counts->stops++;
+  for (int64_t r = 0; r < w->n; r++) {
+    if (r == w->stopper)
+      continue;
+    counts->errors++;
+    counts->late += w->longest_ns[r] > (DEADLINE_MS + 1000) * INT64_C(1000000);
+    counts->unnamed += !stop_is_named(w->result[r].text);
+    if (!stop_is_named(w->result[r].text))
+      printf("step %d: %s\n", w->step, w->result[r].text);
+  }
+}
+
 static void test_stops(void **state) {
   (void)state;
+  stop_counts counts[STEPS] = {0};
   int64_t stops = vg_scaled(15, 240), happened = 0;
   for (int64_t i = 0; i < stops; i++) {
     int64_t seed = (int64_t)vg_first_seed() + i;
@@ -128,8 +151,11 @@ static void test_stops(void **state) {
         fail_msg("seed %d: rank %d of %d has success, rank %d stopped in step %d: %s", (int)seed, (int)r, (int)w.n,
                  (int)w.stopper, w.step, w.result[w.stopper].text);
     happened += stopped;
+    if (stopped)
+      count_errors(&w, &counts[w.step - 1]);
     rank_threads_run(w.n, close_rank, &w);
     int64_t overwritten = count_overwritten(&w);
+    counts[w.step - 1].wrong += overwritten;
     if (overwritten != 0)
       fail_msg("seed %d: %d bytes were written after the error", (int)seed, (int)overwritten);
     vg_end();
@@ -138,6 +164,8 @@ static void test_stops(void **state) {
     assert_int_equal(vg_reports_with("freed"), 0);
   }
   assert_true(happened * 6 >= stops * 5);
+  for (int step = 0; step < STEPS; step++)
+    stop_counts_print("nccl, virtual GPUs", step < 3 ? "gone" : "fails", step_names[step], &counts[step]);
 }
 
 int main(void) {
