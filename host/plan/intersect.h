@@ -5,6 +5,12 @@
 #include "layout/sort.h"
 #include "plan/plan.h"
 
+/* A segment that is not in its message yet. */
+typedef struct rs_loose_segment {
+  rs_route route;
+  rs_segment segment;
+} rs_loose_segment;
+
 /* A (rank, destination array) that needs part of a replicated source cell. */
 typedef struct rs_receiver {
   int64_t rank, array;
@@ -27,7 +33,8 @@ typedef struct rs_work {
   const int64_t *nodes;
   bool listed; /* segments keep lists: a side is regular */
   bool sending;
-  rs_side *side;
+  rs_side *side; /* has the lists */
+  RS_VEC(rs_loose_segment) found;
   int64_t array;    /* mine, being intersected */
   int64_t cell;     /* its cell, when sending */
   bool shared;      /* the cell has several holders */
@@ -51,10 +58,10 @@ typedef struct rs_work {
 reshard_status rs_ask(rs_work *work, bool asks_src, int64_t cell, rs_query *query, bool *met);
 int64_t rs_hit_rows(const rs_space *space, bool asks_src, const rs_hit *hit);
 
-static inline reshard_status rs_add_segment(rs_work *w, rs_segment segment) {
-  if (w->side->segments.n == w->side->segments.cap)
-    RS_TRY(rs_vec_reserve(&w->side->segments, w->side->segments.n + 1));
-  w->side->segments.at[w->side->segments.n++] = segment;
+static inline reshard_status rs_add_segment(rs_work *w, int64_t src_rank, int64_t dst_rank, rs_segment segment) {
+  if (w->found.n == w->found.cap)
+    RS_TRY(rs_vec_reserve(&w->found, w->found.n + 1));
+  w->found.at[w->found.n++] = (rs_loose_segment){{src_rank, dst_rank}, segment};
   return RESHARD_SUCCESS;
 }
 
@@ -65,7 +72,7 @@ static inline reshard_status rs_add_holder(rs_work *w, rs_holder h, int64_t elem
     return rs_add_receiver(w, h, elements, rows, lists);
   if (h.rank == w->rank)
     w->class_->kept += elements;
-  return rs_add_segment(w, (rs_segment){w->rank, h.rank, w->array, h.array, lists, 0, rows, elements});
+  return rs_add_segment(w, w->rank, h.rank, (rs_segment){w->array, h.array, lists, 0, rows, elements});
 }
 
 /* Around the query of a source array to the destination. *mine is false where another holder's array is asked for all
@@ -83,11 +90,10 @@ void rs_work_free(rs_work *work);
 
 /* messages.c. Memory that sorting needs. */
 typedef RS_VEC(rs_pair) rs_sorting;
-/* Puts segments that one rank sends, or receives, into sorted[n], by message. */
-reshard_status rs_segments_sort(const rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch,
-                                rs_segment *sorted);
-/* Finds the messages that sorted segments are; whether they are in place is not known yet. */
-reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
+/* Puts segments that one rank sends, or receives, into sorted[n], by message, and lists the messages. Whether they are
+ * in place is not known yet. The order of `found` may change. */
+reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
+                                rs_segment *sorted, rs_messages *messages);
 /* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
  * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
 reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);

@@ -22,10 +22,18 @@ typedef struct rs_space {
 /* Region and permutation of an entry, checked; what it says when it is wrong starts with `label`. */
 reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs_space *space);
 
+/* Ranks that a message goes from and to. */
+typedef struct rs_route {
+  int64_t src, dst;
+} rs_route;
+static inline rs_route rs_route_of(int64_t rank, bool sending, int64_t peer) {
+  return sending ? (rs_route){rank, peer} : (rs_route){peer, rank};
+}
+
 /* Intersection of one source array and one destination array, row-major over the axes. Of this, rows [begin, end) of
- * the outermost axis with more than one index: all of them unless replicas share the work. */
+ * the outermost axis with more than one index: all of them unless replicas share the work. Its ranks are those of its
+ * message: worlds have segments by the million. */
 typedef struct rs_segment {
-  int64_t src_rank, dst_rank;
   int64_t src_array, dst_array;
   int64_t lists; /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
   int64_t begin, end;
@@ -155,7 +163,8 @@ typedef struct rs_geometry {
   rs_run storage[RS_MAX_AXES];
   int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
 } rs_geometry;
-void rs_segment_geometry(const rs_class *class_, const rs_side *side, const rs_segment *segment, rs_geometry *out);
+void rs_segment_geometry(const rs_class *class_, const rs_side *side, rs_route route, const rs_segment *segment,
+                         rs_geometry *out);
 
 /* Fills send and receive of a class for one rank. */
 reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
@@ -180,8 +189,8 @@ typedef struct rs_place {
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place);
 /* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. */
-void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_message *message, bool of_source,
-                            bool of_destination);
+void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_route route, rs_message *message,
+                            bool of_source, bool of_destination);
 /* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */
 const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
 /* The message of a class with a peer; NULL when there is none. */
