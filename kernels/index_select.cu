@@ -190,16 +190,17 @@ void halve(const rs_select &job, int bytes, plan *first, plan *second) {
   }
 }
 
-int launch_plan(const rs_select &job, const plan &p, int bytes, rs_select_fault *fault, void *stream) {
+/* most: units of a launch. */
+int launch_plan(const rs_select &job, const plan &p, int bytes, int64_t most, rs_select_fault *fault, void *stream) {
   int64_t units = p.run / bytes;
   bool fits = true;
   for (int i = 0; i < p.nloops && fits; i++)
     fits = !__builtin_mul_overflow(units, p.loops[i].n, &units);
-  if (!fits || units > UNITS_MOST) {
+  if (!fits || units > most) {
     plan first = p, second = p;
     halve(job, bytes, &first, &second);
-    int error = launch_plan(job, first, bytes, fault, stream);
-    return error != cudaSuccess ? error : launch_plan(job, second, bytes, fault, stream);
+    int error = launch_plan(job, first, bytes, most, fault, stream);
+    return error != cudaSuccess ? error : launch_plan(job, second, bytes, most, fault, stream);
   }
   selection s = {};
   s.src = p.src;
@@ -223,7 +224,7 @@ int launch_plan(const rs_select &job, const plan &p, int bytes, rs_select_fault 
 
 } // namespace
 
-extern "C" int rs_index_select_launch(const rs_select *job, rs_select_fault *fault, void *stream) {
+extern "C" int rs_index_select_launch(const rs_select *job, rs_select_fault *fault, uint32_t most, void *stream) {
   if ((job->index_bytes != 4 && job->index_bytes != 8) || job->naxes >= LOOPS)
     return cudaErrorInvalidValue;
   int error = fault == nullptr ? cudaSuccess : rs_launch(begin_fault, dim3(1), dim3(1), 0, stream, fault);
@@ -233,7 +234,9 @@ extern "C" int rs_index_select_launch(const rs_select *job, rs_select_fault *fau
     if (job->axes[i].n == 0)
       return cudaSuccess;
   plan p = make_plan(*job);
-  error = launch_plan(*job, p, unit_bytes(*job, p), fault, stream);
+  int64_t units = int64_t{most} * THREADS * UNITS;
+  units = most == 0 || units > UNITS_MOST ? UNITS_MOST : units;
+  error = launch_plan(*job, p, unit_bytes(*job, p), units, fault, stream);
   if (error != cudaSuccess || fault == nullptr)
     return error;
   return job->index_bytes == 4

@@ -40,7 +40,9 @@ void bench_print_head(const bench_state *b, const machine *m) {
     printf(", dim 0 times %g", o->scale);
   if (b->s.cuda)
     printf("\n# %s, %lld GPU%s a process", b->gpu, (long long)b->s.ndevices, b->s.ndevices == 1 ? "" : "s");
-  else
+  if (o->max_blocks > 0)
+    printf(", %lld blocks a launch at most", (long long)o->max_blocks);
+  if (!b->s.cuda)
     printf("\n# %s, %d cores, %s, %d copy threads", m->processor, m->cores, m->isa, b->s.threads);
   printf("; %lld rank%s of %lld process%s by %s; path %s, workspace limit %s", (long long)b->s.world,
          b->s.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
@@ -266,6 +268,7 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   if (b->s.cuda) {
     rs_json_string(j, "gpu", b->gpu);
     rs_json_int(j, "gpus", b->s.ndevices);
+    rs_json_int(j, "max_blocks", o->max_blocks);
     rs_json_bool(j, "graph", o->graph);
     rs_json_bool(j, "blocking", o->blocking != 0);
     rs_json_bool(j, "host_time", o->host_time != 0);

@@ -87,6 +87,8 @@ static const option_row option_rows[] = {
     {"no-digests", 0, NULL, COMMAND_CONVERT, IS(FLAG, no_digests), "write no digests into the headers of OUT"},
     {"threads", 0, "T", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT | COMMAND_CHECK, IN(COUNT, threads, 1, 4096),
      "copy or planning threads shared by the local ranks (default: all cores)"},
+    {"max-blocks", 0, "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, max_blocks, 1, INT32_MAX),
+     "most blocks of a launch of copies and casts on a GPU (default: no limit)"},
     {"rank", 0, "R", COMMAND_PLAN, IN(COUNT, rank, 0, INT32_MAX), "plan this rank only"},
     {"peers", 0, NULL, COMMAND_PLAN, IS(FLAG, peers), "list the peers of each rank"},
     {"svg", 0, "FILE", COMMAND_PLAN | COMMAND_TRACE, IS(TEXT, svg),

@@ -50,7 +50,8 @@ static void open_gpus(session *s, int64_t wanted) {
   for (; s->ndevices < wanted; s->ndevices++) {
     char name[32];
     snprintf(name, sizeof name, "cuda:%lld", (long long)((begin + s->ndevices) % turn));
-    CLI_TRY("--device cuda: ", reshard_device_create(name, NULL, &s->devices[s->ndevices]));
+    const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .max_blocks = s->o->max_blocks};
+    CLI_TRY("--device cuda: ", reshard_device_create(name, &options, &s->devices[s->ndevices]));
   }
 }
 

@@ -42,7 +42,8 @@ static reshard_status check_options(const reshard_device_options *given, reshard
   if (given->shared && given->allocator != NULL)
     return rs_error(RESHARD_ERROR_INVALID, "shared storage is the library's own, and an allocator is given");
   if (given->max_blocks < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "max_blocks %d: 0 for no limit, or a number of blocks", given->max_blocks);
+    return rs_error(RESHARD_ERROR_INVALID, "max_blocks %lld: 0 for no limit, or a number of blocks",
+                    (long long)given->max_blocks);
   *options = *given;
   return RESHARD_SUCCESS;
 }
@@ -61,7 +62,7 @@ static reshard_status create_device(const char *name, reshard_device_options *op
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "device '%.32s': the storage of a GPU is not shared between processes",
                     name);
   RS_TRY(rs_device_cuda_create(index, device));
-  (*device)->max_blocks = options->max_blocks;
+  (*device)->max_blocks = (int)rs_min(options->max_blocks, INT32_MAX); /* of a grid */
   return RESHARD_SUCCESS;
 }
 

@@ -78,6 +78,7 @@ reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *a
 typedef struct rs_lowering {
   const rs_class *class_;
   bool sending; /* the segment is of the class' send side, else of its receive side */
+  rs_route route;
   const rs_segment *segment;
   const rs_view *src, *dst; /* NULL: linear */
   char *linear;

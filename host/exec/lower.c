@@ -62,7 +62,8 @@ typedef struct lowered {
 static void find_axes(const rs_lowering *w, lowered *out) {
   const rs_space *space = &w->class_->space;
   const rs_geometry *g = &out->geometry;
-  rs_segment_geometry(w->class_, w->sending ? &w->class_->send : &w->class_->receive, w->segment, &out->geometry);
+  rs_segment_geometry(w->class_, w->sending ? &w->class_->send : &w->class_->receive, w->route, w->segment,
+                      &out->geometry);
   out->naxes = 0;
   out->src = w->src != NULL ? w->src->at : w->linear;
   out->dst = w->dst != NULL ? w->dst->at : w->linear;

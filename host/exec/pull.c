@@ -11,7 +11,7 @@ static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t en
     rs_view src, dst;
     RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
     RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst));
-    rs_lowering lowering = {c, kept, s, &src, &dst, NULL};
+    rs_lowering lowering = {c, kept, {message->peer, plan->rank}, s, &src, &dst, NULL};
     RS_TRY(rs_lower(&lowering, copies));
   }
   return RESHARD_SUCCESS;

@@ -168,7 +168,7 @@ static reshard_status receive_hit(void *user, const rs_hit *hit) {
   RS_TRY(keep_lists(w, hit, &at));
   if (rs_layout_holder_count(c->src, hit->cell) == 1) {
     rs_holder storage, h = *rs_layout_holders(c->src, hit->cell, &storage);
-    return rs_add_segment(w, (rs_segment){h.rank, w->rank, h.array, w->array, at, 0, rows, hit->elements});
+    return rs_add_segment(w, h.rank, w->rank, (rs_segment){h.array, w->array, at, 0, rows, hit->elements});
   }
   RS_TRY(rs_vec_reserve(&w->wants, w->wants.n + 1));
   w->wants.at[w->wants.n++] = (rs_want){hit->cell, w->array, hit->elements, rows, at};
@@ -211,28 +211,29 @@ reshard_status rs_count_wanted(rs_work *w) {
   return RESHARD_SUCCESS;
 }
 
-/* Brings the segments into the order of messages, and finds where each begins. */
-static reshard_status make_messages(rs_class *c, int64_t rank, bool sending) {
+/* Makes what was found the messages of a side. */
+static reshard_status make_messages(rs_work *w, bool sending) {
+  rs_class *c = w->class_;
   rs_side *side = sending ? &c->send : &c->receive;
-  rs_segment *sorted;
   rs_sorting scratch = {0};
-  RS_TRY(rs_alloc(&sorted, side->segments.n, sizeof *sorted));
-  reshard_status status = rs_segments_sort(side->segments.at, side->segments.n, sending, &scratch, sorted);
+  RS_TRY(rs_alloc(&side->segments.at, w->found.n, sizeof(rs_segment)));
+  side->segments.n = side->segments.cap = side->nsegments = w->found.n;
+  w->found.n = 0;
+  reshard_status status =
+      rs_make_messages(w->found.at, side->nsegments, sending, &scratch, side->segments.at, &side->messages);
   free(scratch.at);
-  free(side->segments.at);
-  side->segments.at = sorted;
-  side->segments.cap = side->segments.n;
   RS_TRY(status);
-  RS_TRY(rs_find_messages(side->segments.at, side->segments.n, sending, &side->messages));
-  side->nsegments = side->segments.n;
+  if (sending && w->listed)
+    RS_TRY(rs_side_keep_used_lists(side, c->space.naxes));
   for (int64_t i = 0; i < side->messages.n; i++) {
     rs_message *m = &side->messages.at[i];
-    rs_message_find_places(c, side, m, sending, !sending || m->peer == rank);
+    rs_message_find_places(c, side, rs_route_of(w->rank, sending, m->peer), m, sending, !sending || m->peer == w->rank);
   }
   return RESHARD_SUCCESS;
 }
 
 void rs_work_free(rs_work *w) {
+  free(w->found.at);
   free(w->pieces.at);
   free(w->holders.at);
   free(w->sources.at);
@@ -253,12 +254,10 @@ reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, cons
   c->send.src_asks = true;
   reshard_status status;
   RS_TRY_GOTO(status, rs_intersect_sends(&w), done);
+  RS_TRY_GOTO(status, make_messages(&w, true), done);
   RS_TRY_GOTO(status, intersect_receives(&w), done);
   RS_TRY_GOTO(status, rs_share_receives(&w), done);
-  if (w.listed)
-    RS_TRY_GOTO(status, rs_side_keep_used_lists(&c->send, c->space.naxes), done);
-  RS_TRY_GOTO(status, make_messages(c, rank, true), done);
-  RS_TRY_GOTO(status, make_messages(c, rank, false), done);
+  RS_TRY_GOTO(status, make_messages(&w, false), done);
 done:
   rs_lists_drop_scratch(&c->send.lists);
   rs_lists_drop_scratch(&c->receive.lists);

@@ -27,7 +27,8 @@ typedef struct rs_work {
   const int64_t *nodes;
   bool listed; /* segments keep lists: a side is regular */
   bool sending;
-  rs_side *side;
+  rs_side *side; /* has the lists */
+  RS_VEC(rs_loose_segment) found;
   int64_t array;    /* mine, being intersected */
   int64_t cell;     /* its cell, when sending */
   bool shared;      /* the cell has several holders */
@@ -54,10 +55,10 @@ reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world,
 reshard_status rs_ask(rs_work *work, bool asks_src, int64_t cell, rs_query *query, bool *met);
 int64_t rs_hit_rows(const rs_space *space, bool asks_src, const rs_hit *hit);
 
-static inline reshard_status rs_add_segment(rs_work *w, rs_segment segment) {
-  if (w->side->segments.n == w->side->segments.cap)
-    RS_TRY(rs_vec_reserve(&w->side->segments, w->side->segments.n + 1));
-  w->side->segments.at[w->side->segments.n++] = segment;
+static inline reshard_status rs_add_segment(rs_work *w, int64_t src_rank, int64_t dst_rank, rs_segment segment) {
+  if (w->found.n == w->found.cap)
+    RS_TRY(rs_vec_reserve(&w->found, w->found.n + 1));
+  w->found.at[w->found.n++] = (rs_loose_segment){{src_rank, dst_rank}, segment};
   return RESHARD_SUCCESS;
 }
 
@@ -68,7 +69,7 @@ static inline reshard_status rs_add_holder(rs_work *w, rs_holder h, int64_t elem
     return rs_add_receiver(w, h, elements, rows, lists);
   if (h.rank == w->rank)
     w->class_->kept += elements;
-  return rs_add_segment(w, (rs_segment){w->rank, h.rank, w->array, h.array, lists, 0, rows, elements});
+  return rs_add_segment(w, w->rank, h.rank, (rs_segment){w->array, h.array, lists, 0, rows, elements});
 }
 
 /* Around the query of a source array to the destination. *mine is false where another holder's array is asked for all

@@ -72,7 +72,7 @@ static reshard_status receive_cell(void *user, int64_t cell) {
     if (holders->rank == w->rank)
       return RESHARD_SUCCESS;
     int64_t elements = shared_elements(q, cell, &rows);
-    return rs_add_segment(w, (rs_segment){holders->rank, w->rank, holders->array, w->array, -1, 0, rows, elements});
+    return rs_add_segment(w, holders->rank, w->rank, (rs_segment){holders->array, w->array, -1, 0, rows, elements});
   }
   if (rs_layout_holds(w->class_->src, cell, w->rank))
     return RESHARD_SUCCESS;
@@ -87,7 +87,7 @@ reshard_status rs_send_boxes(rs_work *w) {
   asking q = {.w = w, .held = w->class_->dst->boxes, .held_dim = w->class_->space.dst_dim};
   int64_t first, count;
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  RS_TRY(rs_vec_reserve(&w->side->segments, w->side->segments.n + count)); /* most boxes meet something */
+  RS_TRY(rs_vec_reserve(&w->found, w->found.n + count)); /* most boxes meet something */
   for (w->array = 0; w->array < count; w->array++) {
     int64_t box = own->by_rank[first + w->array];
     w->cell = own->cell_of[box];
@@ -108,7 +108,7 @@ reshard_status rs_receive_boxes(rs_work *w) {
   asking q = {.w = w, .held = w->class_->src->boxes, .held_dim = w->class_->space.src_dim};
   int64_t first, count;
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  RS_TRY(rs_vec_reserve(&w->side->segments, count));
+  RS_TRY(rs_vec_reserve(&w->found, count));
   for (w->array = 0; w->array < count; w->array++) {
     int64_t box = own->by_rank[first + w->array];
     int64_t elements = place_box(&q, false, rs_boxes_lo(own, box), rs_boxes_hi(own, box));

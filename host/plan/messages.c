@@ -9,29 +9,32 @@
 /* Segments of one pair of arrays' peers that are sorted by insertion. */
 enum { FEW = 16 };
 
-static int by_message(const void *a, const void *b) {
+static int by_arrays(const void *a, const void *b) {
   const rs_segment *x = a, *y = b;
-  if (x->src_rank != y->src_rank)
-    return x->src_rank < y->src_rank ? -1 : 1;
-  if (x->dst_rank != y->dst_rank)
-    return x->dst_rank < y->dst_rank ? -1 : 1;
   if (x->dst_array != y->dst_array)
     return x->dst_array < y->dst_array ? -1 : 1;
   return x->src_array < y->src_array ? -1 : x->src_array > y->src_array;
 }
 
-/* Sorts each destination array's segments from one peer by source array: they came in the order of a tree. */
+static int by_message(const void *a, const void *b) {
+  const rs_loose_segment *x = a, *y = b;
+  if (x->route.src != y->route.src)
+    return x->route.src < y->route.src ? -1 : 1;
+  if (x->route.dst != y->route.dst)
+    return x->route.dst < y->route.dst ? -1 : 1;
+  return by_arrays(&x->segment, &y->segment);
+}
+
+/* Sorts each destination array's segments of a message by source array: they came in the order of a tree. */
 static void sort_sources(rs_segment *s, int64_t n) {
   for (int64_t i = 0, end; i < n; i = end) {
     bool ordered = true;
-    for (end = i + 1; end < n && s[end].src_rank == s[i].src_rank && s[end].dst_rank == s[i].dst_rank &&
-                      s[end].dst_array == s[i].dst_array;
-         end++)
+    for (end = i + 1; end < n && s[end].dst_array == s[i].dst_array; end++)
       ordered &= s[end].src_array > s[end - 1].src_array;
     if (ordered)
       continue;
     if (end - i > FEW)
-      qsort(s + i, (size_t)(end - i), sizeof *s, by_message);
+      qsort(s + i, (size_t)(end - i), sizeof *s, by_arrays);
     for (int64_t k = i + 1; k < end; k++) { /* nothing moves in what was sorted */
       rs_segment moved = s[k];
       int64_t j = k;
@@ -42,53 +45,63 @@ static void sort_sources(rs_segment *s, int64_t n) {
   }
 }
 
-reshard_status rs_segments_sort(const rs_segment *s, int64_t n, bool sending, rs_sorting *scratch, rs_segment *sorted) {
+static int64_t peer_of(const rs_loose_segment *f, bool sending) { return sending ? f->route.dst : f->route.src; }
+
+/* Sorts by peer and destination array: *order has the places in the list, or is NULL where the list itself is sorted,
+ * by source array too. */
+static reshard_status sort_found(rs_loose_segment *f, int64_t n, bool sending, rs_sorting *scratch,
+                                 const rs_pair **order) {
   bool ordered = true, by_dst = true;
   int64_t most_peer = 0, most_array = 0;
   for (int64_t i = 0; i < n; i++) {
-    most_peer = rs_max(most_peer, sending ? s[i].dst_rank : s[i].src_rank);
-    most_array = rs_max(most_array, s[i].dst_array);
+    most_peer = rs_max(most_peer, peer_of(&f[i], sending));
+    most_array = rs_max(most_array, f[i].segment.dst_array);
     if (i > 0) {
-      ordered = ordered && by_message(&s[i - 1], &s[i]) < 0;
-      by_dst = by_dst && s[i - 1].dst_array <= s[i].dst_array;
+      ordered = ordered && by_message(&f[i - 1], &f[i]) < 0;
+      by_dst = by_dst && f[i - 1].segment.dst_array <= f[i].segment.dst_array;
     }
   }
   int array_bits = by_dst ? 0 : rs_bits((uint64_t)most_array), bits = array_bits + rs_bits((uint64_t)most_peer);
-  if (ordered || n < 64 || bits > 64) {
-    if (n > 0)
-      memcpy(sorted, s, (size_t)n * sizeof *s);
-    if (!ordered)
-      qsort(sorted, (size_t)n, sizeof *s, by_message);
+  *order = NULL;
+  if (ordered)
+    return RESHARD_SUCCESS;
+  if (n < 64 || bits > 64) {
+    qsort(f, (size_t)n, sizeof *f, by_message);
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_vec_reserve(scratch, 2 * n));
   rs_pair *pairs = scratch->at;
   for (int64_t i = 0; i < n; i++) {
-    uint64_t peer = (uint64_t)(sending ? s[i].dst_rank : s[i].src_rank);
-    pairs[i] = (rs_pair){by_dst ? peer : peer << array_bits | (uint64_t)s[i].dst_array, (uint64_t)i};
+    uint64_t peer = (uint64_t)peer_of(&f[i], sending);
+    pairs[i] = (rs_pair){by_dst ? peer : peer << array_bits | (uint64_t)f[i].segment.dst_array, (uint64_t)i};
   }
-  const rs_pair *order = rs_sort_pairs(pairs, pairs + n, n, false, 0, bits);
-  for (int64_t i = 0; i < n; i++)
-    sorted[i] = s[order[i].value];
-  sort_sources(sorted, n);
+  *order = rs_sort_pairs(pairs, pairs + n, n, false, 0, bits);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages) {
+reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
+                                rs_segment *sorted, rs_messages *messages) {
+  const rs_pair *order;
+  RS_TRY(sort_found(found, n, sending, scratch, &order));
   messages->n = 0;
-  if (n == 0)
-    return RESHARD_SUCCESS;
-  for (const rs_segment *s = segments, *end = s + n; s < end;) {
-    const rs_segment *first = s;
-    int64_t peer = sending ? s->dst_rank : s->src_rank, elements = 0;
-    for (; s < end && (sending ? s->dst_rank : s->src_rank) == peer; s++)
-      elements += s->elements;
+  for (int64_t i = 0, first; i < n;) {
+    const rs_loose_segment *f = &found[order != NULL ? (int64_t)order[i].value : i];
+    int64_t peer = peer_of(f, sending), elements = 0;
+    for (first = i; peer_of(f, sending) == peer;) {
+      sorted[i++] = f->segment;
+      elements += f->segment.elements;
+      if (i == n)
+        break;
+      f = &found[order != NULL ? (int64_t)order[i].value : i];
+    }
+    if (order != NULL)
+      sort_sources(sorted + first, i - first);
     RS_TRY(rs_vec_reserve(messages, messages->n + 1));
     rs_message *m = &messages->at[messages->n++];
     m->peer = peer; /* field by field: a struct copied right after it is written waits for the writes */
-    m->segments = first;
+    m->segments = sorted + first;
     m->elements = elements;
-    m->count = s - first;
+    m->count = i - first;
     m->src_in_place = m->dst_in_place = false;
   }
   return RESHARD_SUCCESS;
@@ -166,11 +179,11 @@ const int64_t *rs_array_corners(const struct reshard_layout_s *l, int64_t rank, 
 }
 
 /* Geometry of a segment of two boxes: their intersection in the region. */
-static void meet_boxes(const rs_class *c, const rs_segment *segment, rs_geometry *out) {
+static void meet_boxes(const rs_class *c, rs_route route, const rs_segment *segment, rs_geometry *out) {
   const rs_space *s = &c->space;
   int64_t storage[2][2 * RESHARD_MAX_DIMS];
-  const int64_t *src = rs_array_corners(c->src, segment->src_rank, segment->src_array, storage[0]);
-  const int64_t *dst = rs_array_corners(c->dst, segment->dst_rank, segment->dst_array, storage[1]);
+  const int64_t *src = rs_array_corners(c->src, route.src, segment->src_array, storage[0]);
+  const int64_t *dst = rs_array_corners(c->dst, route.dst, segment->dst_array, storage[1]);
   for (int a = 0; a < s->naxes; a++) {
     int i = s->src_dim[a], j = s->dst_dim[a];
     int64_t begin = 0, end = s->extent[a]; /* in the region */
@@ -189,12 +202,13 @@ static void meet_boxes(const rs_class *c, const rs_segment *segment, rs_geometry
   }
 }
 
-void rs_segment_geometry(const rs_class *c, const rs_side *side, const rs_segment *segment, rs_geometry *out) {
+void rs_segment_geometry(const rs_class *c, const rs_side *side, rs_route route, const rs_segment *segment,
+                         rs_geometry *out) {
   out->naxes = c->space.naxes;
   out->src_asks = side->src_asks;
   out->cut = -1;
   if (segment->lists < 0)
-    meet_boxes(c, segment, out);
+    meet_boxes(c, route, segment, out);
   else
     for (int a = 0; a < out->naxes; a++) {
       const rs_list *list = &side->lists.list.at[side->ids.at[segment->lists + a]];

@@ -19,7 +19,8 @@ typedef struct rs_geometry {
   rs_run storage[RS_MAX_AXES];
   int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
 } rs_geometry;
-void rs_segment_geometry(const rs_class *class_, const rs_side *side, const rs_segment *segment, rs_geometry *out);
+void rs_segment_geometry(const rs_class *class_, const rs_side *side, rs_route route, const rs_segment *segment,
+                         rs_geometry *out);
 
 void rs_class_free(rs_class *class_);
 void rs_side_free(rs_side *side);
@@ -29,13 +30,18 @@ const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t r
 /* The message of a class with a peer; NULL when there is none. */
 const rs_message *rs_side_message(const rs_side *side, int64_t peer);
 
+/* A segment that is not in its message yet. */
+typedef struct rs_loose_segment {
+  rs_route route;
+  rs_segment segment;
+} rs_loose_segment;
+
 /* Memory that sorting needs. */
 typedef RS_VEC(rs_pair) rs_sorting;
-/* Puts segments that one rank sends, or receives, into sorted[n], by message. */
-reshard_status rs_segments_sort(const rs_segment *segments, int64_t n, bool sending, rs_sorting *scratch,
-                                rs_segment *sorted);
-/* Finds the messages that sorted segments are; whether they are in place is not known yet. */
-reshard_status rs_find_messages(const rs_segment *segments, int64_t n, bool sending, rs_messages *messages);
+/* Puts segments that one rank sends, or receives, into sorted[n], by message, and lists the messages. Whether they are
+ * in place is not known yet. The order of `found` may change. */
+reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
+                                rs_segment *sorted, rs_messages *messages);
 /* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
  * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
 reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);

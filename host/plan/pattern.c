@@ -6,12 +6,12 @@
 #include "plan/messages.h"
 
 /* True when two segments of one class name the same elements of the source, in the same order. */
-static bool same_elements(const rs_class *c, const rs_segment *a, const rs_segment *b) {
+static bool same_elements(const rs_class *c, rs_route to_a, const rs_segment *a, rs_route to_b, const rs_segment *b) {
   if (a->src_array != b->src_array || a->elements != b->elements)
     return false;
   rs_geometry x, y;
-  rs_segment_geometry(c, &c->send, a, &x);
-  rs_segment_geometry(c, &c->send, b, &y);
+  rs_segment_geometry(c, &c->send, to_a, a, &x);
+  rs_segment_geometry(c, &c->send, to_b, b, &y);
   if (x.cut != y.cut || (x.cut >= 0 && (a->begin != b->begin || a->end != b->end)))
     return false;
   for (int d = 0; d < x.naxes; d++) {
@@ -33,7 +33,8 @@ static bool same_content(const struct reshard_plan_s *plan, int64_t peer, int64_
     if ((a == NULL) != (b == NULL) || (a != NULL && a->count != b->count))
       return false;
     for (int64_t i = 0; a != NULL && i < a->count; i++)
-      if (!same_elements(c, &a->segments[i], &b->segments[i]))
+      if (!same_elements(c, (rs_route){plan->rank, peer}, &a->segments[i], (rs_route){plan->rank, other},
+                         &b->segments[i]))
         return false;
   }
   return true;

@@ -60,7 +60,7 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
 
 /* Range of one buffer, in elements, that is a whole message on one of its ends. strides: of the entry's buffers on that
  * end, NULL or NULL element for contiguous. */
-static bool find_range(const rs_class *c, const rs_side *side, const rs_message *m, bool of_source,
+static bool find_range(const rs_class *c, const rs_side *side, rs_route route, const rs_message *m, bool of_source,
                        const int64_t *const *strides, int64_t *buffer, int64_t *begin) {
   const rs_segment *s = m->segments;
   const struct reshard_layout_s *own = of_source ? c->src : c->dst;
@@ -69,11 +69,11 @@ static bool find_range(const rs_class *c, const rs_side *side, const rs_message 
   for (int64_t i = 0; i < m->count; i++, s++) {
     reshard_array_info array;
     rs_geometry g;
-    find_array(own, of_source ? s->src_rank : s->dst_rank, of_source ? s->src_array : s->dst_array, &array);
+    find_array(own, of_source ? route.src : route.dst, of_source ? s->src_array : s->dst_array, &array);
     const int64_t *given = strides != NULL && strides[array.buffer] != NULL ? strides[array.buffer] : array.strides;
     if (!may_be_contiguous(s, own->ndim, given))
       return false;
-    rs_segment_geometry(c, side, s, &g);
+    rs_segment_geometry(c, side, route, s, &g);
     if (!segment_contiguous(&g, s, own_dim, g.src_asks == of_source, given, &offset))
       return false;
     offset += array.offset;
@@ -128,28 +128,29 @@ static answer is_range(int naxes, const int64_t *length, const int *own_dim, int
   return range ? YES : NO;
 }
 
-static bool is_contiguous(const rs_class *c, const rs_side *side, const rs_message *m, bool of_source, answer first) {
+static bool is_contiguous(const rs_class *c, const rs_side *side, rs_route route, const rs_message *m, bool of_source,
+                          answer first) {
   int64_t buffer, begin;
   if (first == NO || (first == YES && m->count == 1))
     return first == YES;
-  return find_range(c, side, m, of_source, NULL, &buffer, &begin);
+  return find_range(c, side, route, m, of_source, NULL, &buffer, &begin);
 }
 
-void rs_message_find_places(const rs_class *c, const rs_side *side, rs_message *m, bool of_source,
+void rs_message_find_places(const rs_class *c, const rs_side *side, rs_route route, rs_message *m, bool of_source,
                             bool of_destination) {
   answer src = UNKNOWN, dst = UNKNOWN;
   const rs_segment *s = m->segments;
   if (s->lists < 0) { /* boxes, of which dense worlds have segments by the million: no strides, no products */
     int64_t length[RS_MAX_AXES], storage[2][2 * RESHARD_MAX_DIMS];
-    const int64_t *from = rs_array_corners(c->src, s->src_rank, s->src_array, storage[0]);
-    const int64_t *to = rs_array_corners(c->dst, s->dst_rank, s->dst_array, storage[1]);
+    const int64_t *from = rs_array_corners(c->src, route.src, s->src_array, storage[0]);
+    const int64_t *to = rs_array_corners(c->dst, route.dst, s->dst_array, storage[1]);
     find_lengths(c, s, from, to, length);
     src = is_range(c->space.naxes, length, c->space.src_dim, c->src->ndim, from);
     dst = is_range(c->space.naxes, length, c->space.dst_dim, c->dst->ndim, to);
   }
   /* Both first: a read of the count waits for a write into its word. */
-  bool src_in_place = of_source && is_contiguous(c, side, m, true, src);
-  bool dst_in_place = of_destination && is_contiguous(c, side, m, false, dst);
+  bool src_in_place = of_source && is_contiguous(c, side, route, m, true, src);
+  bool dst_in_place = of_destination && is_contiguous(c, side, route, m, false, dst);
   m->src_in_place = src_in_place;
   m->dst_in_place = dst_in_place;
 }
@@ -167,7 +168,8 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
   if (strides == NULL && (!in_place || place == NULL))
     return in_place;
   int64_t base = sending ? plan->entries[e].src_buffer : plan->entries[e].dst_buffer;
-  if (!find_range(c, side, m, sending, strides != NULL ? strides + base : NULL, &buffer, &begin))
+  if (!find_range(c, side, rs_route_of(plan->rank, sent, peer->rank), m, sending,
+                  strides != NULL ? strides + base : NULL, &buffer, &begin))
     return false;
   if (place != NULL)
     *place = (rs_place){base + buffer, begin * c->width};

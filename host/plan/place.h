@@ -18,7 +18,7 @@ typedef struct rs_place {
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place);
 /* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. */
-void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_message *message, bool of_source,
-                            bool of_destination);
+void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_route route, rs_message *message,
+                            bool of_source, bool of_destination);
 
 #endif

@@ -22,10 +22,18 @@ typedef struct rs_space {
 /* Region and permutation of an entry, checked; what it says when it is wrong starts with `label`. */
 reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs_space *space);
 
+/* Ranks that a message goes from and to. */
+typedef struct rs_route {
+  int64_t src, dst;
+} rs_route;
+static inline rs_route rs_route_of(int64_t rank, bool sending, int64_t peer) {
+  return sending ? (rs_route){rank, peer} : (rs_route){peer, rank};
+}
+
 /* Intersection of one source array and one destination array, row-major over the axes. Of this, rows [begin, end) of
- * the outermost axis with more than one index: all of them unless replicas share the work. */
+ * the outermost axis with more than one index: all of them unless replicas share the work. Its ranks are those of its
+ * message: worlds have segments by the million. */
 typedef struct rs_segment {
-  int64_t src_rank, dst_rank;
   int64_t src_array, dst_array;
   int64_t lists; /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
   int64_t begin, end;

@@ -55,7 +55,7 @@ typedef struct world_receiver {
 /* One class of all plans, being intersected. */
 typedef struct world_class {
   rs_arena *arena;
-  rs_side *side; /* segments that are not dealt to their senders yet, and lists */
+  rs_side *side; /* lists of all; messages while they are made */
   rs_class **of_rank;
   world_receiver *receiver; /* [world] */
   int64_t world, segments;
@@ -72,18 +72,17 @@ static reshard_status keep_messages(world_class *w, const rs_messages *messages,
 
 /* Makes n segments the messages that a rank sends. Both ends' places are looked for while the segments are in the
  * cache. */
-static reshard_status make_messages(world_class *w, int64_t rank, const rs_segment *segments, int64_t n) {
+static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segment *segments, int64_t n) {
   rs_class *c = w->of_rank[rank];
   rs_messages *found = &w->side->messages;
   rs_segment *kept;
   RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
-  RS_TRY(rs_segments_sort(segments, n, true, &w->sorting, kept));
-  RS_TRY(rs_find_messages(kept, n, true, found));
+  RS_TRY(rs_make_messages(segments, n, true, &w->sorting, kept, found));
   for (int64_t i = 0; i < found->n; i++) {
     rs_message *m = &found->at[i];
     w->receiver[m->peer].messages += m->peer != rank;
     w->receiver[m->peer].segments += m->peer != rank ? m->count : 0;
-    rs_message_find_places(c, w->side, m, true, true);
+    rs_message_find_places(c, w->side, (rs_route){rank, m->peer}, m, true, true);
   }
   RS_TRY(keep_messages(w, found, &c->send.messages));
   c->send.nsegments = c->send.segments.cap = n;
@@ -101,17 +100,17 @@ static void counts_to_firsts(int64_t *count, int64_t n) {
 }
 
 /* The same for all senders at once: a holder of a replicated cell found what the others send too. */
-static reshard_status make_all_messages(world_class *w) {
-  rs_segment *sorted = NULL, *s = w->side->segments.at;
-  int64_t *begin = NULL, n = w->side->segments.n;
+static reshard_status make_all_messages(world_class *w, const rs_loose_segment *found, int64_t n) {
+  rs_loose_segment *sorted = NULL;
+  int64_t *begin = NULL;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&begin, w->world + 1, sizeof *begin), done);
   RS_TRY_GOTO(status, rs_alloc(&sorted, n, sizeof *sorted), done);
   for (int64_t i = 0; i < n; i++)
-    begin[s[i].src_rank]++;
+    begin[found[i].route.src]++;
   counts_to_firsts(begin, w->world);
   for (int64_t i = 0; i < n; i++)
-    sorted[begin[s[i].src_rank]++] = s[i];
+    sorted[begin[found[i].route.src]++] = found[i];
   for (int64_t r = 0, from = 0; r < w->world; from = begin[r++]) /* each has become the next one's */
     RS_TRY_GOTO(status, make_messages(w, r, n > 0 ? sorted + from : NULL, begin[r] - from), done);
 done:
@@ -182,19 +181,17 @@ static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class *
     RS_TRY_GOTO(status, rs_count_wanted(&w), done);
     if (at_once)
       continue;
-    RS_TRY_GOTO(status, make_messages(&wc, w.rank, side->segments.at, side->segments.n), done);
-    side->segments.n = 0;
+    RS_TRY_GOTO(status, make_messages(&wc, w.rank, w.found.at, w.found.n), done);
+    w.found.n = 0;
   }
   if (at_once)
-    RS_TRY_GOTO(status, make_all_messages(&wc), done);
+    RS_TRY_GOTO(status, make_all_messages(&wc, w.found.at, w.found.n), done);
   RS_TRY_GOTO(status, list_received(&wc), done);
   rs_lists_drop_scratch(&side->lists);
   lend_lists(&wc);
 done:
   free(wc.receiver);
-  free(side->segments.at);
   free(side->messages.at);
-  memset(&side->segments, 0, sizeof side->segments);
   memset(&side->messages, 0, sizeof side->messages);
   free(wc.sorting.at);
   rs_work_free(&w);

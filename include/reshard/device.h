@@ -62,9 +62,9 @@ typedef struct reshard_device_options {
   int shared;
   /* Most blocks of a launch of the library's copies and casts on a GPU; 0: as many as there is work for. A GPU that
    * also runs NCCL needs SMs for that: with 4 blocks on an SM, 4 x (its SMs - the communicator's maxCTAs) leave it
-   * room. Fewer make pack and unpack slower alone. Casts take a launch for each so many tiles. Large contiguous copies
-   * are the driver's, and not limited. */
-  int max_blocks;
+   * room. Fewer make pack and unpack slower alone. Casts and selections (index_select) take a launch for each so many
+   * tiles. Large contiguous copies are the driver's, and not limited. */
+  int64_t max_blocks; /* 64 bits: where a caller's struct ends before it, `size` tells */
 } reshard_device_options;
 #define RESHARD_DEVICE_OPTIONS_INIT sizeof(reshard_device_options)
 #define RESHARD_DEVICE_OPTIONS_DEFAULTS \
@@ -96,7 +96,7 @@ typedef struct reshard_device_info {
   /* 0: work is done when a call returns, and stream is NULL everywhere (the CPU). 1: work is in the order of the stream
    * given, where NULL is the legacy default stream, as in CUDA. */
   int streams;
-  int max_blocks; /* as in the options; 0: no limit, and on the CPU */
+  int64_t max_blocks; /* as in the options; 0: no limit, and on the CPU */
 } reshard_device_info;
 RESHARD_API reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info);
 

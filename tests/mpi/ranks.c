@@ -99,26 +99,70 @@ static void random_cases(int64_t n) {
 
 /* --- Refusals: the same on all ranks ---------------------------------------------------------------------------- */
 
-static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_path path, bool execute) {
+enum { SMALL = 256 }; /* bytes that the arrays of the transfers below have at least */
+
+static reshard_status make_transfer(reshard_comm comm, const char *dst, reshard_path path, char *to_array,
+                                    reshard_plan *plan, reshard_transfer *transfer) {
   int64_t shape[] = {8, 4};
-  static char a[256], b[256];
+  static char a[SMALL];
   reshard_layout from = NULL, to = NULL;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "chunk(0)");
   CHECK(reshard_layout_parse(dst, 2, shape, size, &to) == RESHARD_SUCCESS, "%s", dst);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_F32};
-  CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS, "plan");
-  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){a}, (void *[]){b}, NULL, NULL, 0, 0};
-  reshard_status status = reshard_transfer_create(plan, comm, &arrays, &options, &transfer);
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){a}, (void *[]){to_array}, NULL, NULL, 0, 0};
+  reshard_status status = reshard_transfer_create(*plan, comm, &arrays, &options, transfer);
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+  return status;
+}
+
+static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_path path, bool execute) {
+  static char b[SMALL];
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_status status = make_transfer(comm, dst, path, b, &plan, &transfer);
   if (status == RESHARD_SUCCESS && execute)
     status = reshard_execute(transfer, NULL);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
-  reshard_layout_release(from);
-  reshard_layout_release(to);
   return status;
+}
+
+/* One rank executes another transfer, or makes another call: all hear it before a byte moves, and go on. */
+static void executes_apart(void) {
+  reshard_comm comm = open_comm(60000);
+  static char arrays[2][SMALL];
+  reshard_plan plan[2] = {NULL};
+  reshard_transfer transfer[2] = {NULL};
+  char text[96];
+  memset(arrays, 1, sizeof arrays);
+  for (int i = 0; i < 2; i++)
+    CHECK(make_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, arrays[i], &plan[i], &transfer[i]) == RESHARD_SUCCESS,
+          "transfer");
+  for (int odd = 0; odd < size; odd++) {
+    reshard_status status = reshard_execute(transfer[rank == odd], NULL);
+    CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
+    snprintf(text, sizeof text, "ranks 0 and %d execute different transfers", odd > 0 ? odd : 1);
+    CHECK(strstr(reshard_last_error(), text) != NULL, "names both: %s", reshard_last_error());
+    status = rank == odd ? reshard_comm_barrier(comm) : reshard_execute(transfer[0], NULL);
+    CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
+    snprintf(text, sizeof text, "ranks 0 and %d make different collective calls at once", odd > 0 ? odd : 1);
+    CHECK(strstr(reshard_last_error(), text) != NULL && strstr(reshard_last_error(), "reshard_execute, call") != NULL &&
+              strstr(reshard_last_error(), "reshard_comm_barrier, call") != NULL,
+          "names both: %s", reshard_last_error());
+  }
+  int64_t kept = 8 / size * 4; /* bytes, of one column: they may be copied before the ranks meet */
+  for (int64_t i = 0; i < 2 * SMALL; i++)
+    CHECK(arrays[i / SMALL][i % SMALL] == 1 || i % SMALL / kept == rank, "byte %lld was written", (long long)i);
+  for (int i = 0; i < 2; i++) {
+    CHECK(reshard_execute(transfer[i], NULL) == RESHARD_SUCCESS, "it goes on: %s", reshard_last_error());
+    CHECK(arrays[i][rank == 0 ? kept : 0] == 0, "what was sent is there");
+    reshard_transfer_destroy(transfer[i]);
+    reshard_plan_destroy(plan[i]);
+  }
+  reshard_comm_destroy(comm);
 }
 
 static void refusals(void) {
@@ -439,7 +483,7 @@ int main(int argc, char **argv) {
   if (strcmp(what, "random") == 0)
     random_cases(argc > 2 ? atoll(argv[2]) : 100);
   else if (strcmp(what, "refusals") == 0)
-    refusals();
+    refusals(), executes_apart();
   else if (strcmp(what, "splits") == 0)
     splits();
   else if (strcmp(what, "contracts") == 0)

@@ -121,7 +121,8 @@ static void check_case(uint64_t seed) {
   select_expect(&s, want + dst_first, &first);
   bool checked = first.position >= 0 || chance(2);
   simt_set_order(chance(2) ? 0 : draw());
-  int error = (chance(3) ? rs_index_select_launch_small : rs_index_select_launch)(&s, checked ? &fault : NULL, NULL);
+  int error = (chance(3) ? rs_index_select_launch_small : rs_index_select_launch)(&s, checked ? &fault : NULL,
+                                                                                  chance(3) ? 1 : 0, NULL);
   simt_set_order(0);
   if (error != 0)
     fail_msg("seed %llu: error %d", (unsigned long long)seed, error);
@@ -165,9 +166,13 @@ static void test_rows(void **state) {
                  .element = 2,
                  .run = RUN};
   int64_t before = simt_get_counts().threads;
-  assert_int_equal(rs_index_select_launch(&s, NULL, NULL), 0);
+  assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 0);
   int64_t threads = simt_get_counts().threads - before, units = COUNT * RUN / 16;
   assert_true(threads >= units / 4 && threads <= units / 4 + 256);
+  int64_t launches = simt_get_counts().launches;
+  assert_int_equal(rs_index_select_launch(&s, NULL, 2, NULL), 0); /* of two blocks each, in halves of halves */
+  launches = simt_get_counts().launches - launches;
+  assert_true(launches >= units / (2 * 1024) && launches <= units / 1024 + 1);
   for (int i = 0; i < COUNT; i++)
     assert_memory_equal(dst + i * RUN, src + index[i] * RUN, RUN);
   free(src);
@@ -197,7 +202,7 @@ static void test_long_runs(void **state) {
                      .element = 1,
                      .run = run};
       int64_t before = simt_get_counts().launches;
-      assert_int_equal(rs_index_select_launch_small(&s, NULL, NULL), 0);
+      assert_int_equal(rs_index_select_launch_small(&s, NULL, 0, NULL), 0);
       assert_int_equal(simt_get_counts().launches - before > 1, count > 0);
       for (int i = 0; i < s.count; i++)
         assert_memory_equal(dst + i * run, src + index[i] * run, (size_t)run);
@@ -210,13 +215,13 @@ static void test_long_runs(void **state) {
 static void test_refused(void **state) {
   (void)state;
   rs_select s = {.count = 1, .extent = 1, .index_bytes = 2, .run = 1};
-  assert_int_equal(rs_index_select_launch(&s, NULL, NULL), 1);
+  assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 1);
   s.index_bytes = 8;
   s.naxes = 9;
-  assert_int_equal(rs_index_select_launch(&s, NULL, NULL), 1);
+  assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 1);
   s.naxes = 1; /* a loop of no steps: nothing to do */
   rs_select_fault fault = {5, 5};
-  assert_int_equal(rs_index_select_launch(&s, &fault, NULL), 0);
+  assert_int_equal(rs_index_select_launch(&s, &fault, 0, NULL), 0);
   assert_int_equal(fault.position, -1);
 }
 

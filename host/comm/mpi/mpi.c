@@ -4,6 +4,7 @@
  * is left half-done, of which no rank could tell how far it has come. */
 #include "comm/mpi/end.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,16 +37,17 @@ static reshard_status finish_records(rs_mpi *c) {
 
 reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t mine_bytes) {
   int64_t size = c->base.size, me = c->base.rank;
-  int code = MPI_SUCCESS, bytes = sizeof *c->records;
+  int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes);
   rs_mpi_record *own = c->records + size;
   RS_TRY(rs_mpi_begin(c));
   own->bytes = (int64_t)mine_bytes;
+  own->subject = c->base.subject;
   rs_call_stamp(&c->base, &own->caller);
   memcpy(own->record, mine, mine_bytes);
-  c->records[me] = *own;
+  memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
     int64_t r = (me + i) % size;
-    code = MPI_Irecv(c->records + r, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[r]);
+    code = MPI_Irecv(c->records + r, sizeof *own, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) {
@@ -64,18 +66,28 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
   RS_TRY(rs_mpi_gather(c, rs_mpi_tag(c, RS_MPI_TAG_RECORD), mine, bytes));
   for (int64_t r = 0; r < comm->size; r++)
     c->callers[r] = c->records[r].caller;
-  for (int64_t r = 0; r < comm->size; r++)
-    if (c->records[r].bytes != c->records[0].bytes)
+  for (int64_t r = 1; r < comm->size; r++) {
+    const rs_mpi_record *a = c->records, *b = c->records + r;
+    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
+    if (a->subject != b->subject || a->bytes != b->bytes)
       return rs_comm_error_calls(comm, r);
+  }
   for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
     memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
   *all = at;
   return RESHARD_SUCCESS;
 }
 
-/* One rank of this process, as far as this communicator knows: there is no other to meet. */
+/* One rank of this process, as far as this communicator knows: there is no other to meet here. Before they execute a
+ * transfer, all ranks do, since messages do not tell one transfer from another. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : run(1, &mine);
+  const void *all;
+  if (rs_mpi_of(comm)->ended)
+    return rs_comm_error_ended();
+  if (comm->subject != 0 && comm->size > 1)
+    RS_TRY(rs_comm_allgather(comm, "", 0, &all));
+  return run(1, &mine);
 }
 
 static reshard_status mpi_alive(reshard_comm comm) {

@@ -50,9 +50,10 @@ typedef struct rs_mpi_note {
   unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
 } rs_mpi_note;
 
-/* Every rank gives the same number of bytes, whatever the call, so that different calls see each other. */
+/* As much of it travels as the rank has of `record`, and room is for all, so that different calls see each other. */
 typedef struct rs_mpi_record {
   int64_t bytes;
+  uint64_t subject; /* of the transfer that it executes; 0: none */
   rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_mpi_record;

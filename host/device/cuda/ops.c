@@ -70,7 +70,7 @@ reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stre
 
 reshard_status rs_cuda_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream) {
   RS_TRY(check_aligned("a selection", "the index", select->index, select->index_bytes));
-  RS_ON_DEVICE_RELAXED(device, rs_index_select_launch(select, fault, stream));
+  RS_ON_DEVICE_RELAXED(device, rs_index_select_launch(select, fault, (uint32_t)device->max_blocks, stream));
 }
 
 reshard_status rs_cuda_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream) {

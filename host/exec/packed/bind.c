@@ -54,8 +54,13 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
       if (from < to) {
         rs_view view;
         rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
-        rs_lowering lowering = {
-            c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (msg->before + from - begin)};
+        rs_lowering lowering = {c,
+                                sent,
+                                rs_route_of(plan->rank, sent, msg->peer->rank),
+                                s,
+                                sending ? &view : NULL,
+                                sending ? NULL : &view,
+                                linear + (msg->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
                                         : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
       }

@@ -56,7 +56,7 @@ size_t rs_cast_table_measure_small(int64_t n, const rs_cast *casts, const rs_axi
 void rs_cast_table_write_small(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes,
                                void *host);
 int rs_cast_table_launch_small(const rs_cast_table *table, const void *memory, uint32_t most, void *stream);
-int rs_index_select_launch_small(const rs_select *job, rs_select_fault *fault, void *stream);
+int rs_index_select_launch_small(const rs_select *job, rs_select_fault *fault, uint32_t most, void *stream);
 
 #ifdef __cplusplus
 }

@@ -23,14 +23,14 @@ static int64_t at_position(const rs_span_list *list, int64_t p, bool asks) {
 
 /* Walks the elements of a segment in the order in which they travel. Elements are (source array, index there) and
  * (destination array, index there): both ends must see the same. Counts what arrives in the destination's arrays. */
-static void walk(const rs_class *c, bool sending, const rs_segment *s, uint64_t *hash, int64_t dst_rank,
+static void walk(const rs_class *c, bool sending, rs_route route, const rs_segment *s, uint64_t *hash,
                  unsigned char *const *arrived) {
   rs_geometry g;
   reshard_array_info src, dst;
   int64_t at[RS_MAX_AXES] = {0}, first[RS_MAX_AXES] = {0}, count[RS_MAX_AXES], elements = 1;
-  rs_segment_geometry(c, sending ? &c->send : &c->receive, s, &g);
-  assert_int_equal(reshard_layout_array(c->src, s->src_rank, s->src_array, &src), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_array(c->dst, dst_rank, s->dst_array, &dst), RESHARD_SUCCESS);
+  rs_segment_geometry(c, sending ? &c->send : &c->receive, route, s, &g);
+  assert_int_equal(reshard_layout_array(c->src, route.src, s->src_array, &src), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_array(c->dst, route.dst, s->dst_array, &dst), RESHARD_SUCCESS);
   for (int a = 0; a < g.naxes; a++) {
     first[a] = a == g.cut ? s->begin : 0;
     count[a] = a == g.cut ? s->end - s->begin : g.axis[a].length;
@@ -60,7 +60,7 @@ static uint64_t walk_message(reshard_plan plan, const rs_class *c, bool sending,
                              unsigned char *const *arrived) {
   uint64_t hash = 1;
   for (int64_t i = 0; i < m->count; i++)
-    walk(c, sending, &m->segments[i], &hash, sending ? m->peer : plan->rank, arrived);
+    walk(c, sending, rs_route_of(plan->rank, sending, m->peer), &m->segments[i], &hash, arrived);
   return hash;
 }
 

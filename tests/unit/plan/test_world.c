@@ -19,11 +19,11 @@ static rs_run of_source(const rs_geometry *g, const rs_run *run) {
   return g->src_asks ? *run : (rs_run){run->held, run->ask, run->n};
 }
 
-static bool equal_geometry(const rs_class *a, const rs_side *x, const rs_segment *s, const rs_class *b,
+static bool equal_geometry(rs_route route, const rs_class *a, const rs_side *x, const rs_segment *s, const rs_class *b,
                            const rs_side *y, const rs_segment *t) {
   rs_geometry g, h;
-  rs_segment_geometry(a, x, s, &g);
-  rs_segment_geometry(b, y, t, &h);
+  rs_segment_geometry(a, x, route, s, &g);
+  rs_segment_geometry(b, y, route, t, &h);
   bool equal = g.naxes == h.naxes && g.cut == h.cut;
   for (int d = 0; equal && d < g.naxes; d++) {
     equal = g.axis[d].count == h.axis[d].count && g.axis[d].length == h.axis[d].length;
@@ -48,10 +48,10 @@ static const char *compare_sides(const rs_class *a, const rs_class *b, bool send
       return "places";
     for (int64_t k = 0; k < m->count; k++) {
       const rs_segment *s = &m->segments[k], *t = &n->segments[k];
-      if (s->src_rank != t->src_rank || s->dst_rank != t->dst_rank || s->src_array != t->src_array ||
-          s->dst_array != t->dst_array || s->begin != t->begin || s->end != t->end || s->elements != t->elements)
+      if (s->src_array != t->src_array || s->dst_array != t->dst_array || s->begin != t->begin || s->end != t->end ||
+          s->elements != t->elements)
         return "segments";
-      if (!equal_geometry(a, x, s, b, y, t))
+      if (!equal_geometry(rs_route_of(rank, sending, m->peer), a, x, s, b, y, t))
         return "geometry";
     }
   }

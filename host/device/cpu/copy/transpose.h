@@ -3,7 +3,11 @@
  * Squares of SIDE x SIDE elements are transposed in registers, or one by one where the set has no such kernel. A cell
  * is as many squares as have whole lines on both sides. It is put together in a small buffer and stored line by line.
  * So no stride makes lines push each other out of the cache before they are used up. Reading takes the time: rows are
- * far from each other, so a strip of them is asked for row by row while the one before is done. */
+ * far from each other, so a strip of them is asked for row by row while the one before is done.
+ *
+ * Where rows of the destination do not begin with lines, their buffers begin in a line where they do. The line that a
+ * strip leaves incomplete is carried to the next strip, so all but the first and last of a row go past the cache whole.
+ */
 #ifndef SIDE_1
 #define SIDE_1                           1
 #define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)
@@ -58,6 +62,9 @@ BUFFERED_CELL(16)
  * stride is a power of two. */
 #define STRIP(width) (LINE / width < 32 ? 32 : 64)
 
+/* Columns of the source that carry incomplete lines, at most: those of a block (compile.c). */
+#define CARRIED(width) (width < 4 ? 512 / width : 128)
+
 #define TRANSPOSE(width) \
   static void transpose_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, \
                                      int64_t stride) { \
@@ -85,11 +92,41 @@ BUFFERED_CELL(16)
       for (int at = 0; at < WIDE; at += LINE) \
         stream_line(dst + i * pitch + at, column + i * WIDE + at); \
   } \
+  /* The same where lines are carried: to here from a strip before, unless it is the first, and on to the next. */ \
+  ALWAYS_INLINE void transpose_carried_##width(char *dst, const char *src, int64_t rows, int64_t pitch, \
+                                               int64_t stride, char *carry, bool first, bool last) { \
+    enum { SIDE = LINE / width, WIDE = STRIP(width) * width }; \
+    _Alignas(LINE) char columns[SIDE * (WIDE + 2 * LINE) + 2 * LINE]; \
+    const int64_t room = WIDE + LINE + pitch % LINE; \
+    char *column = columns + (uintptr_t)dst % LINE; \
+    for (int i = 0; i < SIDE && !first; i++) \
+      move_64(column + i * room - (uintptr_t)(dst + i * pitch) % LINE, carry + i * LINE); \
+    for (int64_t j = 0; j < rows; j += SIDE) \
+      CELL_##width(column + j * width, src + j * stride, room, stride, false); \
+    for (int i = 0; i < SIDE; i++) { \
+      const int64_t before = (int64_t)((uintptr_t)(dst + i * pitch) % LINE), end = before + rows * width; \
+      char *to = dst + i * pitch - before; \
+      const char *from = column + i * room - before; \
+      int64_t at = 0; \
+      if (first && before > 0) { \
+        MOVE(to + before, from + before, (size_t)(LINE - before)); \
+        at = LINE; \
+      } \
+      for (; at + LINE <= end; at += LINE) \
+        stream_line(to + at, from + at); \
+      if (!last) \
+        move_64(carry + i * LINE, from + at); \
+      else if (at < end) \
+        MOVE(to + at, from + at, (size_t)(end - at)); \
+    } \
+  } \
   static void transpose_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride, \
                                 bool streaming) { \
     const int64_t side = LINE / width; \
+    const bool past = streaming && (uintptr_t)dst % width == 0, lines = past && pitch % LINE == 0; \
+    const bool carries = past && !lines && pitch % width == 0 && ni <= CARRIED(width); \
+    char carry[CARRIED(width) * LINE]; \
     int64_t head = 0; \
-    bool lines = streaming && pitch % LINE == 0 && (uintptr_t)dst % width == 0; \
     if (lines) \
       head = to_line(dst, nj * width) / width; \
     const int64_t wi = ni - ni % side, wj = nj - (nj - head) % side; \
@@ -106,8 +143,12 @@ BUFFERED_CELL(16)
             ahead += stride; \
           } \
         } \
-        transpose_column_##width(dst + i * pitch + j * width, src + i * width + j * stride, rows, pitch, stride, \
-                                 lines); \
+        char *to = dst + i * pitch + j * width; \
+        const char *from = src + i * width + j * stride; \
+        if (carries) \
+          transpose_carried_##width(to, from, rows, pitch, stride, carry + i * LINE, j == 0, j + rows == wj); \
+        else \
+          transpose_column_##width(to, from, rows, pitch, stride, lines); \
       } \
     } \
     transpose_edge_##width(dst, src, wi, head, pitch, stride); \
