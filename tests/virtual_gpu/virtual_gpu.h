@@ -131,6 +131,10 @@ int64_t vg_calls(const char *name);
 size_t vg_memory_used(int device);
 size_t vg_memory_peak(int device);
 void vg_reset_peak(int device);
+/* Whether the device has its primary context, which takes its memory; device of the context that is current in the
+ * calling thread, -1: none. */
+bool vg_has_context(int device);
+int vg_current_context(void);
 
 /* --- Faults ----------------------------------------------------------------------------------------------------------
  * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with

@@ -19,7 +19,7 @@ static reshard_status out_of_memory(reshard_status status, const rs_device *devi
 /* Allocates memory of the GPU, or pinned memory of the host. */
 static reshard_status allocate_memory(rs_device *device, bool pinned, size_t bytes, void **memory) {
   void *made = NULL;
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = RESHARD_SUCCESS;
   if (bytes > 0) {
@@ -41,11 +41,10 @@ reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
 void rs_cuda_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
+  rs_cuda_before before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
-  rs_cuda_ignore(cudaFree(memory));
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaFree(memory)));
   rs_cuda_leave(before);
-  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
 /* True where these GPUs have no such access, rather than where a call failed. */
@@ -113,7 +112,7 @@ reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream
   rs_cuda *cuda = rs_cuda_of(device);
   if (!cuda->pools || bytes == 0)
     return rs_cuda_alloc(device, bytes, memory);
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   void *made = NULL;
   cudaMemPool_t pool;
@@ -142,11 +141,10 @@ reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory
 void rs_cuda_host_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
+  rs_cuda_before before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = rs_cuda_try_enter(device);
-  rs_cuda_ignore(cudaFreeHost(memory));
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaFreeHost(memory)));
   rs_cuda_leave(before);
-  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {
@@ -171,7 +169,8 @@ static reshard_status open_storage(rs_cuda *cuda, int by) {
 }
 
 reshard_status rs_cuda_open(rs_device *device, int by) {
-  int possible = 0, before;
+  int possible = 0;
+  rs_cuda_before before;
   if (by == device->index)
     return RESHARD_SUCCESS;
   RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, by, device->index));
@@ -208,7 +207,7 @@ reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
     *can = other->type == RESHARD_DEVICE_CUDA;
     return RESHARD_SUCCESS;
   }
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = reach_peer(device, other, can);
   rs_cuda_leave(before);

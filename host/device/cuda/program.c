@@ -39,7 +39,8 @@ static inline cuda_program *program_of(rs_program *p) { return (cuda_program *)p
  * whose PTX the driver compiles for newer ones. */
 static reshard_status find_engine(rs_device *device, bool *engine) {
   rs_cuda *cuda = rs_cuda_of(device);
-  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed), before;
+  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed);
+  rs_cuda_before before;
   if (arch == 0) {
     RS_TRY(rs_cuda_enter(device, &before));
     enum cudaStreamCaptureMode mode = rs_cuda_relax();
@@ -81,6 +82,9 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
     status = device->streams->create(device, &stream);
   cuda->upload = stream;
   pthread_mutex_unlock(&cuda->mutex);
+  RS_TRY(status);
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   RS_THEN(status, rs_cuda_memcpy(device, memory, host, bytes, stream));
   if (status == RESHARD_SUCCESS) {
@@ -89,13 +93,14 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
       (void)device->streams->finish(device); /* both memories will be freed */
   }
   (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
   return status;
 }
 
 /* Brings the code of the program, and of spans, to the device, so that no launch has to. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
   int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load};
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = RESHARD_SUCCESS;
@@ -240,7 +245,7 @@ static reshard_status run_programs(rs_device *device, int64_t n, rs_program *con
 }
 
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = run_programs(device, n, programs, stream);
   rs_cuda_leave(before);
@@ -286,7 +291,7 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
 }
 
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = copy_spans(device, n, spans, total_bytes, stream);
   rs_cuda_leave(before);

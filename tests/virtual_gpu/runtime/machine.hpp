@@ -184,7 +184,9 @@ struct Thread {
   Clock clock;
   uint64_t version; /* changes with the clock */
   bool released;    /* somebody has joined the clock at its time */
-  int device;
+  int device;   /* the current one: of the context, else the one that was set */
+  int chosen;   /* by cudaSetDevice; 0 before */
+  bool context; /* one is current */
   cudaError_t last;
   Op *running; /* a host function runs on the thread */
   enum cudaStreamCaptureMode capture_mode;
@@ -200,6 +202,7 @@ struct Device {
   std::vector<bool> peers; /* enabled towards */
   std::vector<Stream *> streams;
   cudaError_t broken; /* a kernel's fault: it stays */
+  bool context;       /* there is the primary one */
 };
 
 /* --- The machine -------------------------------------------------------------------------------------------------- */
@@ -268,6 +271,9 @@ struct Lock {
   }
   Lock(const Lock &) = delete;
 };
+
+/* device.cpp: the device's context is the thread's current one from here on. */
+void enter_context(Thread &thread, int device);
 
 /* machine.cpp */
 Thread &self();     /* of the calling thread, in this machine */
@@ -418,7 +424,8 @@ enum {
   CALL_COPY = 32,
   CALL_LAUNCH = 64,
   CALL_NO_GPU_NEEDED = 128,
-  CALL_ALWAYS = 256 /* also of a GPU with a fault that stays */
+  CALL_ALWAYS = 256,    /* also of a GPU with a fault that stays */
+  CALL_NO_CONTEXT = 512 /* by a thread without one, which has none afterwards */
 };
 int call_index(const char *name);
 void count(int64_t &counter); /* unless the call is a test's own */
