@@ -88,7 +88,14 @@ typedef struct rs_relay {
   const rs_program *unpack; /* empties span.dst, which nothing comes to where `pack` is NULL: span.src is emptied */
 } rs_relay;
 
-/* Memory. NULL is allowed in the functions that free. */
+/* Where an address is. */
+typedef struct rs_address {
+  int gpu;      /* whose memory it is; -1: the host's, or managed */
+  bool reached; /* by kernels of the device that was asked */
+} rs_address;
+
+/* Memory of a device as it gives it; rs_device_alloc and the pools are made of these, and other rooms use those. NULL
+ * is allowed in the functions that free. */
 typedef struct rs_device_memory {
   bool shared; /* other processes of the node can map what alloc_async gives */
   /* Allocates memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all
@@ -109,6 +116,8 @@ typedef struct rs_device_memory {
   /* Lets kernels of device reach memory of other (of the same kind), where they can: *can stays what it is. For
    * preparing. */
   reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
+  /* Looks where an address is. NULL: the device reaches all. */
+  reshard_status (*look_up)(rs_device *device, const void *at, rs_address *address);
 } rs_device_memory;
 
 /* Streams and events. On a device without them (the CPU) both are NULL, and all of this does nothing and succeeds. So
@@ -175,7 +184,10 @@ struct rs_device {
   const rs_device_memory *memory;
   const rs_device_streams *streams;
   const rs_device_work *work;
+  /* Gives back what the device took of its pool, before that ends. NULL: nothing. */
+  void (*close)(rs_device *device);
   void (*destroy)(rs_device *device);
+  struct rs_storage_pool *pool; /* of the handle that has the device; NULL: it has none */
   reshard_device_type type;
   int index;      /* of the GPU */
   int max_blocks; /* of each launch of copies and casts on a GPU; 0: no limit */
@@ -184,6 +196,14 @@ struct rs_device {
   void *thread_stream, *legacy_stream;
   struct rs_tracer *tracer; /* trace.h; NULL: none */
 };
+
+/* Memory for preparing, from the pool of the device's handle and so from its caller's allocator: usable on all streams
+ * at once, aligned to 256 bytes; NULL for 0 bytes. May block, but for no work of other streams. */
+reshard_status rs_device_alloc(rs_device *device, size_t bytes, void **memory);
+/* The same, and GPUs of this process reach it that have not been let into storage yet. */
+reshard_status rs_device_alloc_open(rs_device *device, size_t bytes, void **memory);
+/* Frees memory that nothing uses any more. NULL is allowed. */
+RS_PRIVATE_API void rs_device_free(rs_device *device, void *memory);
 
 /* --- Handles (handle.c): what a reshard_device is ----------------------------------------------------------------- */
 

@@ -20,8 +20,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(device->streams->event_create(device, &c->gathered));
   RS_TRY(device->memory->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
   RS_TRY(device->memory->host_alloc(device, all, (void **)&c->all));
-  RS_TRY(device->memory->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
-  RS_TRY(device->memory->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(rs_device_alloc_open(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
+  RS_TRY(rs_device_alloc_open(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
@@ -34,8 +34,8 @@ static void free_buffers(rs_nccl *c) {
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
   if (idle) {
-    device->memory->free(device, c->device_all);
-    device->memory->free(device, c->device_mine);
+    rs_device_free(device, c->device_all);
+    rs_device_free(device, c->device_mine);
     device->memory->host_free(device, c->all);
     device->memory->host_free(device, c->mine);
     device->streams->event_destroy(device, c->gathered);

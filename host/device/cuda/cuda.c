@@ -155,11 +155,14 @@ static reshard_status cuda_finish(rs_device *device) {
 
 /* --- The device itself ------------------------------------------------------------------------------------------ */
 
+static void cuda_close(rs_device *device) { rs_upload_buffers_free(device, &rs_cuda_of(device)->cast_buffers); }
+
 static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
-  rs_upload_buffers_free(device, &cuda->cast_buffers);
+  if (device->pool == NULL)
+    cuda_close(device);
   device->streams->destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     RS_ON_DEVICE_VOID(device, cudaMemPoolDestroy(cuda->pool));
@@ -177,6 +180,7 @@ static const rs_device_memory cuda_memory = {
     .memcpy = rs_cuda_memcpy,
     .memset = rs_cuda_memset,
     .reach = rs_cuda_reach,
+    .look_up = rs_cuda_look_up,
 };
 
 static const rs_device_streams cuda_streams = {
@@ -253,6 +257,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
                            .memory = &cuda_memory,
                            .streams = &cuda_streams,
                            .work = &cuda_work,
+                           .close = cuda_close,
                            .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,

@@ -44,9 +44,10 @@ typedef struct rs_cuda {
   struct CUctx_st *context;
   int (*get_current)(struct CUctx_st **context);
   int (*set_current)(struct CUctx_st *context);
-  atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
-  pthread_mutex_t mutex;          /* of the following */
-  cudaMemPool_t pool;             /* NULL: not made yet */
+  int (*get_attribute)(void *value, int attribute, unsigned long long at); /* of a pointer */
+  atomic_int bulk_arch;                                                    /* rs_box_bulk_arch; 0: not asked yet */
+  pthread_mutex_t mutex;                                                   /* of the following */
+  cudaMemPool_t pool;                                                      /* NULL: not made yet */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
@@ -133,5 +134,6 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
 /* Lets kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
 reshard_status rs_cuda_open(rs_device *device, int by);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
+reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver. The
  * pool keeps all it has: by default the driver gives memory back at each synchronisation, and getting it again takes
- * hundreds of milliseconds. Where a device has no such pools, storage is plain memory, and freeing it blocks.
+ * hundreds of milliseconds. Nor does it make a stream wait for another one that freed the memory, which may wait for a
+ * peer. Where a device has no such pools, storage is plain memory, and freeing it blocks.
  *
  * CUDA refuses some calls while any thread captures a stream: allocating, asking whether an event has happened. They
  * do no harm to a graph that does not contain them, and are made in relaxed mode. */
@@ -85,9 +86,12 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
   props.location.id = cuda->base.index;
   cudaMemPool_t pool;
   uint64_t keep = UINT64_MAX;
+  int no = 0;
   RS_CUDA_TRY(cudaMemPoolCreate(&pool, &props));
   reshard_status status =
       rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
+                                "cudaMemPoolSetAttribute"));
   if (status != RESHARD_SUCCESS) {
     rs_cuda_ignore(cudaMemPoolDestroy(pool));
     return status;

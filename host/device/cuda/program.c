@@ -121,7 +121,7 @@ static reshard_status compile_program(rs_device *device, const rs_copies *copies
   int64_t bytes = rs_box_tables_bytes(&tables);
   if (bytes > 0) {
     RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
-    RS_TRY_GOTO(status, rs_cuda_alloc(device, (size_t)bytes, (void **)&p->memory), done);
+    RS_TRY_GOTO(status, rs_device_alloc(device, (size_t)bytes, (void **)&p->memory), done);
     write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
     RS_TRY_GOTO(status, upload_tables(device, p->memory, host, (size_t)bytes), done);
   }
@@ -170,7 +170,7 @@ void rs_cuda_release(rs_device *device, rs_program *released) {
   if (p == NULL)
     return;
   rs_upload_buffers_free(device, &p->buffers);
-  rs_cuda_free(device, p->memory);
+  rs_device_free(device, p->memory);
   rs_box_tables_free(&p->tables);
   free(p);
 }

@@ -167,7 +167,7 @@ static reshard_status find_workspace(packer *p) {
   if (p->staging.bytes > 0 && t->cached != NULL) {
     RS_TRY(rs_cached_staging(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
-    RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
+    RS_TRY(rs_device_alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
   } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,

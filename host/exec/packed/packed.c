@@ -139,7 +139,7 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, b->workspace);
   else
-    comm->device->memory->free(comm->device, b->workspace);
+    rs_device_free(comm->device, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {
