@@ -173,6 +173,8 @@ static reshard_status find_workspace(packer *p) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
                     (long long)p->staging.bytes);
   }
+  if (p->staging.bytes > 0)
+    RS_TRY(rs_staging_look_up(t->comm, p->workspace, (size_t)p->staging.bytes));
   if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
     place_collective(p);
     return RESHARD_SUCCESS;

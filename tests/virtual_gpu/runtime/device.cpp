@@ -156,6 +156,15 @@ static cudaError_t set_context(const void *context) {
   return api.end(cudaSuccess);
 }
 
+static cudaError_t get_pointer_attribute(unsigned *value, int attribute, unsigned long long at) {
+  VG_CALL(cuPointerGetAttribute, CALL_NO_CONTEXT);
+  const Alloc *alloc = find((uintptr_t)at);
+  if (attribute != 16 || !api.thread->context) /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, of the current context */
+    return api.end(cudaErrorInvalidValue);
+  *value = alloc && !alloc->ended && reaches(*alloc, api.thread->device) ? 3 : 0;
+  return api.end(cudaSuccess);
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int, unsigned long long,
                                              enum cudaDriverEntryPointQueryResult *found) {
   VG_CALL(cudaGetDriverEntryPointByVersion, CALL_NO_CONTEXT);
@@ -165,7 +174,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
   } functions[] = {{"cuDeviceGet", (void *)get_device},
                    {"cuDevicePrimaryCtxRetain", (void *)retain_context},
                    {"cuCtxGetCurrent", (void *)get_context},
-                   {"cuCtxSetCurrent", (void *)set_context}};
+                   {"cuCtxSetCurrent", (void *)set_context},
+                   {"cuPointerGetAttribute", (void *)get_pointer_attribute}};
   *function = nullptr;
   for (auto &f : functions)
     if (strcmp(f.name, name) == 0)

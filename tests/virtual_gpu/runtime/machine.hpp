@@ -334,6 +334,7 @@ void memory_leaks();
 /* check.cpp */
 /* device -1: the host. peers: reaches other devices without peer access. */
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers = false);
+bool reaches(const Alloc &alloc, int device); /* kernels of the device may access it */
 void host_access(Thread &thread, uintptr_t at, size_t n, bool write);
 void access_end(Alloc &alloc, Id id, const Clock &clock); /* a free */
 /* As if nobody had ever used the bytes: written, or not yet. */
