@@ -68,7 +68,7 @@ bool gpu_peer_access(int from, int to) {
 
 #ifdef RS_HAVE_NCCL
 static reshard_status init_nccl(const rs_nccl_api *api, reshard_comm own, const ncclUniqueId *id, ncclComm_t *nccl) {
-  int before;
+  rs_cuda_before before;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   RS_TRY(rs_cuda_enter(own->device, &before));
@@ -143,7 +143,7 @@ static reshard_status capture_stream(void *stream, reshard_status (*launch)(void
 
 reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
                            void *user, gpu_graph **graph) {
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = capture_stream(stream, launch, user, (cudaGraphExec_t *)graph);
   rs_cuda_leave(before);
@@ -176,7 +176,7 @@ reshard_status gpu_memcpy_batch(rs_device *device, int64_t n, const rs_span *spa
     dst[i] = spans[i].dst;
     bytes[i] = (size_t)spans[i].bytes;
   }
-  int before;
+  rs_cuda_before before;
   RS_TRY_GOTO(status, rs_cuda_enter(device, &before), done);
   status =
       rs_cuda_check(cudaMemcpyBatchAsync(dst, src, bytes, (size_t)n, &how, &first, 1, stream), "cudaMemcpyBatchAsync");

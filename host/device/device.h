@@ -35,7 +35,14 @@ typedef struct rs_relay {
   const rs_program *unpack; /* empties span.dst, which nothing comes to where `pack` is NULL: span.src is emptied */
 } rs_relay;
 
-/* Memory. NULL is allowed in the functions that free. */
+/* Where an address is. */
+typedef struct rs_address {
+  int gpu;      /* whose memory it is; -1: the host's, or managed */
+  bool reached; /* by kernels of the device that was asked */
+} rs_address;
+
+/* Memory of a device as it gives it; rs_device_alloc and the pools are made of these, and other rooms use those. NULL
+ * is allowed in the functions that free. */
 typedef struct rs_device_memory {
   bool shared; /* other processes of the node can map what alloc_async gives */
   /* Allocates memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all
@@ -56,6 +63,8 @@ typedef struct rs_device_memory {
   /* Lets kernels of device reach memory of other (of the same kind), where they can: *can stays what it is. For
    * preparing. */
   reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
+  /* Looks where an address is. NULL: the device reaches all. */
+  reshard_status (*look_up)(rs_device *device, const void *at, rs_address *address);
 } rs_device_memory;
 
 /* Streams and events. On a device without them (the CPU) both are NULL, and all of this does nothing and succeeds. So
@@ -122,7 +131,10 @@ struct rs_device {
   const rs_device_memory *memory;
   const rs_device_streams *streams;
   const rs_device_work *work;
+  /* Gives back what the device took of its pool, before that ends. NULL: nothing. */
+  void (*close)(rs_device *device);
   void (*destroy)(rs_device *device);
+  struct rs_storage_pool *pool; /* of the handle that has the device; NULL: it has none */
   reshard_device_type type;
   int index;      /* of the GPU */
   int max_blocks; /* of each launch of copies and casts on a GPU; 0: no limit */

@@ -73,6 +73,8 @@ static void destroy_handle(reshard_device d) {
   rs_deferred_list_destroy(d->deferred);
   rs_staging_destroy(d->staging);
   rs_storage_pool_destroy(d->pinned);
+  if (d->device != NULL && d->device->close != NULL)
+    d->device->close(d->device);
   rs_storage_pool_destroy(d->storage);
   for (int i = 0; i < RS_SIDES; i++)
     if (atomic_load(&d->side[i]) != NULL)
@@ -96,6 +98,7 @@ reshard_status reshard_device_create(const char *name, const reshard_device_opti
   reshard_status status;
   RS_TRY_GOTO(status, create_device(name, &complete, &made->device), failed);
   RS_TRY_GOTO(status, rs_storage_pool_create(made->device, &complete, &made->storage), failed);
+  made->device->pool = made->storage;
   RS_TRY_GOTO(status, rs_storage_pool_create_pinned(made->device, &made->pinned), failed);
   RS_TRY_GOTO(status, rs_staging_create(made->device, STAGING_MOST, &made->staging), failed);
   RS_TRY_GOTO(status, rs_deferred_list_create(made->device, &made->deferred), failed);

@@ -106,12 +106,17 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
+reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
   all->n = 0;
   for (int64_t e = 0; e < plan->nentries; e++) {
     RS_TRY(add_buffers(plan, e, true, arrays, all));
     RS_TRY(add_buffers(plan, e, false, arrays, all));
   }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
+  RS_TRY(rs_arrays_list(plan, arrays, all));
   return rs_check_overlap(plan, all);
 }
 
@@ -216,8 +221,13 @@ fail:
 
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
                                 rs_arrays *out) {
-  rs_arrays a = {(void **)given->src, (void **)given->dst, (const int64_t **)given->src_strides,
-                 (const int64_t **)given->dst_strides, NULL};
+  rs_arrays a = {(void **)given->src,
+                 (void **)given->dst,
+                 (const int64_t **)given->src_strides,
+                 (const int64_t **)given->dst_strides,
+                 NULL,
+                 false,
+                 0};
   RS_TRY(check_arrays(plan, &a, extents));
   *out = a;
   return RESHARD_SUCCESS;
@@ -255,6 +265,8 @@ void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, 
 char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                         size_t alignment) {
   rs_place place;
+  if (sending && arrays->has_private)
+    return NULL;
   if (!rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
     return NULL;
   char *at = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;

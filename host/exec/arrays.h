@@ -2,7 +2,7 @@
 #ifndef RS_EXEC_ARRAYS_H
 #define RS_EXEC_ARRAYS_H
 
-#include "device/device.h"
+#include "comm/comm.h"
 #include "plan/plan.h"
 
 #include <reshard/transfer.h>
@@ -33,11 +33,23 @@ typedef struct rs_arrays {
   const int64_t **src_strides; /* NULL element: contiguous; NULL: all are */
   const int64_t **dst_strides;
   int64_t *stride_values; /* storage behind them */
+  bool has_private;       /* another GPU of the process does not reach a source: */
+  int64_t private_entry;  /* the first entry of which that is so */
 } rs_arrays;
 
 /* Copies the caller's lists, checked: pointers, strides, overlap. */
 reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_arrays *out);
 void rs_arrays_free(rs_arrays *arrays);
+/* Looks where the arrays are: memory that the rank's GPU reaches, not another GPU's. direct_only: a source that another
+ * GPU of the process does not reach is RESHARD_ERROR_UNSUPPORTED, else noted in *arrays. extents: as in
+ * rs_arrays_borrow. */
+reshard_status rs_arrays_look_up(reshard_comm comm, const struct reshard_plan_s *plan, rs_extents *extents,
+                                 bool direct_only, rs_arrays *arrays);
+/* rs_arrays_bind, and looks where they are. *out is to be freed after an error, too. */
+reshard_status rs_arrays_bind_on(reshard_comm comm, const struct reshard_plan_s *plan, const reshard_arrays *given,
+                                 bool direct_only, rs_arrays *out);
+/* RESHARD_ERROR_UNSUPPORTED where a GPU of the process that may fetch messages there does not reach staging. */
+reshard_status rs_staging_look_up(reshard_comm comm, const void *staging, size_t bytes);
 /* rs_arrays_bind for lists that are all there and outlive *out, which has nothing to free. extents: memory for the
  * check, whatever is in it. */
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
@@ -61,7 +73,8 @@ void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, 
 /* The same of a rank's buffers; first: of the entry's, in the list of the side. */
 void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
                     rs_view *view);
-/* Lists the source buffers that hold something. */
+/* Lists the buffers that hold something; the source buffers. */
+reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 
 /* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows

@@ -2,6 +2,8 @@
  * arrays and staging are often where they were: then the programs are right as they are. */
 #include "exec/cached.h"
 
+#include "device/memory/plain.h"
+
 /* Streams of all GPUs of the process may use memory that is in no pool. */
 void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {
   for (int64_t g = 0; staging_cache->memory != NULL && g < comm->lanes; g++)
@@ -9,7 +11,7 @@ void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, staging_cache->memory);
   else
-    comm->device->memory->free(comm->device, staging_cache->memory);
+    rs_device_free(comm->device, staging_cache->memory);
   staging_cache->memory = NULL;
   staging_cache->bytes = 0;
 }
@@ -18,7 +20,7 @@ static reshard_status grow_staging(rs_staging_cache *staging_cache, reshard_comm
   if (staging_cache->bytes >= bytes)
     return RESHARD_SUCCESS;
   rs_staging_cache_free(staging_cache, comm);
-  RS_TRY(comm->device->memory->alloc(comm->device, bytes, &staging_cache->memory));
+  RS_TRY(rs_device_alloc(comm->device, bytes, &staging_cache->memory));
   staging_cache->bytes = bytes;
   return RESHARD_SUCCESS;
 }

@@ -179,6 +179,8 @@ static reshard_status prepare_rank(once_rank *o, bool direct) {
   }
   o->gate = &o->memory->gate;
   RS_TRY(rs_arrays_borrow(call->plan, call->arrays, &o->memory->extents, &o->arrays));
+  RS_TRY(rs_arrays_look_up(o->comm, call->plan, &o->memory->extents, call->request.path == RESHARD_PATH_DIRECT,
+                           &o->arrays));
   return make_gate(o->comm, o->memory);
 }
 
@@ -190,7 +192,7 @@ static reshard_status execute_together(reshard_comm comm, const rs_once_call *ca
   bool known = direct || (call->cached != NULL && call->cached->transfer != NULL);
   if (*mine == RESHARD_SUCCESS && known)
     *mine = prepare_rank(&o, direct);
-  o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank &&
+  o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank && !o.arrays.has_private &&
             (plan->nentries == 0 || plan->world == comm->size);
   if (o.ready)
     rs_gate_come(o.gate, call->stream);
@@ -247,6 +249,7 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
+  cached->packed = transfer->path->packs; /* also where another one was wished: from now on */
   if (status != RESHARD_SUCCESS || call->cached == NULL || transfer->path->reads_others)
     rs_cached_free(cached); /* what others read is shown to them in each call */
   return status;
@@ -324,8 +327,9 @@ static reshard_status execute_reaching(reshard_comm comm, const rs_once_call *ca
 
 static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, reshard_status mine,
                                    rs_once_memory *memory, size_t *workspace_bytes) {
-  bool direct = rs_path_find(comm, call->request.path) == &rs_direct_path;
   bool cached = call->cached != NULL && call->cached->transfer != NULL, done = false;
+  bool left = cached && call->cached->packed; /* a GPU did not reach an array: all ranks pack */
+  bool direct = !left && rs_path_find(comm, call->request.path) == &rs_direct_path;
   *workspace_bytes = 0;
   if (comm->locals == comm->size) {
     RS_TRY(execute_together(comm, call, direct, &mine, memory, &done));
@@ -361,6 +365,7 @@ reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const resh
                     (long long)plan->info.received_bytes);
   RS_TRY(rs_stream_check(device, stream, "execute"));
   RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &own));
+  RS_TRY(rs_arrays_look_up(comm, plan, &memory->extents, false, &own));
   rs_copies_clear(&memory->copies);
   RS_TRY(rs_pull_own(plan, &own, &memory->copies));
   RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->own));

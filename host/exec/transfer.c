@@ -42,12 +42,18 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   return RESHARD_SUCCESS;
 }
 
+/* The direct path between GPUs of a process, which all ranks leave where a GPU does not reach an array. */
+static bool may_leave_gpus(const struct reshard_transfer_s *t) {
+  return t->path->reads_others && !t->path_only && t->comm->device->memory->look_up != NULL && t->comm->lanes > 1;
+}
+
 /* Makes the streams and events of executing on a device with streams. */
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
+  bool packs = t->path->packs || may_leave_gpus(t);
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = t->path->packs && rs_plan_may_take_rounds(t->plan, &t->pace),
-                               .packed = t->path->packs,
+                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->pace),
+                               .packed = packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
   t->on_streams = comm->device->streams->asynchronous;
@@ -90,7 +96,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
   RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
   RS_TRY(make_streams(t));
-  return rs_arrays_bind(plan, arrays, &binding->arrays);
+  return rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding->arrays);
 }
 
 /* Rounds that this rank needs at least for these arrays. */
@@ -127,9 +133,9 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
 /* The direct path between ranks that are processes. */
 static bool reads_processes(const struct reshard_transfer_s *t) { return t->path->reads_others && !t->comm->direct; }
 
-/* Private sources end the direct path between processes: on all ranks, or with an error on all. */
+/* Private sources end the direct path: on all ranks, or with an error on all. */
 static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
-  for (int64_t r = 0; reads_processes(t) && r < t->comm->size; r++) {
+  for (int64_t r = 0; t->path->reads_others && r < t->comm->size; r++) {
     if (all[r].private_entry < 0)
       continue;
     for (int64_t other = 0; other < t->comm->size; other++)
@@ -182,10 +188,12 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
     rs_record_set_status(&mine, check_and_allocate(comm, plan, arrays, options, cached, &t, &binding));
-  if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t)))
+  if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS && reads_processes(t))
     rs_record_set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
+  else if (mine.status == RESHARD_SUCCESS && t->path->reads_others && binding.arrays.has_private)
+    mine.private_entry = binding.arrays.private_entry;
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
   if (mine.status == RESHARD_SUCCESS) {
     rs_record_set_plan(&mine, plan);
@@ -283,7 +291,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_streams(t);
-  RS_THEN(status, rs_arrays_bind(t->plan, arrays, &binding.arrays));
+  RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
   if (!t->path->reads_others) {
     RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
     RS_THEN(status, t->path->bind(t, &binding, NULL));
@@ -312,7 +320,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
 reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays) {
   rs_binding binding = {.cached = true};
   t->ncompiled = 0;
-  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  reshard_status status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
   RS_THEN(status, t->path->bind(t, &binding, NULL));
   if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
     rs_binding old = t->binding;

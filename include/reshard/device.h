@@ -77,7 +77,7 @@ typedef struct reshard_device_options {
  * - options: may be NULL.
  *
  * The current CUDA device stays as it was, here and in every call of the library. A thread that has not set one has
- * number 0, where CUDA then makes a context. cudaSetDevice before the call, or CUDA_VISIBLE_DEVICES, avoids that.
+ * none afterwards either, and no context is made on number 0 for it.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: name, options.

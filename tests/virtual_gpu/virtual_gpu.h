@@ -131,6 +131,14 @@ int64_t vg_calls(const char *name);
 size_t vg_memory_used(int device);
 size_t vg_memory_peak(int device);
 void vg_reset_peak(int device);
+/* Memory of a device that was made and mapped by the driver's calls for virtual memory, as PyTorch's expandable
+ * segments are: no other device has access, peer access or not. NULL: there is none. Unmapping it is a free. */
+void *vg_map(int device, size_t bytes);
+void vg_unmap(void *at);
+/* Whether the device has its primary context, which takes its memory; device of the context that is current in the
+ * calling thread, -1: none. */
+bool vg_has_context(int device);
+int vg_current_context(void);
 
 /* --- Faults ----------------------------------------------------------------------------------------------------------
  * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with

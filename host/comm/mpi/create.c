@@ -3,6 +3,7 @@
 #include "comm/mpi/end.h"
 
 #include "device/environment.h"
+#include "device/memory/plain.h"
 
 #include <reshard_build.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ static void free_comm(rs_mpi *c) {
   rs_board_leave(&c->base);
   for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
     next = m->next;
-    c->base.device->memory->free(c->base.device, m->at);
+    rs_device_free(c->base.device, m->at);
     free(m);
   }
   reshard_device_release(c->handle);

@@ -9,6 +9,8 @@
  * waits for what comes to it. */
 #include "comm/mpi/end.h"
 
+#include "device/memory/plain.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -212,7 +214,7 @@ void rs_mpi_retire(reshard_comm comm, void *memory) {
   if (memory == NULL)
     return;
   if (!c->ended || rs_mpi_quiet(c)) {
-    comm->device->memory->free(comm->device, memory);
+    rs_device_free(comm->device, memory);
   } else if (rs_alloc(&m, 1, sizeof *m) == RESHARD_SUCCESS) { /* else the memory stays for ever */
     *m = (rs_mpi_memory){c->memories, memory};
     c->memories = m;

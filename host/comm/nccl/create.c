@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/environment.h"
+#include "device/memory/plain.h"
 #include "device/stream.h"
 
 #include <stdio.h>
@@ -20,8 +21,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(device->streams->event_create(device, &c->gathered));
   RS_TRY(device->memory->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
   RS_TRY(device->memory->host_alloc(device, all, (void **)&c->all));
-  RS_TRY(device->memory->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
-  RS_TRY(device->memory->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(rs_device_alloc_open(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
+  RS_TRY(rs_device_alloc_open(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
@@ -34,8 +35,8 @@ static void free_buffers(rs_nccl *c) {
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
   if (idle) {
-    device->memory->free(device, c->device_all);
-    device->memory->free(device, c->device_mine);
+    rs_device_free(device, c->device_all);
+    rs_device_free(device, c->device_mine);
     device->memory->host_free(device, c->all);
     device->memory->host_free(device, c->mine);
     device->streams->event_destroy(device, c->gathered);
@@ -44,7 +45,7 @@ static void free_buffers(rs_nccl *c) {
   free(c->packed);
 }
 
-/* NCCL's end waits for all ranks, up to the deadline. */
+/* NCCL's end waits for all ranks, up to the deadline. The GPU is the current one. */
 static void end_nccl(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   c->closing = true;
@@ -87,8 +88,7 @@ static void leave_parent(rs_nccl *c) {
 /* Frees the communicator of a split that was given up. A split of the caller's communicator may still be under way. */
 static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
-  if (made != NULL)
-    (void)c->api.ncclCommAbort(made);
+  rs_nccl_abort(c, made);
   if (made != NULL || !c->borrowed || !c->splitting)
     free(c->split);
 }
@@ -111,7 +111,9 @@ static void release_comm(rs_nccl *c) {
 
 /* Every rank ends it here, also where it lives on for children that other ranks do not have. */
 void rs_nccl_close(rs_nccl *c) {
+  rs_cuda_before before = rs_cuda_try_enter(c->base.device);
   end_nccl(c);
+  rs_cuda_leave(before);
   free_buffers(c);
   release_comm(c);
 }
@@ -271,7 +273,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
     RS_TRY(reshard_device_create("cuda", NULL, &mine));
   rs_nccl *made = NULL;
   ncclComm_t nccl = NULL;
-  int previous;
+  rs_cuda_before previous;
   reshard_status status = rs_cuda_enter(mine->device, &previous);
   if (status == RESHARD_SUCCESS) {
     status = create_nccl(&api, id, n, rank, timeout_ms, &nccl);
@@ -279,8 +281,11 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   }
   if (status == RESHARD_SUCCESS) {
     status = rs_nccl_create(&api, nccl, false, mine, timeout_ms, &made);
-    if (status != RESHARD_SUCCESS)
-      (void)api.ncclCommAbort(nccl); /* the others see that this rank is gone */
+    if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
+      previous = rs_cuda_try_enter(mine->device);
+      (void)api.ncclCommAbort(nccl);
+      rs_cuda_leave(previous);
+    }
   }
   reshard_device_release(mine);
   if (status == RESHARD_SUCCESS)

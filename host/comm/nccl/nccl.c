@@ -70,6 +70,14 @@ reshard_status rs_nccl_lock(rs_nccl *c) {
 
 void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
 
+void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl) {
+  if (nccl == NULL)
+    return;
+  rs_cuda_before before = rs_cuda_try_enter(c->base.device);
+  (void)c->api.ncclCommAbort(nccl);
+  rs_cuda_leave(before);
+}
+
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
   pthread_mutex_lock(&c->mutex);
@@ -83,8 +91,7 @@ void rs_nccl_end(rs_nccl *c) {
   for (rs_nccl *child = c->children; child != NULL; child = child->next)
     rs_nccl_end(child);
   pthread_mutex_unlock(&c->mutex);
-  if (nccl != NULL)
-    (void)c->api.ncclCommAbort(nccl);
+  rs_nccl_abort(c, nccl);
 }
 
 void rs_nccl_pause(int64_t since, int64_t spin_ns) {
@@ -159,7 +166,7 @@ static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *ca
 
 /* An earlier call that failed half-way, as a split, may be under way still. */
 static reshard_status start_allgather(rs_nccl *c) {
-  int previous;
+  rs_cuda_before previous;
   RS_TRY(rs_nccl_settle(c, ncclInProgress, "ncclAllGather"));
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
@@ -286,7 +293,7 @@ static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes
 }
 
 static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *stream) {
-  int previous;
+  rs_cuda_before previous;
   reshard_status status = rs_cuda_enter(c->base.device, &previous);
   if (status != RESHARD_SUCCESS)
     return end_after_error(c, status);

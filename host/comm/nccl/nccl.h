@@ -57,6 +57,9 @@ void rs_nccl_pause(int64_t since_ns, int64_t spin_ns);
 /* The communicator, locked against an abort; RESHARD_ERROR_PEER, unlocked, when it has ended. */
 reshard_status rs_nccl_lock(rs_nccl *c);
 void rs_nccl_unlock(rs_nccl *c);
+/* Ends what NCCL has made for the communicator; NULL is allowed. With the GPU as the current one: NCCL makes the one
+ * current again that was, and with it a context. */
+void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl);
 /* Ends it and those that were split from it. Callable from any thread. */
 void rs_nccl_end(rs_nccl *c);
 

@@ -13,7 +13,9 @@ static bool has_revoke(const rs_nccl *c) { return c->api.ncclCommRevoke != NULL 
 bool rs_nccl_revoke(rs_nccl *c) {
   if (!has_revoke(c))
     return false;
+  rs_cuda_before before = rs_cuda_try_enter(c->base.device);
   ncclResult_t result = c->api.ncclCommRevoke(c->nccl, NCCL_REVOKE_DEFAULT);
+  rs_cuda_leave(before);
   return result == ncclSuccess || result == ncclInProgress;
 }
 
@@ -64,8 +66,7 @@ static void abort_ended(rs_nccl *c) {
   c->nccl = NULL;
   c->revoked = false;
   pthread_mutex_unlock(&c->mutex);
-  if (nccl != NULL)
-    (void)c->api.ncclCommAbort(nccl);
+  rs_nccl_abort(c, nccl);
 }
 
 /* The call itself, and until it is through. */
@@ -90,7 +91,8 @@ static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
 
 /* Collective over the survivors, in NCCL's sense. */
 static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t *out) {
-  int *list = NULL, previous, flags = NCCL_SHRINK_DEFAULT;
+  rs_cuda_before previous;
+  int *list = NULL, flags = NCCL_SHRINK_DEFAULT;
   RS_TRY(rs_alloc(&list, n, sizeof *list));
   for (int64_t i = 0; i < n; i++)
     list[i] = (int)lost[i];
@@ -135,7 +137,7 @@ static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, 
   if (status == RESHARD_SUCCESS)
     status = rs_nccl_create(&c->api, nccl, false, c->handle, c->timeout_ms, out);
   if (status != RESHARD_SUCCESS) { /* the others hear of it when they agree */
-    (void)c->api.ncclCommAbort(nccl);
+    rs_nccl_abort(c, nccl);
     free(left);
     return status;
   }

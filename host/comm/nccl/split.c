@@ -10,11 +10,10 @@
 /* Collective in NCCL's sense: called by every rank, also one that gets nothing. *out is NULL then, and after an error
  * when the split may be under way still. */
 static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclComm_t *out) {
-  int previous;
+  rs_cuda_before previous;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (*c->split != NULL) /* of an earlier one that failed, and has been through since */
-    (void)c->api.ncclCommAbort(*c->split);
+  rs_nccl_abort(c, *c->split); /* of an earlier one that failed, and has been through since */
   *c->split = NULL;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
@@ -59,7 +58,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
                            : rs_error(RESHARD_ERROR_PEER,
                                       "ncclCommSplit: the new communicator is not there (NCCL error %d)", (int)state);
   if (status != RESHARD_SUCCESS) {
-    (void)parent->api.ncclCommAbort(nccl);
+    rs_nccl_abort(parent, nccl);
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
@@ -76,8 +75,8 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
   reshard_status status = split_nccl(c, &group, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
     status = create_child(c, nccl, &group, &made);
-  else if (nccl != NULL) /* it was being made */
-    (void)c->api.ncclCommAbort(nccl);
+  else /* it was being made */
+    rs_nccl_abort(c, nccl);
   if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
     status = rs_split_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)

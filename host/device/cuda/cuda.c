@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- Errors and the current device ------------------------------------------------------------------------------ */
+/* --- Errors ------------------------------------------------------------------------------ */
 
 static reshard_status status_of_error(cudaError_t error) {
   switch (error) {
@@ -45,29 +45,6 @@ reshard_status rs_cuda_check(cudaError_t error, const char *call) {
   int name = (int)strcspn(call, "("); /* of the function, without its arguments */
   return rs_error(status_of_error(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error),
                   (int)error);
-}
-
-reshard_status rs_cuda_enter(const rs_device *device, int *before) {
-  int current;
-  RS_CUDA_TRY(cudaGetDevice(&current));
-  if (current != device->index)
-    RS_CUDA_TRY(cudaSetDevice(device->index));
-  *before = current != device->index ? current : -1;
-  return RESHARD_SUCCESS;
-}
-
-int rs_cuda_try_enter(const rs_device *device) {
-  int current = -1;
-  rs_cuda_ignore(cudaGetDevice(&current));
-  if (current == device->index)
-    return -1;
-  rs_cuda_ignore(cudaSetDevice(device->index));
-  return current;
-}
-
-void rs_cuda_leave(int before) {
-  if (before >= 0)
-    rs_cuda_ignore(cudaSetDevice(before));
 }
 
 void rs_cuda_ignore(cudaError_t error) {
@@ -134,9 +111,7 @@ static reshard_status is_capturing(void *stream, bool *out) {
 }
 
 static reshard_status cuda_capturing(rs_device *device, void *stream, bool *out) {
-  int before;
-  if (stream != NULL && stream != cudaStreamLegacy && stream != cudaStreamPerThread) /* it knows its GPU */
-    return is_capturing(stream, out);
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = is_capturing(stream, out);
   rs_cuda_leave(before);
@@ -156,15 +131,15 @@ static reshard_status cuda_event_wait(rs_device *device, void *stream, rs_event 
 }
 
 static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *done) {
-  (void)device;
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   cudaError_t error = rs_cuda_restore(mode, cudaEventQuery((cudaEvent_t)event));
-  if (error == cudaErrorNotReady)
-    (void)cudaGetLastError();
-  else
-    RS_TRY(rs_cuda_check(error, "cudaEventQuery"));
   *done = error == cudaSuccess;
-  return RESHARD_SUCCESS;
+  rs_cuda_ignore(error == cudaErrorNotReady ? error : cudaSuccess);
+  reshard_status status = rs_cuda_check(error == cudaErrorNotReady ? cudaSuccess : error, "cudaEventQuery");
+  rs_cuda_leave(before);
+  return status;
 }
 
 /* Synchronizes a stream that is not captured, whether others are or not. */
@@ -180,14 +155,17 @@ static reshard_status cuda_finish(rs_device *device) {
 
 /* --- The device itself ------------------------------------------------------------------------------------------ */
 
+static void cuda_close(rs_device *device) { rs_upload_buffers_free(device, &rs_cuda_of(device)->cast_buffers); }
+
 static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
-  rs_upload_buffers_free(device, &cuda->cast_buffers);
+  if (device->pool == NULL)
+    cuda_close(device);
   device->streams->destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
-    rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
+    RS_ON_DEVICE_VOID(device, cudaMemPoolDestroy(cuda->pool));
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }
@@ -202,6 +180,7 @@ static const rs_device_memory cuda_memory = {
     .memcpy = rs_cuda_memcpy,
     .memset = rs_cuda_memset,
     .reach = rs_cuda_reach,
+    .look_up = rs_cuda_look_up,
 };
 
 static const rs_device_streams cuda_streams = {
@@ -278,12 +257,14 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
                            .memory = &cuda_memory,
                            .streams = &cuda_streams,
                            .work = &cuda_work,
+                           .close = cuda_close,
                            .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,
                            .thread_stream = cudaStreamPerThread,
                            .legacy_stream = cudaStreamLegacy};
   reshard_status status = read_attributes(made);
+  RS_THEN(status, rs_cuda_context_open(made));
   int failed = status == RESHARD_SUCCESS ? pthread_mutex_init(&made->mutex, NULL) : 0;
   if (failed != 0)
     status = rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));

@@ -11,23 +11,38 @@ typedef struct rs_cuda {
   rs_device base;
   int multiprocessors;
   int64_t l2_bytes;
-  int64_t tile, bulk_from;        /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
-  bool pools;                     /* has stream-ordered allocation */
-  atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
-  pthread_mutex_t mutex;          /* of the following */
-  cudaMemPool_t pool;             /* NULL: not made yet */
+  int64_t tile, bulk_from; /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
+  bool pools;              /* has stream-ordered allocation */
+  /* The primary context of the GPU, which stays until the process ends, as the runtime's own use of it does; and the
+   * driver's functions for the current one. They return a cudaError_t. */
+  struct CUctx_st *context;
+  int (*get_current)(struct CUctx_st **context);
+  int (*set_current)(struct CUctx_st *context);
+  int (*get_attribute)(void *value, int attribute, unsigned long long at); /* of a pointer */
+  atomic_int bulk_arch;                                                    /* rs_box_bulk_arch; 0: not asked yet */
+  pthread_mutex_t mutex;                                                   /* of the following */
+  cudaMemPool_t pool;                                                      /* NULL: not made yet */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
 
 static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device; }
 
+/* context.c: finds them, and makes the context. */
+reshard_status rs_cuda_context_open(rs_cuda *cuda);
+
+/* What was current before a function entered; `left` NULL: the device's context was, or entering failed. */
+typedef struct rs_cuda_before {
+  const rs_cuda *left;
+  struct CUctx_st *context; /* NULL: none */
+} rs_cuda_before;
 /* Bracket every function of the tables: calls of the runtime go to the device, and the thread's current device is
- * afterwards what it was. enter changes nothing when it fails. */
-reshard_status rs_cuda_enter(const rs_device *device, int *before);
+ * afterwards what it was; a thread without a context has none. enter changes nothing when it fails. Calls outside of
+ * the brackets are only those that need no context. */
+reshard_status rs_cuda_enter(const rs_device *device, rs_cuda_before *before);
 /* Enters for cleaning up, where a failure is not reported: the last error stays what it is. */
-int rs_cuda_try_enter(const rs_device *device);
-void rs_cuda_leave(int before);
+rs_cuda_before rs_cuda_try_enter(const rs_device *device);
+void rs_cuda_leave(rs_cuda_before before);
 
 /* RESHARD_SUCCESS, or a status with the call's name, CUDA's text and number. The runtime's last error is cleared, so
  * that other code does not take it for its own. RESHARD_ERROR_OUT_OF_MEMORY, _UNSUPPORTED (no driver, no device, no
@@ -42,7 +57,7 @@ void rs_cuda_ignore(cudaError_t error);
  * current one. */
 #define RS_ON_DEVICE(device, call) \
   do { \
-    int before_; \
+    rs_cuda_before before_; \
     RS_TRY(rs_cuda_enter(device, &before_)); \
     reshard_status status_ = rs_cuda_check((call), #call); \
     rs_cuda_leave(before_); \
@@ -50,7 +65,7 @@ void rs_cuda_ignore(cudaError_t error);
   } while (0)
 #define RS_ON_DEVICE_VOID(device, call) \
   do { \
-    int before_ = rs_cuda_try_enter(device); \
+    rs_cuda_before before_ = rs_cuda_try_enter(device); \
     rs_cuda_ignore(call); \
     rs_cuda_leave(before_); \
   } while (0)
@@ -61,7 +76,7 @@ enum cudaStreamCaptureMode rs_cuda_relax(void);
 cudaError_t rs_cuda_restore(enum cudaStreamCaptureMode mode, cudaError_t error);
 #define RS_ON_DEVICE_RELAXED(device, call) \
   do { \
-    int before_; \
+    rs_cuda_before before_; \
     RS_TRY(rs_cuda_enter(device, &before_)); \
     enum cudaStreamCaptureMode mode_ = rs_cuda_relax(); \
     reshard_status status_ = rs_cuda_check(rs_cuda_restore(mode_, (cudaError_t)(call)), #call); \
@@ -93,5 +108,6 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
 /* Lets kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
 reshard_status rs_cuda_open(rs_device *device, int by);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
+reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address);
 
 #endif

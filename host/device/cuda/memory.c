@@ -2,7 +2,8 @@
  *
  * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver. The
  * pool keeps all it has: by default the driver gives memory back at each synchronisation, and getting it again takes
- * hundreds of milliseconds. Where a device has no such pools, storage is plain memory, and freeing it blocks.
+ * hundreds of milliseconds. Nor does it make a stream wait for another one that freed the memory, which may wait for a
+ * peer. Where a device has no such pools, storage is plain memory, and freeing it blocks.
  *
  * CUDA refuses some calls while any thread captures a stream: allocating, asking whether an event has happened. They
  * do no harm to a graph that does not contain them, and are made in relaxed mode. */
@@ -19,7 +20,7 @@ static reshard_status out_of_memory(reshard_status status, const rs_device *devi
 /* Allocates memory of the GPU, or pinned memory of the host. */
 static reshard_status allocate_memory(rs_device *device, bool pinned, size_t bytes, void **memory) {
   void *made = NULL;
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = RESHARD_SUCCESS;
   if (bytes > 0) {
@@ -41,11 +42,10 @@ reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
 void rs_cuda_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
+  rs_cuda_before before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
-  rs_cuda_ignore(cudaFree(memory));
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaFree(memory)));
   rs_cuda_leave(before);
-  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
 /* True where these GPUs have no such access, rather than where a call failed. */
@@ -86,9 +86,12 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
   props.location.id = cuda->base.index;
   cudaMemPool_t pool;
   uint64_t keep = UINT64_MAX;
+  int no = 0;
   RS_CUDA_TRY(cudaMemPoolCreate(&pool, &props));
   reshard_status status =
       rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
+                                "cudaMemPoolSetAttribute"));
   if (status != RESHARD_SUCCESS) {
     rs_cuda_ignore(cudaMemPoolDestroy(pool));
     return status;
@@ -113,7 +116,7 @@ reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream
   rs_cuda *cuda = rs_cuda_of(device);
   if (!cuda->pools || bytes == 0)
     return rs_cuda_alloc(device, bytes, memory);
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   void *made = NULL;
   cudaMemPool_t pool;
@@ -142,11 +145,10 @@ reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory
 void rs_cuda_host_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
+  rs_cuda_before before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = rs_cuda_try_enter(device);
-  rs_cuda_ignore(cudaFreeHost(memory));
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaFreeHost(memory)));
   rs_cuda_leave(before);
-  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {
@@ -171,7 +173,8 @@ static reshard_status open_storage(rs_cuda *cuda, int by) {
 }
 
 reshard_status rs_cuda_open(rs_device *device, int by) {
-  int possible = 0, before;
+  int possible = 0;
+  rs_cuda_before before;
   if (by == device->index)
     return RESHARD_SUCCESS;
   RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, by, device->index));
@@ -208,7 +211,7 @@ reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
     *can = other->type == RESHARD_DEVICE_CUDA;
     return RESHARD_SUCCESS;
   }
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = reach_peer(device, other, can);
   rs_cuda_leave(before);

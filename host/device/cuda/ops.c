@@ -61,7 +61,7 @@ reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stre
     RS_TRY(check_aligned("a cast", "the source", cast->src, (int64_t)reshard_dtype_size((reshard_dtype)cast->from)));
     RS_TRY(check_aligned("a cast", "the destination", cast->dst, (int64_t)reshard_dtype_size((reshard_dtype)cast->to)));
   }
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = launch_casts(device, casts, stream);
   rs_cuda_leave(before);

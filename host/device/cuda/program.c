@@ -9,6 +9,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/cuda/tiles.h"
+#include "device/memory/plain.h"
 #include "device/stream.h"
 
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static inline cuda_program *program_of(rs_program *p) { return (cuda_program *)p
  * whose PTX the driver compiles for newer ones. */
 static reshard_status find_engine(rs_device *device, bool *engine) {
   rs_cuda *cuda = rs_cuda_of(device);
-  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed), before;
+  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed);
+  rs_cuda_before before;
   if (arch == 0) {
     RS_TRY(rs_cuda_enter(device, &before));
     enum cudaStreamCaptureMode mode = rs_cuda_relax();
@@ -81,6 +83,9 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
     status = device->streams->create(device, &stream);
   cuda->upload = stream;
   pthread_mutex_unlock(&cuda->mutex);
+  RS_TRY(status);
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   RS_THEN(status, rs_cuda_memcpy(device, memory, host, bytes, stream));
   if (status == RESHARD_SUCCESS) {
@@ -89,13 +94,14 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
       (void)device->streams->finish(device); /* both memories will be freed */
   }
   (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
   return status;
 }
 
 /* Brings the code of the program, and of spans, to the device, so that no launch has to. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
   int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load};
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = RESHARD_SUCCESS;
@@ -116,7 +122,7 @@ static reshard_status compile_program(rs_device *device, const rs_copies *copies
   int64_t bytes = rs_box_tables_bytes(&tables);
   if (bytes > 0) {
     RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
-    RS_TRY_GOTO(status, rs_cuda_alloc(device, (size_t)bytes, (void **)&p->memory), done);
+    RS_TRY_GOTO(status, rs_device_alloc(device, (size_t)bytes, (void **)&p->memory), done);
     write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
     RS_TRY_GOTO(status, upload_tables(device, p->memory, host, (size_t)bytes), done);
   }
@@ -165,7 +171,7 @@ void rs_cuda_release(rs_device *device, rs_program *released) {
   if (p == NULL)
     return;
   rs_upload_buffers_free(device, &p->buffers);
-  rs_cuda_free(device, p->memory);
+  rs_device_free(device, p->memory);
   rs_box_tables_free(&p->tables);
   free(p);
 }
@@ -240,7 +246,7 @@ static reshard_status run_programs(rs_device *device, int64_t n, rs_program *con
 }
 
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = run_programs(device, n, programs, stream);
   rs_cuda_leave(before);
@@ -286,7 +292,7 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
 }
 
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
-  int before;
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = copy_spans(device, n, spans, total_bytes, stream);
   rs_cuda_leave(before);

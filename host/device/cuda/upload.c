@@ -8,6 +8,7 @@
 #include "device/cuda/cuda.h"
 
 #include "base/range.h"
+#include "device/memory/plain.h"
 #include "device/stream.h"
 
 #include <sched.h>
@@ -39,7 +40,7 @@ static reshard_status wait_for_buffer(rs_device *device, rs_upload_buffer *buffe
 
 static void free_memory(rs_device *device, rs_upload_buffers *buffers) {
   rs_cuda_host_free(device, buffers->host);
-  rs_cuda_free(device, buffers->memory);
+  rs_device_free(device, buffers->memory);
   buffers->host = buffers->memory = NULL;
   buffers->bytes = 0;
 }
@@ -53,7 +54,7 @@ static reshard_status grow_buffers(rs_device *device, rs_upload_buffers *buffers
     RS_TRY(device->streams->event_create(device, &buffers->buffer[buffers->n].event));
   free_memory(device, buffers);
   RS_TRY(rs_cuda_host_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->host));
-  reshard_status status = rs_cuda_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->memory);
+  reshard_status status = rs_device_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->memory);
   if (status != RESHARD_SUCCESS) {
     free_memory(device, buffers);
     return status;

@@ -225,14 +225,15 @@ static void *ask_upstream(rs_storage_pool *pool, size_t bytes, const rs_pool_str
 reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,
                                       void **memory) {
   size_t limit = pool->limit > 0 ? pool->limit : SIZE_MAX;
-  release_idle_segments(pool, RS_POOL_ALL, bytes, limit, stream);
+  rs_pool_stream *waits = stream == pool->plain_stream ? NULL : stream; /* the host waits for that one */
+  release_idle_segments(pool, RS_POOL_ALL, bytes, limit, waits);
   if (pool->keep == 0 && kind != RS_POOL_DEDICATED)
     release_beyond_peak(pool, kind, bytes);
   if (pool->held[RS_POOL_ALL] > limit || bytes > limit - pool->held[RS_POOL_ALL])
     return RESHARD_ERROR_OUT_OF_MEMORY;
   void *made = ask_upstream(pool, bytes, stream);
   if (made == NULL && pool->oldest != NULL && pool->failure == RESHARD_ERROR_OUT_OF_MEMORY) {
-    release_idle_segments(pool, RS_POOL_ALL, bytes, 0, stream);
+    release_idle_segments(pool, RS_POOL_ALL, bytes, 0, waits);
     made = ask_upstream(pool, bytes, stream);
   }
   if (made == NULL)

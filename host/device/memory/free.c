@@ -118,16 +118,21 @@ void rs_pool_retry_frees(rs_storage_pool *pool) {
   }
 }
 
+void rs_pool_free_dedicated(rs_storage_pool *pool, rs_pool_block *block, void *stream) {
+  pool->stats.frees++;
+  if (block->size > 0)
+    rs_pool_upstream_free(pool, RS_POOL_DEDICATED, block->base.memory, block->size, stream);
+  pool->stats.in_use_bytes -= block->size;
+  rs_pool_block_recycle(pool, block);
+}
+
 /* Frees a block; home: in the order of the stream that it was allocated on, whatever the handle is. */
 static void free_block(rs_storage_pool *pool, rs_pool_block *block, bool home, void *handle) {
-  pool->stats.frees++;
   if (block->segment == NULL) {
-    if (block->size > 0)
-      rs_pool_upstream_free(pool, RS_POOL_DEDICATED, block->base.memory, block->size, handle);
-    pool->stats.in_use_bytes -= block->size;
-    rs_pool_block_recycle(pool, block);
+    rs_pool_free_dedicated(pool, block, handle);
     return;
   }
+  pool->stats.frees++;
   if (!home && !move_to_stream(pool, block, handle))
     return;
   if (finish_free(pool, block)) {

@@ -98,6 +98,9 @@ void rs_storage_pool_destroy(rs_storage_pool *pool) {
   rs_pool_segments_free(pool);
   if (pool->release_stream != NULL)
     streams->destroy(pool->device, pool->release_stream->handle);
+  if (pool->plain_stream != NULL)
+    streams->destroy(pool->device, pool->plain_stream->handle);
+  free(pool->plain.at);
   for (int64_t i = 0; i < pool->streams.n; i++)
     rs_pool_stream_free(pool, pool->streams.at[i]);
   free(pool->streams.at);
@@ -217,9 +220,8 @@ static reshard_status take_block(rs_storage_pool *pool, rs_pool_stream *stream, 
   return RESHARD_SUCCESS;
 }
 
-/* Allocates a block with memory of its own, which is no part of a segment; none for 0 bytes. */
-static reshard_status take_dedicated(rs_storage_pool *pool, rs_pool_stream *stream, size_t size,
-                                     rs_pool_block **block) {
+reshard_status rs_pool_take_dedicated(rs_storage_pool *pool, rs_pool_stream *stream, size_t size,
+                                      rs_pool_block **block) {
   rs_pool_block *made;
   RS_TRY(rs_pool_block_new(pool, &made));
   made->base.memory = NULL;
@@ -237,7 +239,7 @@ static reshard_status take_dedicated(rs_storage_pool *pool, rs_pool_stream *stre
   return RESHARD_SUCCESS;
 }
 
-static reshard_status out_of_memory(const rs_storage_pool *pool, size_t bytes) {
+reshard_status rs_pool_error_memory(const rs_storage_pool *pool, size_t bytes) {
   char limit[48] = "none";
   const rs_device *d = pool->device;
   if (pool->limit > 0)
@@ -255,8 +257,16 @@ static reshard_status alloc_block(rs_storage_pool *pool, size_t bytes, void *han
     return RESHARD_ERROR_OUT_OF_MEMORY;
   RS_TRY(rs_pool_stream_of(pool, handle, &stream));
   if (bytes == 0 || bytes < pool->dedicated_below)
-    return take_dedicated(pool, stream, bytes, block);
+    return rs_pool_take_dedicated(pool, stream, bytes, block);
   return take_block(pool, stream, kind, (bytes + granule - 1) / granule * granule, block);
+}
+
+void rs_pool_count_alloc(rs_storage_pool *pool, rs_pool_block *block, size_t bytes) {
+  reshard_memory_stats *s = &pool->stats;
+  block->base.bytes = bytes;
+  s->allocs++;
+  s->in_use_bytes += block->size;
+  s->peak_bytes = s->in_use_bytes > s->peak_bytes ? s->in_use_bytes : s->peak_bytes;
 }
 
 reshard_status rs_storage_pool_alloc(rs_storage_pool *pool, size_t bytes, void *stream, rs_block **block) {
@@ -265,15 +275,11 @@ reshard_status rs_storage_pool_alloc(rs_storage_pool *pool, size_t bytes, void *
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = alloc_block(pool, bytes, stream, &made);
   if (status == RESHARD_SUCCESS) {
-    reshard_memory_stats *s = &pool->stats;
-    made->base.bytes = bytes;
-    s->allocs++;
-    s->in_use_bytes += made->size;
-    s->peak_bytes = s->in_use_bytes > s->peak_bytes ? s->in_use_bytes : s->peak_bytes;
+    rs_pool_count_alloc(pool, made, bytes);
     *block = &made->base;
     rs_pool_segments_keep_within(pool); /* the rest of a new slab counts as kept */
   } else if (status == RESHARD_ERROR_OUT_OF_MEMORY) {
-    status = out_of_memory(pool, bytes);
+    status = rs_pool_error_memory(pool, bytes);
   }
   pthread_mutex_unlock(&pool->mutex);
   return status;

@@ -104,6 +104,10 @@ struct rs_storage_pool {
   pthread_mutex_t mutex;
   RS_VEC(rs_pool_stream *) streams;
   rs_pool_stream *release_stream; /* side stream on which memory goes back; NULL: not made yet */
+  /* Side stream of memory that all streams use, which has no other work; NULL: not made yet. Blocks of such memory, by
+   * address. */
+  rs_pool_stream *plain_stream;
+  RS_VEC(rs_pool_block *) plain;
   rs_pool_segment *segments, *oldest, *newest;
   rs_pool_block *spare;         /* records without memory */
   rs_pool_block *pending_frees; /* freed while a stream that uses them was being captured; linked by link.next */
@@ -138,6 +142,13 @@ void rs_pool_block_synchronize(rs_storage_pool *pool, const rs_pool_block *block
 void rs_pool_block_set_stream(rs_pool_block *block, rs_pool_stream *stream);
 void rs_pool_block_drop_uses(rs_storage_pool *pool, rs_pool_block *block);
 
+/* pool.c: allocates a block with memory of its own, which is no part of a segment; none for 0 bytes. */
+reshard_status rs_pool_take_dedicated(rs_storage_pool *pool, rs_pool_stream *stream, size_t bytes,
+                                      rs_pool_block **block);
+/* Counts a block that is given out. */
+void rs_pool_count_alloc(rs_storage_pool *pool, rs_pool_block *block, size_t bytes);
+reshard_status rs_pool_error_memory(const rs_storage_pool *pool, size_t bytes);
+
 /* blocks.c */
 reshard_status rs_pool_block_new(rs_storage_pool *pool, rs_pool_block **block);
 void rs_pool_block_recycle(rs_storage_pool *pool, rs_pool_block *block);
@@ -169,6 +180,8 @@ void rs_pool_block_split(rs_storage_pool *pool, rs_pool_block *block, size_t siz
 
 /* free.c: finishes pending frees, where that is possible now. */
 void rs_pool_retry_frees(rs_storage_pool *pool);
+/* Gives back memory of a block's own. */
+void rs_pool_free_dedicated(rs_storage_pool *pool, rs_pool_block *block, void *stream);
 
 static inline rs_pool_bins *rs_pool_bins_of(rs_pool_stream *stream, const rs_pool_block *block) {
   return &stream->bins[block->segment->kind];

@@ -71,9 +71,11 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry) {
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                  "the direct path of a %s communicator reads storage of devices made with `shared`, and rank %lld "
-                  "has a source of entry %lld '%.64s' elsewhere",
-                  comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
+                  "the direct path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
+                  "elsewhere",
+                  comm->ops->name,
+                  comm->direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
+                  (long long)rank, (long long)entry, plan->entries[entry].name);
 }
 
 reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {

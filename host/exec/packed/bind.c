@@ -1,4 +1,5 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
+#include "device/memory/plain.h"
 #include "exec/arrays.h"
 #include "exec/cached.h"
 #include "exec/packed/collective.h"
@@ -174,12 +175,14 @@ static reshard_status find_workspace(packer *p) {
   if (p->staging.bytes > 0 && t->cached != NULL) {
     RS_TRY(rs_cached_staging(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
-    RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
+    RS_TRY(rs_device_alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
   } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
                     (long long)p->staging.bytes);
   }
+  if (p->staging.bytes > 0)
+    RS_TRY(rs_staging_look_up(t->comm, p->workspace, (size_t)p->staging.bytes));
   if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
     place_collective(p);
     return RESHARD_SUCCESS;

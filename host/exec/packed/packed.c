@@ -9,6 +9,7 @@
  * each. Else every message has its own, which the communicator runs when it suits it. */
 #include "exec/packed/packed.h"
 
+#include "device/memory/plain.h"
 #include "device/trace.h"
 #include "exec/record.h"
 
@@ -139,7 +140,7 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, b->workspace);
   else
-    comm->device->memory->free(comm->device, b->workspace);
+    rs_device_free(comm->device, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {

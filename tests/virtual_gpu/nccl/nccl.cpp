@@ -293,7 +293,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
   static const int call_index_ = call_index("ncclCommGetAsyncError");
-  Api api(call_index_, "ncclCommGetAsyncError", CALL_PLAIN);
+  Api api(call_index_, "ncclCommGetAsyncError", CALL_NO_CONTEXT);
   fresh();
   if (api.fault != cudaSuccess && M.fault.error) {
     *result = fault_result();
@@ -316,7 +316,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
-  VG_NCCL(ncclCommCount, CALL_PLAIN);
+  VG_NCCL(ncclCommCount, CALL_NO_CONTEXT);
   ncclComm *c;
   ncclResult_t result = ready(comm, "ncclCommCount", &c);
   if (result == ncclSuccess)
@@ -325,7 +325,7 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
-  VG_NCCL(ncclCommUserRank, CALL_PLAIN);
+  VG_NCCL(ncclCommUserRank, CALL_NO_CONTEXT);
   ncclComm *c;
   ncclResult_t result = ready(comm, "ncclCommUserRank", &c);
   if (result == ncclSuccess)
@@ -334,7 +334,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
-  VG_NCCL(ncclCommCuDevice, CALL_PLAIN);
+  VG_NCCL(ncclCommCuDevice, CALL_NO_CONTEXT);
   ncclComm *c;
   ncclResult_t result = ready(comm, "ncclCommCuDevice", &c);
   if (result == ncclSuccess)

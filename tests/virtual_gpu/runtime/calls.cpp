@@ -36,6 +36,8 @@ Api::Api(int index, const char *name, int flags) : thread(nullptr), flags(flags)
     if (!M.on)
       return;
   }
+  if (!thread->context && !M.devices.empty() && !(flags & (CALL_NO_CONTEXT | CALL_NO_GPU_NEEDED)))
+    enter_context(*thread, thread->device); /* the runtime does so by itself */
   host_seen(*thread);
   if (own_calls)
     return;

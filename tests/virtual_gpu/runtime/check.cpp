@@ -26,7 +26,7 @@ static void race(const Alloc &alloc, size_t begin, size_t end, Side a, Side b) {
          range_text(alloc, begin, end).c_str());
 }
 
-static bool reachable(const Alloc &alloc, int device) {
+bool reaches(const Alloc &alloc, int device) {
   if (alloc.kind != Kind::Device || alloc.device == device)
     return true;
   if (alloc.pool)
@@ -68,7 +68,7 @@ static bool legal(Alloc *alloc, Id id, const Clock &clock, int device, uintptr_t
            range_text(*alloc, offset, offset + n).c_str(), describe(id).c_str());
     return false;
   }
-  if (device >= 0 && !peers && !reachable(*alloc, device))
+  if (device >= 0 && !peers && !reaches(*alloc, device))
     report("peer " + std::to_string(alloc->number), "peer: %s by %s on GPU %d of %s without peer access", kind,
            describe(id).c_str(), device, range_text(*alloc, offset, offset + n).c_str());
   return true;

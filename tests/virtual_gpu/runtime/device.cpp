@@ -5,28 +5,34 @@ using namespace vg;
 
 static bool is_device(int device) { return device >= 0 && (size_t)device < M.devices.size(); }
 
+void vg::enter_context(Thread &thread, int device) {
+  thread.device = device;
+  thread.context = M.devices[(size_t)device].context = true;
+}
+
 cudaError_t cudaGetDeviceCount(int *n) {
-  VG_CALL(cudaGetDeviceCount, CALL_ALWAYS);
+  VG_CALL(cudaGetDeviceCount, CALL_ALWAYS | CALL_NO_CONTEXT);
   *n = (int)M.devices.size();
   return api.end(cudaSuccess);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  VG_CALL(cudaSetDevice, CALL_ALWAYS);
+  VG_CALL(cudaSetDevice, CALL_ALWAYS | CALL_NO_CONTEXT);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
-  api.thread->device = device;
+  api.thread->chosen = device;
+  enter_context(*api.thread, device);
   return api.end(cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int *device) {
-  VG_CALL(cudaGetDevice, CALL_ALWAYS);
+  VG_CALL(cudaGetDevice, CALL_ALWAYS | CALL_NO_CONTEXT);
   *device = api.thread->device;
   return api.end(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
-  VG_CALL(cudaGetDeviceProperties, CALL_ALWAYS);
+  VG_CALL(cudaGetDeviceProperties, CALL_ALWAYS | CALL_NO_CONTEXT);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   *p = cudaDeviceProp{};
@@ -49,7 +55,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-  VG_CALL(cudaDeviceGetAttribute, CALL_ALWAYS);
+  VG_CALL(cudaDeviceGetAttribute, CALL_ALWAYS | CALL_NO_CONTEXT);
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   switch (attribute) {
@@ -77,7 +83,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int n, int device) {
-  VG_CALL(cudaDeviceGetPCIBusId, CALL_PLAIN);
+  VG_CALL(cudaDeviceGetPCIBusId, CALL_NO_CONTEXT);
   if (!is_device(device) || n < 13)
     return api.end(cudaErrorInvalidValue);
   snprintf(text, (size_t)n, "0000:%02x:00.0", (unsigned)(device + 1) & 255);
@@ -103,9 +109,84 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
   return api.end(cudaSuccess);
 }
 
+/* --- Contexts: the driver's calls ----------------------------------------------------------------------------------- */
+bool vg_has_context(int device) {
+  Lock lock;
+  return (size_t)device < M.devices.size() && M.devices[(size_t)device].context;
+}
+
+int vg_current_context(void) {
+  Lock lock;
+  return self().context ? self().device : -1;
+}
+
+/* A context's handle is its device. */
+static int device_of(const void *context) { return (int)((const Device *)context - M.devices.data()); }
+
+static cudaError_t get_device(int *device, int number) {
+  VG_CALL(cuDeviceGet, CALL_ALWAYS | CALL_NO_CONTEXT);
+  *device = number;
+  return api.end(is_device(number) ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+static cudaError_t retain_context(void **context, int device) {
+  VG_CALL(cuDevicePrimaryCtxRetain, CALL_ALWAYS | CALL_NO_CONTEXT);
+  if (!is_device(device))
+    return api.end(cudaErrorInvalidDevice);
+  M.devices[(size_t)device].context = true;
+  *context = &M.devices[(size_t)device];
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t get_context(void **context) {
+  VG_CALL(cuCtxGetCurrent, CALL_ALWAYS | CALL_NO_CONTEXT);
+  *context = api.thread->context ? &M.devices[(size_t)api.thread->device] : nullptr;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t set_context(const void *context) {
+  VG_CALL(cuCtxSetCurrent, CALL_ALWAYS | CALL_NO_CONTEXT);
+  if (context && !is_device(device_of(context)))
+    return api.end(cudaErrorInvalidValue);
+  if (context)
+    enter_context(*api.thread, device_of(context));
+  else
+    api.thread->device = api.thread->chosen;
+  api.thread->context = context != nullptr;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t get_pointer_attribute(unsigned *value, int attribute, unsigned long long at) {
+  VG_CALL(cuPointerGetAttribute, CALL_NO_CONTEXT);
+  const Alloc *alloc = find((uintptr_t)at);
+  if (attribute != 16 || !api.thread->context) /* CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, of the current context */
+    return api.end(cudaErrorInvalidValue);
+  *value = alloc && !alloc->ended && reaches(*alloc, api.thread->device) ? 3 : 0;
+  return api.end(cudaSuccess);
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int, unsigned long long,
+                                             enum cudaDriverEntryPointQueryResult *found) {
+  VG_CALL(cudaGetDriverEntryPointByVersion, CALL_NO_CONTEXT);
+  static const struct {
+    const char *name;
+    void *function;
+  } functions[] = {{"cuDeviceGet", (void *)get_device},
+                   {"cuDevicePrimaryCtxRetain", (void *)retain_context},
+                   {"cuCtxGetCurrent", (void *)get_context},
+                   {"cuCtxSetCurrent", (void *)set_context},
+                   {"cuPointerGetAttribute", (void *)get_pointer_attribute}};
+  *function = nullptr;
+  for (auto &f : functions)
+    if (strcmp(f.name, name) == 0)
+      *function = f.function;
+  *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return api.end(cudaSuccess);
+}
+
 /* --- Peers -------------------------------------------------------------------------------------------------------- */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-  VG_CALL(cudaDeviceCanAccessPeer, CALL_PLAIN);
+  VG_CALL(cudaDeviceCanAccessPeer, CALL_NO_CONTEXT);
   if (!is_device(device) || !is_device(peer))
     return api.end(cudaErrorInvalidDevice);
   *can = device != peer && !M.options.no_peers;

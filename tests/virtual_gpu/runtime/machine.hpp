@@ -184,7 +184,9 @@ struct Thread {
   Clock clock;
   uint64_t version; /* changes with the clock */
   bool released;    /* somebody has joined the clock at its time */
-  int device;
+  int device;   /* the current one: of the context, else the one that was set */
+  int chosen;   /* by cudaSetDevice; 0 before */
+  bool context; /* one is current */
   cudaError_t last;
   Op *running; /* a host function runs on the thread */
   enum cudaStreamCaptureMode capture_mode;
@@ -200,6 +202,7 @@ struct Device {
   std::vector<bool> peers; /* enabled towards */
   std::vector<Stream *> streams;
   cudaError_t broken; /* a kernel's fault: it stays */
+  bool context;       /* there is the primary one */
 };
 
 /* --- The machine -------------------------------------------------------------------------------------------------- */
@@ -269,6 +272,9 @@ struct Lock {
   Lock(const Lock &) = delete;
 };
 
+/* device.cpp: the device's context is the thread's current one from here on. */
+void enter_context(Thread &thread, int device);
+
 /* machine.cpp */
 Thread &self();     /* of the calling thread, in this machine */
 void thread_ends(); /* the calling one */
@@ -328,6 +334,7 @@ void memory_leaks();
 /* check.cpp */
 /* device -1: the host. peers: reaches other devices without peer access. */
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers = false);
+bool reaches(const Alloc &alloc, int device); /* kernels of the device may access it */
 void host_access(Thread &thread, uintptr_t at, size_t n, bool write);
 void access_end(Alloc &alloc, Id id, const Clock &clock); /* a free */
 /* As if nobody had ever used the bytes: written, or not yet. */
@@ -418,7 +425,8 @@ enum {
   CALL_COPY = 32,
   CALL_LAUNCH = 64,
   CALL_NO_GPU_NEEDED = 128,
-  CALL_ALWAYS = 256 /* also of a GPU with a fault that stays */
+  CALL_ALWAYS = 256,    /* also of a GPU with a fault that stays */
+  CALL_NO_CONTEXT = 512 /* by a thread without one, which has none afterwards */
 };
 int call_index(const char *name);
 void count(int64_t &counter); /* unless the call is a test's own */

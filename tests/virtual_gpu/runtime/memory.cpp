@@ -192,6 +192,33 @@ void vg_undefine(void *at, size_t n) {
     access_reset(*alloc, (uintptr_t)at - alloc->base, n, false);
 }
 
+void *vg_map(int device, size_t bytes) {
+  Lock lock;
+  M.pools.emplace_back(new Pool{});
+  Pool *pool = M.pools.back().get();
+  pool->device = device;
+  pool->destroyed = true; /* no handle is given out */
+  pool->access.assign(M.devices.size(), false);
+  pool->access[(size_t)device] = true;
+  Alloc *alloc =
+      take_memory(device, bytes) ? add_alloc(Kind::Device, device, bytes, thread_note(self(), "cuMemMap")) : nullptr;
+  if (!alloc)
+    return nullptr;
+  alloc->pool = pool;
+  pool->used = bytes;
+  return (void *)alloc->base;
+}
+
+void vg_unmap(void *at) {
+  Lock lock;
+  Thread &thread = self();
+  Alloc *alloc = owned_alloc(at, true, "cuMemUnmap");
+  if (!alloc)
+    return;
+  give_memory(*alloc);
+  access_end(*alloc, thread_note(thread, "cuMemUnmap"), thread.clock);
+}
+
 /* --- Allocation --------------------------------------------------------------------------------------------------- */
 cudaError_t cudaMalloc(void **p, size_t bytes) {
   VG_CALL(cudaMalloc, CALL_ALLOC);

@@ -1,0 +1,15 @@
+/* Memory that all streams of a device use at once. */
+#ifndef RS_DEVICE_MEMORY_PLAIN_H
+#define RS_DEVICE_MEMORY_PLAIN_H
+
+#include "device/device.h"
+
+/* Memory for preparing, from the pool of the device's handle and so from its caller's allocator: usable on all streams
+ * at once, aligned to 256 bytes; NULL for 0 bytes. May block, but for no work of other streams. */
+reshard_status rs_device_alloc(rs_device *device, size_t bytes, void **memory);
+/* The same, and GPUs of this process reach it that have not been let into storage yet. */
+reshard_status rs_device_alloc_open(rs_device *device, size_t bytes, void **memory);
+/* Frees memory that nothing uses any more. NULL is allowed. */
+RS_PRIVATE_API void rs_device_free(rs_device *device, void *memory);
+
+#endif
