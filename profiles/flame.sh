@@ -3,6 +3,7 @@
 # usage: flame.sh DIRECTORY COMMAND...
 # Stacks are found by the debug information, which Release builds have; the kernel's where it may be sampled (root, or
 # kernel.perf_event_paranoid of 1 or less). perf's own flame graph needs a page from the network, this one does not.
+# Nothing is kept in ~/.debug.
 # Exit status 3 without perf, or where it may not sample; else the command's own, and 1 where nothing was sampled.
 # Environment: FREQUENCY (samples a second of a busy core, default 199), PERF.
 set -euo pipefail
@@ -17,7 +18,7 @@ if [ -z "$perf" ]; then
 fi
 mkdir -p "$out"
 trap 'rm -f "$out"/perf.data "$out"/perf.data.old "$out"/perf.txt' EXIT
-record=(record -q -F "${FREQUENCY:-199}" --call-graph dwarf,16384 -o "$out/perf.data")
+record=(record -q -N -F "${FREQUENCY:-199}" --call-graph dwarf,16384 -o "$out/perf.data")
 if ! "$perf" "${record[@]}" -- true >"$out/perf.txt" 2>&1 </dev/null; then
   echo "flame.sh: perf may not sample here: $(grep -m1 . "$out/perf.txt") (kernel.perf_event_paranoid is" \
     "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null || echo unknown))" >&2

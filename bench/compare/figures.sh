@@ -1,26 +1,34 @@
 #!/usr/bin/env bash
-# The table of figures in README.md: figures.sh PROGRAM [PAIRS], from the root of the source tree.
-# Each reshard is timed in turn with a straight copy of as many bytes by as many threads; the ratio is the median of
-# the pairs.
+# The tables of figures in profiles/figures.md but those of files: figures.sh PROGRAM [SECONDS], from the root of the
+# source tree.
+#
+# Rows are sampled in rounds, each by a program of its own, so that the samples of a row lie minutes apart and have
+# memory of their own. A row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds
+# (default 210) are over. The spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many
+# threads, in turn with ours.
 set -euo pipefail
-program=${1:?usage: figures.sh PROGRAM [PAIRS]}
+program=${1:?usage: figures.sh PROGRAM [SECONDS]}
 micro=$(dirname "$program")/reshard_micro
-pairs=${2:-21}
+end=$((SECONDS + ${2:-210}))
+. "$(dirname "$0")/samples.bash"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-row() { printf '| %-58s | %9s | %9s |\n' "$@"; }
+row() { printf '| %-58s | %9s | %18s |\n' "$@"; }
 
-in_turns() { # FILTER: cases of reshard_micro, nine times each in random order: medians as CSV
-  "$micro" --benchmark_filter="$1" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
-    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null
+# --- Rows: labels, goals, and what is sampled -------------------------------------------------------------------------
+labels=() goals=() kinds=() units=() commands=()
+add() { # KIND UNIT GOAL LABEL COMMAND...: of samples that the command prints; KIND `head` is a head, `once` needs one
+  kinds+=("$1") units+=("$2") goals+=("$3") labels+=("$4")
+  commands+=("$(printf '%q ' "${@:5}")")
 }
+head_of() { add head '' goal "$1"; }
 
-copy() { # GOAL LABEL BENCH-OPTION...: one row, as a ratio to the straight copy
-  local goal=$1 label=$2 ratio
-  shift 2
-  ratio=$("$program" bench -n "$pairs" -w 2 "$@" --json - | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p' | head -1)
-  row "$label" ">= $goal" "${ratio:-failed}"
+bench_ratio() { # BENCH-OPTION...
+  "$program" bench -n 7 -w 2 "$@" --json - | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p' | head -1
+}
+copy() { # GOAL LABEL BENCH-OPTION...
+  add ratio '' ">= $1" "$2" bench_ratio "${@:3}"
 }
 
 rows_to_columns() { # GOAL ELEMENTS LABEL OPTION...: 256 MiB of f32 over 4 ranks, inner runs of so many elements
@@ -43,56 +51,61 @@ many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
     --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
 }
 
-rounds() { # LABEL PLAN-OPTION...: most rounds to the least possible, limits of 64 MiB to 1 GiB
-  local label=$1 limit most
-  shift
-  most=$(for limit in 64 128 256 512 1024; do
+round_ratios() { # PLAN-OPTION...: most rounds to the least possible, limits of 64 MiB to 1 GiB
+  local limit
+  for limit in 64 128 256 512 1024; do
     "$program" plan "$@" --workspace ${limit}M --json - | tr ',' '\n' |
       awk -F: '/^"rounds"/ && !r { r = $2 } /^"least_rounds"/ && !l { l = $2 } END { if (l) printf "%.3f\n", r / l }'
-  done | sort -n | tail -1)
-  row "$label" '<= 1.25' "${most:-failed}"
+  done | sort -n | tail -1
+}
+rounds() { # LABEL PLAN-OPTION...
+  add once '' '<= 1.25' "$1" round_ratios "${@:2}"
 }
 
-case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in ms, us or ns
-  local time
-  time=$("$micro" --benchmark_filter="^$4(/|\$)" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
-    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ {
-      printf "%.*f %s", unit == "ns" ? 0 : 2, $4 * (unit == "ms" ? 0.001 : unit == "us" ? 1 : 1000), unit
-      exit
-    }')
-  row "$3" "<= $1 $2" "${time:-failed}"
+micro_times() { # FILTER: nanoseconds by the clock and of the processor for each case, and items a second
+  "$micro" --benchmark_filter="$1" --benchmark_repetitions=3 --benchmark_enable_random_interleaving=true \
+    --benchmark_min_time=0.05 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
+    awk -F, '/_median/ { sub(/^"/, "", $1); sub(/_median"$/, "", $1); print $1, 1000 * $3, 1000 * $4, $7 }'
+}
+case_time() { # UNIT FILTER: processor time
+  micro_times "^$2(/|\$)" | awk -v unit="$1" 'NR == 1 { print $3 / (unit == "ms" ? 1e6 : unit == "us" ? 1000 : 1) }'
+}
+case_of_micro() { # GOAL UNIT LABEL FILTER
+  add time "$2" "<= $1 $2" "$3" case_time "$2" "$4"
 }
 
-difference() { # GOAL LABEL FILTER FILTER: median time of an item of the first case beyond one of the second, in turns
-  local time # by the clock; the rate of items that is printed is by CPU time
-  time=$(in_turns "^($3|$4)\$" | awk -F, -v first="\"$3_median\"" '
-      /_median/ { item = 1e6 * $3 / ($4 * $7); if ($1 == first) is = item; else beside = item }
-      END { if (is && beside) printf "%.1f us", is - beside }')
-  row "$2" "<= $1 us" "${time:-failed}"
+case_difference() { # FILTER FILTER: us by the clock of an item of the first case beyond one of the second
+  # the rate of items that is printed is by processor time
+  micro_times "^($1|$2)\$" | awk -v first="$1" '
+      { item = 1e6 / $4 * $2 / $3; if ($1 == first) is = item; else beside = item }
+      END { if (is && beside) print is - beside }'
+}
+difference() { # GOAL LABEL FILTER FILTER
+  add ratio us "<= $1 us" "$2" case_difference "$3" "$4"
 }
 
-beside_memcpy() { # GOAL LABEL CASE: time of CASE_memcpy over that of CASE, medians of runs in turns
-  local ratio
-  ratio=$(in_turns "^$3(_memcpy)?/real_time\$" | awk -F, -v first="\"$3/real_time_median\"" '
-      /_median/ { if ($1 == first) ours = $3; else copy = $3 }
-      END { if (ours && copy) printf "%.2f", copy / ours }')
-  row "$2" ">= $1" "${ratio:-failed}"
+case_ratio() { # CASE: time of CASE_memcpy over that of CASE
+  micro_times "^$1(_memcpy)?/real_time\$" | awk -v first="$1/real_time" '
+      { if ($1 == first) ours = $2; else copy = $2 }
+      END { if (ours && copy) print copy / ours }'
+}
+beside_memcpy() { # GOAL LABEL CASE
+  add ratio '' ">= $1" "$2" case_ratio "$3"
 }
 
-redistribute() { # GOAL LABEL CASE: 256 MiB there and back by a case of reshard_micro, to the straight copy, in turns
-  local i copy time ratios=
-  for ((i = 0; i < 7; i++)); do
-    copy=$("$program" bench -n 3 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
-      --path direct --json - |
-      sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
-    time=$("$micro" --benchmark_filter="^$3/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
-    ratios+=$(awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f", 2 * 268435.456 / copy / time }')$'\n'
-  done
-  row "$2" ">= $1" "$(printf %s "$ratios" | sort -n | sed -n 4p)"
+redistribute_ratio() { # CASE: 256 MiB there and back, to the straight copy
+  local copy time
+  copy=$("$program" bench -n 5 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
+    --path direct --json - |
+    sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
+  time=$("$micro" --benchmark_filter="^$1/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
+  awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f\n", 2 * 268435.456 / copy / time }'
+}
+redistribute() { # GOAL LABEL CASE
+  add ratio '' ">= $1" "$2" redistribute_ratio "$3"
 }
 
-row 'copies: ratio to a straight copy of as many bytes' goal measured
-row '---' '---' '---'
+head_of 'copies: ratio to a straight copy of as many bytes'
 cyclic=(--shape 8192x8192 --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4)
 rows_to_columns 0.95 2048 'rows to columns, direct, runs of 8 KiB' --path direct
 rows_to_columns 0.95 256 'rows to columns, direct, runs of 1 KiB' --path direct
@@ -109,7 +122,7 @@ transpose 0.75 f32 8192
 transpose 0.6 bf16 16384
 transpose 0.5 u8 32768
 many_tensors
-row 'rounds under limits of 64 MiB to 1 GiB: to the least' goal measured
+head_of 'rounds under limits of 64 MiB to 1 GiB: to the least'
 large=(--shape 65536x65536 --dtype f32)
 rounds 'rows to columns, 8 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 8
 rounds 'rows to columns, 8 ranks to 8 others' "${large[@]}" --src 'chunk(0;0-7)' --dst 'chunk(1;8-15)'
@@ -124,7 +137,7 @@ if [ -x "$micro" ]; then
   redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks_new_memory
   case_of_micro 200 ns 'storage of a tensor freed and allocated again, 4 KiB' storage_alloc_and_free/4096
   case_of_micro 200 ns '  64 MiB' storage_alloc_and_free/67108864
-  row 'planning: time on one core' goal measured
+  head_of 'planning: time on one core'
   case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
   case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
   case_of_micro 60 ms '  all plans in one call: tiles' plan_all_boxes_tiles_64_ranks/1000000
@@ -139,12 +152,42 @@ if [ -x "$micro" ]; then
   beside_memcpy 0.7 'cast of 1,000 tensors of 64 KiB f32 to bf16, to memcpy of the bytes read and written' \
     cast_1000_tensors_f32_bf16
   case_of_micro 200 ns 'execute with nothing to move, 1 rank' execute_nothing_direct
-  row 'trees of 100,000 tensors' goal measured
+  head_of 'trees of 100,000 tensors'
   case_of_micro 10 ms 'every tensor mapped to another, and the result freed' tree_map
   case_of_micro 50 ms 'flattened to paths and leaves, rebuilt with others' tree_flatten_rebuild
-  row 'tensors: host time beyond the bare execute' goal measured
+  head_of 'tensors: host time beyond the bare execute'
   for ranks in 1 4; do
     difference 5 "reshard in place, plan in the cache, ranks: $ranks" "sharded_reshard/$ranks" "sharded_execute/$ranks"
     difference 5 "redistribute, plan in the cache, ranks: $ranks" "dtensor_redistribute/$ranks" "sharded_execute/$ranks"
   done
 fi
+
+# --- Rounds, and the table --------------------------------------------------------------------------------------------
+settled=()
+is_open() { # ROW
+  [ "${kinds[$1]}" != head ] && [ -z "${settled[$1]:-}" ]
+}
+sample() { # ROW: one more
+  eval "${commands[$1]}" >>"$work/$1" || true
+  if [ "${kinds[$1]}" = once ] || [ ! -s "$work/$1" ] || settle "${kinds[$1]}" "$work/$1" >/dev/null; then
+    settled[$1]=1
+  fi
+}
+for ((left = 1; left > 0;)); do
+  left=0
+  for i in "${!labels[@]}"; do
+    if is_open "$i" && { [ ! -e "$work/$i" ] || [ "$SECONDS" -lt "$end" ]; }; then # each once, however slow the machine
+      sample "$i"
+      left=1
+    fi
+  done
+done
+for i in "${!labels[@]}"; do
+  figure=measured
+  if [ "${kinds[$i]}" = once ]; then figure=$(cat "$work/$i"); fi
+  if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time ]]; then
+    figure=$( (settle "${kinds[$i]}" "$work/$i" || true) | show_figure "${units[$i]}")
+  fi
+  row "${labels[$i]}" "${goals[$i]}" "${figure:-failed}"
+  [ "$i" != 0 ] || row '---' '---' '---'
+done

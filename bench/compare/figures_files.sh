@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...], from the
+# Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
 # root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system;
-# the ratio of their speeds is the median of the pairs. Space is reserved within our time, and copied within cp's;
-# neither syncs in it. Default directories: the shared memory file system where it has the room, and the build
-# directory.
+# the ratio of their speeds is the median of the pairs, which end where the row is settled (samples.bash), 4 at least,
+# and 4 at most once so many seconds (default 130) are over. The spread stands in brackets. Space is reserved within our
+# time, and copied within cp's; neither syncs in it. Default directories: the shared memory file system where it has the
+# room, and the build directory.
 set -euo pipefail
-program=${1:?usage: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...]}
+program=${1:?usage: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...]}
 gib=${2:-2}
-pairs=${3:-5}
+end=$((SECONDS + ${3:-130}))
+. "$(dirname "$0")/samples.bash"
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
 saver=$(dirname "$program")/reshard_state_bench
@@ -20,9 +22,18 @@ if [ ${#directories[@]} = 0 ]; then
   ! has_room /dev/shm 3 || directories=(/dev/shm "${directories[@]}")
 fi
 
-row() { printf '| %-52s | %-8s | %7s | %8s |\n' "$@"; }
+row() { printf '| %-52s | %-8s | %8s | %15s |\n' "$@"; }
 now() { date +%s%N; }
-median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+pairs() { # COMMAND...: of pairs that it makes, a ratio each; prints the figure
+  local n
+  rm -f "$work"/samples "$work"/headers
+  for ((n = 1; n <= 9; n++)); do
+    "$@" >>"$work/samples"
+    if [ "$n" -ge 4 ] && { [ "$SECONDS" -ge "$end" ] || settle ratio "$work/samples" >/dev/null; }; then break; fi
+  done
+  (settle ratio "$work/samples" || true) | show_figure ''
+}
 
 of_ours() { # NS FIELDS UNITS: these nanoseconds over the sum of such fields of JSON, of which so many are a second
   awk -v cp="$1" -v field="$2: *[0-9.e+-]+" -v units="$3" '{
@@ -32,34 +43,35 @@ of_ours() { # NS FIELDS UNITS: these nanoseconds over the sum of such fields of 
         $0 = substr($0, RSTART + RLENGTH)
       }
     }
-    END { printf "%.2f\n", cp / 1e9 / (t / units) }'
+    END { printf "%.4f\n", cp / 1e9 / (t / units) }'
 }
 
-ratio() { # IN OPTION...: cp's time / ours, each in turn
-  local in=$1 i begin copied
+ratio() { # IN OPTION...: cp's time / ours; the time for headers, layouts and plans goes to a file
+  local in=$1 begin copied
   shift
-  cat "$in"/* "$in" >/dev/null 2>&1 || true # into the page cache
-  for ((i = 0; i < pairs; i++)); do
-    rm -rf "$work/copy" "$work/out" "$work/out.safetensors"
-    begin=$(now)
-    cp -r --reflink=never "$in" "$work/copy"
-    copied=$(($(now) - begin))
-    rm -rf "$work/copy"
-    "$program" convert "$in" "$@" --json - | of_ours "$copied" '"(reserve|move)_us"' 1e6
-  done | median
+  rm -rf "$work/copy" "$work/out" "$work/out.safetensors"
+  begin=$(now)
+  cp -r --reflink=never "$in" "$work/copy"
+  copied=$(($(now) - begin))
+  rm -rf "$work/copy"
+  "$program" convert "$in" "$@" --json - >"$work/line"
+  of_ours "$copied" '"(reserve|move)_us"' 1e6 <"$work/line"
+  sed -n 's/.*"open_us": *\([0-9.e+-]*\).*/\1/p' "$work/line" | awk '{ print $1 / 1e6 }' >>"$work/headers"
+}
+ratios() { # IN OPTION...
+  cat "$1"/* "$1" >/dev/null 2>&1 || true # into the page cache
+  pairs ratio "$@"
 }
 
 saved() { # the same for a state dict, saved by 4 ranks
-  local i begin copied
-  for ((i = 0; i < pairs; i++)); do
-    rm -rf "$work/out"
-    "$saver" save "$work/out" 4 'chunk(0)' $((gib * 1024)) 16 >"$work/line"
-    begin=$(now)
-    cp -r --reflink=never "$work/out" "$work/copy"
-    copied=$(($(now) - begin))
-    rm -rf "$work/copy"
-    of_ours "$copied" '"(reserve|write)_seconds"' 1 <"$work/line"
-  done | median
+  local begin copied
+  rm -rf "$work/out"
+  "$saver" save "$work/out" 4 'chunk(0)' $((gib * 1024)) 16 >"$work/line"
+  begin=$(now)
+  cp -r --reflink=never "$work/out" "$work/copy"
+  copied=$(($(now) - begin))
+  rm -rf "$work/copy"
+  of_ours "$copied" '"(reserve|write)_seconds"' 1 <"$work/line"
 }
 
 peak() { # COMMAND...: its largest resident set, in MiB, as seen 50 times a second
@@ -71,7 +83,7 @@ peak() { # COMMAND...: its largest resident set, in MiB, as seen 50 times a seco
     most=$((line > most ? line : most))
     sleep 0.02
   done
-  wait "$pid" && echo "$((most / 1024)) MiB"
+  wait "$pid" && awk -v kib="$most" 'BEGIN { printf "%.1f MiB\n", kib / 1024 }'
 }
 
 for directory in "${directories[@]}"; do
@@ -83,24 +95,23 @@ for directory in "${directories[@]}"; do
   printf '[{"name": "w", "shape": [%d, 16384], "dtype": "f32"}]' $((gib * 16384)) >"$work/model.json"
   "$maker" "$work/model.json" "$work/in.safetensors" >/dev/null
   row "$gib GiB, one file to 4 shards of rows" "$where" '>= 0.9' \
-    "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+    "$(ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
   "$program" convert "$work/in.safetensors" "$work/rows4" --dst 'chunk(0;0-3)' >/dev/null
-  row "$gib GiB, 4 shards of rows to one file" "$where" '>= 0.9' "$(ratio "$work/rows4" "$work/out.safetensors")"
+  row "$gib GiB, 4 shards of rows to one file" "$where" '>= 0.9' "$(ratios "$work/rows4" "$work/out.safetensors")"
   rm -rf "$work/rows4"
   "$program" convert "$work/in.safetensors" "$work/rows8" --dst 'chunk(0;0-7)' >/dev/null
   rm -rf "$work/in.safetensors"
   row "$gib GiB, 8 shards of rows to 3 shards of columns" "$where" '>= 0.8' \
-    "$(ratio "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
+    "$(ratios "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
   rm -rf "$work/rows8"
-  [ ! -x "$saver" ] || row "$gib GiB of a state dict, saved by 4 ranks" "$where" '>= 0.9' "$(saved)"
+  [ ! -x "$saver" ] || row "$gib GiB of a state dict, saved by 4 ranks" "$where" '>= 0.9' "$(pairs saved)"
   rm -rf "$work/out"
   # All tensors of a large mixture of experts, each with a hundredth of its rows: 578 MiB.
   "$maker" qwen3-30b-a3b "$work/in.safetensors" 1 100 >/dev/null
   row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' \
-    "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
-  row '  its headers, plans and layouts' "$where" '<= 0.3 s' "$(
-    "$program" convert "$work/in.safetensors" "$work/headers" --dst 'chunk(0;0-3)' --json - |
-    sed -n 's/.*"open_us": *\([0-9.]*\).*/\1/p' | awk '{ printf "%.2f s", $1 / 1e6 }')"
+    "$(ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+  row '  its headers, plans and layouts' "$where" '<= 0.3 s' \
+    "$( (settle time "$work/headers" || true) | show_figure s)"
   rm -rf "$work/"*
   # A file of ten times the size that is all hole behind its header; what is written has its full size on the disk.
   if [ "$directory" = "${directories[-1]}" ] && has_room "$work" 11; then

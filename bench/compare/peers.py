@@ -2,8 +2,9 @@
 
 A peer is a program of its own that does a work when it is told to, and sleeps else (turns.py, alltoall.c). In each turn it
 does its works once, ours is run for each kind that they are compared with, and a straight copy of as many bytes by all cores is
-timed. The figures are medians over turns. The work is a reshard of SIDE x SIDE f32 from rows to columns over 4 ranks, or a
-checkpoint. Results of numpy, JAX and MPI and what DCP loads are checked, outside of the times."""
+timed. The figures are medians over turns. The work is a reshard of SIDE x SIDE f32 over 4 ranks, from rows to columns or from
+blocks of 64 to blocks of 96, or a checkpoint. Results of numpy, JAX, MPI, ScaLAPACK and COSTA and what DCP loads are checked,
+outside of the times."""
 
 import argparse
 import datetime
@@ -18,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 
+from costa import Lacking, costa_library
 from peers_table import measured, skipped, table
 from peers_gpu import gpu_rows
 
 RANKS, SIDE, LIMIT = 4, 8192, 300  # LIMIT: seconds for one answer
 HERE = os.path.dirname(os.path.abspath(__file__))
+ROWS, BLOCKS = ("chunk(0)", "chunk(1)"), ("cyclic(2x2;64x64)", "cyclic(2x2;96x96)")
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(RANKS)]
 
 
@@ -102,9 +105,9 @@ class Ours:
             raise Skipped(f"{name} is not built here")
         return path
 
-    def bench(self, *options, start=()):
-        row = self.json(*start, self.program("reshard"), "bench", "--shape", f"{self.side}x{self.side}", "--src", "chunk(0)",
-                        "--dst", "chunk(1)", "-n", 5, "-w", 1, "--json", "-", *options)["rows"][0]
+    def bench(self, *options, layouts=ROWS, start=()):
+        row = self.json(*start, self.program("reshard"), "bench", "--shape", f"{self.side}x{self.side}", "--src", layouts[0],
+                        "--dst", layouts[1], "-n", 5, "-w", 1, "--json", "-", *options)["rows"][0]
         return row["algbw"], row["memcpy_gbps"]
 
     def micro(self, case):
@@ -118,14 +121,16 @@ class Ours:
 
     def run(self, kind):
         stored = os.path.join(self.directory, "ours")
+        layouts = BLOCKS if kind.endswith(", blocks") else ROWS
+        kind = kind.removesuffix(", blocks")
         if kind == "execute":
             return self.bench("--ranks", RANKS)[0]
         if kind == "execute, 1 thread":
             return self.bench("--ranks", RANKS, "--threads", 1)[0]
         if kind == "execute, processes of a node":
-            return self.bench("--processes", RANKS, "--comm", "node")[0]
+            return self.bench("--processes", RANKS, "--comm", "node", layouts=layouts)[0]
         if kind == "execute over MPI":
-            return self.bench("--comm", "mpi", start=MPIRUN)[0]
+            return self.bench("--comm", "mpi", layouts=layouts, start=MPIRUN)[0]
         if kind == "save":
             shutil.rmtree(stored, ignore_errors=True)
             return self.state("save", stored, RANKS, "chunk(0)", self.mib, 16, 3)
@@ -148,6 +153,8 @@ def groups(options, directory, mib):
     """For each group its program and works: (work, name, bytes, how often they are moved, kinds of ours)."""
     side, bytes_, sizes = options.side, 4 * options.side**2, [str(options.side), str(RANKS)]
     script = os.path.join(HERE, "peer_{}.py").format
+    scalapack = [*MPIRUN, os.path.join(options.build, "reshard_scalapack"), str(side)]
+    by_blocks = ["execute over MPI, blocks", "execute, processes of a node, blocks"]
     torch = [options.torch_python, "-W", "ignore", script("torch"), *sizes, directory, str(mib)]
     return {
         "numpy": ([options.python, script("numpy"), *sizes], [
@@ -155,6 +162,8 @@ def groups(options, directory, mib):
         "mpi": ([*MPIRUN, os.path.join(options.build, "reshard_alltoall"), str(side)], [
             (way, way, bytes_, 1, ["execute over MPI", "execute, processes of a node"])
             for way in ("MPI_Alltoallw", "pack + MPI_Alltoall")]),
+        "scalapack": (scalapack, [("psgemr2d", "ScaLAPACK, psgemr2d, blocks", bytes_, 1, by_blocks)]),
+        "costa": (scalapack, [("psgemr2d", "COSTA, psgemr2d, blocks", bytes_, 1, by_blocks)]),
         "jax": ([options.python, script("jax"), *sizes], [
             ("device_put", "JAX, device_put", bytes_, 1, ["execute", *(["redistribute, new memory"] if side == SIDE else [])])]),
         "torch": (torch, [
@@ -225,8 +234,8 @@ def page(rows, about, versions, options, mib, place):
         f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, {about['memory']}, Linux",
         f"{about['system']}, load {about['load']} when it began. Python {about['python']};",
         f"{'; '.join(versions)}.", "",
-        f"Rows to columns of {options.side} x {options.side} f32, {RANKS} ranks; checkpoints of {mib} MiB in {place}, page cache",
-        f"warm. GB/s are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and a",
+        f"{options.side} x {options.side} f32, {RANKS} ranks, rows to columns; with \"blocks\", blocks of 64 x 64 to blocks of 96 x 96,",
+        f"block-cyclic over 2 x 2 ranks. Checkpoints of {mib} MiB in {place}, page cache warm. GB/s are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and a",
         "straight copy by all cores follow one another. Numbers of turns and of ranks, as all of it: build/peers.json.",
         *(["Others kept the machine busy: all rates are low, and those of peers that are processes lower than of threads."]
           if about["load"] > about["cores"] / 2 else []),
@@ -234,9 +243,10 @@ def page(rows, about, versions, options, mib, place):
 
 
 def main():
+    names = ["numpy", "mpi", "scalapack", "costa", "jax", "torch", "dcp", "gpu", "m2n"]
     parser = argparse.ArgumentParser(prog="./run peers", description="Measures the peers of the field and ours in turns.")
     parser.add_argument("--quick", action="store_true", help="a small tensor and few turns: does it work?")
-    parser.add_argument("--only", metavar="NAME,...", help="these alone: numpy, mpi, jax, torch, dcp, costa, gpu, m2n")
+    parser.add_argument("--only", metavar="NAME,...", help=f"these alone: {', '.join(names)}")
     parser.add_argument("--side", type=int, help=f"rows and columns of the tensor, a multiple of {RANKS} (default {SIDE}; quick 512)")
     parser.add_argument("--turns", type=int, help="measured turns (default 5; quick 1)")
     for name in ("build", "python", "torch-python", "json", "page"):  # by ./run
@@ -244,7 +254,6 @@ def main():
     options = parser.parse_args()
     given = {name: getattr(options, name) for name in ("only", "side", "turns")}
     whole = not (options.quick or options.only or options.side or options.turns)
-    names = ["numpy", "mpi", "jax", "torch", "dcp", "costa", "gpu", "m2n"]
     only = options.only.split(",") if options.only else names
     options.side = options.side or (512 if options.quick else SIDE)
     options.turns = options.turns or (1 if options.quick else 5)
@@ -265,13 +274,13 @@ def main():
                 continue
             print(f"{name} ...", file=sys.stderr, flush=True)
             try:
+                if name == "costa":
+                    command.append(costa_library(os.path.join(options.build, "peers-costa")))
                 more, version = measure(command, works, ours, options.turns, os.path.join(directory, "log"))
                 versions += [version] if version not in versions else []
                 rows += more
-            except Skipped as reason:
+            except (Skipped, Lacking) as reason:
                 rows += [skipped(work[1], str(reason)) for work in works]
-    if "costa" in only:
-        rows.append(skipped("COSTA", "in no package of Debian or Python, and its release is not fetched by this program"))
     rows += gpu_rows(options, RANKS, only)
     place = "tmpfs" if memory == "/dev/shm" else "the build directory"
     text = page(rows, about, versions or ["no peer here"], options, mib, place)

@@ -94,7 +94,8 @@ onload = () => {
 
 
 def find_browser():
-    names = (os.environ.get("RESHARD_BROWSER"), "chromium", "chromium-browser", "google-chrome")
+    names = (os.environ.get("RESHARD_BROWSER"), "chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
+             "microsoft-edge", "brave-browser")
     return next((path for path in (shutil.which(name) for name in names if name) if path), None)
 
 
@@ -149,13 +150,16 @@ def photograph(browser, page, scheme, form, height, directory, picture):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page")
+    parser.add_argument("page", nargs="?", help="without one: tells which browser would be taken")
     parser.add_argument("--pictures", metavar="DIRECTORY", help="keep a screenshot of each form")
     options = parser.parse_args()
     browser = find_browser()
     if browser is None:
         print("look: skipped, there is no chromium")
         return 77
+    if options.page is None:
+        print(browser)
+        return 0
     with open(options.page, encoding="utf-8") as file:
         page = file.read()
     faults, grounds = [], set()

@@ -71,9 +71,10 @@ script() { # STATUS ARGUMENT...
 }
 script 2 nowhere
 mkdir tools
-printf '#!/bin/sh\necho "no access" >&2\nexit 255\n' >tools/perf
+printf '#!/bin/sh\necho "$@" >asked\necho "no access" >&2\nexit 255\n' >tools/perf
 chmod +x tools/perf
 PERF=$PWD/tools/perf script 3 nowhere true
+grep -qe ' -N ' asked || fault "perf keeps a copy of all binaries: $(cat asked)"
 grep -q '^flame.sh: perf may not sample here: no access (kernel.perf_event_paranoid is' err || fault "$(cat err)"
 if command -v perf >/dev/null; then
   bash "$flame.sh" probe bash -c 'for ((i = 0; i < 100000; i++)); do :; done; echo done; exit 5' \

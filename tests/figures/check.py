@@ -3,8 +3,8 @@
 
 tests/figures/rows names, for each row of the tables of profiles/figures.md, the rows of profiles/results/*.md that its
 figures come from, in order. Of several results the newest that has the row counts. A figure has to be what was
-measured, rounded to the digits that it is written with. In README.md and figures.md a figure that is a link to a
-results file has to be in that file.
+measured, rounded to the digits that it is written with. In the text of figures.md so does each time, speed and
+fraction. In README.md and figures.md a figure that is a link to a results file has to be in that file.
 """
 import glob
 import os
@@ -55,7 +55,8 @@ def faults_of_row(label, cells, names, results):
 
 
 def faults_of_tables(results):
-    figures, sources = read_rows(os.path.join(ROOT, "profiles", "figures.md")), read_sources()
+    figures = read_rows(os.path.join(ROOT, "profiles", "figures.md"))
+    sources = [source for source in read_sources() if not source[0].startswith('"')]
     checked = 0
     for (label, _), cells in figures.items():
         found = [source for source in sources if label.startswith(source[0])]
@@ -70,6 +71,23 @@ def faults_of_tables(results):
     print(f"figures: {checked} rows of figures.md beside {len(results)} of results")
 
 
+def faults_of_text(results):
+    """Of figures.md without tables, commands and links: each measured figure is in an entry that quotes the text."""
+    with open(os.path.join(ROOT, "profiles", "figures.md"), encoding="utf-8") as file:
+        lines = [line for line in file if not line.startswith(("|", "    ", "#"))]
+    text = re.sub(r"\s+", " ", re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "", "".join(lines)))
+    for start, names in read_sources():
+        if start.startswith('"'):
+            words = start.strip('"')
+            if words not in text:
+                yield f"tests/figures/rows: figures.md does not say {start}"
+                continue
+            text = text.replace(words, "...")
+            yield from faults_of_row(words, [re.sub(r"\bfbc6d69\b", "", words)], names, results)
+    for match in re.finditer(r"(?<![\w.,])\d[\d,]*(?:\.\d+| ?(?:ns|us|ms|s|GB/s|x|times)\b)", text):
+        yield f"no entry of tests/figures/rows has '{text[max(0, match.start() - 20):match.end() + 10]}' of the text"
+
+
 def faults_of_links():
     for page in "README.md", "profiles/figures.md":
         with open(os.path.join(ROOT, page), encoding="utf-8") as file:
@@ -82,7 +100,8 @@ def faults_of_links():
 
 
 def main():
-    faults = [*faults_of_tables(read_results()), *faults_of_links()]
+    results = read_results()
+    faults = [*faults_of_tables(results), *faults_of_text(results), *faults_of_links()]
     for fault in faults:
         print("figures: " + fault)
     return 1 if faults else 0
