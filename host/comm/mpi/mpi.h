@@ -100,8 +100,6 @@ static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number 
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
 reshard_status rs_mpi_error(int code, const char *call);
-/* Every rank's `mine` comes to c->records, as messages of the tag. */
-reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
 reshard_status rs_mpi_check_build(void);
