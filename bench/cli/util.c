@@ -15,7 +15,7 @@
 static _Thread_local char *temporary;
 static char done[160]; /* "": nothing */
 
-int cli_exit_status(reshard_status status) {
+static int exit_status_of(reshard_status status) {
   switch (status) {
   case RESHARD_SUCCESS: return EXIT_DONE;
   case RESHARD_ERROR_INVALID: return EXIT_USAGE;
@@ -99,7 +99,7 @@ void cli_exit(int exit_status, const char *format, ...) {
 void cli_fail(reshard_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  exit_with(cli_exit_status(status), format, arguments);
+  exit_with(exit_status_of(status), format, arguments);
 }
 
 void *cli_alloc(int64_t n, size_t element) {

@@ -19,7 +19,6 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LACKING = 3 };
  * */
 _Noreturn void cli_exit(int exit_status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int cli_exit_status(reshard_status status);
 /* Before that line calls end(user, the line's text), by the thread that ends the program; once. NULL: nothing more. */
 void cli_at_exit(void (*end)(void *user, const char *why), void *user);
 /* Prints that line and returns. */

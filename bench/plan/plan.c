@@ -1,4 +1,4 @@
-/* reshard plan: plans every rank of a world without data, and sums the plans up.
+/* Plans every rank of a world without data, and sums the plans up.
  *
  * Plans that fit in memory are made together, which finds each intersection once. Of larger worlds a few threads plan
  * the ranks one after the other and keep sums alone. So 16,384 ranks need the memory of a few plans. Ranks that need
@@ -7,7 +7,6 @@
 #include "bench/plan/plan.h"
 
 #include "bench/cli/machine.h"
-#include "bench/plan/svg.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -43,8 +42,6 @@ static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info
   }
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Takes the plan. */
 static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   rank_plan *r = &p->out->rank[rank - p->out->first];
@@ -59,8 +56,8 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   pthread_mutex_lock(&p->lock);
   if (p->out->heat != NULL)
     add_heat(p->out, plan, &r->info, p->end - p->out->first == 1);
-  p->out->rounds = larger(p->out->rounds, r->info.rounds);
-  p->out->least_rounds = larger(p->out->least_rounds, r->info.least_rounds);
+  p->out->rounds = rs_max(p->out->rounds, r->info.rounds);
+  p->out->least_rounds = rs_max(p->out->least_rounds, r->info.least_rounds);
   bool keep = p->together || (p->end - p->out->first > 1 && p->kept_bytes + r->info.memory_bytes <= KEPT);
   p->kept_bytes += keep ? r->info.memory_bytes : 0;
   pthread_mutex_unlock(&p->lock);
@@ -165,18 +162,18 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
     out->bound += info->lower_bound_bytes;
     out->kept += info->kept_bytes;
     out->messages += info->messages_sent;
-    out->max_sent = larger(out->max_sent, info->sent_bytes);
-    out->max_received = larger(out->max_received, info->received_bytes);
-    out->workspace = larger(out->workspace, info->workspace_bytes);
+    out->max_sent = rs_max(out->max_sent, info->sent_bytes);
+    out->max_received = rs_max(out->max_received, info->received_bytes);
+    out->workspace = rs_max(out->workspace, info->workspace_bytes);
     out->limit = info->workspace_limit; /* all have the same */
-    out->busiest_bound = larger(out->busiest_bound, larger(info->lower_bound_bytes, info->exclusive_bytes));
-    out->stages = larger(out->stages, info->stages);
+    out->busiest_bound = rs_max(out->busiest_bound, rs_max(info->lower_bound_bytes, info->exclusive_bytes));
+    out->stages = rs_max(out->stages, info->stages);
     const reshard_pattern *x = &out->rank[0].pattern, *y = &out->rank[i].pattern;
     if (out->odd < 0 &&
         (y->kind == RESHARD_COLLECTIVE_NONE || y->kind != x->kind || y->root != x->root || y->bytes != x->bytes))
       out->odd = i;
   }
-  out->busiest = larger(out->max_sent, out->max_received);
+  out->busiest = rs_max(out->max_sent, out->max_received);
 }
 
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out) {
@@ -203,7 +200,7 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
   out->seconds = rs_seconds() - begin;
   if (out->n > 1) { /* as many for those that need fewer */
     p.next = out->first;
-    p.rounds = larger(out->rounds, 1);
+    p.rounds = rs_max(out->rounds, 1);
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   }
   cli_progress_clear();
@@ -218,188 +215,4 @@ void plan_free(world_plan *plan) {
   free(plan->rank);
   free(plan->heat);
   *plan = (world_plan){0};
-}
-
-static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
-  rs_json_open(j, NULL, '{');
-  rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
-               {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
-               {"messages", r->info.messages_sent}, {"rounds", r->info.rounds}, {"least_rounds", r->info.least_rounds},
-               {"staged_bytes", r->info.staged_bytes}, {"workspace_bytes", r->info.workspace_bytes},
-               {"workspace_limit", r->info.workspace_limit}, {"packs_skipped", r->info.packs_skipped},
-               {"unpacks_skipped", r->info.unpacks_skipped});
-  rs_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
-  if (peers) {
-    rs_json_open(j, "peers", '[');
-    for (int64_t i = 0; i < r->info.peers; i++) {
-      rs_json_open(j, NULL, '{');
-      rs_json_ints(j, {"rank", r->peer[i].rank}, {"sent_bytes", r->peer[i].sent},
-                   {"received_bytes", r->peer[i].received});
-      rs_json_close(j, '}');
-    }
-    rs_json_close(j, ']');
-  }
-  rs_json_close(j, '}');
-}
-
-static reshard_collective common_collective(const world_plan *p) {
-  return p->odd < 0 ? p->rank[0].pattern.kind : RESHARD_COLLECTIVE_NONE;
-}
-
-static void print_collective(const world_plan *p) {
-  const rank_plan *r = &p->rank[p->odd < 0 ? 0 : p->odd];
-  const char *name = reshard_collective_string(r->pattern.kind);
-  char bytes[CLI_BYTES_TEXT];
-  if (p->n > PLAN_PATTERNS)
-    return;
-  if (p->odd < 0) /* of one rank alone it is its part, if the others say the same */
-    printf("collective    %s of %s each: %s\n", name, cli_bytes_text(bytes, (double)r->pattern.bytes), r->pattern.why);
-  else if (r->pattern.kind == RESHARD_COLLECTIVE_NONE)
-    printf("collective    none: rank %lld: %s\n", (long long)r->info.rank, r->pattern.why);
-  else
-    printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
-}
-
-static void write_plan(const cli_options *o, const world_plan *p) {
-  rs_json j = {.text.grows = true};
-  rs_json_open(&j, NULL, '{');
-  rs_json_ints(&j, {"version", 1}, {"ranks", p->ranks}, {"tensors", p->tensors}, {"bytes", p->bytes});
-  if (o->rank < 0) {
-    rs_json_ints(&j, {"wire_bytes", p->wire}, {"lower_bound_bytes", p->bound}, {"busiest_bytes", p->busiest},
-                 {"busiest_bound_bytes", p->busiest_bound}, {"messages", p->messages}, {"rounds", p->rounds},
-                 {"least_rounds", p->least_rounds}, {"stages", p->stages}, {"max_sent_bytes", p->max_sent},
-                 {"max_received_bytes", p->max_received}, {"workspace_bytes", p->workspace},
-                 {"workspace_limit", p->limit});
-  }
-  rs_json_string(&j, "path", p->path);
-  if (o->rank < 0 && p->n <= PLAN_PATTERNS)
-    rs_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
-  if (o->rank < 0)
-    rs_json_real(&j, "plan_us", 1e6 * p->seconds);
-  rs_json_open(&j, "per_rank", '[');
-  for (int64_t i = 0; i < p->n; i++) {
-    rs_json_line(&j, 2);
-    add_rank(&j, &p->rank[i], o->peers || o->rank >= 0);
-  }
-  rs_json_close(&j, ']');
-  rs_json_close(&j, '}');
-  cli_write_json(o->json, &j);
-}
-
-static const char *percent(char buffer[16], int64_t part, int64_t whole) {
-  if (whole > 0)
-    snprintf(buffer, 16, "%.1f %%", 100.0 * (double)part / (double)whole);
-  else
-    snprintf(buffer, 16, "-");
-  return buffer;
-}
-
-static void print_rank(const rank_plan *r, bool peers) {
-  const reshard_plan_info *i = &r->info;
-  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT];
-  printf("  %6lld %12s %12s %12s %6lld %9lld %12s %6lld %8lld %10.1f\n", (long long)i->rank,
-         cli_bytes_text(a, (double)i->sent_bytes), cli_bytes_text(b, (double)i->received_bytes),
-         cli_bytes_text(c, (double)i->kept_bytes), (long long)i->peers, (long long)i->messages_sent,
-         cli_bytes_text(d, (double)i->workspace_bytes), (long long)i->packs_skipped, (long long)i->unpacks_skipped,
-         1e-3 * (double)i->plan_ns);
-  for (int64_t k = 0; peers && k < i->peers; k++)
-    printf("         to and from rank %6lld: %12s sent, %12s received\n", (long long)r->peer[k].rank,
-           cli_bytes_text(a, (double)r->peer[k].sent), cli_bytes_text(b, (double)r->peer[k].received));
-}
-
-static int compare_loads(const void *a, const void *b) {
-  const reshard_plan_info *x = &(*(const rank_plan *const *)a)->info, *y = &(*(const rank_plan *const *)b)->info;
-  int64_t p = larger(x->sent_bytes, x->received_bytes), q = larger(y->sent_bytes, y->received_bytes);
-  return p != q ? (p < q) - (p > q) : (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-/* Prints all ranks where they are few, else the busiest. */
-static void print_ranks(const cli_options *o, const world_plan *p) {
-  int64_t shown = p->n <= 16 || o->peers ? p->n : 8;
-  const rank_plan **order = cli_alloc(p->n, sizeof *order);
-  for (int64_t i = 0; i < p->n; i++)
-    order[i] = &p->rank[i];
-  if (shown < p->n) {
-    qsort(order, (size_t)p->n, sizeof *order, compare_loads);
-    printf("\nthe %lld busiest of %lld ranks\n", (long long)shown, (long long)p->n);
-  } else
-    printf("\nload per rank\n");
-  printf("  %6s %12s %12s %12s %6s %9s %12s %6s %8s %10s\n", "", "", "", "", "", "", "", "packs", "unpacks", "plan");
-  printf("  %6s %12s %12s %12s %6s %9s %12s %6s %8s %10s\n", "rank", "sent", "received", "kept", "peers", "messages",
-         "workspace", "skip.", "skipped", "us");
-  for (int64_t i = 0; i < shown; i++)
-    print_rank(order[i], o->peers || o->rank >= 0);
-  free(order);
-}
-
-static void print_totals(const cli_options *o, const world_plan *p) {
-  char a[CLI_BYTES_TEXT], b[16], c[CLI_BYTES_TEXT];
-  printf("on the wire   %s, %s of the tensors; ", cli_bytes_text(a, (double)p->wire), percent(b, p->wire, p->bytes));
-  if (p->wire == p->bound)
-    printf("the lower bound\n");
-  else
-    printf("%.3f x the lower bound\n", (double)p->wire / (double)p->bound);
-  printf("kept          %s stay on their ranks\n", cli_bytes_text(a, (double)p->kept));
-  printf("busiest rank  %s in one direction, ", cli_bytes_text(a, (double)p->busiest));
-  if (p->busiest_bound > 0)
-    printf("%.3f x its bound of %s\n", (double)p->busiest / (double)p->busiest_bound,
-           cli_bytes_text(c, (double)p->busiest_bound));
-  else
-    printf("its bound\n");
-  printf("messages      %lld in %lld round%s, %lld stage%s\n", (long long)p->messages, (long long)p->rounds,
-         p->rounds == 1 ? "" : "s", (long long)p->stages, p->stages == 1 ? "" : "s");
-  printf("workspace     %s on the largest rank", cli_bytes_text(a, (double)p->workspace));
-  if (p->limit > 0)
-    printf(", %s of a limit of %s%s; %lld round%s at least", percent(b, p->workspace, p->limit),
-           cli_bytes_text(c, (double)p->limit), o->workspace > 0 ? "" : " (the default)", (long long)p->least_rounds,
-           p->least_rounds == 1 ? "" : "s");
-  else if (p->limit == RESHARD_NO_LIMIT)
-    printf(", no limit");
-  printf("\npath          %s%s\n", p->path,
-         o->path == RESHARD_PATH_AUTO ? " (where peers' memory can be reached, a transfer takes direct: nothing staged)"
-                                      : "");
-  printf("planned in    %.1f ms, %lld rank%s\n", 1e3 * p->seconds, (long long)p->n, p->n == 1 ? "" : "s");
-}
-
-static void print_plan(const cli_options *o, const workload *w, const world_plan *p) {
-  char a[CLI_BYTES_TEXT], shape[RS_SHAPE_TEXT];
-  if (w->model == NULL)
-    printf("tensor        %s %s, %s\n", rs_shape_text(shape, w->tensor->ndim, w->tensor->shape),
-           reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
-  else
-    printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
-  printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
-  printf("ranks         %lld\n", (long long)p->ranks);
-  if (o->rank < 0)
-    print_totals(o, p);
-  print_collective(p);
-  print_ranks(o, p);
-}
-
-int command_plan(int argc, char **argv) {
-  cli_options o;
-  cli_read_options(argc, argv, COMMAND_PLAN,
-                   "usage: reshard plan (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n\n"
-                   "Plans every rank of the world without data or communicator, and tells bytes, messages, rounds, "
-                   "workspace and load.\n"
-                   "L is a layout string: chunk(0)  mesh(dp=2,tp=4;S0,S1)  cyclic(2x2;32x32)  rank(3)  flat()  "
-                   "boxes(0:[0,0]+[5,12];...)\n"
-                   "or @FILE, a file of rules; a bare name is looked up among the program's own rules too.\n",
-                   &o);
-  workload w;
-  world_plan plan;
-  workload_read(&o, &w);
-  plan_world(&o, &w, o.peers || o.rank >= 0, o.svg != NULL, &plan);
-  if (o.svg != NULL)
-    plan_svg(&o, &w, &plan);
-  if (o.json != NULL)
-    write_plan(&o, &plan);
-  if ((o.json == NULL || strcmp(o.json, "-") != 0) && (o.svg == NULL || strcmp(o.svg, "-") != 0)) {
-    print_plan(&o, &w, &plan);
-    if (o.svg != NULL)
-      printf("\npicture       %s\n", o.svg);
-  }
-  plan_free(&plan);
-  workload_free(&w);
-  return EXIT_DONE;
 }

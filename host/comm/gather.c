@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The strings, with room for what is in them; size(user, r) is the length of rank r's. */
-static reshard_status make_strings(int64_t n, int64_t (*size)(const void *user, int64_t rank), const void *user,
-                                   rs_strings **out) {
+reshard_status rs_strings_create(int64_t n, int64_t (*size)(const void *user, int64_t rank), const void *user,
+                                 rs_strings **out) {
   int64_t bytes, total = 0;
   bool fits = rs_mul(n + 1, (int64_t)sizeof(int64_t), &bytes) && rs_add(bytes, (int64_t)sizeof(rs_strings), &bytes);
   for (int64_t r = 0; r < n && fits; r++)
@@ -23,6 +22,7 @@ static reshard_status make_strings(int64_t n, int64_t (*size)(const void *user, 
   made->first[0] = 0;
   for (int64_t r = 0; r < n; r++)
     made->first[r + 1] = made->first[r] + size(user, r);
+  atomic_init(&made->users, 1);
   *out = made;
   return RESHARD_SUCCESS;
 }
@@ -50,11 +50,11 @@ static reshard_status gather_calls(int64_t n, void **all) {
     if (g[r]->status != RESHARD_SUCCESS)
       return rs_error(g[r]->status, "rank %lld: %s", (long long)r, g[r]->text);
   rs_strings *made = NULL;
-  RS_TRY(make_strings(n, call_size, g, &made));
+  RS_TRY(rs_strings_create(n, call_size, g, &made));
   for (int64_t r = 0; r < n; r++)
     if (g[r]->size > 0)
       memcpy(made->bytes + made->first[r], g[r]->mine, (size_t)g[r]->size);
-  atomic_init(&made->users, n);
+  atomic_store(&made->users, n);
   for (int64_t r = 0; r < n; r++)
     g[r]->all = made;
   return RESHARD_SUCCESS;
@@ -109,10 +109,9 @@ static reshard_status gather_by_records(reshard_comm comm, reshard_status status
   const record *records;
   rs_strings *all = NULL;
   RS_TRY(exchange_records(comm, status, size, &records));
-  status = make_strings(comm->size, record_size, records, &all);
+  status = rs_strings_create(comm->size, record_size, records, &all);
   RS_TRY_GOTO(status, exchange_records(comm, status, 0, &records), fail);
   RS_TRY_GOTO(status, gather_records(comm, mine, all), fail);
-  atomic_init(&all->users, 1);
   *out = all;
   return RESHARD_SUCCESS;
 fail:

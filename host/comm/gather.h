@@ -17,7 +17,10 @@ typedef struct rs_strings {
  * failed, there or here for lack of memory. *all is released by each rank. */
 reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
                                     rs_strings **all);
-/* NULL is allowed. Not collective. */
+/* Strings of n ranks, to be filled: size(user, r) bytes of rank r. One user. Not collective, as the release. */
+reshard_status rs_strings_create(int64_t n, int64_t (*size)(const void *user, int64_t rank), const void *user,
+                                 rs_strings **out);
+/* NULL is allowed. */
 void rs_strings_release(rs_strings *strings);
 
 #endif

@@ -188,24 +188,13 @@ end:
 
 /* --- Without a communicator ------------------------------------------------------------------------------------- */
 
+static int64_t size_of_rank(const void *sizes, int64_t rank) { return ((const int64_t *)sizes)[rank]; }
+
 /* Joins strings, in the order of ranks 0 to n - 1. */
-static reshard_status merge_locals(int64_t n, char *const *strings, const int64_t *sizes, rs_strings **out) {
-  int64_t all = 0, bytes;
+static reshard_status join_strings(int64_t n, char *const *strings, const int64_t *sizes, rs_strings **out) {
+  RS_TRY(rs_strings_create(n, size_of_rank, sizes, out));
   for (int64_t r = 0; r < n; r++)
-    all += sizes[r];
-  if (!rs_mul(n + 1, (int64_t)sizeof(int64_t), &bytes) || !rs_add(bytes, all + (int64_t)sizeof(rs_strings), &bytes))
-    return rs_error_memory(SIZE_MAX);
-  rs_strings *made = NULL;
-  RS_TRY(rs_alloc(&made, bytes, 1));
-  made->n = n;
-  made->bytes = (char *)(made->first + n + 1);
-  made->first[0] = 0;
-  for (int64_t r = 0; r < n; r++) {
-    memcpy(made->bytes + made->first[r], strings[r], (size_t)sizes[r]);
-    made->first[r + 1] = made->first[r] + sizes[r];
-  }
-  atomic_init(&made->users, 1);
-  *out = made;
+    memcpy((*out)->bytes + (*out)->first[r], strings[r], (size_t)sizes[r]);
   return RESHARD_SUCCESS;
 }
 
@@ -236,7 +225,7 @@ reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals,
                   end);
     RS_TRY_GOTO(status, rs_metadata_pack(1, &locals[r], recalc_dim, &strings[r], &sizes[r]), end);
   }
-  RS_TRY_GOTO(status, merge_locals(n, strings, sizes, &joined), end);
+  RS_TRY_GOTO(status, join_strings(n, strings, sizes, &joined), end);
   status = rs_metadata_merge(NULL, joined, 1, global);
 end:
   for (int64_t r = 0; strings != NULL && r < n; r++)

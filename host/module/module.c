@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *rs_member_text(rs_member_kind kind) {
+static const char *member_text(rs_member_kind kind) {
   switch (kind) {
   case RS_MEMBER_CHILD: return "child";
   case RS_MEMBER_PARAMETER: return "parameter";
@@ -78,7 +78,7 @@ static reshard_status check_member(const char *call, reshard_module module, cons
   char quoted[RS_QUOTE];
   const char *name = member->name;
   if (module == NULL || name == NULL || (member->child == NULL && member->tensor == NULL))
-    return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : rs_member_text(member->kind));
+    return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : member_text(member->kind));
   if (*name == '\0')
     return rs_error(RESHARD_ERROR_INVALID, "%s: the name is empty", call);
   if (strchr(name, '.') != NULL)
@@ -118,7 +118,7 @@ static reshard_status set_member(const char *call, reshard_module module, const 
     RS_TRY(add_member(module, given, &member));
   else if (member->kind != given->kind)
     return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' is a %s of the module already", call,
-                    rs_quote(quoted, sizeof quoted, given->name), rs_member_text(member->kind));
+                    rs_quote(quoted, sizeof quoted, given->name), member_text(member->kind));
   rs_member before = *member;
   if (given->child != NULL)
     atomic_store_explicit(&given->child->contained, true, memory_order_relaxed);
@@ -156,9 +156,8 @@ static reshard_status get_member(const char *call, reshard_module module, rs_mem
       place[0] = '\0';
       rs_text_add(&up, "%.*s", (int)rs_min(at - name, RS_QUOTE) - (at > name), name);
       return rs_error(RESHARD_ERROR_INVALID, "%s: no %s '%s': the module '%s' has %s %s '%.*s'", call,
-                      rs_member_text(kind), rs_quote(quoted, sizeof quoted, name), place, member == NULL ? "no" : "a",
-                      rs_member_text(member == NULL ? wanted : member->kind), (int)rs_min((int64_t)length, RS_QUOTE),
-                      at);
+                      member_text(kind), rs_quote(quoted, sizeof quoted, name), place, member == NULL ? "no" : "a",
+                      member_text(member == NULL ? wanted : member->kind), (int)rs_min((int64_t)length, RS_QUOTE), at);
     }
     at += length;
     if (*at == '\0') {

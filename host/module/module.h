@@ -9,8 +9,6 @@
 #include <reshard/sync.h>
 
 typedef enum rs_member_kind { RS_MEMBER_CHILD, RS_MEMBER_PARAMETER, RS_MEMBER_BUFFER } rs_member_kind;
-/* "child", "parameter", "buffer". */
-const char *rs_member_text(rs_member_kind kind);
 
 typedef struct rs_member {
   char *name; /* owned */

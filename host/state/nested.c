@@ -11,7 +11,6 @@
 #include "state/state.h"
 
 #include "layout/layout.h"
-#include "layout/sort.h"
 #include "metadata/group.h"
 
 #include <stdlib.h>

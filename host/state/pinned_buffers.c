@@ -8,8 +8,6 @@
 #include "device/stream.h"
 #include "state/leaves.h"
 
-#include <stdlib.h>
-
 enum { BATCH = 256 << 20, ALIGNED = 256 };
 
 static bool on_gpu(reshard_tensor array) {

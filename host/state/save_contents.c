@@ -4,7 +4,6 @@
 #include "base/text.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 reshard_status rs_save_check_calls(int64_t n, void **all) {
   return rs_state_calls_check("saves", "to", n, (rs_state_call *const *)all);

@@ -105,7 +105,8 @@ reshard_status rs_storage_alloc(rs_storage *s, size_t bytes, void *stream) {
   return RESHARD_SUCCESS;
 }
 
-void rs_storage_free(rs_storage *s, void *stream) {
+/* Frees the memory after recorded uses. Not of borrowed memory. */
+static void free_memory(rs_storage *s, void *stream) {
   if (s->pool != NULL)
     rs_storage_pool_free(s->pool, s->block, stream);
   else
@@ -115,7 +116,9 @@ void rs_storage_free(rs_storage *s, void *stream) {
   s->bytes = 0;
 }
 
-reshard_status rs_storage_use(rs_storage *s, void *stream) {
+/* Marks stream as one that uses the memory until it is freed. Does nothing for memory of no pool, which its owner
+ * keeps; nor while stream is captured: the owner of the graph, which runs later, keeps the memory. */
+static reshard_status use_memory(rs_storage *s, void *stream) {
   if (s->block == NULL)
     return RESHARD_SUCCESS;
   bool capturing;
@@ -155,7 +158,7 @@ reshard_status rs_tensor_ready(const char *what, reshard_tensor t) {
 
 reshard_status rs_tensor_use(const char *what, reshard_tensor t, void *stream) {
   RS_TRY(rs_tensor_ready(what, t));
-  return rs_storage_use(t->storage, stream);
+  return use_memory(t->storage, stream);
 }
 
 reshard_status rs_tensor_use_on(const char *what, reshard_tensor t, const rs_device *device, void *stream) {
@@ -239,7 +242,7 @@ reshard_status reshard_storage_free(reshard_tensor t, void *stream, int *freed) 
     RS_TRY(check_owner(call, t->storage));
     RS_TRY(check_free(call, t));
     RS_TRY(check_pool(call, t->storage, stream));
-    rs_storage_free(t->storage, stream);
+    free_memory(t->storage, stream);
   }
   if (freed != NULL)
     *freed = !already;

@@ -37,10 +37,5 @@ void rs_storage_release(rs_storage *storage);
 
 /* Allocates memory for storage that has none, in the order of stream; nothing for 0 bytes. */
 reshard_status rs_storage_alloc(rs_storage *storage, size_t bytes, void *stream);
-/* Frees the memory after recorded uses. Not of borrowed memory. */
-void rs_storage_free(rs_storage *storage, void *stream);
-/* Marks stream as one that uses the memory until it is freed. Does nothing for memory of no pool, which its owner
- * keeps; nor while stream is captured: the owner of the graph, which runs later, keeps the memory. */
-reshard_status rs_storage_use(rs_storage *storage, void *stream);
 
 #endif

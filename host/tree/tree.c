@@ -3,7 +3,6 @@
 #include "tree/tree.h"
 
 #include "base/text.h"
-#include "tensor/tensor.h"
 
 #include <stdlib.h>
 

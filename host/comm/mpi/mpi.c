@@ -35,7 +35,8 @@ static reshard_status finish_records(rs_mpi *c) {
   }
 }
 
-reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t mine_bytes) {
+/* Every rank's `mine` comes to c->records, as messages of the tag. */
+static reshard_status gather_records(rs_mpi *c, int tag, const void *mine, size_t mine_bytes) {
   int64_t size = c->base.size, me = c->base.rank;
   int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes);
   rs_mpi_record *own = c->records + size;
@@ -63,7 +64,7 @@ reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t mine_b
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_mpi *c = rs_mpi_of(comm);
   char *at = (char *)c->records;
-  RS_TRY(rs_mpi_gather(c, rs_mpi_tag(c, RS_MPI_TAG_RECORD), mine, bytes));
+  RS_TRY(gather_records(c, rs_mpi_tag(c, RS_MPI_TAG_RECORD), mine, bytes));
   for (int64_t r = 0; r < comm->size; r++)
     c->callers[r] = c->records[r].caller;
   for (int64_t r = 1; r < comm->size; r++) {

@@ -104,9 +104,6 @@ static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
-/* Every rank's `mine` comes to c->records, as messages of the tag. */
-reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
-
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
 reshard_status rs_mpi_check_build(void);
 /* One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.

@@ -5,7 +5,6 @@
 #include "comm/node/wait.h"
 
 #include <stdio.h>
-#include <string.h>
 
 void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing) {
   rs_node_why *why = &rs_node_own_rank(c)->why;

@@ -5,7 +5,6 @@
 #include "device/cpu/cpu.h"
 #include "device/environment.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

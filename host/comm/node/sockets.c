@@ -4,7 +4,6 @@
 #include "comm/node/sockets.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stddef.h>

@@ -7,7 +7,6 @@
 
 #include "comm/split_group.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

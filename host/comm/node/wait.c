@@ -8,9 +8,7 @@
 #include "comm/node/end.h"
 #include "comm/node/sockets.h"
 
-#include <errno.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -48,8 +48,7 @@ void rs_cuda_leave(rs_cuda_before before);
  * that other code does not take it for its own. RESHARD_ERROR_OUT_OF_MEMORY, _UNSUPPORTED (no driver, no device, no
  * code for it), _INVALID, else _SYSTEM. */
 reshard_status rs_cuda_check(cudaError_t error, const char *call);
-#define RS_CUDA_TRY(call)                     RS_TRY(rs_cuda_check((call), #call))
-#define RS_CUDA_TRY_GOTO(status, call, label) RS_TRY_GOTO(status, rs_cuda_check((call), #call), label)
+#define RS_CUDA_TRY(call) RS_TRY(rs_cuda_check((call), #call))
 /* Clears an error that changes nothing for the caller. */
 void rs_cuda_ignore(cudaError_t error);
 

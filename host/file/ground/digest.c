@@ -29,7 +29,7 @@ enum { CELLS = RS_DIGEST_PIECE / RS_DIGEST_CELL };
 
 int64_t rs_digest_pieces(int64_t bytes) { return rs_ceil_div(bytes, RS_DIGEST_PIECE); }
 
-void rs_digest_print(char digits[RS_DIGEST_DIGITS], uint64_t value) {
+static void print_digest(char digits[RS_DIGEST_DIGITS], uint64_t value) {
   for (int i = 0; i < RS_DIGEST_DIGITS; i++)
     digits[i] = "0123456789abcdef"[value >> (60 - 4 * i) & 15];
 }
@@ -49,7 +49,7 @@ bool rs_digest_parse(const char *digits, uint64_t *value) {
 /* Where the digits of a seal begin, from the end of its text. */
 enum { SEAL = sizeof RS_DIGEST_SEAL - 1, SEAL_DIGITS = RS_DIGEST_DIGITS + 3 };
 
-void rs_digest_seal(char *text, int64_t n) { rs_digest_print(text + n - SEAL_DIGITS, rs_digest_bytes(text, n)); }
+void rs_digest_seal(char *text, int64_t n) { print_digest(text + n - SEAL_DIGITS, rs_digest_bytes(text, n)); }
 
 /* A seal has its digits in their place, or the word before them: a flipped bit leaves one of them. */
 reshard_status rs_digest_check_seal(const char *where, char *text, int64_t n, bool *sealed) {
@@ -246,11 +246,11 @@ reshard_status rs_digests_store(const rs_file *file) {
       free(atomic_exchange(&d->pieces.at[p].cells, NULL));
       status = complete_piece(file, &s);
     }
-    rs_digest_print(text + d->pieces_at + p * RS_DIGEST_DIGITS, d->pieces.at[p].value);
+    print_digest(text + d->pieces_at + p * RS_DIGEST_DIGITS, d->pieces.at[p].value);
   }
   if (status == RESHARD_SUCCESS) {
     memset(text + d->header_at, '0', RS_DIGEST_DIGITS);
-    rs_digest_print(text + d->header_at, rs_digest_bytes(text, d->header));
+    print_digest(text + d->header_at, rs_digest_bytes(text, d->header));
     status = rs_file_write_at(file, 0, text, d->header);
   }
   free(text);

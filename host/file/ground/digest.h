@@ -53,7 +53,6 @@ bool rs_digest_built(void);
 int64_t rs_digest_pieces(int64_t bytes);
 /* Digest of bytes as they are, not of a list. 0 in a build without XXH3. */
 uint64_t rs_digest_bytes(const void *bytes, int64_t n);
-void rs_digest_print(char digits[RS_DIGEST_DIGITS], uint64_t value);
 bool rs_digest_parse(const char *digits, uint64_t *value);
 
 /* The leaves of a state dict that are no tensors: a JSON text in the directory, with a digest of its own at its end.

@@ -7,7 +7,6 @@
  *
  * Blocks of one layout with one box are looked up once a file: there are thousands of them. */
 
-#include "base/text.h"
 #include "file/read/shards.h"
 
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "file/read/shards.h"
 
 #include "base/text.h"
-#include "file/ground/json.h"
 
 #include <stdlib.h>
 #include <string.h>
