@@ -23,7 +23,7 @@ int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, 
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
  * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
- * no innermost axis that merges into the run; so a run shorter than a cache line means that the innermost axis is
+ * no innermost axis that merges into the run. So a run shorter than a cache line means that the innermost axis is
  * strided on at least one side. */
 typedef struct rs_copy {
   const char *src;
@@ -144,7 +144,7 @@ typedef struct rs_device_work {
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   /* Compiles copies that run once, into *program, which is NULL or from an earlier call of this function. It stays one
    * that can be released, also after an error. Memory of the program and of compiling it is used again, and nothing is
-   * allocated where that suffices. Tables that earlier runs still read stay as they are; the host waits only where many
+   * allocated where that suffices. Tables that earlier runs still read stay as they are. The host waits only where many
    * of them (8) have not ended, or where tables are longer than any before. run then uploads the tables in the order of
    * its stream, whichever that is. It is RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits
    * for the runs. */
@@ -164,7 +164,7 @@ typedef struct rs_device_work {
    * where many of them (8) have not ended. The list is not needed any more when it returns. The host does not wait; a
    * list longer than any before may allocate. Elements may overlap only where src == dst and sizes are equal. */
   reshard_status (*cast)(rs_device *device, const rs_casts *casts, void *stream);
-  /* Selects along a dim. With a fault each index is compared with the extent: one out of range is not followed, and the
+  /* Selects along a dim. With a fault each index is compared with the extent: one out of range is not followed. The
    * first by position is left in *fault (memory of the device; -1 there where all are in range). Without, indices were
    * checked before, or are ours. */
   reshard_status (*select)(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
