@@ -1,6 +1,6 @@
 /* Box copies, rows in the order of the destination.
  *
- * A block takes one tile, so that the hardware gives SMs work as they are done; several blocks share an SM, and each
+ * A block takes one tile, so that the hardware gives SMs work as they are done. Several blocks share an SM, and each
  * thread issues several loads before its first store: that keeps the memory busy while other blocks find their tile and
  * wait for their loads. A tile is either a contiguous piece, or rows over loops. Items of a tile are units of a row, or
  * 16 bytes of it. Threads take them one after the other in the order of the destination, whatever the length of a row:

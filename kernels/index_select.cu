@@ -3,7 +3,7 @@
  * The bytes are cut in units of the widest access that addresses, strides and run are all aligned to, 16 bytes down
  * to 1. All units make one long list in the order of the destination: its loops are sorted by stride, the dim among
  * them, so that neighbouring threads write neighbouring units whatever dim is selected along. A unit's place is found
- * by dividing its number by the loops' counts (as multiplications); on the way the dim's coordinate is replaced by the
+ * by dividing its number by the loops' counts (as multiplications). On the way the dim's coordinate is replaced by the
  * index there, which a warp mostly reads from one line.
  *
  * A checked selection leaves the first bad position by an atomic minimum: the least position wins whatever the order of

@@ -45,7 +45,7 @@ static int rs_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
 
 /* Has the kernel's code on the current device: else its first launch brings it there, which may allocate, wait for the
  * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90
- * for sm_90; less than the device is where the driver has made it of the PTX of an older one. */
+ * for sm_90. It is less than the device is where the driver has made it of the PTX of an older one. */
 template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *arch = nullptr) {
   cudaFuncAttributes attributes;
   int error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));

@@ -5,7 +5,7 @@
  *    itself does (PTX: cvt.rn.satfinite; CUDA: __NV_SATFINITE);
  *  - subnormal numbers are kept on both sides;
  *  - every NaN becomes the destination's with all bits but the sign set. That is what cvt gives for f8, f16, bf16 and
- *    f32 (PTX ISA, cvt); where hardware differs, in widening, it is selected here, so that all machines agree.
+ *    f32 (PTX ISA, cvt). Where hardware differs, in widening, it is selected here, so that all machines agree.
  *
  * Machines that have an instruction use it; elsewhere - f8 before sm_89, and the host - the bits are put together, with
  * the adder doing the rounding of subnormals: x + 2^k has its last bit where the last bit of the result is. */

@@ -12,7 +12,7 @@ int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, 
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
  * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
- * no innermost axis that merges into the run; so a run shorter than a cache line means that the innermost axis is
+ * no innermost axis that merges into the run. So a run shorter than a cache line means that the innermost axis is
  * strided on at least one side. */
 typedef struct rs_copy {
   const char *src;

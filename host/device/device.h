@@ -100,7 +100,7 @@ typedef struct rs_device_work {
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   /* Compiles copies that run once, into *program, which is NULL or from an earlier call of this function. It stays one
    * that can be released, also after an error. Memory of the program and of compiling it is used again, and nothing is
-   * allocated where that suffices. Tables that earlier runs still read stay as they are; the host waits only where many
+   * allocated where that suffices. Tables that earlier runs still read stay as they are. The host waits only where many
    * of them (8) have not ended, or where tables are longer than any before. run then uploads the tables in the order of
    * its stream, whichever that is. It is RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits
    * for the runs. */
@@ -120,7 +120,7 @@ typedef struct rs_device_work {
    * where many of them (8) have not ended. The list is not needed any more when it returns. The host does not wait; a
    * list longer than any before may allocate. Elements may overlap only where src == dst and sizes are equal. */
   reshard_status (*cast)(rs_device *device, const rs_casts *casts, void *stream);
-  /* Selects along a dim. With a fault each index is compared with the extent: one out of range is not followed, and the
+  /* Selects along a dim. With a fault each index is compared with the extent: one out of range is not followed. The
    * first by position is left in *fault (memory of the device; -1 there where all are in range). Without, indices were
    * checked before, or are ours. */
   reshard_status (*select)(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);

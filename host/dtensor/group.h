@@ -20,7 +20,7 @@ reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **
 void rs_cached_layout_free(struct rs_cached_layout *cached);
 
 /* The ranks that act together in a placing. Those of a sub-mesh (a part with fewer ranks than its root) act alone, each
- * group for itself, in ranks of the group; else all ranks of the communicator do. */
+ * group for itself, in ranks of the group. Else all ranks of the communicator do. */
 typedef struct rs_placing_group {
   reshard_sharder sharder; /* given, or made for the group and owned by it */
   reshard_comm comm;       /* of the sharder; NULL: the group has none */

@@ -76,8 +76,8 @@ static reshard_status run_together(int64_t n, void **all) {
   return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
-/* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so;
- * by who has the transfer's busy flag. */
+/* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
+ * It is called by who has the transfer's busy flag. */
 static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
   int64_t bytes = t->plan->info.bytes;
   bool waits = t->comm->size > 1;

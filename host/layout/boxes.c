@@ -1,5 +1,5 @@
 /* A list of boxes is prepared in five linear or n log n steps: the ranks' own lists (a radix sort by rank), cells (a
- * hash table of equal boxes), holders of each cell, coverage (corners.c); the tree for queries (tree.c).
+ * hash table of equal boxes), holders of each cell, and coverage (corners.c). Queries have a tree (tree.c).
  *
  * Only a list that does not cover the shape exactly once can have boxes that overlap without being equal. Only then are
  * trees searched for overlaps, one tree per rank: boxes of different ranks may overlap on a destination. */

@@ -52,7 +52,7 @@ void reshard_module_release(reshard_module module) {
 }
 
 /* Finds out that a module is inside a child. A module that was never a child is in nothing, and nothing is in a child
- * without members; else every module in the child is looked at once. */
+ * without members. Else every module in the child is looked at once. */
 static reshard_status find_cycle(reshard_module module, reshard_module child, bool *cycle) {
   rs_names seen = {0}; /* addresses of modules, in the order in which they are looked at */
   int64_t number;

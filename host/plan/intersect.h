@@ -77,7 +77,7 @@ static inline reshard_status rs_add_holder(rs_work *w, rs_holder h, int64_t elem
 reshard_status rs_begin_cell(rs_work *work, bool *mine);
 reshard_status rs_end_cell(rs_work *work);
 
-/* Segments that w->rank sends, for all its source arrays; where all ranks are planned, those of a replicated cell for
+/* Segments that w->rank sends, for all its source arrays. Where all ranks are planned, those of a replicated cell for
  * all its holders, by the first of them. */
 reshard_status rs_intersect_sends(rs_work *work);
 /* Adds up the elements of the region that the destination arrays of w->rank hold. */

@@ -36,8 +36,8 @@ reshard_status rs_exchange_leaves(reshard_sharder sharder, rs_state_leaves *leav
 
 /* --- state.json: {"version": 1, "leaves": {path: value}} (json.c) ------------------------------------------------ */
 
-/* Appends the value of a leaf that is no tensor and has no children; and with its path, to a text that begins all zero
- * and grows. */
+/* Appends the value of a leaf that is no tensor and has no children, or the value with its path. Text and JSON begin
+ * all zero and grow. */
 void rs_state_json_value(rs_text *text, reshard_tree leaf);
 void rs_state_json_add(rs_json *json, const rs_state_leaf *leaf);
 /* digest: at the end of the text stands that of all of it. */

@@ -1,9 +1,9 @@
 /* The exchange of shards. Each rank sends those that it has of each tensor. So the metadata are complete, and no rank
  * relies on what an outer tensor says of others.
  *
- * One exchange carries all tensors. A rank's string is sealed, and has the number of tensors; then for each tensor its
- * path (length, characters) and the metadata of this rank's shards. Every rank reads all strings side by side, tensor
- * by tensor, and adds the others' shards to its own. */
+ * One exchange carries all tensors. A rank's string is sealed, and has the number of tensors. Then come for each tensor
+ * its path (length, characters) and the metadata of this rank's shards. Every rank reads all strings side by side,
+ * tensor by tensor, and adds the others' shards to its own. */
 #include "base/text.h"
 #include "state/state.h"
 

@@ -86,7 +86,7 @@ typedef struct rs_pinned_buffers {
   int64_t batches;
   reshard_tensor half[2]; /* pinned memory of even batches, and of odd ones */
 } rs_pinned_buffers;
-/* Checks that all tensors have memory, on the CPU or on the sharder's device; sorts those of a GPU into batches of so
+/* Checks that all tensors have memory, on the CPU or on the sharder's device. Sorts those of a GPU into batches of so
  * many bytes (0: the default) and allocates the pinned memory. On error the buffers can be closed. */
 reshard_status rs_pinned_buffers_open(reshard_sharder sharder, void *stream, int64_t bytes, rs_state_leaves *leaves,
                                       rs_pinned_buffers *buffers);

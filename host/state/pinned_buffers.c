@@ -1,7 +1,7 @@
 /* Copies between a GPU and files, through pinned memory with two halves.
  *
  * Files are read and written by the host. A half is as large as a batch of tensors: as many as come to so many bytes,
- * or one that has more. While the host writes one batch the GPU copies the next one into the other half; while it reads
+ * or one that has more. While the host writes one batch the GPU copies the next one into the other half. While it reads
  * one, the GPU fetches the one before. All copies are in the order of the caller's stream, for which the host waits
  * once a batch. A strided array is dense in the half: a kernel packs or unpacks it in memory of the device. */
 #include "device/memory/pool.h"

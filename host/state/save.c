@@ -8,7 +8,7 @@
  * writer belongs to all ranks, and the last to release it frees it. So a rank whose meeting was broken off (an abort, a
  * deadline) never takes it from those that still write.
  *
- * Ranks that are processes exchange their calls, and each compares all; rank 0 makes the files, the others open theirs
+ * Ranks that are processes exchange their calls, and each compares all. Rank 0 makes the files, the others open theirs
  * and sync them, and rank 0 publishes all. */
 #include "comm/gather.h"
 #include "file/move/move.h"

@@ -1,6 +1,6 @@
 /* Storage: memory with a count of the tensors over it.
  *
- * A pool's memory is a block with the streams that use it; freeing it names a stream after which it is free, and the
+ * A pool's memory is a block with the streams that use it. Freeing it names a stream after which it is free, and the
  * pool does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the
  * pool's lists cost. */
 #include "base/range.h"

@@ -1,5 +1,5 @@
-/* Memory of tensors, which ask it where they are. It belongs to a device's pool, in the order of streams; to the C
- * library, for plain memory of the CPU; or to a caller, from whom it is borrowed. */
+/* Memory of tensors, which ask it where they are. It belongs to a device's pool, in the order of streams, or to the C
+ * library, for plain memory of the CPU. Or it belongs to a caller, from whom it is borrowed. */
 #ifndef RS_TENSOR_STORAGE_H
 #define RS_TENSOR_STORAGE_H
 

@@ -2,7 +2,7 @@
  *
  * A node with more references than its place in the container needs may be at several places. It is looked up in a
  * table, and so mapped once; nodes with one reference, nearly all of them, are not. A container is copied when the
- * first of its children has changed, with the children before it; later ones are appended as the walk comes to them. A
+ * first of its children has changed, with the children before it. Later ones are appended as the walk comes to them. A
  * copy shares the names of its original. So unchanged nodes are never touched, and a changed one costs its node and its
  * place.
  *

@@ -227,7 +227,7 @@ RESHARD_API reshard_status reshard_comm_barrier(reshard_comm comm);
  * - sub: the new communicator, which the caller destroys, before or after comm.
  *
  * All ranks succeed, or all get the error of the lowest rank that failed and nothing is made. The new communicator is
- * one like any other. Transfers on it, on comm and on its siblings may run at the same time; over NCCL all ranks call
+ * one like any other. Transfers on it, on comm and on its siblings may run at the same time. Over NCCL all ranks call
  * them in one order, see reshard_comm_from_nccl. It has the device, copy threads and deadline of comm, and statistics
  * of its own. It does not end when a rank gives up waiting on comm, or the reverse. For aborts see reshard_comm_abort.
  * Source: MPI_Comm_split, ncclCommSplit; torch.distributed.split_group. */
@@ -259,8 +259,8 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  * - RESHARD_ERROR_MISMATCH: lists that differ; between processes when the deadline passes, and where there
  *   is none after 1 s.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
- * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
- *   communicator of the caller's, who shrinks it and wraps the new one.
+ * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28). So is an
+ *   NCCL communicator of the caller's, who shrinks it and wraps the new one.
  *
  * Source: ncclCommShrink; MPI_Comm_create_group. */
 RESHARD_API reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);

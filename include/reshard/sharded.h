@@ -50,7 +50,7 @@ typedef struct reshard_sharder_options {
   int64_t workspace_limit; /* as in reshard_plan_options */
   reshard_path path;       /* as in reshard_transfer_options */
   /* Device whose pool new arrays come from, the communicator's. Several sharders may share it. Kept by the sharder and
-   * by its arrays. NULL: a pool of the sharder's own; between processes of one node it is shared storage
+   * by its arrays. NULL: a pool of the sharder's own. Between processes of one node it is shared storage
    * (reshard_device_options), so that arrays are moved straight from rank to rank. */
   reshard_device device;
   /* Memory of freed arrays and staging that the sharder's own pool keeps for new ones, as in reshard_device_options.

@@ -5,7 +5,7 @@
  * - A row of more than half a tile is cut in contiguous pieces that begin with lines of the destination.
  * - Where the innermost loop leaps in the source while another one follows its lines, tiles are blocks of these two
  *   loops: so each source line is read by one block of threads. If the rows are single elements that are contiguous on
- *   one side each, this is a transpose, and goes through shared memory; else the rest of a line waits in the
+ *   one side each, this is a transpose, and goes through shared memory. Else the rest of a line waits in the
  *   first-level cache.
  * - Else a tile has whole inner loops as far as they fit, and a range of the next one.
  *

@@ -44,7 +44,7 @@ void rs_box_tables_free(rs_box_tables *tables);
 reshard_status rs_box_shape_index(rs_box_tables *tables, const rs_box_shape *shape, const rs_box_axis *more,
                                   uint32_t *index);
 
-/* Bytes of the tables in memory of the device; and the tables written by the host to a copy of that memory, with
+/* Bytes of the tables in memory of the device. Then the tables written by the host to a copy of that memory, with
  * part[c].count tiles for each class. Pointers are those of the device. */
 int64_t rs_box_tables_bytes(const rs_box_tables *tables);
 void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *device, rs_box_part part[RS_BOX_CLASSES]);

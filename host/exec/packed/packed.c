@@ -2,7 +2,7 @@
  * arrays are bound.
  *
  * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging. In one round each message has a place of its own there; in several it has one for a piece in each of two
+ * staging. In one round each message has a place of its own there. In several it has one for a piece in each of two
  * halves, which rounds take by turns.
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program

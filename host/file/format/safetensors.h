@@ -17,7 +17,7 @@ typedef struct rs_safetensors {
 } rs_safetensors;
 
 /* Reads the header of an open file. Errors: RESHARD_ERROR_INVALID when it does not fit the file, or its tensors do not
- * tile the data; RESHARD_ERROR_UNSUPPORTED for a dtype that this library lacks, and in a build without jansson. */
+ * tile the data. RESHARD_ERROR_UNSUPPORTED for a dtype that this library lacks, and in a build without jansson. */
 reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header);
 /* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
 reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header);

@@ -1,5 +1,5 @@
 /* A tensor in data.pkl is a call of torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks
- * [, metadata]), offset and strides in elements; _v3 has the dtype before the metadata, and an untyped storage. The
+ * [, metadata]), offset and strides in elements. _v3 has the dtype before the metadata, and an untyped storage. The
  * storage is a persistent id ("storage", class, key, location, size), size in elements of its class. Source:
  * torch._tensor, torch._utils, torch.serialization. */
 #include "file/format/torch.h"

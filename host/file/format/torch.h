@@ -22,7 +22,7 @@ typedef struct rs_torch_tensor {
 /* First bytes of what torch.save wrote before it wrote zips. */
 #define RS_TORCH_OLD_MAGIC "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 
-/* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file; what is a file with a header
+/* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file. What is a file with a header
  * of safetensors there is refused by name. where and file must live as long as it does. The caller frees it, also after
  * an error. limit: bytes of the directory, and of data.pkl.
  * Errors: those of rs_zip_open and rs_pickle_read; RESHARD_ERROR_INVALID when data.pkl is missing or longer than limit;
@@ -35,7 +35,7 @@ void rs_torch_free(rs_torch *torch);
 bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
 /* Finds a tensor's bytes. name: of the tensor, for errors, quoted already. Errors: RESHARD_ERROR_INVALID when it does
  * not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this library lacks. The latter also for tensors that
- * are sparse, quantized, of a subclass, conjugated, or strided otherwise than row-major and Fortran; the text says what
+ * are sparse, quantized, of a subclass, conjugated, or strided otherwise than row-major and Fortran. The text says what
  * makes them plain in Python. */
 reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int64_t value, rs_torch_tensor *tensor);
 

@@ -18,7 +18,7 @@ typedef struct rs_names {
 
 /* Number of a name, -1 when it was not put. */
 int64_t rs_names_find(const rs_names *names, const void *at, size_t size);
-/* Number of the equal name that is there, else the next one (all.n before the call); the bytes must then live as long
+/* Number of the equal name that is there, else the next one (all.n before the call). The bytes must then live as long
  * as the names. */
 reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number);
 /* Room for that many in all: until then rs_names_put does not fail. */

@@ -42,7 +42,7 @@ typedef RS_VEC(rs_pair) rs_map_matches;
 reshard_status rs_map_find_all(const rs_map_source *s, int64_t node, rs_map_matches *matches);
 /* Makes a tensor that fits the name the match of the line. */
 reshard_status rs_map_match(rs_map_source *s, int64_t tensor, int64_t node);
-/* s->text = the name with the match's stars put in, of a spread name what stands before its own star; *rest is then
+/* s->text = the name with the match's stars put in, of a spread name what stands before its own star. *rest is then
  * what stands behind that. */
 reshard_status rs_map_name(rs_map_source *s, const rs_map_node *name, const char **rest);
 /* Appends to s->text, which ends with NUL. */

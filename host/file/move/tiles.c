@@ -2,9 +2,9 @@
  *
  * A file is read and written best in long rows. A tile therefore keeps the innermost dims of both sides whole where it
  * can: it is halved along the outermost dim of the source or of the target that has more than one index, the longer of
- * the two. Where both sides have the dims in one order that makes bands of rows, which lie in one piece in every file;
- * where they are transposed, nearly square blocks. A tensor that many ranks hold gets larger tiles, so that the row of
- * each rank is still worth a system call. */
+ * the two. Where both sides have the dims in one order that makes bands of rows, which lie in one piece in every file.
+ * Where they are transposed, it makes nearly square blocks. A tensor that many ranks hold gets larger tiles, so that
+ * the row of each rank is still worth a system call. */
 #include "file/move/batch.h"
 
 #include <string.h>

@@ -151,7 +151,7 @@ static reshard_status add_whole_block(layout_builder *w, int64_t tensor, int64_t
                   rs_quote(other, sizeof other, text));
 }
 
-/* Assigns a file to each whole tensor. Files are filled in the order of the model; a tensor that fits in none has one
+/* Assigns a file to each whole tensor. Files are filled in the order of the model. A tensor that fits in none has one
  * of its own, and the file under way goes on. Source: Hugging Face's save_pretrained, which does not count the header;
  * here a file with its header is within the limit. */
 static void fill_files(const rs_file_layout *layout, const rs_store *store, int64_t most, int64_t *number) {

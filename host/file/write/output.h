@@ -28,7 +28,7 @@ reshard_status rs_output_create(rs_output *target, const char *where, const char
                                 const char *suffix, bool force);
 
 /* A descriptor, for reading and writing, of the temporary file, or of a new file of that name in the temporary
- * directory; the caller closes it. 0 or an error number. */
+ * directory. The caller closes it. 0 or an error number. */
 int rs_output_open(const rs_output *target, const char *name, int *fd);
 
 /* Puts the temporary, whose contents are synced, in place of the output, and syncs the directory. After an error, the
@@ -46,8 +46,8 @@ reshard_status rs_sync_file(const char *output, const rs_file *file, int64_t *do
 /* Syncs a directory, where the file system can: 0 or an error number. */
 int rs_sync_directory(int fd);
 
-/* Bytes that are free on the file system of an open file, for every user, or with those kept for root; the largest
- * number when it does not say. */
+/* Bytes that are free on the file system of an open file, for every user, or with those kept for root. It is the
+ * largest number when it does not say. */
 int64_t rs_free_bytes(int fd, bool kept);
 /* True for a size beyond the limit of this process: a call would not only fail, a signal would end the process. */
 bool rs_over_file_limit(struct rlimit *limit, int64_t size);

@@ -2,7 +2,7 @@
  *
  * All casts of a list are one sequence of numbers, each counted with the bytes that are read and written for it. The
  * sequence is cut in equal tasks. A task goes through its part in pieces that fit the first-level cache. A piece that
- * is strided is first gathered by the copy kernels, then converted from buffer to buffer, then scattered; what is
+ * is strided is first gathered by the copy kernels, then converted from buffer to buffer, then scattered. What is
  * contiguous on a side needs no buffer there. In a large job results go past the cache: they are converted into a
  * buffer of whole lines, which the copy kernels stream from there. */
 #include "device/cpu/memory.h"

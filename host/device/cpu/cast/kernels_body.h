@@ -1,4 +1,4 @@
-/* Conversions of numbers, written once per element in integer arithmetic and compiled once per instruction set; the
+/* Conversions of numbers, written once per element in integer arithmetic and compiled once per instruction set. The
  * compiler makes vectors of the loops, so nothing here branches.
  *
  * Every pair goes through the bits of a float. Widening to it is exact. Narrowing from it rounds to nearest even:

@@ -1,7 +1,7 @@
 /* Groups whose runs are not whole lines but follow one another in the destination: through partial lines.
  *
  * Each merged run has one partial line. It goes on from run to run, from block to block and, where the outer loops
- * continue in the destination too, from loop to loop; so parts of lines are stored only at the ends of a range. Long
+ * continue in the destination too, from loop to loop. So parts of lines are stored only at the ends of a range. Long
  * runs are appended one by one. Short ones are interleaved: the plain kernels write a block of steps of each copy at a
  * time into the line's buffer, whose whole lines are then stored. Blocks are small, so that the loads of one overlap
  * with the stores of another. */
