@@ -8,6 +8,9 @@ mpi=$("$RESHARD" info | grep -c '^communicators.*mpi')
 
 # as torchrun says it: those of one node find each other
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
+while (: <"/dev/tcp/127.0.0.1/$((MASTER_PORT + 1))") 2>/dev/null; do # another's
+  MASTER_PORT=$((20000 + RANDOM % 10000))
+done
 together() { # PATTERN ARGUMENT...: four processes, of which the first tells
   local rank pattern=$1 good=1 pids=()
   shift

@@ -173,7 +173,7 @@ typedef struct vg_edge_search {
   /* NULL, or why uses need not be missed here: something else keeps the same order in this scenario, as a host that
    * waits. They are counted by themselves. Every name has to be found in some other scenario. */
   const char *covered;
-  const char *covered_edge; /* the one edge of which that is so; NULL: of all */
+  const char *covered_edges; /* those of which that is so, "name|name"; NULL: all */
 } vg_edge_search;
 typedef struct vg_edge_result {
   int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */
@@ -188,6 +188,8 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search);
 bool vg_proving(void);
 /* n, or when proving `full`, times RESHARD_TEST_SCALE; at least 1. */
 int64_t vg_scaled(int64_t n, int64_t full);
+/* Is the part of the test with this number one of this process? VG_SHARD=K/N gives it each N-th, from the K-th on. */
+bool vg_is_mine(int64_t number);
 /* Offset of the seeds of random cases: VG_SEED, 0 without it. */
 uint64_t vg_first_seed(void);
 /* A line of the report: nothing when not proving. The fields of a line are between bars; the first one says what it is

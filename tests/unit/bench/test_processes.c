@@ -20,17 +20,21 @@
 
 enum { BYTES = 128 };
 
-/* A port whose next one is free now. */
+/* A port that is free now, and so is the next one. */
 static int free_port(void) {
   for (;;) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    int next = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(next, (struct sockaddr *)&at, size), 0);
+    assert_int_equal(getsockname(next, (struct sockaddr *)&at, &size), 0);
+    int port = ntohs(at.sin_port) - 1;
+    at.sin_port = htons((uint16_t)port);
+    bool is_free = port > 1024 && bind(fd, (struct sockaddr *)&at, size) == 0;
     close(fd);
-    if (ntohs(at.sin_port) > 1024)
-      return ntohs(at.sin_port) - 1;
+    close(next);
+    if (is_free)
+      return port;
   }
 }
 

@@ -318,7 +318,7 @@ static void sweep(world *w, int f, int64_t *wrong) {
 
 static void test_faults(void **state) {
   (void)state;
-  int64_t wrong = 0;
+  int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   int kinds = have_nccl() ? KINDS : NCCL;
@@ -331,6 +331,8 @@ static void test_faults(void **state) {
           continue;
         if ((c + f + k) % SPARSE != 0 ||
             (k == NCCL && !vg_proving() && (c + f) % 4 != 0)) /* each waits for a deadline */
+          continue;
+        if (!vg_is_mine(number++))
           continue;
         w.timeout_ms = k == NCCL ? DEADLINE_MS : PATIENCE_MS;
         w.victim = c % w.n;
@@ -378,7 +380,7 @@ static void test_found(void **state) {
  * host does not wait in it. */
 static void test_absent(void **state) {
   (void)state;
-  int64_t wrong = 0;
+  int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   int kinds = have_nccl() ? KINDS : NCCL;
@@ -386,6 +388,8 @@ static void test_absent(void **state) {
   for (int c = 0; c < CALLS; c++)
     for (int k = ONE_GPU; k < kinds; k++) {
       if ((calls[c].kinds >> k & 1) == 0 || !calls[c].collective || (only && !strstr(calls[c].name, only)))
+        continue;
+      if (!vg_is_mine(number++))
         continue;
       world w = {.call = &calls[c], .kind = (kind)k, .n = RANKS, .victim = -1, .timeout_ms = DEADLINE_MS};
       w.absent = c % RANKS;

@@ -15,7 +15,7 @@ extern "C" void rs_stream_set_hook(bool (*hook)(void *user, const char *edge, bo
 
 namespace {
 
-enum { PROVING_RUNS = 150, PROVING_SEEDS = 20, TWICE = 2, PROVING_TWICE = 20 };
+enum { PROVING_RUNS = 60, PROVING_SEEDS = 20, TWICE = 2, PROVING_TWICE = 20 };
 
 using Edge = std::pair<std::string, bool>; /* name, wait? */
 struct Uses {
@@ -87,7 +87,9 @@ int find(const vg_edge_search &search, int seeds, const Edge &edge, int use) {
 }
 
 bool is_covered(const vg_edge_search &search, const Edge &edge) {
-  return search.covered && (!search.covered_edge || edge.first == search.covered_edge);
+  if (!search.covered || !search.covered_edges)
+    return search.covered;
+  return ("|" + std::string(search.covered_edges) + "|").find("|" + edge.first + "|") != std::string::npos;
 }
 
 void tell(const vg_edge_search &search, const Edge &edge, int use, int uses, int seed) {
@@ -152,7 +154,8 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search) {
     for (int use = 0; use < n; use++) {
       if (first.idle.count({edge, use}))
         continue;
-      int seed = find(*search, seeds, edge, use);
+      bool named = search->covered_edges && is_covered(*search, edge); /* nothing is lost with those not found */
+      int seed = find(*search, named ? search->seeds : seeds, edge, use);
       result.uses++;
       result.found += seed >= 0;
       result.covered += seed < 0 && is_covered(*search, edge);

@@ -19,6 +19,12 @@ int64_t vg_scaled(int64_t n, int64_t full) {
   return std::max((int64_t)scaled, (int64_t)1);
 }
 
+bool vg_is_mine(int64_t number) {
+  const char *shard = getenv("VG_SHARD");
+  long long mine, n;
+  return !shard || sscanf(shard, "%lld/%lld", &mine, &n) != 2 || number % n == mine % n;
+}
+
 uint64_t vg_first_seed(void) {
   const char *seed = getenv("VG_SEED");
   return seed ? strtoull(seed, nullptr, 10) : 0;

@@ -170,11 +170,14 @@ static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = vg_scaled(60, 2000), replayed = 0, in_rounds = 0;
-  for (int64_t i = 0; i < cases; i++) {
+  int64_t most = vg_scaled(60, 1500), cases = 0, replayed = 0, in_rounds = 0;
+  for (int64_t i = 0; i < most; i++) {
     case_plan c;
     world w;
     uint64_t seed = vg_first_seed() + (uint64_t)i;
+    if (!vg_is_mine(i / 6)) /* what is drawn by the remainder of the seed is in each */
+      continue;
+    cases++;
     make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, seed % 3 != 0, &c);
     gpus_begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
@@ -200,7 +203,7 @@ static void test_random(void **state) {
     case_free(&c);
   }
   printf("%lld cases over NCCL, %lld in several rounds\n", (long long)cases, (long long)in_rounds);
-  assert_true(in_rounds >= cases / 4);
+  assert_true(in_rounds >= cases / (vg_proving() ? 8 : 4));
   vg_prove("cases|NCCL|%lld|%lld|%lld|%lld", (long long)cases, (long long)(2 * cases), (long long)in_rounds,
            (long long)replayed);
 }
@@ -418,6 +421,8 @@ static void test_edges(void **state) {
   };
   enum { ALL = sizeof cases / sizeof *cases, FEW = 2 };
   for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
+    if (!vg_is_mine(i))
+      continue;
     case_plan c;
     edge_case e = cases[i];
     stream_case_make(3, e.src, e.dst, e.limit, &c);
@@ -430,7 +435,7 @@ static void test_edges(void **state) {
                                            .options = {.devices = 3, .seed = 11, .patience_ms = 300},
                                            .seeds = 2,
                                            .covered = "the host has waited for the stream before it destroys",
-                                           .covered_edge = "execute before host"});
+                                           .covered_edges = "execute before host"});
     vg_quiet(false);
     printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses - result.covered, result.edges);
     case_free(&c);

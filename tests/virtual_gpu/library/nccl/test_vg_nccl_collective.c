@@ -428,7 +428,7 @@ static void test_edges(void **state) {
                                            .options = {.devices = 3, .seed = 31 + i},
                                            .seeds = 2,
                                            .covered = "the host has waited for the stream before it destroys",
-                                           .covered_edge = "execute before host"});
+                                           .covered_edges = "execute before host"});
     assert_true(result.edges > 0);
     assert_int_equal(result.false_alarms, 0);
     assert_int_equal(result.found + result.covered, result.uses);
