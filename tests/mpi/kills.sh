@@ -20,7 +20,7 @@ for ((i = 0; i < kills; i++)); do
   for step in "${steps[@]}"; do
     said=$("$@" "$program" "$step" 1 "$((seed + i))" kill 2>errors)
     counts+=$(sed -n 's/^stops: //p' <<<"$said" | awk -F ' [|] ' -v OFS=' | ' 'NR > 1 { $4 = 0 } { print }')$'\n'
-    least=1
+    least=$((survivors < 1 ? survivors : 1))
     if grep -q 'a rank was killed' <<<"$said"; then # else the step was over before, and rank 0 says so
       killed=$((killed + 1)) least=$survivors
     fi

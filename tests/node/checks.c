@@ -223,6 +223,10 @@ static void forks(void) {
     failures = 0;
     CHECK_ERROR(reshard_comm_barrier(comm), RESHARD_ERROR_PEER, "is the process that was forked");
     CHECK(reshard_comm_abort(comm) == RESHARD_ERROR_PEER, "ends nothing");
+    reshard_comm rest = NULL;
+    CHECK_ERROR(reshard_comm_shrink(comm, 1, (int64_t[]){rank == 0}, &rest), RESHARD_ERROR_PEER,
+                "is the process that was forked");
+    CHECK(rest == NULL, "makes nothing");
     reshard_comm_destroy(comm);
     _exit(failures > 0);
   }

@@ -1,9 +1,11 @@
-/* Communicators of processes of a node are made and destroyed many times, with a split and a reshard in between: no
- * descriptor, no segment, and no growing memory is left.
+/* Communicators of processes are made and destroyed many times, with a split and a reshard in between: no descriptor, no
+ * segment, and no growing memory is left. The processes are those of a node, or mpirun's; or each has ranks of its own,
+ * which are threads.
  *
- * usage: node_cycles RANKS CYCLES. RESHARD_TEST_SCALE scales CYCLES. */
+ * usage: node_cycles RANKS CYCLES [THREADS], mpi_cycles CYCLES [THREADS]. RESHARD_TEST_SCALE scales CYCLES. */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "bench/launch/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
@@ -69,11 +71,10 @@ static void reshard_once(reshard_comm comm) {
   reshard_layout_release(to);
 }
 
-static void cycle(int64_t i) {
-  reshard_comm comm = NULL, half = NULL;
-  CHECK(world_connect(60000, &comm) == RESHARD_SUCCESS, "cycle %lld", (long long)i);
+static void use_comm(reshard_comm comm, int64_t i) {
+  reshard_comm half = NULL;
   if (i % 4 == 0)
-    CHECK(reshard_comm_split(comm, rank % 2, 0, &half) == RESHARD_SUCCESS, "split");
+    CHECK(reshard_comm_split(comm, reshard_comm_rank(comm) % 2, 0, &half) == RESHARD_SUCCESS, "split");
   reshard_once(half != NULL ? half : comm);
   if (i % 2 == 0)
     reshard_comm_destroy(half);
@@ -82,15 +83,39 @@ static void cycle(int64_t i) {
     reshard_comm_destroy(half);
 }
 
+/* A cycle of ranks that are threads. */
+typedef struct local_cycle {
+  reshard_comm comms[64];
+  int64_t number;
+} local_cycle;
+
+static void use_local(void *user, int64_t r) {
+  local_cycle *c = user;
+  use_comm(c->comms[r], c->number);
+}
+
+static void cycle(int64_t i, int64_t threads, rank_pool *pool) {
+  local_cycle c = {.number = i};
+  if (threads == 0) {
+    CHECK(world_connect(60000, &c.comms[0]) == RESHARD_SUCCESS, "cycle %lld", (long long)i);
+    use_comm(c.comms[0], i);
+  } else {
+    CHECK(reshard_comm_create_local(threads, NULL, c.comms) == RESHARD_SUCCESS, "cycle %lld", (long long)i);
+    rank_pool_run(pool, threads, use_local, &c);
+  }
+}
+
 int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
   int64_t cycles = test_scaled(argc > 1 ? atoll(argv[1]) : 1, 1), warm = 50;
+  int64_t threads = rs_min(argc > 2 ? atoll(argv[2]) : 0, 64);
+  rank_pool *pool = rank_pool_create();
   for (int64_t i = 0; i < warm; i++)
-    cycle(i);
+    cycle(i, threads, pool);
   usage before = read_usage();
   int64_t begun = rs_now_ns();
   for (int64_t i = 0; i < cycles && failures == 0; i++)
-    cycle(i);
+    cycle(i, threads, pool);
   double us = 1e-3 * (double)(rs_now_ns() - begun) / (double)cycles;
   usage after = read_usage();
   CHECK(after.descriptors == before.descriptors, "%lld descriptors, %lld before", (long long)after.descriptors,
@@ -102,7 +127,12 @@ int main(int argc, char **argv) {
   CHECK(after.resident <= before.resident + 256, "%lld KiB, %lld before", (long long)after.resident,
         (long long)before.resident);
 #endif
+  rank_pool_destroy(pool);
   int64_t all = world_close(failures);
+  if (rank == 0)
+    printf("cycles: %s | %lld | %lld | %lld | %lld | %lld | %lld\n", threads > 0 ? "local" : world_name,
+           (long long)(threads > 0 ? threads : size), (long long)cycles, (long long)before.resident,
+           (long long)after.resident, (long long)after.descriptors, (long long)after.segments);
   if (rank == 0)
     printf("%lld cycles, %d ranks: %.0f us each, %lld KiB, %lld before, %lld descriptors: %lld checks failed\n",
            (long long)cycles, size, us, (long long)after.resident, (long long)before.resident,
