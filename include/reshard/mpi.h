@@ -35,8 +35,8 @@ extern "C" {
  * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline.
  * - RESHARD_ERROR_TIMEOUT: a rank did not come, or was lost in the duplication; the text names it. The duplication
  *   then stays under way, for MPI has no end for it. Until that rank has called too, the others duplicate mpi_comm no
- *   more: MPI takes one for the other. Where all had come, an empty message of each, with mpi_comm's highest tag, may be
- *   left on it. */
+ *   more: MPI takes one for the other. Where all had come, an empty message of each may be left on mpi_comm, with its
+ *   highest tag. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 

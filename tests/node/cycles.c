@@ -1,6 +1,5 @@
-/* Communicators of processes are made and destroyed many times, with a split and a reshard in between: no descriptor, no
- * segment, and no growing memory is left. The processes are those of a node, or mpirun's; or each has ranks of its own,
- * which are threads.
+/* Communicators are made and destroyed many times, with a split and a reshard in between: no descriptor, no segment,
+ * and no growing memory is left. Their ranks are processes of a node, or mpirun's; or threads of each.
  *
  * usage: node_cycles RANKS CYCLES [THREADS], mpi_cycles CYCLES [THREADS]. RESHARD_TEST_SCALE scales CYCLES. */
 #define _GNU_SOURCE
