@@ -20,6 +20,8 @@ const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NUL
 void reshard_comm_destroy(reshard_comm comm) {
   if (comm == NULL)
     return;
+  if (comm->kept != NULL)
+    comm->drop_kept(comm);
   for (rs_deferred_destroy *deferred = comm->deferred, *next; deferred != NULL; deferred = next) {
     next = deferred->next;
     deferred->try_free(deferred);

@@ -143,14 +143,16 @@ struct reshard_comm_s {
    * this process's file for as long as it lives. */
   struct rs_import **imports;
   _Atomic int64_t received_bytes, received_messages;
-  int64_t timeout_ms;            /* for work of GPUs that waits for peers; 0: none */
-  bool borrowed;                 /* an abort does not end such work: it is the caller's to end */
-  rs_deferred_destroy *deferred; /* what a GPU may still use */
-  uint64_t subject;              /* of a transfer that it executes: ranks that meet compare it; 0: none */
-  bool cancellable;              /* its thread, in a meeting, where it is not elsewhere in its call */
-  int64_t made;                  /* objects made on this handle so far: numbers them */
-  const void *group;             /* one for all ranks of this process, and no other communicator's */
-  const int64_t *global_ranks;   /* [size], or NULL: the same numbers */
+  int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
+  bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
+  rs_deferred_destroy *deferred;   /* what a GPU may still use */
+  uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
+  bool cancellable;                /* its thread, in a meeting, where it is not elsewhere in its call */
+  int64_t made;                    /* objects made on this handle so far: numbers them */
+  const void *group;               /* one for all ranks of this process, and no other communicator's */
+  const int64_t *global_ranks;     /* [size], or NULL: the same numbers */
+  void *kept;                      /* of a call, for the next one alike; NULL: nothing */
+  void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;

@@ -13,9 +13,9 @@
 
 /* Arguments of a rank's call. */
 typedef struct call_record {
-  int64_t status, n, src, bucket, path;
+  int64_t status, n, src, bucket, path, moved;
   uint64_t call, hash; /* of all tensors */
-  char text[RS_COMM_RECORD - 7 * sizeof(int64_t)];
+  char text[RS_COMM_RECORD - 8 * sizeof(int64_t)];
 } call_record;
 _Static_assert(sizeof(call_record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
@@ -134,7 +134,7 @@ static reshard_status compare_calls(reshard_comm comm, const char *call, const c
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_status status) {
+reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_status status, bool *moved) {
   call_record mine = {.status = status, .call = rs_hash(0, l->call, strlen(l->call))};
   if (status != RESHARD_SUCCESS) {
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
@@ -143,6 +143,7 @@ reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_
     mine.src = l->src;
     mine.bucket = l->bucket;
     mine.path = l->path;
+    mine.moved = l->moved;
     mine.hash = hash_range(l, 0, l->n, 0);
   }
   const void *gathered;
@@ -152,6 +153,9 @@ reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_
   for (int64_t r = 1; r < comm->size; r++)
     if (all[r].n != all[0].n || all[r].hash != all[0].hash)
       return report_difference(comm, l, r, all[0].n, all[r].n);
+  *moved = false;
+  for (int64_t r = 0; r < comm->size; r++)
+    *moved |= all[r].moved != 0;
   return RESHARD_SUCCESS;
 }
 
@@ -161,5 +165,6 @@ reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard
   if (comm == NULL)
     return rs_error_null(l.call, "comm");
   RS_CALL(comm, 0);
-  return rs_listed_compare(comm, &l, rs_listed_check(&l));
+  bool moved;
+  return rs_listed_compare(comm, &l, rs_listed_check(&l), &moved);
 }

@@ -33,12 +33,14 @@ typedef struct rs_listed {
   const char *const *names; /* NULL: none */
   bool strides;             /* compared, too */
   int64_t src, bucket, path;
+  bool moved; /* what this rank keeps of its last call does not suit where its tensors are */
 } rs_listed;
 /* Checks that no tensor is NULL. Local. */
 reshard_status rs_listed_check(const rs_listed *listed);
 /* Collective. mine: status of the rank's earlier steps, its text the last error; unless it is success, the rest of
- * listed is not read. All ranks succeed or have the same error, as reshard_verify_shapes. Nothing is allocated. */
-reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *listed, reshard_status mine);
+ * listed is not read. All ranks succeed or have the same error, as reshard_verify_shapes. Nothing is allocated.
+ * *moved: that of any rank. */
+reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *listed, reshard_status mine, bool *moved);
 
 /* As reshard_sync_tensors, for a rank that may have failed before. */
 reshard_status rs_sync(reshard_comm comm, const rs_listed *listed, reshard_status mine,

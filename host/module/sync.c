@@ -4,10 +4,15 @@
  * in one plan for all. Else a bucket is half of a plan's workspace limit: the next one is packed while one travels. All
  * tensors that fit a bucket are one plan, in as many rounds as that takes. A larger one is a plan of its own: its
  * message is one range of its memory, which goes without packing where it is contiguous. The size alone, which all
- * ranks know, decides that. */
+ * ranks know, decides that.
+ *
+ * The communicator keeps the plans and transfers of its last call. Ranks compare their lists in each call, and keep or
+ * drop after what all have come to, so all have the same ones. The rounds of a transfer are for what is staged: where
+ * that may be other than before on any rank, all make new transfers of the plans. */
 #include "device/stream.h"
 #include "exec/once.h"
 #include "module/module.h"
+#include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +23,17 @@ enum { STEP = 256 }; /* of pieces */
 typedef struct batch {
   int64_t first, n; /* in the order of tensors */
   reshard_plan plan;
+  rs_cached_transfer cached;
 } batch;
+
+/* Kept by the communicator. */
+typedef struct sync_plans {
+  int64_t src, bucket, path;
+  int64_t nbatches;
+  batch *batches;
+  uint64_t places; /* hash of which of this rank's tensors may go in place */
+  rs_once_memory memory;
+} sync_plans;
 
 /* Both sides of tensors of one shape. */
 typedef struct sides {
@@ -27,8 +42,9 @@ typedef struct sides {
 
 typedef struct sync {
   reshard_comm comm;
-  const rs_listed *listed;
+  rs_listed *listed;
   void *stream;
+  uint64_t places; /* as in sync_plans */
   bool whole;      /* no buckets: ranks reach each other's memory */
   int64_t *others; /* ranks but src, ascending */
   int64_t *order;  /* tensors with elements: those of one plan together */
@@ -37,8 +53,7 @@ typedef struct sync {
   const int64_t **strides; /* by order */
   rs_names shapes;         /* in the order of sides */
   RS_VEC(sides) sides;
-  batch *batches;
-  int64_t nbatches;
+  sync_plans *plans; /* the communicator's, or new */
   reshard_sync_report report;
 } sync;
 
@@ -102,12 +117,54 @@ static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry
                                  .dtype = l->tensors[number]->info.dtype,
                                  .name = l->names != NULL ? l->names[number] : NULL};
   }
-  batch *b = &s->batches[s->nbatches];
+  batch *b = &s->plans->batches[s->plans->nbatches];
   RS_TRY(reshard_plan_create(n, entries, s->comm->rank, &options, &b->plan));
   b->first = first;
   b->n = n;
-  s->nbatches++;
+  s->plans->nbatches++;
+  s->report.planned++;
   return RESHARD_SUCCESS;
+}
+
+static void free_plans(reshard_comm comm, sync_plans *p) {
+  for (int64_t i = 0; p != NULL && i < p->nbatches; i++) {
+    rs_cached_free(&p->batches[i].cached);
+    reshard_plan_destroy(p->batches[i].plan);
+  }
+  if (p != NULL) {
+    rs_once_memory_free(&p->memory, comm);
+    free(p->batches);
+  }
+  free(p);
+}
+
+static void drop_kept_plans(reshard_comm comm) {
+  free_plans(comm, comm->kept);
+  comm->kept = NULL;
+}
+
+static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int64_t entry) {
+  const rs_listed *l = s->listed;
+  const reshard_tensor_info *info = &l->tensors[number]->info;
+  const rs_entry *e = &plan->entries[entry];
+  const struct reshard_layout_s *dst = plan->classes.at[e->class_].dst;
+  const char *name = l->names != NULL && l->names[number] != NULL ? l->names[number] : "tensor";
+  return e->dtype == info->dtype && dst->ndim == info->ndim && strcmp(e->name, name) == 0 &&
+         memcmp(dst->shape, info->shape, (size_t)info->ndim * sizeof *info->shape) == 0;
+}
+
+/* True when the communicator has the plans of just these tensors. */
+static bool has_plans(const sync *s) {
+  const sync_plans *p = s->comm->kept;
+  const rs_listed *l = s->listed;
+  int64_t planned = 0;
+  if (p == NULL || p->src != l->src || p->bucket != l->bucket || p->path != l->path)
+    return false;
+  for (int64_t b = 0; b < p->nbatches; b++)
+    for (int64_t i = 0; i < p->batches[b].n; i++, planned++)
+      if (planned == s->n || !tensor_planned(s, s->order[planned], p->batches[b].plan, i))
+        return false;
+  return planned == s->n;
 }
 
 /* Orders tensors: those that fit a bucket first, then the larger ones, each alone. */
@@ -162,9 +219,20 @@ static reshard_status prepare_sync(sync *s) {
     const reshard_tensor_info *info = &l->tensors[s->order[i]]->info;
     s->pointers[i] = rs_tensor_data(l->tensors[s->order[i]]);
     s->strides[i] = info->contiguous ? NULL : info->strides;
+    bool in_place = info->contiguous && (uintptr_t)s->pointers[i] % rs_comm_alignment(s->comm) == 0;
+    s->places = rs_hash(s->places, &in_place, sizeof in_place);
+  }
+  if (has_plans(s)) {
+    s->plans = s->comm->kept;
+    s->listed->moved = s->plans->places != s->places;
+    return RESHARD_SUCCESS;
   }
   reshard_entry *entries;
-  RS_TRY(rs_alloc_zero(&s->batches, s->report.alone + 1, sizeof *s->batches));
+  RS_TRY(rs_alloc_zero(&s->plans, 1, sizeof *s->plans));
+  s->plans->src = l->src;
+  s->plans->bucket = l->bucket;
+  s->plans->path = l->path;
+  RS_TRY(rs_alloc_zero(&s->plans->batches, s->report.alone + 1, sizeof *s->plans->batches));
   RS_TRY(rs_alloc(&entries, s->n, sizeof *entries));
   int64_t together = s->n - s->report.alone;
   reshard_status status = add_batch(s, 0, together, entries);
@@ -177,7 +245,7 @@ static reshard_status prepare_sync(sync *s) {
 /* --- Moving ----------------------------------------------------------------------------------------------------- */
 
 /* Collective. */
-static reshard_status run_plans(sync *s, const batch *b, rs_once_memory *memory) {
+static reshard_status run_batch(sync *s, batch *b) {
   bool gives = s->comm->rank == s->listed->src;
   void **mine = s->pointers + b->first, **none = s->none + b->first;
   const int64_t **strides = s->strides + b->first;
@@ -187,20 +255,58 @@ static reshard_status run_plans(sync *s, const batch *b, rs_once_memory *memory)
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  const rs_once_call call = {.request = {.plan = b->plan, .path = (reshard_path)s->listed->path},
+  const rs_once_call call = {.request = {.plan = b->plan,
+                                         .path = (reshard_path)s->listed->path,
+                                         .cached = b->cached.transfer != NULL,
+                                         .cached_plans = 1},
                              .plan = b->plan,
                              .arrays = &arrays,
+                             .cached = &b->cached,
                              .stream = s->stream};
-  reshard_status status = rs_execute_once(s->comm, &call, RESHARD_SUCCESS, memory, &staging);
+  reshard_status status = rs_execute_once(s->comm, &call, RESHARD_SUCCESS, &s->plans->memory, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
   s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
   return RESHARD_SUCCESS;
 }
 
+/* Collective. Staging comes from the pool of the tensors' device, or goes back to the device at once. */
+static reshard_status run_plans(sync *s, bool moved) {
+  reshard_comm comm = s->comm;
+  reshard_status status = RESHARD_SUCCESS;
+  if (s->plans == NULL || s->n == 0)
+    return RESHARD_SUCCESS;
+  for (int64_t i = 0; i < s->plans->nbatches && moved; i++)
+    rs_cached_free(&s->plans->batches[i].cached);
+  s->plans->places = s->places;
+  rs_staging_cache *staging = &s->plans->memory.staging_cache;
+  reshard_device device = rs_tensor_device(s->listed->tensors[s->order[0]]);
+  staging->pool = NULL;
+  if (device != NULL && (comm->device->streams->asynchronous || comm->ops->retire == NULL)) /* else messages stay */
+    RS_THEN(status, rs_device_pool(device, &staging->pool));
+  for (int64_t i = 0; i < s->plans->nbatches && status == RESHARD_SUCCESS; i++)
+    status = run_batch(s, &s->plans->batches[i]);
+  if (staging->pool == NULL)
+    rs_staging_cache_free(staging, comm);
+  return status;
+}
+
+/* Plans of a call that has succeeded stay. Those of one that has failed after ranks had compared do not. */
+static void keep_plans(sync *s, bool compared, reshard_status status) {
+  bool kept = s->plans == s->comm->kept;
+  if (compared && (status != RESHARD_SUCCESS || !kept) && s->comm->kept != NULL)
+    drop_kept_plans(s->comm);
+  if (s->plans == NULL || kept)
+    return;
+  if (status != RESHARD_SUCCESS) {
+    free_plans(s->comm, s->plans);
+    return;
+  }
+  s->comm->kept = s->plans;
+  s->comm->drop_kept = drop_kept_plans;
+}
+
 static void free_sync(sync *s) {
-  for (int64_t i = 0; i < s->nbatches; i++)
-    reshard_plan_destroy(s->batches[i].plan);
   for (int64_t i = 0; i < s->sides.n; i++) {
     reshard_layout_release(s->sides.at[i].src);
     reshard_layout_release(s->sides.at[i].dst);
@@ -212,14 +318,12 @@ static void free_sync(sync *s) {
   free(s->pointers);
   free(s->none);
   free(s->strides);
-  free(s->batches);
 }
 
 reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status mine,
                        const reshard_sync_options *options, void *stream, reshard_sync_report *report) {
   rs_listed listed = *given;
   sync s = {.comm = comm, .listed = &listed, .stream = stream};
-  rs_once_memory memory = {0};
   if (mine == RESHARD_SUCCESS)
     mine = rs_stream_check(comm->device, stream, given->call);
   if (mine == RESHARD_SUCCESS)
@@ -229,12 +333,13 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
   s.whole = comm->direct && listed.path != RESHARD_PATH_PACKED;
   if (mine == RESHARD_SUCCESS)
     mine = prepare_sync(&s);
-  reshard_status status = rs_listed_compare(comm, &listed, mine);
-  for (int64_t i = 0; i < s.nbatches && status == RESHARD_SUCCESS; i++)
-    status = run_plans(&s, &s.batches[i], &memory);
+  bool moved = false;
+  reshard_status status = rs_listed_compare(comm, &listed, mine, &moved);
+  bool compared = status == RESHARD_SUCCESS;
+  RS_THEN(status, run_plans(&s, moved));
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = s.report;
-  rs_once_memory_free(&memory, comm);
+  keep_plans(&s, compared, status);
   free_sync(&s);
   return status;
 }

@@ -46,6 +46,7 @@ typedef struct reshard_sync_report {
    * path. */
   int64_t alone;
   int64_t workspace_bytes; /* staging that was in use: two buckets at most, or 256 a rank */
+  int64_t planned;         /* plans that were made in this call; 0: those of the call before did */
 } reshard_sync_report;
 
 /* Copies the tensors of rank src (of comm) to those of all ranks. Collective.
@@ -60,6 +61,9 @@ typedef struct reshard_sync_report {
  * pass. On the packed path the tensors of a bucket at most travel together, whatever their dtypes: src packs a bucket
  * at a time, with an equal share for each other rank. A tensor above a bucket travels alone. It is sent from its place,
  * and received in its place when it is contiguous there; where all do that, in one message.
+ *
+ * The communicator keeps the plans of the last call, and what ranks have made between them for it. The next call with
+ * tensors of the same names, shapes and dtypes in the same order, the same src and options makes none.
  *
  * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH as in reshard_verify_shapes (but strides are
  * each rank's own), and where src or the options differ. Nothing is written then. Where memory or a peer fails later,

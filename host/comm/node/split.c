@@ -7,6 +7,7 @@
 
 #include "comm/split_group.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

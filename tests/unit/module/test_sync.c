@@ -133,7 +133,12 @@ static void test_random(void **state) {
     w.options.bucket_bytes = rng_one_in(&random, 8) ? 0 : 256 * rng_log(&random, 100);
     w.unnamed = rng_one_in(&random, 2);
     w.no_options = rng_one_in(&random, 8);
-    world_run(&p, &w);
+    for (int call = 0; call < 3; call++) { /* again, and once more with another source */
+      w.src = call < 2 ? w.src : (w.src + 1) % ranks;
+      world_run(&p, &w);
+      for (int64_t r = 0; r < ranks; r++)
+        assert_int_equal(w.reports[r].planned > 0, call != 1 && w.reports[r].bytes > 0 && ranks > 1);
+    }
     alone += w.reports[0].alone;
     staged += w.reports[0].workspace_bytes > 0;
     clear(&w, ranks);
