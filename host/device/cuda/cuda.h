@@ -44,10 +44,11 @@ typedef struct rs_cuda {
   struct CUctx_st *context;
   int (*get_current)(struct CUctx_st **context);
   int (*set_current)(struct CUctx_st *context);
-  int (*get_attribute)(void *value, int attribute, unsigned long long at); /* of a pointer */
-  atomic_int bulk_arch;                                                    /* rs_box_bulk_arch; 0: not asked yet */
-  pthread_mutex_t mutex;                                                   /* of the following */
-  cudaMemPool_t pool;                                                      /* NULL: not made yet */
+  int (*get_attribute)(void *value, int attribute, unsigned long long pointer);
+  atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
+  pthread_mutex_t mutex;          /* of the following */
+  cudaMemPool_t pool;             /* NULL: not made yet */
+  RS_VEC(int) peers;              /* GPUs that it is open to */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
