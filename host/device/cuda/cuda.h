@@ -58,7 +58,7 @@ static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device;
 /* context.c: finds them, and makes the context. */
 reshard_status rs_cuda_context_open(rs_cuda *cuda);
 
-/* What was current before a function entered; `left` NULL: the device's context was, or entering failed. */
+/* The context that was current before a function entered; `left` NULL: the device's context was, or entering failed. */
 typedef struct rs_cuda_before {
   const rs_cuda *left;
   struct CUctx_st *context; /* NULL: none */

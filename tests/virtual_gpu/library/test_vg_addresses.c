@@ -188,7 +188,7 @@ static void open_devices(const reshard_device_options *options, reshard_device *
   GOOD(reshard_comm_create_local(RANKS, &local, comms));
 }
 
-/* What all ranks are to get: a path, or an error with these words. */
+/* The path that all ranks are to take, or the words of the error that they are to get. */
 static reshard_path expected(const world *w, char *words, size_t size) {
   words[0] = '\0';
   if (w->source == PAGEABLE)
