@@ -34,8 +34,9 @@ RESHARD_API const char *reshard_isa_string(reshard_isa isa);
 /* 1 when this build and this machine can run it, else 0. AUTO and SCALAR always can. */
 RESHARD_API int reshard_isa_available(reshard_isa isa);
 
-/* Allocator of a host program (PyTorch's, RMM's) from which a pool takes its memory in place of the device's own.
- * Called with the lock of the pool held, from any thread that needs memory. It calls nothing of this library. */
+/* Allocator of a host program (PyTorch's, RMM's) from which all memory of the device is taken in place of its own:
+ * storage, staging, tables. Called with the lock of the pool held, from any thread. It calls nothing of this library.
+ * Ranks on other GPUs of the process reach staging: a pool or mapping of the host program is open to them. */
 typedef struct reshard_allocator {
   /* Returns memory aligned to 256 bytes, usable in the order of stream. NULL: there is none. */
   void *(*alloc)(void *user, size_t bytes, void *stream);
@@ -102,7 +103,7 @@ RESHARD_API reshard_status reshard_device_get_info(reshard_device device, reshar
 
 /* Figures of the pool. Counts are since the device was created. */
 typedef struct reshard_memory_stats {
-  size_t in_use_bytes;    /* handed out and not freed yet, with what sizes are rounded up by */
+  size_t in_use_bytes;    /* storage and what the library itself uses, with what sizes are rounded up by */
   size_t kept_bytes;      /* freed, kept for new storage and not given back; streams may still use it */
   size_t peak_bytes;      /* most in use at one time */
   size_t peak_held_bytes; /* most in use and kept at one time: the memory that the device's allocator had given */

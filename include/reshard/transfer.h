@@ -63,11 +63,16 @@ typedef struct reshard_transfer_options {
 
 /* Binds a plan. Collective over comm. The plan is borrowed until the transfer is destroyed.
  *
- * Ranks of one process reach each other's memory. Ranks that are processes of one node reach sources in storage of
- * devices made with `shared` (reshard_device_options); wherever destinations are. One rank with a source elsewhere puts
- * all ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names
- * rank and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on
- * all ranks. A peer that reads it later all the same finds zeros, not a fault.
+ * On a GPU an array is in memory of that GPU, or of the host and pinned; pageable memory and another GPU's are
+ * RESHARD_ERROR_INVALID on all ranks, which names entry, buffer, address and GPUs. So are they where arrays are bound
+ * later, on the rank alone where that is local.
+ *
+ * Ranks of one process reach each other's memory, but for that of a pool or mapping (PyTorch's expandable segments)
+ * that is not open to a peer's GPU. Ranks that are processes of one node reach sources in storage of devices made with
+ * `shared` (reshard_device_options); wherever destinations are. One rank with a source elsewhere puts all ranks on the
+ * packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank and tensor.
+ * Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all ranks. A peer
+ * that reads it later all the same finds zeros, not a fault.
  *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
@@ -76,7 +81,7 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
 /* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. The path stays: sources
- * that other processes cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
+ * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
  * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
  */

@@ -121,6 +121,13 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
         RS_TRY(team->lanes[a]->memory->reach(team->lanes[a], team->lanes[b], &can));
       *direct = *direct && can;
     }
+  for (int64_t a = 0; a < team->nlanes; a++)
+    for (int64_t h = 0; h < team->nhandles; h++) { /* each has a pool of its own */
+      rs_device *other = team->handles[h]->device;
+      bool can;
+      if (other->index != team->lanes[a]->index)
+        RS_TRY(team->lanes[a]->memory->reach(team->lanes[a], other, &can));
+    }
   return RESHARD_SUCCESS;
 }
 

@@ -166,6 +166,7 @@ static void cuda_destroy(rs_device *device) {
   device->streams->destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     RS_ON_DEVICE_VOID(device, cudaMemPoolDestroy(cuda->pool));
+  free(cuda->peers.at);
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }

@@ -18,10 +18,11 @@ typedef struct rs_cuda {
   struct CUctx_st *context;
   int (*get_current)(struct CUctx_st **context);
   int (*set_current)(struct CUctx_st *context);
-  int (*get_attribute)(void *value, int attribute, unsigned long long at); /* of a pointer */
-  atomic_int bulk_arch;                                                    /* rs_box_bulk_arch; 0: not asked yet */
-  pthread_mutex_t mutex;                                                   /* of the following */
-  cudaMemPool_t pool;                                                      /* NULL: not made yet */
+  int (*get_attribute)(void *value, int attribute, unsigned long long pointer);
+  atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
+  pthread_mutex_t mutex;          /* of the following */
+  cudaMemPool_t pool;             /* NULL: not made yet */
+  RS_VEC(int) peers;              /* GPUs that it is open to */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
@@ -31,7 +32,7 @@ static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device;
 /* context.c: finds them, and makes the context. */
 reshard_status rs_cuda_context_open(rs_cuda *cuda);
 
-/* What was current before a function entered; `left` NULL: the device's context was, or entering failed. */
+/* The context that was current before a function entered; `left` NULL: the device's context was, or entering failed. */
 typedef struct rs_cuda_before {
   const rs_cuda *left;
   struct CUctx_st *context; /* NULL: none */

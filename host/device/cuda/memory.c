@@ -48,36 +48,10 @@ void rs_cuda_free(rs_device *device, void *memory) {
   rs_cuda_leave(before);
 }
 
-/* True where these GPUs have no such access, rather than where a call failed. */
-static bool is_peer_refusal(cudaError_t error) {
-  return error == cudaErrorNotSupported || error == cudaErrorInvalidValue || error == cudaErrorInvalidDevice ||
-         error == cudaErrorPeerAccessUnsupported;
-}
-
-/* Lets kernels of other GPUs reach memory of a pool. The GPU's default pool serves as a registry of which GPUs do, for
- * all handles of the GPU (rs_cuda_reach). Memory of a pool that could not be shared is not given out: a kernel that
- * was promised access would fail. */
-static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
-  int devices = 0;
-  cudaMemPool_t registry;
-  RS_CUDA_TRY(cudaGetDeviceCount(&devices));
-  if (devices < 2)
-    return RESHARD_SUCCESS;
-  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&registry, cuda->base.index));
-  for (int peer = 0; peer < devices; peer++) {
-    struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite};
-    enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
-    if (peer == cuda->base.index)
-      continue;
-    cudaError_t error = cudaMemPoolGetAccess(&now, registry, &access.location);
-    if (is_peer_refusal(error))
-      rs_cuda_ignore(error);
-    else
-      RS_TRY(rs_cuda_check(error, "cudaMemPoolGetAccess"));
-    if (error == cudaSuccess && now == cudaMemAccessFlagsProtReadWrite)
-      RS_CUDA_TRY(cudaMemPoolSetAccess(pool, &access, 1));
-  }
-  return RESHARD_SUCCESS;
+/* Lets kernels of another GPU reach all memory of a pool, also what it has given already. */
+static reshard_status share_pool(cudaMemPool_t pool, int by) {
+  const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
+  return rs_cuda_check(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess");
 }
 
 static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
@@ -92,6 +66,8 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
       rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
   RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
                                 "cudaMemPoolSetAttribute"));
+  for (int64_t i = 0; i < cuda->peers.n; i++)
+    RS_THEN(status, share_pool(pool, cuda->peers.at[i]));
   if (status != RESHARD_SUCCESS) {
     rs_cuda_ignore(cudaMemPoolDestroy(pool));
     return status;
@@ -105,8 +81,6 @@ static reshard_status pool_of(rs_cuda *cuda, cudaMemPool_t *pool) {
   pthread_mutex_lock(&cuda->mutex);
   if (cuda->pool == NULL)
     status = make_pool(cuda, &cuda->pool);
-  if (status == RESHARD_SUCCESS)
-    status = share_pool(cuda, cuda->pool); /* also what it has given already */
   *pool = cuda->pool;
   pthread_mutex_unlock(&cuda->mutex);
   return status;
@@ -157,17 +131,19 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
   RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
 }
 
-/* Storage of a GPU, to kernels of GPU `by`: that of pools there are none of yet, that of this handle, and that of
- * other handles when their pools next grow. */
+/* Storage of a GPU, to kernels of GPU `by`: that of this handle's pool, which may be there already. */
 static reshard_status open_storage(rs_cuda *cuda, int by) {
-  cudaMemPool_t registry;
-  const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
-  if (!cuda->pools)
-    return RESHARD_SUCCESS;
-  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&registry, cuda->base.index));
-  RS_CUDA_TRY(cudaMemPoolSetAccess(registry, &access, 1));
+  reshard_status status = RESHARD_SUCCESS;
+  bool open = !cuda->pools;
   pthread_mutex_lock(&cuda->mutex);
-  reshard_status status = cuda->pool != NULL ? share_pool(cuda, cuda->pool) : RESHARD_SUCCESS;
+  for (int64_t i = 0; i < cuda->peers.n; i++)
+    open |= cuda->peers.at[i] == by;
+  if (!open)
+    status = rs_vec_reserve(&cuda->peers, cuda->peers.n + 1);
+  if (!open && cuda->pool != NULL)
+    RS_THEN(status, share_pool(cuda->pool, by));
+  if (!open && status == RESHARD_SUCCESS)
+    cuda->peers.at[cuda->peers.n++] = by;
   pthread_mutex_unlock(&cuda->mutex);
   return status;
 }
@@ -188,7 +164,7 @@ reshard_status rs_cuda_open(rs_device *device, int by) {
   return status;
 }
 
-/* The current device is `device`. Plain memory first, then storage. */
+/* The current device is `device`. Plain memory first, then storage of `other`. */
 static reshard_status reach_peer(rs_device *device, rs_device *other, bool *can) {
   int possible = 0;
   RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, device->index, other->index));

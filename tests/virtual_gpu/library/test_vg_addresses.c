@@ -1,6 +1,6 @@
-/* Where arrays are. Memory that the rank's GPU does not reach is an error of all ranks at create, rebind and in repeated
- * calls, with the numbers; memory of the GPU that another rank's does not reach is packed by all ranks, and never read
- * where it is. Also memory comes from the caller's allocator alone, where there is one. */
+/* Where arrays are. Memory that the rank's GPU does not reach is an error of all ranks at create and rebind, with the
+ * numbers; memory of the GPU that another rank's does not reach is packed by all ranks, and never read
+ * where it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,6 @@
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
-#include <reshard/dtensor.h>
-#include <reshard/mesh.h>
 #include <reshard/reshard.h>
 #include <reshard/sharded.h>
 #include <reshard/tensor.h>
@@ -99,9 +97,10 @@ static void fill_source(void *at, int64_t r) {
   vg_poke(at, values, sizeof values);
 }
 
-static reshard_status check_destination(const world *w, int64_t r) {
+/* The rank's columns of the whole. */
+static reshard_status check_columns(const void *at, int64_t r) {
   float seen[ELEMENTS];
-  vg_peek(seen, w->dst[r], sizeof seen);
+  vg_peek(seen, at, sizeof seen);
   for (int64_t i = 0; i < ROWS; i++)
     for (int64_t j = 0; j < COLUMNS / RANKS; j++)
       if (seen[i * (COLUMNS / RANKS) + j] != value_of(i * COLUMNS + r * (COLUMNS / RANKS) + j))
@@ -126,7 +125,7 @@ static reshard_status move_rank(world *w, int64_t r, reshard_plan plan, cudaStre
   cudaStreamSynchronize(stream);
   if (status == RESHARD_SUCCESS) {
     w->taken[r] = info.path;
-    status = check_destination(w, r);
+    status = check_columns(w->dst[r], r);
     rank_result_set(&w->result[r], status);
   }
   reshard_transfer_destroy(transfer);
@@ -189,7 +188,7 @@ static void open_devices(const reshard_device_options *options, reshard_device *
   GOOD(reshard_comm_create_local(RANKS, &local, comms));
 }
 
-/* What all ranks are to get: a path, or an error with these words. */
+/* The path that all ranks are to take, or the words of the error that they are to get. */
 static reshard_path expected(const world *w, char *words, size_t size) {
   words[0] = '\0';
   if (w->source == PAGEABLE)
@@ -256,7 +255,103 @@ static void test_rebind(void **state) {
   vg_quiet(false);
 }
 
+/* --- Repeated calls ----------------------------------------------------------------------------------------------- */
+
+enum { CALLS = 6, MOVED = 2 };
+
+typedef struct repeated {
+  reshard_device device[RANKS];
+  reshard_comm comm[RANKS];
+  reshard_sharder sharder[RANKS];
+  void *memory[2]; /* of rank 1: mapped */
+  rank_result result[RANKS];
+} repeated;
+
+static reshard_status check_result(reshard_sharded_tensor result, int64_t r) {
+  reshard_tensor array;
+  reshard_tensor_info info;
+  reshard_status status = reshard_sharded_tensor_local(result, 0, &array, NULL);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tensor_get_info(array, &info);
+  return status == RESHARD_SUCCESS ? check_columns(info.data, r) : status;
+}
+
+/* From rows to columns, out of new arrays each time; those of rank 1 are mapped memory from call MOVED on. */
+static reshard_status reshard_often(repeated *w, int64_t r) {
+  const int64_t shape[2] = {ROWS, COLUMNS}, rows[2] = {ROWS / RANKS, COLUMNS};
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->device[r]};
+  reshard_layout from = NULL, to = NULL;
+  void *stream = NULL;
+  reshard_status status = reshard_stream_create(w->device[r], &stream);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharder_create(w->comm[r], &options, &w->sharder[r]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &from);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &to);
+  for (int i = 0; i < CALLS && status == RESHARD_SUCCESS; i++) {
+    reshard_tensor part = NULL;
+    reshard_tensor_info info;
+    reshard_sharded_tensor tensor = NULL, result = NULL;
+    if (r == 1 && i >= MOVED)
+      status = reshard_tensor_wrap_on(w->device[r], RESHARD_F32, 2, rows, NULL, w->memory[i % 2], NULL, NULL, &part);
+    else
+      status = reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, rows, stream, &part);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_stream_synchronize(w->device[r], stream);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_tensor_get_info(part, &info);
+    if (status == RESHARD_SUCCESS)
+      fill_source(info.data, r);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_sharded_tensor_from_layout(w->sharder[r], from, &f32, 1, &part, &tensor);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_sharded_tensor_reshard_to(1, &tensor, &to, stream, &result);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_stream_synchronize(w->device[r], stream);
+    if (status == RESHARD_SUCCESS)
+      status = check_result(result, r);
+    reshard_sharded_tensor_release(result);
+    reshard_sharded_tensor_release(tensor);
+    reshard_tensor_release(part);
+  }
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+  reshard_sharder_destroy(w->sharder[r]);
+  reshard_stream_destroy(w->device[r], stream);
+  return status;
+}
+
+static void repeated_body(void *user, int64_t r) {
+  repeated *w = user;
+  rank_result_set(&w->result[r], reshard_often(w, r));
+}
+
+/* Calls go on with the same results, and no GPU reads what it does not reach. */
+static void test_repeated(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    repeated w = {.memory = {NULL}};
+    vg_begin(&(vg_options){.devices = RANKS, .seed = seed});
+    open_devices(NULL, w.device, w.comm);
+    for (int i = 0; i < 2; i++)
+      w.memory[i] = vg_map(1, BYTES);
+    rank_threads_run(RANKS, repeated_body, &w);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "repeated calls");
+    for (int i = 0; i < 2; i++)
+      vg_unmap(w.memory[i]);
+    for (int r = 0; r < RANKS; r++) {
+      reshard_comm_destroy(w.comm[r]);
+      reshard_device_release(w.device[r]);
+    }
+    if (vg_end() != 0)
+      fail_msg("seed %d: %s", (int)seed, vg_report(0));
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind),
+                                     cmocka_unit_test(test_repeated)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ typedef struct world {
   rank_result result[RANKS];
 } world;
 
-/* What is current in the thread is what was before. */
+/* The thread has the context and the device that it had before. */
 static reshard_status check_thread(world *w, int64_t r, reshard_status status, const char *call) {
   int context = vg_current_context(), device = -1, expected = w->set ? 0 : -1;
   if (status == RESHARD_SUCCESS && (context != expected || cudaGetDevice(&device) != cudaSuccess || device != 0)) {
@@ -167,7 +167,7 @@ static void test_nccl(void **state) {
   run_world(true, true);
 }
 
-/* What the test relies on: a call of the runtime gives a thread without a context that of its device. */
+/* The test relies on this: a call of the runtime gives a thread without a context that of its device. */
 static void test_model(void **state) {
   (void)state;
   void *memory;

@@ -109,7 +109,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
   return api.end(cudaSuccess);
 }
 
-/* --- Contexts: the driver's calls ----------------------------------------------------------------------------------- */
+/* --- Contexts: the driver's calls --------------------------------------------------------------------------------- */
 bool vg_has_context(int device) {
   Lock lock;
   return (size_t)device < M.devices.size() && M.devices[(size_t)device].context;

@@ -184,9 +184,9 @@ struct Thread {
   Clock clock;
   uint64_t version; /* changes with the clock */
   bool released;    /* somebody has joined the clock at its time */
-  int device;   /* the current one: of the context, else the one that was set */
-  int chosen;   /* by cudaSetDevice; 0 before */
-  bool context; /* one is current */
+  int device;       /* the current one: of the context, else the one that was set */
+  int chosen;       /* by cudaSetDevice; 0 before */
+  bool context;     /* one is current */
   cudaError_t last;
   Op *running; /* a host function runs on the thread */
   enum cudaStreamCaptureMode capture_mode;

@@ -1,0 +1,152 @@
+/* The caller's allocator on the CPU: storage and staging come from it, and all goes back; the device's own allocators
+ * are not called beside it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "device/device.h"
+#include "support/fixtures/rank_threads.h"
+
+#include <reshard/reshard.h>
+#include <reshard/tensor.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { RANKS = 2, ROWS = 64, COLUMNS = 64 };
+
+typedef struct world {
+  reshard_device device;
+  reshard_comm comm[RANKS];
+  rank_result result[RANKS];
+  size_t staged[RANKS], grown[RANKS];
+} world;
+
+static atomic_size_t given;
+static atomic_long beside;
+
+static void *counter_alloc(void *user, size_t bytes, void *stream) {
+  (void)user, (void)stream;
+  void *memory = NULL;
+  if (posix_memalign(&memory, 256, bytes) != 0)
+    return NULL;
+  atomic_fetch_add(&given, bytes);
+  return memory;
+}
+
+static void counter_free(void *user, void *memory, size_t bytes, void *stream) {
+  (void)user, (void)stream;
+  atomic_fetch_sub(&given, bytes);
+  free(memory);
+}
+
+static reshard_status own_alloc(rs_device *device, size_t bytes, void **memory) {
+  (void)device, (void)bytes, (void)memory;
+  atomic_fetch_add(&beside, 1);
+  return RESHARD_ERROR_OUT_OF_MEMORY;
+}
+
+static reshard_status own_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory) {
+  (void)stream;
+  return own_alloc(device, bytes, memory);
+}
+
+static reshard_status run_rank(world *w, int64_t r) {
+  const int64_t shape[2] = {ROWS, COLUMNS}, rows[2] = {ROWS / RANKS, COLUMNS}, columns[2] = {ROWS, COLUMNS / RANKS};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
+  reshard_tensor src = NULL, dst = NULL;
+  reshard_tensor_info from, to;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_transfer_info info;
+  reshard_status status;
+  size_t before;
+  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from.data, .dst = &to.data};
+  RS_TRY_GOTO(status, reshard_tensor_create_on(w->device, RESHARD_F32, 2, rows, NULL, &src), done);
+  RS_TRY_GOTO(status, reshard_tensor_create_on(w->device, RESHARD_F32, 2, columns, NULL, &dst), done);
+  RS_TRY_GOTO(status, reshard_tensor_get_info(src, &from), done);
+  RS_TRY_GOTO(status, reshard_tensor_get_info(dst, &to), done);
+  for (int64_t i = 0; i < from.elements; i++)
+    ((float *)from.data)[i] = (float)(r * from.elements + i);
+  RS_TRY_GOTO(status, reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src), done);
+  RS_TRY_GOTO(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst), done);
+  RS_TRY_GOTO(status, reshard_plan_create(1, &entry, r, NULL, &plan), done);
+  RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
+  before = atomic_load(&given);
+  RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
+  RS_TRY_GOTO(status, reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer), done);
+  RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
+  w->grown[r] = atomic_load(&given) - before;
+  RS_TRY_GOTO(status, reshard_execute(transfer, NULL), done);
+  RS_TRY_GOTO(status, reshard_transfer_get_info(transfer, &info), done);
+  w->staged[r] = info.workspace_bytes;
+  RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
+  for (int64_t i = 0; i < to.elements && status == RESHARD_SUCCESS; i++) {
+    int64_t row = i / columns[1], column = r * columns[1] + i % columns[1];
+    if (((float *)to.data)[i] != (float)(row * COLUMNS + column))
+      status = rs_error(RESHARD_ERROR_CORRUPT, "element %lld is wrong", (long long)i);
+  }
+done:
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+  return status;
+}
+
+static void rank_body(void *user, int64_t r) {
+  world *w = user;
+  rank_result_set(&w->result[r], run_rank(w, r));
+}
+
+static void test_all_is_the_callers(void **state) {
+  (void)state;
+  const reshard_allocator allocator = {counter_alloc, counter_free, NULL};
+  const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .allocator = &allocator};
+  world w = {.device = NULL};
+  assert_int_equal(reshard_device_create("cpu", &options, &w.device), RESHARD_SUCCESS);
+  const rs_device_memory *original = w.device->device->memory;
+  rs_device_memory recording = *original;
+  recording.alloc = own_alloc;
+  recording.alloc_async = own_alloc_async;
+  w.device->device->memory = &recording;
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &w.device, .ndevices = 1};
+  assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comm), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, rank_body, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+  assert_true(w.staged[0] > 0);
+  for (int r = 0; r < RANKS; r++)
+    assert_int_equal(w.grown[r], w.staged[0] + w.staged[1]);
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(w.comm[r]);
+  w.device->device->memory = original;
+  reshard_device_release(w.device);
+  assert_int_equal(atomic_load(&beside), 0);
+  assert_int_equal(atomic_load(&given), 0);
+}
+
+/* The limit of the pool holds for staging, too: the error is all ranks'. */
+static void test_limit(void **state) {
+  (void)state;
+  const size_t tensors = RANKS * 2 * 4 * ROWS * COLUMNS / RANKS;
+  const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = tensors + 64};
+  world w = {.device = NULL};
+  assert_int_equal(reshard_device_create("cpu", &options, &w.device), RESHARD_SUCCESS);
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &w.device, .ndevices = 1};
+  assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comm), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, rank_body, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_ERROR_OUT_OF_MEMORY, "the limit is", "a transfer");
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(w.comm[r]);
+  reshard_device_release(w.device);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_the_callers), cmocka_unit_test(test_limit)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

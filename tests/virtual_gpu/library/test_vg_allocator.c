@@ -1,0 +1,244 @@
+/* The caller's allocator: all memory of a GPU comes from it - storage, staging, tables, uploads, records - and all goes
+ * back. The library asks the runtime for none. Staging that a peer's GPU does not reach is an error of all ranks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <reshard/dtensor.h>
+#include <reshard/mesh.h>
+#include <reshard/reshard.h>
+#include <reshard/sharded.h>
+#include <reshard/tensor.h>
+
+#include <cuda_runtime_api.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 3, ROWS = 96, COLUMNS = 96, CALLS = 4 };
+static const int64_t shape[2] = {ROWS, COLUMNS};
+static const reshard_properties f32 = {.dtype = RESHARD_F32};
+
+static const float zeros[ROWS * COLUMNS / RANKS];
+
+#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
+#define TRY(call) \
+  do { \
+    reshard_status status_ = (call); \
+    if (status_ != RESHARD_SUCCESS) \
+      return status_; \
+  } while (0)
+
+typedef struct counter {
+  atomic_size_t bytes; /* given and not come back */
+  atomic_long allocs, frees;
+} counter;
+
+static void *counter_alloc(void *user, size_t bytes, void *stream) {
+  counter *c = user;
+  void *memory = NULL;
+  vg_own_calls(true);
+  cudaError_t error = cudaMallocAsync(&memory, bytes, stream);
+  vg_own_calls(false);
+  if (error != cudaSuccess)
+    return NULL;
+  atomic_fetch_add(&c->bytes, bytes);
+  atomic_fetch_add(&c->allocs, 1);
+  return memory;
+}
+
+static void counter_free(void *user, void *memory, size_t bytes, void *stream) {
+  counter *c = user;
+  vg_own_calls(true);
+  cudaFreeAsync(memory, stream);
+  vg_own_calls(false);
+  atomic_fetch_sub(&c->bytes, bytes);
+  atomic_fetch_add(&c->frees, 1);
+}
+
+typedef struct world {
+  bool nccl, closed; /* closed: the allocator's pools are not open to peers */
+  reshard_sharder_options options;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  counter counters[RANKS];
+  reshard_allocator allocators[RANKS];
+  reshard_device device[RANKS];
+  reshard_comm comm[RANKS];
+  reshard_sharder sharder[RANKS];
+  reshard_mesh mesh[RANKS];
+  reshard_dtensor tensor[RANKS];
+  void *stream[RANKS];
+  size_t used[RANKS];
+  rank_result result[RANKS];
+} world;
+
+static void open_device(world *w, int64_t r) {
+  char name[32];
+  w->allocators[r] = (reshard_allocator){counter_alloc, counter_free, &w->counters[r]};
+  const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .allocator = &w->allocators[r]};
+  snprintf(name, sizeof name, "cuda:%d", (int)r);
+  GOOD(reshard_device_create(name, &options, &w->device[r]));
+}
+
+static void open_pools(void) {
+  struct cudaMemAccessDesc access[RANKS];
+  for (int g = 0; g < RANKS; g++)
+    access[g] = (struct cudaMemAccessDesc){{cudaMemLocationTypeDevice, g}, cudaMemAccessFlagsProtReadWrite};
+  for (int g = 0; g < RANKS; g++) {
+    cudaMemPool_t pool;
+    assert_int_equal(cudaDeviceGetDefaultMemPool(&pool, g), cudaSuccess);
+    assert_int_equal(cudaMemPoolSetAccess(pool, access, RANKS), cudaSuccess);
+  }
+}
+
+/* A transfer with staging, and tables of its own. */
+static reshard_status run_transfer(world *w, int64_t r) {
+  const int64_t rows[2] = {ROWS / RANKS, COLUMNS}, columns[2] = {ROWS, COLUMNS / RANKS};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
+  reshard_tensor src, dst;
+  reshard_tensor_info from, to;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  TRY(reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, rows, w->stream[r], &src));
+  TRY(reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, columns, w->stream[r], &dst));
+  TRY(reshard_stream_synchronize(w->device[r], w->stream[r]));
+  TRY(reshard_tensor_get_info(src, &from));
+  TRY(reshard_tensor_get_info(dst, &to));
+  vg_poke(from.data, zeros, sizeof zeros);
+  TRY(reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src));
+  TRY(reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
+  TRY(reshard_plan_create(1, &entry, r, NULL, &plan));
+  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from.data, .dst = &to.data};
+  reshard_status status = reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer);
+  if (status == RESHARD_SUCCESS) {
+    status = reshard_execute(transfer, w->stream[r]);
+    reshard_transfer_destroy(transfer);
+  }
+  reshard_plan_destroy(plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+  return status;
+}
+
+static reshard_status run_rank(world *w, int64_t r) {
+  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  const int64_t n = RANKS;
+  reshard_sharder_options options = w->options;
+  reshard_tensor_info info;
+  if (w->nccl)
+    TRY(reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]));
+  TRY(reshard_stream_create(w->device[r], &w->stream[r]));
+  TRY(run_transfer(w, r));
+  options.size = RESHARD_SHARDER_OPTIONS_INIT;
+  options.device = w->device[r];
+  TRY(reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
+  TRY(reshard_mesh_create(w->comm[r], 0, 1, &n, NULL, 0, NULL, &w->mesh[r]));
+  reshard_placing placing = {w->mesh[r], &cuts[0], NULL};
+  TRY(reshard_dtensor_empty(w->sharder[r], &placing, 2, shape, &f32, w->stream[r], &w->tensor[r]));
+  TRY(reshard_stream_synchronize(w->device[r], w->stream[r]));
+  TRY(reshard_tensor_get_info(reshard_dtensor_local(w->tensor[r]), &info));
+  vg_poke(info.data, zeros, sizeof zeros);
+  for (int i = 1; i <= CALLS; i++) {
+    reshard_dtensor next;
+    placing.placements = &cuts[i % 2];
+    TRY(reshard_dtensor_redistribute(1, &w->tensor[r], &placing, w->stream[r], &next));
+    reshard_dtensor_release(w->tensor[r]);
+    w->tensor[r] = next;
+  }
+  return reshard_stream_synchronize(w->device[r], w->stream[r]);
+}
+
+static void rank_body(void *user, int64_t r) {
+  world *w = user;
+  rank_result_set(&w->result[r], run_rank(w, r));
+}
+
+static void close_body(void *user, int64_t r) {
+  world *w = user;
+  reshard_dtensor_release(w->tensor[r]);
+  reshard_mesh_release(w->mesh[r]);
+  reshard_sharder_destroy(w->sharder[r]);
+  reshard_comm_destroy(w->comm[r]);
+  reshard_stream_destroy(w->device[r], w->stream[r]);
+}
+
+static void check_bytes(const world *w, const char *name) {
+  for (int r = 0; r < RANKS; r++) {
+    reshard_memory_stats stats;
+    size_t given = atomic_load(&w->counters[r].bytes), counted;
+    GOOD(reshard_device_get_memory_stats(w->device[r], &stats));
+    counted = stats.in_use_bytes + stats.kept_bytes;
+    if (given == 0 || given != vg_memory_used(r) || given != counted)
+      fail_msg("%s: rank %d: the allocator has given %zu bytes, %zu are in use on the GPU, the pool counts %zu", name,
+               r, given, vg_memory_used(r), counted);
+  }
+}
+
+static void run_world(const char *name, bool nccl, bool closed, reshard_path path, int64_t limit) {
+  world w = {.nccl = nccl, .closed = closed, .options = {.path = path, .workspace_limit = limit}};
+  vg_begin(&(vg_options){.devices = RANKS, .seed = 11});
+  if (!closed)
+    open_pools();
+  for (int r = 0; r < RANKS; r++)
+    open_device(&w, r);
+  if (nccl) {
+    GOOD(reshard_nccl_unique_id(w.id));
+  } else {
+    const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = w.device, .ndevices = RANKS};
+    GOOD(reshard_comm_create_local(RANKS, &local, w.comm));
+  }
+  rank_threads_run(RANKS, rank_body, &w);
+  if (closed) {
+    rank_results_assert(RANKS, w.result, RESHARD_ERROR_UNSUPPORTED, "is not reached by cuda:", name);
+  } else {
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, name);
+    check_bytes(&w, name);
+  }
+  assert_int_equal(vg_calls("cudaMalloc*"), 0);
+  rank_threads_run(RANKS, close_body, &w);
+  for (int r = 0; r < RANKS; r++) {
+    reshard_device_release(w.device[r]);
+    assert_int_equal(atomic_load(&w.counters[r].bytes), 0);
+    assert_int_equal(atomic_load(&w.counters[r].allocs), atomic_load(&w.counters[r].frees));
+  }
+  if (vg_end() != 0)
+    fail_msg("%s: %s", name, vg_report(0));
+}
+
+static void test_local(void **state) {
+  (void)state;
+  run_world("direct", false, false, RESHARD_PATH_AUTO, 0);
+  run_world("packed", false, false, RESHARD_PATH_PACKED, 0);
+  run_world("rounds", false, false, RESHARD_PATH_PACKED, 16384);
+}
+
+static void test_closed(void **state) {
+  (void)state;
+  run_world("closed", false, true, RESHARD_PATH_PACKED, 0);
+}
+
+static void test_nccl(void **state) {
+  (void)state;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  vg_begin(NULL);
+  bool there = reshard_nccl_unique_id(id) == RESHARD_SUCCESS;
+  vg_end();
+  if (!there)
+    skip();
+  run_world("NCCL", true, false, RESHARD_PATH_AUTO, 0);
+  run_world("NCCL, rounds", true, false, RESHARD_PATH_AUTO, 16384);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_closed),
+                                     cmocka_unit_test(test_nccl)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
