@@ -15,7 +15,8 @@ namespace {
 
 struct micro_table {
   const micro_case *cases;
-  int64_t (*bytes)(const void *state); // of a run; such cases use several threads, and are timed by the clock
+  int64_t (*bytes)(const void *state);  // of a run; such cases use several threads, and are timed by the clock
+  double (*seconds)(const void *state); // of the last run: in the place of the clock
 };
 
 void run_case(benchmark::State &state, const micro_case *c, const micro_table *table) {
@@ -30,6 +31,8 @@ void run_case(benchmark::State &state, const micro_case *c, const micro_table *t
       state.SkipWithError("the run failed");
       break;
     }
+    if (table->seconds != nullptr)
+      state.SetIterationTime(table->seconds(made));
   }
   state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
   if (table->bytes != nullptr)
@@ -39,25 +42,30 @@ void run_case(benchmark::State &state, const micro_case *c, const micro_table *t
 
 void register_cases() {
   static const micro_table tables[] = {
-      {micro_plans, nullptr},
-      {micro_metadata, nullptr},
-      {micro_sharded, nullptr},
-      {micro_dtensor, nullptr},
-      {micro_module, nullptr},
-      {micro_storage, nullptr},
-      {micro_trees, nullptr},
-      {micro_layouts, nullptr},
-      {micro_cast, micro_cast_bytes},
-      {micro_copies, micro_copies_bytes},
-      {micro_convert, micro_convert_bytes},
+      {micro_plans, nullptr, nullptr},
+      {micro_metadata, nullptr, nullptr},
+      {micro_sharded, nullptr, nullptr},
+      {micro_dtensor, nullptr, nullptr},
+      {micro_module, nullptr, nullptr},
+      {micro_storage, nullptr, nullptr},
+      {micro_trees, nullptr, nullptr},
+      {micro_layouts, nullptr, nullptr},
+      {micro_cast, micro_cast_bytes, nullptr},
+      {micro_copies, micro_copies_bytes, nullptr},
+      {micro_convert, micro_convert_bytes, nullptr},
+      {micro_gpu, micro_gpu_bytes, micro_gpu_seconds},
   };
   for (const micro_table &table : tables) {
+    if (table.cases == micro_gpu && !micro_gpu_here())
+      continue;
     for (const micro_case *c = table.cases; c->name != nullptr; c++) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);
       auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, &table);
-      if (table.bytes != nullptr)
+      if (table.seconds != nullptr)
+        made->UseManualTime();
+      else if (table.bytes != nullptr)
         made->UseRealTime();
       made->Unit(benchmark::kMicrosecond);
       if (c->iterations > 0)
@@ -105,7 +113,7 @@ std::string commit() {
 
 } // namespace
 
-int main(int argc, char **argv) {
+int micro_main(int argc, char **argv) {
   register_cases();
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("reshard", reshard_version());
