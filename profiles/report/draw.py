@@ -326,7 +326,8 @@ def plots(data):
         if section.name in PLOTS:
             picture = section.draw(WIDE)
             picture.height += 22
-            picture.text(0, picture.height - 4, source_of(data), kind="soft")
+            run = data.get("peers_run") if section.name == "peers" else None
+            picture.text(0, picture.height - 4, run or source_of(data), kind="soft")
             drawn[section.name] = picture.svg(alone=True)
     return drawn
 
