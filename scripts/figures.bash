@@ -33,13 +33,14 @@ run_peers() { # [OPTION...]: of bench/compare/peers.py
 }
 
 run_report() { # OPTION...: measuring and drawing are two steps
-  local out=$build/report option draw=0 check=0 quick=()
+  local out=$build/report option draw=0 check=0 save=0 quick=()
   export PYTHONDONTWRITEBYTECODE=1
   for option in "$@"; do
     case $option in
     --quick) quick=(--quick) ;;
     --draw) draw=1 ;;
     --check) check=1 ;;
+    --save) save=1 ;;
     *) die "report: no option '$option'; ./run --help" ;;
     esac
   done
@@ -48,11 +49,13 @@ run_report() { # OPTION...: measuring and drawing are two steps
     build_or_die release reshard_product
     python3 "$root/profiles/report/measure.py" "$build/reshard" "$out" "${quick[@]}" --peers "$build/peers.json"
   fi
-  [ -e "$out/data.json" ] || die "report: nothing is measured yet; ./run report"
+  mkdir -p "$out"
+  [ -e "$out/data.json" ] || cp "$root/profiles/results/report.json" "$out/data.json" # what the tree keeps
   need python3
   python3 "$root/profiles/report/draw.py" "$out/data.json" "$out/report.html" --plots "$out"
   say "the page is $out/report.html"
+  [ $save = 0 ] || python3 "$root/profiles/report/save.py" "$out/data.json" "$root"
   [ $check = 1 ] || return 0
-  command -v chromium >/dev/null || need chromium
+  has_browser || need chromium
   python3 "$root/profiles/report/look.py" "$out/report.html" --pictures "$out/pictures"
 }

@@ -92,12 +92,14 @@ show_reports() { # PRESET
 builder=""
 stop_builds() { [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || true; }
 
+has_browser() { python3 -B "$root/profiles/report/look.py" >/dev/null 2>&1; } # any that look.py can use
+
 run_test() {
   # Files are exchanged with numpy and safetensors, in an environment that the test makes.
   python3 -c 'import ensurepip, venv' 2>/dev/null || test_packages+=(python3 python3-venv)
   need "${test_packages[@]}" "${fuzz_packages[@]}"
   # A browser looks at the page of ./run report.
-  command -v chromium >/dev/null || (need chromium) || say "no browser: its test is skipped"
+  has_browser || (need chromium) || say "no browser: its test is skipped"
   (need doxygen help2man) || say "no doxygen or help2man: the test of the documentation is skipped"
   rm -f "$log"/built-*
   say "building release, asan, tsan, fuzz on $cores cores; tests follow as each is ready"

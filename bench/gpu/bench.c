@@ -2,6 +2,7 @@
  * caches; some cases also beside rivals. Goals are those of one H100 or H200. */
 
 #include "bench/gpu/cases.h"
+#include "bench/gpu/redistribute.h"
 
 #include <math.h>
 #include <string.h>
@@ -77,6 +78,7 @@ int gpu_bench(gpu_context *b, const gpu_bench_options *o) {
   gpu_select_case(&x, x.small ? "index_select 256 x 64 bf16" : "index_select 65536 x 5120 bf16", x.small ? 256 : 65536,
                   x.small ? 128 : 10240, 2, 0.85);
   gpu_select_case(&x, "index_select, rows of 4 B", o->bytes / 32, 4, 4, 0);
+  gpu_redistribute_case(&x);
   gpu_host_cases(&x);
   gpu_pool_case(&x);
   if (o->json != NULL)

@@ -19,25 +19,30 @@ typedef struct micro_case {
   void (*drop)(void *state);
 } micro_case;
 
-/* The cases of a file, ended by one without a name. bytes: of a run, for a rate beside that of a sibling NAME_memcpy:
- * copied; read and written; of the tensor that is converted. Such cases use several threads, and are timed by the
- * clock. NULL: no rate. */
+/* The cases of a file, ended by one without a name. */
 typedef struct micro_table {
   const micro_case *cases;
+  /* Bytes of a run, for a rate beside that of a sibling NAME_memcpy: copied; read and written; of the tensor that is
+   * converted. Such cases use several threads, and are timed by the clock. NULL: no rate. */
   int64_t (*bytes)(const void *state);
+  double (*seconds)(const void *state); /* of the last run, in the place of the clock; NULL: the clock */
+  int (*here)(void);                    /* whether the machine has what the cases need; NULL: it has */
   struct micro_table *next;
 } micro_table;
 /* Adds a table behind those that are there. */
 void micro_add(micro_table *table);
 /* Adds the table of a file before main begins. */
-#define MICRO_TABLE(cases, bytes) \
+#define MICRO_TABLE_TIMED(cases, bytes, seconds, here) \
   __attribute__((constructor)) static void add_table(void) { \
-    static micro_table table = {cases, bytes, NULL}; \
+    static micro_table table = {cases, bytes, seconds, here, NULL}; \
     micro_add(&table); \
   }
+#define MICRO_TABLE(cases, bytes) MICRO_TABLE_TIMED(cases, bytes, NULL, NULL)
 
 /* The instruction set that copies use. */
 const char *micro_isa(void);
+/* Runs the cases that the arguments ask for. Returns the exit status. */
+int micro_main(int argc, char **argv);
 
 #ifdef __cplusplus
 }

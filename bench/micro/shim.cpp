@@ -27,6 +27,8 @@ void run_case(benchmark::State &state, const micro_case *c, const micro_table *t
       state.SkipWithError("the run failed");
       break;
     }
+    if (table->seconds != nullptr)
+      state.SetIterationTime(table->seconds(made));
   }
   state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
   if (table->bytes != nullptr)
@@ -36,12 +38,16 @@ void run_case(benchmark::State &state, const micro_case *c, const micro_table *t
 
 void register_cases() {
   for (const micro_table *table = tables; table != nullptr; table = table->next) {
+    if (table->here != nullptr && table->here() == 0)
+      continue;
     for (const micro_case *c = table->cases; c->name != nullptr; c++) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);
       auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c, table);
-      if (table->bytes != nullptr)
+      if (table->seconds != nullptr)
+        made->UseManualTime();
+      else if (table->bytes != nullptr)
         made->UseRealTime();
       made->Unit(benchmark::kMicrosecond);
       if (c->iterations > 0)
@@ -96,7 +102,7 @@ void micro_add(micro_table *table) {
   *last = table;
 }
 
-int main(int argc, char **argv) {
+int micro_main(int argc, char **argv) {
   register_cases();
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("reshard", reshard_version());

@@ -2,7 +2,7 @@
 """Draws the page of `./run report` from what measure.py wrote: draw.py DATA.json PAGE.html [--plots DIRECTORY]
 
 The page needs nothing else: style and pictures are in it, there is no script, and nothing is fetched. --plots writes
-the plots that README and docs show as files too.
+the plots that README and docs show as files too; save.py puts them there.
 """
 import argparse
 import json
@@ -112,6 +112,8 @@ def peers_section(data):
 
     note = (f"{' or '.join(map(bytes_text, sizes))}, rows to columns or what the name says. A triangle is the peer, a "
             "circle reshard in turns with it, by the way named behind the bar.")
+    if data.get("peers_run"):
+        note += f" Run of {data['peers_run']}."
     if skipped:
         note += " Skipped: " + "; ".join(f"{p['peer']} ({p['skipped']})" for p in skipped) + "."
     return Section("peers", "Beside others", finding, draw, note)
@@ -298,25 +300,53 @@ def environment_html(data):
 
 
 SECTIONS = (sizes_section, peers_section, runs_section, micro_section, limits_section, ranks_section, plans_section)
-PLOTS = ("throughput", "peers", "runs", "plans")
+PLOTS = ("throughput", "peers", "runs", "limits", "plans")
 
 
-def page(data, sections):
+def sections_of(data):
+    return [s for s in (make(data) for make in SECTIONS) if s is not None]
+
+
+def is_busy(data):
+    e = data["environment"]
+    return e["load"] > 0.5 * e["info"]["machine"]["cores"]
+
+
+def source_of(data):
     e = data["environment"]
     machine = e["info"]["machine"]
-    lead = f"{machine['cores']} cores of an {machine['processor']}, commit {e['commit']}, {e['date']}"
+    busy = ", busy with other work" if is_busy(data) else ""
+    return f"{machine['cores']} cores of an {machine['processor']}{busy}, commit {e['commit']}, {e['date']}"
+
+
+def plots(data):
+    """The plots as files of their own: {name: SVG}."""
+    drawn = {}
+    for section in sections_of(data):
+        if section.name in PLOTS:
+            picture = section.draw(WIDE)
+            picture.height += 22
+            run = data.get("peers_run") if section.name == "peers" else None
+            picture.text(0, picture.height - 4, run or source_of(data), kind="soft")
+            drawn[section.name] = picture.svg(alone=True)
+    return drawn
+
+
+def page(data):
+    e = data["environment"]
+    machine = e["info"]["machine"]
     warnings = []
     if data["quick"]:
         warnings.append("Few, small cases: this page was made to be tried, not to be quoted.")
-    if e["load"] > 0.5 * machine["cores"]:
+    if is_busy(data):
         warnings.append(f"The machine was busy (load {e['load']:.1f} on {machine['cores']} cores): ratios of runs "
                         "taken in turns hold better than GB/s.")
     note = "".join(f'<p class="note">{escape(w)}</p>\n' for w in warnings)
-    body = "".join(s.html() for s in sections) + suites_html(data) + environment_html(data)
+    body = "".join(s.html() for s in sections_of(data)) + suites_html(data) + environment_html(data)
     return ('<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n<meta charset="utf-8"/>\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
             f"<title>reshard, measured</title>\n<style>{PAGE_STYLE}</style>\n</head>\n<body>\n"
-            f'<h1>reshard, measured</h1>\n<p class="lead">{escape(lead)}</p>\n{note}{body}</body>\n</html>\n')
+            f'<h1>reshard, measured</h1>\n<p class="lead">{escape(source_of(data))}</p>\n{note}{body}</body>\n</html>\n')
 
 
 def write(path, text):
@@ -332,13 +362,11 @@ def main():
     options = parser.parse_args()
     with open(options.data, encoding="utf-8") as file:
         data = json.load(file)
-    sections = [s for s in (make(data) for make in SECTIONS) if s is not None]
-    write(options.page, page(data, sections))
+    write(options.page, page(data))
     if options.plots:
         os.makedirs(options.plots, exist_ok=True)
-        for section in sections:
-            if section.name in PLOTS:
-                write(os.path.join(options.plots, section.name + ".svg"), section.draw(WIDE).svg(alone=True))
+        for name, svg in plots(data).items():
+            write(os.path.join(options.plots, name + ".svg"), svg)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,21 @@ def describe(program):
     }
 
 
+def read_peers(path):
+    """Rows of ./run peers, and which run they are of: that of the file, else the one that is in the tree."""
+    if path and os.path.exists(path):
+        with open(path) as file:
+            peers = json.load(file)
+        run = peers.get("machine", {})
+        return peers["rows"], f"{run['date']}, commit {run['commit']}" if run else ""
+    try:
+        with open(os.path.join(ROOT, "profiles", "results", "report.json")) as file:
+            kept = json.load(file)
+        return kept["peers"], kept["peers_run"]
+    except OSError:
+        return [], ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -229,10 +244,7 @@ def main():
         data[name] = measure(program, options.quick)
         print(f"[{time.monotonic() - begin:4.0f}s] {name}", file=sys.stderr)
     data["seconds"] = round(time.monotonic() - begin, 1)
-    data["peers"] = []
-    if options.peers and os.path.exists(options.peers):
-        with open(options.peers) as file:
-            data["peers"] = json.load(file)["rows"]
+    data["peers"], data["peers_run"] = read_peers(options.peers)
     with open(os.path.join(directory, "data.json"), "w") as file:
         json.dump(data, file, indent=1)
         file.write("\n")

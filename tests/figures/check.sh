@@ -7,6 +7,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fault() { echo "check: $*" >&2; exit 1; }
 python3 "$SOURCE/tests/figures/check.py" "$SOURCE"
+save=$SOURCE/profiles/report/save.py
+python3 "$save" --check "$SOURCE"
 
 mkdir -p "$work/tree/profiles/results" "$work/tree/tests/figures"
 cp "$SOURCE/README.md" "$work/tree/"
@@ -36,6 +38,22 @@ printf '| what | goal | measured |\n| --- | --- | --- |\n| load 2 GiB, tmpfs | >
   >"$work/tree/profiles/results/2999-01-01-other.md"
 ! check || fault "newer results are not seen"
 grep -q '1.90 is 2.50 in 2999-01-01-other.md' "$work/said" || fault "$(cat "$work/said")"
+
+# Plots that are kept, and what is said of them, are drawn from what was measured.
+mkdir "$work/tree/docs"
+cp "$SOURCE/docs/profile.md" "$work/tree/docs/"
+cp -r "$SOURCE/profiles/plots" "$work/tree/profiles/"
+cp "$SOURCE/profiles/results/report.json" "$work/tree/profiles/results/"
+check() { python3 "$save" --check "$work/tree" >"$work/said" 2>&1; }
+check || fault "a copy is not kept: $(cat "$work/said")"
+spoil 'profiles/plots/throughput.svg is not what' profiles/plots/throughput.svg 's/GB\/s/MB\/s/'
+spoil 'README.md is not what' README.md 's/of the speed of a straight copy; staged/of twice the speed; staged/'
+spoil 'README.md is not what' profiles/results/report.json '/^"sizes"/ s/"ratio":0/"ratio":1/g'
+spoil 'docs/profile.md shows ../profiles/plots/limit.svg, of which nothing' docs/profile.md 's/limits.svg/limit.svg/'
+python3 "$save" "$work/tree/profiles/results/report.json" "$work/tree"
+check || fault "what was kept again is another: $(cat "$work/said")"
+sed 's/"quick":false/"quick":true/' "$work/tree/profiles/results/report.json" >"$work/quick"
+! python3 "$save" "$work/quick" "$work/tree" 2>"$work/said" || fault 'a page to be tried is kept'
 
 # Samples, until there are enough of them.
 . "$SOURCE/bench/compare/samples.bash"

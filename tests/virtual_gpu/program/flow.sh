@@ -85,7 +85,8 @@ holds README.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
 holds README.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+, '
 holds steps.txt '^        Idle : Active'; holds steps.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
 for row in 'cast f32 to bf16' 'box copy, runs of 4 B' 'box copy, rows of 4100 B' \
-  'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'pool, a block taken and given back'; do
+  'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'redistribute of a DTensor, 4 ranks' \
+  'pool, a block taken and given back'; do
   holds steps.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "
 done
 holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'

@@ -73,6 +73,20 @@ expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
 RESHARD_CUDA_TILE=100 refuse 3 'RESHARD_CUDA_TILE=100 is no multiple of 128' check --cases 1
 expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select 16 .* bf16'
 ! grep -q '"wrong":true' j || fault "$(cat j)"
+grep -q '"name":"redistribute of a DTensor, 4 ranks"' j || fault "$(cat j)"
+if [ -n "$RESHARD_MICRO" ]; then # by the time of events
+  RESHARD=$RESHARD_MICRO
+  filter='--benchmark_filter=^gpu_(copy_runs/64|copy_transpose/2|memcpy)/'
+  RESHARD_MICRO_GPU_BYTES=65536 run "$filter" --benchmark_min_time=0.0001 --benchmark_format=csv
+  [ "$status" = 0 ] || fault "reshard_micro: status $status: $(cat err)"
+  for name in copy_runs/64 copy_transpose/2 memcpy; do
+    says "^\"gpu_$name/manual_time\",[1-9][0-9]*,[0-9.e+-]+,[0-9.e+-]+,us,[0-9.e+-]+,"
+  done
+  RESHARD_MICRO_GPU_BYTES=9 run "$filter"
+  [ "$status" = 2 ] && grep -q "RESHARD_MICRO_GPU_BYTES: '9' is no number of 65536 or more" err ||
+    fault "reshard_micro: status $status: $(cat err)"
+  VG_DEVICES=0 expect 0 --benchmark_list_tests; ! grep -q '^gpu_' out || fault "cases of a GPU without one: $(cat out)"
+fi
 RESHARD=$reshard
 
 # what is missing

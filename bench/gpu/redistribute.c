@@ -1,0 +1,146 @@
+/* A DTensor there and back, rows to columns to rows, by 4 ranks that are threads of one GPU: in new memory each time,
+ * which the sharders' pools have kept. */
+#include "bench/gpu/redistribute.h"
+
+#include "bench/launch/rank_threads.h"
+
+#include <reshard/dtensor.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 4 };
+
+typedef struct redistribute_bench {
+  gpu_context *b;
+  rank_pool *pool;
+  reshard_comm comm[RANKS];
+  reshard_sharder sharder[RANKS];
+  reshard_mesh mesh[RANKS];
+  reshard_dtensor tensor[RANKS];
+  void *stream[RANKS];
+  int64_t side;
+  double end[RANKS];
+} redistribute_bench;
+
+static void check_rank(int64_t rank, reshard_status status) {
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "rank %lld: %s", (long long)rank, reshard_last_error());
+}
+
+static void open_rank(void *user, int64_t r) {
+  redistribute_bench *w = user;
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->b->handle};
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const int64_t ranks = RANKS, shape[2] = {w->side, w->side};
+  check_rank(r, w->b->gpu->streams->create(w->b->gpu, &w->stream[r]));
+  check_rank(r, reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
+  check_rank(r, reshard_mesh_create(w->comm[r], 0, 1, &ranks, NULL, 0, NULL, &w->mesh[r]));
+  const reshard_placing placing = {w->mesh[r], &rows, NULL};
+  check_rank(r, reshard_dtensor_empty(w->sharder[r], &placing, 2, shape, &properties, w->stream[r], &w->tensor[r]));
+  check_rank(r, w->b->gpu->streams->synchronize(w->b->gpu, w->stream[r])); /* other streams fill it */
+}
+
+static void close_rank(void *user, int64_t r) {
+  redistribute_bench *w = user;
+  reshard_dtensor_release(w->tensor[r]);
+  reshard_mesh_release(w->mesh[r]);
+  reshard_sharder_destroy(w->sharder[r]);
+  check_rank(r, reshard_device_forget_stream(w->b->handle, w->stream[r]));
+  w->b->gpu->streams->destroy(w->b->gpu, w->stream[r]);
+}
+
+static void place_rank(redistribute_bench *w, int64_t r, int dim) {
+  const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  const reshard_placing placing = {w->mesh[r], &shard, NULL};
+  reshard_dtensor moved;
+  check_rank(r, reshard_dtensor_redistribute(1, &w->tensor[r], &placing, w->stream[r], &moved));
+  reshard_dtensor_release(w->tensor[r]);
+  w->tensor[r] = moved;
+}
+
+static char *local_data(const redistribute_bench *w, int64_t r) {
+  reshard_tensor array;
+  reshard_tensor_info info;
+  check_rank(r, reshard_sharded_tensor_local(reshard_dtensor_sharded(w->tensor[r]), 0, &array, NULL));
+  check_rank(r, reshard_tensor_get_info(array, &info));
+  return info.data;
+}
+
+static void place_columns(void *user, int64_t r) {
+  redistribute_bench *w = user;
+  place_rank(w, r, 1);
+  check_rank(r, w->b->gpu->streams->synchronize(w->b->gpu, w->stream[r]));
+}
+
+/* True where each rank has its columns of the matrix that s->host is. */
+static bool has_columns(const redistribute_bench *w, gpu_buffers *s) {
+  int64_t row = w->side * (int64_t)sizeof(float), part = row / RANKS;
+  bool right = true;
+  for (int64_t r = 0; r < RANKS; r++) {
+    gpu_context_to_host(w->b, s->seen, local_data(w, r), w->side * part);
+    for (int64_t i = 0; i < w->side; i++)
+      right &= memcmp(s->seen + i * part, s->host + i * row + r * part, (size_t)part) == 0;
+  }
+  return right;
+}
+
+static void move_rank(void *user, int64_t r) {
+  redistribute_bench *w = user;
+  rank_pool_barrier(w->pool, true);
+  place_rank(w, r, 1);
+  place_rank(w, r, 0);
+  check_rank(r, w->b->gpu->streams->synchronize(w->b->gpu, w->stream[r]));
+  w->end[r] = rs_seconds() - rank_pool_opened(w->pool);
+}
+
+/* Median seconds of one way, by the clock of the host, until the last rank's stream is empty. */
+static double time_moves(gpu_bench_run *x, redistribute_bench *w) {
+  int64_t n = x->o->profile ? 1 : x->o->iterations;
+  double *times = cli_alloc(n, sizeof *times);
+  for (int64_t i = x->o->profile ? 0 : -2; i < n; i++) {
+    rank_pool_run(w->pool, RANKS, move_rank, w);
+    double most = 0;
+    for (int r = 0; r < RANKS; r++)
+      most = fmax(most, w->end[r]);
+    if (i >= 0)
+      times[i] = most / 2;
+  }
+  double median = cli_median(times, n);
+  free(times);
+  return median;
+}
+
+void gpu_redistribute_case(gpu_bench_run *x) {
+  const char *name = "redistribute of a DTensor, 4 ranks";
+  if (!gpu_wanted(x, name))
+    return;
+  redistribute_bench w = {.b = x->b, .pool = rank_pool_create()};
+  w.side = (int64_t)sqrt((double)x->o->bytes / sizeof(float)) & -RANKS;
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
+  CLI_TRY("", reshard_comm_create_local(RANKS, &local, w.comm));
+  rank_pool_run(w.pool, RANKS, open_rank, &w);
+  int64_t bytes = w.side * w.side * (int64_t)sizeof(float);
+  gpu_buffers s = gpu_buffers_create_one(x->b, bytes, bytes);
+  gpu_memcpy plain = {x->b, s.to, s.from, bytes};
+  double copied;
+  for (int64_t r = 0; r < RANKS; r++)
+    gpu_context_to_gpu(x->b, local_data(&w, r), s.host + r * (bytes / RANKS), bytes / RANKS);
+  gpu_measure(x, 1, 1, &(gpu_timed_work){gpu_memcpy_run, &plain, sizeof plain}, &copied);
+  gpu_row *row = gpu_add_row(x, name, "x memcpy's time, by the host's clock", 0, false);
+  row->bytes = bytes;
+  double seconds = time_moves(x, &w);
+  row->us = 1e6 * seconds;
+  row->memcpy_us = 1e6 * copied;
+  row->figure = seconds / copied;
+  rank_pool_run(w.pool, RANKS, place_columns, &w);
+  row->wrong = !has_columns(&w, &s);
+  gpu_print_row(x, row);
+  gpu_buffers_free(x->b, &s);
+  rank_pool_run(w.pool, RANKS, close_rank, &w);
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(w.comm[r]);
+  rank_pool_destroy(w.pool);
+}
