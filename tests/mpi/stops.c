@@ -283,6 +283,8 @@ static bool stop_in(const struct step *step, uint64_t seed) {
     CHECK(!failed || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "%s, seed %llu: %s", step->name,
           (unsigned long long)seed, reshard_status_string(status));
     shared->left--;
+    while (kills && shared->left > 0 && shared->stopped == stopped) /* the rank is lost, or not */
+      progress(1);
     if (!kills)
       victim_release(step->aborts ? -1 : victim);
     if (rank == victim && step->aborts)

@@ -17,7 +17,7 @@ reshard_status rs_mpi_check_build(void) {
                   RS_BUILD, rs_build());
 }
 
-/* --- What a communicator and its parts share --------------------------------------------------------------------- */
+/* --- The link ----------------------------------------------------------------------------------------------------- */
 
 static void release_link(rs_mpi_link *link) {
   int finalized = 0;
