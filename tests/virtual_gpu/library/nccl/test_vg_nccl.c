@@ -339,7 +339,7 @@ static void test_deadline(void **state) {
   (void)state;
   world w;
   gpus_begin(3, 5);
-  open_world(&w, 3, 100);
+  open_world(&w, 3, 3000); /* under ThreadSanitizer time is real */
   rank_threads_run(3, late_rank, &w);
   for (int r = 1; r < 3; r++)
     assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
@@ -347,7 +347,7 @@ static void test_deadline(void **state) {
   assert_int_equal(vg_end(), 0);
 
   /* a rank that never comes to the creation */
-  w = (world){.n = 2, .timeout_ms = 100};
+  w = (world){.n = 2, .timeout_ms = 3000};
   gpus_begin(2, 6);
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
   rank_threads_run(1, open_rank, &w);
