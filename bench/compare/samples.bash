@@ -5,13 +5,13 @@
 # disturbs it only makes it longer. A `ratio` is the median, and the middle half counts.
 settle() {
   sort -g "$2" | awk -v kind="$1" '
-    $1 + 0 > 0 { v[++n] = $1 }
+    /[0-9]/ { v[++n] = $1 }
     END {
       if (n < 1) exit 1
       low = kind == "time" ? 1 : int(n / 4) + 1
       high = kind == "time" ? (n < 3 ? n : 3) : n + 1 - low
       middle = kind == "time" ? v[n < 2 ? 1 : 2] : (v[int((n + 1) / 2)] + v[int(n / 2) + 1]) / 2
-      spread = (v[high] - v[low]) / middle
+      spread = middle == 0 ? 1 : (v[high] - v[low]) / (middle < 0 ? -middle : middle) # a difference may be negative
       print middle, spread
       exit n < 4 || spread > 0.02
     }'
@@ -21,8 +21,9 @@ settle() {
 show_figure() {
   awk -v unit="${1:+ $1}" '{
       digits = 2
-      for (x = $1; x >= 10 && digits > 0; x /= 10) digits--
-      for (x = $1; x < 1 && digits < 5; x *= 10) digits++
+      size = $1 < 0 ? -$1 : $1
+      for (x = size; x >= 10 && digits > 0; x /= 10) digits--
+      for (x = size; x < 1 && digits < 5; x *= 10) digits++
       printf "%.*f%s (%.1f %%)\n", digits, $1, unit, 100 * $2
     }'
 }
