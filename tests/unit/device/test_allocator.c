@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
+#include "device/handle.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
