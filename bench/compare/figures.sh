@@ -2,10 +2,9 @@
 # The tables of figures in profiles/figures.md but those of files: figures.sh PROGRAM [SECONDS], from the root of the
 # source tree.
 #
-# Rows are sampled in rounds, each by a program of its own, so that the samples of a row lie minutes apart and have
-# memory of their own. A row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds
-# (default 210) are over. The spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many
-# threads, in turn with ours.
+# Rows are sampled in rounds, each by a program of its own: the samples of a row lie minutes apart, in other memory. A
+# row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds (default 210) are over. The
+# spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many threads, in turn with ours.
 set -euo pipefail
 program=${1:?usage: figures.sh PROGRAM [SECONDS]}
 micro=$(dirname "$program")/reshard_micro

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
-# root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system;
-# the ratio of their speeds is the median of the pairs, which end where the row is settled (samples.bash), 4 at least,
+# root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system.
+# The ratio of their speeds is the median of the pairs. They end where the row is settled (samples.bash): 4 at least,
 # and 4 at most once so many seconds (default 130) are over. The spread stands in brackets. Space is reserved within our
 # time, and copied within cp's; neither syncs in it. Default directories: the shared memory file system where it has the
 # room, and the build directory.

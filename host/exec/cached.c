@@ -2,7 +2,7 @@
  * arrays and staging are often where they were: then the programs are right as they are. */
 #include "exec/cached.h"
 
-#include "device/memory/plain.h"
+#include "device/plain.h"
 
 /* Streams of all GPUs of the process may use memory that is in no pool. */
 void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {

@@ -12,7 +12,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
-#include "exec/arrays.h"
+#include "exec/addresses.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
+#include "exec/addresses.h"
 #include "exec/cached.h"
 #include "exec/packed/collective.h"
 

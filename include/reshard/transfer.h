@@ -67,12 +67,12 @@ typedef struct reshard_transfer_options {
  * RESHARD_ERROR_INVALID on all ranks, which names entry, buffer, address and GPUs. So are they where arrays are bound
  * later, on the rank alone where that is local.
  *
- * Ranks of one process reach each other's memory, but for that of a pool or mapping (PyTorch's expandable segments)
- * that is not open to a peer's GPU. Ranks that are processes of one node reach sources in storage of devices made with
- * `shared` (reshard_device_options); wherever destinations are. One rank with a source elsewhere puts all ranks on the
- * packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank and tensor.
- * Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all ranks. A peer
- * that reads it later all the same finds zeros, not a fault.
+ * Ranks of one process reach each other's memory. Memory of a pool or mapping that is not open to a peer's GPU is an
+ * exception (PyTorch's expandable segments). Ranks that are processes of one node reach sources, wherever destinations
+ * are, in storage of devices made with `shared` (reshard_device_options). One rank with a source elsewhere puts all
+ * ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank
+ * and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all
+ * ranks. A peer that reads it later all the same finds zeros, not a fault.
  *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also

@@ -1,7 +1,7 @@
 /* Two ranks, which are threads, make collective calls in any order: splits, shrinks, aborts, transfers, sharded tensors
  * that go through layouts. Most calls are the same on both; else one rank leaves a call out, makes another one, or has
- * other arguments. Finds calls that never return, memory that is touched out of bounds, while the other rank uses it or
- * after an error, and data that is wrong where both have succeeded. */
+ * other arguments. Finds calls that never return, and data that is wrong where both have succeeded. Finds memory that
+ * is touched out of bounds, while the other rank uses it, or after an error. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 /* Runs a test in a directory of its own, with TMPDIR in another. Both are empty when it has ended. It runs no longer
  * than it gets on.
  *
- * A test hangs when it has used more processor time than it may, or when it uses next to none and does not ask for any.
+ * A test hangs when it has used more processor time than it may, or when it uses next to none and asks for none.
  * Either is the same on an idle machine and on one that a hundred other programs share. Limits of wall-clock time end
  * tests that are merely slow.
  *

@@ -3,7 +3,7 @@
 #include "comm/mpi/end.h"
 
 #include "device/environment.h"
-#include "device/memory/plain.h"
+#include "device/plain.h"
 
 #include <reshard_build.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * waits for what comes to it. */
 #include "comm/mpi/end.h"
 
-#include "device/memory/plain.h"
+#include "device/plain.h"
 
 #include <stdlib.h>
 #include <time.h>

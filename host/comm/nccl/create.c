@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/environment.h"
-#include "device/memory/plain.h"
+#include "device/plain.h"
 #include "device/stream.h"
 
 #include <stdio.h>

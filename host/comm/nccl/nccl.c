@@ -12,7 +12,7 @@
 #include "comm/nccl/nccl.h"
 
 #include "base/range.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "device/stream.h"
 
 #include <sched.h>

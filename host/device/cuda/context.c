@@ -4,7 +4,7 @@
  * never work. So the device's context is made current, and then what was current before, which may be none. Calls of
  * the runtime take the current context. The driver's functions are found through the runtime, since a machine without
  * a GPU has no driver to link with. */
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 
 #include <cuda.h>
 

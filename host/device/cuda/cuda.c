@@ -2,6 +2,7 @@
 #include "device/cuda/cuda.h"
 
 #include "base/range.h"
+#include "device/cuda/memory.h"
 #include "device/environment.h"
 #include "kernels/box_copy.h"
 

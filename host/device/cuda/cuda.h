@@ -97,17 +97,4 @@ reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *prog
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
 
-/* Memory of a CUDA device, and of the host for it. */
-reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory);
-void rs_cuda_free(rs_device *device, void *memory);
-reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory);
-void rs_cuda_free_async(rs_device *device, void *memory, void *stream);
-reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory);
-void rs_cuda_host_free(rs_device *device, void *memory);
-reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
-/* Lets kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
-reshard_status rs_cuda_open(rs_device *device, int by);
-reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
-reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address);
-
 #endif

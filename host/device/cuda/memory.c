@@ -8,7 +8,7 @@
  * CUDA refuses some calls while any thread captures a stream: allocating, asking whether an event has happened. They
  * do no harm to a graph that does not contain them, and are made in relaxed mode. */
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 
 static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
   if (status != RESHARD_ERROR_OUT_OF_MEMORY)

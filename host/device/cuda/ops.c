@@ -3,7 +3,7 @@
  * list of casts that parameters cannot hold has its table uploaded (upload.c); a captured one is several launches. A
  * kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "kernels/cast.h"
 #include "kernels/index_select.h"
 

@@ -7,9 +7,9 @@
  * Copies that run once have their tables uploaded by the run itself (upload.c). recompile takes an upload buffer for
  * them, and waits for the oldest only when all buffers are in use. */
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/tiles.h"
-#include "device/memory/plain.h"
+#include "device/plain.h"
 #include "device/stream.h"
 
 #include <stdlib.h>

@@ -5,10 +5,10 @@
  * tables. So there are several buffers of both memories, each with an event that is recorded behind its last use. A
  * use takes a buffer whose event has happened. All are made at once, of one size: then no later use of tables that are
  * not longer calls the driver's allocator, however far the host is ahead. */
-#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 
 #include "base/range.h"
-#include "device/memory/plain.h"
+#include "device/plain.h"
 #include "device/stream.h"
 
 #include <sched.h>

@@ -2,7 +2,7 @@
  * differ by an eighth, and the one that fits best among the first LOOK is taken: one of the very size where sizes come
  * again. First in a list are blocks that need no wait, last freed first, since they may be in a cache. Those that need
  * one follow, first freed first, since they are done first. */
-#include "device/memory/pool_internal.h"
+#include "device/memory/bins.h"
 
 enum { LOOK = 32 };
 

@@ -7,7 +7,7 @@
  * A segment goes back in the order of its stream where all its blocks are that stream's. Else a side stream waits for
  * all uses and releases it, so that no stream of the caller's waits. Only where a stream needs room for a new segment
  * does that stream wait, because it may then have the memory that it frees. */
-#include "device/memory/pool_internal.h"
+#include "device/memory/bins.h"
 
 #include <stdlib.h>
 

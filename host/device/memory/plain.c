@@ -3,7 +3,7 @@
  * It comes from where storage comes from, and counts with it. It is allocated on a side stream that has nothing else to
  * do, which the host then waits for: so it is there for whichever stream comes next, and no work under way delays it.
  * It goes back in the order of that stream. Callers have only its address, so the pool keeps a list. */
-#include "device/memory/plain.h"
+#include "device/plain.h"
 
 #include "device/memory/pool_internal.h"
 

@@ -4,7 +4,7 @@
  * hold the mutex for some tens of nanoseconds. On the CPU, sizes that malloc serves well stay with malloc, unless other
  * processes are to map them. Larger blocks are kept here, because the system would have to clear fresh pages for them
  * each time. */
-#include "device/memory/pool_internal.h"
+#include "device/memory/bins.h"
 
 #include "base/range.h"
 

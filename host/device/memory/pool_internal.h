@@ -117,13 +117,6 @@ struct rs_storage_pool {
   reshard_memory_stats stats;
 };
 
-/* bins.c */
-void rs_pool_bins_init(rs_pool_bins *bins);
-void rs_pool_bins_put(rs_pool_bins *bins, rs_pool_block *block);
-void rs_pool_bins_remove(rs_pool_bins *bins, rs_pool_block *block);
-/* A block of `size` at least, and little more where there is one; NULL: none. */
-rs_pool_block *rs_pool_bins_find(const rs_pool_bins *bins, size_t size);
-
 /* streams.c */
 /* The pool's stream of a handle that the calling thread gave. */
 reshard_status rs_pool_stream_of(rs_storage_pool *pool, void *handle, rs_pool_stream **stream);

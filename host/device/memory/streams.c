@@ -1,6 +1,6 @@
 /* Streams as a storage pool sees them, and the order between them. */
 #include "base/range.h"
-#include "device/memory/pool_internal.h"
+#include "device/memory/bins.h"
 #include "device/stream.h"
 
 #include <sched.h>

@@ -1,6 +1,6 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
-#include "device/memory/plain.h"
-#include "exec/arrays.h"
+#include "device/plain.h"
+#include "exec/addresses.h"
 #include "exec/cached.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"

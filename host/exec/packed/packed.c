@@ -9,7 +9,7 @@
  * each. Else every message has its own, which the communicator runs when it suits it. */
 #include "exec/packed/packed.h"
 
-#include "device/memory/plain.h"
+#include "device/plain.h"
 #include "device/trace.h"
 #include "exec/record.h"
 

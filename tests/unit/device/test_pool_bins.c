@@ -2,7 +2,7 @@
 #include "support/fixtures/draw.h"
 #include "support/fixtures/scale.h"
 
-#include "device/memory/pool_internal.h"
+#include "device/memory/bins.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

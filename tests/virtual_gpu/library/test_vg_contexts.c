@@ -1,5 +1,5 @@
-/* Contexts: a thread that has set no device has none after any call of the library, and GPU 0, where the ranks are not,
- * has none either. One that has set a device keeps it. */
+/* Contexts: a thread that has set no device has none after any call of the library. GPU 0, where the ranks are not, has
+ * none either. One that has set a device keeps it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

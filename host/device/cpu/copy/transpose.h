@@ -6,7 +6,7 @@
  * far from each other, so a strip of them is asked for row by row while the one before is done.
  *
  * Where rows of the destination do not begin with lines, their buffers begin in a line where they do. The line that a
- * strip leaves incomplete is carried to the next strip, so all but the first and last of a row go past the cache whole.
+ * strip leaves incomplete is carried to the next strip. So all but the first and last of a row go past the cache whole.
  */
 #ifndef SIDE_1
 #define SIDE_1                           1

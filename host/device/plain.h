@@ -1,6 +1,6 @@
-/* Memory that all streams of a device use at once. */
-#ifndef RS_DEVICE_MEMORY_PLAIN_H
-#define RS_DEVICE_MEMORY_PLAIN_H
+/* Memory that all streams of a device use at once (memory/plain.c). */
+#ifndef RS_DEVICE_PLAIN_H
+#define RS_DEVICE_PLAIN_H
 
 #include "device/device.h"
 
