@@ -78,7 +78,8 @@ typedef struct reshard_device_options {
  * - options: may be NULL.
  *
  * The current CUDA device stays as it was, here and in every call of the library. A thread that has not set one has
- * none afterwards either, and no context is made on number 0 for it.
+ * none afterwards either, and no context is made on number 0 for it. Streams and memory are of the primary context of
+ * their GPU, which the CUDA runtime uses: not of one that cuCtxCreate made.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: name, options.

@@ -165,9 +165,7 @@ static void cuda_destroy(rs_device *device) {
   if (device->pool == NULL)
     cuda_close(device);
   device->streams->destroy(device, cuda->upload);
-  if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
-    RS_ON_DEVICE_VOID(device, cudaMemPoolDestroy(cuda->pool));
-  free(cuda->peers.at);
+  rs_cuda_part(cuda);
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }
@@ -274,6 +272,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
     free(made);
     return status;
   }
+  rs_cuda_join(made);
   *device = &made->base;
   return RESHARD_SUCCESS;
 }

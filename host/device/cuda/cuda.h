@@ -20,9 +20,9 @@ typedef struct rs_cuda {
   int (*set_current)(struct CUctx_st *context);
   int (*get_attribute)(void *value, int attribute, unsigned long long pointer);
   atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
-  pthread_mutex_t mutex;          /* of the following */
+  struct rs_cuda *next;           /* handle of the process (memory.c, whose lock is of this and of the pool) */
   cudaMemPool_t pool;             /* NULL: not made yet */
-  RS_VEC(int) peers;              /* GPUs that it is open to */
+  pthread_mutex_t mutex;          /* of the following */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;

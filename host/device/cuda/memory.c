@@ -10,6 +10,18 @@
 
 #include "device/cuda/memory.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+/* Handles of the process, and which GPUs reach storage of which. Ranks that share the process bring handles of their
+ * own, and any of these may have the arrays or the staging that a peer's kernel reads. */
+typedef struct opening {
+  int gpu, by;
+} opening;
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+static rs_cuda *handles;
+static RS_VEC(opening) openings;
+
 static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
   if (status != RESHARD_ERROR_OUT_OF_MEMORY)
     return status;
@@ -66,8 +78,9 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
       rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
   RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
                                 "cudaMemPoolSetAttribute"));
-  for (int64_t i = 0; i < cuda->peers.n; i++)
-    RS_THEN(status, share_pool(pool, cuda->peers.at[i]));
+  for (int64_t i = 0; i < openings.n; i++)
+    if (openings.at[i].gpu == cuda->base.index)
+      RS_THEN(status, share_pool(pool, openings.at[i].by));
   if (status != RESHARD_SUCCESS) {
     rs_cuda_ignore(cudaMemPoolDestroy(pool));
     return status;
@@ -78,12 +91,44 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
 
 static reshard_status pool_of(rs_cuda *cuda, cudaMemPool_t *pool) {
   reshard_status status = RESHARD_SUCCESS;
-  pthread_mutex_lock(&cuda->mutex);
+  pthread_mutex_lock(&handles_mutex);
   if (cuda->pool == NULL)
     status = make_pool(cuda, &cuda->pool);
   *pool = cuda->pool;
-  pthread_mutex_unlock(&cuda->mutex);
+  pthread_mutex_unlock(&handles_mutex);
   return status;
+}
+
+void rs_cuda_join(rs_cuda *cuda) {
+  pthread_mutex_lock(&handles_mutex);
+  cuda->next = handles;
+  handles = cuda;
+  pthread_mutex_unlock(&handles_mutex);
+}
+
+void rs_cuda_part(rs_cuda *cuda) {
+  bool last = true;
+  int64_t kept = 0;
+  pthread_mutex_lock(&handles_mutex);
+  for (rs_cuda **at = &handles; *at != NULL;) {
+    if (*at == cuda) {
+      *at = cuda->next;
+      continue;
+    }
+    last &= (*at)->base.index != cuda->base.index;
+    at = &(*at)->next;
+  }
+  for (int64_t i = 0; i < openings.n && last; i++)
+    if (openings.at[i].gpu != cuda->base.index)
+      openings.at[kept++] = openings.at[i];
+  openings.n = last ? kept : openings.n;
+  if (handles == NULL) {
+    free(openings.at);
+    memset(&openings, 0, sizeof openings);
+  }
+  pthread_mutex_unlock(&handles_mutex);
+  if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
+    RS_ON_DEVICE_VOID(&cuda->base, cudaMemPoolDestroy(cuda->pool));
 }
 
 reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory) {
@@ -131,20 +176,22 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
   RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
 }
 
-/* Storage of a GPU, to kernels of GPU `by`: that of this handle's pool, which may be there already. */
+/* Storage of a GPU, to kernels of GPU `by`: that of each handle's pool, which may be there already. */
 static reshard_status open_storage(rs_cuda *cuda, int by) {
-  reshard_status status = RESHARD_SUCCESS;
+  const int gpu = cuda->base.index;
   bool open = !cuda->pools;
-  pthread_mutex_lock(&cuda->mutex);
-  for (int64_t i = 0; i < cuda->peers.n; i++)
-    open |= cuda->peers.at[i] == by;
+  reshard_status status = RESHARD_SUCCESS;
+  pthread_mutex_lock(&handles_mutex);
+  for (int64_t i = 0; i < openings.n; i++)
+    open |= openings.at[i].gpu == gpu && openings.at[i].by == by;
   if (!open)
-    status = rs_vec_reserve(&cuda->peers, cuda->peers.n + 1);
-  if (!open && cuda->pool != NULL)
-    RS_THEN(status, share_pool(cuda->pool, by));
+    status = rs_vec_reserve(&openings, openings.n + 1);
+  for (const rs_cuda *handle = handles; !open && handle != NULL; handle = handle->next)
+    if (handle->base.index == gpu && handle->pool != NULL)
+      RS_THEN(status, share_pool(handle->pool, by));
   if (!open && status == RESHARD_SUCCESS)
-    cuda->peers.at[cuda->peers.n++] = by;
-  pthread_mutex_unlock(&cuda->mutex);
+    openings.at[openings.n++] = (opening){gpu, by};
+  pthread_mutex_unlock(&handles_mutex);
   return status;
 }
 

@@ -11,7 +11,11 @@ void rs_cuda_free_async(rs_device *device, void *memory, void *stream);
 reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cuda_host_free(rs_device *device, void *memory);
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
-/* Lets kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
+/* Begins and ends a handle's place in the process: storage of all handles of a GPU is opened to peers together. */
+void rs_cuda_join(rs_cuda *cuda);
+void rs_cuda_part(rs_cuda *cuda);
+/* Lets kernels of GPU `by`, of this process, reach storage of device's GPU from now on, where GPUs can: that of each
+ * handle, also of later ones, until none of that GPU is left. For preparing. */
 reshard_status rs_cuda_open(rs_device *device, int by);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
 reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address);

@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 enum { RANKS = 2, LAYERS = 3, BYTES = 1 << 20, SHARD = BYTES / RANKS, SEEN = 1024 };
+enum { LIMIT = 2 * BYTES + (512 << 10) }; /* two layers, and tables of copies */
 static const int64_t bytes = BYTES, ranks = RANKS;
 
 typedef struct rank {
@@ -116,7 +117,7 @@ static void rank_body(void *user, int64_t i) {
 }
 
 static void open_world(world *w, const vg_options *options) {
-  const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 2 * BYTES};
+  const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = LIMIT};
   reshard_device devices[RANKS];
   reshard_comm comms[RANKS];
   vg_begin(options);
@@ -175,8 +176,9 @@ static void run_world(void *user, const vg_options *options) {
   for (int i = 0; i < RANKS; i++) {
     if (w->ranks[i].result.status != RESHARD_SUCCESS)
       fail_msg("rank %d: %s", i, w->ranks[i].result.text);
-    /* never more than two layers, and none that the first two do not leave */
-    assert_true(w->ranks[i].stats.peak_held_bytes <= 2 * BYTES && w->ranks[i].stats.upstream_allocs <= 2);
+    /* never more than two layers, and none that the first two do not leave; tables are once allocated */
+    assert_in_range(w->ranks[i].stats.peak_held_bytes, 2 * BYTES, LIMIT);
+    assert_in_range(w->ranks[i].stats.upstream_allocs, 2, 3);
   }
   close_world(w);
 }

@@ -3,6 +3,7 @@
  * captured; what fails says so. */
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
+#include "device/handle.h"
 
 #include "support/fixtures/draw.h"
 #include "virtual_gpu.h"
@@ -20,7 +21,8 @@ enum { ROOM = 64 << 10 };
 
 /* The same memory on both devices: from and to. */
 typedef struct fixture {
-  rs_device *gpu, *cpu;
+  reshard_device handle;
+  rs_device *gpu, *cpu; /* gpu: the handle's */
   char *from, *to, *source, *wanted;
   rs_select_fault *fault;
   void *stream;
@@ -29,7 +31,8 @@ typedef struct fixture {
 static fixture fixture_begin(const vg_options *options) {
   fixture b = {0};
   vg_begin(options);
-  OK(rs_device_cuda_create(-1, &b.gpu));
+  OK(reshard_device_create("cuda", NULL, &b.handle));
+  b.gpu = b.handle->device;
   OK(rs_device_cpu_create(1, RESHARD_ISA_SCALAR, &b.cpu));
   OK(b.gpu->memory->alloc(b.gpu, ROOM, (void **)&b.from));
   OK(b.gpu->memory->alloc(b.gpu, ROOM, (void **)&b.to));
@@ -46,7 +49,7 @@ static fixture fixture_begin(const vg_options *options) {
 }
 
 static int fixture_finish(fixture *b) {
-  b->gpu->destroy(b->gpu); /* while the stream may still run */
+  reshard_device_release(b->handle); /* while the stream may still run */
   b->cpu->destroy(b->cpu);
   OK(cudaStreamDestroy((cudaStream_t)b->stream));
   OK(cudaFree(b->from));
@@ -114,8 +117,8 @@ static void casts(void **test) {
       vg_counts did = since(before);
       assert_int_equal(did.launches, 1);
       assert_int_equal(did.copies, n != SHORT);
-      assert_int_equal(did.host_syncs, 0);
-      if (turn != 1) /* the first table takes memory */
+      assert_in_range(did.host_syncs, 0, turn == 1); /* the first table takes memory, on a stream without other work */
+      if (turn != 1)
         assert_int_equal(did.allocs, 0);
       rs_casts_free(&gpu); /* nothing of it is needed any more */
       OK(b.gpu->streams->synchronize(b.gpu, b.stream));
@@ -178,7 +181,7 @@ static void crowded(void **test) {
     vg_counts did = since(before);
     assert_true(i < 8 ? did.launches == 1 : did.launches >= 2);
     assert_int_equal(did.copies, i < 8);
-    assert_int_equal(did.host_syncs, 0);
+    assert_in_range(did.host_syncs, 0, i == 0);
   }
   OK(b.gpu->streams->synchronize(b.gpu, b.stream));
   fixture_check(&b);
