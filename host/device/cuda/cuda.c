@@ -278,6 +278,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
                            .memory = &cuda_memory,
                            .streams = &cuda_streams,
                            .work = &cuda_work,
+                           .processes = &rs_cuda_processes,
                            .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,

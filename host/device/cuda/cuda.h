@@ -120,4 +120,13 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
 reshard_status rs_cuda_open(rs_device *device, int by);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
 
+/* Other processes of the node: ipc.c, and meeting.c. */
+extern const rs_device_processes rs_cuda_processes;
+reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const void *end, rs_exported_memory *memory,
+                                     int64_t *inside, bool *found);
+reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, void **at);
+void rs_cuda_close_exported(rs_device *device, void *at);
+/* Sets the word that closes a program: rs_box_batch.closed. */
+void rs_cuda_program_close(rs_program *program, const uint32_t *closed);
+
 #endif

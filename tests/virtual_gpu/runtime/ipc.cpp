@@ -1,6 +1,6 @@
 /* Processes, as threads with address spaces of their own. Memory of the GPU that a process has exported is mapped by
- * another one at an address of its own: the same pages, whose shadow is the exporter's. An address counts in the process
- * alone that has got it. So does a handle: how a program passes it on is its own affair. */
+ * another one at an address of its own: the same pages, whose shadow is the exporter's. An address counts in the
+ * process alone that has got it. So does a handle: how a program passes it on is its own affair. */
 #include "machine.hpp"
 
 #include <cuda.h>
@@ -59,7 +59,7 @@ void check_exports(const Alloc &alloc, const char *call) {
              describe(alloc).c_str(), a->process);
 }
 
-/* What a handle is made of. */
+/* Contents of a handle. */
 struct Handle {
   char magic[16];
   uint32_t number; /* of the allocation */
@@ -174,8 +174,9 @@ static CUresult pointer_attribute(CUpointer_attribute attribute, void *value, co
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)value = alloc.base; return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = alloc.bytes; return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)value = alloc.number; return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = alloc.device; return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    *(int *)value = alloc.kind == Kind::Device && !alloc.pool && !alloc.of;
+    *(int *)value = alloc.bytes > 0 && alloc.kind == Kind::Device && !alloc.pool && !alloc.of;
     return CUDA_SUCCESS;
   default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -185,10 +186,11 @@ static CUresult CUDAAPI pointer_attributes(unsigned int n, CUpointer_attribute *
                                            CUdeviceptr at) {
   Lock lock;
   const Alloc *alloc = M.on ? find(at) : nullptr;
+  static const Alloc nothing{};
+  if (!alloc || alloc->ended || at >= alloc->base + alloc->bytes)
+    alloc = &nothing;
   for (unsigned int i = 0; i < n; i++)
-    if (!alloc || alloc->ended || at >= alloc->base + alloc->bytes)
-      memset(values[i], 0, attributes[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ? sizeof(int) : 8);
-    else if (pointer_attribute(attributes[i], values[i], *alloc) != CUDA_SUCCESS)
+    if (pointer_attribute(attributes[i], values[i], *alloc) != CUDA_SUCCESS)
       return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }

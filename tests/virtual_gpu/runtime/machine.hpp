@@ -297,8 +297,9 @@ bool turns_taken();
 void turns_begin(uint64_t seed);
 int64_t turn_time(); /* ns */
 void turn_passes(int64_t ns);
-void turn(); /* another may go on now */
-void turn_to_another();
+void turn();            /* another may go on now */
+bool turn_to_another(); /* false: no other can go on now */
+size_t turn_count();    /* of threads */
 /* Until turn_wake for the same address; false: the time came first. */
 bool turn_wait(const void *on, const char *for_what, int64_t until = INT64_MAX);
 void turn_wake(const void *on, bool all = true);
@@ -342,7 +343,7 @@ void check_exports(const Alloc &alloc, const char *call);
 /* A word of device memory by which kernels order themselves: it may be read and written at any time, after what was
  * there before. */
 void access_flag(Id id, const Clock &clock, int device, uintptr_t at, size_t n);
-/* What has used the memory from `process` and does not come before `clock`; 0: nothing. */
+/* A use of the memory by `process` that does not come before `clock`; 0: there is none. */
 Id unordered_use(const Alloc &alloc, int process, const Clock &clock);
 /* device -1: the host. peers: reaches other devices without peer access. */
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers = false);

@@ -153,10 +153,9 @@ cudaError_t submit(Stream &stream, Work &&work, Id *id) {
 
 /* --- Running ------------------------------------------------------------------------------------------------------ */
 /* Kernels that poll may find what they wait for now. */
-static bool poll_again() {
+static void poll_again() {
   M.ready.insert(M.ready.end(), M.polling.begin(), M.polling.end());
   M.polling.clear();
-  return !M.ready.empty();
 }
 
 static void finish(Op *op) {
@@ -285,14 +284,15 @@ static bool wait_for_others() {
   return wait_moved(M.options.patience_ms ? M.options.patience_ms : 10000);
 }
 
-/* What kernels poll for may come from other threads, or with the time. */
+/* Other threads, or the time, may bring what kernels poll for. */
 static bool wait_to_poll(int64_t &waited) {
   int64_t patience = M.options.patience_ms ? M.options.patience_ms : 10000;
   if (M.polling.empty() || waited >= patience)
     return false;
   wait_moved(1);
   waited++;
-  return poll_again();
+  poll_again();
+  return true;
 }
 
 bool run_until(const Frontier &target) {
