@@ -169,6 +169,7 @@ static void cuda_destroy(rs_device *device) {
   if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     RS_ON_DEVICE_VOID(device, cudaMemPoolDestroy(cuda->pool));
   free(cuda->peers.at);
+  pthread_mutex_destroy(&cuda->casting);
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }
@@ -252,6 +253,16 @@ static reshard_status read_attributes(rs_cuda *cuda) {
   return RESHARD_SUCCESS;
 }
 
+static reshard_status make_mutexes(rs_cuda *cuda) {
+  int failed = pthread_mutex_init(&cuda->mutex, NULL);
+  if (failed == 0) {
+    failed = pthread_mutex_init(&cuda->casting, NULL);
+    if (failed != 0)
+      pthread_mutex_destroy(&cuda->mutex);
+  }
+  return failed == 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
+}
+
 reshard_status rs_device_cuda_create(int index, rs_device **device) {
   RS_TRY(find_device(index, &index));
   rs_cuda *made;
@@ -269,9 +280,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
                            .legacy_stream = cudaStreamLegacy};
   reshard_status status = read_attributes(made);
   RS_THEN(status, rs_cuda_context_open(made));
-  int failed = status == RESHARD_SUCCESS ? pthread_mutex_init(&made->mutex, NULL) : 0;
-  if (failed != 0)
-    status = rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
+  RS_THEN(status, make_mutexes(made));
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;

@@ -25,6 +25,7 @@ typedef struct rs_cuda {
   cudaMemPool_t pool;             /* NULL: not made yet */
   RS_VEC(int) peers;              /* GPUs that it is open to */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
+  pthread_mutex_t casting;        /* of the following; taken before that of the device's pool, and before `mutex` */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
 

@@ -29,7 +29,7 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
   RS_TRY(device->streams->capturing(device, stream, &captured));
   if (captured)
     return RESHARD_SUCCESS;
-  pthread_mutex_lock(&cuda->mutex);
+  pthread_mutex_lock(&cuda->casting);
   reshard_status status = rs_upload_buffers_take(device, &cuda->cast_buffers, bytes, false, &buffer);
   if (status == RESHARD_SUCCESS && buffer != NULL) {
     rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, buffer->host);
@@ -41,7 +41,7 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
     status = status == RESHARD_SUCCESS ? used : status;
     *done = true;
   }
-  pthread_mutex_unlock(&cuda->mutex);
+  pthread_mutex_unlock(&cuda->casting);
   return status;
 }
 
