@@ -186,6 +186,8 @@ __device__ __forceinline__ uint32_t move_tile(room &r, const work &w, uint32_t n
 #endif
 
 __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  if (is_closed(batch))
+    return;
 #if RS_BOX_ENGINE
   RS_SHARED(room, r, );
   RS_SHARED(work, found, [32]);

@@ -103,7 +103,8 @@ typedef struct rs_box_part {
 enum { RS_BOX_PARTS = 64 };
 typedef struct rs_box_batch {
   uint32_t nparts;
-  uint32_t tiles; /* of all parts, below 2^31 */
+  uint32_t tiles;         /* of all parts, below 2^31 */
+  const uint32_t *closed; /* in memory of the device: nothing is copied when it is not 0; NULL: there is none */
   rs_box_part part[RS_BOX_PARTS];
 } rs_box_batch;
 

@@ -36,6 +36,11 @@ template <bool Streaming, typename T> static __device__ __forceinline__ void sto
     *p = value;
 }
 
+/* Whether a batch is not to be copied: the meeting before it has failed. */
+static __device__ __forceinline__ bool is_closed(const rs_box_batch &batch) {
+  return batch.closed != nullptr && *batch.closed != 0;
+}
+
 /* Tile t of a batch, and the part that it is of: see rs_box_batch. */
 static __device__ __forceinline__ rs_box_tile find_tile(const rs_box_batch &batch, uint32_t t, uint32_t *part) {
   uint32_t k = 0;

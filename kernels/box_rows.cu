@@ -208,12 +208,15 @@ __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t)
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  copy_tile(batch, blockIdx.x);
+  if (!is_closed(batch))
+    copy_tile(batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles: kernels of their own, so that the others need no loop. */
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  if (is_closed(batch))
+    return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x)
     copy_tile(batch, t);
 }

@@ -137,13 +137,16 @@ __device__ __forceinline__ void copy_tile(char *at, const rs_box_batch &batch, u
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
     copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
-  copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x);
+  if (!is_closed(batch))
+    copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles; the loop takes registers that a block more on an SM would not leave. */
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS - 1)
     copy_transposes_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
+  if (is_closed(batch))
+    return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
     copy_tile(reinterpret_cast<char *>(room), batch, t);
     __syncthreads(); /* before the next tile comes into the room */

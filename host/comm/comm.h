@@ -103,6 +103,9 @@ typedef struct rs_comm_ops {
    * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
+  /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
+   * has ended. NULL: ranks have nothing of each other's open that they would have to close. */
+  void (*part)(reshard_comm comm);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
@@ -142,6 +145,9 @@ struct reshard_comm_s {
    * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
    * this process's file for as long as it lives. */
   struct rs_import **imports;
+  /* Words of the host that GPUs of ranks which are processes reach (rs_stream_meeting_terms); NULL: it has no GPU. */
+  const int64_t *ended;
+  int64_t *late;
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */

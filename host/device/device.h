@@ -126,11 +126,55 @@ typedef struct rs_device_work {
   reshard_status (*select)(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
 } rs_device_work;
 
+/* Memory of a GPU as other processes of the node know it. */
+typedef struct rs_exported_memory {
+  uint64_t number; /* in its process; no other memory has it, before or after */
+  int64_t bytes;
+  unsigned char handle[64];
+} rs_exported_memory;
+
+/* Meetings of this rank's streams with those of its peers, which are other processes (kernels/meet.h). */
+typedef struct rs_stream_meeting rs_stream_meeting;
+
+/* The ranks of a meeting, and when it is given up. */
+typedef struct rs_stream_meeting_terms {
+  int64_t rank, npeers;
+  const int64_t *peers;            /* [npeers] */
+  const rs_exported_memory *words; /* [ranks] as rs_device_processes.create gave them */
+  const int64_t *ended;            /* pinned: not 0 once it is to be given up */
+  int64_t *late;                   /* pinned: gets 1 + the rank of a peer that did not come */
+  int64_t timeout_ms;              /* 0: none */
+} rs_stream_meeting_terms;
+
+/* Processes of a node that reach each other's GPUs. All but run may block. */
+typedef struct rs_device_processes {
+  /* Finds memory that has all of [begin, end) and that other processes can open; *found false: none has. */
+  reshard_status (*find)(rs_device *device, const void *begin, const void *end, rs_exported_memory *memory,
+                         int64_t *inside, bool *found);
+  /* Opens memory of another process for this GPU. It is closed as often, and before its owner frees it. */
+  reshard_status (*open)(rs_device *device, const rs_exported_memory *memory, void **at);
+  void (*close)(rs_device *device, void *at);
+  /* Lets the GPU reach memory of the host that processes share, at *at. */
+  reshard_status (*pin)(rs_device *device, void *memory, size_t bytes, void **at);
+  void (*unpin)(rs_device *device, void *memory);
+  /* Makes this rank's part of a meeting, and tells of its words. connect opens those of its peers, disconnect closes
+   * them: all of them do so before one is destroyed. */
+  reshard_status (*create)(rs_device *device, int64_t ranks, rs_stream_meeting **meeting, rs_exported_memory *words);
+  reshard_status (*connect)(rs_device *device, rs_stream_meeting *meeting, const rs_stream_meeting_terms *terms);
+  void (*disconnect)(rs_device *device, rs_stream_meeting *meeting);
+  void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
+  /* The stream goes on when those of all peers have come as far. One that failed is never held again. */
+  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, bool wait, void *stream);
+  /* A program copies nothing once the meeting has failed, which outlives it. */
+  void (*guard)(rs_program *program, const rs_stream_meeting *meeting);
+} rs_device_processes;
+
 struct rs_device {
   const char *name; /* "cpu", "cuda" */
   const rs_device_memory *memory;
   const rs_device_streams *streams;
   const rs_device_work *work;
+  const rs_device_processes *processes; /* NULL: a CPU, whose memory that is shared is in cpu/segment.h */
   /* Gives back what the device took of its pool, before that ends. NULL: nothing. */
   void (*close)(rs_device *device);
   void (*destroy)(rs_device *device);

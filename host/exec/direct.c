@@ -6,7 +6,9 @@
  * to. With several GPUs each fetches what comes to its own ranks.
  *
  * Ranks that are processes do the same, each for itself, where all sources lie in memory that the others have mapped.
- * They meet twice in an execute: no source is read before its rank has come, and none after a rank has returned. */
+ * They meet twice in an execute: no source is read before its rank has come, and none after a rank has returned. On
+ * GPUs their streams meet, by words in memory of the GPUs, and no host waits. */
+#include "device/stream.h"
 #include "device/trace.h"
 #include "exec/arrays.h"
 #include "exec/transfer.h"
@@ -78,6 +80,8 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
   int64_t bytes = between_processes(b[0]->transfer->comm) ? b[0]->transfer->plan->info.bytes : merged.bytes;
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
     status = device->work->compile(device, &merged, bytes, program);
+  if (status == RESHARD_SUCCESS && *program != NULL && b[0]->transfer->meeting != NULL)
+    device->processes->guard(*program, b[0]->transfer->meeting);
   rs_copies_free(&merged);
   return status;
 }
@@ -142,8 +146,20 @@ static reshard_status direct_run(rs_execution *x) {
   return status;
 }
 
+/* The peers' streams and this rank's go on when all have come here. */
+static reshard_status meet_on_stream(rs_execution *x, const char *edge) {
+  rs_stream_meeting *meeting = x->t[0]->meeting;
+  rs_lane *lane = x->flow.lane[0];
+  void *stream;
+  if (meeting == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
+  return rs_stream_meet(lane->device, meeting, stream, edge);
+}
+
 static reshard_status direct_run_on_streams(rs_execution *x) {
   const rs_direct_programs *direct = x->t[0]->binding.direct;
+  RS_TRY(meet_on_stream(x, RS_EDGE("copy after peers")));
   if (x->flow.n > 1)
     RS_TRY(rs_flow_start(&x->flow));
   for (int64_t g = 0; g < x->flow.n; g++) {
@@ -157,6 +173,7 @@ static reshard_status direct_run_on_streams(rs_execution *x) {
     rs_trace_worked(lane->device, stream);
     RS_TRY(status);
   }
+  RS_TRY(meet_on_stream(x, RS_EDGE("user after peers")));
   count_bytes(x);
   return RESHARD_SUCCESS;
 }

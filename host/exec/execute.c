@@ -76,6 +76,19 @@ static reshard_status run_together(int64_t n, void **all) {
   return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
+/* Its stream meets those of the others: a rank that fails alone ends the communicator, which ends their wait. */
+static reshard_status run_alone(reshard_transfer t, void *stream) {
+  char text[512];
+  RS_TRY(t->comm->ops->alive(t->comm));
+  reshard_status status = rs_transfers_run(1, &t, stream, false);
+  if (status != RESHARD_SUCCESS) {
+    snprintf(text, sizeof text, "%s", reshard_last_error());
+    (void)t->comm->ops->abort(t->comm);
+    rs_error_set(text);
+  }
+  return status;
+}
+
 /* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
  * It is called by who has the transfer's busy flag. */
 static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
@@ -89,7 +102,8 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
                    &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
   rs_gate_come(&t->gate, stream);
   t->comm->subject = call != NULL ? t->key : 0; /* within another call the ranks have agreed on the transfer */
-  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
+  reshard_status status =
+      t->meeting != NULL ? run_alone(t, stream) : rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   t->comm->subject = 0;
   if (!t->on_streams)
     rs_trace_end(device, NULL);

@@ -1,6 +1,6 @@
 /* A rank's arrays, shown to the others while all bind on the direct path. Ranks of one process show the lists that they
- * have. Ranks that are processes tell in which segments of their memory files their sources lie (device/cpu/segment.h).
- */
+ * have. Ranks that are processes tell in which segments of their memory files their sources lie (device/cpu/segment.h),
+ * or in which memory of their GPU. */
 #ifndef RS_EXEC_OFFER_H
 #define RS_EXEC_OFFER_H
 
@@ -18,13 +18,14 @@ typedef struct rs_offer {
 
 void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t array, rs_view *view);
 
-/* Segments of other processes that the arrays of one binding lie in. */
+/* Segments of other processes, or memory of their GPUs, that the arrays of one binding lie in. */
 typedef struct rs_mappings rs_mappings;
 /* NULL is allowed. */
 void rs_mappings_free(rs_mappings *mappings);
 
 /* Finds the first entry with a source that other processes cannot map; -1: none has. */
-reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const rs_arrays *arrays, int64_t *entry);
+reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                       int64_t *entry);
 /* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry);

@@ -31,6 +31,11 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
     return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
   t->path = rs_path_find(t->comm, options->path);
+  if (t->path == NULL && options->path == RESHARD_PATH_PACKED)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "a %s communicator over GPUs has no packed path: its ranks reach each "
+                    "other's memory",
+                    t->comm->ops->name);
   if (t->path == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "the direct path needs a communicator whose ranks reach each other's memory, "
@@ -141,17 +146,44 @@ static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *al
       continue;
     for (int64_t other = 0; other < t->comm->size; other++)
       leave = leave && !all[other].only;
-    if (!leave)
+    if (!leave || !rs_packed_path.applicable(t->comm))
       return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
     t->path = &rs_packed_path;
   }
   return RESHARD_SUCCESS;
 }
 
+/* Local: opens the words of the peers, by whose execute a rank's stream waits for theirs. */
+static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memory *words) {
+  int64_t *peers, n = 0;
+  RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
+  for (int64_t i = 0; i < t->plan->peers.n; i++)
+    if (t->plan->peers.at[i].rank != t->comm->rank)
+      peers[n++] = t->plan->peers.at[i].rank;
+  const rs_stream_meeting_terms terms = {t->comm->rank,      n, peers, words, t->comm->ended, t->comm->late,
+                                         t->comm->timeout_ms};
+  reshard_status status = t->comm->device->processes->connect(t->comm->device, t->meeting, &terms);
+  free(peers);
+  return status;
+}
+
+/* Makes the meeting of ranks that are processes with GPUs. Collective, once. */
+static reshard_status make_meeting(reshard_transfer t) {
+  reshard_comm comm = t->comm;
+  rs_exported_memory mine = {0};
+  const void *words;
+  t->parts = true;
+  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, &t->meeting, &mine)));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &words));
+  return rs_agree(comm, connect_meeting(t, words));
+}
+
 /* Binds where ranks are processes, each of which maps the others' sources. */
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   rs_offers *offers;
   const rs_offer mine = {t->comm->rank, t->plan, &binding->arrays, NULL};
+  if (t->on_streams && t->meeting == NULL)
+    RS_TRY(make_meeting(t));
   RS_TRY(rs_offers_exchange(t->comm, t->plan, &binding->arrays, &offers));
   binding->mappings = offers->mappings;
   offers->offer[t->comm->rank] = &mine;
@@ -192,7 +224,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS && reads_processes(t))
-    rs_record_set_status(&mine, rs_sources_find_private(plan, &binding.arrays, &mine.private_entry));
+    rs_record_set_status(&mine, rs_sources_find_private(comm->device, plan, &binding.arrays, &mine.private_entry));
   else if (mine.status == RESHARD_SUCCESS && t->path->reads_others && binding.arrays.has_private)
     mine.private_entry = binding.arrays.private_entry;
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
@@ -285,6 +317,12 @@ static reshard_status finish_streams(reshard_transfer t) {
   return RESHARD_SUCCESS;
 }
 
+/* All peers have closed what they had open of this rank's memory, or are gone. */
+static void part_meeting(reshard_transfer t) {
+  if (t->parts)
+    t->comm->ops->part(t->comm);
+}
+
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
@@ -302,7 +340,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const rs_record *all;
     if (reads_processes(t))
-      RS_THEN(status, rs_sources_find_private(t->plan, &binding.arrays, &mine.private_entry));
+      RS_THEN(status, rs_sources_find_private(t->comm->device, t->plan, &binding.arrays, &mine.private_entry));
     rs_record_set_status(&mine, status);
     status = rs_records_exchange(t->comm, NULL, &mine, &all);
     RS_THEN(status, keep_or_leave_path(t, all, false));
@@ -314,6 +352,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     binding = old;
   }
   free_binding(t->comm, t->path, &binding);
+  part_meeting(t);
   atomic_flag_clear(&t->busy);
   return status;
 }
@@ -345,6 +384,11 @@ reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
+  if (t->meeting != NULL)
+    device->processes->disconnect(device, t->meeting);
+  part_meeting(t);
+  if (t->meeting != NULL)
+    device->processes->destroy(device, t->meeting);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);

@@ -57,8 +57,10 @@ struct reshard_transfer_s {
   int64_t *cursor;
   /* on a device with streams */
   rs_gate gate;
-  rs_lane lane;    /* of the first rank on it */
-  rs_lane **lanes; /* [comm->lanes], for the one who executes */
+  rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
+  bool parts;                 /* all ranks have begun to make it, and wait for each other before they end it */
+  rs_lane lane;               /* of the first rank on it */
+  rs_lane **lanes;            /* [comm->lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
    * through gates have theirs instead. */
   rs_event *ended;

@@ -96,17 +96,19 @@ typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t
 /* Begin with RESHARD_NODE_OPTIONS_DEFAULTS, or set `size` to RESHARD_NODE_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_node_options {
   size_t size;
-  reshard_device device; /* a CPU (kept). NULL: one of the library's own, with its share of the cores as threads */
-  int64_t timeout_ms;    /* time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever */
-  const char *job;       /* name of the job: compared. NULL: none */
+  /* A CPU, or a GPU (kept), on all ranks alike. NULL: a CPU of the library's own, with its share of the cores as
+   * threads. */
+  reshard_device device;
+  int64_t timeout_ms; /* time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever */
+  const char *job;    /* name of the job: compared. NULL: none */
 } reshard_node_options;
 #define RESHARD_NODE_OPTIONS_INIT sizeof(reshard_node_options)
 #define RESHARD_NODE_OPTIONS_DEFAULTS \
   { sizeof(reshard_node_options), NULL, 0, NULL }
 
-/* Makes one rank of a communicator of processes of one node, for memory of the CPU. Collective over the n callers, each
- * in a process of its own. It needs no MPI: messages go through shared memory that no file names. It ends with the last
- * process that has it, however that ends.
+/* Makes one rank of a communicator of processes of one node, for memory of the CPU or of GPUs. Collective over the n
+ * callers, each in a process of its own. It needs no MPI: messages go through shared memory that no file names. It ends
+ * with the last process that has it, however that ends.
  *
  * - n, rank: number of ranks, and the caller's.
  * - allgather, user: of the caller's, called once, here alone.
@@ -117,11 +119,21 @@ typedef struct reshard_node_options {
  * those that wait for it: RESHARD_ERROR_PEER names it. From an error on nothing reads or writes memory of the caller's.
  * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
  *
+ * On GPUs ranks have a GPU each, or share one, and read each other's arrays by CUDA IPC: the direct path, of memory of
+ * cudaMalloc. There is no other: sources elsewhere (memory pools, the storage of this library, PyTorch's expandable
+ * segments) are RESHARD_ERROR_UNSUPPORTED on all ranks when a transfer is made or bound. Execute gives a meeting, the
+ * copies and a meeting to the stream, and no host waits for another: a graph can hold it. Kernels of all ranks of a GPU
+ * that meet have to run at the same time, which other work of that GPU may delay. A stream that has waited for a peer
+ * beyond timeout_ms, or whose communicator was aborted, goes on: that execute and all later ones copy nothing. The next
+ * call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER with the peer that did not come. A rank
+ * whose execute fails alone ends the communicator. An abort of what it was split from ends its host calls; its streams
+ * wait for the deadline.
+ *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
  *   comm is NULL.
- * - RESHARD_ERROR_UNSUPPORTED: a device that is no CPU; ranks on other nodes or of other users.
- * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, or names of the job.
+ * - RESHARD_ERROR_UNSUPPORTED: ranks on other nodes or of other users; GPUs without CUDA IPC, as a transfer is made.
+ * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, kinds of device, or names of the job.
  * - RESHARD_ERROR_TIMEOUT, RESHARD_ERROR_PEER: a rank did not come, or is gone.
  * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no shared memory.
  * - the all-gather's own, on the ranks where it failed.

@@ -36,7 +36,8 @@ RESHARD_API int reshard_isa_available(reshard_isa isa);
 
 /* Allocator of a host program (PyTorch's, RMM's) from which all memory of the device is taken in place of its own:
  * storage, staging, tables. Called with the lock of the pool held, from any thread. It calls nothing of this library.
- * Ranks on other GPUs of the process reach staging: a pool or mapping of the host program is open to them. */
+ * Ranks on other GPUs of the process reach staging: a pool or mapping of the host program is open to them. Words by
+ * which GPUs of processes meet are of cudaMalloc all the same: others open them. */
 typedef struct reshard_allocator {
   /* Returns memory aligned to 256 bytes, usable in the order of stream. NULL: there is none. */
   void *(*alloc)(void *user, size_t bytes, void *stream);

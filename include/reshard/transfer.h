@@ -72,7 +72,7 @@ typedef struct reshard_transfer_options {
  * are, in storage of devices made with `shared` (reshard_device_options). One rank with a source elsewhere puts all
  * ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank
  * and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all
- * ranks. A peer that reads it later all the same finds zeros, not a fault.
+ * ranks. A peer that reads it later all the same finds zeros, not a fault. On GPUs see reshard_comm_create_node.
  *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
@@ -87,10 +87,13 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
  */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
-/* Destroys a transfer. Local. NULL is allowed. Peers must have finished their executes on it: they have when theirs and
- * this rank's returned. On a GPU it blocks until the transfer's executes are done, those of launched graphs among them,
- * and for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an
- * execute of the transfer must not be launched.
+/* Destroys a transfer. NULL is allowed. Peers must have finished their executes on it: they have when theirs and this
+ * rank's returned. On a GPU it blocks until the transfer's executes are done, those of launched graphs among them, and
+ * for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an execute
+ * of the transfer must not be launched.
+ *
+ * It is local, but over processes that read each other's GPUs, as no memory is freed that a peer has open. There it
+ * waits until all ranks that are there destroy theirs, by the deadline at most. Ranks destroy several in one order.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline

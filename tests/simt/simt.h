@@ -42,6 +42,10 @@ typedef void (*simt_watch)(const void *at, size_t bytes, int write);
 void simt_set_watch(simt_watch watch);
 /* In a kernel: ends the launch with this error, a cudaError_t. Does not return. */
 void simt_abort(int error, const char *text);
+/* A kernel polls memory, with __nanosleep between. Once all its threads do nothing else it is ended with SIMT_POLLS
+ * (true), or goes on for ever (default). Whoever ends it runs it again from its start. For all threads. */
+enum { SIMT_POLLS = 600 }; /* cudaErrorNotReady */
+void simt_set_polls(bool end);
 /* In a kernel: is this memory that its thread may use beside the device's - its stack, its parameters, the built-in
  * variables, the block's shared memory? */
 bool simt_owns(const void *at, size_t bytes);

@@ -78,3 +78,26 @@ static __global__ void endless(int *at) {
 }
 
 int planted_endless(int *at, void *stream) { return rs_launch(endless, dim3(1), dim3(2), 0, stream, at); }
+
+static __global__ void publish(char *to, const char *from, int64_t n, unsigned *flag, unsigned value) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    to[i] = from[i];
+  __syncthreads();
+  if (threadIdx.x == 0)
+    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+
+int planted_publish(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, void *stream) {
+  return rs_launch(publish, dim3(1), dim3(32), 0, stream, to, from, n, flag, value);
+}
+
+static __global__ void await(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, int wait) {
+  while (wait && __atomic_load_n(flag, __ATOMIC_ACQUIRE) != value)
+    __nanosleep(100);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    to[i] = from[i];
+}
+
+int planted_await(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, int wait, void *stream) {
+  return rs_launch(await, dim3(1), dim3(32), 0, stream, to, from, n, flag, value, wait);
+}

@@ -20,6 +20,11 @@ int planted_bulk(char *to, const char *from, int64_t n, void *stream);
 /* Copies n 16-byte vectors, by plain loads and stores. */
 int planted_vectors(void *to, const void *from, int64_t n, void *stream);
 
+/* to = from, n bytes; then *flag = value, as a store that releases. Awaited: first until *flag is `value`, as loads
+ * that acquire, or with no wait for it. */
+int planted_publish(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, void *stream);
+int planted_await(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, int wait, void *stream);
+
 /* Writes to an address that no memory has; never ends. */
 int planted_wild(uintptr_t at, void *stream);
 int planted_endless(int *at, void *stream);

@@ -20,6 +20,10 @@
  * one line of text. Addresses are never used again before vg_end. A kernel with a fault leaves it to its GPU
  * (vg_break_kernel); cudaFree waits for the device, which orders nothing.
  *
+ * Processes are threads that say which one they are of (vg_process). A kernel that polls a word of memory, with
+ * __nanosleep between, is run again from its start until it finds what it waits for. Stores that release and loads that
+ * acquire order it with the kernels that it hears of so.
+ *
  * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
  * no part in what runs when.
  *
@@ -90,6 +94,11 @@ void vg_peek(void *host, const void *device, size_t n);
 void vg_poke(void *device, const void *host, size_t n);
 /* Memory whose contents are undefined from now on, for allocators on top of this one. In the order of the host. */
 void vg_undefine(void *at, size_t n);
+/* The calling thread is of this process from now on, 0 at first: call it before the thread makes anything. Device and
+ * pinned memory, and what is imported by CUDA IPC, is used in the process that has it: elsewhere its address is a
+ * report, as is memory that is freed while it is imported, and an import that is closed while in use. Streams and
+ * events are of their thread's process; the default streams are of process 0. */
+void vg_process(int number);
 void vg_name_stream(void *stream, const char *name);
 void vg_name_thread(const char *name);
 /* Runs everything that can run, without a synchronisation in the sense of the checker. */

@@ -32,6 +32,9 @@ void rs_node_close_sockets(rs_node *c) {
 }
 
 static void unmap_block(rs_node *c) {
+  if (c->pinned != NULL && !c->forked)
+    c->base.device->processes->unpin(c->base.device, c->block);
+  c->pinned = NULL;
   if (c->block != NULL)
     munmap(c->block, (size_t)c->block_bytes);
   c->block = NULL;
@@ -126,7 +129,8 @@ void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status,
                         .size = c->base.size,
                         .rank = c->base.rank,
                         .timeout_ms = c->timeout_ms,
-                        .uid = (int32_t)geteuid()};
+                        .uid = (int32_t)geteuid(),
+                        .device = c->base.device != NULL ? (int32_t)c->base.device->type : 0};
   *listener = -1;
   int failed = status == RESHARD_SUCCESS ? rs_node_listen(address, listener) : 0;
   if (failed == 0 && status == RESHARD_SUCCESS &&
@@ -333,6 +337,20 @@ static reshard_status create_block(rs_node *c, int *fd) {
                   strerror(failed));
 }
 
+/* Lets kernels of this rank's GPU see the end of the communicator, and tell of a rank that is late. */
+static reshard_status pin_block(rs_node *c) {
+  rs_device *device = c->base.device;
+  int64_t ranks = (char *)c->ranks - (char *)c->block, own = ranks + c->base.rank * (int64_t)sizeof(rs_node_rank);
+  if (device->processes == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(device->processes->pin(device, c->block, (size_t)(ranks + c->base.size * (int64_t)sizeof(rs_node_rank)),
+                                &c->pinned));
+  c->base.timeout_ms = c->timeout_ms;
+  c->base.ended = c->pinned; /* the block begins with it */
+  c->base.late = (int64_t *)((char *)c->pinned + own + (int64_t)offsetof(rs_node_rank, late));
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status map_block(rs_node *c, int fd) {
   place_parts(c);
   void *at = mmap(NULL, (size_t)c->block_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -341,7 +359,7 @@ static reshard_status map_block(rs_node *c, int fd) {
                     strerror(errno));
   c->block = at;
   place_parts(c);
-  return RESHARD_SUCCESS;
+  return pin_block(c);
 }
 
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener) {

@@ -40,11 +40,28 @@ static const rs_node_why *find_end(rs_node *c) {
   return NULL;
 }
 
+/* A kernel of this rank may have waited in vain: the first call after that ends the communicator. */
+static reshard_status end_if_late(rs_node *c, bool waits) {
+  const volatile int64_t *late = &rs_node_own_rank(c)->late;
+  char text[RS_CALL_TEXT];
+  int64_t rank = *late - 1;
+  if (rank < 0)
+    return RESHARD_SUCCESS;
+  for (int64_t r = 0; r < c->base.size; r++)
+    c->missing[r] = r == rank;
+  reshard_status status =
+      rs_comm_error_timeout(&c->base, "execute on the GPU", c->timeout_ms, rs_ranges_text(text, sizeof text, 1, &rank));
+  rs_node_end(c, status, false, reshard_last_error(), c->missing);
+  return rs_node_check(c, waits);
+}
+
 reshard_status rs_node_check(rs_node *c, bool waits) {
   if (c->forked)
     return rs_error(RESHARD_ERROR_PEER, "rank %lld of a node communicator is the process that was forked, not this one",
                     (long long)c->base.rank);
   const rs_node_why *why = find_end(c);
+  if (why == NULL && c->pinned != NULL)
+    RS_TRY(end_if_late(c, waits));
   if (why == NULL)
     return RESHARD_SUCCESS;
   return waits ? rs_error((reshard_status)why->status, "%s", why->text)

@@ -124,6 +124,7 @@ const rs_comm_ops rs_node_ops = {
     .exchange = rs_node_exchange,
     .reserve = rs_node_reserve,
     .mailbox = rs_node_mailbox,
+    .part = rs_node_part,
     .split = rs_node_split,
     .shrink = rs_node_shrink,
     .missing = rs_node_missing,

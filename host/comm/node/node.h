@@ -1,9 +1,13 @@
-/* Inside of the node communicator: ranks that are processes of one node, on the CPU.
+/* Inside of the node communicator: ranks that are processes of one node, on CPUs or GPUs.
  *
  * They share one block of memory, which no file names and which ends with the last of them. In it each rank shows what
  * it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by turns, which the
  * sender fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them,
- * open as long as the communicator, tell that at once; descriptors of memory are passed over them. */
+ * open as long as the communicator, tell that at once; descriptors of memory are passed over them.
+ *
+ * On GPUs there are no messages: ranks open each other's arrays (exec/direct), and their streams meet by words in their
+ * memory (kernels/meet.h). The block is pinned, so that a kernel which polls sees the end of the communicator. Of a
+ * peer that did not come it tells in its rank's part, and the rank's next call ends the communicator. */
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
@@ -51,8 +55,10 @@ typedef struct rs_node_why {
 
 typedef struct rs_node_rank {
   rs_node_doorbell doorbell;
-  atomic_bool left;       /* its handle was destroyed */
-  _Atomic int64_t waited; /* time at which it waited last, by rs_now_ns: the clock is the node's */
+  atomic_bool left;          /* its handle was destroyed */
+  int64_t late;              /* 1 + a rank that a kernel of this one has waited for in vain; 0: none. By its GPU */
+  _Atomic uint64_t partings; /* calls of part */
+  _Atomic int64_t waited;    /* time at which it waited last, by rs_now_ns: the clock is the node's */
   rs_node_visit visits[2];
   rs_node_why why;
   rs_node_loss loss;
@@ -87,6 +93,7 @@ typedef struct rs_node {
   rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
   char *mailbox;           /* [n * n * 2] of base.mailbox bytes */
   int64_t block_bytes;
+  void *pinned;           /* the block, as this rank's GPU has it; NULL: it is a CPU */
   int *sockets;           /* [n]; -1: this rank's own */
   pthread_mutex_t ending; /* of this rank's reason */
   int64_t *global_ranks;  /* of base */
@@ -115,6 +122,9 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
+
+/* wait.c: rs_comm_ops.part. */
+void rs_node_part(reshard_comm comm);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

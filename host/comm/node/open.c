@@ -34,9 +34,6 @@ static reshard_status read_options(rs_node *c, const reshard_node_options *optio
   }
   if (c->timeout_ms == 0)
     RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", &c->timeout_ms));
-  if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: the device is %s:%d, processes of a node share memory of the CPU",
-                    call, device->device->name, device->device->index);
   if (device != NULL)
     c->handle = reshard_device_retain(device);
   else
@@ -61,6 +58,9 @@ static reshard_status check_addresses(int64_t n, const rs_node_address *addresse
   for (int64_t r = 1; r < n; r++) {
     if (addresses[r].job != addresses[0].job)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld give different names of the job", call,
+                      (long long)r);
+    if (addresses[r].device != addresses[0].device)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld have devices of different kinds", call,
                       (long long)r);
     if (addresses[r].node != addresses[0].node)
       return rs_error(RESHARD_ERROR_UNSUPPORTED,

@@ -8,10 +8,10 @@
 typedef struct rs_node_address {
   uint64_t build, node, job; /* hashes: version of the library; the machine; the caller's name of the job */
   int64_t status, size, rank, timeout_ms;
-  int32_t uid, name_bytes;
-  char name[16];            /* abstract, of the socket that it listens at */
-  unsigned char secret[16]; /* that those who connect to it know */
-  char text[RS_COMM_RECORD - 96];
+  int32_t uid, name_bytes, device; /* kind of device */
+  char name[16];                   /* abstract, of the socket that it listens at */
+  unsigned char secret[16];        /* that those who connect to it know */
+  char text[RS_COMM_RECORD - 100];
 } rs_node_address;
 _Static_assert(sizeof(rs_node_address) == RS_COMM_RECORD, "an address fits the communicator's buffer");
 

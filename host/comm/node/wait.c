@@ -112,3 +112,19 @@ reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
   w->looked = now;
   return look_around(c, w);
 }
+
+static bool all_parted(const rs_node *c, uint64_t wanted) {
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (r != c->base.rank && c->ranks[r].partings < wanted && !is_gone(c, r))
+      return false;
+  return true;
+}
+
+void rs_node_part(reshard_comm comm) {
+  rs_node *c = rs_node_of(comm);
+  if (c->forked)
+    return;
+  uint64_t wanted = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
+  for (int64_t since = rs_now_ns(); !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);)
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+}

@@ -38,6 +38,7 @@ reshard_status rs_cuda_context_open(rs_cuda *cuda) {
   RS_TRY(find_function("cuCtxGetCurrent", (void **)&cuda->get_current));
   RS_TRY(find_function("cuCtxSetCurrent", (void **)&cuda->set_current));
   RS_TRY(find_function("cuPointerGetAttribute", (void **)&cuda->get_attribute));
+  RS_TRY(find_function("cuPointerGetAttributes", (void **)&cuda->get_attributes));
   RS_TRY(check_driver(get_device(&number, cuda->base.index), "cuDeviceGet"));
   return check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain");
 }

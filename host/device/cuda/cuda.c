@@ -2,6 +2,7 @@
 #include "device/cuda/cuda.h"
 
 #include "base/range.h"
+#include "device/cuda/ipc.h"
 #include "device/cuda/memory.h"
 #include "device/environment.h"
 #include "kernels/box_copy.h"
@@ -258,6 +259,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
                            .streams = &cuda_streams,
                            .work = &cuda_work,
                            .close = cuda_close,
+                           .processes = &rs_cuda_processes,
                            .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,

@@ -19,6 +19,7 @@ typedef struct rs_cuda {
   int (*get_current)(struct CUctx_st **context);
   int (*set_current)(struct CUctx_st *context);
   int (*get_attribute)(void *value, int attribute, unsigned long long pointer);
+  int (*get_attributes)(unsigned n, int *attributes, void **values, unsigned long long pointer);
   atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
   struct rs_cuda *next;           /* handle of the process (memory.c, whose lock is of this and of the pool) */
   cudaMemPool_t pool;             /* NULL: not made yet */
@@ -96,5 +97,7 @@ void rs_cuda_release(rs_device *device, rs_program *program);
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream);
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
+/* Sets the word that closes a program: rs_box_batch.closed. */
+void rs_cuda_program_close(rs_program *program, const uint32_t *closed);
 
 #endif

@@ -22,7 +22,8 @@ enum {
 typedef struct cuda_program {
   rs_box_part part[RS_BOX_CLASSES];
   int64_t count;
-  char *memory; /* of the device: of a program that was compiled for good */
+  const uint32_t *closed; /* rs_box_batch.closed */
+  char *memory;           /* of the device: of a program that was compiled for good */
   /* Copies that run once. */
   bool once;
   bool pending; /* the tables are in buffer->host, and not uploaded yet */
@@ -211,6 +212,7 @@ static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs
                                    void *stream) {
   rs_box_batch batch;
   batch.nparts = batch.tiles = 0;
+  batch.closed = n == 1 && programs[0] != NULL ? program_of(programs[0])->closed : NULL;
   for (int64_t i = 0; i < n; i++) {
     const cuda_program *p = program_of(programs[i]);
     if (p == NULL || p->part[class].count == 0)
@@ -300,3 +302,5 @@ reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, 
 }
 
 int64_t rs_cuda_count(const rs_program *p) { return p == NULL ? 0 : ((const cuda_program *)p)->count; }
+
+void rs_cuda_program_close(rs_program *program, const uint32_t *closed) { program_of(program)->closed = closed; }

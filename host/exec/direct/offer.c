@@ -30,7 +30,7 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->n = comm->size;
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
-  RS_TRY_GOTO(status, rs_mappings_create(&made->mappings), fail);
+  RS_TRY_GOTO(status, rs_mappings_create(comm->device, &made->mappings), fail);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
     if (plan->peers.at[i].received > 0)
@@ -52,7 +52,7 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
   char *mine = NULL;
   int64_t size = 0, private_entry;
   rs_strings *all;
-  reshard_status status = rs_remote_sources_write(plan, arrays, &mine, &size, &private_entry);
+  reshard_status status = rs_remote_sources_write(comm->device, plan, arrays, &mine, &size, &private_entry);
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
@@ -70,6 +70,12 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
 
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry) {
+  if (comm->device->processes != NULL && !comm->direct)
+    return rs_error(
+        RESHARD_ERROR_UNSUPPORTED,
+        "a %s communicator over GPUs reads memory of cudaMalloc, which other processes can open, and rank "
+        "%lld has a source of entry %lld '%.64s' elsewhere: of a memory pool, of cuMemMap, or not of its GPU",
+        comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
                   "the direct path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
                   "elsewhere",

@@ -1,4 +1,4 @@
-/* A rank tells of its sources in a string: the segments that they lie in, the place of each buffer, and strides
+/* A rank tells of its sources in a string: the memory that they lie in, the place of each buffer, and strides
  * where it has any. No destination is in it, for each rank writes its own alone. */
 #include "exec/direct/remote_sources.h"
 
@@ -20,24 +20,35 @@ typedef struct source_buffer {
   int64_t strided; /* 0: contiguous */
 } source_buffer;
 
+/* Memory that sources lie in: a segment of the process's memory file, or memory of its GPU. The other one is all 0. */
+typedef struct source_memory {
+  rs_shared_place place;
+  rs_exported_memory exported;
+} source_memory;
+
 /* All of it while it is made. */
 typedef struct source_list {
-  RS_VEC(rs_shared_place) segments;
+  rs_device *device;
+  RS_VEC(source_memory) segments;
   source_buffer *buffers; /* [plan->nsrc] */
 } source_list;
 
 static reshard_status list_buffer(source_list *t, int64_t index, const rs_extent *x, bool *shared) {
-  rs_shared_place place;
+  source_memory found = {.place = {0, 0}};
   int64_t inside, i = t->segments.n - 1;
-  *shared = rs_shared_find(x->begin, x->end, &place, &inside);
+  if (t->device->processes == NULL)
+    *shared = rs_shared_find(x->begin, x->end, &found.place, &inside);
+  else
+    RS_TRY(t->device->processes->find(t->device, x->begin, x->end, &found.exported, &inside, shared));
   if (!*shared)
     return RESHARD_SUCCESS;
-  while (i >= 0 && t->segments.at[i].offset != place.offset)
+  while (i >= 0 && (t->segments.at[i].place.offset != found.place.offset ||
+                    t->segments.at[i].exported.number != found.exported.number))
     i--;
   if (i < 0) {
     RS_TRY(rs_vec_reserve(&t->segments, t->segments.n + 1));
     i = t->segments.n++;
-    t->segments.at[i] = place;
+    t->segments.at[i] = found;
   }
   t->buffers[index] = (source_buffer){i, inside + (x->at - x->begin), 0};
   return RESHARD_SUCCESS;
@@ -68,16 +79,17 @@ static void source_list_free(source_list *t) {
   free(t->buffers);
 }
 
-reshard_status rs_sources_find_private(const struct reshard_plan_s *plan, const rs_arrays *arrays, int64_t *entry) {
-  source_list t = {.buffers = NULL};
+reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                       int64_t *entry) {
+  source_list t = {.device = device};
   reshard_status status = list_sources(plan, arrays, &t, entry);
   source_list_free(&t);
   return status;
 }
 
-reshard_status rs_remote_sources_write(const struct reshard_plan_s *plan, const rs_arrays *arrays, char **bytes,
-                                       int64_t *size, int64_t *private_entry) {
-  source_list t = {.buffers = NULL};
+reshard_status rs_remote_sources_write(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                       char **bytes, int64_t *size, int64_t *private_entry) {
+  source_list t = {.device = device};
   char *made = NULL;
   reshard_status status;
   RS_TRY_GOTO(status, list_sources(plan, arrays, &t, private_entry), done);
@@ -108,29 +120,44 @@ done:
 /* --- Mappings of a binding ---------------------------------------------------------------------------------------- */
 
 typedef struct mapping {
-  rs_import *import;
+  rs_import *import; /* of a CPU */
   rs_shared_place place;
+  void *opened; /* of a GPU */
 } mapping;
 
 struct rs_mappings {
+  rs_device *device;
   RS_VEC(mapping) list;
 };
 
-reshard_status rs_mappings_create(rs_mappings **mappings) { return rs_alloc_zero(mappings, 1, sizeof **mappings); }
+reshard_status rs_mappings_create(rs_device *device, rs_mappings **mappings) {
+  RS_TRY(rs_alloc_zero(mappings, 1, sizeof **mappings));
+  (*mappings)->device = device;
+  return RESHARD_SUCCESS;
+}
 
 void rs_mappings_free(rs_mappings *m) {
   if (m == NULL)
     return;
   for (int64_t i = 0; i < m->list.n; i++)
-    rs_import_unmap(m->list.at[i].import, &m->list.at[i].place);
+    if (m->device->processes == NULL)
+      rs_import_unmap(m->list.at[i].import, &m->list.at[i].place);
+    else
+      m->device->processes->close(m->device, m->list.at[i].opened);
   free(m->list.at);
   free(m);
 }
 
-static reshard_status map_one(rs_mappings *m, rs_import *import, const rs_shared_place *place, const char **at) {
+static reshard_status map_one(rs_mappings *m, rs_import *import, const source_memory *memory, const char **at) {
+  void *opened = NULL;
   RS_TRY(rs_vec_reserve(&m->list, m->list.n + 1));
-  RS_TRY(rs_import_map(import, place, at));
-  m->list.at[m->list.n++] = (mapping){import, *place};
+  if (m->device->processes == NULL)
+    RS_TRY(rs_import_map(import, &memory->place, at));
+  else
+    RS_TRY(m->device->processes->open(m->device, &memory->exported, &opened));
+  if (opened != NULL)
+    *at = opened;
+  m->list.at[m->list.n++] = (mapping){import, memory->place, opened};
   return RESHARD_SUCCESS;
 }
 
@@ -163,7 +190,7 @@ static reshard_status split_string(int64_t rank, const char *bytes, int64_t size
   if (size >= needed) {
     memcpy(&p->header, bytes, sizeof p->header);
     p->segments = bytes + sizeof p->header;
-    p->buffers = p->segments + p->header.segments * (int64_t)sizeof(rs_shared_place);
+    p->buffers = p->segments + p->header.segments * (int64_t)sizeof(source_memory);
     p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(source_buffer);
     needed = p->strides - bytes + p->header.strided * p->header.buffers * row;
   }
@@ -190,9 +217,9 @@ static reshard_status fill_arrays(const source_parts *p, rs_import *import, rs_m
                                   rs_arrays *arrays) {
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
-    rs_shared_place place;
-    memcpy(&place, p->segments + i * (int64_t)sizeof place, sizeof place);
-    RS_TRY(map_one(m, import, &place, &segments[i]));
+    source_memory memory;
+    memcpy(&memory, p->segments + i * (int64_t)sizeof memory, sizeof memory);
+    RS_TRY(map_one(m, import, &memory, &segments[i]));
   }
   RS_TRY(rs_alloc_zero(&arrays->src, n, sizeof *arrays->src));
   if (p->header.strided) {

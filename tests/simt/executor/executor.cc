@@ -104,6 +104,7 @@ static void start_next(executor *e) {
   thread *begun = &e->threads[t];
   begun->at = READY;
   begun->fiber = e->starting;
+  begun->pauses = 0;
   begun->loads = {nullptr, &begun->loads.first, 0};
   begun->stores = {nullptr, &begun->stores.first, 0};
 }
@@ -217,7 +218,7 @@ static void run_threads(executor *e) {
   e->running = true;
   while (!e->failed && e->done < e->n) {
     int fiber;
-    if (e->nready > 0) {
+    if (e->nready > (e->started < e->n ? e->npaused : 0)) {
       int t = e->ready[e->ready_head];
       e->ready_head = (e->ready_head + 1) % MOST_THREADS;
       e->nready--;
@@ -294,7 +295,7 @@ static unsigned coprime_step(executor *e, unsigned n) {
 static bool run_block(executor *e, unsigned block) {
   const simt_launch *l = e->launch;
   blockIdx = {block % l->grid[0], block / l->grid[0] % l->grid[1], block / (l->grid[0] * l->grid[1])};
-  e->done = e->started = e->arrived = e->nready = e->ready_head = e->narrays = e->nmbarriers = 0;
+  e->done = e->started = e->arrived = e->nready = e->npaused = e->ready_head = e->narrays = e->nmbarriers = 0;
   e->shared_bytes = 0;
   e->order_next = order_seed == 0 ? 0 : static_cast<unsigned>(next_random(e) % static_cast<unsigned>(e->n));
   e->order_step = order_seed == 0 ? 1 : coprime_step(e, static_cast<unsigned>(e->n));
@@ -446,7 +447,8 @@ int simt_run(simt_launch *launch) {
   add_count(&counts.threads, static_cast<int64_t>(blocks) * e->n);
   if (!e->failed)
     return cudaSuccess;
-  fprintf(stderr, "%s\n", error_text);
+  if (e->error != SIMT_POLLS)
+    fprintf(stderr, "%s\n", error_text);
   return e->error != 0 ? e->error : cudaErrorLaunchFailure;
 }
 
@@ -459,6 +461,23 @@ void simt_abort(int error, const char *text) {
   set_error("%s", text);
   self->error = error;
   fail(self);
+}
+
+static bool polls_end;
+
+void simt_set_polls(bool end) { polls_end = end; }
+
+/* The other threads of the block go on first: one of them may store what this one, or somebody else, waits for. */
+void simt::pause() {
+  executor *e = self;
+  if (polls_end && e->threads[e->now].pauses++ == MOST_PAUSES) {
+    e->error = SIMT_POLLS;
+    fail(e);
+  }
+  make_ready(e, e->now);
+  e->npaused++;
+  wait(e);
+  e->npaused--;
 }
 
 static bool is_within(uintptr_t at, size_t bytes, const void *begin, size_t size) {

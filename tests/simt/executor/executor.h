@@ -8,7 +8,13 @@
 
 namespace simt {
 
-enum { MOST_THREADS = 1024, POISON = 0xdb, SPARE_FIBERS = 5, MOST_FIBERS = MOST_THREADS + SPARE_FIBERS };
+enum {
+  MOST_THREADS = 1024,
+  MOST_PAUSES = 3,
+  POISON = 0xdb,
+  SPARE_FIBERS = 5,
+  MOST_FIBERS = MOST_THREADS + SPARE_FIBERS
+};
 constexpr size_t SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, STACK = 256 << 10;
 enum state : char { IDLE, READY, AT_BLOCK, AT_WARP, AT_MBARRIER, DONE };
 
@@ -32,6 +38,7 @@ struct thread {
   uint64_t *mbarrier;
   unsigned parity;
   queue loads, stores; /* cp.async, bulk stores */
+  int pauses;          /* of a thread that polls */
 };
 struct warp_operation { /* of one mask; its two rounds of values are used in turn */
   unsigned mask, arrived, phase;
@@ -65,8 +72,8 @@ struct executor {
   warp warps[MOST_THREADS / 32];
   const launch_base *launch;
   int n, done, started, now, starting;
-  unsigned order_next, order_step; /* of starting threads */
-  int *ready, ready_head, nready;
+  unsigned order_next, order_step;         /* of starting threads */
+  int *ready, ready_head, nready, npaused; /* of those that are ready, how many poll */
   /* block barrier */
   int arrived;
   unsigned phase;

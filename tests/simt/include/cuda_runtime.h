@@ -86,6 +86,7 @@ struct site { /* where in the kernel's source */
   const char *file;
   int line;
 };
+void pause(); /* of a thread that polls */
 void block_barrier(site at);
 int block_vote(site at, int predicate, char kind); /* '|', '&', '+' */
 void warp_barrier(unsigned mask, site at);
@@ -124,6 +125,7 @@ inline int __syncthreads_or(int p, SIMT_HERE) { return simt::block_vote(at, p, '
 inline int __syncthreads_and(int p, SIMT_HERE) { return simt::block_vote(at, p, '&'); }
 inline int __syncthreads_count(int p, SIMT_HERE) { return simt::block_vote(at, p, '+'); }
 inline void __syncwarp(unsigned mask = 0xffffffffu, SIMT_HERE) { simt::warp_barrier(mask, at); }
+inline void __nanosleep(unsigned) { simt::pause(); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

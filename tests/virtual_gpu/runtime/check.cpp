@@ -54,6 +54,17 @@ static bool legal(Alloc *alloc, Id id, const Clock &clock, int device, uintptr_t
     n = alloc->base + alloc->bytes - at;
   }
   size_t offset = at - alloc->base;
+  int process = M.processes[M.notes[id].chain];
+  if (process != alloc->process) {
+    report("process " + std::to_string(alloc->number) + M.notes[id].what, "another process's address: %s by %s of %s",
+           kind, describe(id).c_str(), range_text(*alloc, offset, offset + n).c_str());
+    return false;
+  }
+  if (alloc->ended && alloc->of) {
+    report("closed " + std::to_string(alloc->number) + M.notes[id].what, "use after close: %s by %s of %s", kind,
+           describe(id).c_str(), range_text(*alloc, offset, offset + n).c_str());
+    return false;
+  }
   if (alloc->ended && alloc->freed_by) {
     bool after = ordered(alloc->freed_by, clock);
     report((after ? "uaf " : "fiu ") + std::to_string(alloc->number) + M.notes[id].what,
@@ -147,6 +158,47 @@ static void read_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Cloc
   }
 }
 
+/* An import's address is where the exporter has it from here on, where shadows are. */
+static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr_t &at, size_t &n, bool write,
+                   bool peers) {
+  if (!legal(alloc, id, clock, device, at, n, write, peers))
+    return false;
+  if (!alloc->of)
+    return true;
+  at = own_memory(at);
+  alloc = alloc->of;
+  if (!alloc->ended)
+    return true;
+  report("exported " + std::to_string(alloc->number) + M.notes[id].what, "use after free: %s by %s of %s, by an import",
+         write ? "write" : "read", describe(id).c_str(), describe(*alloc).c_str());
+  return false;
+}
+
+void access_flag(Id id, const Clock &clock, int device, uintptr_t at, size_t n) {
+  Alloc *alloc = find(at);
+  if (M.options.no_check || M.faulty || (!alloc && !in_arena(at)) ||
+      !settle(alloc, id, clock, device, at, n, true, false))
+    return;
+  const Cell &cell = std::prev(alloc->shadow.upper_bound(at - alloc->base))->second;
+  if (!cell.defined)
+    report("undefined " + std::to_string(alloc->number) + M.notes[id].what,
+           "undefined: %s by %s, which nobody has written",
+           range_text(*alloc, at - alloc->base, at - alloc->base + n).c_str(), describe(id).c_str());
+  check_cell(*alloc, at - alloc->base, cell, id, clock, true);
+}
+
+Id unordered_use(const Alloc &alloc, int process, const Clock &clock) {
+  for (auto &[begin, cell] : alloc.shadow) {
+    auto late = [&](Id id) { return M.processes[M.notes[id].chain] == process && !ordered(id, clock); };
+    if (late(cell.write))
+      return cell.write;
+    for (uint32_t i = 0; i < cell.reads.n; i++)
+      if (late(cell.reads[i]))
+        return cell.reads[i];
+  }
+  return 0;
+}
+
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers) {
   if (M.timed && n > 0 && device >= 0)
     time_touched(device, at, n, write);
@@ -155,7 +207,7 @@ void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool 
   Alloc *alloc = find(at);
   if (!alloc && !in_arena(at))
     return; /* pageable memory of the host */
-  if (!legal(alloc, id, clock, device, at, n, write, peers))
+  if (!settle(alloc, id, clock, device, at, n, write, peers))
     return;
   size_t begin = at - alloc->base;
   if (write)

@@ -175,7 +175,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
                    {"cuDevicePrimaryCtxRetain", (void *)retain_context},
                    {"cuCtxGetCurrent", (void *)get_context},
                    {"cuCtxSetCurrent", (void *)set_context},
-                   {"cuPointerGetAttribute", (void *)get_pointer_attribute}};
+                   {"cuPointerGetAttribute", (void *)get_pointer_attribute},
+                   {"cuPointerGetAttributes", (void *)get_pointer_attributes}};
   *function = nullptr;
   for (auto &f : functions)
     if (strcmp(f.name, name) == 0)

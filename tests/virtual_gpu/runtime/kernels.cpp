@@ -45,7 +45,9 @@ static int enqueue(void *, simt_launch *launch) {
       return;
     }
     int error = simt_run(owned->launch);
-    if (error == 0)
+    if (error == SIMT_POLLS)
+      kernel_pauses();
+    if (error == 0 || error == SIMT_POLLS)
       return;
     report(simt_error_text(), "kernel: %s", simt_error_text());
     break_device(device, (cudaError_t)error);
@@ -59,6 +61,7 @@ static int enqueue(void *, simt_launch *launch) {
 void kernels_begin() {
   simt_set_enqueue(enqueue, nullptr);
   simt_set_watch(kernel_seen);
+  simt_set_polls(true);
 }
 
 } // namespace vg

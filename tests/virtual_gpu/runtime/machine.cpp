@@ -1,6 +1,7 @@
 /* The machine: its start and end, threads, chains, notes and reports. */
 #include "machine.hpp"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
@@ -8,6 +9,7 @@ namespace vg {
 
 Machine M;
 static thread_local Thread *mine;
+static thread_local int own_process;
 static std::vector<std::unique_ptr<Thread>> threads; /* all that ever called, until the process ends */
 static std::vector<Thread *> ended;                  /* of these: used again */
 
@@ -20,6 +22,7 @@ uint64_t draw() {
 
 uint32_t new_chain(std::string name) {
   M.chains.push_back(std::move(name));
+  M.processes.push_back(own_process);
   return (uint32_t)M.chains.size() - 1;
 }
 
@@ -43,6 +46,7 @@ Thread &self() {
   if (mine->generation != M.generation) {
     *mine = Thread{};
     mine->generation = M.generation;
+    own_process = 0;
     if (!M.on)
       return *mine;
     mine->name = "thread " + std::to_string(M.threads++);
@@ -62,6 +66,18 @@ void thread_ends() {
   mine = nullptr;
 }
 
+} // namespace vg
+
+void vg_process(int number) {
+  vg::Lock lock;
+  if (!vg::M.on)
+    return;
+  vg::M.processes[vg::self().chain] = vg::own_process = number;
+  vg::M.most_processes = std::max(vg::M.most_processes, number + 1);
+}
+
+namespace vg {
+
 void thread_joins(Thread &thread, const Clock &clock) {
   thread.clock.join(clock);
   thread.version++;
@@ -78,7 +94,8 @@ Id thread_note(Thread &thread, const char *what) {
 
 std::string describe(Id id) {
   const Note &n = M.notes[id];
-  return std::string(n.what) + " (#" + std::to_string(id) + ", " + M.chains[n.chain] + ")";
+  std::string of = M.most_processes > 1 ? " of process " + std::to_string(M.processes[n.chain]) : "";
+  return std::string(n.what) + " (#" + std::to_string(id) + ", " + M.chains[n.chain] + of + ")";
 }
 
 void report(const std::string &key, const char *format, ...) {
@@ -97,10 +114,14 @@ static void forget() {
     delete op;
   for (Op *op : M.spare)
     delete op;
+  imports_end();
   memory_end();
   graphs_end();
-  M.live.clear(), M.ready.clear(), M.spare.clear(), M.notes.clear(), M.chains.clear(), M.words.clear();
+  M.live.clear(), M.ready.clear(), M.polling.clear(), M.spare.clear(), M.notes.clear(), M.chains.clear(),
+      M.words.clear();
   M.devices.clear(), M.streams.clear(), M.events.clear(), M.pools.clear(), M.handles.clear(), M.host_order.clear();
+  M.processes.clear(), M.flags.clear();
+  M.most_processes = 1;
   M.favourite = M.victim = nullptr;
 }
 

@@ -100,7 +100,10 @@ struct Alloc {
   size_t bytes;
   Kind kind;
   int device;
+  int process;
   Pool *pool; /* of stream-ordered ones */
+  Alloc *of;  /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
+  int opens;  /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
   uint32_t number;
   bool ended;                    /* free was called */
   Id freed_by;                   /* the operation of the free, once it has run */
@@ -225,9 +228,12 @@ struct Machine {
 
   std::vector<Note> notes;
   std::vector<std::string> chains; /* names */
+  std::vector<int> processes;      /* of the chains */
+  int most_processes = 1;          /* that threads have been of */
   std::vector<Op *> live;          /* by Id; NULL when it has run */
   std::vector<Op *> ready, spare;
-  int unlocked_running = 0; /* host functions */
+  std::vector<Op *> polling; /* kernels that have found a word not to be as they wait for; they are run again */
+  int unlocked_running = 0;  /* host functions */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
   std::vector<vg_span> spans;                     /* as asked for */
@@ -242,6 +248,7 @@ struct Machine {
   std::unordered_map<const void *, int> handles;          /* what a handle is: HandleKind */
   std::set<std::string> words;                            /* texts that notes point to */
   std::unordered_map<const void *, Clock> host_order;     /* mutexes and others, by address */
+  std::unordered_map<uintptr_t, Clock> flags;             /* words by which kernels order themselves */
 
   std::vector<std::string> reports;
   std::map<std::string, int> report_keys;
@@ -276,10 +283,10 @@ struct Lock {
 void enter_context(Thread &thread, int device);
 
 /* machine.cpp */
-Thread &self();     /* of the calling thread, in this machine */
-void thread_ends(); /* the calling one */
-uint64_t draw();    /* random bits by the seed */
-uint32_t new_chain(std::string name);
+Thread &self();                       /* of the calling thread, in this machine */
+void thread_ends();                   /* the calling one */
+uint64_t draw();                      /* random bits by the seed */
+uint32_t new_chain(std::string name); /* of the calling thread's process */
 Id note(uint32_t chain, uint32_t time, const char *what);
 const char *keep(std::string text); /* until the machine ends */
 void thread_joins(Thread &thread, const Clock &clock);
@@ -296,8 +303,9 @@ bool turns_taken();
 void turns_begin(uint64_t seed);
 int64_t turn_time(); /* ns */
 void turn_passes(int64_t ns);
-void turn(); /* another may go on now */
-void turn_to_another();
+void turn();            /* another may go on now */
+bool turn_to_another(); /* false: no other can go on now */
+size_t turn_count();    /* of threads */
 /* Until turn_wake for the same address; false: the time came first. */
 bool turn_wait(const void *on, const char *for_what, int64_t until = INT64_MAX);
 void turn_wake(const void *on, bool all = true);
@@ -331,7 +339,20 @@ void memory_begin();
 void memory_end();
 void memory_leaks();
 
+/* ipc.cpp */
+uintptr_t own_memory(uintptr_t at); /* where imported memory is exported */
+/* The driver's cuPointerGetAttributes. */
+cudaError_t get_pointer_attributes(unsigned n, const int *attributes, void **values, unsigned long long at);
+void imports_end();
+/* Checks a free of memory that other processes may have open. */
+void check_exports(const Alloc &alloc, const char *call);
+
 /* check.cpp */
+/* A word of device memory by which kernels order themselves: it may be read and written at any time, after what was
+ * there before. */
+void access_flag(Id id, const Clock &clock, int device, uintptr_t at, size_t n);
+/* A use of the memory by `process` that does not come before `clock`; 0: there is none. */
+Id unordered_use(const Alloc &alloc, int process, const Clock &clock);
 /* device -1: the host. peers: reaches other devices without peer access. */
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers = false);
 bool reaches(const Alloc &alloc, int device); /* kernels of the device may access it */
@@ -354,6 +375,7 @@ void arrive(Stream &stream); /* joins the calling thread, and the legacy stream'
  * `before`, which is held too or has not run. */
 void come_after(Id later, Id before);
 void let_go(Id held);
+void learn(Op *op, const Clock &clock); /* it, and all that comes after it, comes after that, too */
 bool finished(const Frontier &frontier);
 void merge(Frontier &into, const Frontier &from);
 /* Runs until all of it has run. False when nothing can run any more (an operation waits for what never comes). */
@@ -389,9 +411,11 @@ void graphs_end();
 void graph_leaks();
 
 /* observe.cpp */
-void watch_begin(); /* of a kernel */
-void watch_end(Op &op);
+void watch_begin(Op &op); /* of a kernel */
+/* False: the kernel is to be run again. */
+bool watch_end(Op &op);
 void kernel_seen(const void *at, size_t n, int write);
+void kernel_pauses();           /* the one that runs is to be run again from its start */
 void host_seen(Thread &thread); /* what the thread has touched since the last call */
 void host_thread_ends();        /* the calling one */
 bool sees_host();               /* are the host's accesses seen in this build? */

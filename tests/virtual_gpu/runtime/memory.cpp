@@ -39,14 +39,15 @@ std::string describe(const Alloc &alloc) {
   static const char *const kinds[] = {"device", "pinned", "registered"};
   return std::string(kinds[(int)alloc.kind]) + " allocation " + std::to_string(alloc.number) + " (" +
          std::to_string(alloc.bytes) + " bytes" +
-         (alloc.kind == Kind::Device ? ", GPU " + std::to_string(alloc.device) : "") + ")";
+         (alloc.kind == Kind::Device ? ", GPU " + std::to_string(alloc.device) : "") +
+         (M.most_processes > 1 ? ", of process " + std::to_string(alloc.process) : "") + ")";
 }
 
 void memory_leaks() {
   size_t n = 0, bytes = 0;
   const Alloc *first = nullptr;
   for (auto &a : M.allocs)
-    if (!a->ended) {
+    if (!a->ended && !a->of) {
       n++, bytes += a->bytes;
       first = first ? first : a.get();
     }
@@ -81,6 +82,7 @@ Alloc *add_alloc(Kind kind, int device, size_t bytes, Id by) {
   alloc->bytes = bytes;
   alloc->kind = kind;
   alloc->device = device;
+  alloc->process = M.processes[M.notes[by].chain];
   alloc->number = (uint32_t)M.allocs.size() + 1;
   bool defined = kind != Kind::Device && !sees_host(); /* nobody could say when the host writes */
   alloc->shadow.emplace(0, Cell{bytes, by, defined, Ids()});
@@ -117,9 +119,11 @@ static cudaError_t alloc_now(Thread &thread, Kind kind, void **out, size_t bytes
 
 Alloc *owned_alloc(void *p, bool device_memory, const char *call) {
   Alloc *alloc = in_arena((uintptr_t)p) ? find((uintptr_t)p) : nullptr;
-  if (alloc && alloc->base == (uintptr_t)p && (alloc->kind == Kind::Device) == device_memory) {
-    if (!alloc->ended)
+  if (alloc && !alloc->of && alloc->base == (uintptr_t)p && (alloc->kind == Kind::Device) == device_memory) {
+    if (!alloc->ended) {
+      check_exports(*alloc, call);
       return alloc;
+    }
     report("double " + std::to_string(alloc->number), "misuse: %s frees %s again", call, describe(*alloc).c_str());
     return nullptr;
   }
@@ -264,6 +268,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int) {
   alloc->base = (uintptr_t)p;
   alloc->bytes = bytes;
   alloc->kind = Kind::Registered;
+  alloc->process = M.processes[api.thread->chain];
   alloc->device = api.thread->device;
   alloc->number = 1000000 + (uint32_t)M.registered.size();
   alloc->shadow.emplace(0, Cell{bytes, thread_note(*api.thread, "cudaHostRegister"), true, Ids()});

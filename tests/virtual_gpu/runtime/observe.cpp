@@ -130,17 +130,41 @@ void kernel_seen(const void *at, size_t n, int write) {
     seen((uintptr_t)at, n, write != 0);
 }
 
-void watch_begin() {
+static Op *kernel;  /* that runs */
+static bool pauses; /* it polls: it is run again */
+
+void watch_begin(Op &op) {
+  kernel = &op;
+  pauses = false;
   kernel_recorder.clear();
   kernel_accesses = 0;
   in_kernel = true;
 }
 
-void watch_end(Op &op) {
+bool watch_end(Op &op) {
   in_kernel = false;
+  if (pauses)
+    return false;
   sorted(kernel_recorder.runs);
   for (const Run &run : kernel_recorder.runs)
     access(op.id, op.clock, op.device, run.begin, run.end - run.begin, run.write);
+  return true;
+}
+
+void kernel_pauses() { pauses = true; }
+
+/* A store that releases, or a load that acquires, in a kernel: what it stands for comes before what has read it. */
+[[maybe_unused]] static void flag_seen(uintptr_t at, size_t n, bool stores) {
+  if (!in_arena(at)) {
+    must_be_its_own(at, n, stores);
+    return;
+  }
+  access_flag(kernel->id, kernel->clock, kernel->device, at, n);
+  auto found = M.flags.find(own_memory(at));
+  if (stores)
+    M.flags[own_memory(at)].join(kernel->clock);
+  else if (found != M.flags.end())
+    learn(kernel, found->second);
 }
 
 void host_seen(Thread &thread) {
@@ -247,28 +271,28 @@ void __tsan_atomic_signal_fence(int) {}
 /* Atomics: in a kernel, a read and a write; on the host they order threads, and need not be more exact than this: what
  * stores comes before what loads. */
 namespace {
-inline void stores(const volatile void *at, size_t n) {
+inline void stores(const volatile void *at, size_t n, int order = __ATOMIC_RELAXED) {
   if (vg::in_kernel) {
-    seen((uintptr_t)at, n, true);
+    order == __ATOMIC_RELEASE ? vg::flag_seen((uintptr_t)at, n, true) : seen((uintptr_t)at, n, true);
     return;
   }
   if (!vg::lock_depth)
     vg::turn();
   vg_host_release((const void *)at);
 }
-inline void loads(const volatile void *at, size_t n) {
+inline void loads(const volatile void *at, size_t n, int order = __ATOMIC_RELAXED) {
   if (vg::in_kernel)
-    seen((uintptr_t)at, n, false);
+    order == __ATOMIC_ACQUIRE ? vg::flag_seen((uintptr_t)at, n, false) : seen((uintptr_t)at, n, false);
   else
     vg_host_acquire((const void *)at);
 }
-template <typename T> T loaded(const volatile T *at) {
+template <typename T> T loaded(const volatile T *at, int order) {
   T v = __atomic_load_n(at, __ATOMIC_SEQ_CST);
-  loads(at, sizeof(T));
+  loads(at, sizeof(T), order);
   return v;
 }
-template <typename T> void stored(volatile T *at, T v) {
-  stores(at, sizeof(T));
+template <typename T> void stored(volatile T *at, T v, int order) {
+  stores(at, sizeof(T), order);
   __atomic_store_n(at, v, __ATOMIC_SEQ_CST);
 }
 /* how(at) changes *at. */
@@ -292,8 +316,8 @@ extern "C" {
     }); \
   }
 #define VG_ATOMICS(bits, type) \
-  type __tsan_atomic##bits##_load(const volatile type *at, int) { return loaded(at); } \
-  void __tsan_atomic##bits##_store(volatile type *at, type v, int) { stored(at, v); } \
+  type __tsan_atomic##bits##_load(const volatile type *at, int order) { return loaded(at, order); } \
+  void __tsan_atomic##bits##_store(volatile type *at, type v, int order) { stored(at, v, order); } \
   VG_EXCHANGE(bits, type, strong) \
   VG_EXCHANGE(bits, type, weak) \
   type __tsan_atomic##bits##_compare_exchange_val(volatile type *at, type expected, type v, int a, int b) { \

@@ -56,13 +56,16 @@ void start(Op *op) {
 
 void let_go(Id held) { release(M.live[held]); }
 
-/* Clocks have been given on already, to what was issued after it: to operations, and to streams and events that they
- * are at the end of. */
 void come_after(Id later, Id before) {
   depend(M.live[later], before);
-  Clock clock = M.live[before]->clock;
-  std::vector<Op *> todo{M.live[later]};
-  std::set<Id> reached{later};
+  learn(M.live[later], Clock(M.live[before]->clock));
+}
+
+/* Clocks have been given on already, to what was issued after it: to operations, and to streams and events that they
+ * are at the end of. */
+void learn(Op *from, const Clock &clock) {
+  std::vector<Op *> todo{from};
+  std::set<Id> reached{from->id};
   while (!todo.empty()) {
     Op *op = todo.back();
     todo.pop_back();
@@ -149,6 +152,12 @@ cudaError_t submit(Stream &stream, Work &&work, Id *id) {
 }
 
 /* --- Running ------------------------------------------------------------------------------------------------------ */
+/* Kernels that poll may find what they wait for now. */
+static void poll_again() {
+  M.ready.insert(M.ready.end(), M.polling.begin(), M.polling.end());
+  M.polling.clear();
+}
+
 static void finish(Op *op) {
   M.live[op->id] = nullptr;
   for (Op *next : op->next)
@@ -159,6 +168,7 @@ static void finish(Op *op) {
   op->clock.t.clear();
   M.spare.push_back(op);
   M.counts.operations++;
+  poll_again();
   tell_moved();
 }
 
@@ -187,9 +197,13 @@ static void run_op(Op *op) {
     self().running = before;
   } else if (work.run) {
     if (work.watch) {
-      watch_begin();
+      watch_begin(*op);
       work.run();
-      watch_end(*op);
+      if (!watch_end(*op)) {
+        op->running = false;
+        M.polling.push_back(op);
+        return;
+      }
     } else {
       work.run();
     }
@@ -270,12 +284,29 @@ static bool wait_for_others() {
   return wait_moved(M.options.patience_ms ? M.options.patience_ms : 10000);
 }
 
+/* Other threads, or the time, may bring what kernels poll for. */
+static bool wait_to_poll(int64_t &waited) {
+  int64_t patience = M.options.patience_ms ? M.options.patience_ms : 10000;
+  if (M.polling.empty() || waited >= patience)
+    return false;
+  wait_moved(1);
+  waited++;
+  poll_again();
+  return true;
+}
+
 bool run_until(const Frontier &target) {
   /* Half of the time nothing runs that is not needed: all else is as late as it can be. */
   bool lazy = draw() % 2;
+  int64_t waited = 0, operations = M.counts.operations;
   M.marks++;
   while (!finished(target)) {
+    if (operations != M.counts.operations)
+      waited = 0;
+    operations = M.counts.operations;
     if (M.ready.empty()) {
+      if (wait_to_poll(waited))
+        continue;
       if (wait_for_others())
         continue;
       if (finished(target))
@@ -308,9 +339,14 @@ bool run_until(const Frontier &target) {
 }
 
 void run_all() {
-  for (;;) {
+  for (int64_t waited = 0;;) {
     while (!M.ready.empty())
       step(choose(M.ready));
+    if (wait_to_poll(waited))
+      continue;
+    for (Op *op : M.polling)
+      report("polls", "stuck: %s polls for what never comes", describe(op->id).c_str());
+    M.polling.clear();
     if (!M.unlocked_running || !wait_for_others())
       return;
   }
@@ -318,6 +354,7 @@ void run_all() {
 
 bool run_some(uint64_t most) {
   uint64_t n = 0;
+  poll_again();
   for (; n < most && !M.ready.empty(); n++)
     step(choose(M.ready));
   return n > 0;

@@ -4,10 +4,32 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <ctime>
+#include <linux/futex.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 using namespace vg;
+
+/* Shared memory that processes have at addresses of their own: order goes by what it is of the file. */
+struct Mapping {
+  size_t bytes;
+  uintptr_t file; /* where the file's bytes would be */
+};
+static std::map<uintptr_t, Mapping> mappings; /* under the lock */
+static std::map<std::pair<dev_t, ino_t>, uintptr_t> files;
+
+static const void *one_address(const void *p) {
+  uintptr_t at = (uintptr_t)p;
+  auto it = mappings.upper_bound(at);
+  if (it == mappings.begin())
+    return p;
+  --it;
+  return at - it->first < it->second.bytes ? (const void *)(it->second.file + (at - it->first)) : p;
+}
 
 static void hold(const void *at) { /* what the thread did comes before what follows an acquire of `at` */
   Lock lock;
@@ -15,7 +37,7 @@ static void hold(const void *at) { /* what the thread did comes before what foll
     return;
   Thread &thread = self();
   host_seen(thread);
-  M.host_order[at].join(thread.clock);
+  M.host_order[one_address(at)].join(thread.clock);
   thread.released = true;
 }
 
@@ -25,7 +47,7 @@ static void get(const void *at) {
     return;
   Thread &thread = self();
   host_seen(thread);
-  auto it = M.host_order.find(at);
+  auto it = M.host_order.find(one_address(at));
   if (it != M.host_order.end())
     thread_joins(thread, it->second);
 }
@@ -57,6 +79,9 @@ int __real_sched_yield(void);
 int __real_sigwait(const sigset_t *, int *);
 int __real_pthread_kill(pthread_t, int);
 int __real_poll(struct pollfd *, nfds_t, int);
+long __real_syscall(long, ...);
+void *__real_mmap(void *, size_t, int, int, int, off_t);
+int __real_munmap(void *, size_t);
 int __real_clock_gettime(clockid_t, struct timespec *);
 
 static int64_t nanoseconds(const struct timespec *t) { return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec; }
@@ -92,13 +117,85 @@ int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left) {
 }
 
 /* For the world outside, which has its own time. */
-int __wrap_poll(struct pollfd *fds, nfds_t n, int ms) {
+static int poll_outside(struct pollfd *fds, nfds_t n, int ms) {
   struct timespec before, after;
   __real_clock_gettime(CLOCK_MONOTONIC, &before);
   int found = __real_poll(fds, n, ms);
   __real_clock_gettime(CLOCK_MONOTONIC, &after);
   turn_passes(nanoseconds(&after) - nanoseconds(&before));
   return found;
+}
+
+/* Another thread may be at the other side: it goes on meanwhile. Time is that of the turns then. */
+int __wrap_poll(struct pollfd *fds, nfds_t n, int ms) {
+  if (!turns_taken() || turn_count() < 2)
+    return poll_outside(fds, n, ms);
+  int64_t until = ms < 0 ? INT64_MAX : turn_time() + (int64_t)ms * 1000000;
+  for (;;) {
+    bool alone = ms != 0 && !turn_to_another();
+    int found = __real_poll(fds, n, alone ? 1 : 0);
+    if (found != 0 || turn_time() >= until)
+      return found;
+    if (alone)
+      turn_passes(1000000);
+  }
+}
+
+/* The one call of the system that is made by number: a wait at a word, and its end. */
+long __wrap_syscall(long number, ...) {
+  va_list list;
+  long a[6];
+  va_start(list, number);
+  for (long &argument : a)
+    argument = va_arg(list, long);
+  va_end(list);
+  int how = (int)a[1] & FUTEX_CMD_MASK;
+  if (number != SYS_futex || !turns_taken() || (how != FUTEX_WAIT && how != FUTEX_WAKE))
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  const void *word;
+  {
+    Lock lock;
+    word = one_address((const void *)a[0]);
+  }
+  if (how == FUTEX_WAKE) {
+    turn_wake(word);
+    turn();
+    return 0;
+  }
+  if (*(volatile uint32_t *)a[0] == (uint32_t)a[2])
+    turn_wait(word, "waits at the word", a[3] ? turn_time() + nanoseconds((const struct timespec *)a[3]) : INT64_MAX);
+  return 0;
+}
+
+static void forget_mappings(uintptr_t begin, uintptr_t end) {
+  auto it = mappings.upper_bound(begin);
+  if (it != mappings.begin() && std::prev(it)->first + std::prev(it)->second.bytes > begin)
+    --it;
+  while (it != mappings.end() && it->first < end)
+    it = mappings.erase(it);
+}
+
+void *__wrap_mmap(void *wanted, size_t n, int protection, int flags, int fd, off_t offset) {
+  void *at = __real_mmap(wanted, n, protection, flags, fd, offset);
+  struct stat info;
+  if (at == MAP_FAILED || lock_depth > 0 || !turns_taken() || (flags & MAP_ANONYMOUS) || !(flags & MAP_SHARED) ||
+      fstat(fd, &info) != 0)
+    return at;
+  Lock lock;
+  uintptr_t &file = files[{info.st_dev, info.st_ino}];
+  if (file == 0)
+    file = files.size() << 48; /* where nothing is mapped */
+  forget_mappings((uintptr_t)at, (uintptr_t)at + n);
+  mappings[(uintptr_t)at] = {n, file + (uintptr_t)offset};
+  return at;
+}
+
+int __wrap_munmap(void *at, size_t n) {
+  if (lock_depth == 0 && turns_taken()) {
+    Lock lock;
+    forget_mappings((uintptr_t)at, (uintptr_t)at + n);
+  }
+  return __real_munmap(at, n);
 }
 
 /* For a signal of this process's own: nobody outside sends one. */

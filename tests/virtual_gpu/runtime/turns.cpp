@@ -146,13 +146,16 @@ void turn() {
   pass_to(list[pick(list.size())]);
 }
 
-void turn_to_another() {
+size_t turn_count() { return turns.size(); }
+
+bool turn_to_another() {
   turn_passes(CALL_NS);
   auto &list = able();
   if (list.size() < 2)
-    return;
+    return false;
   Turn *next = list[pick(list.size() - 1)];
   pass_to(next == own ? list.back() : next);
+  return true;
 }
 
 bool turn_wait(const void *on, const char *for_what, int64_t until) {

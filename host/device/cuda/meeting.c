@@ -1,0 +1,158 @@
+/* Meetings of GPUs of processes (kernels/meet.h), and memory of the host that their kernels poll. */
+#include "device/cuda/cuda.h"
+#include "device/cuda/ipc.h"
+#include "device/cuda/memory.h"
+#include "device/plain.h"
+#include "kernels/meet.h"
+
+#include <stdlib.h>
+
+struct rs_stream_meeting {
+  rs_meet meet;
+  char *words;         /* of this GPU, by cudaMalloc: the state, and a word for each rank */
+  rs_meet_peer *peers; /* of this GPU */
+  void **opened;       /* [npeers] words of the peers */
+  int64_t npeers;
+};
+
+static uint32_t *word_of(void *words, int64_t rank) { return (uint32_t *)((rs_meet_state *)words + 1) + rank; }
+
+static void meeting_disconnect(rs_device *device, rs_stream_meeting *m) {
+  for (int64_t i = 0; i < m->npeers; i++)
+    rs_cuda_close_exported(device, m->opened[i]);
+  m->npeers = 0;
+}
+
+static void meeting_destroy(rs_device *device, rs_stream_meeting *m) {
+  if (m == NULL)
+    return;
+  meeting_disconnect(device, m);
+  rs_device_free(device, m->peers);
+  rs_cuda_free(device, m->words);
+  free(m->opened);
+  free(m);
+}
+
+/* Fills memory of the GPU, with zeros or from the host, before it returns. Both memories may be freed then, also after
+ * an error. */
+static reshard_status fill_memory(rs_device *device, void *at, const void *from, size_t bytes) {
+  void *stream;
+  rs_cuda_before before;
+  RS_TRY(device->streams->create(device, &stream));
+  reshard_status status = rs_cuda_enter(device, &before);
+  if (status == RESHARD_SUCCESS) {
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    status =
+        from == NULL ? rs_cuda_memset(device, at, 0, bytes, stream) : rs_cuda_memcpy(device, at, from, bytes, stream);
+    RS_THEN(status, device->streams->synchronize(device, stream));
+    if (status != RESHARD_SUCCESS)
+      (void)device->streams->finish(device);
+    (void)rs_cuda_restore(mode, cudaSuccess);
+    rs_cuda_leave(before);
+  }
+  device->streams->destroy(device, stream);
+  return status;
+}
+
+static reshard_status load_kernel(rs_device *device) { RS_ON_DEVICE_RELAXED(device, rs_meet_load()); }
+
+static reshard_status meeting_create(rs_device *device, int64_t ranks, rs_stream_meeting **out,
+                                     rs_exported_memory *words) {
+  rs_stream_meeting *m;
+  size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint32_t);
+  int64_t inside;
+  bool found = false;
+  RS_TRY(rs_alloc_zero(&m, 1, sizeof *m));
+  reshard_status status = rs_cuda_alloc(device, bytes, (void **)&m->words);
+  RS_THEN(status, fill_memory(device, m->words, NULL, bytes));
+  RS_THEN(status, rs_cuda_find_exported(device, m->words, m->words + bytes, words, &inside, &found));
+  if (status == RESHARD_SUCCESS && (!found || inside != 0))
+    status = rs_error(RESHARD_ERROR_UNSUPPORTED,
+                      "%zu bytes of cudaMalloc cannot be opened by other processes: CUDA IPC "
+                      "is not there",
+                      bytes);
+  RS_THEN(status, load_kernel(device));
+  m->meet.state = (rs_meet_state *)(void *)m->words;
+  if (status == RESHARD_SUCCESS)
+    *out = m;
+  else
+    meeting_destroy(device, m);
+  return status;
+}
+
+/* Opens the peers' words, and writes the table of them. */
+static reshard_status open_peers(rs_device *device, rs_stream_meeting *m, const rs_stream_meeting_terms *terms,
+                                 rs_meet_peer *table) {
+  for (int64_t i = 0; i < terms->npeers; i++) {
+    int64_t rank = terms->peers[i];
+    void *theirs = NULL;
+    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], &theirs));
+    m->opened[m->npeers++] = theirs;
+    table[i] = (rs_meet_peer){word_of(theirs, terms->rank), word_of(m->words, rank), rank};
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status meeting_connect(rs_device *device, rs_stream_meeting *m, const rs_stream_meeting_terms *terms) {
+  rs_meet_peer *table = NULL;
+  size_t bytes = (size_t)terms->npeers * sizeof *table;
+  reshard_status status = rs_alloc(&table, terms->npeers, sizeof *table);
+  RS_THEN(status, rs_alloc_zero((void *)&m->opened, terms->npeers, sizeof *m->opened));
+  RS_THEN(status, rs_device_alloc(device, bytes, (void **)&m->peers));
+  RS_THEN(status, open_peers(device, m, terms, table));
+  RS_THEN(status, fill_memory(device, m->peers, table, bytes));
+  m->meet.peers = m->peers;
+  m->meet.n = (uint32_t)terms->npeers;
+  m->meet.ended = terms->ended;
+  m->meet.late = terms->late;
+  m->meet.timeout_ns = terms->timeout_ms < INT64_MAX / 1000000 ? terms->timeout_ms * 1000000 : 0;
+  free(table);
+  return status;
+}
+
+static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, bool wait, void *stream) {
+  rs_meet meet = m->meet;
+  meet.wait = wait;
+  if (meet.n == 0)
+    return RESHARD_SUCCESS;
+  RS_ON_DEVICE(device, rs_meet_launch(&meet, stream));
+}
+
+static void guard_program(rs_program *program, const rs_stream_meeting *m) {
+  rs_cuda_program_close(program, &m->meet.state->closed);
+}
+
+static cudaError_t pin_memory(void *memory, size_t bytes, void **at) {
+  cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (error != cudaSuccess)
+    return error;
+  error = cudaHostGetDevicePointer(at, memory, 0);
+  if (error != cudaSuccess)
+    rs_cuda_ignore(cudaHostUnregister(memory));
+  return error;
+}
+
+static reshard_status cuda_pin(rs_device *device, void *memory, size_t bytes, void **at) {
+  RS_ON_DEVICE_RELAXED(device, pin_memory(memory, bytes, at));
+}
+
+static cudaError_t unpin_memory(void *memory) {
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  return rs_cuda_restore(mode, cudaHostUnregister(memory));
+}
+
+static void cuda_unpin(rs_device *device, void *memory) { RS_ON_DEVICE_VOID(device, unpin_memory(memory)); }
+
+const rs_device_processes rs_cuda_processes = {
+    .find = rs_cuda_find_exported,
+    .open = rs_cuda_open_exported,
+    .close = rs_cuda_close_exported,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .create = meeting_create,
+    .connect = meeting_connect,
+    .disconnect = meeting_disconnect,
+    .destroy = meeting_destroy,
+    .run = meeting_run,
+    .guard = guard_program,
+};

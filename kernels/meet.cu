@@ -1,0 +1,91 @@
+/* One block; its threads take peers in turn. All have stored before one polls, since a peer may wait for any of them.
+ * Nothing that was stored is taken back, and the number changes only when all have come. So the kernel may be run again
+ * from its start, as the tests' executor does with kernels that poll. */
+#include "kernels/meet.h"
+
+#include "kernels/launch.h"
+
+#include <time.h>
+
+namespace {
+
+enum { THREADS = 128, NAP_NS = 200 };
+
+/* Words that GPUs of several processes store and load. */
+__device__ __forceinline__ void store_word(uint32_t *at, uint32_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+  __atomic_store_n(at, value, __ATOMIC_RELEASE);
+#endif
+}
+
+__device__ __forceinline__ uint32_t load_word(const uint32_t *at) {
+#ifdef __CUDA_ARCH__
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+#else
+  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+__device__ __forceinline__ int64_t now_ns() {
+#ifdef __CUDA_ARCH__
+  int64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#else
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
+#endif
+}
+
+/* False when the peer will not be waited for any more. */
+__device__ bool await_peer(const rs_meet &meet, const rs_meet_peer &peer, uint32_t number, int64_t since) {
+  while (static_cast<int32_t>(load_word(peer.ours) - number) < 0) { /* it may be one ahead */
+    if (*const_cast<const volatile int64_t *>(meet.ended) != 0)
+      return false;
+    if (meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns) {
+      *const_cast<volatile int64_t *>(meet.late) = 1 + peer.rank;
+      __threadfence_system();
+      return false;
+    }
+    __nanosleep(NAP_NS);
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) meet) {
+  rs_meet_state *state = meet.state;
+  if (state->closed != 0)
+    return;
+  if (threadIdx.x == 0 && state->since == 0)
+    state->since = now_ns();
+  const uint32_t number = state->number + 1;
+  __threadfence_system();
+  for (uint32_t i = threadIdx.x; i < meet.n; i += THREADS)
+    store_word(meet.peers[i].theirs, number);
+  __syncthreads();
+  const int64_t since = state->since;
+  bool good = true;
+  for (uint32_t i = threadIdx.x; i < meet.n && good && meet.wait != 0; i += THREADS)
+    good = await_peer(meet, meet.peers[i], number, since);
+  const bool failed = __syncthreads_or(!good) != 0;
+  if (threadIdx.x != 0)
+    return;
+  state->since = 0;
+  if (failed)
+    state->closed = 1;
+  else
+    state->number = number;
+}
+
+} // namespace
+
+extern "C" int rs_meet_load(void) { return rs_launch_load(meet_peers); }
+
+extern "C" int rs_meet_launch(const rs_meet *meet, void *stream) {
+  return rs_launch(meet_peers, dim3(1), dim3(THREADS), 0, stream, *meet);
+}

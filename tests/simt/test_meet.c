@@ -1,0 +1,146 @@
+/* The kernel by which GPUs of processes meet, each rank on a thread of its own: nobody goes on before all have come,
+ * numbers go on, and a meeting that fails stays closed. */
+#include "kernels/meet.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, MEETINGS = 20, MANY = 300 };
+
+/* Memory of one rank's GPU: its state, then the words of all ranks. */
+typedef struct room {
+  rs_meet_state state;
+  uint32_t words[MANY];
+} room;
+
+static room rooms[RANKS];
+static atomic_int came[MEETINGS], wrong;
+
+static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int64_t *late) {
+  uint32_t n = 0;
+  for (int r = 0; r < RANKS; r++)
+    if (r != rank)
+      peers[n++] = (rs_meet_peer){&rooms[r].words[rank], &rooms[rank].words[r], r};
+  return (rs_meet){.state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1};
+}
+
+static void *meet_often(void *argument) {
+  int rank = (int)(intptr_t)argument;
+  rs_meet_peer peers[RANKS];
+  int64_t ended = 0, late = 0;
+  rs_meet meet = meet_of(rank, peers, &ended, &late);
+  for (int i = 0; i < MEETINGS; i++) {
+    atomic_fetch_add(&came[i], 1);
+    wrong += rs_meet_launch(&meet, NULL) != 0;
+    wrong += atomic_load(&came[i]) != RANKS;
+  }
+  wrong += rooms[rank].state.number != rooms[rank].words[(rank + 1) % RANKS] || rooms[rank].state.closed != 0;
+  return NULL;
+}
+
+/* Numbers go round the end of 32 bits. */
+static void test_all_come(void **state) {
+  (void)state;
+  static const uint32_t from[] = {0, UINT32_MAX - MEETINGS / 2};
+  for (int k = 0; k < 2; k++) {
+    pthread_t threads[RANKS];
+    memset(rooms, 0, sizeof rooms);
+    memset((void *)came, 0, sizeof came);
+    for (int r = 0; r < RANKS; r++) {
+      rooms[r].state.number = from[k];
+      for (int i = 0; i < RANKS; i++)
+        rooms[r].words[i] = from[k];
+    }
+    for (int r = 0; r < RANKS; r++)
+      assert_int_equal(pthread_create(&threads[r], NULL, meet_often, (void *)(intptr_t)r), 0);
+    for (int r = 0; r < RANKS; r++)
+      assert_int_equal(pthread_join(threads[r], NULL), 0);
+    assert_int_equal(wrong, 0);
+    assert_int_equal(rooms[0].state.number, from[k] + MEETINGS);
+  }
+}
+
+/* Rank 2 does not come. */
+static void test_late(void **state) {
+  (void)state;
+  rs_meet_peer peers[RANKS];
+  int64_t ended = 0, late = 0;
+  memset(rooms, 0, sizeof rooms);
+  rooms[0].words[1] = 1;
+  rs_meet meet = meet_of(0, peers, &ended, &late);
+  meet.timeout_ns = 2000000;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(late, 1 + 2);
+  assert_int_equal(rooms[0].state.closed, 1);
+  assert_int_equal(rooms[0].state.number, 0);
+  assert_int_equal(rooms[0].state.since, 0);
+  assert_int_equal(rooms[2].words[0], 1);
+  rooms[0].words[2] = 5;
+  rooms[0].words[1] = 5; /* they come after all: it stays closed */
+  rooms[2].words[0] = 0;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[0].state.number, 0);
+  assert_int_equal(rooms[2].words[0], 0);
+}
+
+static void test_ended(void **state) {
+  (void)state;
+  rs_meet_peer peers[RANKS];
+  int64_t ended = 1, late = 0;
+  memset(rooms, 0, sizeof rooms);
+  rs_meet meet = meet_of(1, peers, &ended, &late);
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[1].state.closed, 1);
+  assert_int_equal(late, 0);
+  memset(rooms, 0, sizeof rooms);
+  rooms[1].words[0] = rooms[1].words[2] = 1; /* all have come: the end is not looked at */
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[1].state.closed, 0);
+  assert_int_equal(rooms[1].state.number, 1);
+}
+
+/* More peers than the block has threads; and one that does not wait. */
+static void test_many_peers(void **state) {
+  (void)state;
+  static uint32_t theirs[MANY];
+  static rs_meet_peer peers[MANY];
+  int64_t ended = 0, late = 0;
+  memset(rooms, 0, sizeof rooms);
+  for (int i = 0; i < MANY; i++) {
+    rooms[0].words[i] = 1 + i % 2; /* some are one ahead */
+    peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i};
+  }
+  rs_meet meet = {
+      .state = &rooms[0].state, .peers = peers, .ended = &ended, .late = &late, .n = MANY, .wait = 1, .timeout_ns = 1};
+  assert_int_equal(rs_meet_load(), 0);
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[0].state.closed, 0);
+  for (int i = 0; i < MANY; i++)
+    assert_int_equal(theirs[i], 1);
+  meet.wait = 0;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[0].state.number, 2);
+  rooms[0].words[MANY - 1] = 2; /* the last one is late */
+  meet.wait = 1;
+  for (int i = 0; i < MANY - 1; i++)
+    rooms[0].words[i] = 3;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(late, 1 + MANY - 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_all_come),
+      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_ended),
+      cmocka_unit_test(test_many_peers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

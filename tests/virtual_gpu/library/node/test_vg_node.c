@@ -1,0 +1,449 @@
+/* Node communicators over GPUs: each rank is a process of the virtual GPU, with a GPU of its own or all with one. Ranks
+ * read each other's arrays by CUDA IPC, and their streams meet by words in memory of the GPUs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "reshard/reshard.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 3, SIDE = 12, ROWS = SIDE / RANKS, BYTES = SIDE * ROWS, ROUNDS = 3 };
+
+typedef struct world world;
+
+/* One rank. */
+typedef struct node_rank {
+  world *w;
+  int64_t rank;
+  reshard_device device;
+  reshard_comm comm;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  cudaStream_t stream;
+  char *src, *dst;
+  const char *wrong; /* what is; NULL: nothing */
+} node_rank;
+
+struct world {
+  int gpus;
+  int64_t timeout_ms;
+  reshard_path path;
+  void (*body)(node_rank *me);
+  pthread_mutex_t mutex;
+  pthread_cond_t moved;
+  int came, meetings;
+  char shown[RANKS][4096];
+  bool pooled; /* rank 1's source is of a memory pool */
+  rank_result result[RANKS];
+  const char *wrong[RANKS];
+};
+
+#define NEED(me, what) \
+  do { \
+    if (!(what) && (me)->wrong == NULL) \
+      (me)->wrong = #what; \
+  } while (0)
+
+/* Ranks meet as their program has it. */
+static void meet(world *w) {
+  pthread_mutex_lock(&w->mutex);
+  int meeting = w->meetings;
+  if (++w->came == RANKS) {
+    w->came = 0;
+    w->meetings++;
+    pthread_cond_broadcast(&w->moved);
+  }
+  while (meeting == w->meetings)
+    pthread_cond_wait(&w->moved, &w->mutex);
+  pthread_mutex_unlock(&w->mutex);
+}
+
+static reshard_status shown_allgather(void *user, const void *mine, size_t bytes, void *all) {
+  node_rank *me = user;
+  memcpy(me->w->shown[me->rank], mine, bytes);
+  meet(me->w);
+  for (int r = 0; r < RANKS; r++)
+    memcpy((char *)all + (size_t)r * bytes, me->w->shown[r], bytes);
+  meet(me->w);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_plan(node_rank *me) {
+  const int64_t shape[2] = {SIDE, SIDE};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8, .name = "weights"};
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_plan_create(1, &entry, me->rank, NULL, &me->plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  return status;
+}
+
+static reshard_status open_rank(node_rank *me) {
+  char name[32];
+  int gpu = (int)(me->rank % me->w->gpus);
+  reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT, .timeout_ms = me->w->timeout_ms};
+  vg_process((int)me->rank);
+  cudaSetDevice(gpu);
+  cudaStreamCreateWithFlags(&me->stream, cudaStreamNonBlocking);
+  if (me->w->pooled && me->rank == 1)
+    cudaMallocAsync((void **)&me->src, BYTES, me->stream);
+  else
+    cudaMalloc((void **)&me->src, BYTES);
+  cudaMalloc((void **)&me->dst, BYTES);
+  cudaMemsetAsync(me->dst, 0xEE, BYTES, me->stream);
+  cudaStreamSynchronize(me->stream);
+  snprintf(name, sizeof name, "cuda:%d", gpu);
+  reshard_status status = make_plan(me);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_device_create(name, NULL, &me->device);
+  options.device = me->device;
+  vg_own_calls(false); /* a rank that fails from here on tells the others */
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_create_node(RANKS, me->rank, shown_allgather, me, &options, &me->comm);
+  return status;
+}
+
+static reshard_status make_transfer(node_rank *me, char *src, char *dst) {
+  reshard_arrays arrays = {
+      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){dst}, .nsrc = 1, .ndst = 1};
+  reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = me->w->path};
+  return reshard_transfer_create(me->plan, me->comm, &arrays, &options, &me->transfer);
+}
+
+static void close_rank(node_rank *me) {
+  reshard_transfer_destroy(me->transfer);
+  cudaStreamSynchronize(me->stream);
+  reshard_comm_destroy(me->comm);
+  reshard_device_release(me->device);
+  reshard_plan_destroy(me->plan);
+  if (me->w->pooled && me->rank == 1)
+    cudaFreeAsync(me->src, me->stream);
+  else
+    cudaFree(me->src);
+  cudaFree(me->dst);
+  cudaStreamDestroy(me->stream);
+}
+
+static void run_rank(void *user, int64_t rank) {
+  world *w = user;
+  node_rank me = {.w = w, .rank = rank};
+  reshard_status status = open_rank(&me);
+  if (status == RESHARD_SUCCESS)
+    status = make_transfer(&me, me.src, me.dst);
+  rank_result_set(&w->result[rank], status);
+  if (status == RESHARD_SUCCESS)
+    w->body(&me);
+  close_rank(&me);
+  w->wrong[rank] = me.wrong;
+}
+
+/* Reports. */
+static int run_world(world *w, const vg_options *options) {
+  pthread_mutex_init(&w->mutex, NULL);
+  pthread_cond_init(&w->moved, NULL);
+  vg_begin(options);
+  rank_threads_run(RANKS, run_rank, w);
+  int reports = vg_end();
+  pthread_mutex_destroy(&w->mutex);
+  pthread_cond_destroy(&w->moved);
+  return reports;
+}
+
+static void assert_right(const world *w) {
+  for (int r = 0; r < RANKS; r++)
+    if (w->wrong[r] != NULL)
+      fail_msg("rank %d: %s", r, w->wrong[r]);
+}
+
+/* Each rank's source is of one byte: that of its round and rank. */
+static int byte_of(int round, int64_t rank) { return 16 * round + (int)rank + 1; }
+
+static bool is_moved(const char *dst, int round) {
+  char here[BYTES];
+  vg_peek(here, dst, BYTES);
+  for (int row = 0; row < SIDE; row++)
+    for (int column = 0; column < ROWS; column++)
+      if (here[row * ROWS + column] != byte_of(round, row / ROWS))
+        return false;
+  return true;
+}
+
+static bool is_untouched(const char *dst) {
+  char here[BYTES];
+  vg_peek(here, dst, BYTES);
+  for (int i = 0; i < BYTES; i++)
+    if ((unsigned char)here[i] != 0xEE)
+      return false;
+  return true;
+}
+
+/* --- Promises kept ------------------------------------------------------------------------------------------------ */
+
+static void move_again_and_again(node_rank *me) {
+  for (int round = 0; round < ROUNDS; round++) {
+    cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+    if (round == 1)
+      continue; /* the host does not wait between this one and the next */
+    NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    NEED(me, is_moved(me->dst, round));
+  }
+  cudaMemsetAsync(me->src, 0, BYTES, me->stream);
+}
+
+static void test_moves(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = move_again_and_again, .timeout_ms = 60000};
+    int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+    assert_right(&w);
+    assert_int_equal(reports, 0);
+  }
+}
+
+/* A call that has been made before waits for nothing, and asks the driver for nothing. */
+static void count_calls(node_rank *me) {
+  enum { CALLS = 3 };
+  static vg_counts before;
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  cudaStreamSynchronize(me->stream);
+  meet(me->w);
+  if (me->rank == 0)
+    before = vg_count();
+  meet(me->w);
+  for (int i = 0; i < CALLS; i++)
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  meet(me->w);
+  if (me->rank == 0) {
+    vg_counts now = vg_count();
+    NEED(me, now.allocs == before.allocs && now.frees == before.frees);
+    NEED(me, now.creates == before.creates && now.host_syncs == before.host_syncs);
+    NEED(me, now.launches - before.launches == CALLS * RANKS * 3); /* two meetings and a copy */
+  }
+  meet(me->w);
+  cudaStreamSynchronize(me->stream);
+}
+
+static void test_later_calls_wait_for_nothing(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .body = count_calls, .timeout_ms = 60000};
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 5}), 0);
+  assert_right(&w);
+}
+
+/* A graph holds the meetings: their numbers go on with each launch. */
+static void launch_graph(node_rank *me) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  NEED(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
+  NEED(me, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  for (int round = 0; round < ROUNDS; round++) {
+    cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
+    NEED(me, cudaGraphLaunch(exec, me->stream) == cudaSuccess);
+    if (round == ROUNDS - 1)
+      cudaStreamSynchronize(me->stream);
+    NEED(me, round < ROUNDS - 1 || is_moved(me->dst, round));
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+static void test_graph(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = RANKS, .body = launch_graph, .timeout_ms = 60000};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+    assert_right(&w);
+  }
+}
+
+/* After a rebind the old arrays are the owner's alone: nobody has them open. */
+static void rebind_arrays(node_rank *me) {
+  char *src, *dst;
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  cudaMalloc((void **)&src, BYTES + 100);
+  cudaMalloc((void **)&dst, BYTES);
+  reshard_arrays arrays = {
+      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){src + 100}, .dst = (void *[]){dst}, .nsrc = 1, .ndst = 1};
+  NEED(me, reshard_transfer_rebind(me->transfer, &arrays) == RESHARD_SUCCESS);
+  NEED(me, is_moved(me->dst, 0));
+  cudaFree(me->src);
+  cudaFree(me->dst);
+  me->src = src;
+  me->dst = dst;
+  cudaMemsetAsync(src + 100, byte_of(1, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  cudaStreamSynchronize(me->stream);
+  NEED(me, is_moved(dst, 1));
+}
+
+static void test_rebinds(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = RANKS, .body = rebind_arrays, .timeout_ms = 60000};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+    assert_right(&w);
+  }
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  world pooled = {.gpus = RANKS, .timeout_ms = 60000, .pooled = true};
+  assert_int_equal(run_world(&pooled, &(vg_options){.devices = RANKS}), 0);
+  rank_results_assert(RANKS, pooled.result, RESHARD_ERROR_UNSUPPORTED, "rank 1 has a source of entry 0 'weights'",
+                      "memory of a pool");
+  world packed = {.gpus = RANKS, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
+  assert_int_equal(run_world(&packed, &(vg_options){.devices = RANKS}), 0);
+  rank_results_assert(RANKS, packed.result, RESHARD_ERROR_UNSUPPORTED, "has no packed path", "the packed path");
+}
+
+/* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
+
+/* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
+static void come_without_one(node_rank *me) {
+  int64_t missing[RANKS], n = 0;
+  if (me->rank < 2) {
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+    NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    NEED(me, is_untouched(me->dst));
+    reshard_status status = reshard_execute(me->transfer, me->stream);
+    NEED(me, status == RESHARD_ERROR_PEER && strstr(reshard_last_error(), "missing: 2") != NULL);
+    NEED(me, reshard_comm_missing(me->comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == 2);
+  }
+  meet(me->w);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
+}
+
+static void test_late(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = RANKS, .body = come_without_one, .timeout_ms = 100};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+    assert_right(&w);
+  }
+}
+
+static void abort_instead(node_rank *me) {
+  if (me->rank == 1)
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+  else if (reshard_execute(me->transfer, me->stream) != RESHARD_SUCCESS)
+    NEED(me, strstr(reshard_last_error(), "rank 1 aborted") != NULL);
+  NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  NEED(me, is_untouched(me->dst));
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
+}
+
+static void test_abort(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    world w = {.gpus = RANKS, .body = abort_instead}; /* no deadline */
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+    assert_right(&w);
+  }
+}
+
+/* --- Edges and faults --------------------------------------------------------------------------------------------- */
+
+static void scenario(void *user, const vg_options *options) {
+  world w = *(world *)user;
+  (void)run_world(&w, options);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .body = move_again_and_again, .timeout_ms = 60000};
+  vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "processes of a node",
+                                                        .run = scenario,
+                                                        .user = &w,
+                                                        .options = {.devices = RANKS, .seed = 1},
+                                                        .seeds = 3,
+                                                        .covered = "the transfer waits for its peers before it ends",
+                                                        .covered_edges = "execute before host"});
+  assert_int_equal(r.false_alarms, 0);
+  assert_int_equal(r.found + r.covered, r.uses);
+  assert_true(r.found >= 2 * RANKS * ROUNDS);
+}
+
+/* One call of rank 0 fails, whichever: nobody hangs, and nothing is left. */
+static void fail_and_move(node_rank *me) {
+  vg_own_calls(true);
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  vg_own_calls(false);
+  (void)reshard_execute(me->transfer, me->stream);
+  vg_own_calls(true);
+  (void)cudaStreamSynchronize(me->stream);
+  vg_own_calls(false);
+}
+
+static int64_t failing; /* call of rank 0 */
+
+static void run_failing(void *user, int64_t rank) {
+  world *w = user;
+  node_rank me = {.w = w, .rank = rank};
+  vg_own_calls(true);
+  vg_process((int)rank);
+  if (rank == 0)
+    vg_fail_here(NULL, failing, false, 0);
+  reshard_status status = open_rank(&me);
+  vg_own_calls(false);
+  if (status == RESHARD_SUCCESS)
+    status = make_transfer(&me, me.src, me.dst);
+  if (status == RESHARD_SUCCESS)
+    w->body(&me);
+  reshard_transfer_destroy(me.transfer);
+  me.transfer = NULL;
+  vg_own_calls(true);
+  close_rank(&me);
+  rank_result_set(&w->result[rank], status);
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  int64_t fired = 1;
+  for (failing = 1; fired > 0; failing++) {
+    world w = {.gpus = RANKS, .body = fail_and_move, .timeout_ms = 1000};
+    pthread_mutex_init(&w.mutex, NULL);
+    pthread_cond_init(&w.moved, NULL);
+    vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)failing});
+    rank_threads_run(RANKS, run_failing, &w);
+    fired = vg_failed();
+    if (vg_end() != 0)
+      fail_msg("call %lld of rank 0 fails", (long long)failing);
+    pthread_mutex_destroy(&w.mutex);
+    pthread_cond_destroy(&w.moved);
+  }
+  assert_true(failing > 20);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_moves),    cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),    cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),     cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_refusals), cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_faults),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+/* Processes of the virtual GPU, as threads: memory of one that another one has opened by CUDA IPC, kernels that order
+ * themselves by words of it, and the mistakes that are reported. */
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "expect_reports.h"
+#include "planted.h"
+
+#define OK(call) assert_int_equal(call, cudaSuccess)
+enum { BYTES = 5000 };
+
+/* The exporter is the main thread, process 0. */
+typedef struct pair {
+  cudaIpcMemHandle_t data, word;
+  char *raw;
+  int wrong; /* 0: nothing is */
+  bool waits;
+} pair;
+
+static char *export_memory(size_t bytes, cudaIpcMemHandle_t *handle) {
+  char *at;
+  OK(cudaMalloc((void **)&at, bytes));
+  OK(cudaMemset(at, 0, bytes));
+  OK(cudaDeviceSynchronize());
+  OK(cudaIpcGetMemHandle(handle, at));
+  return at;
+}
+
+static int run(void *(*process)(void *), pair *p) {
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, process, p), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  return p->wrong;
+}
+
+#define NEED(what) \
+  do { \
+    if (!(what)) { \
+      p->wrong = __LINE__; \
+      return NULL; \
+    } \
+  } while (0)
+
+static void *read_import(void *argument) {
+  pair *p = argument;
+  char *at, *again, *own, here[BYTES];
+  cudaStream_t stream;
+  struct cudaPointerAttributes attributes;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&again, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(at == again && at != p->raw);
+  NEED(cudaPointerGetAttributes(&attributes, at) == cudaSuccess && attributes.type == cudaMemoryTypeDevice);
+  NEED(cudaMalloc((void **)&own, BYTES) == cudaSuccess);
+  NEED(planted_await(own, at, BYTES, NULL, 0, 0, stream) == cudaSuccess);
+  NEED(cudaMemsetAsync(at, 9, 10, stream) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  vg_peek(here, own, BYTES);
+  for (int i = 0; i < BYTES; i++)
+    NEED(here[i] == (char)(i % 100));
+  NEED(cudaIpcCloseMemHandle(again) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(at) == cudaSuccess);
+  NEED(cudaFree(own) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
+static void memory_of_two_addresses(void **state) {
+  (void)state;
+  char here[BYTES];
+  pair p = {.wrong = 0};
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    vg_begin(&(vg_options){.seed = seed});
+    p.raw = export_memory(BYTES, &p.data);
+    for (int i = 0; i < BYTES; i++)
+      here[i] = (char)(i % 100);
+    vg_poke(p.raw, here, BYTES);
+    assert_int_equal(run(read_import, &p), 0);
+    vg_peek(here, p.raw, BYTES);
+    assert_int_equal(here[9], 9);
+    assert_int_equal(here[10], 10);
+    OK(cudaFree(p.raw));
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
+static void *use_raw(void *argument) {
+  pair *p = argument;
+  cudaStream_t stream;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaMemsetAsync(p->raw + 7, 1, 8, stream) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
+static void address_of_another(void **state) {
+  (void)state;
+  pair p = {.wrong = 0};
+  vg_quiet(true);
+  vg_begin(NULL);
+  p.raw = export_memory(BYTES, &p.data);
+  assert_int_equal(run(use_raw, &p), 0);
+  OK(cudaFree(p.raw));
+  expect_reports(1, "another process's address: write cudaMemsetAsync [7,15) process 0");
+}
+
+static void *leave_open(void *argument) {
+  pair *p = argument;
+  char *at;
+  vg_process(1);
+  NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  return NULL;
+}
+
+static void free_of_open(void **state) {
+  (void)state;
+  pair p = {.wrong = 0};
+  vg_quiet(true);
+  vg_begin(NULL);
+  p.raw = export_memory(BYTES, &p.data);
+  assert_int_equal(run(leave_open, &p), 0);
+  OK(cudaFree(p.raw));
+  expect_reports(1, "ipc: cudaFree process 1 has open");
+}
+
+static void *close_in_use(void *argument) {
+  pair *p = argument;
+  char *at;
+  cudaStream_t stream;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaMemsetAsync(at, 1, 8, stream) == cudaSuccess);
+  vg_drain(); /* which orders nothing */
+  NEED(cudaIpcCloseMemHandle(at) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(at) == cudaErrorInvalidValue);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
+static void close_while_in_use(void **state) {
+  (void)state;
+  pair p = {.wrong = 0};
+  vg_quiet(true);
+  vg_begin(NULL);
+  p.raw = export_memory(BYTES, &p.data);
+  assert_int_equal(run(close_in_use, &p), 0);
+  OK(cudaFree(p.raw));
+  assert_int_equal(vg_end(), 2);
+  assert_int_equal(vg_reports_with("close while in use: cudaIpcCloseMemHandle cudaMemsetAsync"), 1);
+  assert_int_equal(vg_reports_with("misuse: cudaIpcCloseMemHandle nothing open"), 1);
+}
+
+static void *use_closed(void *argument) {
+  pair *p = argument;
+  char *at;
+  cudaStream_t stream;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(at) == cudaSuccess);
+  NEED(cudaMemsetAsync(at, 1, 8, stream) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
+static void use_after_close(void **state) {
+  (void)state;
+  pair p = {.wrong = 0};
+  vg_quiet(true);
+  vg_begin(NULL);
+  p.raw = export_memory(BYTES, &p.data);
+  assert_int_equal(run(use_closed, &p), 0);
+  OK(cudaFree(p.raw));
+  expect_reports(1, "use after close: write cudaMemsetAsync [0,8)");
+}
+
+/* Memory that cannot be exported, and handles that cannot be opened. */
+static void refusals(void **state) {
+  (void)state;
+  char *pooled, *at, *memory;
+  cudaIpcMemHandle_t handle;
+  vg_begin(NULL);
+  OK(cudaMallocAsync((void **)&pooled, 100, NULL));
+  assert_int_equal(cudaIpcGetMemHandle(&handle, pooled), cudaErrorInvalidValue);
+  memory = export_memory(BYTES, &handle);
+  assert_int_equal(cudaIpcGetMemHandle(&handle, memory + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaIpcOpenMemHandle((void **)&at, handle, cudaIpcMemLazyEnablePeerAccess),
+                   cudaErrorDeviceUninitialized); /* in the process that has exported it */
+  memset(&handle, 1, sizeof handle);
+  assert_int_equal(cudaIpcOpenMemHandle((void **)&at, handle, cudaIpcMemLazyEnablePeerAccess), cudaErrorInvalidValue);
+  assert_int_equal(cudaIpcCloseMemHandle(memory), cudaErrorInvalidValue);
+  OK(cudaFree(memory));
+  OK(cudaFreeAsync(pooled, NULL));
+  OK(cudaDeviceSynchronize());
+  vg_quiet(true);
+  assert_int_equal(vg_end(), 1);
+  assert_int_equal(vg_reports_with("misuse: cudaIpcCloseMemHandle"), 1);
+}
+
+/* --- Words by which kernels order themselves ---------------------------------------------------------------------- */
+
+/* Copies what process 0 publishes, when its word says so. */
+static void *await_import(void *argument) {
+  pair *p = argument;
+  char *data, *word, *own, here[BYTES];
+  cudaStream_t stream;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaMalloc((void **)&own, BYTES) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&data, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&word, p->word, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(planted_await(own, data, BYTES, (unsigned *)word, 1, p->waits, stream) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  vg_peek(here, own, BYTES);
+  for (int i = 0; i < BYTES && p->waits; i++)
+    NEED(here[i] == 5);
+  NEED(cudaIpcCloseMemHandle(data) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(word) == cudaSuccess);
+  NEED(cudaFree(own) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
+/* Reports under a seed. */
+static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
+  pair p = {.waits = waits};
+  char *data, *word, *from;
+  cudaStream_t stream;
+  pthread_t thread;
+  vg_begin(&(vg_options){.seed = seed, .patience_ms = 50});
+  data = export_memory(BYTES, &p.data);
+  word = export_memory(4, &p.word);
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaMalloc((void **)&from, BYTES));
+  OK(cudaMemset(from, 5, BYTES));
+  OK(cudaDeviceSynchronize());
+  assert_int_equal(pthread_create(&thread, NULL, await_import, &p), 0);
+  if (publishes)
+    OK(planted_publish(data, from, BYTES, (unsigned *)word, 1, stream));
+  OK(cudaStreamSynchronize(stream));
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  if (publishes) {
+    assert_int_equal(p.wrong, 0);
+    OK(cudaFree(data));
+    OK(cudaFree(word));
+    OK(cudaFree(from));
+    OK(cudaStreamDestroy(stream));
+  }
+  return vg_end();
+}
+
+static void kernels_that_poll(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 20; seed++)
+    assert_int_equal(publish_and_await(seed, true, true), 0);
+}
+
+static void kernel_that_does_not_wait(void **state) {
+  (void)state;
+  vg_quiet(true);
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    assert_int_not_equal(publish_and_await(seed, false, true), 0);
+    assert_true(vg_reports_with("race: kernel") > 0);
+  }
+}
+
+static void kernel_that_polls_for_ever(void **state) {
+  (void)state;
+  vg_quiet(true);
+  assert_int_not_equal(publish_and_await(0, true, false), 0);
+  assert_true(vg_reports_with("stuck: the host waits kernel await") > 0);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(memory_of_two_addresses),
+      cmocka_unit_test(address_of_another),
+      cmocka_unit_test(free_of_open),
+      cmocka_unit_test(close_while_in_use),
+      cmocka_unit_test(use_after_close),
+      cmocka_unit_test(refusals),
+      cmocka_unit_test(kernels_that_poll),
+      cmocka_unit_test(kernel_that_does_not_wait),
+      cmocka_unit_test(kernel_that_polls_for_ever),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
