@@ -211,6 +211,7 @@ static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs
                                    void *stream) {
   rs_box_batch batch;
   batch.nparts = batch.tiles = 0;
+  batch.loads = (uint32_t)cuda->loads;
   for (int64_t i = 0; i < n; i++) {
     const cuda_program *p = program_of(programs[i]);
     if (p == NULL || p->part[class].count == 0)
