@@ -23,12 +23,12 @@ enum {
   RS_BOX_TILE_LEAST = 4 << 10, /* of small programs, so that each SM has some */
   RS_BOX_TILES_PER_SM = 8,     /* that a program is to have before its tiles are larger than the least */
   RS_BOX_THREADS = 256,
-  RS_BOX_BLOCKS = 4,          /* of them on one SM: bounds the registers */
-  RS_BOX_LINE_LOADS = 8,      /* 16-byte loads of a thread before its first store: contiguous pieces */
-  RS_BOX_SHIFT_LOADS = 3,     /* pairs of loads, where source and destination differ modulo 16: contiguous pieces, */
-  RS_BOX_ROW_SHIFT_LOADS = 2, /* and rows */
-  RS_BOX_ROW_LOADS = 4,       /* rows, 16 bytes at a time */
-  RS_BOX_NARROW_LOADS = 8,    /* rows, 1 to 8 bytes at a time */
+  RS_BOX_BLOCKS = 4,        /* of them on one SM: bounds the registers */
+  RS_BOX_LINE_LOADS = 8,    /* 16-byte loads of a thread before its first store: contiguous pieces */
+  RS_BOX_SHIFT_LOADS = 3,   /* pairs of loads, where source and destination differ modulo 16: contiguous pieces */
+  RS_BOX_ROW_LOADS = 4,     /* rows, 8 or 16 bytes at a time; twice as many of less, half as many pairs */
+  RS_BOX_ROW_LOADS_FEW = 2, /* the same, where a batch asks for it */
+  RS_BOX_ROW_LOADS_MANY = 8,
   RS_BOX_TRANSPOSE_TILE = 16 << 10, /* bytes of a transposed tile in shared memory */
   RS_BOX_TRANSPOSE_BLOCKS = 5,      /* blocks of these on one SM */
   RS_BOX_STAGE = 8 << 10,           /* bytes of a stage of the bulk class */
@@ -103,7 +103,9 @@ typedef struct rs_box_part {
 enum { RS_BOX_PARTS = 64 };
 typedef struct rs_box_batch {
   uint32_t nparts;
-  uint32_t tiles;         /* of all parts, below 2^31 */
+  uint32_t tiles; /* of all parts, below 2^31 */
+  uint32_t loads; /* RS_BOX_ROW_LOADS_FEW or _MANY; else RS_BOX_ROW_LOADS */
+  uint32_t unused;
   const uint32_t *closed; /* in memory of the device: nothing is copied when it is not 0; NULL: there is none */
   rs_box_part part[RS_BOX_PARTS];
 } rs_box_batch;

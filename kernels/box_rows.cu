@@ -64,10 +64,10 @@ template <bool Nested> struct loops {
   }
 };
 
-template <int Width, typename Loops>
+template <uint32_t RowLoads, int Width, typename Loops>
 __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &shape, uint32_t count) {
   using T = typename unit<Width>::type;
-  constexpr uint32_t Loads = (Width < 8 ? RS_BOX_NARROW_LOADS : RS_BOX_ROW_LOADS) - (Loops::nested ? 1 : 0);
+  constexpr uint32_t Loads = (Width < 8 ? 2 : 1) * RowLoads - (Loops::nested ? 1 : 0);
   const uint32_t items = shape.items, magic = shape.magic, n = l.rows(count) * items;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     T v[Loads] = {};
@@ -90,9 +90,9 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
 }
 
 /* Whole slots of rows. Agree: no row is shifted. */
-template <bool Agree, typename Loops>
+template <uint32_t RowLoads, bool Agree, typename Loops>
 __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shape &shape, uint32_t count) {
-  constexpr uint32_t Loads = Agree ? RS_BOX_ROW_LOADS - (Loops::nested ? 1 : 0) : RS_BOX_ROW_SHIFT_LOADS;
+  constexpr uint32_t Loads = Agree ? RowLoads - (Loops::nested ? 1 : 0) : RowLoads / 2;
   const uint32_t items = shape.items, magic = shape.magic, run = shape.run, n = l.rows(count) * items;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     uint4 a[Loads] = {}, b[Agree ? 1 : Loads] = {};
@@ -160,12 +160,12 @@ __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &sh
   }
 }
 
-template <typename Loops>
+template <uint32_t RowLoads, typename Loops>
 __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shape &shape, uint32_t count) {
   if (shape.agree && modulo_16(l.base.src) == modulo_16(l.base.dst))
-    copy_row_slots<true>(l, shape, count);
+    copy_row_slots<RowLoads, true>(l, shape, count);
   else
-    copy_row_slots<false>(l, shape, count);
+    copy_row_slots<RowLoads, false>(l, shape, count);
   switch (shape.grain) {
   case 0: copy_ends<1>(l, shape, count); break;
   case 1: copy_ends<2>(l, shape, count); break;
@@ -175,21 +175,21 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shap
   }
 }
 
-template <bool Nested>
+template <uint32_t RowLoads, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
                                            const rs_box_axis *axes) {
   const loops<Nested> l(tile, shape, axes);
   switch (shape.kind) {
-  case RS_BOX_UNITS_1: copy_units<1>(l, shape, tile.count); break;
-  case RS_BOX_UNITS_2: copy_units<2>(l, shape, tile.count); break;
-  case RS_BOX_UNITS_4: copy_units<4>(l, shape, tile.count); break;
-  case RS_BOX_UNITS_8: copy_units<8>(l, shape, tile.count); break;
-  case RS_BOX_UNITS_16: copy_units<16>(l, shape, tile.count); break;
-  default: copy_slot_rows(l, shape, tile.count); break;
+  case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_4: copy_units<RowLoads, 4>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_8: copy_units<RowLoads, 8>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_16: copy_units<RowLoads, 16>(l, shape, tile.count); break;
+  default: copy_slot_rows<RowLoads>(l, shape, tile.count); break;
   }
 }
 
-__device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
+template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
@@ -201,24 +201,40 @@ __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t)
   }
   const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
   if (shape.inside == 0)
-    copy_shape<false>(tile, shape, batch.part[k].axes);
+    copy_shape<RowLoads, false>(tile, shape, batch.part[k].axes);
   else
-    copy_shape<true>(tile, shape, batch.part[k].axes);
+    copy_shape<RowLoads, true>(tile, shape, batch.part[k].axes);
 }
 
-__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+/* Blocks of an SM: more loads take more registers. */
+template <uint32_t RowLoads> constexpr int row_blocks = RowLoads > RS_BOX_ROW_LOADS ? RS_BOX_BLOCKS / 2 : RS_BOX_BLOCKS;
+
+template <uint32_t RowLoads>
+__global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
   if (!is_closed(batch))
-    copy_tile(batch, blockIdx.x);
+    copy_tile<RowLoads>(batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles: kernels of their own, so that the others need no loop. */
-__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+template <uint32_t RowLoads>
+__global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
   if (is_closed(batch))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x)
-    copy_tile(batch, t);
+    copy_tile<RowLoads>(batch, t);
+}
+
+template <uint32_t RowLoads> int load_rows() {
+  int error = rs_launch_load(copy_rows<RowLoads>);
+  return error != cudaSuccess ? error : rs_launch_load(copy_rows_limited<RowLoads>);
+}
+
+template <uint32_t RowLoads> int launch_rows(const rs_box_batch &batch, uint32_t most, void *stream) {
+  const dim3 block(RS_BOX_THREADS);
+  return most > 0 && most < batch.tiles ? rs_launch(copy_rows_limited<RowLoads>, dim3(most), block, 0, stream, batch)
+                                        : rs_launch(copy_rows<RowLoads>, dim3(batch.tiles), block, 0, stream, batch);
 }
 
 __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32_t t) {
@@ -254,18 +270,22 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
 } // namespace
 
 extern "C" int rs_box_rows_load(void) {
-  int error = rs_launch_load(copy_rows);
+  int error = load_rows<RS_BOX_ROW_LOADS>();
+  if (error == cudaSuccess)
+    error = load_rows<RS_BOX_ROW_LOADS_FEW>();
+  if (error == cudaSuccess)
+    error = load_rows<RS_BOX_ROW_LOADS_MANY>();
   if (error == cudaSuccess)
     error = rs_launch_load(copy_spans);
-  if (error == cudaSuccess)
-    error = rs_launch_load(copy_rows_limited);
   return error != cudaSuccess ? error : rs_launch_load(copy_spans_limited);
 }
 
 extern "C" int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream) {
-  const dim3 block(RS_BOX_THREADS);
-  return most > 0 && most < batch->tiles ? rs_launch(copy_rows_limited, dim3(most), block, 0, stream, *batch)
-                                         : rs_launch(copy_rows, dim3(batch->tiles), block, 0, stream, *batch);
+  switch (batch->loads) {
+  case RS_BOX_ROW_LOADS_FEW: return launch_rows<RS_BOX_ROW_LOADS_FEW>(*batch, most, stream);
+  case RS_BOX_ROW_LOADS_MANY: return launch_rows<RS_BOX_ROW_LOADS_MANY>(*batch, most, stream);
+  default: return launch_rows<RS_BOX_ROW_LOADS>(*batch, most, stream);
+  }
 }
 
 extern "C" int rs_box_spans_launch(const rs_box_spans *spans, uint32_t most, void *stream) {

@@ -3,45 +3,66 @@
 
 #include "bench/gpu/cases.h"
 #include "bench/gpu/redistribute.h"
+#include "kernels/box_copy.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { TILES = 4, ENGINES = 2, BOXES = 4 };
+enum { TILES = 4, ENGINES = 2, LOADS = 2, BOXES = 4 };
 static const int64_t tiles[TILES] = {0, 16 << 10, 32 << 10, 64 << 10};
-static const char *const tile_names[TILES] = {"by size", "16 KiB", "32 KiB", "64 KiB"};
 static const int64_t engine_from[ENGINES] = {1, INT64_MAX}; /* always, never */
+static const int64_t row_loads[LOADS] = {RS_BOX_ROW_LOADS_FEW, RS_BOX_ROW_LOADS_MANY};
 
-/* Measures how programs are best cut on this GPU: bytes of a tile, and the bulk copy engine or not. Its last line says
- * what to set. */
-static void sweep_policies(gpu_bench_run *x) {
+/* Measures some boxes by a policy. Returns the sum of the logarithms of their figures. */
+static double measure_policy(gpu_bench_run *x, gpu_policy policy) {
   static const gpu_box boxes[BOXES] = {{"rows of 16 KiB", 16 << 10, 4, 0, 0},
                                        {"rows of 4 KiB", 4096, 4, 0, 0},
                                        {"rows of 256 B", 256, 4, 0, 0},
                                        {"rows of 4 KiB, shifted by 4", 4096, 4, 4, 0}};
-  double log_sum[TILES][ENGINES] = {{0}};
-  int best[2] = {0, 0};
-  for (int t = 0; t < TILES; t++)
-    for (int e = 0; e < ENGINES; e++) {
-      printf("tiles of %s, the bulk copy engine %s\n", tile_names[t], e == 0 ? "wherever it can" : "never");
-      gpu_set_policy(x->b->gpu, tiles[t], engine_from[e]);
-      for (int i = 0; i < BOXES; i++) {
-        int64_t before = x->rows;
-        gpu_box_case(x, &boxes[i]);
-        if (x->rows > before && x->row[before].figure > 0)
-          log_sum[t][e] += log(x->row[before].figure);
-        if (x->rows > before)
-          snprintf(x->row[before].name + strlen(x->row[before].name), sizeof x->row->name - strlen(x->row[before].name),
-                   ", %s, %s", tile_names[t], e == 0 ? "engine" : "none");
-      }
-      if (log_sum[t][e] < log_sum[best[0]][best[1]] - 0.01 * BOXES) /* less is noise */
-        best[0] = t, best[1] = e;
+  char tile[32] = "by size", loads[32] = "";
+  double sum = 0;
+  if (policy.tile > 0)
+    snprintf(tile, sizeof tile, "%lld KiB", (long long)policy.tile >> 10);
+  if (policy.loads > 0)
+    snprintf(loads, sizeof loads, ", %lld loads", (long long)policy.loads);
+  printf("tiles of %s, the bulk copy engine %s%s\n", tile, policy.bulk_from == 1 ? "wherever it can" : "never", loads);
+  gpu_set_policy(x->b->gpu, policy);
+  for (int i = 0; i < BOXES; i++) {
+    gpu_row *row = &x->row[x->rows];
+    int64_t before = x->rows;
+    gpu_box_case(x, &boxes[i]);
+    if (x->rows == before)
+      continue;
+    if (row->figure > 0)
+      sum += log(row->figure);
+    size_t n = strlen(row->name);
+    snprintf(row->name + n, sizeof row->name - n, ", %s, %s%s", tile, policy.bulk_from == 1 ? "engine" : "none", loads);
+  }
+  gpu_set_policy(x->b->gpu, (gpu_policy){0});
+  return sum;
+}
+
+/* Measures how copies are best made on this GPU: bytes of a tile and the bulk copy engine or not, then with these a
+ * thread's loads. The last line says what to set. */
+static void sweep_policies(gpu_bench_run *x) {
+  gpu_policy best = {tiles[0], engine_from[0], 0};
+  const double first = measure_policy(x, best);
+  double least = first;
+  for (int i = 1; i < TILES * ENGINES + LOADS; i++) {
+    gpu_policy policy = {tiles[i / ENGINES % TILES], engine_from[i % ENGINES], 0};
+    if (i >= TILES * ENGINES) {
+      policy = best;
+      policy.loads = row_loads[i - TILES * ENGINES];
     }
-  gpu_set_policy(x->b->gpu, 0, 0);
-  double gain = exp((log_sum[0][0] - log_sum[best[0]][best[1]]) / BOXES);
-  printf(
-      "best: RESHARD_CUDA_TILE=%lld RESHARD_CUDA_BULK_FROM=%lld, %.3f x the speed of tiles by size with the engine\n",
-      (long long)tiles[best[0]], (long long)engine_from[best[1]], gain);
+    double sum = measure_policy(x, policy);
+    if (sum < least - 0.01 * BOXES) { /* less is noise */
+      least = sum;
+      best = policy;
+    }
+  }
+  printf("best: RESHARD_CUDA_TILE=%lld RESHARD_CUDA_BULK_FROM=%lld RESHARD_CUDA_LOADS=%lld, %.3f x the speed of tiles "
+         "by size with the engine\n",
+         (long long)best.tile, (long long)best.bulk_from, (long long)best.loads, exp((first - least) / BOXES));
 }
 
 int gpu_bench(gpu_context *b, const gpu_bench_options *o) {

@@ -21,23 +21,24 @@ typedef struct gpu_checker {
   char *from, *to;              /* of the GPU */
   char *source, *wanted, *seen; /* the same on the host; what came */
   const char *what;
-  int64_t tile, bulk_from; /* of this case: rs_box_policy */
-  int64_t bulk, wide;      /* programs with tiles for the engine; with tiles of more than 16 KiB */
+  gpu_policy policy;  /* of this case */
+  int64_t bulk, wide; /* programs with tiles for the engine; with tiles of more than 16 KiB */
 } gpu_checker;
 
-/* Draws how programs of this case are cut. */
+/* Draws how programs of this case are cut and run. */
 static void draw_policy(gpu_checker *c) {
   static const int64_t tiles[] = {0, 16 << 10, 32 << 10, 32 << 10, 64 << 10};
   rng *r = &c->r;
-  c->tile = rng_one_in(r, 4) ? RS_BOX_LINE * rng_in(r, 32, 512) : tiles[rng_below(r, 5)];
-  c->bulk_from = rng_one_in(r, 2) ? 1 : 0;
-  gpu_set_policy(c->b->gpu, c->tile, c->bulk_from);
+  c->policy.tile = rng_one_in(r, 4) ? RS_BOX_LINE * rng_in(r, 32, 512) : tiles[rng_below(r, 5)];
+  c->policy.bulk_from = rng_one_in(r, 2) ? 1 : 0;
+  c->policy.loads = rng_one_in(r, 2) ? 0 : 1 << rng_in(r, 1, 3);
+  gpu_set_policy(c->b->gpu, c->policy);
 }
 
 /* Counts what tiles these copies are cut in. */
 static void note_tiles(gpu_checker *c, const rs_copies *copies) {
   rs_box_tables tables = {0};
-  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->tile, c->bulk_from};
+  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->policy.tile, c->policy.bulk_from};
   CLI_TRY("", rs_box_tables_make(&tables, copies, &policy));
   bool wide = false;
   for (int k = 0; k < RS_BOX_CLASSES; k++)
@@ -415,7 +416,7 @@ int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large) {
              (unsigned long long)(seed + (uint64_t)i), c.what, (unsigned long long)(seed + (uint64_t)i));
     }
   }
-  gpu_set_policy(b->gpu, 0, 0);
+  gpu_set_policy(b->gpu, (gpu_policy){0});
   if (large)
     wrong += !check_beyond_4g(b);
   printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,

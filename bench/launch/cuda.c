@@ -109,9 +109,10 @@ void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) { (void)nccl, (void)wrap
 
 /* --- Time -------------------------------------------------------------------------------------------------------- */
 
-void gpu_set_policy(rs_device *device, int64_t tile, int64_t bulk_from) {
-  rs_cuda_of(device)->tile = tile;
-  rs_cuda_of(device)->bulk_from = bulk_from;
+void gpu_set_policy(rs_device *device, gpu_policy policy) {
+  rs_cuda_of(device)->tile = policy.tile;
+  rs_cuda_of(device)->bulk_from = policy.bulk_from;
+  rs_cuda_of(device)->loads = policy.loads;
 }
 
 reshard_status gpu_time_create(rs_device *device, rs_event **event) {

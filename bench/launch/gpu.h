@@ -40,9 +40,12 @@ static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
   return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
 }
 
-/* Sets how programs of a device are cut from now on: bytes of a tile, and of a program from which on the bulk copy
- * engine is used (RESHARD_CUDA_TILE, RESHARD_CUDA_BULK_FROM); 0: as the library sees fit. */
-void gpu_set_policy(rs_device *device, int64_t tile, int64_t bulk_from);
+/* How a device copies from now on: bytes of a tile, bytes of a program from which on the bulk copy engine is used, and
+ * loads of a thread before its first store (RESHARD_CUDA_TILE, _BULK_FROM, _LOADS). 0: as the library sees fit. */
+typedef struct gpu_policy {
+  int64_t tile, bulk_from, loads;
+} gpu_policy;
+void gpu_set_policy(rs_device *device, gpu_policy policy);
 
 /* Creates an event with timing; the device's table does the rest. */
 reshard_status gpu_time_create(rs_device *device, rs_event **event);

@@ -24,7 +24,7 @@ bool gpu_peer_access(int from, int to) {
   return false;
 }
 
-void gpu_set_policy(rs_device *device, int64_t tile, int64_t bulk_from) { (void)device, (void)tile, (void)bulk_from; }
+void gpu_set_policy(rs_device *device, gpu_policy policy) { (void)device, (void)policy; }
 
 reshard_status gpu_time_create(rs_device *device, rs_event **event) {
   (void)device, (void)event;

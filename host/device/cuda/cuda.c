@@ -241,10 +241,15 @@ static reshard_status read_attributes(rs_cuda *cuda) {
   RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   RS_TRY(rs_environment_number("RESHARD_CUDA_TILE", &cuda->tile));
   RS_TRY(rs_environment_number("RESHARD_CUDA_BULK_FROM", &cuda->bulk_from));
+  RS_TRY(rs_environment_number("RESHARD_CUDA_LOADS", &cuda->loads));
   if (cuda->tile != 0 &&
       (cuda->tile % RS_BOX_LINE != 0 || cuda->tile < RS_BOX_TILE_LEAST || cuda->tile > RS_BOX_TILE_MOST))
     return rs_error(RESHARD_ERROR_INVALID, "RESHARD_CUDA_TILE=%lld is no multiple of %d from %d to %d",
                     (long long)cuda->tile, RS_BOX_LINE, RS_BOX_TILE_LEAST, RS_BOX_TILE_MOST);
+  if (cuda->loads != 0 && cuda->loads != RS_BOX_ROW_LOADS_FEW && cuda->loads != RS_BOX_ROW_LOADS &&
+      cuda->loads != RS_BOX_ROW_LOADS_MANY)
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_CUDA_LOADS=%lld is none of %d, %d and %d", (long long)cuda->loads,
+                    RS_BOX_ROW_LOADS_FEW, RS_BOX_ROW_LOADS, RS_BOX_ROW_LOADS_MANY);
   cuda->l2_bytes = l2;
   cuda->pools = pools != 0;
   return RESHARD_SUCCESS;

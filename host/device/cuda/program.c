@@ -212,6 +212,7 @@ static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs
                                    void *stream) {
   rs_box_batch batch;
   batch.nparts = batch.tiles = 0;
+  batch.loads = (uint32_t)cuda->loads;
   batch.closed = n == 1 && programs[0] != NULL ? program_of(programs[0])->closed : NULL;
   for (int64_t i = 0; i < n; i++) {
     const cuda_program *p = program_of(programs[i]);

@@ -82,7 +82,7 @@ holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>
 holds README.md '!\[.*\]\(throughput.svg\)'
 holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instruc'
 holds README.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
-holds README.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+, '
+holds README.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LOADS=[0-9]+, '
 holds steps.txt '^        Idle : Active'; holds steps.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
 for row in 'cast f32 to bf16' 'box copy, runs of 4 B' 'box copy, rows of 4100 B' \
   'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'redistribute of a DTensor, 4 ranks' \

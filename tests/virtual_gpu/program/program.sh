@@ -71,6 +71,7 @@ RESHARD=$RESHARD_GPU
 expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
 [ "$cases" -lt 32 ] || says '^[1-9][0-9]* programs had tiles of the bulk copy engine, [1-9][0-9]* had'
 RESHARD_CUDA_TILE=100 refuse 3 'RESHARD_CUDA_TILE=100 is no multiple of 128' check --cases 1
+RESHARD_CUDA_LOADS=3 refuse 3 'RESHARD_CUDA_LOADS=3 is none of 2, 4 and 8' check --cases 1
 expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select 16 .* bf16'
 ! grep -q '"wrong":true' j || fault "$(cat j)"
 grep -q '"name":"redistribute of a DTensor, 4 ranks"' j || fault "$(cat j)"
