@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Handles of the process, and which GPUs reach storage of which. Ranks that share the process bring handles of their
- * own, and any of these may have the arrays or the staging that a peer's kernel reads. */
+ * own. Any of these may have the arrays or the staging that a peer's kernel reads. */
 typedef struct opening {
   int gpu, by;
 } opening;

@@ -235,7 +235,7 @@ reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, 
   if (made == NULL && pool->oldest != NULL && pool->failure == RESHARD_ERROR_OUT_OF_MEMORY) {
     release_idle_segments(pool, RS_POOL_ALL, bytes, 0, waits);
     made = ask_upstream(pool, bytes, stream);
-    /* What was released goes back when its streams have come so far, and the plain one waits for none of them. */
+    /* Released memory goes back when its streams have come so far, and the plain one waits for none of them. */
     for (int64_t i = 0; made == NULL && waits == NULL && i < pool->streams.n; i++)
       (void)rs_pool_stream_synchronize(pool, pool->streams.at[i]);
     if (made == NULL && waits == NULL)
