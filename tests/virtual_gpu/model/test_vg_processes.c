@@ -94,6 +94,16 @@ static void memory_of_two_addresses(void **state) {
   }
 }
 
+/* Memory of process 0 is exported, misused by another process, and freed. */
+static void misuse_exported(void *(*process)(void *)) {
+  pair p = {.wrong = 0};
+  vg_quiet(true);
+  vg_begin(NULL);
+  p.raw = export_memory(BYTES, &p.data);
+  assert_int_equal(run(process, &p), 0);
+  OK(cudaFree(p.raw));
+}
+
 static void *use_raw(void *argument) {
   pair *p = argument;
   cudaStream_t stream;
@@ -107,12 +117,7 @@ static void *use_raw(void *argument) {
 
 static void address_of_another(void **state) {
   (void)state;
-  pair p = {.wrong = 0};
-  vg_quiet(true);
-  vg_begin(NULL);
-  p.raw = export_memory(BYTES, &p.data);
-  assert_int_equal(run(use_raw, &p), 0);
-  OK(cudaFree(p.raw));
+  misuse_exported(use_raw);
   expect_reports(1, "another process's address: write cudaMemsetAsync [7,15) process 0");
 }
 
@@ -126,12 +131,7 @@ static void *leave_open(void *argument) {
 
 static void free_of_open(void **state) {
   (void)state;
-  pair p = {.wrong = 0};
-  vg_quiet(true);
-  vg_begin(NULL);
-  p.raw = export_memory(BYTES, &p.data);
-  assert_int_equal(run(leave_open, &p), 0);
-  OK(cudaFree(p.raw));
+  misuse_exported(leave_open);
   expect_reports(1, "ipc: cudaFree process 1 has open");
 }
 
@@ -153,12 +153,7 @@ static void *close_in_use(void *argument) {
 
 static void close_while_in_use(void **state) {
   (void)state;
-  pair p = {.wrong = 0};
-  vg_quiet(true);
-  vg_begin(NULL);
-  p.raw = export_memory(BYTES, &p.data);
-  assert_int_equal(run(close_in_use, &p), 0);
-  OK(cudaFree(p.raw));
+  misuse_exported(close_in_use);
   assert_int_equal(vg_end(), 2);
   assert_int_equal(vg_reports_with("close while in use: cudaIpcCloseMemHandle cudaMemsetAsync"), 1);
   assert_int_equal(vg_reports_with("misuse: cudaIpcCloseMemHandle nothing open"), 1);
@@ -180,12 +175,7 @@ static void *use_closed(void *argument) {
 
 static void use_after_close(void **state) {
   (void)state;
-  pair p = {.wrong = 0};
-  vg_quiet(true);
-  vg_begin(NULL);
-  p.raw = export_memory(BYTES, &p.data);
-  assert_int_equal(run(use_closed, &p), 0);
-  OK(cudaFree(p.raw));
+  misuse_exported(use_closed);
   expect_reports(1, "use after close: write cudaMemsetAsync [0,8)");
 }
 
