@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- Errors ------------------------------------------------------------------------------ */
+/* --- Errors ----------------------------------------------------------------------------------------------------- */
 
 static reshard_status status_of_error(cudaError_t error) {
   switch (error) {

@@ -236,10 +236,11 @@ reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, 
     release_idle_segments(pool, RS_POOL_ALL, bytes, 0, waits);
     made = ask_upstream(pool, bytes, stream);
     /* Released memory goes back when its streams have come so far, and the plain one waits for none of them. */
-    for (int64_t i = 0; made == NULL && waits == NULL && i < pool->streams.n; i++)
-      (void)rs_pool_stream_synchronize(pool, pool->streams.at[i]);
-    if (made == NULL && waits == NULL)
+    if (made == NULL && waits == NULL) {
+      for (int64_t i = 0; i < pool->streams.n; i++)
+        (void)rs_pool_stream_synchronize(pool, pool->streams.at[i]);
       made = ask_upstream(pool, bytes, stream);
+    }
   }
   if (made == NULL)
     return pool->failure;
