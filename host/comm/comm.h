@@ -119,7 +119,11 @@ typedef struct rs_comm_ops {
   void (*caller)(reshard_comm comm, int64_t rank, rs_stamp *stamp);
   reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
   reshard_status (*abort)(reshard_comm comm); /* not collective */
-  void (*destroy)(reshard_comm comm);         /* not collective */
+  /* A stream has work of the communicator still. Where it had, too, at the last such call, and the communicator had
+   * ended by then: ends what an abort has left for a shrink, and with it that work. Not collective. NULL: an abort
+   * leaves no such work. */
+  void (*stop)(reshard_comm comm);
+  void (*destroy)(reshard_comm comm); /* not collective */
 } rs_comm_ops;
 
 /* Something that could not be freed by the deadline: a GPU waits for a peer that may never come. It stays until the

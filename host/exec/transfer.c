@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the communicator has ended */
+
 static const rs_proposal *proposal_of(const void *all, int64_t rank) {
   return &((const rs_record *)all)[rank].collective;
 }
@@ -275,18 +277,28 @@ reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, c
   return create_transfer(plan, comm, arrays, options, cached, &cached->transfer);
 }
 
-/* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. A communicator of
- * the library's own ends then, and with it what a stream waits for. */
+/* A communicator of the library's own ends at its deadline, and with it what a stream waits for. Where it had ended
+ * before, that is work of a graph that was launched, or that the stream came to, after its end. */
+static void stop_streams(reshard_comm comm) {
+  if (comm->ops->stop != NULL)
+    comm->ops->stop(comm);
+  if (comm->timeout_ms > 0)
+    (void)comm->ops->abort(comm);
+}
+
+/* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
 static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
   rs_device *device = comm->lane_devices[0];
-  bool done = event == NULL, ended = false;
-  while (!done && !*late) {
+  bool done = event == NULL;
+  int64_t limit_ms = comm->timeout_ms == 0 && !comm->borrowed ? LOOK_MS : comm->timeout_ms;
+  for (int64_t from = since; !done && !*late;) {
     RS_TRY(device->streams->event_done(device, event, &done));
-    bool passed = !done && !ended && rs_late(since, comm->timeout_ms);
-    *late = passed && comm->borrowed;
-    if (passed && !comm->borrowed)
-      (void)comm->ops->abort(comm);
-    ended |= passed;
+    if (!done && rs_late(from, limit_ms)) {
+      *late = comm->borrowed;
+      if (!comm->borrowed)
+        stop_streams(comm);
+      from = rs_now_ns();
+    }
     if (!done && rs_now_ns() - since < 200000)
       sched_yield();
     else if (!done)

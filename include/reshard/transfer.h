@@ -97,9 +97,12 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline
- * passes, so it does not wait for peers. Over an NCCL communicator of the caller's it waits until the caller aborts
- * that, and for the deadline of the communicator at most. Staging and tables that a GPU may still use then are kept.
- * They are freed with the communicator if nothing uses them by that time, and never otherwise. */
+ * passes, so it does not wait for peers. Graphs that were launched after such an end do wait, over NCCL: they are
+ * stopped after two to three deadlines, or seconds without one. That communicator cannot be shrunk afterwards.
+ *
+ * Over an NCCL communicator of the caller's it waits until the caller aborts that, and for the deadline of the
+ * communicator at most. Staging and tables that a GPU may still use then are kept. They are freed with the communicator
+ * if nothing uses them by that time, and never otherwise. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {

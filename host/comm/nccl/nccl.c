@@ -371,6 +371,8 @@ static reshard_status nccl_abort(reshard_comm comm) {
   return RESHARD_SUCCESS;
 }
 
+static void nccl_stop(reshard_comm comm) { rs_nccl_stop(rs_nccl_of(comm)); }
+
 static void nccl_destroy(reshard_comm comm) { rs_nccl_close(rs_nccl_of(comm)); }
 
 const rs_comm_ops rs_nccl_ops = {
@@ -390,5 +392,6 @@ const rs_comm_ops rs_nccl_ops = {
     .shrink = rs_nccl_shrink,
     .alive = nccl_enter,
     .abort = nccl_abort,
+    .stop = nccl_stop,
     .destroy = nccl_destroy,
 };

@@ -24,6 +24,7 @@ typedef struct rs_nccl {
   bool borrowed;         /* nccl is the caller's: never ended here */
   atomic_bool ended;
   bool revoked;          /* ended, and there for a shrink: under the mutex */
+  bool outlived;         /* revoked, and a stream had work of it after that: likewise */
   bool closing;          /* it ends for good: nothing is made of it any more */
   reshard_status lost;   /* SUCCESS, or why this rank has ended it: it could not make a call that the others make */
   char why[512];         /* in words */
@@ -78,6 +79,9 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
 bool rs_nccl_revoke(rs_nccl *c);
 /* Waits, not for long, until all that was under way has stopped. */
 void rs_nccl_quiesce(rs_nccl *c);
+/* Aborts it where its revocation was through at the last call already. NCCL takes the word to end back then: kernels
+ * that a graph brings later, or a busy stream comes to, wait for their peers for ever. */
+void rs_nccl_stop(rs_nccl *c);
 reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 
 extern const rs_comm_ops rs_nccl_ops;

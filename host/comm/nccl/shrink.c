@@ -69,6 +69,16 @@ static void abort_ended(rs_nccl *c) {
   rs_nccl_abort(c, nccl);
 }
 
+void rs_nccl_stop(rs_nccl *c) {
+  ncclResult_t state = look_at_ended(c);
+  pthread_mutex_lock(&c->mutex);
+  bool through = c->revoked && state != ncclInProgress, again = c->outlived;
+  c->outlived = through;
+  pthread_mutex_unlock(&c->mutex);
+  if (through && again)
+    abort_ended(c);
+}
+
 /* The call itself, and until it is through. */
 static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

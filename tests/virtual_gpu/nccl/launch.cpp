@@ -132,6 +132,10 @@ static void post(const Place &p) {
   ncclComm *c = p->launch->comm;
   c->placed.push_back(p);
   N.moves[p->move] = p;
+  if (c->aborted) { /* its kernels see that; of a revoked one they do not: NCCL has taken the word to end back */
+    complete(p);
+    return;
+  }
   order_placed(p);
   if (p->launch->what == What::Group)
     place_group(p);
@@ -170,6 +174,9 @@ ncclResult_t give(std::shared_ptr<Launch> launch, Stream &stream) {
   arrive.placed = [launch, next](Id id) {
     if (launch->comm->destroyed)
       report("nccl graph launch", "NCCL: a graph is launched with what was captured of %s, which is no more",
+             launch->comm->name.c_str());
+    else if (launch->comm->revoked)
+      report("nccl graph after revocation", "NCCL: a graph is launched with what was captured of %s, which was revoked",
              launch->comm->name.c_str());
     *next = std::make_shared<Placed>();
     (*next)->launch = launch;

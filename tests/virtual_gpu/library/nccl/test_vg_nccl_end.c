@@ -269,6 +269,82 @@ static void test_older_nccl(void **state) {
   }
 }
 
+/* --- A graph that is launched after the end ----------------------------------------------------------------------- */
+
+static reshard_status transfer_make(reshard_comm comm, void *memory, reshard_plan *plan, reshard_transfer *transfer) {
+  const int64_t shape[] = {RANKS, RANKS};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
+  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
+                           .src = (void *[]){memory},
+                           .dst = (void *[]){(char *)memory + 4 * RANKS},
+                           .nsrc = 1,
+                           .ndst = 1};
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(*plan, comm, &arrays, NULL, transfer);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  return status;
+}
+
+/* Rank 0 launches what all have captured, when its communicator has ended: its peers' kernels never come. */
+static void late_graph_rank(void *user, int64_t rank) {
+  world *w = user;
+  void *memory = NULL;
+  cudaStream_t stream = NULL;
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  cudaSetDevice((int)rank);
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaMalloc(&memory, 8 * RANKS);
+  cudaMemset(memory, (int)rank, 8 * RANKS);
+  cudaDeviceSynchronize();
+  reshard_status status = transfer_make(w->comm[rank], memory, &plan, &transfer);
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_execute(transfer, stream);
+  cudaStreamEndCapture(stream, &graph);
+  cudaGraphInstantiate(&exec, graph, 0);
+  reshard_comm_abort(w->comm[rank]);
+  if (rank == 0)
+    cudaGraphLaunch(exec, stream);
+  reshard_transfer_destroy(transfer); /* waits for it, and not for ever */
+  if (cudaStreamQuery(stream) != cudaSuccess)
+    status = RESHARD_ERROR_INTERNAL;
+  rank_result_set(&w->result[rank], status);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  reshard_plan_destroy(plan);
+  cudaStreamDestroy(stream);
+  cudaFree(memory);
+}
+
+static void test_graph_after_end(void **state) {
+  (void)state;
+  static const int64_t timeouts_ms[] = {100, 0};
+  for (int i = 0; i < 2; i++) {
+    world w;
+    world_begin(&w, RANKS, timeouts_ms[i]);
+    rank_threads_run(RANKS, own_rank, &w);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+    vg_quiet(true);
+    rank_threads_run(RANKS, late_graph_rank, &w);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "an end before a graph");
+    assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
+    rank_threads_run(RANKS, close_rank, &w);
+    int reports = vg_end();
+    vg_quiet(false);
+    assert_int_equal(vg_reports_with("NCCL: a graph is launched which was revoked"), 1);
+    assert_int_equal(reports, 1 + vg_reports_with("undefined copy_rows")); /* of what was never received */
+  }
+}
+
 static void test_same_gpu(void **state) {
   (void)state;
   world w;
@@ -281,9 +357,13 @@ static void test_same_gpu(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parent_first),       cmocka_unit_test(test_same_gpu),
-      cmocka_unit_test(test_end_beside_capture), cmocka_unit_test(test_shrink),
-      cmocka_unit_test(test_no_shrink),          cmocka_unit_test(test_older_nccl),
+      cmocka_unit_test(test_parent_first),
+      cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(test_end_beside_capture),
+      cmocka_unit_test(test_shrink),
+      cmocka_unit_test(test_no_shrink),
+      cmocka_unit_test(test_older_nccl),
+      cmocka_unit_test(test_graph_after_end),
       cmocka_unit_test(test_split_given_up), /* last: what NCCL may still write to is never freed */
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
