@@ -136,11 +136,12 @@ static void program_make(program *p, const rs_box_policy *policy) {
   note_hits(p);
 }
 
-static void programs_launch(program *programs, int n) {
+/* closed: as of a batch; NULL, or a word. */
+static void classes_launch(program *programs, int n, const uint32_t *closed) {
   int (*const rows_and_transposes[])(const rs_box_batch *, uint32_t, void *) = {rs_box_rows_launch,
                                                                                 rs_box_transpose_launch};
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
-    rs_box_batch batch = {.loads = below(2) == 0 ? 0 : 1u << (1 + below(3))};
+    rs_box_batch batch = {.loads = below(2) == 0 ? 0 : 1u << (1 + below(3)), .closed = closed};
     for (int i = 0; i < n; i++)
       if (programs[i].part[c].count > 0) {
         programs[i].part[c].streaming = below(2) == 0;
@@ -159,6 +160,19 @@ static void programs_launch(program *programs, int n) {
       assert_int_equal(simt_get_counts().blocks - before, most > 0 ? rs_min(batch.tiles, most) : batch.tiles);
     }
   }
+}
+
+/* After a meeting that has failed nothing is copied. */
+static void programs_launch(program *programs, int n) {
+  static const uint32_t words[] = {0, 1};
+  bool fails = below(4) == 0;
+  if (fails)
+    classes_launch(programs, n, &words[1]);
+  for (int i = 0; i < n && fails; i++)
+    for (int k = 0; k < programs[i].n; k++)
+      for (int64_t at = 0; at < programs[i].boxes[k].dst_size; at++)
+        assert_int_equal(programs[i].dst[k][at], 0x5a);
+  classes_launch(programs, n, below(2) == 0 ? &words[0] : NULL);
 }
 
 static void program_check(program *p) {

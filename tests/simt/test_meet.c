@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -22,6 +23,7 @@ typedef struct room {
 
 static room rooms[RANKS];
 static atomic_int came[MEETINGS], wrong;
+static int64_t deadline_ns; /* of all meetings; 0: none */
 
 static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int64_t *late) {
   uint32_t n = 0;
@@ -31,11 +33,19 @@ static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int6
   return (rs_meet){.state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1};
 }
 
+/* Half of what the clock shows: a deadline that is far for a meeting, and has passed for one without a beginning. */
+static int64_t far_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (t.tv_sec * INT64_C(1000000000) + t.tv_nsec) / 2;
+}
+
 static void *meet_often(void *argument) {
   int rank = (int)(intptr_t)argument;
   rs_meet_peer peers[RANKS];
   int64_t ended = 0, late = 0;
   rs_meet meet = meet_of(rank, peers, &ended, &late);
+  meet.timeout_ns = deadline_ns;
   for (int i = 0; i < MEETINGS; i++) {
     atomic_fetch_add(&came[i], 1);
     wrong += rs_meet_launch(&meet, NULL) != 0;
@@ -53,6 +63,7 @@ static void test_all_come(void **state) {
     pthread_t threads[RANKS];
     memset(rooms, 0, sizeof rooms);
     memset((void *)came, 0, sizeof came);
+    deadline_ns = k == 0 ? far_ns() : 0;
     for (int r = 0; r < RANKS; r++) {
       rooms[r].state.number = from[k];
       for (int i = 0; i < RANKS; i++)
