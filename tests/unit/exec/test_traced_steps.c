@@ -9,6 +9,10 @@
 
 #include <cmocka.h>
 
+#include "support/processes/process_matrix.h"
+
+#include <reshard/sync.h>
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -97,7 +101,36 @@ static void test_paths(void **state) {
   }
 }
 
+/* Processes that read each other's memory, in a call that keeps its plan. */
+static void sync_body(processes *all, int64_t rank, void *user) {
+  step_counter counter = {.tracer = {begin_step, end_step}};
+  reshard_device device;
+  reshard_comm comm;
+  void *data;
+  (void)user;
+  open_device(1, &device);
+  CHILD_CHECK(processes_comm(all, rank, NULL, 60000, &comm) == RESHARD_SUCCESS);
+  reshard_tensor tensor = alloc_on(device, 4096, &data);
+  comm->device->tracer = &counter.tracer;
+  for (int turn = 0; turn < 3; turn++) {
+    memset(data, (int)rank + turn, 4096);
+    CHILD_CHECK(reshard_sync_tensors(comm, 1, 1, &tensor, NULL, NULL, NULL, NULL) == RESHARD_SUCCESS);
+    CHILD_CHECK(*(unsigned char *)data == 1 + turn);
+    CHILD_CHECK(counter.begun == counter.ended && counter.unbegun == 0 && depth == 0);
+  }
+  CHILD_CHECK(counter.works > 0);
+  comm->device->tracer = NULL;
+  reshard_tensor_release(tensor);
+  reshard_device_release(device);
+  reshard_comm_destroy(comm);
+}
+
+static void test_processes(void **state) {
+  (void)state;
+  assert_int_equal(processes_run(2, 0, sync_body, NULL), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_paths)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_paths), cmocka_unit_test(test_processes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
