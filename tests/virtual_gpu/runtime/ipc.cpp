@@ -34,7 +34,7 @@ static void must(bool good, const char *what) {
 }
 
 /* Moves all pages of an allocation to the file, where they are at the same offset as in the arena. */
-static void share(const Alloc &alloc) {
+void share(const Alloc &alloc) {
   if (file < 0) {
     file = memfd_create("virtual GPU", MFD_CLOEXEC);
     must(file >= 0 && ftruncate(file, (off_t)arena_bytes) == 0, "virtual GPU: memfd_create");
@@ -89,6 +89,14 @@ static Alloc *import_of(const Alloc &alloc, int process) {
   return nullptr;
 }
 
+/* The pages of an allocation that is shared, also at another page. */
+void map_again(const Alloc &alloc, uintptr_t at) {
+  size_t bytes = (alloc.base % page + alloc.bytes + page - 1) / page * page;
+  must(mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+            (off_t)(alloc.base / page * page - arena)) == (void *)at,
+       "virtual GPU: mmap");
+}
+
 /* At an offset in its first page that is the exporter's. */
 static Alloc *map(Alloc &alloc, Thread &thread) {
   size_t inside = alloc.base % page, bytes = (inside + alloc.bytes + page - 1) / page * page;
@@ -96,9 +104,7 @@ static Alloc *map(Alloc &alloc, Thread &thread) {
   if (!made)
     return nullptr;
   uintptr_t first = (made->base + page - 1) / page * page;
-  must(mmap((void *)first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
-            (off_t)(alloc.base / page * page - arena)) == (void *)first,
-       "virtual GPU: mmap");
+  map_again(alloc, first);
   made->base = first + inside;
   made->bytes = alloc.bytes;
   made->of = &alloc;
