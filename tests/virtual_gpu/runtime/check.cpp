@@ -165,6 +165,8 @@ static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr
                    bool peers) {
   if (!legal(alloc, id, clock, device, at, n, write, peers))
     return false;
+  if (alloc->foreign)
+    return false;
   if (!alloc->of)
     return true;
   at = own_memory(at);

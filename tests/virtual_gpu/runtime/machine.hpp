@@ -101,10 +101,11 @@ struct Alloc {
   Kind kind;
   int device;
   int process;
-  Pool *pool; /* of stream-ordered ones */
-  Alloc *of;  /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
-  int opens;  /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
-  bool mapped; /* by cuMemMap: each GPU's access is set, also its own */
+  Pool *pool;   /* of stream-ordered ones */
+  Alloc *of;    /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
+  int opens;    /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
+  bool foreign; /* memory of another process than this one, of which there is no shadow */
+  bool mapped;  /* by cuMemMap: each GPU's access is set, also its own */
   uint32_t number;
   bool ended;                    /* free was called */
   Id freed_by;                   /* the operation of the free, once it has run */
@@ -301,6 +302,7 @@ inline void digest(uint64_t more) { M.digest = (M.digest ^ more) * 0x9E3779B97F4
 /* turns.cpp: never called with the lock, but turns_begin, turn_wake and the two of M.moved. */
 struct Turn; /* a thread of the process */
 bool turns_taken();
+bool has_others(); /* other processes may do what this one waits for */
 void turns_begin(uint64_t seed);
 int64_t turn_time(); /* ns */
 void turn_passes(int64_t ns);

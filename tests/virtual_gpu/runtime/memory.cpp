@@ -48,7 +48,7 @@ void memory_leaks() {
   size_t n = 0, bytes = 0;
   const Alloc *first = nullptr;
   for (auto &a : M.allocs)
-    if (!a->ended && !a->of && !a->mapped) {
+    if (!a->ended && !a->of && !a->mapped && !a->foreign) {
       n++, bytes += a->bytes;
       first = first ? first : a.get();
     }
@@ -141,7 +141,7 @@ static cudaError_t alloc_now(Thread &thread, Kind kind, void **out, size_t bytes
 
 Alloc *owned_alloc(void *p, bool device_memory, const char *call) {
   Alloc *alloc = in_arena((uintptr_t)p) ? find((uintptr_t)p) : nullptr;
-  if (alloc && !alloc->of && !alloc->mapped && alloc->base == (uintptr_t)p &&
+  if (alloc && !alloc->of && !alloc->mapped && !alloc->foreign && alloc->base == (uintptr_t)p &&
       (alloc->kind == Kind::Device) == device_memory) {
     if (!alloc->ended) {
       check_exports(*alloc, call);
