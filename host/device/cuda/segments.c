@@ -225,32 +225,36 @@ reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stre
                                                           bytes, device->name, device->index);
 }
 
+static bool is_segment(const void *memory) {
+  rs_cuda_lock();
+  bool found = find_segment_at(memory) != NULL;
+  rs_cuda_unlock();
+  return found;
+}
+
 /* Takes the segment that begins at an address out of the list. */
-static bool unlist_segment(const void *memory, gpu_segment *out) {
+static void unlist_segment(const void *memory, gpu_segment *out) {
   rs_cuda_lock();
   gpu_segment *s = find_segment_at(memory);
-  bool found = s != NULL;
-  if (found) {
-    *out = *s;
-    memmove(s, s + 1, (size_t)(segments.at + --segments.n - s) * sizeof *s);
-  }
+  *out = *s;
+  memmove(s, s + 1, (size_t)(segments.at + --segments.n - s) * sizeof *s);
   if (segments.n == 0) {
     free(segments.at);
     memset(&segments, 0, sizeof segments);
   }
   rs_cuda_unlock();
-  return found;
 }
 
 void rs_cuda_segment_free(rs_device *device, void *memory, void *stream) {
   gpu_segment s;
   if (memory == NULL)
     return;
-  if (!unlist_segment(memory, &s)) {
+  if (!is_segment(memory)) {
     rs_cuda_free_async(device, memory, stream);
     return;
   }
-  (void)device->streams->synchronize(device, stream);
+  (void)device->streams->synchronize(device, stream); /* before others hear that it is free */
+  unlist_segment(memory, &s);
   rs_cuda_before before = rs_cuda_try_enter(device);
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   segment_end(&s);
