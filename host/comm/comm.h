@@ -71,6 +71,9 @@ typedef struct rs_comm_ops {
    * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
    * nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+  /* Inside `run`, before a destination is written: the meeting with other processes that `together` is has been held,
+   * with the same error on all. The first exchange holds it too. NULL: it is held before `run`, or there is none. */
+  reshard_status (*meet)(reshard_comm comm);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
    * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
    * at most. */
@@ -166,6 +169,7 @@ struct reshard_comm_s {
 
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */

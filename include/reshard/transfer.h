@@ -120,8 +120,8 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
 
 /* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
- * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where those of one process, or processes of one node, have
- * come with different transfers.
+ * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where they have come with different transfers, but over
+ * NCCL: no destination is written then.
  *
  * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
  * source is read only after that peer's execute was reached.
