@@ -145,9 +145,10 @@ struct reshard_comm_s {
   int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
-   * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
-   * this process's file for as long as it lives. */
+   * others can this one's. NULL on all ranks: they cannot, or reach it anyway. The table's owner has opened this
+   * process's file for as long as it lives. */
   struct rs_import **imports;
+  bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   /* Words of the host that GPUs of ranks which are processes reach (rs_stream_meeting_terms); NULL: it has no GPU. */
   const int64_t *ended;
   int64_t *late;

@@ -84,7 +84,8 @@ static reshard_status compare_records(rs_mpi *c) {
 
 static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
   RS_TRY(rs_mpi_begin(c));
-  reshard_status status = send_records(c, mine, bytes);
+  reshard_status status = rs_mpi_meet(c, true);
+  RS_THEN(status, send_records(c, mine, bytes));
   RS_THEN(status, finish_records(c));
   return rs_mpi_end(c, status);
 }

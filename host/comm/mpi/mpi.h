@@ -70,6 +70,7 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
+  int64_t node;                            /* RESHARD_NODE: ranks with other numbers are on other nodes */
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
   atomic_bool waits;                       /* to be told by the thread that is inside */

@@ -54,7 +54,7 @@ static reshard_status connect_peers(reshard_transfer t) {
 }
 
 /* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
-static reshard_status packed_prepare(reshard_transfer t) {
+reshard_status rs_packed_prepare(reshard_transfer t) {
   reshard_comm comm = t->comm;
   reshard_status status = rs_comm_together(comm, reserve_exchange, t);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
@@ -114,7 +114,7 @@ static reshard_status keep_own(const rs_execution *x) {
 
 /* The first round comes first: it packs while ranks that are processes meet, and no destination is written before they
  * have met. */
-static reshard_status packed_run(rs_execution *x) {
+reshard_status rs_packed_run(rs_execution *x) {
   reshard_transfer t = x->t[0];
   bool more;
   memset(t->cursor, 0, (size_t)x->n * sizeof *t->cursor);
@@ -145,7 +145,7 @@ static void release_programs(rs_device *device, rs_binding *b) {
   }
 }
 
-static void packed_release(reshard_comm comm, rs_binding *b) {
+void rs_packed_release(reshard_comm comm, rs_binding *b) {
   if (!b->cached)
     release_programs(comm->device, b);
   for (int64_t i = 0; i < b->nrounds; i++) {
@@ -170,8 +170,8 @@ const rs_path_ops rs_packed_path = {
     .packs = true,
     .applicable = packed_applicable,
     .bind = rs_packed_bind,
-    .prepare = packed_prepare,
-    .run = packed_run,
+    .prepare = rs_packed_prepare,
+    .run = rs_packed_run,
     .run_on_streams = rs_packed_run_on_streams,
-    .release = packed_release,
+    .release = rs_packed_release,
 };
