@@ -114,7 +114,7 @@ run_test() {
     show_reports release
   else count 1 "release: build"; fi
   if wait_build asan; then run_ctest asan 0.1 -LE 'soak|perf'; else count 1 "asan: build"; fi
-  if wait_build tsan; then run_ctest tsan 0.05 -LE 'soak|perf|alloc|fuzz|nothreads'; else count 1 "tsan: build"; fi
+  if wait_build tsan; then run_ctest tsan 0.05 -LE 'soak|perf'; else count 1 "tsan: build"; fi
   if wait_build fuzz; then fuzz_all 5; else count 1 "fuzz: build"; fi
   # Timed tests run when nothing else does.
   if [[ $(ctest --test-dir "$build" -N -L perf 2>/dev/null) == *"Test "*"#"* ]]; then run_ctest release 1 -L perf; fi
