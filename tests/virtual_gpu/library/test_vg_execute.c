@@ -322,7 +322,7 @@ static bool fault(const stream_way *way, const char *name, int64_t k) {
 static void test_faults(void **state) {
   (void)state;
   const int64_t one = vg_proving() ? 16 : 6, rest = vg_proving() ? 4 : 2; /* steps grow by one in so many */
-  if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
+  if (!vg_sees_kernels())                                                 /* under ThreadSanitizer it takes a minute */
     skip();
   int64_t runs = 0;
   vg_quiet(true);
