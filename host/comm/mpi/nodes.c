@@ -20,11 +20,12 @@ typedef struct mpi_process {
   int64_t number; /* of the node, on one kernel */
   int64_t process, fd;
   uint64_t device, inode; /* of the file */
+  uint64_t processes;     /* those that it sees: where these are the same, so is the process of a number */
   char kernel[40];        /* one boot of one machine */
 } mpi_process;
 
 static bool on_one_node(const mpi_process *a, const mpi_process *b) {
-  return a->number == b->number && memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0;
+  return a->number == b->number && a->processes == b->processes && memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0;
 }
 
 static bool read_kernel(char kernel[40]) {
@@ -37,11 +38,13 @@ static bool read_kernel(char kernel[40]) {
 
 /* Describes this rank's process: a file is opened for it where its device shares memory. */
 static void describe_own(const rs_mpi *c, mpi_process *own) {
-  struct stat info = {.st_ino = 0};
+  struct stat info = {.st_ino = 0}, processes;
   int fd;
   own->number = c->node;
-  if (!c->base.device->memory->shared || !read_kernel(own->kernel) || rs_shared_open(&fd) != RESHARD_SUCCESS)
+  if (!c->base.device->memory->shared || !read_kernel(own->kernel) || stat("/proc/self/ns/pid", &processes) != 0 ||
+      rs_shared_open(&fd) != RESHARD_SUCCESS)
     return;
+  own->processes = (uint64_t)processes.st_ino;
   own->shares = fstat(fd, &info) == 0;
   own->process = getpid();
   own->fd = fd;
@@ -57,7 +60,7 @@ static rs_import *open_file(const mpi_process *other) {
   struct stat info;
   rs_import *import = NULL;
   snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)other->process, (long long)other->fd);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return NULL;
   if (fstat(fd, &info) != 0 || (uint64_t)info.st_dev != other->device || (uint64_t)info.st_ino != other->inode) {
