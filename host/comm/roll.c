@@ -36,9 +36,11 @@ typedef struct roll_page {
 struct rs_roll {
   int64_t n, rank, joins;
   rs_roll_offer offer;
-  roll_page *page; /* NULL: none; this rank's own at first */
+  roll_page *page;             /* NULL: none; this rank's own at first */
+  _Atomic(roll_page *) joined; /* the page once this rank is in it: it stays then; any thread may look */
+  atomic_bool left;
   size_t bytes;
-  rs_roll_kind kind; /* what the rank waits in */
+  _Atomic rs_roll_kind kind; /* what the rank waits in */
 };
 
 /* --- Pages -------------------------------------------------------------------------------------------------------- */
@@ -152,13 +154,17 @@ void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
   roll_rank *own = &roll->page->ranks[roll->rank];
   own->came[RS_ROLL_STEP] = 1; /* the all-gather */
   own->pid = roll->offer.pid;
+  roll->joined = roll->page;
+  if (roll->left) /* meanwhile, of another thread */
+    own->left = true;
 }
 
 /* --- Ranks that came ---------------------------------------------------------------------------------------------- */
 
 /* This rank in a page that is joined; NULL: it is in none. */
 static roll_rank *own_rank(const rs_roll *roll) {
-  return roll != NULL && roll->joins > 0 && roll->page != NULL ? &roll->page->ranks[roll->rank] : NULL;
+  roll_page *page = roll != NULL ? roll->joined : NULL;
+  return page != NULL ? &page->ranks[roll->rank] : NULL;
 }
 
 void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
@@ -170,6 +176,8 @@ void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
 }
 
 void rs_roll_leave(rs_roll *roll) {
+  if (roll != NULL)
+    roll->left = true;
   roll_rank *own = own_rank(roll);
   if (own != NULL && own->pid == (int32_t)getpid()) /* else it is a child of fork, and no rank */
     own->left = true;
@@ -187,7 +195,7 @@ static bool process_ended(int32_t pid) {
 
 /* In a shrink ranks come to that have left what is shrunk. */
 static bool is_absent(const rs_roll *roll, const roll_rank *own, int64_t r) {
-  const roll_rank *other = &roll->page->ranks[r];
+  const roll_rank *other = &roll->joined->ranks[r];
   int32_t pid = other->pid;
   if (pid == 0 || other == own)
     return false;
@@ -211,7 +219,7 @@ int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, 
 static int64_t list_unseen(const rs_roll *roll, int64_t most, int64_t *ranks) {
   int64_t n = 0;
   for (int64_t r = 0; r < roll->n && n < most; r++)
-    if (roll->page->ranks[r].pid == 0)
+    if (roll->joined->ranks[r].pid == 0)
       ranks[n++] = r;
   return n;
 }
@@ -238,7 +246,7 @@ const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost
 /* --- The end ------------------------------------------------------------------------------------------------------ */
 
 const char *rs_roll_reason(const rs_roll *roll) {
-  return own_rank(roll) != NULL && roll->page->state == REASON_THERE ? roll->page->reason : NULL;
+  return own_rank(roll) != NULL && roll->joined->state == REASON_THERE ? roll->joined->reason : NULL;
 }
 
 /* A process that ends within this leaves the others without the text: they do not wait for it for long. */
@@ -247,7 +255,7 @@ const char *rs_roll_conclude(rs_roll *roll, const char *reason) {
   uint32_t expected = NO_REASON;
   if (own == NULL)
     return NULL;
-  roll_page *page = roll->page;
+  roll_page *page = roll->joined;
   if (atomic_compare_exchange_strong(&page->state, &expected, REASON_BEGUN)) {
     for (int64_t r = 0; r < roll->n; r++)
       page->ranks[r].missing = is_absent(roll, own, r);
@@ -264,7 +272,7 @@ int64_t rs_roll_missing(const rs_roll *roll, int64_t *ranks) {
   if (rs_roll_reason(roll) == NULL || list_unseen(roll, 1, &unseen) > 0)
     return 0;
   for (int64_t r = 0; r < roll->n; r++)
-    if (roll->page->ranks[r].missing)
+    if (roll->joined->ranks[r].missing)
       ranks[n++] = r;
   return n;
 }

@@ -302,8 +302,10 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   reshard_device_release(mine);
   if (status == RESHARD_SUCCESS) {
     status = meet_first(made);
-    if (status != RESHARD_SUCCESS)
+    if (status != RESHARD_SUCCESS) {
+      rs_nccl_end(made); /* the others may have got on: no end that waits for them */
       rs_nccl_close(made);
+    }
   }
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;

@@ -344,7 +344,6 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   for (int64_t i = 0; i < n; i++) {
     rs_nccl *c = rs_nccl_of(turns[i].comm);
     int64_t bytes = 0;
-    rs_roll_come(c->roll, RS_ROLL_CALL, RS_CALL_GET(c->base.calls.made));
     RS_TRY(exchange_turn(c, &turns[i], turns[i].stream));
     for (int64_t r = 0; r < turns[i].nreceives; r++)
       bytes += turns[i].receives[r].bytes;
@@ -382,8 +381,11 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 /* --- The rest --------------------------------------------------------------------------------------------------- */
 
 /* One rank of this process: there is no other to meet. */
+/* The rank has come to its call, also where it has nothing to send or receive in it. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  RS_TRY(check_alive(rs_nccl_of(comm)));
+  rs_nccl *c = rs_nccl_of(comm);
+  RS_TRY(check_alive(c));
+  rs_roll_come(c->roll, RS_ROLL_CALL, RS_CALL_GET(c->base.calls.made));
   return run(1, &mine);
 }
 
