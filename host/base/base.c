@@ -1,9 +1,12 @@
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static _Thread_local char last_error[1024];
 static _Thread_local unsigned long error_count;
@@ -235,6 +238,17 @@ uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
   return h ^ (h >> 31);
+}
+
+uint64_t rs_system_hash(const char *kind) {
+  char boot[64] = "", path[64];
+  struct stat namespace;
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
+  if (fd >= 0)
+    close(fd);
+  snprintf(path, sizeof path, "/proc/self/ns/%s", kind);
+  return n > 0 && stat(path, &namespace) == 0 ? rs_hash((uint64_t) namespace.st_ino, boot, strlen(boot)) : 0;
 }
 
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape) {

@@ -133,6 +133,9 @@ static inline double rs_seconds(void) { return (double)rs_now_ns() * 1e-9; }
 
 /* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */
 RS_PRIVATE_API uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
+/* Hash of the running system and of this process's namespace of a kind ("pid", "net"): processes of which it is the
+ * same see each other's numbers, or sockets. 0: the system does not say. */
+RS_PRIVATE_API uint64_t rs_system_hash(const char *kind);
 
 /* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
 #define RS_SHAPE_TEXT 176

@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -45,19 +44,6 @@ struct rs_roll {
 
 /* --- Pages -------------------------------------------------------------------------------------------------------- */
 
-/* Hash of the running system and of the processes that are seen: where both are equal, a number means one process. */
-static uint64_t find_system(void) {
-  char boot[64] = "";
-  struct stat pids = {0};
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
-  if (fd >= 0)
-    close(fd);
-  if (n <= 0 || stat("/proc/self/ns/pid", &pids) != 0)
-    return 0;
-  return rs_hash((uint64_t)pids.st_ino, boot, strlen(boot));
-}
-
 static roll_page *map_page(int fd, size_t bytes) {
   struct stat file;
   if (fstat(fd, &file) != 0 || file.st_size != (off_t)bytes)
@@ -91,7 +77,7 @@ static void make_page(rs_roll *roll) {
     return;
   }
   roll->page->key = rs_hash(rs_hash(1, draw, sizeof draw), &address, sizeof address);
-  roll->offer = (rs_roll_offer){find_system(), roll->page->key, (int32_t)getpid(), fd};
+  roll->offer = (rs_roll_offer){rs_system_hash("pid"), roll->page->key, (int32_t)getpid(), fd};
 }
 
 reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll) {

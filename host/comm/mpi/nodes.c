@@ -10,41 +10,30 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* A rank's process and file, as all ranks see them. */
 typedef struct mpi_process {
   int64_t shares; /* 0: it has no file, and the rest is not set */
-  int64_t number; /* of the node, on one kernel */
+  int64_t number; /* of the node, on one system */
   int64_t process, fd;
   uint64_t device, inode; /* of the file */
-  uint64_t processes;     /* those that it sees: where these are the same, so is the process of a number */
-  char kernel[40];        /* one boot of one machine */
+  uint64_t system;        /* rs_system_hash: where it is the same, so is the process of a number */
 } mpi_process;
 
 static bool on_one_node(const mpi_process *a, const mpi_process *b) {
-  return a->number == b->number && a->processes == b->processes && memcmp(a->kernel, b->kernel, sizeof a->kernel) == 0;
-}
-
-static bool read_kernel(char kernel[40]) {
-  FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-  size_t n = file != NULL ? fread(kernel, 1, 36, file) : 0;
-  if (file != NULL)
-    fclose(file);
-  return n == 36;
+  return a->number == b->number && a->system == b->system;
 }
 
 /* Describes this rank's process: a file is opened for it where its device shares memory. */
 static void describe_own(const rs_mpi *c, mpi_process *own) {
-  struct stat info = {.st_ino = 0}, processes;
+  struct stat info = {.st_ino = 0};
   int fd;
   own->number = c->node;
-  if (!c->base.device->memory->shared || !read_kernel(own->kernel) || stat("/proc/self/ns/pid", &processes) != 0 ||
-      rs_shared_open(&fd) != RESHARD_SUCCESS)
+  own->system = rs_system_hash("pid");
+  if (!c->base.device->memory->shared || own->system == 0 || rs_shared_open(&fd) != RESHARD_SUCCESS)
     return;
-  own->processes = (uint64_t)processes.st_ino;
   own->shares = fstat(fd, &info) == 0;
   own->process = getpid();
   own->fd = fd;

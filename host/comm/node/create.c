@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SPINS = 2000, LOOK_MS = 50, PATIENCE_MS = 2000, GRACE_MS = 500 };
@@ -106,18 +105,15 @@ fail:
 
 /* --- Cards -------------------------------------------------------------------------------------------------------- */
 
-/* Hash of the running system and of the sockets that it sees: processes of which both are equal find each other. */
+/* Processes of one number find each other's sockets. */
 static uint64_t find_node(void) {
-  char boot[64] = "";
-  struct stat net = {0};
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
-  if (fd >= 0)
-    close(fd);
-  if (n <= 0)
-    (void)gethostname(boot, sizeof boot - 1);
-  uint64_t net_id = stat("/proc/self/ns/net", &net) == 0 ? (uint64_t)net.st_ino : 0;
-  return rs_hash(net_id, boot, strlen(boot));
+  char name[64] = "";
+  uint64_t node = rs_system_hash("net");
+  if (node == 0) {
+    (void)gethostname(name, sizeof name - 1);
+    node = rs_hash(0, name, strlen(name));
+  }
+  return node;
 }
 
 void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
