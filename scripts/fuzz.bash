@@ -3,23 +3,26 @@
 fuzz_targets() { find "$build/fuzz/tests" -maxdepth 1 -type f -name 'fuzz_*' -perm -u+x 2>/dev/null | sort; }
 
 fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the build directory
-  local name=${1##*/fuzz_} out=$build/fuzz
+  local name=${1##*/fuzz_} out=$build/fuzz begin=$SECONDS status=0
   mkdir -p "$out/corpus/$name" "$out/crashes"
   "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" "$root/tests/fuzz/corpus/$name" \
-    </dev/null >"$log/fuzz-$name.log" 2>&1
+    </dev/null >"$log/fuzz-$name.log" 2>&1 || status=$?
+  echo $((SECONDS - begin)) >"$log/fuzz-$name.seconds" # a crash ends it early
+  return "$status"
 }
 
+fuzz_runs=() # NAME SECONDS INPUTS CRASHES of each run of fuzz_all
 fuzz_all() { # SECONDS [NAME]: as many at a time as there are cores, each counted
   local seconds=$1 only=${2:-} target name status inputs running=() names=()
-  rm -f "$log/fuzz.runs"
+  fuzz_runs=()
   finish() { # waits for the oldest
     status=0
     wait "${running[0]}" || status=$?
     name=${names[0]} running=("${running[@]:1}") names=("${names[@]:1}")
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log/fuzz-$name.log")
     count "$status" "fuzz: $name"
-    echo "$name $seconds ${inputs:-0} $((status != 0))" >>"$log/fuzz.runs"
+    fuzz_runs+=("$name $(cat "$log/fuzz-$name.seconds" || echo 0) ${inputs:-0} $((status != 0))")
     if [ "$status" = 0 ]; then
       say "fuzz $name: $inputs inputs, nothing found"
     else
@@ -37,11 +40,13 @@ fuzz_all() { # SECONDS [NAME]: as many at a time as there are cores, each counte
   while [ ${#running[@]} -gt 0 ]; do finish; done
 }
 
-# Adds the runs of fuzz_all to the table of all runs so far.
+# Adds the runs of fuzz_all to the table of all runs so far. Others may do so at the same time.
 fuzz_ledger() {
-  local table=$root/profiles/results/fuzz.md
+  local table=$root/profiles/results/fuzz.md lock
   touch "$table"
-  awk -v today="$(date +%F)" '
+  exec {lock}>"$log/fuzz.lock"
+  flock "$lock"
+  printf '%s\n' "${fuzz_runs[@]}" | awk -v today="$(date +%F)" '
     function add(name, hours, inputs, crashes, date) {
       total[name] += hours; units[name] += inputs; found[name] += crashes; last[name] = date
     }
@@ -49,7 +54,7 @@ fuzz_ledger() {
       if (split($0, cell, / *[|] */) == 7 && cell[3] ~ /^[0-9.]+$/) add(cell[2], cell[3], cell[4], cell[5], cell[6])
       next
     }
-    { add($1, $2 / 3600, $3, $4, today) }
+    NF == 4 { add($1, $2 / 3600, $3, $4, today) }
     END {
       print "# Fuzzing so far\n"
       print "`./run fuzz SECONDS` and `./run soak` add their runs. Inputs that reach new code are kept in"
@@ -59,7 +64,8 @@ fuzz_ledger() {
       fflush()
       for (name in total)
         printf "| %s | %.4f | %.0f | %d | %s |\n", name, total[name], units[name], found[name], last[name] | "sort"
-    }' "$table" "$log/fuzz.runs" >"$table.tmp" && mv "$table.tmp" "$table"
+    }' "$table" - >"$table.tmp" && mv "$table.tmp" "$table"
+  exec {lock}>&-
 }
 
 run_fuzz() { # SECONDS [NAME]

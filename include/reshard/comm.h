@@ -57,6 +57,19 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * - device: the GPU that it is on (kept). NULL: a device of the library's own on that GPU.
  * - timeout_ms: deadline of the host's waits (creating transfers, splits). 0: RESHARD_TIMEOUT_MS, else for ever.
  *
+ * NCCL does not tell for whom it waits. Ranks of one node tell each other to which calls they have come, by a page of
+ * memory. They share it from the first collective call on. So RESHARD_ERROR_TIMEOUT names the missing ranks: those that
+ * have not come to the call, have left or aborted the communicator, or whose process has ended. All ranks of a node
+ * that wait get the same text, as soon as one gives up. Ranks that share no page are out of sight:
+ *
+ * - those of other nodes, users, or namespaces of processes;
+ * - a rank without a descriptor for the page;
+ * - all of them in the first call on a communicator of the caller's.
+ *
+ * Such ranks are listed as "not known of: 8-15" behind the missing ones. Where none is missing that is in sight, the
+ * text says "not known, of: 8-15"; with all in sight, "none: all ranks have come", and the GPU or NCCL holds them up.
+ * Where nothing is known, no rank is named. An execute is not waited for by the host: the next call that meets tells.
+ *
  * Errors:
  * - RESHARD_ERROR_UNSUPPORTED: a build without NCCL; no NCCL can be loaded, or one that is too old.
  * - RESHARD_ERROR_INVALID: another device than the communicator's. */
@@ -85,7 +98,8 @@ RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
  * destroyed before.
  *
  * A rank that could not make a call which the others make ends its communicator at once. Its later calls give that
- * error, and the others hear of it by their deadline. */
+ * error, and the others hear of it by their deadline, which names it as reshard_comm_from_nccl says. The ranks meet
+ * here once, so that the first call after it can do so. Of ranks that never come here nothing is known. */
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
 
@@ -248,7 +262,7 @@ RESHARD_API reshard_status reshard_comm_split(reshard_comm comm, int64_t color, 
 /* Finds the ranks that had not come when a deadline passed on the communicator. Local, from any thread.
  *
  * - ranks: room for reshard_comm_size of them; ascending.
- * - n: their number. 0: no deadline has passed, or the communicator cannot know, as NCCL's.
+ * - n: their number. 0: no deadline has passed, or the communicator cannot know: NCCL's where a rank is out of sight.
  *
  * Every rank that waited for them finds the same. Among threads, ranks that were cancelled or have destroyed their
  * handle are missing too, without a deadline. */

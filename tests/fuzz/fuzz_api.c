@@ -152,6 +152,21 @@ static bool entries_fit(int64_t n, const reshard_entry *entries, int64_t rank) {
   return all && src <= BUFFERS && dst <= BUFFERS;
 }
 
+/* A plan lists the ranks that get something, and the runs of a dim that is cut in turns: gigabytes of them, where the
+ * caller wants so many. */
+static bool lists_fit(int64_t n, const reshard_entry *entries) {
+  const int64_t most = 1 << 22;
+  for (int64_t i = 0; i < n; i++)
+    for (int side = 0; side < 2; side++) {
+      reshard_layout layout = side == 0 ? entries[i].src : entries[i].dst;
+      reshard_layout_kind kind = layout != NULL ? reshard_layout_get_kind(layout) : RESHARD_LAYOUT_CHUNK;
+      bool turns = kind == RESHARD_LAYOUT_CYCLIC || kind == RESHARD_LAYOUT_MESH;
+      if (reshard_layout_elements(layout) > most && (turns || reshard_layout_world(layout) > most))
+        return false;
+    }
+  return true;
+}
+
 static void create_plan(api_objects *o, api_input *in) {
   int64_t regions[4][RESHARD_MAX_DIMS], nentries = take(in) % 8 == 0 ? take(in) % 5 : 1;
   int permutation[RESHARD_MAX_DIMS], slot = take_slot(in);
@@ -176,6 +191,8 @@ static void create_plan(api_objects *o, api_input *in) {
   reshard_plan_destroy(o->plans[slot]);
   o->plans[slot] = NULL;
   int64_t rank = take(in) % 4 == 0 ? take_number(in) : 0;
+  if (!lists_fit(nentries, entries))
+    return;
   if (told(reshard_plan_create(nentries, entries, rank, take(in) % 2 ? &options : NULL, &made)) == RESHARD_SUCCESS) {
     o->plans[slot] = made;
     o->fits[slot] = entries_fit(nentries, entries, rank);

@@ -24,6 +24,7 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(rs_device_alloc_open(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
   RS_TRY(rs_device_alloc_open(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
+  RS_TRY(rs_roll_make(c->base.size, c->base.rank, &c->roll));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
@@ -103,6 +104,7 @@ static void release_comm(rs_nccl *c) {
     leave_parent(c); /* waits for an abort from there */
   free_split(c);
   rs_board_leave(&c->base);
+  rs_roll_destroy(c->roll);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
@@ -243,7 +245,8 @@ static reshard_status create_nccl(const rs_nccl_api *api, const void *id, int64_
       break;
     if (rs_late(since, timeout_ms)) {
       (void)api->ncclCommAbort(nccl);
-      return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
+      return rs_error(RESHARD_ERROR_TIMEOUT,
+                      "reshard_comm_create_nccl: rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
                       (long long)n, (long long)timeout_ms);
     }
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
@@ -256,6 +259,15 @@ static reshard_status create_nccl(const rs_nccl_api *api, const void *id, int64_
   if (nccl != NULL)
     (void)api->ncclCommAbort(nccl);
   return status;
+}
+
+/* The ranks learn of each other, so that an error of any call names those that are missing. */
+static reshard_status meet_first(rs_nccl *c) {
+  const void *all;
+  reshard_status status = rs_nccl_ops.allgather(&c->base, "", 1, &all);
+  return status == RESHARD_SUCCESS ? status
+                                   : rs_error(status, "reshard_comm_create_nccl: rank %lld of %lld: %s",
+                                              (long long)c->base.rank, (long long)c->base.size, reshard_last_error());
 }
 
 reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
@@ -288,6 +300,11 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
     }
   }
   reshard_device_release(mine);
+  if (status == RESHARD_SUCCESS) {
+    status = meet_first(made);
+    if (status != RESHARD_SUCCESS)
+      rs_nccl_close(made);
+  }
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;
   return status;

@@ -8,7 +8,9 @@
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
  * up a call, for an all-gather of records, and when the communicator ends. All three look at the deadline and at the
  * communicator's own error. After the deadline the communicator is given up, and revoked or aborted unless it is
- * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
+ * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died.
+ *
+ * NCCL does not tell for whom it waits. Ranks of a node do, by words that they share (comm/roll.h). */
 #include "comm/nccl/nccl.h"
 
 #include "base/range.h"
@@ -21,7 +23,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { WINDOW = 1024 }; /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
+enum { LOOK_NS = 20000000 }; /* between two looks at who has come */
+enum { WINDOW = 1024 };      /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
 
@@ -45,7 +48,11 @@ reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult
 static reshard_status check_alive(const rs_nccl *c) {
   if (!c->ended)
     return RESHARD_SUCCESS;
-  return c->lost != RESHARD_SUCCESS ? rs_error(c->lost, "%s", c->why) : rs_comm_error_ended();
+  const char *reason = rs_roll_reason(c->roll);
+  if (c->lost != RESHARD_SUCCESS)
+    return rs_error(c->lost, "%s", c->why);
+  return reason != NULL ? rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", reason)
+                        : rs_comm_error_ended();
 }
 
 /* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
@@ -80,6 +87,7 @@ void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl) {
 
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
+  rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
   ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
   if (nccl != NULL && !c->closing && rs_nccl_revoke(c)) {
@@ -101,15 +109,37 @@ void rs_nccl_pause(int64_t since, int64_t spin_ns) {
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
-/* NCCL does not tell which ranks have not come. */
+/* A wait for other ranks: since when, and when it was last looked who has come. */
+typedef struct peer_wait {
+  const char *call;
+  int64_t since, looked;
+} peer_wait;
+
+/* The ranks of a node that give up say the same: what the first of them has found. At its end none is waited for. */
 static reshard_status give_up(rs_nccl *c, const char *call) {
-  reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, "");
+  char missing[RS_ROLL_TEXT];
+  rs_roll *roll = c->closing ? NULL : c->roll;
+  reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
+  const char *reason = rs_roll_conclude(roll, reshard_last_error());
+  if (reason != NULL)
+    status = rs_error(RESHARD_ERROR_TIMEOUT, "%s", reason);
   rs_nccl_end(c);
   rs_nccl_quiesce(c);
   return status;
 }
 
-static bool deadline_passed(const rs_nccl *c, int64_t since) { return rs_late(since, c->timeout_ms); }
+/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up. */
+static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
+  int64_t few[RS_AWAITED], now = rs_now_ns();
+  if (rs_late(w->since, c->timeout_ms) || (!c->closing && rs_roll_reason(c->roll) != NULL))
+    return give_up(c, w->call);
+  if (now - w->looked >= LOOK_NS) {
+    w->looked = now;
+    rs_comm_await(&c->base, rs_roll_absent(c->roll, 0, NULL, RS_AWAITED, few), few);
+  }
+  rs_nccl_pause(w->since, spin_ns);
+  return RESHARD_SUCCESS;
+}
 
 /* The communicator's own state. */
 static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
@@ -130,18 +160,16 @@ static void learn_spin(rs_nccl *c, int64_t took_ns) {
 }
 
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call) {
-  int64_t since = rs_now_ns();
+  peer_wait w = {call, rs_now_ns(), rs_now_ns()};
   if (result != ncclSuccess && result != ncclInProgress)
     return rs_nccl_error(&c->api, c->nccl, result, call);
   RS_RANGE("wait", -1, -1, -1, -1);
   while (result == ncclInProgress) {
     RS_TRY(get_async_error(c, call, &result));
-    if (result == ncclInProgress && deadline_passed(c, since))
-      return give_up(c, call);
     if (result == ncclInProgress)
-      rs_nccl_pause(since, c->spin_ns);
+      RS_TRY(wait_more(c, &w, c->spin_ns));
   }
-  learn_spin(c, rs_now_ns() - since);
+  learn_spin(c, rs_now_ns() - w.since);
   return RESHARD_SUCCESS;
 }
 
@@ -150,16 +178,14 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
 /* Blocks until the event has happened. */
 static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *call) {
   rs_device *device = c->base.device;
-  int64_t since = rs_now_ns();
+  peer_wait w = {call, rs_now_ns(), rs_now_ns()};
   RS_RANGE("wait", -1, -1, -1, -1);
   for (bool done = false; !done;) {
     RS_TRY(device->streams->event_done(device, event, &done));
     ncclResult_t state;
     RS_TRY(get_async_error(c, call, &state));
-    if (!done && deadline_passed(c, since))
-      return give_up(c, call);
     if (!done)
-      rs_nccl_pause(since, RS_NCCL_SPIN_NS);
+      RS_TRY(wait_more(c, &w, RS_NCCL_SPIN_NS));
   }
   return RESHARD_SUCCESS;
 }
@@ -203,10 +229,17 @@ static reshard_status allgather_records(rs_nccl *c) {
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
   RS_TRY(check_alive(c)); /* the stream may still read the record */
-  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
+  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes,
+                              .device = comm->device->index,
+                              .process = c->process,
+                              .color = c->part != NULL ? c->group->color : -1,
+                              .place = c->part != NULL ? c->group->key : -1,
+                              .roll = rs_roll_own_offer(c->part != NULL ? c->part->roll : c->roll)};
   rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
+  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(end_after_error(c, allgather_records(c)));
+  rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != c->all[0].bytes)
       return rs_comm_error_calls(comm, r);
@@ -311,6 +344,7 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   for (int64_t i = 0; i < n; i++) {
     rs_nccl *c = rs_nccl_of(turns[i].comm);
     int64_t bytes = 0;
+    rs_roll_come(c->roll, RS_ROLL_CALL, RS_CALL_GET(c->base.calls.made));
     RS_TRY(exchange_turn(c, &turns[i], turns[i].stream));
     for (int64_t r = 0; r < turns[i].nreceives; r++)
       bytes += turns[i].receives[r].bytes;
@@ -325,6 +359,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
                                    const int64_t *receives, reshard_collective kind, int64_t root) {
   rs_nccl *c = rs_nccl_of(comm);
   rs_part *parts = NULL;
+  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   if (kind != RESHARD_COLLECTIVE_NONE) {
     char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
     rs_collective o = {kind, root, send, send + comm->size, 1};
@@ -354,6 +389,10 @@ static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int
 
 static void nccl_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
   *stamp = rs_nccl_of(comm)->all[rank].caller;
+}
+
+static int64_t nccl_missing(reshard_comm comm, int64_t *ranks) {
+  return rs_roll_missing(rs_nccl_of(comm)->roll, ranks);
 }
 
 static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
@@ -388,6 +427,7 @@ const rs_comm_ops rs_nccl_ops = {
     .fit = nccl_fit,
     .connect = nccl_connect,
     .split = rs_nccl_split,
+    .missing = nccl_missing,
     .caller = nccl_caller,
     .shrink = rs_nccl_shrink,
     .alive = nccl_enter,

@@ -4,6 +4,8 @@
 
 #include "comm/comm.h"
 #include "comm/nccl/load.h"
+#include "comm/roll.h"
+#include "comm/split_group.h"
 
 #include <pthread.h>
 
@@ -13,6 +15,8 @@ typedef struct rs_nccl_record {
   int32_t device;   /* GPU of the rank ... */
   uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
   rs_stamp caller;
+  int32_t color, place; /* of the part that a split makes for the rank; -1: none */
+  rs_roll_offer roll;   /* of that part, else of this communicator */
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 
@@ -37,6 +41,9 @@ typedef struct rs_nccl {
   rs_event *gathered;
   rs_nccl_record *mine, *all; /* pinned; [1], [size] */
   rs_nccl_record *device_mine, *device_all;
+  rs_roll *roll;               /* NCCL does not tell which ranks have not come */
+  const rs_split_group *group; /* of a split, with its part where that is made; NULL: none */
+  struct rs_nccl *part;
   char *packed;                             /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
   int64_t *global_ranks;                    /* of base; owned */
   ncclComm_t *split;                        /* where NCCL puts what a split makes when that is done, ... */

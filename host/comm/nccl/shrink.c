@@ -79,15 +79,16 @@ void rs_nccl_stop(rs_nccl *c) {
     abort_ended(c);
 }
 
-/* The call itself, and until it is through. */
-static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
+/* The call itself, and until it is through. list: the lost ranks as NCCL wants them. */
+static reshard_status call_shrink(rs_nccl *c, int64_t n, const int64_t *lost, int *list, int flags) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  char missing[RS_ROLL_TEXT];
   config.blocking = 0;
   ncclResult_t result = ncclInvalidUsage;
   pthread_mutex_lock(&c->mutex);
   bool aborted = c->nccl == NULL; /* it could not be revoked */
   if (!aborted)
-    result = c->api.ncclCommShrink(c->nccl, lost, n, c->split, &config, flags);
+    result = c->api.ncclCommShrink(c->nccl, list, (int)n, c->split, &config, flags);
   pthread_mutex_unlock(&c->mutex);
   if (aborted)
     return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
@@ -95,7 +96,7 @@ static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
   if (result == ncclInProgress)
     result = wait_for_ended(c, c->timeout_ms);
   if (result == ncclInProgress)
-    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, "");
+    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, rs_roll_text(c->roll, n, lost, missing));
   return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");
 }
 
@@ -104,13 +105,14 @@ static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, nc
   rs_cuda_before previous;
   int *list = NULL, flags = NCCL_SHRINK_DEFAULT;
   RS_TRY(rs_alloc(&list, n, sizeof *list));
+  rs_roll_come(c->roll, RS_ROLL_SHRINK, 0);
   for (int64_t i = 0; i < n; i++)
     list[i] = (int)lost[i];
   reshard_status status = prepare_shrink(c, &flags);
   if (status == RESHARD_SUCCESS)
     status = rs_cuda_enter(c->base.device, &previous);
   if (status == RESHARD_SUCCESS) {
-    status = call_shrink(c, (int)n, list, flags);
+    status = call_shrink(c, n, lost, list, flags);
     rs_cuda_leave(previous);
   }
   free(list);

@@ -13,6 +13,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclCo
   rs_cuda_before previous;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   rs_nccl_abort(c, *c->split); /* of an earlier one that failed, and has been through since */
   *c->split = NULL;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
@@ -67,6 +68,25 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
   return rs_board_join(&(*out)->base, &parent->base);
 }
 
+/* Tells whether all ranks have succeeded. It also finds the ranks of the part that are in sight, so that errors of its
+ * calls name them. */
+static reshard_status agree(rs_nccl *c, const rs_split_group *group, rs_nccl *made, reshard_status status) {
+  rs_roll_offer *offers = NULL;
+  if (status == RESHARD_SUCCESS && made != NULL)
+    status = rs_alloc(&offers, group->n, sizeof *offers);
+  c->group = group;
+  c->part = made;
+  status = rs_split_agree(&c->base, status);
+  c->part = NULL;
+  for (int64_t r = 0; r < c->base.size && status == RESHARD_SUCCESS && made != NULL; r++)
+    if (c->all[r].color == group->color)
+      offers[c->all[r].place] = c->all[r].roll;
+  if (status == RESHARD_SUCCESS && made != NULL)
+    rs_roll_join(made->roll, offers, sizeof *offers);
+  free(offers);
+  return status;
+}
+
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
@@ -78,7 +98,7 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
   else /* it was being made */
     rs_nccl_abort(c, nccl);
   if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
-    status = rs_split_agree(comm, status);
+    status = agree(c, &group, made, status);
   if (status != RESHARD_SUCCESS && made != NULL)
     rs_nccl_close(made);
   free(group.global_ranks);

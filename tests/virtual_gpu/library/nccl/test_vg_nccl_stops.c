@@ -115,6 +115,14 @@ static int64_t count_overwritten(const world *w) {
   return n;
 }
 
+/* Whether an error names the rank that stopped, and no other. Time passes here as the ranks do. */
+static bool is_named(const world *w, int64_t rank) {
+  char name[32];
+  snprintf(name, sizeof name, "; missing: %d", (int)w->stopper);
+  const char *at = strstr(w->result[rank].text, name);
+  return stop_is_named(w->result[rank].text) && at != NULL && strcmp(at, name) == 0;
+}
+
 /* The errors of the others. */
 static void count_errors(const world *w, stop_counts *counts) {
   counts->stops++;
@@ -123,9 +131,9 @@ static void count_errors(const world *w, stop_counts *counts) {
       continue;
     counts->errors++;
     counts->late += w->longest_ns[r] > (DEADLINE_MS + 1000) * INT64_C(1000000);
-    counts->unnamed += !stop_is_named(w->result[r].text);
-    if (!stop_is_named(w->result[r].text))
-      printf("step %d: %s\n", w->step, w->result[r].text);
+    counts->unnamed += !is_named(w, r);
+    if (!is_named(w, r))
+      printf("step %d, rank %d stops: %s\n", w->step, (int)w->stopper, w->result[r].text);
   }
 }
 

@@ -1,0 +1,270 @@
+#define _GNU_SOURCE /* memfd_create */
+#include "comm/roll.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A rank in the page. Zeros: it is out of sight. */
+typedef struct roll_rank {
+  _Alignas(64) _Atomic uint64_t came[RS_ROLL_KINDS];
+  _Atomic int32_t pid; /* 0: it has not joined */
+  atomic_bool left;
+  atomic_bool missing; /* when the reason was given */
+} roll_rank;
+
+/* Progress of the reason. */
+enum { NO_REASON, REASON_BEGUN, REASON_THERE };
+
+typedef struct roll_page {
+  uint64_t key; /* of the rank that has made it */
+  _Atomic uint32_t state;
+  char reason[RS_ROLL_REASON];
+  roll_rank ranks[];
+} roll_page;
+
+struct rs_roll {
+  int64_t n, rank, joins;
+  rs_roll_offer offer;
+  roll_page *page; /* NULL: none; this rank's own at first */
+  size_t bytes;
+  rs_roll_kind kind; /* what the rank waits in */
+};
+
+/* --- Pages -------------------------------------------------------------------------------------------------------- */
+
+/* Hash of the running system and of the processes that are seen: where both are equal, a number means one process. */
+static uint64_t find_system(void) {
+  char boot[64] = "";
+  struct stat pids = {0};
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
+  if (fd >= 0)
+    close(fd);
+  if (n <= 0 || stat("/proc/self/ns/pid", &pids) != 0)
+    return 0;
+  return rs_hash((uint64_t)pids.st_ino, boot, strlen(boot));
+}
+
+static roll_page *map_page(int fd, size_t bytes) {
+  struct stat file;
+  if (fstat(fd, &file) != 0 || file.st_size != (off_t)bytes)
+    return NULL;
+  void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return page != MAP_FAILED ? page : NULL;
+}
+
+static void drop_page(rs_roll *roll) {
+  if (roll->page != NULL)
+    munmap(roll->page, roll->bytes);
+  roll->page = NULL;
+}
+
+static void drop_descriptor(rs_roll *roll) {
+  if (roll->offer.fd >= 0)
+    close(roll->offer.fd);
+  roll->offer.fd = -1;
+}
+
+static void make_page(rs_roll *roll) {
+  const void *address = roll;
+  int64_t draw[] = {rs_now_ns(), getpid()};
+  int fd = memfd_create("reshard-roll", MFD_CLOEXEC);
+  if (fd < 0)
+    return;
+  if (ftruncate(fd, (off_t)roll->bytes) == 0)
+    roll->page = map_page(fd, roll->bytes);
+  if (roll->page == NULL) {
+    close(fd);
+    return;
+  }
+  roll->page->key = rs_hash(rs_hash(1, draw, sizeof draw), &address, sizeof address);
+  roll->offer = (rs_roll_offer){find_system(), roll->page->key, (int32_t)getpid(), fd};
+}
+
+reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll) {
+  rs_roll *made = NULL;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  *made = (rs_roll){.n = n, .rank = rank, .offer.fd = -1};
+  made->bytes = sizeof *made->page + (size_t)n * sizeof *made->page->ranks;
+  make_page(made);
+  *roll = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_roll_destroy(rs_roll *roll) {
+  if (roll == NULL)
+    return;
+  drop_page(roll);
+  drop_descriptor(roll);
+  free(roll);
+}
+
+rs_roll_offer rs_roll_own_offer(const rs_roll *roll) { return roll != NULL ? roll->offer : (rs_roll_offer){.fd = -1}; }
+
+/* The page of another rank; NULL: it is gone, or another user's. */
+static roll_page *open_page(const rs_roll_offer *offer, size_t bytes) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)offer->pid, (int)offer->fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return NULL;
+  roll_page *page = map_page(fd, bytes);
+  close(fd);
+  if (page != NULL && page->key != offer->key) { /* the descriptor is something else by now */
+    munmap(page, bytes);
+    page = NULL;
+  }
+  return page;
+}
+
+void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
+  if (roll == NULL || roll->joins >= 2)
+    return;
+  if (++roll->joins == 2) {
+    drop_descriptor(roll);
+    return;
+  }
+  const rs_roll_offer *offer = NULL;
+  int64_t holder = -1;
+  for (int64_t r = 0; r < roll->n && holder < 0; r++) {
+    offer = (const rs_roll_offer *)((const char *)first + (size_t)r * stride);
+    if (offer->fd >= 0 && offer->node != 0 && offer->node == roll->offer.node)
+      holder = r;
+  }
+  if (holder != roll->rank) {
+    drop_page(roll);
+    drop_descriptor(roll);
+    roll->page = holder >= 0 ? open_page(offer, roll->bytes) : NULL;
+  }
+  if (roll->page == NULL)
+    return;
+  roll_rank *own = &roll->page->ranks[roll->rank];
+  own->came[RS_ROLL_STEP] = 1; /* the all-gather */
+  own->pid = roll->offer.pid;
+}
+
+/* --- Ranks that came ---------------------------------------------------------------------------------------------- */
+
+/* This rank in a page that is joined; NULL: it is in none. */
+static roll_rank *own_rank(const rs_roll *roll) {
+  return roll != NULL && roll->joins > 0 && roll->page != NULL ? &roll->page->ranks[roll->rank] : NULL;
+}
+
+void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
+  roll_rank *own = own_rank(roll);
+  if (own == NULL)
+    return;
+  roll->kind = kind;
+  own->came[kind] = kind == RS_ROLL_CALL ? number : own->came[kind] + 1;
+}
+
+void rs_roll_leave(rs_roll *roll) {
+  roll_rank *own = own_rank(roll);
+  if (own != NULL && own->pid == (int32_t)getpid()) /* else it is a child of fork, and no rank */
+    own->left = true;
+}
+
+/* A process that nobody has waited for is there still, by its number alone. */
+static bool process_ended(int32_t pid) {
+  int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+  if (fd < 0)
+    return errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH);
+  bool ended = poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0) > 0;
+  close(fd);
+  return ended;
+}
+
+/* In a shrink ranks come to that have left what is shrunk. */
+static bool is_absent(const rs_roll *roll, const roll_rank *own, int64_t r) {
+  const roll_rank *other = &roll->page->ranks[r];
+  int32_t pid = other->pid;
+  if (pid == 0 || other == own)
+    return false;
+  return other->came[roll->kind] < own->came[roll->kind] || (other->left && roll->kind != RS_ROLL_SHRINK) ||
+         (pid != own->pid && process_ended(pid));
+}
+
+int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks) {
+  const roll_rank *own = own_rank(roll);
+  int64_t n = 0;
+  for (int64_t r = 0, l = 0; own != NULL && r < roll->n && n < most; r++) {
+    while (l < nlost && lost[l] < r)
+      l++;
+    if ((l >= nlost || lost[l] != r) && is_absent(roll, own, r))
+      ranks[n++] = r;
+  }
+  return n;
+}
+
+/* Ranks that have not joined, at most `most`. */
+static int64_t list_unseen(const rs_roll *roll, int64_t most, int64_t *ranks) {
+  int64_t n = 0;
+  for (int64_t r = 0; r < roll->n && n < most; r++)
+    if (roll->page->ranks[r].pid == 0)
+      ranks[n++] = r;
+  return n;
+}
+
+const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost, char buffer[RS_ROLL_TEXT]) {
+  int64_t few[64]; /* a text has no room for more */
+  char absent[RS_ROLL_TEXT / 3], unseen[RS_ROLL_TEXT / 3];
+  buffer[0] = '\0';
+  if (own_rank(roll) == NULL)
+    return buffer;
+  int64_t nabsent = rs_roll_absent(roll, nlost, lost, 64, few);
+  rs_ranges_text(absent, sizeof absent, nabsent, few);
+  int64_t nunseen = list_unseen(roll, 64, few);
+  rs_ranges_text(unseen, sizeof unseen, nunseen, few);
+  if (nabsent > 0)
+    snprintf(buffer, RS_ROLL_TEXT, "%s%s%s", absent, nunseen > 0 ? "; not known of: " : "", unseen);
+  else if (nunseen > 0)
+    snprintf(buffer, RS_ROLL_TEXT, "not known, of: %s", unseen);
+  else
+    snprintf(buffer, RS_ROLL_TEXT, "none: all ranks have come");
+  return buffer;
+}
+
+/* --- The end ------------------------------------------------------------------------------------------------------ */
+
+const char *rs_roll_reason(const rs_roll *roll) {
+  return own_rank(roll) != NULL && roll->page->state == REASON_THERE ? roll->page->reason : NULL;
+}
+
+/* A process that ends within this leaves the others without the text: they do not wait for it for long. */
+const char *rs_roll_conclude(rs_roll *roll, const char *reason) {
+  const roll_rank *own = own_rank(roll);
+  uint32_t expected = NO_REASON;
+  if (own == NULL)
+    return NULL;
+  roll_page *page = roll->page;
+  if (atomic_compare_exchange_strong(&page->state, &expected, REASON_BEGUN)) {
+    for (int64_t r = 0; r < roll->n; r++)
+      page->ranks[r].missing = is_absent(roll, own, r);
+    snprintf(page->reason, sizeof page->reason, "%s", reason);
+    page->state = REASON_THERE;
+  }
+  for (int64_t since = rs_now_ns(); page->state != REASON_THERE && !rs_late(since, 20);)
+    sched_yield();
+  return rs_roll_reason(roll);
+}
+
+int64_t rs_roll_missing(const rs_roll *roll, int64_t *ranks) {
+  int64_t n = 0, unseen;
+  if (rs_roll_reason(roll) == NULL || list_unseen(roll, 1, &unseen) > 0)
+    return 0;
+  for (int64_t r = 0; r < roll->n; r++)
+    if (roll->page->ranks[r].missing)
+      ranks[n++] = r;
+  return n;
+}

@@ -1,0 +1,54 @@
+/* The roll: which step of a communicator each of its ranks has come to. It is in words that the ranks of a node share,
+ * beside whatever carries their messages. It serves a transport that does not say for whom it waits. Ranks are threads
+ * of one process or processes of the node, mixed as they like.
+ *
+ * Each rank makes a roll with a page of its own, and offers that in the first all-gather that there is. Of the ranks
+ * that see each other the lowest one's page is everyone's from then on. No file names it, and it ends with the last
+ * process that has it, however that ends. Ranks that do not join, on other nodes or without a descriptor, are out of
+ * sight: nothing is known of them. Nothing that goes wrong here is an error. */
+#ifndef RS_COMM_ROLL_H
+#define RS_COMM_ROLL_H
+
+#include "base/base.h"
+
+typedef struct rs_roll rs_roll;
+
+/* How others find a rank's page. */
+typedef struct rs_roll_offer {
+  uint64_t node, key; /* node: hash of the system and of the processes that it sees */
+  int32_t pid, fd;    /* -1: there is none */
+} rs_roll_offer;
+
+/* Kinds of what ranks come to, each counted by itself. A rank is absent where it has come less often than this one. */
+typedef enum rs_roll_kind { RS_ROLL_STEP, RS_ROLL_CALL, RS_ROLL_SHRINK, RS_ROLL_KINDS } rs_roll_kind;
+
+enum { RS_ROLL_TEXT = 240, RS_ROLL_REASON = 512 };
+
+/* RESHARD_ERROR_OUT_OF_MEMORY. */
+reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll);
+void rs_roll_destroy(rs_roll *roll); /* NULL is allowed, here and below: nothing is known then */
+rs_roll_offer rs_roll_own_offer(const rs_roll *roll);
+/* After each all-gather, with the offers of all ranks in rank order, `stride` bytes apart. The first one joins. After
+ * the second one all have joined, and no descriptor is kept. */
+void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);
+
+/* This rank has come to the next step, to the call of that number, or to a shrink; it is what it waits in now. */
+void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number);
+/* This rank comes to no more steps, and others wait for it in vain. From any thread. */
+void rs_roll_leave(rs_roll *roll);
+/* Ranks that have not come to what this one waits in, have left, or whose process has ended: ascending, at most `most`.
+ * In a shrink those `lost`, ascending, are not waited for. */
+int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks);
+/* The absent ranks in words: "1-2", "1; not known of: 4-7", "not known, of: 4-7", "none: all ranks have come". "" where
+ * no roll was joined. Returns buffer. */
+const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost, char buffer[RS_ROLL_TEXT]);
+
+/* The reason why the communicator has ended, of the first rank that gives one; it is there for all ranks of the roll.
+ * NULL: there is no roll. With it the absent ranks are kept. */
+const char *rs_roll_conclude(rs_roll *roll, const char *reason);
+/* That reason; NULL: it goes on. */
+const char *rs_roll_reason(const rs_roll *roll);
+/* The absent ranks that were kept, to ranks [n]; 0 where some rank is out of sight. */
+int64_t rs_roll_missing(const rs_roll *roll, int64_t *ranks);
+
+#endif

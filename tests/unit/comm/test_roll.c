@@ -1,0 +1,249 @@
+/* The roll: ranks of a node see who has come to a step, whether they are threads of one process or processes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/roll.h"
+#include "support/processes/children.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { MOST = 70 };
+
+/* --- Ranks of one process ----------------------------------------------------------------------------------------- */
+
+typedef struct world {
+  int64_t n;
+  rs_roll *rolls[MOST];
+  rs_roll_offer offers[MOST];
+} world;
+
+static void world_make(world *w, int64_t n) {
+  *w = (world){.n = n};
+  for (int64_t r = 0; r < n; r++) {
+    assert_int_equal(rs_roll_make(n, r, &w->rolls[r]), RESHARD_SUCCESS);
+    w->offers[r] = rs_roll_own_offer(w->rolls[r]);
+    assert_true(w->offers[r].fd >= 0);
+  }
+}
+
+static void world_join(const world *w) {
+  for (int64_t r = 0; r < w->n; r++)
+    rs_roll_join(w->rolls[r], w->offers, sizeof *w->offers);
+}
+
+static void world_destroy(world *w) {
+  for (int64_t r = 0; r < w->n; r++)
+    rs_roll_destroy(w->rolls[r]);
+}
+
+static void come(const world *w, int64_t first, int64_t end, rs_roll_kind kind, uint64_t number) {
+  for (int64_t r = first; r < end; r++)
+    rs_roll_come(w->rolls[r], kind, number);
+}
+
+static void assert_text(const rs_roll *roll, const char *expected) {
+  char text[RS_ROLL_TEXT];
+  assert_string_equal(rs_roll_text(roll, 0, NULL, text), expected);
+}
+
+static void test_steps(void **state) {
+  (void)state;
+  world w;
+  int64_t ranks[4];
+  int descriptors = count_descriptors(), maps = count_maps();
+  world_make(&w, 4);
+  assert_text(w.rolls[0], ""); /* before the first all-gather nothing is known */
+  world_join(&w);
+  assert_text(w.rolls[0], "none: all ranks have come");
+  assert_int_equal(count_descriptors(), descriptors + 1);
+  come(&w, 0, 3, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[0], "3");
+  assert_text(w.rolls[3], "none: all ranks have come"); /* it waits for nothing that others have not come to */
+  assert_int_equal(rs_roll_absent(w.rolls[2], 0, NULL, 4, ranks), 1);
+  assert_int_equal(ranks[0], 3);
+  come(&w, 0, 2, RS_ROLL_CALL, 7); /* one behind, two behind */
+  assert_text(w.rolls[1], "2-3");
+  come(&w, 2, 3, RS_ROLL_CALL, 6);
+  assert_text(w.rolls[1], "2-3");
+  come(&w, 2, 4, RS_ROLL_CALL, 7);
+  assert_text(w.rolls[1], "none: all ranks have come");
+  rs_roll_leave(w.rolls[2]);
+  assert_text(w.rolls[1], "2");
+  come(&w, 0, 2, RS_ROLL_SHRINK, 0); /* to which rank 2 may come all the same */
+  assert_text(w.rolls[0], "2-3");
+  char text[RS_ROLL_TEXT];
+  assert_string_equal(rs_roll_text(w.rolls[0], 1, (int64_t[]){3}, text), "2");
+  come(&w, 2, 3, RS_ROLL_SHRINK, 0);
+  assert_string_equal(rs_roll_text(w.rolls[0], 1, (int64_t[]){3}, text), "none: all ranks have come");
+  world_join(&w); /* the second all-gather */
+  assert_int_equal(count_descriptors(), descriptors);
+  world_destroy(&w);
+  assert_int_equal(count_maps(), maps);
+}
+
+/* The first reason counts, with the ranks that were absent then. */
+static void test_reason(void **state) {
+  (void)state;
+  world w;
+  int64_t ranks[4] = {0};
+  world_make(&w, 4);
+  assert_null(rs_roll_conclude(w.rolls[0], "nobody hears it"));
+  world_join(&w);
+  come(&w, 0, 4, RS_ROLL_STEP, 0);
+  come(&w, 1, 3, RS_ROLL_STEP, 0);
+  assert_null(rs_roll_reason(w.rolls[3]));
+  assert_int_equal(rs_roll_missing(w.rolls[3], ranks), 0);
+  assert_string_equal(rs_roll_conclude(w.rolls[1], "rank 1 waits for 0 and 3"), "rank 1 waits for 0 and 3");
+  come(&w, 3, 4, RS_ROLL_STEP, 0); /* too late */
+  assert_string_equal(rs_roll_conclude(w.rolls[2], "rank 2 waits for 0"), "rank 1 waits for 0 and 3");
+  for (int64_t r = 0; r < 4; r++) {
+    assert_string_equal(rs_roll_reason(w.rolls[r]), "rank 1 waits for 0 and 3");
+    assert_int_equal(rs_roll_missing(w.rolls[r], ranks), 2);
+    assert_true(ranks[0] == 0 && ranks[1] == 3);
+  }
+  world_destroy(&w);
+}
+
+/* Ranks of another node, and one whose page is not to be had. */
+static void test_out_of_sight(void **state) {
+  (void)state;
+  world w;
+  int64_t ranks[8];
+  world_make(&w, 8);
+  int32_t taken = w.offers[0].fd;
+  w.offers[0].node++;
+  for (int64_t r = 5; r < 8; r++)
+    w.offers[r].fd = -1;
+  for (int64_t r = 1; r < 5; r++)
+    rs_roll_join(w.rolls[r], w.offers, sizeof *w.offers);
+  come(&w, 1, 5, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[2], "not known, of: 0,5-7");
+  come(&w, 2, 5, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[2], "1; not known of: 0,5-7");
+  assert_non_null(rs_roll_conclude(w.rolls[2], "it ends"));
+  assert_int_equal(rs_roll_missing(w.rolls[2], ranks), 0); /* there may be more */
+  w.offers[1].fd = taken;                                  /* of rank 0: another page than rank 1 has told of */
+  rs_roll_join(w.rolls[5], w.offers, sizeof *w.offers);
+  assert_text(w.rolls[5], "");
+  world_destroy(&w);
+
+  int64_t n = MOST; /* more than a text has room for */
+  world_make(&w, n);
+  world_join(&w);
+  for (int64_t r = 0; r < n; r += 2)
+    rs_roll_come(w.rolls[r], RS_ROLL_STEP, 0);
+  char text[RS_ROLL_TEXT];
+  assert_non_null(strstr(rs_roll_text(w.rolls[0], 0, NULL, text), "..."));
+  assert_int_equal(rs_roll_absent(w.rolls[0], 0, NULL, 8, ranks), 8);
+  assert_int_equal(ranks[7], 15);
+  world_destroy(&w);
+
+  rs_roll_come(NULL, RS_ROLL_STEP, 0);
+  rs_roll_leave(NULL);
+  assert_text(NULL, "");
+  assert_null(rs_roll_reason(NULL));
+}
+
+/* --- Ranks that are processes ------------------------------------------------------------------------------------- */
+
+enum { PROCESSES = 4 };
+
+typedef struct shared {
+  rs_roll_offer offers[PROCESSES];
+  atomic_int made, joined, steps, read;
+} shared;
+
+/* Waits for a state, as long as it takes. */
+static void await(const atomic_int *number, int least) {
+  while (atomic_load(number) < least)
+    sched_yield();
+}
+
+/* Rank 1 does not come to the second step; rank 2 comes, and ends there. Ranks 0 and 3 wait. */
+static void run_process(shared *s, int64_t r) {
+  rs_roll *roll;
+  char text[RS_ROLL_TEXT];
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* where another fails, this one would wait for ever */
+  CHILD_CHECK(rs_roll_make(PROCESSES, r, &roll) == RESHARD_SUCCESS);
+  s->offers[r] = rs_roll_own_offer(roll);
+  s->made++;
+  await(&s->made, PROCESSES);
+  rs_roll_join(roll, s->offers, sizeof *s->offers);
+  s->joined++;
+  await(&s->joined, PROCESSES);
+  if (r == 1) {
+    await(&s->read, 2);
+    _exit(0);
+  }
+  rs_roll_come(roll, RS_ROLL_STEP, 0);
+  s->steps++;
+  if (r == 2)
+    _exit(0);
+  await(&s->steps, 3);
+  while (strcmp(rs_roll_text(roll, 0, NULL, text), "1-2") != 0) { /* rank 2 ends, and its parent does not wait for it */
+    CHILD_CHECK(strcmp(text, "1") == 0);
+    sched_yield();
+  }
+  const char *reason = rs_roll_conclude(roll, text);
+  CHILD_CHECK(reason != NULL && strcmp(reason, "1-2") == 0);
+  int64_t ranks[PROCESSES];
+  CHILD_CHECK(rs_roll_missing(roll, ranks) == 2 && ranks[0] == 1 && ranks[1] == 2);
+  s->read++;
+  await(&s->read, 2); /* one that ends is absent, too */
+  rs_roll_destroy(roll);
+  _exit(0);
+}
+
+static void test_processes(void **state) {
+  (void)state;
+  pid_t children[PROCESSES];
+  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(s, MAP_FAILED);
+  for (int64_t r = 0; r < PROCESSES; r++) {
+    fflush(NULL);
+    children[r] = fork();
+    assert_true(children[r] >= 0);
+    if (children[r] == 0)
+      run_process(s, r);
+  }
+  for (int64_t r = PROCESSES - 1; r >= 0; r--) /* rank 2 has ended and is not waited for while others look */
+    assert_true(child_is_good(children[r]));
+  munmap(s, sizeof *s);
+}
+
+/* A child of fork is no rank, whatever it does. */
+static void test_fork(void **state) {
+  (void)state;
+  world w;
+  world_make(&w, 2);
+  world_join(&w);
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    rs_roll_leave(w.rolls[1]);
+    world_destroy(&w);
+    _exit(0);
+  }
+  assert_true(child_is_good(child));
+  assert_text(w.rolls[0], "none: all ranks have come");
+  world_destroy(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_steps),     cmocka_unit_test(test_reason), cmocka_unit_test(test_out_of_sight),
+      cmocka_unit_test(test_processes), cmocka_unit_test(test_fork),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
