@@ -106,9 +106,9 @@ void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
   const double *rounds = session_gather(&b->s, local, (double)info.rounds);
   for (int64_t r = 0; r < b->s.world; r++)
     one_round = one_round && rounds[r] <= 1;
-  if (b->s.comms[local]->locals < b->s.world && one_round)
+  if (strcmp(b->s.comm, "nccl") == 0 && one_round)
     group = time_round(b, local, b->s.comms[local], plan, &group_graph);
-  if (group > 0 && strcmp(b->s.comm, "nccl") == 0)
+  if (group > 0)
     blocking = time_blocking_round(b, local, plan, &blocking_graph);
   if (local == 0) {
     b->row.host_us = execute;

@@ -26,6 +26,8 @@ void reshard_comm_destroy(reshard_comm comm) {
     next = deferred->next;
     deferred->try_free(deferred);
   }
+  if (comm->peers != NULL)
+    comm->drop_peers(comm);
   rs_board_leave(comm);
   comm->ops->destroy(comm);
 }

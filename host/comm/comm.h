@@ -103,6 +103,11 @@ typedef struct rs_comm_ops {
    * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
+  /* Passes a descriptor of this process on to a rank, with a number, and takes one, which is this process's from then
+   * on. Neither is collective. pass: fd -1, or one that cannot be passed on, is an error on both sides. NULL: ranks are
+   * no processes of one node. */
+  reshard_status (*pass)(reshard_comm comm, int64_t rank, uint64_t number, int fd);
+  reshard_status (*take)(reshard_comm comm, int64_t rank, uint64_t *number, int *fd);
   /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
    * has ended. NULL: ranks have nothing of each other's open that they would have to close. */
   void (*part)(reshard_comm comm);
@@ -163,6 +168,8 @@ struct reshard_comm_s {
   const int64_t *global_ranks;     /* [size], or NULL: the same numbers */
   void *kept;                      /* of a call, for the next one alike; NULL: nothing */
   void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
+  struct rs_peers *peers;          /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
+  void (*drop_peers)(reshard_comm);
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;

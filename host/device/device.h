@@ -130,6 +130,7 @@ typedef struct rs_device_work {
 typedef struct rs_exported_memory {
   uint64_t number; /* in its process; no other memory has it, before or after */
   int64_t bytes;
+  bool by_file; /* a descriptor is passed beside this, by which it is opened; else the handle says all */
   unsigned char handle[64];
 } rs_exported_memory;
 
@@ -151,9 +152,12 @@ typedef struct rs_device_processes {
   /* Finds memory that has all of [begin, end) and that other processes can open; *found false: none has. */
   reshard_status (*find)(rs_device *device, const void *begin, const void *end, rs_exported_memory *memory,
                          int64_t *inside, bool *found);
-  /* Opens memory of another process for this GPU. It is closed as often, and before its owner frees it. */
-  reshard_status (*open)(rs_device *device, const rs_exported_memory *memory, void **at);
-  void (*close)(rs_device *device, void *at);
+  /* The descriptor of memory that was found, borrowed while the memory is there; -1: it was freed. */
+  int (*file)(uint64_t number);
+  /* Opens memory of another process for this GPU. It is closed as often, before its owner frees it where that has no
+   * descriptor. fd: of memory that has one; it stays the caller's. */
+  reshard_status (*open)(rs_device *device, const rs_exported_memory *memory, int fd, void **at);
+  void (*close)(rs_device *device, const rs_exported_memory *memory, void *at);
   /* Lets the GPU reach memory of the host that processes share, at *at. */
   reshard_status (*pin)(rs_device *device, void *memory, size_t bytes, void **at);
   void (*unpin)(rs_device *device, void *memory);
@@ -181,6 +185,7 @@ struct rs_device {
   struct rs_storage_pool *pool; /* of the handle that has the device; NULL: it has none */
   reshard_device_type type;
   int index;      /* of the GPU */
+  size_t granule; /* other processes can map what alloc_async gives where its size is a multiple of this; 0: never */
   int max_blocks; /* of each launch of copies and casts on a GPU; 0: no limit */
   /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
    * all threads (cudaStreamLegacy). Both NULL: there are none. */
@@ -190,5 +195,7 @@ struct rs_device {
 
 /* cuda.c; no_cuda.c in builds without CUDA. index -1 is the current device. */
 reshard_status rs_device_cuda_create(int index, rs_device **device);
+/* Lets other processes of the node map its storage. RESHARD_ERROR_UNSUPPORTED where the driver cannot. */
+reshard_status rs_device_cuda_share(rs_device *device);
 
 #endif

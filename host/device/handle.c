@@ -58,10 +58,9 @@ static reshard_status create_device(const char *name, reshard_device_options *op
     return rs_error(RESHARD_ERROR_INVALID, "device '%.32s': \"cpu\", \"cuda\" and \"cuda:N\" are possible", name);
   int index;
   RS_TRY(parse_cuda(name, &index));
-  if (options->shared)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "device '%.32s': the storage of a GPU is not shared between processes",
-                    name);
   RS_TRY(rs_device_cuda_create(index, device));
+  if (options->shared)
+    RS_TRY(rs_device_cuda_share(*device));
   (*device)->max_blocks = (int)rs_min(options->max_blocks, INT32_MAX); /* of a grid */
   return RESHARD_SUCCESS;
 }

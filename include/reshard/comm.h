@@ -133,15 +133,18 @@ typedef struct reshard_node_options {
  * those that wait for it: RESHARD_ERROR_PEER names it. From an error on nothing reads or writes memory of the caller's.
  * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
  *
- * On GPUs ranks have a GPU each, or share one, and read each other's arrays by CUDA IPC: the direct path, of memory of
- * cudaMalloc. There is no other: sources elsewhere (memory pools, the storage of this library, PyTorch's expandable
- * segments) are RESHARD_ERROR_UNSUPPORTED on all ranks when a transfer is made or bound. Execute gives a meeting, the
- * copies and a meeting to the stream, and no host waits for another: a graph can hold it. Kernels of all ranks of a GPU
- * that meet have to run at the same time, which other work of that GPU may delay. A stream that has waited for a peer
- * beyond timeout_ms, or whose communicator was aborted, goes on: that execute and all later ones copy nothing. The next
- * call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER with the peer that did not come. A rank
- * whose execute fails alone ends the communicator. An abort of what it was split from ends its host calls; its streams
- * wait for the deadline.
+ * On GPUs ranks have a GPU each, or share one, and read each other's arrays: the direct path, of storage of devices
+ * made with `shared`, and by CUDA IPC of memory of cudaMalloc. There is no other: sources elsewhere (memory pools,
+ * other storage of this library, PyTorch's expandable segments) are RESHARD_ERROR_UNSUPPORTED on all ranks when a
+ * transfer is made or bound. So sharders over it take a device made with `shared`, or none. They make a transfer in
+ * each call, whose end the host waits for.
+ *
+ * Execute gives a meeting, the copies and a meeting to the stream, and no host waits for another: a graph can hold it.
+ * Kernels of all ranks of a GPU that meet have to run at the same time, which other work of that GPU may delay. A
+ * stream that has waited for a peer beyond timeout_ms, or whose communicator was aborted, goes on: that execute and
+ * all later ones copy nothing. The next call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER
+ * with the peer that did not come. A rank whose execute fails alone ends the communicator. An abort of what it was
+ * split from ends its host calls; its streams wait for the deadline.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;

@@ -14,7 +14,7 @@ static reshard_status check_driver(CUresult result, const char *call) {
 }
 
 /* Finds a function as it was in CUDA 11.3, the oldest that is built with. */
-static reshard_status find_function(const char *name, void **function) {
+reshard_status rs_cuda_find_function(const char *name, void **function) {
   enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   *function = NULL;
 #if CUDART_VERSION >= 12050
@@ -33,12 +33,12 @@ reshard_status rs_cuda_context_open(rs_cuda *cuda) {
   CUresult (*get_device)(CUdevice *, int);
   CUresult (*retain)(CUcontext *, CUdevice);
   CUdevice number;
-  RS_TRY(find_function("cuDeviceGet", (void **)&get_device));
-  RS_TRY(find_function("cuDevicePrimaryCtxRetain", (void **)&retain));
-  RS_TRY(find_function("cuCtxGetCurrent", (void **)&cuda->get_current));
-  RS_TRY(find_function("cuCtxSetCurrent", (void **)&cuda->set_current));
-  RS_TRY(find_function("cuPointerGetAttribute", (void **)&cuda->get_attribute));
-  RS_TRY(find_function("cuPointerGetAttributes", (void **)&cuda->get_attributes));
+  RS_TRY(rs_cuda_find_function("cuDeviceGet", (void **)&get_device));
+  RS_TRY(rs_cuda_find_function("cuDevicePrimaryCtxRetain", (void **)&retain));
+  RS_TRY(rs_cuda_find_function("cuCtxGetCurrent", (void **)&cuda->get_current));
+  RS_TRY(rs_cuda_find_function("cuCtxSetCurrent", (void **)&cuda->set_current));
+  RS_TRY(rs_cuda_find_function("cuPointerGetAttribute", (void **)&cuda->get_attribute));
+  RS_TRY(rs_cuda_find_function("cuPointerGetAttributes", (void **)&cuda->get_attributes));
   RS_TRY(check_driver(get_device(&number, cuda->base.index), "cuDeviceGet"));
   return check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain");
 }

@@ -4,6 +4,7 @@
 #include "base/range.h"
 #include "device/cuda/ipc.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/segments.h"
 #include "device/environment.h"
 #include "kernels/box_copy.h"
 
@@ -168,6 +169,7 @@ static void cuda_destroy(rs_device *device) {
   device->streams->destroy(device, cuda->upload);
   rs_cuda_part(cuda);
   pthread_mutex_destroy(&cuda->mutex);
+  free(cuda->vmm);
   free(cuda);
 }
 
@@ -176,6 +178,20 @@ static const rs_device_memory cuda_memory = {
     .free = rs_cuda_free,
     .alloc_async = rs_cuda_alloc_async,
     .free_async = rs_cuda_free_async,
+    .host_alloc = rs_cuda_host_alloc,
+    .host_free = rs_cuda_host_free,
+    .memcpy = rs_cuda_memcpy,
+    .memset = rs_cuda_memset,
+    .reach = rs_cuda_reach,
+    .look_up = rs_cuda_look_up,
+};
+
+static const rs_device_memory shared_cuda_memory = {
+    .shared = true,
+    .alloc = rs_cuda_alloc,
+    .free = rs_cuda_free,
+    .alloc_async = rs_cuda_segment_alloc,
+    .free_async = rs_cuda_segment_free,
     .host_alloc = rs_cuda_host_alloc,
     .host_free = rs_cuda_host_free,
     .memcpy = rs_cuda_memcpy,
@@ -281,5 +297,11 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
   }
   rs_cuda_join(made);
   *device = &made->base;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_device_cuda_share(rs_device *device) {
+  RS_TRY(rs_cuda_share(rs_cuda_of(device)));
+  device->memory = &shared_cuda_memory;
   return RESHARD_SUCCESS;
 }

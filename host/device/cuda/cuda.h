@@ -25,6 +25,7 @@ typedef struct rs_cuda {
   struct rs_cuda *next;           /* handle of the process (memory.c, whose lock is of this and of the pool) */
   cudaMemPool_t pool;             /* NULL: not made yet */
   pthread_mutex_t mutex;          /* of the following */
+  struct rs_cuda_vmm *vmm;        /* the driver's functions for virtual memory (segments.c); NULL: not found yet */
   void *upload;                   /* stream of the tables of programs; NULL: not made yet */
   rs_upload_buffers cast_buffers; /* for lists of casts */
 } rs_cuda;
@@ -33,6 +34,8 @@ static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device;
 
 /* context.c: finds them, and makes the context. */
 reshard_status rs_cuda_context_open(rs_cuda *cuda);
+/* Finds a function of the driver; RESHARD_ERROR_UNSUPPORTED where that has none of the name. */
+reshard_status rs_cuda_find_function(const char *name, void **function);
 
 /* The context that was current before a function entered; `left` NULL: the device's context was, or entering failed. */
 typedef struct rs_cuda_before {

@@ -1,9 +1,9 @@
-/* Memory of GPUs that processes of a node open: what cudaMalloc gives, by CUDA IPC. A handle is of a whole allocation,
- * and is opened as such: arrays in it have the same offset in all processes. Memory of pools and of cuMemMap has no
- * handle, which the driver tells with the allocation's bounds and its number. */
+/* Memory of GPUs that processes of a node open: segments by their descriptors, and what cudaMalloc gives by CUDA IPC. A
+ * handle is of a whole allocation, and is opened as such: arrays in it have the same offset in all processes. Memory of
+ * pools and of cuMemMap by others has no handle, which the driver tells with the allocation's bounds and its number. */
 #include "device/cuda/ipc.h"
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/segments.h"
 
 #include <cuda.h>
 #include <string.h>
@@ -29,8 +29,7 @@ static reshard_status export_allocation(const allocation *a, rs_exported_memory 
   cudaIpcMemHandle_t handle;
   _Static_assert(sizeof handle == sizeof memory->handle, "a handle fits");
   RS_CUDA_TRY(cudaIpcGetMemHandle(&handle, (void *)(uintptr_t)a->at));
-  memory->number = a->number;
-  memory->bytes = (int64_t)a->bytes;
+  *memory = (rs_exported_memory){.number = a->number, .bytes = (int64_t)a->bytes};
   memcpy(memory->handle, &handle, sizeof handle);
   return RESHARD_SUCCESS;
 }
@@ -40,7 +39,12 @@ reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const
   allocation a;
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = find_allocation(rs_cuda_of(device), begin, &a);
+  reshard_status status = rs_cuda_segment_find(rs_cuda_of(device), begin, end, memory, inside, found);
+  if (status != RESHARD_SUCCESS || *found) {
+    rs_cuda_leave(before);
+    return status;
+  }
+  status = find_allocation(rs_cuda_of(device), begin, &a);
   *inside = (int64_t)((uintptr_t)begin - (uintptr_t)a.at);
   *found = a.exportable != 0 && a.gpu == device->index && (uintptr_t)end <= (uintptr_t)a.at + a.bytes;
   if (status == RESHARD_SUCCESS && *found)
@@ -49,14 +53,18 @@ reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const
   return status;
 }
 
-reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, void **at) {
+reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, int fd, void **at) {
   cudaIpcMemHandle_t handle;
+  if (memory->by_file)
+    return rs_cuda_segment_open(device, memory, fd, at);
   memcpy(&handle, memory->handle, sizeof handle);
   RS_ON_DEVICE_RELAXED(device, cudaIpcOpenMemHandle(at, handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
-void rs_cuda_close_exported(rs_device *device, void *at) {
-  if (at == NULL)
+void rs_cuda_close_exported(rs_device *device, const rs_exported_memory *memory, void *at) {
+  if (at != NULL && memory->by_file)
+    rs_cuda_segment_close(device, memory, at);
+  if (at == NULL || memory->by_file)
     return;
   rs_cuda_before before = rs_cuda_try_enter(device);
   enum cudaStreamCaptureMode mode = rs_cuda_relax();

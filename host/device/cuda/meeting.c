@@ -2,6 +2,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/ipc.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/segments.h"
 #include "device/plain.h"
 #include "kernels/meet.h"
 
@@ -18,8 +19,9 @@ struct rs_stream_meeting {
 static uint32_t *word_of(void *words, int64_t rank) { return (uint32_t *)((rs_meet_state *)words + 1) + rank; }
 
 static void meeting_disconnect(rs_device *device, rs_stream_meeting *m) {
+  const rs_exported_memory words = {.by_file = false};
   for (int64_t i = 0; i < m->npeers; i++)
-    rs_cuda_close_exported(device, m->opened[i]);
+    rs_cuda_close_exported(device, &words, m->opened[i]);
   m->npeers = 0;
 }
 
@@ -86,7 +88,7 @@ static reshard_status open_peers(rs_device *device, rs_stream_meeting *m, const 
   for (int64_t i = 0; i < terms->npeers; i++) {
     int64_t rank = terms->peers[i];
     void *theirs = NULL;
-    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], &theirs));
+    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], -1, &theirs));
     m->opened[m->npeers++] = theirs;
     table[i] = (rs_meet_peer){word_of(theirs, terms->rank), word_of(m->words, rank), rank};
   }
@@ -145,6 +147,7 @@ static void cuda_unpin(rs_device *device, void *memory) { RS_ON_DEVICE_VOID(devi
 
 const rs_device_processes rs_cuda_processes = {
     .find = rs_cuda_find_exported,
+    .file = rs_cuda_segment_file,
     .open = rs_cuda_open_exported,
     .close = rs_cuda_close_exported,
     .pin = cuda_pin,

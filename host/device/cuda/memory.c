@@ -10,6 +10,8 @@
 
 #include "device/cuda/memory.h"
 
+#include "device/cuda/segments.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,16 @@ typedef struct opening {
 static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
 static rs_cuda *handles;
 static RS_VEC(opening) openings;
+
+void rs_cuda_lock(void) { pthread_mutex_lock(&handles_mutex); }
+void rs_cuda_unlock(void) { pthread_mutex_unlock(&handles_mutex); }
+
+reshard_status rs_cuda_for_openings(int gpu, reshard_status (*open)(void *user, int by), void *user) {
+  for (int64_t i = 0; i < openings.n; i++)
+    if (openings.at[i].gpu == gpu)
+      RS_TRY(open(user, openings.at[i].by));
+  return RESHARD_SUCCESS;
+}
 
 static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
   if (status != RESHARD_ERROR_OUT_OF_MEMORY)
@@ -61,7 +73,7 @@ void rs_cuda_free(rs_device *device, void *memory) {
 }
 
 /* Lets kernels of another GPU reach all memory of a pool, also what it has given already. */
-static reshard_status share_pool(cudaMemPool_t pool, int by) {
+static reshard_status share_pool(void *pool, int by) {
   const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
   return rs_cuda_check(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess");
 }
@@ -78,9 +90,7 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
       rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
   RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
                                 "cudaMemPoolSetAttribute"));
-  for (int64_t i = 0; i < openings.n; i++)
-    if (openings.at[i].gpu == cuda->base.index)
-      RS_THEN(status, share_pool(pool, openings.at[i].by));
+  RS_THEN(status, rs_cuda_for_openings(cuda->base.index, share_pool, pool));
   if (status != RESHARD_SUCCESS) {
     rs_cuda_ignore(cudaMemPoolDestroy(pool));
     return status;
@@ -179,13 +189,15 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
 /* Storage of a GPU, to kernels of GPU `by`: that of each handle's pool, which may be there already. */
 static reshard_status open_storage(rs_cuda *cuda, int by) {
   const int gpu = cuda->base.index;
-  bool open = !cuda->pools;
+  bool open = !cuda->pools && cuda->base.granule == 0;
   reshard_status status = RESHARD_SUCCESS;
   pthread_mutex_lock(&handles_mutex);
   for (int64_t i = 0; i < openings.n; i++)
     open |= openings.at[i].gpu == gpu && openings.at[i].by == by;
   if (!open)
     status = rs_vec_reserve(&openings, openings.n + 1);
+  if (!open)
+    RS_THEN(status, rs_cuda_segments_let(gpu, by));
   for (const rs_cuda *handle = handles; !open && handle != NULL; handle = handle->next)
     if (handle->base.index == gpu && handle->pool != NULL)
       RS_THEN(status, share_pool(handle->pool, by));

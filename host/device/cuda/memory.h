@@ -11,6 +11,11 @@ void rs_cuda_free_async(rs_device *device, void *memory, void *stream);
 reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cuda_host_free(rs_device *device, void *memory);
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
+/* The lock of the handles, of storage that is open to GPUs, and of segments. */
+void rs_cuda_lock(void);
+void rs_cuda_unlock(void);
+/* Calls open for each GPU that storage of `gpu` is open to, until one fails. The lock is held. */
+reshard_status rs_cuda_for_openings(int gpu, reshard_status (*open)(void *user, int by), void *user);
 /* Begins and ends a handle's place in the process: storage of all handles of a GPU is opened to peers together. */
 void rs_cuda_join(rs_cuda *cuda);
 void rs_cuda_part(rs_cuda *cuda);

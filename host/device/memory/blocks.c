@@ -255,9 +255,11 @@ reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, 
 
 reshard_status rs_pool_segment_add(rs_storage_pool *pool, rs_pool_kind kind, size_t size, rs_pool_stream *stream,
                                    rs_pool_block **out) {
-  size_t bytes = kind == RS_POOL_SMALL ? SLAB : size;
+  size_t granule = pool->segment_granule, bytes = kind == RS_POOL_SMALL ? SLAB : size;
   rs_pool_segment *segment;
   rs_pool_block *block;
+  size = (size + granule - 1) / granule * granule;
+  bytes = (bytes + granule - 1) / granule * granule;
   RS_TRY(rs_alloc_zero(&segment, 1, sizeof *segment));
   reshard_status status;
   RS_TRY_GOTO(status, rs_pool_block_new(pool, &block), no_block);

@@ -68,6 +68,7 @@ static reshard_status create_pool(rs_device *device, bool alone, rs_storage_pool
   made->slabs_below = alone ? 0 : SMALL;
   made->granule[RS_POOL_SMALL] = ALIGNMENT;
   made->granule[RS_POOL_LARGE] = streams ? LARGE_GRANULE : CPU_GRANULE;
+  made->segment_granule = 1;
   *pool = made;
   return RESHARD_SUCCESS;
 }
@@ -77,6 +78,8 @@ reshard_status rs_storage_pool_create(rs_device *device, const reshard_device_op
   bool system = !device->streams->asynchronous && (!device->memory->shared || options->allocator != NULL);
   RS_TRY(create_pool(device, system, pool));
   (*pool)->upstream = (reshard_allocator){device_alloc, device_free, *pool};
+  if (device->granule > 0) /* other processes are to map its segments */
+    (*pool)->segment_granule = device->granule;
   if (options->allocator != NULL)
     (*pool)->upstream = *options->allocator;
   (*pool)->limit = options->limit_bytes;

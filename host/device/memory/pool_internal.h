@@ -100,6 +100,7 @@ struct rs_storage_pool {
   int64_t keep;
   size_t dedicated_below, slabs_below; /* smaller sizes get dedicated memory; come from slabs. 0: none do */
   size_t granule[RS_POOL_KINDS];       /* sizes are multiples */
+  size_t segment_granule;              /* those of segments are, too */
   reshard_status failure;              /* of upstream */
   pthread_mutex_t mutex;
   RS_VEC(rs_pool_stream *) streams;

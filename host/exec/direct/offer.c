@@ -30,12 +30,12 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->n = comm->size;
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
-  RS_TRY_GOTO(status, rs_mappings_create(comm->device, &made->mappings), fail);
+  RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
     if (plan->peers.at[i].received > 0)
       RS_TRY_GOTO(status,
-                  rs_remote_sources_read(comm->imports[rank], plan, rank, all->bytes + all->first[rank],
+                  rs_remote_sources_read(plan, rank, all->bytes + all->first[rank],
                                          all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),
                   fail);
   }
@@ -47,17 +47,34 @@ fail:
   return status;
 }
 
+/* Descriptors of the memory in the strings come to those who read it. */
+static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all) {
+  rs_peer_list *lists;
+  bool good = true;
+  if (comm->device->processes == NULL)
+    return RESHARD_SUCCESS;
+  lists = rs_peers_lists(comm);
+  for (int64_t r = 0; r < comm->size; r++)
+    good &= rs_remote_sources_list(all->bytes + all->first[r], all->first[r + 1] - all->first[r], &lists[r]);
+  return good ? rs_peers_pass(comm, plan)
+              : rs_error(RESHARD_ERROR_MISMATCH, "a string of sources of %lld ranks is too short",
+                         (long long)comm->size);
+}
+
 reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   rs_offers **offers) {
   char *mine = NULL;
   int64_t size = 0, private_entry;
   rs_strings *all;
-  reshard_status status = rs_remote_sources_write(comm->device, plan, arrays, &mine, &size, &private_entry);
+  reshard_status status = rs_remote_sources_write(comm, plan, arrays, &mine, &size, &private_entry);
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
   rs_offers *made = NULL;
-  status = rs_agree(comm, read_offers(comm, plan, all, &made));
+  status = pass_files(comm, plan, all);
+  RS_THEN(status, read_offers(comm, plan, all, &made));
+  status = rs_agree(comm, status);
+  rs_peers_settle(comm, status == RESHARD_SUCCESS);
   rs_strings_release(all);
   if (status == RESHARD_SUCCESS) {
     *offers = made;
@@ -73,7 +90,7 @@ reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_
   if (comm->device->processes != NULL && !comm->direct)
     return rs_error(
         RESHARD_ERROR_UNSUPPORTED,
-        "a %s communicator over GPUs reads memory of cudaMalloc, which other processes can open, and rank "
+        "a %s communicator over GPUs reads storage of devices made with `shared` and memory of cudaMalloc, and rank "
         "%lld has a source of entry %lld '%.64s' elsewhere: of a memory pool, of cuMemMap, or not of its GPU",
         comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
   return rs_error(RESHARD_ERROR_UNSUPPORTED,

@@ -107,8 +107,7 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
 static reshard_status write_sources(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
   char *shown_sources = NULL;
   int64_t bytes = 0;
-  RS_TRY(
-      rs_remote_sources_write(reach->comm->device, reach->plan, &reach->arrays, &shown_sources, &bytes, private_entry));
+  RS_TRY(rs_remote_sources_write(reach->comm, reach->plan, &reach->arrays, &shown_sources, &bytes, private_entry));
   if (reach->shown_sources != NULL && bytes == reach->shown_bytes &&
       memcmp(shown_sources, reach->shown_sources, (size_t)bytes) == 0) {
     free(shown_sources);
@@ -148,9 +147,8 @@ static bool comes_from(const struct reshard_plan_s *plan, int64_t rank) {
 static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *shown, const char *shown_sources) {
   rs_mappings *mappings;
   const rs_offer *offer = NULL;
-  RS_TRY(rs_mappings_create(reach->comm->device, &mappings));
-  reshard_status status = rs_remote_sources_read(reach->comm->imports[rank], reach->plan, rank, shown_sources,
-                                                 shown->bytes, mappings, &offer);
+  RS_TRY(rs_mappings_create(reach->comm, &mappings));
+  reshard_status status = rs_remote_sources_read(reach->plan, rank, shown_sources, shown->bytes, mappings, &offer);
   if (status != RESHARD_SUCCESS) {
     rs_remote_sources_free(offer);
     rs_mappings_free(mappings);

@@ -4,6 +4,7 @@
 
 #include "device/cpu/segment.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 typedef struct source_header {
   int64_t segments, buffers;
   int64_t strided; /* 1: lists of strides follow the buffers, RESHARD_MAX_DIMS each */
+  int64_t live;    /* numbers behind them: rs_peer_list.live */
 } source_header;
 
 typedef struct source_buffer {
@@ -87,17 +89,22 @@ reshard_status rs_sources_find_private(rs_device *device, const struct reshard_p
   return status;
 }
 
-reshard_status rs_remote_sources_write(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                        char **bytes, int64_t *size, int64_t *private_entry) {
-  source_list t = {.device = device};
+  source_list t = {.device = comm->device};
   char *made = NULL;
+  uint64_t *live = NULL;
+  int64_t nlive = 0;
   reshard_status status;
   RS_TRY_GOTO(status, list_sources(plan, arrays, &t, private_entry), done);
+  if (comm->device->processes != NULL)
+    RS_TRY_GOTO(status, rs_peers_prepare(comm, t.segments.n, &live, &nlive), done);
   bool strided = arrays->src_strides != NULL;
-  source_header header = {t.segments.n, plan->nsrc, strided};
+  source_header header = {t.segments.n, plan->nsrc, strided, nlive};
   size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
          row = RESHARD_MAX_DIMS * sizeof(int64_t);
-  *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0));
+  *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0) +
+                    (size_t)nlive * sizeof *live);
   RS_TRY_GOTO(status, rs_alloc_zero(&made, *size, 1), done);
   memcpy(made, &header, sizeof header);
   char *at = made + sizeof header;
@@ -111,8 +118,11 @@ reshard_status rs_remote_sources_write(rs_device *device, const struct reshard_p
   }
   if (buffers > 0)
     memcpy(made + sizeof header + segments, t.buffers, buffers);
+  if (nlive > 0)
+    memcpy(at, live, (size_t)nlive * sizeof *live);
   *bytes = made;
 done:
+  free(live);
   source_list_free(&t);
   return status;
 }
@@ -120,44 +130,53 @@ done:
 /* --- Mappings of a binding ---------------------------------------------------------------------------------------- */
 
 typedef struct mapping {
-  rs_import *import; /* of a CPU */
-  rs_shared_place place;
+  int64_t rank;
+  source_memory memory;
   void *opened; /* of a GPU */
 } mapping;
 
 struct rs_mappings {
-  rs_device *device;
+  reshard_comm comm;
   RS_VEC(mapping) list;
 };
 
-reshard_status rs_mappings_create(rs_device *device, rs_mappings **mappings) {
+reshard_status rs_mappings_create(reshard_comm comm, rs_mappings **mappings) {
   RS_TRY(rs_alloc_zero(mappings, 1, sizeof **mappings));
-  (*mappings)->device = device;
+  (*mappings)->comm = comm;
   return RESHARD_SUCCESS;
+}
+
+static void unmap_one(reshard_comm comm, const mapping *m) {
+  if (comm->device->processes == NULL)
+    rs_import_unmap(comm->imports[m->rank], &m->memory.place);
+  else if (m->memory.exported.by_file)
+    rs_peers_close(comm, m->rank, m->memory.exported.number);
+  else
+    comm->device->processes->close(comm->device, &m->memory.exported, m->opened);
 }
 
 void rs_mappings_free(rs_mappings *m) {
   if (m == NULL)
     return;
   for (int64_t i = 0; i < m->list.n; i++)
-    if (m->device->processes == NULL)
-      rs_import_unmap(m->list.at[i].import, &m->list.at[i].place);
-    else
-      m->device->processes->close(m->device, m->list.at[i].opened);
+    unmap_one(m->comm, &m->list.at[i]);
   free(m->list.at);
   free(m);
 }
 
-static reshard_status map_one(rs_mappings *m, rs_import *import, const source_memory *memory, const char **at) {
+static reshard_status map_one(rs_mappings *m, int64_t rank, const source_memory *memory, const char **at) {
+  rs_device *device = m->comm->device;
   void *opened = NULL;
   RS_TRY(rs_vec_reserve(&m->list, m->list.n + 1));
-  if (m->device->processes == NULL)
-    RS_TRY(rs_import_map(import, &memory->place, at));
+  if (device->processes == NULL)
+    RS_TRY(rs_import_map(m->comm->imports[rank], &memory->place, at));
+  else if (memory->exported.by_file)
+    RS_TRY(rs_peers_open(m->comm, rank, &memory->exported, &opened));
   else
-    RS_TRY(m->device->processes->open(m->device, &memory->exported, &opened));
+    RS_TRY(device->processes->open(device, &memory->exported, -1, &opened));
   if (opened != NULL)
     *at = opened;
-  m->list.at[m->list.n++] = (mapping){import, memory->place, opened};
+  m->list.at[m->list.n++] = (mapping){rank, *memory, opened};
   return RESHARD_SUCCESS;
 }
 
@@ -182,7 +201,7 @@ void rs_remote_sources_free(const rs_offer *offer) {
 /* Places of a string's parts, checked against its length. */
 typedef struct source_parts {
   source_header header;
-  const char *segments, *buffers, *strides;
+  const char *segments, *buffers, *strides, *live;
 } source_parts;
 
 static reshard_status split_string(int64_t rank, const char *bytes, int64_t size, int64_t buffers, source_parts *p) {
@@ -192,7 +211,8 @@ static reshard_status split_string(int64_t rank, const char *bytes, int64_t size
     p->segments = bytes + sizeof p->header;
     p->buffers = p->segments + p->header.segments * (int64_t)sizeof(source_memory);
     p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(source_buffer);
-    needed = p->strides - bytes + p->header.strided * p->header.buffers * row;
+    p->live = p->strides + p->header.strided * p->header.buffers * row;
+    needed = p->live - bytes + p->header.live * (int64_t)sizeof(uint64_t);
   }
   if (size == needed && p->header.buffers == buffers)
     return RESHARD_SUCCESS;
@@ -213,13 +233,13 @@ static reshard_status count_buffers(const struct reshard_plan_s *plan, int64_t r
 }
 
 /* Maps what a rank tells of, and lists its arrays at their addresses here. */
-static reshard_status fill_arrays(const source_parts *p, rs_import *import, rs_mappings *m, const char **segments,
+static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappings *m, const char **segments,
                                   rs_arrays *arrays) {
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
     source_memory memory;
     memcpy(&memory, p->segments + i * (int64_t)sizeof memory, sizeof memory);
-    RS_TRY(map_one(m, import, &memory, &segments[i]));
+    RS_TRY(map_one(m, rank, &memory, &segments[i]));
   }
   RS_TRY(rs_alloc_zero(&arrays->src, n, sizeof *arrays->src));
   if (p->header.strided) {
@@ -239,8 +259,21 @@ static reshard_status fill_arrays(const source_parts *p, rs_import *import, rs_m
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_remote_sources_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank,
-                                      const char *bytes, int64_t size, rs_mappings *m, const rs_offer **offer) {
+bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list) {
+  source_header header;
+  *list = (rs_peer_list){.stride = sizeof(source_memory)};
+  if (size < (int64_t)sizeof header)
+    return false;
+  memcpy(&header, bytes, sizeof header);
+  list->memory = bytes + sizeof header + offsetof(source_memory, exported);
+  list->n = header.segments;
+  list->live = bytes + size - header.live * (int64_t)sizeof(uint64_t);
+  list->nlive = header.live;
+  return true;
+}
+
+reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t rank, const char *bytes, int64_t size,
+                                      rs_mappings *m, const rs_offer **offer) {
   remote_offer *f;
   source_parts parts = {.segments = NULL};
   int64_t buffers;
@@ -252,7 +285,7 @@ reshard_status rs_remote_sources_read(rs_import *import, const struct reshard_pl
   RS_TRY(count_buffers(plan, rank, f->first, &buffers));
   RS_TRY(split_string(rank, bytes, size, buffers, &parts));
   RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));
-  reshard_status status = fill_arrays(&parts, import, m, segments, &f->arrays);
+  reshard_status status = fill_arrays(&parts, rank, m, segments, &f->arrays);
   free(segments);
   return status;
 }

@@ -3,17 +3,20 @@
 #define RS_EXEC_DIRECT_REMOTE_SOURCES_H
 
 #include "device/cpu/segment.h"
+#include "exec/direct/peers.h"
 #include "exec/offer.h"
 
 /* The string of this rank's sources, which the caller frees, and what rs_sources_find_private gives. */
-reshard_status rs_remote_sources_write(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                        char **bytes, int64_t *size, int64_t *private_entry);
+/* Lists the memory of GPUs in a string, which it points into; false: it is too short for a string. */
+bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list);
 /* Maps what `rank` tells of, and lists its arrays at their addresses here. The caller frees *offer, which may be there
  * also after an error; mappings have to outlive it. */
-reshard_status rs_remote_sources_read(rs_import *import, const struct reshard_plan_s *plan, int64_t rank,
-                                      const char *bytes, int64_t size, rs_mappings *mappings, const rs_offer **offer);
+reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t rank, const char *bytes, int64_t size,
+                                      rs_mappings *mappings, const rs_offer **offer);
 void rs_remote_sources_free(const rs_offer *offer); /* NULL is allowed */
 
-reshard_status rs_mappings_create(rs_device *device, rs_mappings **mappings);
+reshard_status rs_mappings_create(reshard_comm comm, rs_mappings **mappings);
 
 #endif

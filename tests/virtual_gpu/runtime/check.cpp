@@ -27,6 +27,8 @@ static void race(const Alloc &alloc, size_t begin, size_t end, Side a, Side b) {
 }
 
 bool reaches(const Alloc &alloc, int device) {
+  if (alloc.mapped)
+    return alloc.pool->access[(size_t)device];
   if (alloc.kind != Kind::Device || alloc.device == device)
     return true;
   if (alloc.pool)
@@ -79,7 +81,7 @@ static bool legal(Alloc *alloc, Id id, const Clock &clock, int device, uintptr_t
            range_text(*alloc, offset, offset + n).c_str(), describe(id).c_str());
     return false;
   }
-  if (device >= 0 && !peers && !reaches(*alloc, device))
+  if (device >= 0 && (!peers || alloc->mapped) && !reaches(*alloc, device))
     report("peer " + std::to_string(alloc->number), "peer: %s by %s on GPU %d of %s without peer access", kind,
            describe(id).c_str(), device, range_text(*alloc, offset, offset + n).c_str());
   return true;
@@ -162,6 +164,8 @@ static void read_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Cloc
 static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr_t &at, size_t &n, bool write,
                    bool peers) {
   if (!legal(alloc, id, clock, device, at, n, write, peers))
+    return false;
+  if (alloc->foreign)
     return false;
   if (!alloc->of)
     return true;

@@ -181,6 +181,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
   for (auto &f : functions)
     if (strcmp(f.name, name) == 0)
       *function = f.function;
+  if (!*function)
+    *function = mapping_function(name);
   *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return api.end(cudaSuccess);
 }

@@ -4,6 +4,7 @@
 #include "machine.hpp"
 
 #include <cuda.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,7 +35,7 @@ static void must(bool good, const char *what) {
 }
 
 /* Moves all pages of an allocation to the file, where they are at the same offset as in the arena. */
-static void share(const Alloc &alloc) {
+void share(const Alloc &alloc) {
   if (file < 0) {
     file = memfd_create("virtual GPU", MFD_CLOEXEC);
     must(file >= 0 && ftruncate(file, (off_t)arena_bytes) == 0, "virtual GPU: memfd_create");
@@ -63,15 +64,15 @@ void check_exports(const Alloc &alloc, const char *call) {
 struct Handle {
   char magic[16];
   uint32_t number; /* of the allocation */
-  int process;
+  int process, pid;
+  int file; /* of that process */
+  uint64_t offset, bytes;
 };
 static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t), "");
 static const char magic[16] = "virtual GPU IPC";
 
-static Alloc *exported(const cudaIpcMemHandle_t &given) {
-  Handle handle;
-  memcpy(&handle, &given, sizeof handle);
-  if (memcmp(handle.magic, magic, sizeof magic) != 0)
+static Alloc *exported(const Handle &handle) {
+  if (memcmp(handle.magic, magic, sizeof magic) != 0 || handle.pid != getpid())
     return nullptr;
   for (auto &a : M.allocs)
     if (a->number == handle.number && a->process == handle.process && !a->of)
@@ -89,6 +90,37 @@ static Alloc *import_of(const Alloc &alloc, int process) {
   return nullptr;
 }
 
+/* The pages of an allocation that is shared, also at another page. */
+void map_again(const Alloc &alloc, uintptr_t at) {
+  size_t bytes = (alloc.base % page + alloc.bytes + page - 1) / page * page;
+  must(mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+            (off_t)(alloc.base / page * page - arena)) == (void *)at,
+       "virtual GPU: mmap");
+}
+
+/* Memory of a real process. */
+static Alloc *map_foreign(const Handle &handle, Thread &thread) {
+  size_t inside = handle.offset % page, bytes = (inside + handle.bytes + page - 1) / page * page;
+  std::string path = "/proc/" + std::to_string(handle.pid) + "/fd/" + std::to_string(handle.file);
+  int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0)
+    return nullptr;
+  Alloc *made = add_alloc(Kind::Device, thread.device, bytes + page, thread_note(thread, "cudaIpcOpenMemHandle"));
+  uintptr_t first = made ? (made->base + page - 1) / page * page : 0;
+  if (made)
+    must(mmap((void *)first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+              (off_t)(handle.offset - inside)) == (void *)first,
+         "virtual GPU: mmap");
+  close(fd);
+  if (!made)
+    return nullptr;
+  made->base = first + inside;
+  made->bytes = handle.bytes;
+  made->foreign = true;
+  made->opens = 1;
+  return made;
+}
+
 /* At an offset in its first page that is the exporter's. */
 static Alloc *map(Alloc &alloc, Thread &thread) {
   size_t inside = alloc.base % page, bytes = (inside + alloc.bytes + page - 1) / page * page;
@@ -96,9 +128,7 @@ static Alloc *map(Alloc &alloc, Thread &thread) {
   if (!made)
     return nullptr;
   uintptr_t first = (made->base + page - 1) / page * page;
-  must(mmap((void *)first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
-            (off_t)(alloc.base / page * page - arena)) == (void *)first,
-       "virtual GPU: mmap");
+  map_again(alloc, first);
   made->base = first + inside;
   made->bytes = alloc.bytes;
   made->of = &alloc;
@@ -121,15 +151,27 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p) {
   memcpy(made.magic, magic, sizeof magic);
   made.number = alloc->number;
   made.process = alloc->process;
+  made.pid = getpid();
+  made.file = file;
+  made.offset = alloc->base - arena;
+  made.bytes = alloc->bytes;
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &made, sizeof made);
   return api.end(cudaSuccess);
 }
 
-cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned int flags) {
+cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t given, unsigned int flags) {
   VG_CALL(cudaIpcOpenMemHandle, CALL_CREATE);
-  Alloc *alloc = exported(handle);
+  Handle handle;
+  memcpy(&handle, &given, sizeof handle);
   Thread &thread = *api.thread;
+  if (p && flags == cudaIpcMemLazyEnablePeerAccess && memcmp(handle.magic, magic, sizeof magic) == 0 &&
+      handle.pid != getpid()) {
+    Alloc *foreign = map_foreign(handle, thread);
+    *p = foreign ? (void *)foreign->base : nullptr;
+    return api.end(foreign ? cudaSuccess : cudaErrorMapBufferObjectFailed);
+  }
+  Alloc *alloc = exported(handle);
   if (!p || !alloc || flags != cudaIpcMemLazyEnablePeerAccess)
     return api.end(cudaErrorInvalidValue);
   if (alloc->process == process_of(thread))
@@ -153,6 +195,10 @@ cudaError_t cudaIpcCloseMemHandle(void *p) {
   VG_CALL(cudaIpcCloseMemHandle, CALL_DESTROY);
   Alloc *alloc = in_arena((uintptr_t)p) ? find((uintptr_t)p) : nullptr;
   Thread &thread = *api.thread;
+  if (alloc && alloc->foreign && alloc->base == (uintptr_t)p && !alloc->ended) {
+    alloc->ended = true;
+    VG_END(cudaSuccess);
+  }
   if (!alloc || !alloc->of || alloc->base != (uintptr_t)p || alloc->ended || alloc->process != process_of(thread)) {
     report("close", "misuse: cudaIpcCloseMemHandle of %p, where this process has nothing open", p);
     VG_END(cudaErrorInvalidValue);

@@ -101,9 +101,11 @@ struct Alloc {
   Kind kind;
   int device;
   int process;
-  Pool *pool; /* of stream-ordered ones */
-  Alloc *of;  /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
-  int opens;  /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
+  Pool *pool;   /* of stream-ordered ones */
+  Alloc *of;    /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
+  int opens;    /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
+  bool foreign; /* memory of another process than this one, of which there is no shadow */
+  bool mapped;  /* by cuMemMap: each GPU's access is set, also its own */
   uint32_t number;
   bool ended;                    /* free was called */
   Id freed_by;                   /* the operation of the free, once it has run */
@@ -300,6 +302,7 @@ inline void digest(uint64_t more) { M.digest = (M.digest ^ more) * 0x9E3779B97F4
 /* turns.cpp: never called with the lock, but turns_begin, turn_wake and the two of M.moved. */
 struct Turn; /* a thread of the process */
 bool turns_taken();
+bool has_others(); /* other processes may do what this one waits for */
 void turns_begin(uint64_t seed);
 int64_t turn_time(); /* ns */
 void turn_passes(int64_t ns);
@@ -334,6 +337,9 @@ Alloc *add_alloc(Kind kind, int device, size_t bytes, Id by);
 /* The allocation that begins at p and may be freed, or NULL with the misuse reported. */
 Alloc *owned_alloc(void *p, bool device_memory, const char *call);
 bool take_memory(int device, size_t bytes); /* false: beyond the limit */
+/* A range of the arena that nobody gets, at a multiple of `align`; 0: there is none. Memory of a device there. */
+uintptr_t reserve_arena(size_t bytes, size_t align);
+Alloc *add_alloc_at(uintptr_t base, int device, size_t bytes, Id by);
 void give_memory(Alloc &alloc);
 void memory_begin();
 void memory_end();
@@ -341,11 +347,18 @@ void memory_leaks();
 
 /* ipc.cpp */
 uintptr_t own_memory(uintptr_t at); /* where imported memory is exported */
+void share(const Alloc &alloc);     /* its pages can be mapped again from here on */
+void map_again(const Alloc &alloc, uintptr_t at);
 /* The driver's cuPointerGetAttributes. */
 cudaError_t get_pointer_attributes(unsigned n, const int *attributes, void **values, unsigned long long at);
 void imports_end();
 /* Checks a free of memory that other processes may have open. */
 void check_exports(const Alloc &alloc, const char *call);
+
+/* mapping.cpp: a function of the driver for virtual memory, by its name; NULL: it is no such one. */
+void *mapping_function(const char *name);
+void mappings_end();
+void mapping_leaks();
 
 /* check.cpp */
 /* A word of device memory by which kernels order themselves: it may be read and written at any time, after what was

@@ -28,6 +28,7 @@ void memory_begin() {
 }
 
 void memory_end() {
+  mappings_end();
   M.allocs.clear();
   M.registered.clear();
   if (arena != nowhere && arena_used > (size_t)64 << 20)
@@ -47,12 +48,13 @@ void memory_leaks() {
   size_t n = 0, bytes = 0;
   const Alloc *first = nullptr;
   for (auto &a : M.allocs)
-    if (!a->ended && !a->of) {
+    if (!a->ended && !a->of && !a->mapped && !a->foreign) {
       n++, bytes += a->bytes;
       first = first ? first : a.get();
     }
   if (n)
     report("leak memory", "leak: %zu allocations, %zu bytes; the first is %s", n, bytes, describe(*first).c_str());
+  mapping_leaks();
   if (!M.registered.empty())
     report("leak registered", "leak: %zu registrations of host memory", M.registered.size());
 }
@@ -72,13 +74,9 @@ Alloc *find(uintptr_t at) {
   return at < alloc->base + alloc->bytes ? alloc : nullptr;
 }
 
-Alloc *add_alloc(Kind kind, int device, size_t bytes, Id by) {
-  size_t room = (bytes + 2 * gap - 1) / gap * gap + gap;
-  if (room > arena_bytes - arena_used)
-    return nullptr;
+static std::unique_ptr<Alloc> make_alloc(Kind kind, uintptr_t base, int device, size_t bytes, Id by) {
   std::unique_ptr<Alloc> alloc(new Alloc{});
-  alloc->base = arena + arena_used;
-  arena_used += room;
+  alloc->base = base;
   alloc->bytes = bytes;
   alloc->kind = kind;
   alloc->device = device;
@@ -86,9 +84,33 @@ Alloc *add_alloc(Kind kind, int device, size_t bytes, Id by) {
   alloc->number = (uint32_t)M.allocs.size() + 1;
   bool defined = kind != Kind::Device && !sees_host(); /* nobody could say when the host writes */
   alloc->shadow.emplace(0, Cell{bytes, by, defined, Ids()});
-  memset((void *)alloc->base, 0xDB, bytes);
-  M.allocs.push_back(std::move(alloc));
+  return alloc;
+}
+
+Alloc *add_alloc(Kind kind, int device, size_t bytes, Id by) {
+  size_t room = (bytes + 2 * gap - 1) / gap * gap + gap;
+  if (room > arena_bytes - arena_used)
+    return nullptr;
+  M.allocs.push_back(make_alloc(kind, arena + arena_used, device, bytes, by));
+  arena_used += room;
+  memset((void *)M.allocs.back()->base, 0xDB, bytes);
   return M.allocs.back().get();
+}
+
+uintptr_t reserve_arena(size_t bytes, size_t align) {
+  uintptr_t base = (arena + arena_used + align - 1) / align * align;
+  size_t end = base - arena + bytes + gap;
+  if (end > arena_bytes)
+    return 0;
+  arena_used = end;
+  return base;
+}
+
+/* Its contents are whatever the memory had, which nobody may read: as new memory often is, they are zeros. */
+Alloc *add_alloc_at(uintptr_t base, int device, size_t bytes, Id by) {
+  auto place = std::upper_bound(M.allocs.begin(), M.allocs.end(), base,
+                                [](uintptr_t a, const std::unique_ptr<Alloc> &b) { return a < b->base; });
+  return M.allocs.insert(place, make_alloc(Kind::Device, base, device, bytes, by))->get();
 }
 
 bool take_memory(int device, size_t bytes) {
@@ -119,7 +141,8 @@ static cudaError_t alloc_now(Thread &thread, Kind kind, void **out, size_t bytes
 
 Alloc *owned_alloc(void *p, bool device_memory, const char *call) {
   Alloc *alloc = in_arena((uintptr_t)p) ? find((uintptr_t)p) : nullptr;
-  if (alloc && !alloc->of && alloc->base == (uintptr_t)p && (alloc->kind == Kind::Device) == device_memory) {
+  if (alloc && !alloc->of && !alloc->mapped && !alloc->foreign && alloc->base == (uintptr_t)p &&
+      (alloc->kind == Kind::Device) == device_memory) {
     if (!alloc->ended) {
       check_exports(*alloc, call);
       return alloc;

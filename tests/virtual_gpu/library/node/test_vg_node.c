@@ -42,7 +42,7 @@ struct world {
   pthread_cond_t moved;
   int came, meetings;
   char shown[RANKS][4096];
-  bool pooled; /* rank 1's source is of a memory pool */
+  enum { PLAIN, POOLED, PINNED, MAPPED } kind; /* of memory, rank 1's source: which cudaMalloc has not given */
   rank_result result[RANKS];
   const char *wrong[RANKS];
 };
@@ -90,6 +90,28 @@ static reshard_status make_plan(node_rank *me) {
   return status;
 }
 
+static void alloc_source(node_rank *me, int gpu) {
+  if (me->rank != 1 || me->w->kind == PLAIN)
+    cudaMalloc((void **)&me->src, BYTES);
+  else if (me->w->kind == POOLED)
+    cudaMallocAsync((void **)&me->src, BYTES, me->stream);
+  else if (me->w->kind == PINNED)
+    cudaMallocHost((void **)&me->src, BYTES);
+  else
+    me->src = vg_map(gpu, BYTES);
+}
+
+static void free_source(node_rank *me) {
+  if (me->rank != 1 || me->w->kind == PLAIN)
+    cudaFree(me->src);
+  else if (me->w->kind == POOLED)
+    cudaFreeAsync(me->src, me->stream);
+  else if (me->w->kind == PINNED)
+    cudaFreeHost(me->src);
+  else
+    vg_unmap(me->src);
+}
+
 static reshard_status open_rank(node_rank *me) {
   char name[32];
   int gpu = (int)(me->rank % me->w->gpus);
@@ -97,10 +119,7 @@ static reshard_status open_rank(node_rank *me) {
   vg_process((int)me->rank);
   cudaSetDevice(gpu);
   cudaStreamCreateWithFlags(&me->stream, cudaStreamNonBlocking);
-  if (me->w->pooled && me->rank == 1)
-    cudaMallocAsync((void **)&me->src, BYTES, me->stream);
-  else
-    cudaMalloc((void **)&me->src, BYTES);
+  alloc_source(me, gpu);
   cudaMalloc((void **)&me->dst, BYTES);
   cudaMemsetAsync(me->dst, 0xEE, BYTES, me->stream);
   cudaStreamSynchronize(me->stream);
@@ -128,10 +147,7 @@ static void close_rank(node_rank *me) {
   reshard_comm_destroy(me->comm);
   reshard_device_release(me->device);
   reshard_plan_destroy(me->plan);
-  if (me->w->pooled && me->rank == 1)
-    cudaFreeAsync(me->src, me->stream);
-  else
-    cudaFree(me->src);
+  free_source(me);
   cudaFree(me->dst);
   cudaStreamDestroy(me->stream);
 }
@@ -305,10 +321,12 @@ static void test_rebinds(void **state) {
 
 static void test_refusals(void **state) {
   (void)state;
-  world pooled = {.gpus = RANKS, .timeout_ms = 60000, .pooled = true};
-  assert_int_equal(run_world(&pooled, &(vg_options){.devices = RANKS}), 0);
-  rank_results_assert(RANKS, pooled.result, RESHARD_ERROR_UNSUPPORTED, "rank 1 has a source of entry 0 'weights'",
-                      "memory of a pool");
+  for (int kind = POOLED; kind <= MAPPED; kind++) {
+    world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
+    rank_results_assert(RANKS, w.result, RESHARD_ERROR_UNSUPPORTED, "rank 1 has a source of entry 0 'weights'",
+                        "memory that no other process opens");
+  }
   world packed = {.gpus = RANKS, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
   assert_int_equal(run_world(&packed, &(vg_options){.devices = RANKS}), 0);
   rank_results_assert(RANKS, packed.result, RESHARD_ERROR_UNSUPPORTED, "has no packed path", "the packed path");

@@ -1,0 +1,32 @@
+/* Memory of a GPU that other processes of the node can map: the storage of devices made with `shared`.
+ *
+ * A segment is physical memory of its own, which a descriptor stands for, at addresses of its own. It is exported when
+ * first somebody asks for its descriptor, and once: the descriptor is there until the segment is freed. A process that
+ * has a segment mapped keeps its memory, also after the owner has freed it, until it closes that. */
+#ifndef RS_DEVICE_CUDA_SEGMENTS_H
+#define RS_DEVICE_CUDA_SEGMENTS_H
+
+#include "device/cuda/cuda.h"
+
+/* Makes storage of the device shared from now on. RESHARD_ERROR_UNSUPPORTED where the driver has no such memory. */
+reshard_status rs_cuda_share(rs_cuda *cuda);
+
+/* In the tables of a shared device: alloc_async and free_async. Whole granules are segments, all else is as on other
+ * devices. Freeing a segment waits for the stream: the driver unmaps in no stream's order. */
+reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stream, void **memory);
+void rs_cuda_segment_free(rs_device *device, void *memory, void *stream);
+
+/* Finds the segment that has all of [begin, end), and exports it. */
+reshard_status rs_cuda_segment_find(rs_cuda *cuda, const void *begin, const void *end, rs_exported_memory *memory,
+                                    int64_t *inside, bool *found);
+/* The descriptor of a segment that was found, borrowed until that is freed; -1: it was. */
+int rs_cuda_segment_file(uint64_t number);
+
+/* Maps a segment of another process by its descriptor, which stays the caller's, for kernels of the device. */
+reshard_status rs_cuda_segment_open(rs_device *device, const rs_exported_memory *memory, int fd, void **at);
+void rs_cuda_segment_close(rs_device *device, const rs_exported_memory *memory, void *at);
+
+/* Lets kernels of GPU `by` reach all segments of a GPU that there are. The handles' lock is held. */
+reshard_status rs_cuda_segments_let(int gpu, int by);
+
+#endif

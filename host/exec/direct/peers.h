@@ -1,0 +1,32 @@
+/* Memory of other processes' GPUs that a rank has opened by descriptors, and those of its own that it has passed on.
+ *
+ * A descriptor is passed to a rank once, when that first reads the memory. The rank keeps the memory open for all
+ * bindings of the communicator. It closes what its owner has freed, of which each string of sources tells. */
+#ifndef RS_EXEC_DIRECT_PEERS_H
+#define RS_EXEC_DIRECT_PEERS_H
+
+#include "comm/comm.h"
+
+/* The memory of a rank, which tells of it in its string of sources. */
+typedef struct rs_peer_list {
+  const char *memory; /* [n] rs_exported_memory, at a stride, not aligned */
+  int64_t n, stride;
+  const char *live; /* [nlive] numbers of what this rank has passed on and not freed, not aligned */
+  int64_t nlive;
+} rs_peer_list;
+
+/* Local: makes room for passing on up to so many descriptors to each rank, so that passing needs no memory. Gives the
+ * caller the numbers of memory that this rank has passed on to any rank, and that is there still. */
+reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive);
+/* Lists by rank, [comm->size], which the caller fills before it calls rs_peers_pass. */
+rs_peer_list *rs_peers_lists(reshard_comm comm);
+/* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read its
+ * sources and lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
+reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
+/* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again. */
+void rs_peers_settle(reshard_comm comm, bool success);
+/* Opens memory of a rank, of which the descriptor has come. It is closed as often. */
+reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at);
+void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number);
+
+#endif

@@ -1,0 +1,315 @@
+/* Shared storage of GPUs: segments that processes of a node pass on to each other by descriptors, and map. Sharders
+ * over node communicators of GPUs, whose tensors lie in such storage. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "node_gather.h"
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/sharded.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <dirent.h>
+#include <stdio.h>
+
+typedef struct world {
+  node_gather gather;
+  int gpus;
+  int64_t timeout_ms;
+  void (*body)(struct world *w, contract_rank *me, int64_t rank);
+  int64_t failing; /* call of rank 0 that fails; 0: none */
+  uint64_t seed;
+  rank_result result[NODE_RANKS];
+  int64_t wrong[NODE_RANKS];
+} world;
+
+static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
+  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+}
+
+static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
+  char name[32];
+  node_gatherer gatherer = {&w->gather, rank};
+  reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT, .timeout_ms = w->timeout_ms};
+  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1};
+  snprintf(name, sizeof name, "cuda:%d", (int)(rank % w->gpus));
+  reshard_status status = reshard_device_create(name, &shared, &me->device);
+  options.device = me->device;
+  if (status != RESHARD_SUCCESS) /* the others hear of it */
+    options.timeout_ms = -1;
+  reshard_status made = reshard_comm_create_node(NODE_RANKS, rank, node_gather_all, &gatherer, &options, &me->comm);
+  status = status != RESHARD_SUCCESS ? status : made;
+  const reshard_sharder_options sharder = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device};
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharder_create(me->comm, &sharder, &me->sharder);
+  return status;
+}
+
+static void run_rank(void *user, int64_t rank) {
+  world *w = user;
+  contract_rank me = {.copy = copy_now};
+  vg_process((int)rank);
+  cudaSetDevice((int)(rank % w->gpus));
+  cudaStreamCreateWithFlags((cudaStream_t *)&me.stream, cudaStreamNonBlocking);
+  if (rank == 0 && w->failing > 0)
+    vg_fail_here(NULL, w->failing, false, 0);
+  reshard_status status = open_rank(w, rank, &me);
+  if (status == RESHARD_SUCCESS)
+    w->body(w, &me, rank);
+  rank_result_set(&w->result[rank], status);
+  w->wrong[rank] = me.wrong;
+  reshard_sharder_destroy(me.sharder);
+  reshard_comm_destroy(me.comm);
+  reshard_device_release(me.device);
+  vg_own_calls(true);
+  cudaStreamDestroy(me.stream);
+  vg_own_calls(false);
+}
+
+/* Reports. */
+static int run_world(world *w, const vg_options *options) {
+  node_gather_begin(&w->gather);
+  vg_begin(options);
+  rank_threads_run(NODE_RANKS, run_rank, w);
+  int reports = vg_end();
+  node_gather_end(&w->gather);
+  return reports;
+}
+
+static void run_right(world w) {
+  int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = w.seed});
+  rank_results_assert(NODE_RANKS, w.result, RESHARD_SUCCESS, NULL, "opening");
+  for (int r = 0; r < NODE_RANKS; r++)
+    assert_int_equal(w.wrong[r], 0);
+  assert_int_equal(reports, 0);
+  assert_true(vg_calls("cuMemImportFromShareableHandle") > 0);
+}
+
+/* --- Sharders ----------------------------------------------------------------------------------------------------- */
+
+/* With a GPU each, and all with one. */
+static void run_sharders(uint64_t seeds, void (*body)(world *w, contract_rank *me, int64_t rank)) {
+  for (uint64_t seed = 0; seed < seeds; seed++)
+    run_right((world){.gpus = seed % 3 == 1 ? 1 : NODE_RANKS, .timeout_ms = 60000, .body = body, .seed = seed});
+}
+
+static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
+  (void)rank;
+  for (uint64_t i = 0; i < 3; i++)
+    contract_check_dtensor(me, 3 * w->seed + i);
+}
+
+static void test_dtensors(void **state) {
+  (void)state;
+  run_sharders(12, check_dtensors);
+}
+
+static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
+  (void)rank;
+  contract_check_sharded(me, w->seed);
+  contract_check_refusals(me);
+}
+
+static void test_sharded(void **state) {
+  (void)state;
+  run_sharders(8, reshard_tensors);
+}
+
+static void gather_layers(world *w, contract_rank *me, int64_t rank) {
+  (void)rank;
+  contract_check_fsdp(me, w->seed);
+}
+
+static void test_fsdp(void **state) {
+  (void)state;
+  run_sharders(2, gather_layers);
+}
+
+/* --- Descriptors and memory --------------------------------------------------------------------------------------- */
+
+/* A tensor of rows goes to columns and back, in pieces that have a segment each. */
+typedef struct moving {
+  reshard_mesh mesh;
+  reshard_dtensor tensor;
+} moving;
+
+enum { CALLS = 4 };
+
+static reshard_status begin_moving(contract_rank *me, int64_t columns, moving *m) {
+  const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, columns};
+  const reshard_properties bytes = {.dtype = RESHARD_U8};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  reshard_tensor_info info;
+  reshard_status status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m->mesh);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_dtensor_empty(me->sharder, &(reshard_placing){m->mesh, &rows, NULL}, 2, shape, &bytes, me->stream,
+                                   &m->tensor);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  vg_own_calls(true);
+  cudaMemsetAsync(info.data, (int)reshard_comm_rank(me->comm) + 1, (size_t)columns, me->stream);
+  vg_own_calls(false);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status move_once(contract_rank *me, int dim, moving *m) {
+  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  reshard_dtensor next;
+  reshard_status status =
+      reshard_dtensor_redistribute(1, &m->tensor, &(reshard_placing){m->mesh, &cut, NULL}, me->stream, &next);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  reshard_dtensor_release(m->tensor);
+  m->tensor = next;
+  return RESHARD_SUCCESS;
+}
+
+static void end_moving(moving *m) {
+  reshard_dtensor_release(m->tensor);
+  reshard_mesh_release(m->mesh);
+}
+
+/* Each rank has a part of all rows, and each row is of the rank that had it. */
+static bool is_moved(const moving *m) {
+  reshard_tensor_info info;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  int64_t columns = info.shape[1], right = 0;
+  for (int64_t i = 0; i < info.shape[0] * columns; i += 97) {
+    char here;
+    vg_peek(&here, (char *)info.data + i, 1);
+    right += here == 1 + i / columns;
+  }
+  return info.shape[0] == NODE_RANKS && right == (NODE_RANKS * columns + 96) / 97;
+}
+
+/* Pools give all back in each turn: peers close it in the next one, so memory does not grow. */
+static void move_and_trim(world *w, contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
+  size_t used[CALLS] = {0};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 3 << 19, &m));
+  for (int i = 0; i < 2 * CALLS; i++) {
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_SUCCEEDS(me, reshard_device_trim(me->device, 0));
+    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    CONTRACT_CHECK(me, i % 2 == 1 || is_moved(&m));
+    node_gather_meet(&w->gather);
+    used[i / 2] = vg_memory_used((int)rank);
+    node_gather_meet(&w->gather);
+  }
+  CONTRACT_CHECK(me, used[1] == used[2] && used[2] == used[3]);
+  end_moving(&m);
+}
+
+static void test_freed_memory(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 2; seed++)
+    run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .seed = seed});
+}
+
+/* A segment is passed on to each rank once, whatever is made of it. */
+static void move_again(world *w, contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
+  static int64_t imports, exports;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < CALLS; i++) {
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    node_gather_meet(&w->gather);
+    if (rank == 0 && i == 0)
+      imports = vg_calls("cuMemImportFromShareableHandle"), exports = vg_calls("cuMemExportToShareableHandle");
+  }
+  if (rank == 0) {
+    CONTRACT_CHECK(me, exports == NODE_RANKS && vg_calls("cuMemExportToShareableHandle") == exports);
+    CONTRACT_CHECK(me, imports == NODE_RANKS * (NODE_RANKS - 1));
+    CONTRACT_CHECK(me, vg_calls("cuMemImportFromShareableHandle") == imports);
+  }
+  end_moving(&m);
+}
+
+static int64_t count_descriptors(void) {
+  int64_t n = 0;
+  DIR *all = opendir("/proc/self/fd");
+  while (all != NULL && readdir(all) != NULL)
+    n++;
+  closedir(all);
+  return n;
+}
+
+static void test_passed_once(void **state) {
+  (void)state;
+  run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again});
+  int64_t descriptors = count_descriptors();
+  run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again, .seed = 1});
+  assert_int_equal(count_descriptors(), descriptors);
+}
+
+/* --- Edges and faults --------------------------------------------------------------------------------------------- */
+
+static void move_twice(world *w, contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
+  (void)w;
+  (void)rank;
+  reshard_status status = begin_moving(me, 12, &m);
+  for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
+    status = move_once(me, (i + 1) % 2, &m);
+  vg_own_calls(true);
+  cudaStreamSynchronize(me->stream);
+  vg_own_calls(false);
+  end_moving(&m);
+}
+
+static void scenario(void *user, const vg_options *options) {
+  world w = *(world *)user;
+  (void)run_world(&w, options);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 60000};
+  vg_edge_result r =
+      vg_for_each_edge(&(vg_edge_search){.path = "sharders of processes of a node",
+                                         .run = scenario,
+                                         .user = &w,
+                                         .options = {.devices = NODE_RANKS, .seed = 1},
+                                         .seeds = 3,
+                                         .covered = "each call makes a transfer, and waits for its end",
+                                         .covered_edges = "execute before host|copy after peers|user after peers"});
+  assert_int_equal(r.false_alarms, 0);
+  assert_int_equal(r.found + r.covered, r.uses);
+  assert_true(r.found >= NODE_RANKS);
+}
+
+/* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
+static void test_faults(void **state) {
+  (void)state;
+  int64_t fired = 1, descriptors = 0;
+  world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
+  for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 4) {
+    int reports = run_world(&w, &(vg_options){.devices = NODE_RANKS, .seed = (uint64_t)w.failing});
+    fired = vg_failed();
+    if (reports != 0)
+      fail_msg("call %lld of rank 0 fails", (long long)w.failing);
+    if (w.failing == 1)
+      descriptors = count_descriptors();
+    assert_int_equal(count_descriptors(), descriptors);
+  }
+  assert_true(w.failing > 50);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors),    cmocka_unit_test(test_sharded),
+                                     cmocka_unit_test(test_fsdp),        cmocka_unit_test(test_freed_memory),
+                                     cmocka_unit_test(test_passed_once), cmocka_unit_test(test_edges),
+                                     cmocka_unit_test(test_faults)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

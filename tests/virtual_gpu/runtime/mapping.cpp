@@ -1,0 +1,286 @@
+/* The driver's calls for virtual memory: physical memory with a handle, ranges of addresses, and mappings of one at the
+ * other. Each range is mapped once, and as a whole.
+ *
+ * A mapping is an allocation that the calls open to GPUs one by one, also to its own. Physical memory that another
+ * process has mapped is the same pages, whose shadow is the first mapping's (ipc.cpp). It lives as long as a handle or
+ * a mapping of it. */
+#include "machine.hpp"
+
+#include <cuda.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <list>
+
+namespace vg {
+
+static const size_t granule = (size_t)2 << 20;
+
+struct Physical {
+  size_t bytes;
+  int device;
+  bool exportable;
+  int holders; /* handles, and mappings */
+  uint64_t number;
+  Alloc *first; /* mapping; NULL: not mapped yet */
+};
+/* A process's handle of it. */
+struct Handle {
+  std::shared_ptr<Physical> physical;
+  int process;
+  bool released;
+};
+struct Reservation {
+  uintptr_t base;
+  size_t bytes;
+  int process;
+  std::shared_ptr<Physical> mapped; /* now */
+  bool was_mapped, freed;
+};
+static std::list<Handle> handles;
+static std::list<Reservation> reservations;
+static std::map<uint64_t, std::weak_ptr<Physical>> exported;
+static uint64_t last_number;
+
+void mappings_end() {
+  handles.clear();
+  reservations.clear();
+  exported.clear();
+}
+
+void mapping_leaks() {
+  size_t kept = 0, reserved = 0, mapped = 0;
+  for (const Handle &h : handles)
+    kept += !h.released;
+  for (const Reservation &r : reservations) {
+    reserved += !r.freed;
+    mapped += r.mapped != nullptr;
+  }
+  if (kept)
+    report("leak handles", "leak: %zu handles of cuMemCreate or cuMemImportFromShareableHandle", kept);
+  if (mapped)
+    report("leak mappings", "leak: %zu mappings of cuMemMap", mapped);
+  if (reserved)
+    report("leak reservations", "leak: %zu ranges of cuMemAddressReserve", reserved);
+}
+
+static int process_of(const Thread &thread) { return M.processes[thread.chain]; }
+
+static void drop(const std::shared_ptr<Physical> &physical) {
+  if (--physical->holders == 0)
+    M.devices[(size_t)physical->device].used -= physical->bytes;
+}
+
+static Handle *handle_of(unsigned long long number, const Thread &thread, const char *call) {
+  for (Handle &h : handles)
+    if ((unsigned long long)(uintptr_t)&h == number && !h.released && h.process == process_of(thread))
+      return &h;
+  report(std::string("handle ") + call, "misuse: %s of a handle that this process does not have", call);
+  return nullptr;
+}
+
+static Reservation *range_of(unsigned long long at, size_t bytes, const Thread &thread, const char *call) {
+  for (Reservation &r : reservations)
+    if (r.base == at && r.bytes == bytes && !r.freed && r.process == process_of(thread))
+      return &r;
+  report(std::string("range ") + call, "misuse: %s of %zu bytes at %p, which this process has not reserved", call,
+         bytes, (void *)(uintptr_t)at);
+  return nullptr;
+}
+
+static unsigned long long add_handle(const std::shared_ptr<Physical> &physical, const Thread &thread) {
+  physical->holders++;
+  handles.push_back(Handle{physical, process_of(thread), false});
+  return (unsigned long long)(uintptr_t)&handles.back();
+}
+
+static bool is_plain(const CUmemAllocationProp &p) {
+  return p.type == CU_MEM_ALLOCATION_TYPE_PINNED && p.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         p.location.id >= 0 && (size_t)p.location.id < M.devices.size() && !p.win32HandleMetaData;
+}
+
+/* --- Physical memory ---------------------------------------------------------------------------------------------- */
+
+static cudaError_t get_granularity(size_t *bytes, const CUmemAllocationProp *p, CUmemAllocationGranularity_flags) {
+  VG_CALL(cuMemGetAllocationGranularity, CALL_PLAIN);
+  *bytes = granule;
+  return api.end(is_plain(*p) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+static cudaError_t create(unsigned long long *handle, size_t bytes, const CUmemAllocationProp *p,
+                          unsigned long long flags) {
+  VG_CALL(cuMemCreate, CALL_ALLOC);
+  if (!is_plain(*p) || bytes == 0 || bytes % granule || flags)
+    return api.end(cudaErrorInvalidValue);
+  if (!take_memory(p->location.id, bytes))
+    return api.end(cudaErrorMemoryAllocation);
+  auto made = std::make_shared<Physical>();
+  *made = Physical{bytes, p->location.id, p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                   0,     ++last_number,  nullptr};
+  *handle = add_handle(made, *api.thread);
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t release_handle(unsigned long long handle) {
+  VG_CALL(cuMemRelease, CALL_FREE);
+  Handle *h = handle_of(handle, *api.thread, "cuMemRelease");
+  if (!h)
+    VG_END(cudaErrorInvalidValue);
+  h->released = true;
+  drop(h->physical);
+  VG_END(cudaSuccess);
+}
+
+/* --- Addresses ---------------------------------------------------------------------------------------------------- */
+
+static cudaError_t reserve(unsigned long long *at, size_t bytes, size_t, unsigned long long, unsigned long long flags) {
+  VG_CALL(cuMemAddressReserve, CALL_CREATE);
+  if (bytes == 0 || bytes % granule || flags)
+    return api.end(cudaErrorInvalidValue);
+  uintptr_t base = reserve_arena(bytes, granule);
+  if (!base)
+    return api.end(cudaErrorMemoryAllocation);
+  reservations.push_back(Reservation{base, bytes, process_of(*api.thread), nullptr, false, false});
+  *at = base;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t unreserve(unsigned long long at, size_t bytes) {
+  VG_CALL(cuMemAddressFree, CALL_DESTROY);
+  Reservation *r = range_of(at, bytes, *api.thread, "cuMemAddressFree");
+  if (r && r->mapped)
+    report("mapped " + std::to_string(r->mapped->number), "misuse: cuMemAddressFree of a range that is mapped");
+  if (!r || r->mapped)
+    VG_END(cudaErrorInvalidValue);
+  r->freed = true;
+  VG_END(cudaSuccess);
+}
+
+static cudaError_t map(unsigned long long at, size_t bytes, size_t offset, unsigned long long handle,
+                       unsigned long long flags) {
+  VG_CALL(cuMemMap, CALL_CREATE);
+  Handle *h = handle_of(handle, *api.thread, "cuMemMap");
+  Reservation *r = range_of(at, bytes, *api.thread, "cuMemMap");
+  if (!h || !r || offset || flags || r->was_mapped || bytes != h->physical->bytes)
+    return api.end(cudaErrorInvalidValue);
+  Physical &p = *h->physical;
+  M.pools.emplace_back(new Pool{});
+  Pool *pool = M.pools.back().get();
+  pool->device = p.device;
+  pool->destroyed = true; /* no handle is given out */
+  pool->access.assign(M.devices.size(), false);
+  Alloc *alloc = add_alloc_at(r->base, p.device, bytes, thread_note(*api.thread, "cuMemMap"));
+  alloc->pool = pool;
+  alloc->mapped = true;
+  alloc->of = p.first;
+  if (p.first)
+    map_again(*p.first, r->base);
+  else
+    p.first = alloc;
+  p.holders++;
+  r->mapped = h->physical;
+  r->was_mapped = true;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t unmap(unsigned long long at, size_t bytes) {
+  VG_CALL(cuMemUnmap, CALL_DESTROY);
+  Reservation *r = range_of(at, bytes, *api.thread, "cuMemUnmap");
+  if (r && !r->mapped)
+    report("unmapped " + std::to_string(at), "misuse: cuMemUnmap of a range that is not mapped");
+  if (!r || !r->mapped)
+    VG_END(cudaErrorInvalidValue);
+  Thread &thread = *api.thread;
+  Alloc &alloc = *find(r->base);
+  Id late = alloc.of && !M.faulty ? unordered_use(*alloc.of, alloc.process, thread.clock) : 0;
+  if (late)
+    report("close " + std::to_string(alloc.number), "close while in use: %s has no order with %s of %s", "cuMemUnmap",
+           describe(late).c_str(), describe(*alloc.of).c_str());
+  alloc.ended = true;
+  if (!alloc.of)
+    access_end(alloc, thread_note(thread, "cuMemUnmap"), thread.clock);
+  drop(r->mapped);
+  r->mapped = nullptr;
+  VG_END(cudaSuccess);
+}
+
+static cudaError_t set_access(unsigned long long at, size_t bytes, const CUmemAccessDesc *list, size_t n) {
+  VG_CALL(cuMemSetAccess, CALL_PLAIN);
+  Reservation *r = range_of(at, bytes, *api.thread, "cuMemSetAccess");
+  if (!r || !r->mapped)
+    return api.end(cudaErrorInvalidValue);
+  for (size_t i = 0; i < n; i++) {
+    int device = list[i].location.id;
+    if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || (size_t)device >= M.devices.size() ||
+        (M.options.no_peers && device != r->mapped->device))
+      return api.end(cudaErrorInvalidDevice);
+    find(r->base)->pool->access[(size_t)device] = list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  return api.end(cudaSuccess);
+}
+
+/* --- Other processes ---------------------------------------------------------------------------------------------- */
+
+static const char magic[16] = "virtual GPU VMM";
+
+/* Contents of a descriptor's file. */
+struct Shared {
+  char magic[16];
+  uint64_t number;
+};
+
+static cudaError_t export_handle(void *out, unsigned long long handle, CUmemAllocationHandleType type,
+                                 unsigned long long flags) {
+  VG_CALL(cuMemExportToShareableHandle, CALL_CREATE);
+  Handle *h = handle_of(handle, *api.thread, "cuMemExportToShareableHandle");
+  if (!h || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags || !h->physical->exportable ||
+      !h->physical->first)
+    return api.end(cudaErrorInvalidValue);
+  Shared shared{};
+  memcpy(shared.magic, magic, sizeof magic);
+  shared.number = h->physical->number;
+  int fd = memfd_create("virtual GPU memory", 0);
+  if (fd < 0 || write(fd, &shared, sizeof shared) != (ssize_t)sizeof shared)
+    return api.end(cudaErrorUnknown);
+  share(*h->physical->first);
+  exported[shared.number] = h->physical;
+  *(int *)out = fd;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t import_handle(unsigned long long *handle, void *file, CUmemAllocationHandleType type) {
+  VG_CALL(cuMemImportFromShareableHandle, CALL_ALLOC);
+  Shared shared{};
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      pread((int)(intptr_t)file, &shared, sizeof shared, 0) != (ssize_t)sizeof shared ||
+      memcmp(shared.magic, magic, sizeof magic) != 0)
+    return api.end(cudaErrorInvalidValue);
+  std::shared_ptr<Physical> physical = exported[shared.number].lock();
+  if (!physical || physical->holders == 0)
+    return api.end(cudaErrorInvalidValue);
+  *handle = add_handle(physical, *api.thread);
+  return api.end(cudaSuccess);
+}
+
+void *mapping_function(const char *name) {
+  static const struct {
+    const char *name;
+    void *function;
+  } functions[] = {{"cuMemGetAllocationGranularity", (void *)get_granularity},
+                   {"cuMemCreate", (void *)create},
+                   {"cuMemRelease", (void *)release_handle},
+                   {"cuMemAddressReserve", (void *)reserve},
+                   {"cuMemAddressFree", (void *)unreserve},
+                   {"cuMemMap", (void *)map},
+                   {"cuMemUnmap", (void *)unmap},
+                   {"cuMemSetAccess", (void *)set_access},
+                   {"cuMemExportToShareableHandle", (void *)export_handle},
+                   {"cuMemImportFromShareableHandle", (void *)import_handle}};
+  for (auto &f : functions)
+    if (strcmp(f.name, name) == 0)
+      return f.function;
+  return nullptr;
+}
+
+} // namespace vg
