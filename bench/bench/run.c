@@ -9,6 +9,7 @@
 
 #include "bench/bench/time.h"
 #include "bench/trace/record.h"
+#include "exec/path.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -183,7 +184,7 @@ static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   row->busiest_bound = lacks > alone ? lacks : alone;
   if (local != 0)
     return;
-  row->path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
+  row->path = rs_path_name(taken.path);
   row->collective = reshard_collective_string(taken.collective);
   snprintf(row->why, sizeof row->why, "%s", taken.collective_why);
 }

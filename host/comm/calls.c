@@ -120,6 +120,13 @@ reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t
   return end_step(comm, lone, comm->ops->together(comm, run, mine));
 }
 
+reshard_status rs_comm_meet(reshard_comm comm) {
+  if (comm->ops->meet == NULL)
+    return RESHARD_SUCCESS;
+  rs_call *lone = begin_step(comm, "meeting", 0);
+  return end_step(comm, lone, comm->ops->meet(comm));
+}
+
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
   rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);

@@ -71,6 +71,9 @@ typedef struct rs_comm_ops {
    * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
    * nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+  /* Inside `run`, before a destination is written: the meeting with other processes that `together` is has been held,
+   * with the same error on all. The first exchange holds it too. NULL: it is held before `run`, or there is none. */
+  reshard_status (*meet)(reshard_comm comm);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
    * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
    * at most. */
@@ -151,9 +154,10 @@ struct reshard_comm_s {
   int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
-   * others can this one's: the same on all ranks. NULL: they cannot, or reach it anyway. The table's owner has opened
-   * this process's file for as long as it lives. */
+   * others can this one's. NULL on all ranks: they cannot, or reach it anyway. The table's owner has opened this
+   * process's file for as long as it lives. */
   struct rs_import **imports;
+  bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   /* Words of the host that GPUs of ranks which are processes reach (rs_stream_meeting_terms); NULL: it has no GPU. */
   const int64_t *ended;
   int64_t *late;
@@ -177,6 +181,7 @@ struct reshard_comm_s {
 
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */

@@ -35,7 +35,7 @@ static void drop_programs(rs_direct_programs *shared) {
   free(shared);
 }
 
-static bool direct_applicable(reshard_comm comm) { return comm->direct || comm->imports != NULL; }
+static bool direct_applicable(reshard_comm comm) { return comm->direct || (comm->imports != NULL && !comm->elsewhere); }
 
 static bool between_processes(reshard_comm comm) { return !comm->direct; }
 
@@ -115,7 +115,7 @@ static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const
   compile_call mine = {.transfer = t, .binding = binding, .copies = &copies};
   mine.status = t->comm->ops->enter(t->comm);
   if (mine.status == RESHARD_SUCCESS) {
-    mine.status = rs_pull(t->plan, view_of_peer, (void *)offers, &copies, &binding->foreign_bytes);
+    mine.status = rs_pull(t->plan, view_of_peer, NULL, (void *)offers, &copies, &binding->foreign_bytes);
     t->comm->ops->leave(t->comm);
   }
   if (mine.status != RESHARD_SUCCESS)
@@ -134,8 +134,8 @@ static void count_bytes(const rs_execution *x) {
 static reshard_status direct_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
   rs_device *device = comm->device;
-  if (between_processes(comm))
-    RS_TRY(rs_offers_meet(comm, x->t[0]->key));
+  if (between_processes(comm)) /* within another call `together` is no meeting */
+    RS_TRY(comm->subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, -1);
   reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
   rs_trace_worked(device, NULL);

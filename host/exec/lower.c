@@ -247,14 +247,15 @@ static reshard_status pull_own(const struct reshard_plan_s *plan, int64_t entry,
   return own != NULL ? pull_message(plan, entry, true, own, view_of, user, copies) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
-                       int64_t *foreign_bytes) {
+reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, rs_reaches reaches, void *user,
+                       rs_copies *copies, int64_t *foreign_bytes) {
   for (int64_t i = 0; i < plan->nentries; i++) {
     const rs_class *c = &plan->classes.at[plan->entries[i].class_];
     RS_TRY(pull_own(plan, i, view_of, user, copies));
     int64_t before = copies->bytes;
     for (int64_t m = 0; m < c->receive.messages.n; m++)
-      RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, copies));
+      if (reaches == NULL || reaches(user, c->receive.messages.at[m].peer))
+        RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, copies));
     *foreign_bytes += copies->bytes - before;
   }
   return RESHARD_SUCCESS;

@@ -34,7 +34,7 @@ reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_
 typedef struct rs_offers {
   rs_mappings *mappings; /* the caller takes them, and frees them when nothing reads the arrays any more */
   int64_t n;
-  const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank */
+  const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank, or it is on another node */
 } rs_offers;
 /* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the ranks
  * that send to it. All ranks succeed, or all get the same error. The communicator has the others' memory files. */

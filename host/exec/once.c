@@ -80,7 +80,7 @@ static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane)
   rs_copies_clear(&memory->copies);
   for (int64_t r = 0; r < n; r++)
     if (o[r]->comm->lane == lane)
-      RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, (void *)o, &memory->copies, &o[r]->foreign_bytes));
+      RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
   return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
 }
 
@@ -231,8 +231,11 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
   rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
-  reshard_status status = rs_cached_create(cached, call->plan, comm, call->arrays, call->request.path,
-                                           &memory->staging_cache, call->stream);
+  reshard_path path = call->request.path; /* what others read would be shown to them in each call */
+  if (path == RESHARD_PATH_AUTO && rs_path_find(comm, path) == &rs_mixed_path)
+    path = RESHARD_PATH_PACKED;
+  reshard_status status =
+      rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
     rs_cached_free(cached);
     return status;

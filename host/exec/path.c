@@ -3,7 +3,7 @@
 #include <stddef.h>
 
 /* The best first. */
-static const rs_path_ops *const paths[] = {&rs_direct_path, &rs_packed_path};
+static const rs_path_ops *const paths[] = {&rs_direct_path, &rs_mixed_path, &rs_packed_path};
 enum { PATHS = sizeof paths / sizeof *paths };
 
 const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish) {

@@ -38,11 +38,11 @@ typedef struct rs_path_ops {
   void (*release)(reshard_comm comm, struct rs_binding *binding);
 } rs_path_ops;
 
-extern const rs_path_ops rs_direct_path, rs_packed_path;
+extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 
 /* The first path of the table that is applicable and is the one wished; NULL: there is none. */
 const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish);
-/* "auto", "direct", "packed". */
+/* "auto", "direct", "mixed", "packed". */
 const char *rs_path_name(reshard_path number);
 
 #endif

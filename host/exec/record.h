@@ -25,15 +25,16 @@ typedef struct rs_record {
     rs_shown shown;         /* agree: of the request */
   };
   uint64_t fields[RS_FIELDS];
-  uint64_t key;                 /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer;        /* read by ranks of the same process only */
-  int64_t entries, value;       /* of the plan; of the argument */
-  int64_t cached_plans, cached; /* agree: of the request */
-  int64_t rounds, staged;       /* that this rank needs at least; bytes that it stages */
-  int64_t private_entry;        /* create, rebind: as in rs_shown */
-  int32_t only;                 /* 1: no other path will do */
-  char argument[48];            /* its name; "": there is none */
-  char text[212];               /* of an error, else the library's version */
+  uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
+  const rs_offer *offer;              /* read by ranks of the same process only */
+  int64_t entries, value;             /* of the plan; of the argument */
+  int64_t cached_plans, cached;       /* agree: of the request */
+  int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
+  int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
+  int64_t private_entry;              /* create, rebind: as in rs_shown */
+  int32_t only;                       /* 1: no other path will do */
+  char argument[48];                  /* its name; "": there is none */
+  char text[196];                     /* of an error, else the library's version */
 } rs_record;
 
 /* Sets the status, and the text of an error. */

@@ -28,7 +28,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   if (options == NULL)
     options = &defaults;
   RS_TRY(RS_SIZED(reshard_transfer_options, options));
-  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_MIXED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
   if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
     return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
@@ -38,6 +38,11 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     "a %s communicator over GPUs has no packed path: its ranks reach each "
                     "other's memory",
                     t->comm->ops->name);
+  if (t->path == NULL && options->path == RESHARD_PATH_MIXED)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "the mixed path needs a communicator of several nodes, on some of which ranks reach each other's "
+                    "memory, and this one (%s, on %s) is none",
+                    t->comm->ops->name, t->comm->device->name);
   if (t->path == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "the direct path needs a communicator whose ranks reach each other's memory, "
@@ -123,18 +128,24 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   }
   mine->rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
   mine->staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  for (int64_t i = 0; i < t->plan->peers.n; i++)
+    if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
+      in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
+  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->mixed_staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
   free(in_place);
   return RESHARD_SUCCESS;
 }
 
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
 static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
-  bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE;
+  bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
   t->pace.rounds = t->least_rounds = one;
   for (int64_t r = 0; r < t->comm->size && !one; r++) {
-    t->pace.rounds = rs_max(t->pace.rounds, all[r].rounds);
-    if (all[r].rounds > 0)
-      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, all[r].staged));
+    int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
+    t->pace.rounds = rs_max(t->pace.rounds, rounds);
+    if (rounds > 0)
+      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, mixed ? all[r].mixed_staged : all[r].staged));
   }
 }
 
@@ -440,7 +451,7 @@ void reshard_transfer_destroy(reshard_transfer t) {
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {
   RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
   *info = transfer->binding.info;
-  if (info->path == RESHARD_PATH_PACKED) {
+  if (transfer->path->packs) {
     info->workspace_limit = transfer->pace.limit < INT64_MAX ? transfer->pace.limit : RESHARD_NO_LIMIT;
     info->least_rounds = transfer->least_rounds;
   }

@@ -68,6 +68,11 @@ struct reshard_transfer_s {
   rs_deferred_destroy deferred;
 };
 
+/* True where the transfer reads the rank's sources itself; no message of it goes from that rank, or to it. */
+static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
+  return t->path == &rs_mixed_path && t->comm->imports[rank] != NULL;
+}
+
 /* Checks that a plan is the one of the communicator's rank. */
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
 /* The next program of a binding of a cached transfer, NULL where none was compiled yet. */

@@ -35,9 +35,10 @@ typedef struct reshard_arrays {
   { sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef enum reshard_path {
-  RESHARD_PATH_AUTO = 0, /* direct where every rank's sources can be reached by the others, else packed */
+  RESHARD_PATH_AUTO = 0, /* direct where every rank's sources can be reached by the others; else mixed, else packed */
   RESHARD_PATH_DIRECT,   /* strided source to strided destination in one pass */
-  RESHARD_PATH_PACKED    /* pack, exchange, unpack */
+  RESHARD_PATH_PACKED,   /* pack, exchange, unpack */
+  RESHARD_PATH_MIXED     /* direct from ranks of this node, packed to and from the others, in one execute */
 } reshard_path;
 
 /* Choice of one call of the communicator for messages that are a collective together (reshard_collective). One call is
@@ -73,6 +74,7 @@ typedef struct reshard_transfer_options {
  * ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank
  * and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all
  * ranks. A peer that reads it later all the same finds zeros, not a fault. On GPUs see reshard_comm_create_node.
+ * Over an MPI communicator ranks of one node reach each other's sources likewise, and get messages from other nodes.
  *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
@@ -80,7 +82,7 @@ typedef struct reshard_transfer_options {
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
-/* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. The path stays: sources
+/* Binds other arrays to the same plan. Local on the packed path, collective on the others. The path stays: sources
  * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
  * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
@@ -106,7 +108,7 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {
-  reshard_path path;      /* the path taken: direct or packed */
+  reshard_path path;      /* the path taken: direct, packed or mixed */
   size_t workspace_bytes; /* staging in use */
   int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
   int64_t rounds;         /* the same on all ranks: as many as the one that stages most needs under its limit */
@@ -123,8 +125,8 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
 
 /* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
- * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where those of one process, or processes of one node, have
- * come with different transfers.
+ * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where they have come with different transfers, but over
+ * NCCL: no destination is written then.
  *
  * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
  * source is read only after that peer's execute was reached.

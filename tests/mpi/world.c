@@ -4,6 +4,10 @@
 #include <mpi.h>
 #include <reshard/mpi.h>
 
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
 const char world_name[] = "mpi";
 const char world_call[] = "reshard_comm_from_mpi";
 const char world_bad_timeout[] = "reshard_comm_from_mpi: timeout_ms -1 ms on rank 1, 7000 ms on rank 0";
@@ -26,9 +30,24 @@ void world_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
 void world_broadcast(void *bytes, size_t n, int from) { MPI_Bcast(bytes, (int)n, MPI_BYTE, from, MPI_COMM_WORLD); }
 
+/* WORLD_PER_NODE: so many ranks are on a node, and share memory there. */
 reshard_status world_connect(int64_t timeout_ms, reshard_comm *comm) {
   MPI_Comm world = MPI_COMM_WORLD;
-  return reshard_comm_from_mpi(&world, NULL, timeout_ms, comm);
+  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = true};
+  const char *per_node = getenv("WORLD_PER_NODE");
+  reshard_device device = NULL;
+  char node[16];
+  int rank;
+  if (per_node == NULL)
+    return reshard_comm_from_mpi(&world, NULL, timeout_ms, comm);
+  MPI_Comm_rank(world, &rank);
+  snprintf(node, sizeof node, "%d", rank / atoi(per_node));
+  setenv("RESHARD_NODE", node, 1);
+  reshard_status status = reshard_device_create("cpu", &options, &device);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_from_mpi(&world, device, timeout_ms, comm);
+  reshard_device_release(device);
+  return status;
 }
 
 reshard_status world_connect_without(int64_t timeout_ms, reshard_comm *comm) {

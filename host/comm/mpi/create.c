@@ -1,6 +1,7 @@
 /* Making and releasing MPI communicators. */
 #include "comm/mpi/duplicate.h"
 #include "comm/mpi/end.h"
+#include "comm/mpi/nodes.h"
 
 #include "device/environment.h"
 #include "device/plain.h"
@@ -55,6 +56,7 @@ static reshard_status create_link(rs_mpi_link **out) {
 
 static void free_comm(rs_mpi *c) {
   rs_board_leave(&c->base);
+  rs_mpi_close_files(c);
   for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
     next = m->next;
     rs_device_free(c->base.device, m->at);
@@ -224,7 +226,8 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
     rs_mpi_say_given_up(c, mpi);
     return status;
   }
-  return check_creations(c->base.size, all, &c->base.staged);
+  RS_TRY(check_creations(c->base.size, all, &c->base.staged));
+  return rs_mpi_open_files(c);
 }
 
 reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
@@ -249,6 +252,8 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
     if (own == RESHARD_SUCCESS)
       own = rs_board_join(&made->base, NULL);
+    if (own == RESHARD_SUCCESS)
+      own = rs_environment_number("RESHARD_NODE", &made->node);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
     status = connect_ranks(made, mpi, own, timeout_ms);

@@ -1,8 +1,8 @@
 /* Messages of an MPI communicator.
  *
  * An exchange posts all receives, and packs and sends message after message: one is on its way while the next is
- * packed. It unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go
- * as a derived type, the rest as a message of its own.
+ * packed. It unpacks each message as it comes. The first one of an execute packs while the ranks meet. A message above
+ * 2 GiB does not fit MPI's counts: its whole mebibytes go as a derived type, the rest as a message of its own.
  *
  * A request that a peer has matched is done by the peer alone. With a deadline messages go through staging, which stays
  * when an exchange fails until its requests are done. Without one they go in place, and a rank that is told to end
@@ -120,33 +120,49 @@ static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
   }
 }
 
-static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
+/* The ranks meet. Nothing is sent before all have come, since a message that is matched is not taken back. Packs while
+ * they come. *packed: as many of the sends, in the order of the walk. */
+static reshard_status pack_and_meet(rs_mpi *c, const rs_turn *turn, int64_t begin, int64_t *packed) {
+  for (*packed = 0; c->due && *packed < turn->nsends; ++*packed) {
+    RS_TRY(run_program(c, rs_parts_at(turn->sends, turn->nsends, begin, *packed)->program));
+    RS_TRY(rs_mpi_meet(c, false));
+  }
+  return rs_mpi_meet(c, true);
+}
+
+static reshard_status start_messages(rs_mpi *c, const rs_turn *turn, int64_t send, int64_t packed) {
   int code = MPI_SUCCESS;
-  if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
-    return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
-                    (long long)turn->nreceives, (long long)turn->nsends, (long long)c->reserved);
-  c->nrequests = (int)(2 * (turn->nreceives + turn->nsends));
-  for (int i = 0; i < c->nrequests; i++)
-    c->requests[i] = MPI_REQUEST_NULL;
-  int64_t send = rs_parts_begin(turn->sends, turn->nsends, c->base.rank),
-          receive = rs_parts_begin(turn->receives, turn->nreceives, c->base.rank);
+  int64_t receive = rs_parts_begin(turn->receives, turn->nreceives, c->base.rank);
   for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++) {
     const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
     code = start_message(c, p, false, c->requests + 2 * (p - turn->receives));
     c->missing[p->peer] = code != MPI_SUCCESS;
   }
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
+  for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS; i++) {
     const rs_part *p = rs_parts_at(turn->sends, turn->nsends, send, i);
-    status = run_program(c, p->program);
-    if (status == RESHARD_SUCCESS)
-      code = start_message(c, p, true, c->requests + 2 * (turn->nreceives + (p - turn->sends)));
+    if (i >= packed)
+      RS_TRY(run_program(c, p->program));
+    code = start_message(c, p, true, c->requests + 2 * (turn->nreceives + (p - turn->sends)));
     c->missing[p->peer] = code != MPI_SUCCESS;
   }
-  if (code != MPI_SUCCESS)
-    status = rs_mpi_error(c, code, "messages of a round");
-  if (status == RESHARD_SUCCESS)
-    status = finish_messages(c, turn);
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "messages of a round");
+}
+
+static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
+  int64_t send = rs_parts_begin(turn->sends, turn->nsends, c->base.rank), packed;
+  if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
+    return rs_mpi_give_up(c, rs_error(RESHARD_ERROR_INTERNAL,
+                                      "%lld receives and %lld sends in a round, %lld were reserved",
+                                      (long long)turn->nreceives, (long long)turn->nsends, (long long)c->reserved));
+  c->nrequests = 0;
+  reshard_status status = pack_and_meet(c, turn, send, &packed);
+  if (status != RESHARD_SUCCESS)
+    return c->due ? rs_mpi_give_up(c, status) : status; /* a program's; or the meeting's */
+  c->nrequests = (int)(2 * (turn->nreceives + turn->nsends));
+  for (int i = 0; i < c->nrequests; i++)
+    c->requests[i] = MPI_REQUEST_NULL;
+  status = start_messages(c, turn, send, packed);
+  RS_THEN(status, finish_messages(c, turn));
   if (status == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
   (void)rs_mpi_give_up(c, status);

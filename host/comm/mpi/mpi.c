@@ -1,4 +1,4 @@
-/* Ranks of an MPI communicator, on the CPU: the all-gather, and the table.
+/* Ranks of an MPI communicator, on the CPU: the all-gather, the meeting, and the table.
  *
  * Every rank sends its record to every other. So the one that is late is known where it is missed. No collective of MPI
  * is left half-done, of which no rank could tell how far it has come. */
@@ -17,17 +17,26 @@ static void mark_records(rs_mpi *c) {
     c->missing[r] = c->talks[size + r] != MPI_REQUEST_NULL;
 }
 
+/* One test. *got: some have come; *left: some are still out. */
+static reshard_status test_records(rs_mpi *c, bool *got, bool *left) {
+  int ngot = 0, code = MPI_Testsome((int)(2 * c->base.size), c->talks, &ngot, c->done, c->statuses);
+  for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
+    c->missing[c->done[i] % c->base.size] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
+  if (code != MPI_SUCCESS)
+    return rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));
+  *left = ngot != MPI_UNDEFINED;
+  *got = *left && ngot > 0;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status finish_records(rs_mpi *c) {
   int64_t since = rs_now_ns();
   for (;;) {
-    int ngot = 0, code = MPI_Testsome((int)(2 * c->base.size), c->talks, &ngot, c->done, c->statuses);
-    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
-      c->missing[c->done[i] % c->base.size] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
-    if (code != MPI_SUCCESS)
-      return rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));
-    if (ngot == MPI_UNDEFINED)
-      return RESHARD_SUCCESS; /* no request is left */
-    if (ngot > 0)
+    bool got, left;
+    RS_TRY(test_records(c, &got, &left));
+    if (!left)
+      return RESHARD_SUCCESS;
+    if (got)
       continue;
     RS_TRY(rs_mpi_pause(c, since));
     mark_records(c);
@@ -35,12 +44,12 @@ static reshard_status finish_records(rs_mpi *c) {
   }
 }
 
-/* Every rank's `mine` comes to c->records, as messages of the tag. */
-static reshard_status gather_records(rs_mpi *c, int tag, const void *mine, size_t mine_bytes) {
+/* Every rank's `mine` is on its way to c->records. */
+static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_bytes) {
   int64_t size = c->base.size, me = c->base.rank;
-  int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes);
+  int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes),
+      tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
   rs_mpi_record *own = c->records + size;
-  RS_TRY(rs_mpi_begin(c));
   own->bytes = (int64_t)mine_bytes;
   own->subject = c->base.subject;
   rs_call_stamp(&c->base, &own->caller);
@@ -56,39 +65,83 @@ static reshard_status gather_records(rs_mpi *c, int tag, const void *mine, size_
     code = MPI_Isend(own, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[size + r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
-  if (code != MPI_SUCCESS)
-    return rs_mpi_end(c, rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records")));
-  return rs_mpi_end(c, finish_records(c));
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));
+}
+
+/* The same on every rank, since all have the same records. */
+static reshard_status compare_records(rs_mpi *c) {
+  for (int64_t r = 0; r < c->base.size; r++)
+    c->callers[r] = c->records[r].caller;
+  for (int64_t r = 1; r < c->base.size; r++) {
+    const rs_mpi_record *a = c->records, *b = c->records + r;
+    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
+    if (a->subject != b->subject || a->bytes != b->bytes)
+      return rs_comm_error_calls(&c->base, r);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
+  RS_TRY(rs_mpi_begin(c));
+  reshard_status status = rs_mpi_meet(c, true);
+  RS_THEN(status, send_records(c, mine, bytes));
+  RS_THEN(status, finish_records(c));
+  return rs_mpi_end(c, status);
 }
 
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_mpi *c = rs_mpi_of(comm);
   char *at = (char *)c->records;
-  RS_TRY(gather_records(c, rs_mpi_tag(c, RS_MPI_TAG_RECORD), mine, bytes));
-  for (int64_t r = 0; r < comm->size; r++)
-    c->callers[r] = c->records[r].caller;
-  for (int64_t r = 1; r < comm->size; r++) {
-    const rs_mpi_record *a = c->records, *b = c->records + r;
-    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
-    if (a->subject != b->subject || a->bytes != b->bytes)
-      return rs_comm_error_calls(comm, r);
-  }
+  RS_TRY(gather_records(c, mine, bytes));
+  RS_TRY(compare_records(c));
   for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
     memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
   *all = at;
   return RESHARD_SUCCESS;
 }
 
-/* One rank of this process, as far as this communicator knows: there is no other to meet here. Before they execute a
- * transfer, all ranks do, since messages do not tell one transfer from another. */
+/* --- Meetings ----------------------------------------------------------------------------------------------------- */
+
+static reshard_status begin_meeting(rs_mpi *c) {
+  RS_TRY(rs_mpi_begin(c));
+  reshard_status status = send_records(c, "", 0);
+  c->due = status == RESHARD_SUCCESS;
+  return rs_mpi_end(c, status);
+}
+
+reshard_status rs_mpi_meet(rs_mpi *c, bool waits) {
+  bool got, left = false;
+  if (!c->due)
+    return RESHARD_SUCCESS;
+  reshard_status status = waits ? finish_records(c) : test_records(c, &got, &left);
+  if (status == RESHARD_SUCCESS && left)
+    return RESHARD_SUCCESS;
+  c->due = false;
+  return status == RESHARD_SUCCESS ? compare_records(c) : status;
+}
+
+static reshard_status mpi_meet(reshard_comm comm) {
+  rs_mpi *c = rs_mpi_of(comm);
+  if (!c->due)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_mpi_begin(c));
+  return rs_mpi_end(c, rs_mpi_meet(c, true));
+}
+
+/* One rank of this process, as far as this communicator knows: there is no other to meet here. When they execute a
+ * transfer, all ranks meet, since messages do not tell one transfer from another. The rank packs meanwhile. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  const void *all;
-  if (rs_mpi_of(comm)->ended)
+  rs_mpi *c = rs_mpi_of(comm);
+  if (c->ended)
     return rs_comm_error_ended();
   if (comm->subject != 0 && comm->size > 1)
-    RS_TRY(rs_comm_allgather(comm, "", 0, &all));
-  return run(1, &mine);
+    RS_TRY(begin_meeting(c));
+  reshard_status status = run(1, &mine);
+  if (status == RESHARD_SUCCESS && c->due)
+    status = rs_comm_meet(comm);
+  c->due = false; /* after an error that ended the communicator */
+  return status;
 }
 
 static reshard_status mpi_alive(reshard_comm comm) {
@@ -106,6 +159,7 @@ const rs_comm_ops rs_mpi_ops = {
     .reach = false,
     .together = mpi_together,
     .allgather = mpi_allgather,
+    .meet = mpi_meet,
     .enter = mpi_alive,
     .leave = mpi_leave,
     .exchange = rs_mpi_exchange,

@@ -70,6 +70,7 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
+  int64_t node;                            /* RESHARD_NODE: ranks with other numbers are on other nodes */
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
   atomic_bool waits;                       /* to be told by the thread that is inside */
@@ -86,6 +87,7 @@ struct rs_mpi {
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
   rs_stamp *callers;       /* [size], of the last all-gather */
+  bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
   char loss[160];          /* to the others of a shrink */
   rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
   MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
@@ -120,6 +122,11 @@ reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, 
 /* RESHARD_ERROR_MISMATCH when the communicator is waited for in a shrink without a deadline, and others shrink with
  * another list. */
 reshard_status rs_mpi_hear_losses(rs_mpi *made);
+
+/* mpi.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
+ * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not
+ * waits: only if all have come. */
+reshard_status rs_mpi_meet(rs_mpi *c, bool waits);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);

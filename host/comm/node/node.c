@@ -79,6 +79,8 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status) {
   return c->due ? hold_meeting(c, status, NULL, -1) : status;
 }
 
+static reshard_status node_meet(reshard_comm comm) { return rs_node_meet(rs_node_of(comm), RESHARD_SUCCESS); }
+
 static reshard_status node_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
@@ -118,6 +120,7 @@ const rs_comm_ops rs_node_ops = {
     .name = "node",
     .reach = false,
     .together = node_together,
+    .meet = node_meet,
     .allgather = node_allgather,
     .enter = node_alive,
     .leave = node_leave,

@@ -19,9 +19,9 @@ typedef struct rs_shared_place {
 
 /* One more user of this process's file, which is made for the first one. *fd is borrowed until the user closes it; it
  * may be NULL. RESHARD_ERROR_UNSUPPORTED where the system has no memory files. */
-reshard_status rs_shared_open(int *fd);
+RS_PRIVATE_API reshard_status rs_shared_open(int *fd);
 /* One user less. The last one closes the descriptor; its segments have been freed. */
-void rs_shared_close(void);
+RS_PRIVATE_API void rs_shared_close(void);
 
 /* Allocates a segment, aligned to a page, or to a huge page where one fits. *memory is NULL for 0 bytes. The file has a
  * user. RESHARD_ERROR_OUT_OF_MEMORY: also at the limit of a file's size (ulimit -f). */
@@ -40,9 +40,9 @@ typedef struct rs_import rs_import;
 
 /* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
  * which counts them. */
-reshard_status rs_import_open(int fd, rs_import **import);
+RS_PRIVATE_API reshard_status rs_import_open(int fd, rs_import **import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */
-void rs_import_close(rs_import *import);
+RS_PRIVATE_API void rs_import_close(rs_import *import);
 /* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
  * then a search. RESHARD_ERROR_INVALID where the file has no such range. */
 reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);

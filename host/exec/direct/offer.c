@@ -33,7 +33,7 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
-    if (plan->peers.at[i].received > 0)
+    if (plan->peers.at[i].received > 0 && comm->imports[rank] != NULL)
       RS_TRY_GOTO(status,
                   rs_remote_sources_read(plan, rank, all->bytes + all->first[rank],
                                          all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),

@@ -184,7 +184,7 @@ static reshard_status compile_copies(rs_reach *reach) {
   rs_device *device = reach->comm->device;
   rs_copies_clear(&reach->copies);
   reach->foreign_bytes = 0;
-  RS_TRY(rs_pull(reach->plan, view_of_rank, reach, &reach->copies, &reach->foreign_bytes));
+  RS_TRY(rs_pull(reach->plan, view_of_rank, NULL, reach, &reach->copies, &reach->foreign_bytes));
   RS_TRY(device->work->recompile(device, &reach->copies, reach->plan->info.bytes, &reach->program));
   reach->compiled = true;
   return RESHARD_SUCCESS;

@@ -29,6 +29,7 @@ typedef struct packer {
   reshard_transfer transfer;
   const struct reshard_plan_s *plan;
   rs_binding *binding;
+  const rs_offer *const *offers; /* by rank; NULL: no sources of others are read */
   rs_staging_size staging;
   char *workspace;
   packed_message *sends, *receives; /* by peer */
@@ -99,6 +100,10 @@ static reshard_status find_messages(packer *p) {
   RS_TRY_GOTO(status, rs_alloc(&p->receives, plan->peers.n, sizeof *p->receives), done);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *peer = &plan->peers.at[i];
+    if (rs_transfer_reaches(p->transfer, peer->rank)) {
+      in_place[2 * i] = in_place[2 * i + 1] = true;
+      continue;
+    }
     if (peer->sent > 0) {
       p->sends[p->nsends] = message_of(p, peer, true);
       in_place[2 * i] = p->sends[p->nsends++].in_place != NULL;
@@ -349,19 +354,29 @@ static reshard_status find_reuse(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* Compiles the copies that stay on the rank. */
+/* rs_view_of and rs_reaches of ranks whose sources are read. */
+static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+  rs_offer_view(((const packer *)user)->offers[rank], entry, source, array, view);
+  return RESHARD_SUCCESS;
+}
+static bool reaches_peer(void *user, int64_t rank) {
+  return rs_transfer_reaches(((const packer *)user)->transfer, rank);
+}
+
+/* Compiles the copies that stay on the rank, with those from ranks whose sources are read. */
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
-  reshard_status status = rs_pull_own(p->plan, &p->binding->arrays, &kept);
+  reshard_status status = p->offers == NULL
+                              ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
+                              : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
   RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
   rs_copies_free(&kept);
   return status;
 }
 
 reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  (void)offers;
-  packer p = {.transfer = t, .plan = t->plan, .binding = binding};
-  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->pace.rounds};
+  packer p = {.transfer = t, .plan = t->plan, .binding = binding, .offers = offers};
+  binding->info = (reshard_transfer_info){.path = t->path->number, .rounds = t->pace.rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);

@@ -54,7 +54,7 @@ static reshard_status connect_peers(reshard_transfer t) {
 }
 
 /* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
-static reshard_status packed_prepare(reshard_transfer t) {
+reshard_status rs_packed_prepare(reshard_transfer t) {
   reshard_comm comm = t->comm;
   reshard_status status = rs_comm_together(comm, reserve_exchange, t);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
@@ -86,21 +86,44 @@ int64_t rs_packed_next_round(const rs_execution *x) {
   return first != NULL ? first->number : -1;
 }
 
-static reshard_status packed_run(rs_execution *x) {
-  struct reshard_transfer_s *const *t = x->t;
-  int64_t n = x->n;
-  reshard_comm comm = t[0]->comm;
-  memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
-  for (int64_t i = 0; i < n; i++)
-    t[0]->programs[i] = t[i]->binding.keep;
-  rs_trace_work(comm->device, NULL, "keep", -1, -1);
-  reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
-  rs_trace_worked(comm->device, NULL);
-  for (int64_t number; status == RESHARD_SUCCESS && (number = rs_packed_next_round(x)) >= 0;) {
-    rs_trace_work(comm->device, NULL, "round", number, -1);
-    status = rs_comm_exchange(n, t[0]->turns, t[0]->plan->info.bytes, number);
-    rs_trace_worked(comm->device, NULL);
-  }
+/* The next round; *more: there was one. */
+static reshard_status run_round(const rs_execution *x, bool *more) {
+  reshard_transfer t = x->t[0];
+  rs_device *device = t->comm->device;
+  int64_t number = rs_packed_next_round(x);
+  *more = number >= 0;
+  if (!*more)
+    return RESHARD_SUCCESS;
+  rs_trace_work(device, NULL, "round", number, -1);
+  reshard_status status = rs_comm_exchange(x->n, t->turns, t->plan->info.bytes, number);
+  rs_trace_worked(device, NULL);
+  return status;
+}
+
+/* Copies what stays on the ranks. */
+static reshard_status keep_own(const rs_execution *x) {
+  reshard_transfer t = x->t[0];
+  rs_device *device = t->comm->device;
+  for (int64_t i = 0; i < x->n; i++)
+    t->programs[i] = x->t[i]->binding.keep;
+  rs_trace_work(device, NULL, "keep", -1, -1);
+  reshard_status status = device->work->run(device, x->n, t->programs, NULL);
+  rs_trace_worked(device, NULL);
+  return status;
+}
+
+/* The first round comes first: it packs while ranks that are processes meet, and no destination is written before they
+ * have met. */
+reshard_status rs_packed_run(rs_execution *x) {
+  reshard_transfer t = x->t[0];
+  bool more;
+  memset(t->cursor, 0, (size_t)x->n * sizeof *t->cursor);
+  reshard_status status = run_round(x, &more);
+  if (status == RESHARD_SUCCESS && !more)
+    status = rs_comm_meet(t->comm);
+  RS_THEN(status, keep_own(x));
+  while (status == RESHARD_SUCCESS && more)
+    status = run_round(x, &more);
   return status;
 }
 
@@ -122,7 +145,7 @@ static void release_programs(rs_device *device, rs_binding *b) {
   }
 }
 
-static void packed_release(reshard_comm comm, rs_binding *b) {
+void rs_packed_release(reshard_comm comm, rs_binding *b) {
   if (!b->cached)
     release_programs(comm->device, b);
   for (int64_t i = 0; i < b->nrounds; i++) {
@@ -147,8 +170,8 @@ const rs_path_ops rs_packed_path = {
     .packs = true,
     .applicable = packed_applicable,
     .bind = rs_packed_bind,
-    .prepare = packed_prepare,
-    .run = packed_run,
+    .prepare = rs_packed_prepare,
+    .run = rs_packed_run,
     .run_on_streams = rs_packed_run_on_streams,
-    .release = packed_release,
+    .release = rs_packed_release,
 };

@@ -27,8 +27,12 @@ typedef struct rs_round {
   rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
 } rs_round;
 
-/* rs_path_ops.bind and rs_path_ops.run_on_streams. */
+/* Functions of the table; the mixed path is made of the same. Offers given to bind: sources of ranks that the transfer
+ * reaches are read with what stays on the rank. */
 reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
+reshard_status rs_packed_prepare(reshard_transfer transfer);
+reshard_status rs_packed_run(rs_execution *execution);
+void rs_packed_release(reshard_comm comm, rs_binding *binding);
 reshard_status rs_packed_run_on_streams(rs_execution *execution);
 
 /* Sets the turns of the next round that any of the ranks has; returns its number, or -1 when all are done.

@@ -64,7 +64,8 @@ static void no_source_list(rows_to_columns *s, int64_t r) { s->arrays[r].src = N
 static void no_destination_list(rows_to_columns *s, int64_t r) { s->arrays[r].dst = NULL; }
 static void no_source(rows_to_columns *s, int64_t r) { s->src_list[r] = NULL; }
 static void no_destination(rows_to_columns *s, int64_t r) { s->dst_list[r] = NULL; }
-static void path_3(rows_to_columns *s, int64_t r) { s->options[r].path = (reshard_path)3; }
+static void path_4(rows_to_columns *s, int64_t r) { s->options[r].path = (reshard_path)4; }
+static void path_mixed(rows_to_columns *s, int64_t r) { s->options[r].path = RESHARD_PATH_MIXED; }
 static void path_minus_1(rows_to_columns *s, int64_t r) { s->options[r].path = (reshard_path)-1; }
 static void same_memory(rows_to_columns *s, int64_t r) { s->dst_list[r] = s->src_list[r]; }
 static void shifted_memory(rows_to_columns *s, int64_t r) { s->dst_list[r] = s->rows[r] + 1; }
@@ -147,7 +148,8 @@ static const wrong in_arrays[] = {
 };
 static const wrong in_create[] = {
     {"options", "size field", RESHARD_ERROR_INVALID, size_of_options},
-    {"path 3", "unknown path 3", RESHARD_ERROR_INVALID, path_3},
+    {"path 4", "unknown path 4", RESHARD_ERROR_INVALID, path_4},
+    {"path mixed", "the mixed path needs a communicator of several nodes", RESHARD_ERROR_UNSUPPORTED, path_mixed},
     {"path -1", "unknown path -1", RESHARD_ERROR_INVALID, path_minus_1},
     {"another rank's plan", "on the communicator's rank", RESHARD_ERROR_INVALID, foreign_rank},
     {"another world's plan", "a plan for a world of 5 ranks on a communicator of", RESHARD_ERROR_INVALID,

@@ -1,0 +1,39 @@
+/* The mixed path: ranks of several nodes, in one execute. Sources of ranks on this node are read, strided source to
+ * strided destination; the others send messages, as on the packed path. Only these make rounds.
+ *
+ * It is the packed path with more copies among those that stay on the rank. Between processes these need two meetings:
+ * no source is read before its rank has come, and none after a rank has returned. The first one is the packed path's,
+ * before anything is written; within another call, which has met, it is held here. */
+#include "exec/packed/packed.h"
+
+static bool mixed_applicable(reshard_comm comm) { return comm->imports != NULL && comm->elsewhere; }
+
+static reshard_status mixed_run(rs_execution *x) {
+  reshard_comm comm = x->t[0]->comm;
+  if (comm->subject == 0)
+    RS_TRY(rs_offers_meet(comm, x->t[0]->key));
+  reshard_status status = rs_packed_run(x);
+  RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
+  if (status == RESHARD_SUCCESS)
+    rs_comm_count(comm, x->t[0]->binding.foreign_bytes, 0);
+  return status;
+}
+
+static void mixed_release(reshard_comm comm, rs_binding *binding) {
+  rs_mappings *mappings = binding->mappings;
+  rs_packed_release(comm, binding);
+  rs_mappings_free(mappings);
+}
+
+const rs_path_ops rs_mixed_path = {
+    .number = RESHARD_PATH_MIXED,
+    .name = "mixed",
+    .no_collective = "the mixed path sends messages to some of the ranks only",
+    .reads_others = true,
+    .packs = true,
+    .applicable = mixed_applicable,
+    .bind = rs_packed_bind,
+    .prepare = rs_packed_prepare,
+    .run = mixed_run,
+    .release = mixed_release,
+};

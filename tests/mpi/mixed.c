@@ -1,0 +1,252 @@
+/* The mixed path: processes of one machine that are of several nodes by RESHARD_NODE. Ranks of a node read each other's
+ * sources, the others send messages, in one execute.
+ *
+ * usage: mpi_mixed RANKS_PER_NODE */
+#include "comm/mpi/mpi.h"
+
+#include <mpi.h>
+#include <reshard/mpi.h>
+#include <reshard/reshard.h>
+#include <reshard/tensor.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int rank, size, per_node, failures;
+
+#define CHECK(right, ...) \
+  do { \
+    if (!(right)) { \
+      failures++; \
+      printf("rank %d, line %d: ", rank, __LINE__); \
+      printf(__VA_ARGS__); \
+      printf(": %s\n", reshard_last_error()); \
+    } \
+  } while (0)
+
+enum { ROWS = 137, COLUMNS = 129 };
+
+typedef struct moved {
+  reshard_device device;
+  reshard_comm comm;
+  reshard_tensor src, dst;
+  float *from, *to;
+  int64_t rows, row, columns, column; /* of this rank's parts: how many, and the first */
+  reshard_plan plan;
+  reshard_transfer transfer;
+} moved;
+
+static int64_t begin_of(int64_t n, int64_t r) {
+  int64_t step = (n + size - 1) / size;
+  return r * step < n ? r * step : n;
+}
+
+static float *open_array(reshard_device device, int64_t elements, reshard_tensor *tensor) {
+  reshard_tensor_info info = {.data = NULL};
+  elements = elements > 0 ? elements : 1;
+  CHECK(reshard_tensor_create_on(device, RESHARD_F32, 1, &elements, NULL, tensor) == RESHARD_SUCCESS, "array");
+  CHECK(reshard_tensor_get_info(*tensor, &info) == RESHARD_SUCCESS, "array");
+  return info.data;
+}
+
+/* node: this rank's. private: this rank's source is memory that no other process maps. */
+static reshard_status open_moved(int node, int64_t timeout_ms, int64_t limit, reshard_path path, bool private,
+                                 moved *m) {
+  MPI_Comm world = MPI_COMM_WORLD;
+  char number[16];
+  int64_t shape[] = {ROWS, COLUMNS};
+  const reshard_device_options device = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .shared = true};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
+  const reshard_plan_options planned = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit};
+  static float heap[ROWS * COLUMNS];
+  reshard_layout rows = NULL, columns = NULL;
+  *m = (moved){.device = NULL};
+  snprintf(number, sizeof number, "%d", node);
+  setenv("RESHARD_NODE", number, 1);
+  CHECK(reshard_device_create("cpu", &device, &m->device) == RESHARD_SUCCESS, "device");
+  CHECK(reshard_comm_from_mpi(&world, m->device, timeout_ms, &m->comm) == RESHARD_SUCCESS, "communicator");
+  m->row = begin_of(ROWS, rank), m->rows = begin_of(ROWS, rank + 1) - m->row;
+  m->column = begin_of(COLUMNS, rank), m->columns = begin_of(COLUMNS, rank + 1) - m->column;
+  m->from = open_array(m->device, m->rows * COLUMNS, &m->src);
+  m->to = open_array(m->device, ROWS * m->columns, &m->dst);
+  m->from = private ? heap : m->from;
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &rows) == RESHARD_SUCCESS, "rows");
+  CHECK(reshard_layout_parse("chunk(1)", 2, shape, size, &columns) == RESHARD_SUCCESS, "columns");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
+  CHECK(reshard_plan_create(1, &entry, rank, &planned, &m->plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){m->from}, (void *[]){m->to}, NULL, NULL, 1, 1};
+  reshard_status status = reshard_transfer_create(m->plan, m->comm, &arrays, &options, &m->transfer);
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+  return status;
+}
+
+static void close_moved(moved *m) {
+  reshard_transfer_destroy(m->transfer);
+  reshard_plan_destroy(m->plan);
+  reshard_tensor_release(m->src);
+  reshard_tensor_release(m->dst);
+  reshard_comm_destroy(m->comm);
+  reshard_device_release(m->device);
+}
+
+static float value_of(int64_t row, int64_t column, int turn) {
+  return (float)(row * COLUMNS + column + 100000 * (int64_t)turn);
+}
+
+static void fill(moved *m, int turn) {
+  for (int64_t i = 0; i < m->rows * COLUMNS; i++)
+    m->from[i] = value_of(m->row + i / COLUMNS, i % COLUMNS, turn);
+  for (int64_t i = 0; i < ROWS * m->columns; i++)
+    m->to[i] = -1;
+}
+
+/* Elements that are not right; or, with no turn, that were written. */
+static int64_t count_wrong(const moved *m, int turn) {
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < ROWS * m->columns; i++)
+    wrong += m->to[i] != (turn < 0 ? -1 : value_of(i / m->columns, m->column + i % m->columns, turn));
+  return wrong;
+}
+
+/* Every byte that comes from another node is a message's, and no other is. */
+static void check_counts(const moved *m, int turns, int64_t rounds) {
+  int64_t senders = 0, receives = 0;
+  reshard_comm_stats stats;
+  for (int r = 0; r < size; r++)
+    if (r / per_node != rank / per_node && begin_of(ROWS, r + 1) > begin_of(ROWS, r) && m->columns > 0)
+      senders++;
+  receives = senders * turns;
+  CHECK(reshard_comm_get_stats(m->comm, &stats) == RESHARD_SUCCESS, "statistics");
+  CHECK(rounds > 1 || stats.received_messages == receives, "%lld messages for %lld", (long long)stats.received_messages,
+        (long long)receives);
+  CHECK(stats.received_bytes == turns * (ROWS - m->rows) * m->columns * 4, "%lld bytes",
+        (long long)stats.received_bytes);
+}
+
+/* Sources change between executes: a rank that has returned may write to its own. */
+static void mixes(int64_t timeout_ms, int64_t limit) {
+  enum { TURNS = 100 };
+  moved m;
+  reshard_transfer_info info = {.rounds = 0};
+  CHECK(open_moved(rank / per_node, timeout_ms, limit, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_transfer_get_info(m.transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_MIXED, "path %d",
+        (int)info.path);
+  CHECK((info.rounds > 1) == (limit > 0), "%lld rounds", (long long)info.rounds);
+  for (int turn = 0; turn < TURNS; turn++) {
+    fill(&m, turn);
+    CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS, "execute");
+    CHECK(count_wrong(&m, turn) == 0, "turn %d: %lld wrong", turn, (long long)count_wrong(&m, turn));
+  }
+  check_counts(&m, TURNS, info.rounds);
+  close_moved(&m);
+}
+
+/* Other arrays, shown to the others; one that they cannot read is refused on all, and the transfer stays as it was. */
+static void binds_again(void) {
+  static float heap[ROWS * COLUMNS];
+  moved m;
+  reshard_tensor other = NULL;
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  reshard_arrays arrays = {
+      RESHARD_ARRAYS_INIT, (void *[]){rank == 0 ? heap : m.from}, (void *[]){m.to}, NULL, NULL, 1, 1};
+  CHECK(reshard_transfer_rebind(m.transfer, &arrays) == RESHARD_ERROR_UNSUPPORTED, "a private source");
+  fill(&m, 4);
+  CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 4) == 0, "as before");
+  float *from = open_array(m.device, m.rows * COLUMNS, &other);
+  arrays.src = (void *[]){from};
+  CHECK(reshard_transfer_rebind(m.transfer, &arrays) == RESHARD_SUCCESS, "another source");
+  m.from = from;
+  fill(&m, 5);
+  CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 5) == 0, "the other one");
+  reshard_transfer_destroy(m.transfer);
+  m.transfer = NULL;
+  reshard_tensor_release(other);
+  close_moved(&m);
+}
+
+/* The path follows from what all ranks have. */
+static void falls_back(void) {
+  static const reshard_path wishes[] = {RESHARD_PATH_AUTO, RESHARD_PATH_MIXED, RESHARD_PATH_DIRECT};
+  moved m;
+  reshard_transfer_info info = {.rounds = 0};
+  for (int one_node = 0; one_node < 2; one_node++) {
+    reshard_path path = one_node ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+    CHECK(open_moved(one_node ? 0 : rank, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+    CHECK(reshard_transfer_get_info(m.transfer, &info) == RESHARD_SUCCESS && info.path == path, "path %d",
+          (int)info.path);
+    fill(&m, 1);
+    CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 1) == 0, "execute");
+    close_moved(&m);
+    CHECK(open_moved(one_node ? 0 : rank, 0, 0, RESHARD_PATH_MIXED, false, &m) == RESHARD_ERROR_UNSUPPORTED, "mixed");
+    close_moved(&m);
+  }
+  for (int i = 0; i < 3; i++) { /* one private source; and no node is all there is */
+    reshard_status status = open_moved(rank / per_node, 0, 0, wishes[i], rank == 1 && i < 2, &m);
+    CHECK(status == (i == 0 ? RESHARD_SUCCESS : RESHARD_ERROR_UNSUPPORTED), "wish %d: %s", (int)wishes[i],
+          reshard_status_string(status));
+    if (status == RESHARD_SUCCESS) {
+      CHECK(reshard_transfer_get_info(m.transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_PACKED,
+            "path %d", (int)info.path);
+      fill(&m, 2);
+      CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 2) == 0, "execute");
+    }
+    close_moved(&m);
+  }
+}
+
+/* A rank that makes another call: all hear it, nothing is written, and they go on. */
+static void executes_apart(void) {
+  moved m;
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int odd = 0; odd < size; odd++) {
+    fill(&m, odd);
+    reshard_status status = rank == odd ? reshard_comm_barrier(m.comm) : reshard_execute(m.transfer, NULL);
+    CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
+    CHECK(count_wrong(&m, -1) == 0, "%lld were written", (long long)count_wrong(&m, -1));
+    CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, odd) == 0, "it goes on");
+  }
+  close_moved(&m);
+}
+
+/* A rank that never comes: the others miss it by their deadline, which holds when all are there, and nothing was
+ * written. One that is late itself may find the communicator at its end. */
+static void misses_one(void) {
+  moved m;
+  int64_t missing[64] = {-1}, n = 0;
+  CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  rs_mpi_of(m.comm)->timeout_ms = 700;
+  fill(&m, 3);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank != size - 1) {
+    reshard_status status = reshard_execute(m.transfer, NULL);
+    CHECK(status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "%s", reshard_status_string(status));
+    CHECK(reshard_comm_missing(m.comm, missing, &n) == RESHARD_SUCCESS && n > 0 && missing[n - 1] == size - 1,
+          "%lld missing", (long long)n);
+    CHECK(count_wrong(&m, -1) == 0, "%lld were written", (long long)count_wrong(&m, -1));
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  close_moved(&m);
+}
+
+int main(int argc, char **argv) {
+  int all = 0, level;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  per_node = argc > 1 ? atoi(argv[1]) : 2;
+  mixes(0, 0);
+  mixes(60000, 0);
+  mixes(0, 256 * size);
+  binds_again();
+  falls_back();
+  executes_apart();
+  misses_one();
+  MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0)
+    printf("%d ranks, %d on a node: %d checks failed\n", size, per_node, all);
+  MPI_Finalize();
+  return all > 0;
+}
