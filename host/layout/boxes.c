@@ -361,3 +361,7 @@ reshard_status rs_boxes_query(const rs_boxes *b, const int64_t *lo, const int64_
                               void *user) {
   return rs_tree_query(b->tree, lo, hi, visit, user);
 }
+
+bool rs_boxes_gather(const rs_boxes *b, const int64_t *lo, const int64_t *hi, rs_near *near) {
+  return rs_tree_gather(b->tree, lo, hi, near);
+}

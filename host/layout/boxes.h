@@ -47,6 +47,19 @@ typedef reshard_status (*rs_boxes_visit)(void *user, int64_t cell);
 reshard_status rs_boxes_query(const rs_boxes *boxes, const int64_t *lo, const int64_t *hi, rs_boxes_visit visit,
                               void *user);
 
+/* Cells that share elements with a region: queries within it need no walk through the tree. */
+enum { RS_NEAR = 64 };
+typedef struct rs_near {
+  const struct rs_tree *tree;
+  int64_t n, id[RS_NEAR];
+  int32_t box[RESHARD_MAX_DIMS][2][RS_NEAR]; /* per active dim of the tree: lo and hi of each */
+} rs_near;
+/* False where they are more than RS_NEAR, or too large for 32 bits: then `near` is not to be asked. */
+bool rs_boxes_gather(const rs_boxes *boxes, const int64_t *lo, const int64_t *hi, rs_near *near);
+/* rs_boxes_query for a box in the region. */
+reshard_status rs_near_query(const rs_near *near, const int64_t *lo, const int64_t *hi, rs_boxes_visit visit,
+                             void *user);
+
 /* Range [*first, *first + *count) in by_rank of a rank; count 0 for a rank without boxes. */
 void rs_boxes_of_rank(const rs_boxes *boxes, int64_t rank, int64_t *first, int64_t *count);
 
@@ -80,6 +93,8 @@ void rs_tree_free(rs_tree *tree);
  * Queries that follow one another in space are quicker, because they find the tree's nodes in the cache. */
 reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_tree_visit visit,
                              void *user);
+/* rs_boxes_gather, of ids; tree may be NULL. */
+bool rs_tree_gather(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_near *near);
 
 /* Boxes are at corners + box[i] * 2 * ndim, lo then hi, as in boxes.h; none is empty, all are inside of the shape. */
 

@@ -305,37 +305,108 @@ static bool meets_exactly(const rs_tree *tree, int64_t box, const int64_t *lo, c
   return true;
 }
 
+/* A box that is looked for: clipped to the bounds of all boxes, in the active dims. */
+typedef struct wanted {
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
+  lanes narrow_lo[RESHARD_MAX_DIMS], narrow_hi[RESHARD_MAX_DIMS];
+} wanted;
+
+/* False where it meets no box. */
+static inline bool clip_wanted(const rs_tree *tree, const int64_t *lo, const int64_t *hi, wanted *w) {
+  for (int d = 0; d < tree->ndim; d++) {
+    w->lo[d] = rs_max(lo[d], tree->lo[d]);
+    w->hi[d] = rs_min(hi[d], tree->hi[d]);
+    if (w->lo[d] >= w->hi[d])
+      return false;
+  }
+  for (int a = 0; a < tree->nactive; a++) {
+    w->narrow_lo[a] = all_lanes(narrow_lo(w->lo[tree->active[a]], tree->shift[a]));
+    w->narrow_hi[a] = all_lanes(narrow_hi(w->hi[tree->active[a]], tree->shift[a]));
+  }
+  return true;
+}
+
+/* Nodes still to be looked at. */
+typedef struct walk {
+  int depth;
+  int64_t stack[DEPTH_MOST * (WIDTH - 1) + 1];
+} walk;
+
+/* Goes to the next leaf that has a box that meets the wanted one; *mask: which. NULL: there is none. */
+static inline const node *next_leaf(const rs_tree *tree, const wanted *w, walk *walk, unsigned *mask) {
+  while (walk->depth > 0) {
+    const node *at = node_at(tree, walk->stack[--walk->depth]);
+    *mask = meeting_children(at, tree->nactive, w->narrow_lo, w->narrow_hi);
+    if (at->leaf && *mask != 0)
+      return at;
+    if (!at->leaf) /* the first on top: boxes come in tree order, often as they were given */
+      for (; *mask != 0; *mask ^= 1u << highest_bit(*mask))
+        walk->stack[walk->depth++] = at->base + highest_bit(*mask);
+  }
+  return NULL;
+}
+
 reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_tree_visit visit,
                              void *user) {
-  if (tree == NULL || tree->n == 0)
+  wanted w;
+  walk walk;
+  unsigned mask;
+  if (tree == NULL || tree->n == 0 || !clip_wanted(tree, lo, hi, &w))
     return RESHARD_SUCCESS;
-  int64_t clip_lo[RESHARD_MAX_DIMS], clip_hi[RESHARD_MAX_DIMS], stack[DEPTH_MOST * (WIDTH - 1) + 1];
-  lanes narrow_los[RESHARD_MAX_DIMS], narrow_his[RESHARD_MAX_DIMS];
-  for (int d = 0; d < tree->ndim; d++) {
-    clip_lo[d] = rs_max(lo[d], tree->lo[d]);
-    clip_hi[d] = rs_min(hi[d], tree->hi[d]);
-    if (clip_lo[d] >= clip_hi[d])
-      return RESHARD_SUCCESS;
-  }
-  int k = tree->nactive, depth = 0;
-  for (int a = 0; a < k; a++) {
-    narrow_los[a] = all_lanes(narrow_lo(clip_lo[tree->active[a]], tree->shift[a]));
-    narrow_his[a] = all_lanes(narrow_hi(clip_hi[tree->active[a]], tree->shift[a]));
-  }
-  stack[depth++] = 0;
-  while (depth > 0) {
-    const node *at = node_at(tree, stack[--depth]);
-    unsigned mask = meeting_children(at, k, narrow_los, narrow_his);
-    if (!at->leaf) { /* the first on top: boxes come in tree order, often as they were given */
-      for (; mask != 0; mask ^= 1u << highest_bit(mask))
-        stack[depth++] = at->base + highest_bit(mask);
-      continue;
-    }
+  walk.depth = 1;
+  walk.stack[0] = 0;
+  for (const node *at; (at = next_leaf(tree, &w, &walk, &mask)) != NULL;)
     for (; mask != 0; mask &= mask - 1) {
       int64_t hit = at->base + __builtin_ctz(mask);
-      if (tree->exact || meets_exactly(tree, tree->box[hit], clip_lo, clip_hi))
+      if (tree->exact || meets_exactly(tree, tree->box[hit], w.lo, w.hi))
         RS_TRY(visit(user, tree->id[hit]));
     }
+  return RESHARD_SUCCESS;
+}
+
+bool rs_tree_gather(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_near *near) {
+  wanted w;
+  walk walk;
+  unsigned mask;
+  near->tree = tree;
+  near->n = 0;
+  if (tree == NULL || tree->n == 0 || !clip_wanted(tree, lo, hi, &w))
+    return true;
+  if (!tree->exact)
+    return false;
+  walk.depth = 1;
+  walk.stack[0] = 0;
+  for (const node *at; (at = next_leaf(tree, &w, &walk, &mask)) != NULL;)
+    for (; mask != 0; mask &= mask - 1) {
+      int child = __builtin_ctz(mask);
+      if (near->n == RS_NEAR)
+        return false;
+      for (int a = 0; a < tree->nactive; a++) {
+        near->box[a][0][near->n] = at->box[a][0][child];
+        near->box[a][1][near->n] = at->box[a][1][child];
+      }
+      near->id[near->n++] = tree->id[at->base + child];
+    }
+  return true;
+}
+
+reshard_status rs_near_query(const rs_near *near, const int64_t *lo, const int64_t *hi, rs_boxes_visit visit,
+                             void *user) {
+  const rs_tree *tree = near->tree;
+  wanted w;
+  if (near->n == 0 || !clip_wanted(tree, lo, hi, &w))
+    return RESHARD_SUCCESS;
+  for (int64_t i = 0; i < near->n; i += 4) {
+    lanes m = all_lanes(-1);
+    for (int a = 0; a < tree->nactive; a++) {
+      lanes los, his;
+      memcpy(&los, &near->box[a][0][i], sizeof los);
+      memcpy(&his, &near->box[a][1][i], sizeof his);
+      m &= (los < w.narrow_hi[a]) & (his > w.narrow_lo[a]);
+    }
+    unsigned mask = bits_of(m) & (near->n - i < 4 ? (1u << (near->n - i)) - 1 : 15u);
+    for (; mask != 0; mask &= mask - 1)
+      RS_TRY(visit(user, near->id[i + __builtin_ctz(mask)]));
   }
   return RESHARD_SUCCESS;
 }

@@ -6,7 +6,7 @@ typedef struct asking {
   rs_work *w;
   const rs_boxes *held; /* the other side's */
   const int *held_dim;
-  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS]; /* of my box, in the other side's coordinates */
+  int64_t *lo, *hi; /* of my box, in the other side's coordinates */
 } asking;
 
 /* My box in the other side's coordinates, clipped to the region; its elements, 0 when it is outside. */
@@ -82,23 +82,90 @@ static reshard_status receive_cell(void *user, int64_t cell) {
   return RESHARD_SUCCESS;
 }
 
+/* Boxes that follow one another are near each other, mostly. So a few are placed, and the cells around them all are
+ * gathered once. Where these are too many, boxes are asked for one by one, for ever longer. */
+enum { BATCH = 16, PAUSE_MOST = 64, FETCHED = 16 };
+typedef struct batch {
+  int64_t n, elements[BATCH];
+  int64_t lo[BATCH][RESHARD_MAX_DIMS], hi[BATCH][RESHARD_MAX_DIMS];
+  int64_t paused, pause; /* batches still to be asked for one by one; and after the next that fails */
+  bool gathered;
+  rs_near near;
+} batch;
+
+/* Corners are far from each other in memory where a rank's boxes are. */
+static inline void fetch_corners(const rs_boxes *own, const int64_t *box, int64_t n) {
+  if (n > FETCHED)
+    __builtin_prefetch(rs_boxes_lo(own, box[FETCHED]));
+}
+
+/* Places the first of n boxes of my side: as many as a batch takes. */
+static void place_batch(asking *q, bool asks_src, const rs_boxes *own, const int64_t *box, int64_t n, batch *b) {
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS], placed = 0;
+  b->n = rs_min(n, BATCH);
+  for (int64_t i = 0; i < b->n; i++) {
+    fetch_corners(own, box + i, n - i);
+    q->lo = b->lo[i];
+    q->hi = b->hi[i];
+    b->elements[i] = place_box(q, asks_src, rs_boxes_lo(own, box[i]), rs_boxes_hi(own, box[i]));
+    for (int d = 0; d < q->held->ndim && b->elements[i] > 0; d++) {
+      lo[d] = placed > 0 ? rs_min(lo[d], q->lo[d]) : q->lo[d];
+      hi[d] = placed > 0 ? rs_max(hi[d], q->hi[d]) : q->hi[d];
+    }
+    placed += b->elements[i] > 0;
+  }
+  b->gathered = placed > 1 && b->paused == 0 && rs_boxes_gather(q->held, lo, hi, &b->near);
+  if (b->paused > 0)
+    b->paused--;
+  else if (placed > 1)
+    b->paused = b->pause = b->gathered ? 0 : rs_min(2 * b->pause + 1, PAUSE_MOST);
+}
+
+/* Asks the other side for box i of the batch. */
+static reshard_status ask_placed(asking *q, batch *b, int64_t i, rs_boxes_visit visit) {
+  q->lo = b->lo[i];
+  q->hi = b->hi[i];
+  return b->gathered ? rs_near_query(&b->near, q->lo, q->hi, visit, q)
+                     : rs_boxes_query(q->held, q->lo, q->hi, visit, q);
+}
+
+static reshard_status send_batch(asking *q, const rs_boxes *own, const int64_t *box, int64_t n, batch *b) {
+  rs_work *w = q->w;
+  place_batch(q, true, own, box, n, b);
+  for (int64_t i = 0; i < b->n; i++, w->array++) {
+    bool mine;
+    w->cell = own->cell_of[box[i]];
+    if (b->elements[i] == 0)
+      continue;
+    RS_TRY(rs_begin_cell(w, &mine));
+    if (!mine)
+      continue;
+    RS_TRY(ask_placed(q, b, i, send_cell));
+    RS_TRY(rs_end_cell(w));
+  }
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_send_boxes(rs_work *w) {
   const rs_boxes *own = w->class_->src->boxes;
   asking q = {.w = w, .held = w->class_->dst->boxes, .held_dim = w->class_->space.dst_dim};
   int64_t first, count;
+  batch b;
+  b.paused = b.pause = 0;
   rs_boxes_of_rank(own, w->rank, &first, &count);
   RS_TRY(rs_vec_reserve(&w->found, w->found.n + count)); /* most boxes meet something */
-  for (w->array = 0; w->array < count; w->array++) {
-    int64_t box = own->by_rank[first + w->array];
-    w->cell = own->cell_of[box];
-    if (place_box(&q, true, rs_boxes_lo(own, box), rs_boxes_hi(own, box)) == 0)
-      continue;
-    bool mine;
-    RS_TRY(rs_begin_cell(w, &mine));
-    if (!mine)
-      continue;
-    RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, send_cell, &q));
-    RS_TRY(rs_end_cell(w));
+  for (w->array = 0; w->array < count;)
+    RS_TRY(send_batch(&q, own, own->by_rank + first + w->array, count - w->array, &b));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status receive_batch(asking *q, const rs_boxes *own, const int64_t *box, int64_t n, batch *b) {
+  rs_work *w = q->w;
+  place_batch(q, false, own, box, n, b);
+  for (int64_t i = 0; i < b->n; i++, w->array++) {
+    w->class_->wanted += b->elements[i];
+    if (b->elements[i] > 0)
+      RS_TRY(ask_placed(q, b, i, receive_cell));
   }
   return RESHARD_SUCCESS;
 }
@@ -107,23 +174,23 @@ reshard_status rs_receive_boxes(rs_work *w) {
   const rs_boxes *own = w->class_->dst->boxes;
   asking q = {.w = w, .held = w->class_->src->boxes, .held_dim = w->class_->space.src_dim};
   int64_t first, count;
+  batch b;
+  b.paused = b.pause = 0;
   rs_boxes_of_rank(own, w->rank, &first, &count);
   RS_TRY(rs_vec_reserve(&w->found, count));
-  for (w->array = 0; w->array < count; w->array++) {
-    int64_t box = own->by_rank[first + w->array];
-    int64_t elements = place_box(&q, false, rs_boxes_lo(own, box), rs_boxes_hi(own, box));
-    w->class_->wanted += elements;
-    if (elements > 0)
-      RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, receive_cell, &q));
-  }
+  for (w->array = 0; w->array < count;)
+    RS_TRY(receive_batch(&q, own, own->by_rank + first + w->array, count - w->array, &b));
   return RESHARD_SUCCESS;
 }
 
 void rs_count_wanted_boxes(rs_work *w) {
   const rs_boxes *own = w->class_->dst->boxes;
-  asking q = {.w = w, .held_dim = w->class_->space.src_dim};
-  int64_t first, count;
+  int64_t first, count, lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
+  asking q = {.w = w, .held_dim = w->class_->space.src_dim, .lo = lo, .hi = hi};
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  for (int64_t i = first; i < first + count; i++)
-    w->class_->wanted += place_box(&q, false, rs_boxes_lo(own, own->by_rank[i]), rs_boxes_hi(own, own->by_rank[i]));
+  const int64_t *box = own->by_rank + first;
+  for (int64_t i = 0; i < count; i++) {
+    fetch_corners(own, box + i, count - i);
+    w->class_->wanted += place_box(&q, false, rs_boxes_lo(own, box[i]), rs_boxes_hi(own, box[i]));
+  }
 }

@@ -8,6 +8,8 @@
 
 /* Segments of one pair of arrays' peers that are sorted by insertion. */
 enum { FEW = 16 };
+/* Segments ahead of the one that is taken: they are far from each other in the list. */
+enum { FETCHED = 16 };
 
 static int by_arrays(const void *a, const void *b) {
   const rs_segment *x = a, *y = b;
@@ -88,6 +90,8 @@ reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending
     const rs_loose_segment *f = &found[order != NULL ? (int64_t)order[i].value : i];
     int64_t peer = peer_of(f, sending), elements = 0;
     for (first = i; peer_of(f, sending) == peer;) {
+      if (order != NULL && i + FETCHED < n)
+        __builtin_prefetch(&found[order[i + FETCHED].value]);
       sorted[i++] = f->segment;
       elements += f->segment.elements;
       if (i == n)

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Runs the meeting for all ranks; the mutex is held, and left while running. */
+/* Runs the meeting for all ranks; the mutex is held, and left while running. The others are still to be woken. */
 static void run_meeting(reshard_comm comm, rs_team *team) {
   int64_t other = 1;
   while (other < team->n && team->runs[other] == team->runs[0])
@@ -29,7 +29,6 @@ static void run_meeting(reshard_comm comm, rs_team *team) {
   for (int64_t i = 0; i < team->n; i++)
     team->runs[i] = NULL;
   team->generation++;
-  pthread_cond_broadcast(&team->changed);
 }
 
 struct timespec rs_team_deadline(const rs_team *team) {
@@ -105,6 +104,7 @@ typedef struct rank_wait {
   reshard_comm comm;
   int cancel_state; /* of the caller: a thread that may not be cancelled is not */
   bool limited, late;
+  bool ran; /* the meeting, for the others */
   struct timespec deadline;
 } rank_wait;
 
@@ -164,7 +164,8 @@ static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) 
                     (long long)rank);
   team->slots[rank] = mine;
   team->runs[rank] = run;
-  if (++team->arrived == team->n)
+  w->ran = ++team->arrived == team->n;
+  if (w->ran)
     run_meeting(w->comm, team);
   else
     RS_TRY(wait_for_meeting(w));
@@ -185,9 +186,13 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   pthread_mutex_lock(&team->mutex);
   sleep_cancellable(&w, false);
   reshard_status status = come_to_meeting(&w, run, mine);
-  if (team->ended)
+  if (team->ended) {
+    pthread_cond_broadcast(&team->changed);
     wait_for_readers(team);
+  }
   pthread_mutex_unlock(&team->mutex);
+  if (w.ran) /* those who wake take the mutex, each for a moment: while it is held they would sleep once more */
+    pthread_cond_broadcast(&team->changed);
   pthread_setcancelstate(state, NULL);
   return status;
 }

@@ -295,7 +295,36 @@ static reshard_status cell_mark(void *user, int64_t cell) {
   return RESHARD_SUCCESS;
 }
 
-static void check_query(const list *l, const rs_boxes *b) {
+/* Compares the cells that were hit with those that meet [lo, hi). */
+static void check_hits(const rs_boxes *b, const int64_t *lo, const int64_t *hi, const unsigned char *hit) {
+  for (int64_t c = 0; c < b->ncells; c++) {
+    const int64_t *cell_lo = rs_boxes_lo(b, b->cell_box[c]), *cell_hi = rs_boxes_hi(b, b->cell_box[c]);
+    bool meets = true;
+    for (int d = 0; d < b->ndim; d++)
+      meets &= rs_max(lo[d], cell_lo[d]) < rs_min(hi[d], cell_hi[d]);
+    assert_int_equal(hit[c], meets);
+  }
+}
+
+/* The same query from the cells around it; counts[1] where these are few enough, else counts[0]. */
+static void check_near(const rs_boxes *b, const int64_t *lo, const int64_t *hi, int64_t counts[2]) {
+  static unsigned char hit[BOXES_MOST];
+  static rs_near near;
+  int64_t from[RESHARD_MAX_DIMS], to[RESHARD_MAX_DIMS];
+  for (int d = 0; d < b->ndim; d++) {
+    from[d] = lo[d] - below(4);
+    to[d] = below(4) == 0 ? INT64_MAX : rs_min(hi[d], INT64_MAX - 4) + below(4);
+  }
+  bool gathered = rs_boxes_gather(b, from, to, &near);
+  counts[gathered]++;
+  memset(hit, 0, sizeof hit);
+  if (!gathered)
+    return;
+  assert_int_equal(rs_near_query(&near, lo, hi, cell_mark, hit), RESHARD_SUCCESS);
+  check_hits(b, lo, hi, hit);
+}
+
+static void check_query(const list *l, const rs_boxes *b, int64_t gathered[2]) {
   static unsigned char hit[BOXES_MOST];
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   reshard_box box = random_box(l);
@@ -313,13 +342,8 @@ static void check_query(const list *l, const rs_boxes *b) {
   }
   memset(hit, 0, sizeof hit);
   assert_int_equal(rs_boxes_query(b, lo, hi, cell_mark, hit), RESHARD_SUCCESS);
-  for (int64_t c = 0; c < b->ncells; c++) {
-    const int64_t *cell_lo = rs_boxes_lo(b, b->cell_box[c]), *cell_hi = rs_boxes_hi(b, b->cell_box[c]);
-    bool meets = true;
-    for (int d = 0; d < l->ndim; d++)
-      meets &= rs_max(lo[d], cell_lo[d]) < rs_min(hi[d], cell_hi[d]);
-    assert_int_equal(hit[c], meets);
-  }
+  check_hits(b, lo, hi, hit);
+  check_near(b, lo, hi, gathered);
 }
 
 static rs_boxes *create_boxes(const list *l, bool replicated, reshard_status *status) {
@@ -342,7 +366,7 @@ static void test_random_lists(void **unused) {
   (void)unused;
   static list l;
   static truth t;
-  int64_t counts[5] = {0}, cases = test_scaled(6000, 1);
+  int64_t counts[5] = {0}, gathered[2] = {0}, cases = test_scaled(6000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
     draw_state = (uint64_t)seed * 0x632be59bd9b4e019u;
     draw_boxes(&l);
@@ -362,11 +386,12 @@ static void test_random_lists(void **unused) {
     check_reason(&l, &t, b);
     check_groups(&l, b);
     for (int i = 0; i < 20; i++)
-      check_query(&l, b);
+      check_query(&l, b, gathered);
     rs_boxes_free(b);
   }
   for (int i = 0; i < 5; i++)
     assert_true(counts[i] > cases / 100);
+  assert_true(gathered[0] > cases / 100 && gathered[1] > cases / 100);
 }
 
 static void fill_list(list *l, int ndim, const int64_t *shape, int64_t world) {
@@ -497,6 +522,14 @@ static void test_walk_ends(void **unused) {
   rs_boxes *b = create_boxes(&l, false, &status);
   int calls = 0;
   assert_int_equal(rs_boxes_query(b, (int64_t[]){0}, (int64_t[]){100}, stop_at_three, &calls), RESHARD_ERROR_TIMEOUT);
+  assert_int_equal(calls, 3);
+  rs_near near;
+  calls = 0;
+  assert_true(rs_boxes_gather(b, (int64_t[]){10}, (int64_t[]){10 + RS_NEAR}, &near));
+  assert_false(rs_boxes_gather(b, (int64_t[]){10}, (int64_t[]){11 + RS_NEAR}, &near));
+  assert_true(rs_boxes_gather(b, (int64_t[]){10}, (int64_t[]){20}, &near));
+  assert_int_equal(rs_near_query(&near, (int64_t[]){10}, (int64_t[]){20}, stop_at_three, &calls),
+                   RESHARD_ERROR_TIMEOUT);
   assert_int_equal(calls, 3);
   rs_boxes_free(b);
   assert_int_equal(rs_tree_query(NULL, NULL, NULL, stop_at_three, &calls), RESHARD_SUCCESS);
