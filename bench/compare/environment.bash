@@ -13,7 +13,8 @@ make_environment() {
     timeout "$seconds" "$(command -v python3)" -m venv "$directory" >"$log" 2>&1 ||
       { environment_why "python3 -m venv"; rm -rf "$directory"; return 1; }
   fi
-  timeout "$seconds" "$directory/bin/python" -m pip install -q --disable-pip-version-check --retries 1 \
+  # Modules are compiled when they are imported: most of them never are.
+  timeout "$seconds" "$directory/bin/python" -m pip install -q --no-compile --disable-pip-version-check --retries 1 \
     --timeout 10 "$@" \
     >"$log" 2>&1 </dev/null ||
     { environment_why "pip install $*"; [ -n "$before" ] || rm -rf "$directory"; return 1; }

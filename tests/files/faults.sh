@@ -3,8 +3,8 @@
 # as it was, or complete; nothing is left beside it; the next run works.
 . "$SOURCE/tests/cli/common.bash" || exit 1
 . "$SOURCE/tests/files/conversions.bash" || exit 1
-# Calls of a kind that each error is tried at.
-most=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n = int(8 * scale); print n < 1 ? 1 : n }')
+# Calls of a kind that each error is tried at, from the first to the last: an argument says how many, else 5.
+most=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" -v n="${1:-5}" 'BEGIN { n = int(n * scale); print n < 1 ? 1 : n }')
 turn=0
 
 # error numbers of Linux

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PROCESSES = 4096, DEFAULT_WINDOW = 180, POLL_MS = 200, ENDING_MS = 10000 };
+enum { PROCESSES = 4096, DEFAULT_WINDOW = 180, LOOK_MS = 1000, ENDING_MS = 10000 };
 
 static _Noreturn void fail(const char *what, const char *path) {
   fprintf(stderr, "guard: %s%s%s: %s\n", what, path[0] != '\0' ? " " : "", path, strerror(errno));
@@ -147,11 +147,29 @@ static double now(void) {
 static volatile sig_atomic_t stopped; /* the signal that ends all, or 0: ctest's end is one */
 static void stop(int number) { stopped = number; }
 
+static void child_ended(int number) { (void)number; }
+
+/* The end of a child ends poll_children, with the mask from here; it is not lost between two of these. */
+static void block_child_ends(sigset_t *mask) {
+  sigset_t ends;
+  signal(SIGCHLD, child_ended);
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &ends, mask);
+  sigdelset(mask, SIGCHLD);
+}
+
+static void poll_children(double seconds, const sigset_t *mask) {
+  struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+  if (seconds > 0)
+    ppoll(NULL, 0, &t, mask);
+}
+
 /* The test's status; *hangs where it was ended. */
-static int test_watch(pid_t test, double limit, double window, bool *hangs) {
-  double since = now(), before = 0;
+static int test_watch(pid_t test, double limit, double window, const sigset_t *mask, bool *hangs) {
+  double since = now(), before = 0, look = since + 1e-3 * LOOK_MS;
   bool tells = tells_children();
-  int status = 0, turns = 0;
+  int status = 0;
   for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) != test;) {
     if (ended > 0)
       continue; /* an orphan */
@@ -163,8 +181,11 @@ static int test_watch(pid_t test, double limit, double window, bool *hangs) {
       end_all();
       return 0;
     }
-    poll(NULL, 0, turns < 20 ? 5 : POLL_MS); /* many tests are over at once */
-    if (turns++ < 20 || turns % 5 != 0 || !tells)
+    poll_children(look - now(), mask);
+    if (now() < look)
+      continue;
+    look = now() + 1e-3 * LOOK_MS;
+    if (!tells)
       continue;
     double waited, time = used(&waited), active = time + waited;
     if (active > before + 0.5 || active < before) { /* less: what a process had used that has ended */
@@ -252,12 +273,16 @@ int main(int argc, char **argv) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   signal(SIGTERM, stop);
   signal(SIGINT, stop);
+  sigset_t mask;
+  block_child_ends(&mask);
   pid_t test = fork();
   if (test < 0)
     fail("fork", "");
   if (test == 0) {
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     for (int fd = 3; fd < 256; fd++) /* tests count and limit them: none comes from who runs the tests */
       close(fd);
     setenv("TMPDIR", temporary, 1);
@@ -268,7 +293,7 @@ int main(int argc, char **argv) {
     fail("program", argv[dashes + 1]);
   }
   bool hangs = false;
-  int status = test_watch(test, limit, window, &hangs);
+  int status = test_watch(test, limit, window, &mask, &hangs);
   processes list;
   for (double end = now() + 1e-3 * ENDING_MS; descendants(&list), list.n > 0 && now() < end;) {
     while (waitpid(-1, NULL, WNOHANG) > 0) {

@@ -1,5 +1,5 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
- * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). One case in five at least takes several
+ * number of cases (10,000), RESHARD_TEST_SEED replaces the first seed (1). One case in five at least takes several
  * rounds. */
 #include "bench/verify/case_run.h"
 #include "support/fixtures/scale.h"
@@ -8,7 +8,7 @@
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 20000 * test_scale();
+  double cases = 10000 * test_scale();
   case_options many = {
       .cases = cases < 1 ? 1 : (int64_t)cases,
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,

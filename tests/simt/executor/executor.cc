@@ -487,6 +487,8 @@ static bool is_within(uintptr_t at, size_t bytes, const void *begin, size_t size
 
 bool simt_owns(const void *p, size_t bytes) {
   uintptr_t at = reinterpret_cast<uintptr_t>(p);
+  if (is_within(at, bytes, &threadIdx, sizeof threadIdx) || is_within(at, bytes, &blockIdx, sizeof blockIdx))
+    return true;
   const executor *e = self;
   const simt_fiber *fiber = &e->fibers[e->threads[e->now].fiber];
   if (is_within(at, bytes, fiber->stack, fiber->bytes) || is_within(at, bytes, e->launch, e->launch->object_bytes) ||
@@ -495,8 +497,7 @@ bool simt_owns(const void *p, size_t bytes) {
   for (int i = 0; i < e->narrays; i++)
     if (is_within(at, bytes, e->arrays[i].memory, e->arrays[i].bytes))
       return true;
-  return is_within(at, bytes, &threadIdx, sizeof threadIdx) || is_within(at, bytes, &blockIdx, sizeof blockIdx) ||
-         is_within(at, bytes, &blockDim, sizeof blockDim) || is_within(at, bytes, &gridDim, sizeof gridDim);
+  return is_within(at, bytes, &blockDim, sizeof blockDim) || is_within(at, bytes, &gridDim, sizeof gridDim);
 }
 
 void simt_free(simt_launch *launch) { delete static_cast<launch_base *>(launch); }

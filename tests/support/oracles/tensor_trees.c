@@ -2,6 +2,7 @@
 #include "tensor_trees.h"
 #include "cast.h"
 #include "support/fixtures/trees.h"
+#include "support/fixtures/upstream.h"
 
 #include <reshard/move.h>
 
@@ -230,14 +231,10 @@ static model_store *store_of_moved(const model_slot *s, const route *r) {
   return made;
 }
 
-/* Allocations of memory that the devices make for themselves. */
 static int64_t count_grown(const model *w) {
   int64_t n = 0;
-  for (int p = 0; p < w->m->nplaces; p++) {
-    reshard_memory_stats stats;
-    GOOD(reshard_device_get_memory_stats(w->m->place[p].device, &stats));
-    n += stats.upstream_allocs;
-  }
+  for (int p = 0; p < w->m->nplaces; p++)
+    n += count_upstream(w->m->place[p].device);
   return n;
 }
 

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "device/handle.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/reshards/tensor_pair.h"
 
 #include <reshard/reshard.h>
 #include <reshard/tensor.h>
@@ -54,49 +55,36 @@ static reshard_status own_alloc_async(rs_device *device, size_t bytes, void *str
   return own_alloc(device, bytes, memory);
 }
 
+static reshard_status check_columns(const tensor_pair *p, int64_t r) {
+  const int64_t columns = COLUMNS / RANKS;
+  for (int64_t i = 0; i < p->to.elements; i++)
+    if (((float *)p->to.data)[i] != (float)(i / columns * COLUMNS + r * columns + i % columns))
+      return rs_error(RESHARD_ERROR_CORRUPT, "element %lld is wrong", (long long)i);
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status run_rank(world *w, int64_t r) {
-  const int64_t shape[2] = {ROWS, COLUMNS}, rows[2] = {ROWS / RANKS, COLUMNS}, columns[2] = {ROWS, COLUMNS / RANKS};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
-  reshard_tensor src = NULL, dst = NULL;
-  reshard_tensor_info from, to;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
+  const int64_t shape[2] = {ROWS, COLUMNS};
+  tensor_pair p;
   reshard_transfer_info info;
   reshard_status status;
   size_t before;
-  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from.data, .dst = &to.data};
-  RS_TRY_GOTO(status, reshard_tensor_create_on(w->device, RESHARD_F32, 2, rows, NULL, &src), done);
-  RS_TRY_GOTO(status, reshard_tensor_create_on(w->device, RESHARD_F32, 2, columns, NULL, &dst), done);
-  RS_TRY_GOTO(status, reshard_tensor_get_info(src, &from), done);
-  RS_TRY_GOTO(status, reshard_tensor_get_info(dst, &to), done);
-  for (int64_t i = 0; i < from.elements; i++)
-    ((float *)from.data)[i] = (float)(r * from.elements + i);
-  RS_TRY_GOTO(status, reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src), done);
-  RS_TRY_GOTO(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst), done);
-  RS_TRY_GOTO(status, reshard_plan_create(1, &entry, r, NULL, &plan), done);
+  RS_TRY_GOTO(status, tensor_pair_make(w->device, shape, RANKS, r, NULL, &p), done);
+  for (int64_t i = 0; i < p.from.elements; i++)
+    ((float *)p.from.data)[i] = (float)(r * p.from.elements + i);
   RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
   before = atomic_load(&given);
   RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
-  RS_TRY_GOTO(status, reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer), done);
+  RS_TRY_GOTO(status, tensor_pair_bind(&p, w->comm[r]), done);
   RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
   w->grown[r] = atomic_load(&given) - before;
-  RS_TRY_GOTO(status, reshard_execute(transfer, NULL), done);
-  RS_TRY_GOTO(status, reshard_transfer_get_info(transfer, &info), done);
+  RS_TRY_GOTO(status, reshard_execute(p.transfer, NULL), done);
+  RS_TRY_GOTO(status, reshard_transfer_get_info(p.transfer, &info), done);
   w->staged[r] = info.workspace_bytes;
   RS_TRY_GOTO(status, reshard_comm_barrier(w->comm[r]), done);
-  for (int64_t i = 0; i < to.elements && status == RESHARD_SUCCESS; i++) {
-    int64_t row = i / columns[1], column = r * columns[1] + i % columns[1];
-    if (((float *)to.data)[i] != (float)(row * COLUMNS + column))
-      status = rs_error(RESHARD_ERROR_CORRUPT, "element %lld is wrong", (long long)i);
-  }
+  status = check_columns(&p, r);
 done:
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  reshard_tensor_release(src);
-  reshard_tensor_release(dst);
+  tensor_pair_free(&p);
   return status;
 }
 

@@ -78,7 +78,7 @@ typedef struct outcome {
 } outcome;
 
 /* skip, fail: as in late_skip and late_fail, from the first execute on and from the making of the communicator on. */
-static outcome run_way(const stream_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
+static outcome run_way(const stream_way *w, const case_plan *c, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
   reshard_device devices[DEVICES];
   rs_text why = {0};
   outcome o = {.right = false};
@@ -86,7 +86,7 @@ static outcome run_way(const stream_way *w, uint64_t seed, int64_t skip, int64_t
   stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
   late_skip(skip);
   late_fail(fail, go_on);
-  o.right = stream_way_run(&s, w, &why, &o.status);
+  o.right = stream_way_run_made(&s, w, c, &why, &o.status);
   o.failed = late_failed();
   late_counts counts = late_count();
   o.edges = counts.records + counts.waits;
@@ -104,33 +104,40 @@ static void test_edges(void **state) {
   int64_t total = 0, runs = 0;
   for (int i = 0; i < stream_nways; i++) {
     const stream_way *w = &stream_ways[i];
-    int64_t edges = run_way(w, 1, 0, 0, false).edges;
+    case_plan c;
+    stream_way_make(w, &c);
+    int64_t edges = run_way(w, &c, 1, 0, 0, false).edges;
     if (w->edges >= 0)
       assert_int_equal(edges, EXECUTES * w->edges);
     int64_t step = edges > 60 ? 3 * SPARSE : SPARSE; /* the virtual GPU looks at each of them */
     for (int64_t k = 1; k <= edges; k += step) {
       bool found = false;
       for (int64_t t = 0; t < TRIES && !found; t++, runs++) {
-        outcome o = run_way(w, (uint64_t)(1000 * k + t), k, 0, false);
+        outcome o = run_way(w, &c, (uint64_t)(1000 * k + t), k, 0, false);
         found = !o.right || o.left > 0 || o.wrong > 0;
       }
       if (!found)
         fail_msg("%s: nobody misses edge %lld of %lld", w->name, (long long)k, (long long)edges);
     }
     total += edges / step;
+    case_free(&c);
   }
   printf("%lld edges of %d ways, %lld runs\n", (long long)total, stream_nways, (long long)runs);
 }
+
+static bool every_call; /* else steps grow: test_vg_execute makes calls fail as well */
 
 /* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
  * behind, and nobody waits for ever. */
 static void test_faults(void **state) {
   (void)state;
   int64_t runs = 0;
-  for (int i = 0; i < stream_nways; i++)
+  for (int i = 0; i < stream_nways; i++) {
+    case_plan c;
+    stream_way_make(&stream_ways[i], &c);
     for (int go_on = 0; go_on < 2; go_on++)
-      for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE, runs++) {
-        outcome o = run_way(&stream_ways[i], (uint64_t)k, 0, k, go_on);
+      for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE + (every_call ? 0 : k / 16), runs++) {
+        outcome o = run_way(&stream_ways[i], &c, (uint64_t)k, 0, k, go_on);
         failed = o.failed;
         assert_int_equal(o.left, 0);
         assert_int_equal(o.wrong, 0);
@@ -138,6 +145,8 @@ static void test_faults(void **state) {
         if (!o.right)
           assert_int_equal(o.status, RESHARD_ERROR_SYSTEM);
       }
+    case_free(&c);
+  }
   printf("%lld runs\n", (long long)runs);
 }
 
@@ -200,7 +209,10 @@ static void test_devices(void **state) {
   assert_int_equal(late_close(), 0);
 }
 
-int main(void) {
+/* With an argument, in full. */
+int main(int argc, char **argv) {
+  (void)argv;
+  every_call = argc > 1;
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_faults), cmocka_unit_test(test_apart),
                                      cmocka_unit_test(test_devices)};

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/rank_threads.h"
+#include "support/reshards/tensor_pair.h"
 #include "virtual_gpu.h"
 
 #include <reshard/dtensor.h>
@@ -98,33 +99,17 @@ static void open_pools(void) {
 
 /* A transfer with staging, and tables of its own. */
 static reshard_status run_transfer(world *w, int64_t r) {
-  const int64_t rows[2] = {ROWS / RANKS, COLUMNS}, columns[2] = {ROWS, COLUMNS / RANKS};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
-  reshard_tensor src, dst;
-  reshard_tensor_info from, to;
-  reshard_plan plan;
-  reshard_transfer transfer;
-  TRY(reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, rows, w->stream[r], &src));
-  TRY(reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, columns, w->stream[r], &dst));
-  TRY(reshard_stream_synchronize(w->device[r], w->stream[r]));
-  TRY(reshard_tensor_get_info(src, &from));
-  TRY(reshard_tensor_get_info(dst, &to));
-  vg_poke(from.data, zeros, sizeof zeros);
-  TRY(reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src));
-  TRY(reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
-  TRY(reshard_plan_create(1, &entry, r, NULL, &plan));
-  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from.data, .dst = &to.data};
-  reshard_status status = reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer);
+  tensor_pair p;
+  reshard_status status = tensor_pair_make(w->device[r], shape, RANKS, r, w->stream[r], &p);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_stream_synchronize(w->device[r], w->stream[r]);
   if (status == RESHARD_SUCCESS) {
-    status = reshard_execute(transfer, w->stream[r]);
-    reshard_transfer_destroy(transfer);
+    vg_poke(p.from.data, zeros, sizeof zeros);
+    status = tensor_pair_bind(&p, w->comm[r]);
   }
-  reshard_plan_destroy(plan);
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  reshard_tensor_release(src);
-  reshard_tensor_release(dst);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_execute(p.transfer, w->stream[r]);
+  tensor_pair_free(&p);
   return status;
 }
 

@@ -7,6 +7,7 @@
 #include "device/handle.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
+#include "support/fixtures/upstream.h"
 #include "support/oracles/cast.h"
 #include "virtual_gpu.h"
 
@@ -157,24 +158,13 @@ static void assert_data(fixture *s, int gpu, reshard_tree tree, int salt) {
   }
 }
 
-/* Allocations of memory that GPUs make for themselves and their tensors. */
-static int64_t count_grown(const fixture *s) {
-  int64_t n = 0;
-  for (int i = 0; i < 2; i++) {
-    reshard_memory_stats stats;
-    GOOD(reshard_device_get_memory_stats(s->gpus[i], &stats));
-    n += stats.upstream_allocs;
-  }
-  return n;
-}
-
 /* host_syncs: waits of the host, -1: any number. Tables that are new wait for a stream without other work. */
 static reshard_tree move_to(fixture *s, reshard_tree tree, reshard_device device, int gpu, int64_t host_syncs) {
   reshard_tree moved;
   vg_counts before = vg_count();
-  int64_t grown = count_grown(s);
+  int64_t grown = count_upstream(s->gpus[0]) + count_upstream(s->gpus[1]);
   GOOD(reshard_tree_to(tree, device, s->streams[gpu], &s->options, &moved));
-  grown = count_grown(s) - grown;
+  grown = count_upstream(s->gpus[0]) + count_upstream(s->gpus[1]) - grown;
   if (s->check && host_syncs >= 0)
     assert_in_range(vg_count().host_syncs - before.host_syncs, host_syncs, host_syncs + grown);
   return moved;

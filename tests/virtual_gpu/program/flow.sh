@@ -8,7 +8,15 @@ export RESHARD_GPU_SKIP='nccl-2 nccl-4 nccl-host' # no ranks of several processe
 export RESHARD_GPU_SEED=1
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
 program_here=$RESHARD gpu_here=$RESHARD_GPU RESHARD=$SOURCE/run
-mkdir tools
+# Directories of results have the day in their names: it stays the same at midnight.
+date=$(command -v date)
+mkdir day tools
+cat >day/date <<TEXT
+#!/usr/bin/env bash
+[ "\$*" != +%Y-%m-%d ] || { echo 2026-01-31; exit; }
+exec "$date" "\$@"
+TEXT
+PATH=$PWD/day:$PATH
 cat >tools/compute-sanitizer <<'TEXT'
 #!/usr/bin/env bash
 [ "$2" != initcheck ] || { echo '========= Error: Device not supported. Please refer to the documentation'; exit 1; }
@@ -49,7 +57,7 @@ case $1 in
 -q) echo '    Clocks Event Reasons'; echo '        Idle : Active' ;;
 esac
 TEXT
-chmod +x tools/*
+chmod +x day/* tools/*
 python=
 ! command -v python3 >/dev/null || python=1 # else the step is lacking
 PATH=$PWD/tools:$PATH expect 0 gpu

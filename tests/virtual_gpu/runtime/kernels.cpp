@@ -44,6 +44,7 @@ static int enqueue(void *, simt_launch *launch) {
       break_device(device, cudaErrorIllegalAddress);
       return;
     }
+    kernel_begins(owned->launch, owned->launch->object_bytes);
     int error = simt_run(owned->launch);
     if (error == SIMT_POLLS)
       kernel_pauses();

@@ -427,6 +427,7 @@ void graph_leaks();
 void watch_begin(Op &op); /* of a kernel */
 /* False: the kernel is to be run again. */
 bool watch_end(Op &op);
+void kernel_begins(const void *object, size_t bytes); /* its own, which begin there */
 void kernel_seen(const void *at, size_t n, int write);
 void kernel_pauses();           /* the one that runs is to be run again from its start */
 void host_seen(Thread &thread); /* what the thread has touched since the last call */

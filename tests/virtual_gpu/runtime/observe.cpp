@@ -46,10 +46,11 @@ struct Recorder {
   static size_t slot(uintptr_t at, bool write, size_t slots) {
     return ((at >> 2) ^ (at >> 9) ^ (write ? slots / 2 : 0)) & (slots - 1);
   }
-  void add(uintptr_t at, size_t n, bool write) {
+  /* The run that the access is in now. */
+  const Run &add(uintptr_t at, size_t n, bool write) {
     uint32_t &m = met[slot(at, write, MET)];
     if (m && runs[m - 1].write == write && at >= runs[m - 1].begin && at + n <= runs[m - 1].end)
-      return;
+      return runs[m - 1];
     m = open[slot(at, write, OPEN)];
     if (m && runs[m - 1].end == at && runs[m - 1].write == write) {
       runs[m - 1].end += n;
@@ -58,6 +59,7 @@ struct Recorder {
       m = (uint32_t)runs.size();
     }
     open[slot(at + n, write, OPEN)] = m;
+    return runs[m - 1];
   }
   void clear() {
     runs.clear();
@@ -67,7 +69,14 @@ struct Recorder {
 };
 
 thread_local Recorder *host_recorder;
-Recorder kernel_recorder;    /* one kernel runs at a time, under the lock */
+Recorder kernel_recorder; /* one kernel runs at a time, under the lock */
+struct Span {
+  uintptr_t begin;
+  size_t bytes;
+  bool holds(uintptr_t at, size_t n) const { return at - begin < bytes && n <= bytes - (at - begin); }
+};
+/* Where most accesses go that tell nothing new: the kernel's parameters, and the last run that was read, or written. */
+Span kernel_object, kernel_last[2];
 thread_local bool in_kernel; /* on this thread */
 int64_t kernel_accesses;
 enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
@@ -108,18 +117,36 @@ void must_be_its_own(uintptr_t at, size_t n, bool write) {
   simt_abort(cudaErrorIllegalAddress, text);
 }
 
+__attribute__((noinline)) void does_not_end() { simt_abort(cudaErrorLaunchTimeout, "wild: it does not end"); }
+
+__attribute__((noinline)) void seen_elsewhere(uintptr_t at, size_t n, bool write) {
+  if (!in_arena(at)) {
+    must_be_its_own(at, n, write);
+    return;
+  }
+  const Run &run = kernel_recorder.add(at, n, write);
+  kernel_last[write] = {run.begin, run.end - run.begin};
+  if (kernel_recorder.runs.size() > MOST_RUNS)
+    does_not_end();
+}
+
+__attribute__((noinline)) void seen_by_host(uintptr_t at, size_t n, bool write) {
+  if (!in_arena(at) || lock_depth)
+    return;
+  if (!host_recorder)
+    host_recorder = new Recorder; /* until the thread ends */
+  host_recorder->add(at, n, write);
+}
+
+/* Most of the time of these tests is here: what is rare stays in functions of its own. */
 inline void seen(uintptr_t at, size_t n, bool write) {
   if (in_kernel) {
-    if (!in_arena(at))
-      must_be_its_own(at, n, write);
-    else
-      kernel_recorder.add(at, n, write);
-    if (++kernel_accesses > MOST_ACCESSES || kernel_recorder.runs.size() > MOST_RUNS)
-      simt_abort(cudaErrorLaunchTimeout, "wild: it does not end");
-  } else if (in_arena(at) && !lock_depth) {
-    if (!host_recorder)
-      host_recorder = new Recorder; /* until the thread ends */
-    host_recorder->add(at, n, write);
+    if (!kernel_object.holds(at, n) && !kernel_last[write].holds(at, n))
+      seen_elsewhere(at, n, write);
+    if (++kernel_accesses > MOST_ACCESSES)
+      does_not_end();
+  } else {
+    seen_by_host(at, n, write);
   }
 }
 
@@ -136,6 +163,7 @@ static bool pauses; /* it polls: it is run again */
 void watch_begin(Op &op) {
   kernel = &op;
   pauses = false;
+  kernel_object = kernel_last[0] = kernel_last[1] = Span{};
   kernel_recorder.clear();
   kernel_accesses = 0;
   in_kernel = true;
@@ -150,6 +178,8 @@ bool watch_end(Op &op) {
     access(op.id, op.clock, op.device, run.begin, run.end - run.begin, run.write);
   return true;
 }
+
+void kernel_begins(const void *object, size_t bytes) { kernel_object = {(uintptr_t)object, bytes}; }
 
 void kernel_pauses() { pauses = true; }
 
