@@ -3,12 +3,13 @@
 # source tree.
 #
 # Rows are sampled in rounds, each by a program of its own: the samples of a row lie minutes apart, in other memory. A
-# row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds (default 210) are over. The
-# spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many threads, in turn with ours.
+# row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds (default 180) are over. The
+# spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many threads, in turn with ours;
+# the rate of that copy stands beside each sample.
 set -euo pipefail
 program=${1:?usage: figures.sh PROGRAM [SECONDS]}
 micro=$(dirname "$program")/reshard_micro
-end=$((SECONDS + ${2:-210}))
+end=$((SECONDS + ${2:-180}))
 . "$(dirname "$0")/samples.bash"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -23,8 +24,9 @@ add() { # KIND UNIT GOAL LABEL COMMAND...: of samples that the command prints; K
 }
 head_of() { add head '' goal "$1"; }
 
-bench_ratio() { # BENCH-OPTION...
-  "$program" bench -n 7 -w 2 "$@" --json - | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p' | head -1
+bench_ratio() { # BENCH-OPTION...: the ratio, and GB/s of the straight copy
+  "$program" bench -n 7 -w 2 "$@" --json - |
+    sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*"ratio": *\([0-9.]*\).*/\2 \1/p' | head -1
 }
 copy() { # GOAL LABEL BENCH-OPTION...
   add ratio '' ">= $1" "$2" bench_ratio "${@:3}"
@@ -67,7 +69,9 @@ micro_times() { # FILTER: nanoseconds by the clock and of the processor for each
     awk -F, '/_median/ { sub(/^"/, "", $1); sub(/_median"$/, "", $1); print $1, 1000 * $3, 1000 * $4, $7 }'
 }
 case_time() { # UNIT FILTER: processor time
-  micro_times "^$2(/|\$)" | awk -v unit="$1" 'NR == 1 { print $3 / (unit == "ms" ? 1e6 : unit == "us" ? 1000 : 1) }'
+  "$micro" --benchmark_filter="^$2(/|\$)" --benchmark_min_time=0.05 --benchmark_format=csv 2>/dev/null |
+    awk -F, -v unit="$1" 'cases && !n++ { print $4 / (unit == "ms" ? 1e3 : unit == "us" ? 1 : 1e-3) }
+      /^name,/ { cases = 1 }'
 }
 case_of_micro() { # GOAL UNIT LABEL FILTER
   add time "$2" "<= $1 $2" "$3" case_time "$2" "$4"
@@ -83,22 +87,22 @@ difference() { # GOAL LABEL FILTER FILTER
   add ratio us "<= $1 us" "$2" case_difference "$3" "$4"
 }
 
-case_ratio() { # CASE: time of CASE_memcpy over that of CASE
+case_ratio() { # CASE: time of CASE_memcpy over that of CASE, and the copies that a second has
   micro_times "^$1(_memcpy)?/real_time\$" | awk -v first="$1/real_time" '
       { if ($1 == first) ours = $2; else copy = $2 }
-      END { if (ours && copy) print copy / ours }'
+      END { if (ours && copy) print copy / ours, 1e9 / copy }'
 }
 beside_memcpy() { # GOAL LABEL CASE
   add ratio '' ">= $1" "$2" case_ratio "$3"
 }
 
-redistribute_ratio() { # CASE: 256 MiB there and back, to the straight copy
+redistribute_ratio() { # CASE: 256 MiB there and back, to the straight copy, and its GB/s
   local copy time
   copy=$("$program" bench -n 5 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
     --path direct --json - |
     sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
   time=$("$micro" --benchmark_filter="^$1/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
-  awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f\n", 2 * 268435.456 / copy / time }'
+  awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f %s\n", 2 * 268435.456 / copy / time, copy }'
 }
 redistribute() { # GOAL LABEL CASE
   add ratio '' ">= $1" "$2" redistribute_ratio "$3"

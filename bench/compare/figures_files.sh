@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
 # root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system.
-# The ratio of their speeds is the median of the pairs. They end where the row is settled (samples.bash): 4 at least,
-# and 4 at most once so many seconds (default 130) are over. The spread stands in brackets. Space is reserved within our
-# time, and copied within cp's; neither syncs in it. Default directories: the shared memory file system where it has the
-# room, and the build directory.
+# The ratio of their speeds is the median of the pairs in which cp was fastest. They end where the row is settled
+# (samples.bash): 6 at least, and 4 at most once so many seconds (default 60) are over. The spread stands in brackets.
+# Space is reserved within our time, and copied within cp's; neither syncs in it. Default directories: the shared memory
+# file system where it has the room, and the build directory.
 set -euo pipefail
 program=${1:?usage: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...]}
 gib=${2:-2}
-end=$((SECONDS + ${3:-130}))
+end=$((SECONDS + ${3:-60}))
 . "$(dirname "$0")/samples.bash"
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
@@ -35,7 +35,7 @@ pairs() { # COMMAND...: of pairs that it makes, a ratio each; prints the figure
   (settle ratio "$work/samples" || true) | show_figure ''
 }
 
-of_ours() { # NS FIELDS UNITS: these nanoseconds over the sum of such fields of JSON, of which so many are a second
+of_ours() { # NS FIELDS UNITS: these ns over the sum of such fields of JSON, so many of which are 1 s, and their pace
   awk -v cp="$1" -v field="$2: *[0-9.e+-]+" -v units="$3" '{
       while (match($0, field)) {
         split(substr($0, RSTART, RLENGTH), p, ":")
@@ -43,7 +43,7 @@ of_ours() { # NS FIELDS UNITS: these nanoseconds over the sum of such fields of 
         $0 = substr($0, RSTART + RLENGTH)
       }
     }
-    END { printf "%.4f\n", cp / 1e9 / (t / units) }'
+    END { printf "%.4f %.4f\n", cp / 1e9 / (t / units), 1e9 / cp }'
 }
 
 ratio() { # IN OPTION...: cp's time / ours; the time for headers, layouts and plans goes to a file

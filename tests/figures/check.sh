@@ -72,6 +72,9 @@ settled 0 '1.01 (2.0 %)' ratio '' 0.2 1.00 1.02 9
 settled 1 '1.02 (3.9 %)' ratio '' 0.5 1.00 1.04 9
 settled 0 '0.0123 ms (0.8 %)' time ms 1.23e-2 0.0123 0.0124 0.02
 settled 1 '25.0 (0.0 %)' time '' 25
+settled 0 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32' '3 9'
+settled 1 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32'
+settled 1 '0.850 (35.3 %)' ratio '' '0.7 10' '1.00 31'
 settled 1 '-1.50 us (133.3 %)' ratio us -3 -2 -2.5 -0.5 -1 2
 : >"$work/samples"
 ! settle ratio "$work/samples" >"$work/now" || fault 'no samples are enough'
