@@ -1,15 +1,12 @@
 /* Prints the results of a benchmark: a table in the manner of nccl-tests, JSON and CSV. */
 #include "bench/bench/report.h"
 #include "bench/bench/time.h"
+#include "exec/path.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 #include <time.h>
-
-static const char *path_text(const cli_options *o) {
-  return o->path == RESHARD_PATH_AUTO ? "auto" : o->path == RESHARD_PATH_DIRECT ? "direct" : "packed";
-}
 
 /* "; from a graph of 20 executes", and the like. */
 static void print_ways(const bench_state *b) {
@@ -46,7 +43,7 @@ void bench_print_head(const bench_state *b, const machine *m) {
     printf("\n# %s, %d cores, %s, %d copy threads", m->processor, m->cores, m->isa, b->s.threads);
   printf("; %lld rank%s of %lld process%s by %s; path %s, workspace limit %s", (long long)b->s.world,
          b->s.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
-         path_text(o), cli_limit_text(limit, o->workspace));
+         rs_path_name(o->path), cli_limit_text(limit, o->workspace));
   print_ways(b);
   printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
          "destinations have,\n"
@@ -275,7 +272,7 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   }
   rs_json_string(j, "comm", b->s.comm);
   rs_json_int(j, "processes", b->s.processes.n);
-  rs_json_string(j, "path", path_text(o));
+  rs_json_string(j, "path", rs_path_name(o->path));
   rs_json_ints(j, {"workspace_bytes", o->workspace}, {"threads", b->s.threads}, {"iterations", o->iterations},
                {"warmup", o->warmup}, {"samples", b->samples}, {"executes_per_sample", b->each},
                {"average", o->average}, {"unalign", o->shift});

@@ -111,12 +111,14 @@ typedef struct preparation {
 } preparation;
 
 /* A rebind of the first set, to the arrays that it has. It is left out where the staging of old and new binding
- * together could be too much. On the direct path, where ranks must agree on that, there is none. */
+ * together could be too much on some rank: it is collective where ranks read each other. */
 static reshard_status time_bind(bench_state *b, int64_t local, const reshard_arrays *arrays, preparation *took) {
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
-  if (info.workspace_bytes > (size_t)1 << 28)
-    return RESHARD_SUCCESS;
+  const double *staged = session_gather(&b->s, local, (double)info.workspace_bytes);
+  for (int64_t r = 0; r < b->s.world; r++)
+    if (staged[r] > 1 << 28)
+      return RESHARD_SUCCESS;
   double begin = rs_seconds();
   reshard_status status = reshard_transfer_rebind(b->transfers[local], arrays);
   took->bind = rs_seconds() - begin;

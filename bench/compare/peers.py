@@ -130,7 +130,7 @@ class Ours:
         if kind == "execute, processes of a node":
             return self.bench("--processes", RANKS, "--comm", "node", layouts=layouts)[0]
         if kind == "execute over MPI":
-            return self.bench("--comm", "mpi", layouts=layouts, start=MPIRUN)[0]
+            return self.bench("--comm", "mpi", "--path", "packed", layouts=layouts, start=MPIRUN)[0]
         if kind == "save":
             shutil.rmtree(stored, ignore_errors=True)
             return self.state("save", stored, RANKS, "chunk(0)", self.mib, 16, 3)

@@ -69,6 +69,9 @@ void session_begin(session *s, cli_options *o) {
     cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
   if (s->comm == NULL)
     s->comm = processes_comm(&s->processes, s->cuda);
+  if (o->path == RESHARD_PATH_MIXED && strcmp(s->comm, "mpi") != 0)
+    cli_exit(EXIT_LACKING, "--path mixed: --comm mpi alone connects nodes whose ranks read each other, not %s",
+             s->comm);
   processes_open(s->comm, &s->processes);
   count_ranks(s, o);
   int cores = cli_cores() / (int)s->processes.local_n;
@@ -135,7 +138,7 @@ void session_connect(session *s, int64_t world) {
     open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);
   } else if (strcmp(s->comm, "mpi") == 0 || strcmp(s->comm, "node") == 0) {
     reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
-    options.shared = strcmp(s->comm, "node") == 0 && s->o->path != RESHARD_PATH_PACKED;
+    options.shared = s->o->path != RESHARD_PATH_PACKED;
     s->devices = cli_alloc(1, sizeof(reshard_device));
     CLI_TRY("", reshard_device_create("cpu", &options, &s->devices[s->ndevices++]));
   }

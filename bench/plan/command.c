@@ -173,6 +173,8 @@ int command_plan(int argc, char **argv) {
                    &o);
   workload w;
   world_plan plan;
+  if (o.path == RESHARD_PATH_MIXED)
+    cli_exit(EXIT_USAGE, "--path mixed: a plan knows no nodes; --path packed is as if each rank had its own");
   workload_read(&o, &w);
   plan_world(&o, &w, o.peers || o.rank >= 0, o.svg != NULL, &plan);
   if (o.svg != NULL)

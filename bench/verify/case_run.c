@@ -5,6 +5,7 @@
 #include "bench/verify/case_context.h"
 #include "bench/verify/case_make.h"
 #include "comm/comm.h"
+#include "exec/path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,13 +119,21 @@ static void run_rank(void *user, int64_t local) {
     s->device->streams->destroy(s->device, s->stream);
 }
 
-/* One of the paths: under a limit mostly one that can stage, as AUTO need not, and AUTO where not all are reached. */
+/* The path on which ranks read each other: between processes the one that they have, AUTO where not all are reached. */
+static reshard_path reading_path(const case_context *l) {
+  reshard_comm comm = l->comms[l->first];
+  if (l->reached != NULL && !l->all_reached)
+    return RESHARD_PATH_AUTO;
+  if (l->runner->remote == NULL || rs_path_find(comm, RESHARD_PATH_DIRECT) != NULL)
+    return RESHARD_PATH_DIRECT;
+  return rs_path_find(comm, RESHARD_PATH_MIXED) != NULL ? RESHARD_PATH_MIXED : RESHARD_PATH_AUTO;
+}
+
+/* One of the paths: under a limit mostly one that can stage, as AUTO need not. */
 static reshard_path draw_path(const case_context *l, int64_t drawn) {
-  static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
+  const reshard_path paths[] = {reading_path(l), RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
   reshard_path fixed = l->runner->fixed.path, path = paths[drawn % 3];
-  bool packed = path == RESHARD_PATH_AUTO && l->c->options.workspace_limit > 0 && l->c->seed % 4 != 0;
-  if (path == RESHARD_PATH_DIRECT && l->reached != NULL && !l->all_reached)
-    path = RESHARD_PATH_AUTO;
+  bool packed = drawn % 3 == 2 && l->c->options.workspace_limit > 0 && l->c->seed % 4 != 0;
   return fixed != RESHARD_PATH_AUTO ? fixed : packed ? RESHARD_PATH_PACKED : path;
 }
 
@@ -140,7 +149,8 @@ static void draw_reached(rng *r, case_context *l) {
   rs_device *device = remote != NULL ? session_device(remote, 0) : NULL;
   if (device == NULL || !device->memory->shared)
     return;
-  l->all_reached = l->runner->fixed.path == RESHARD_PATH_DIRECT || !rng_one_in(r, 4);
+  reshard_path fixed = l->runner->fixed.path;
+  l->all_reached = fixed == RESHARD_PATH_DIRECT || fixed == RESHARD_PATH_MIXED || !rng_one_in(r, 4);
   l->reached = cli_alloc(l->c->world, sizeof *l->reached);
   for (int64_t i = 0; i < l->c->world; i++)
     l->reached[i] = l->all_reached || rng_one_in(r, 2);

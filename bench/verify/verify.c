@@ -2,6 +2,7 @@
 #include "bench/verify/verify.h"
 #include "bench/launch/session.h"
 #include "bench/verify/case_run.h"
+#include "exec/path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ int command_verify(int argc, char **argv) {
   bool remote = strcmp(where.comm, "local") != 0;
   if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
-  bool reached = !remote || strcmp(where.comm, "node") == 0;
+  bool reached = strcmp(where.comm, "nccl") != 0;
   if (!reached && o.path == RESHARD_PATH_DIRECT)
     cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
   if (where.cuda && strcmp(where.comm, "node") == 0) /* there is no other */
@@ -37,13 +38,16 @@ int command_verify(int argc, char **argv) {
   if (o.seconds > 0 && where.processes.n > 1)
     cli_exit(EXIT_USAGE, "--seconds: %lld processes would not end with the same case", (long long)where.processes.n);
   session_connect(&where, remote ? o.ranks : 0);
+  if (remote && reached && rs_path_find(where.comms[0], o.path) == NULL)
+    cli_exit(EXIT_LACKING, "--path %s: the ranks that --comm %s connects here have none", rs_path_name(o.path),
+             where.comm);
   rs_text reproduce = {0};
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
   if (o.threads > 0)
     cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
-    cli_add(&reproduce, " --path %s", o.path == RESHARD_PATH_DIRECT ? "direct" : "packed");
+    cli_add(&reproduce, " --path %s", rs_path_name(o.path));
   cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
           remote ? where.comm : "", o.graph ? " -G" : "");
   if (o.gpus > 0)

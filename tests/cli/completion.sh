@@ -32,7 +32,7 @@ for command in $commands; do
 done
 completes $'cpu\ncuda' plan --device ''
 completes cuda bench --shape 4x4 --device cu
-completes $'auto\ndirect\npacked' verify --path ''
+completes $'auto\ndirect\nmixed\npacked' verify --path ''
 completes --shape trace --sh
 completes '' convert model # files, by bash itself
 completes '' plan --shape ''

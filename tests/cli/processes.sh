@@ -52,7 +52,7 @@ says '^0 of them failed'
 expect 0 trace --shape 16x16 --src 'chunk(0)' --dst 'chunk(1)' --processes 2 --json -
 refuse 2 '-t 2.*8 ranks|8 ranks' "${bench[@]}" --processes 4 -t 2
 refuse 2 'node or nccl connects them, not local' "${bench[@]}" --processes 4 --comm local
-refuse 3 'on the CPU' "${bench[@]}" --comm node --device cuda
+"$RESHARD" info | grep -q '^cuda:0' || refuse 3 '--device cuda: this' "${bench[@]}" --comm node --device cuda
 
 # as mpirun says it
 unset WORLD_SIZE MASTER_ADDR MASTER_PORT
