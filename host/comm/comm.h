@@ -107,10 +107,12 @@ typedef struct rs_comm_ops {
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
   /* Passes a descriptor of this process on to a rank, with a number, and takes one, which is this process's from then
-   * on. Neither is collective. pass: fd -1, or one that cannot be passed on, is an error on both sides. NULL: ranks are
-   * no processes of one node. */
-  reshard_status (*pass)(reshard_comm comm, int64_t rank, uint64_t number, int fd);
-  reshard_status (*take)(reshard_comm comm, int64_t rank, uint64_t *number, int *fd);
+   * on. Neither is collective, or waits for longer than some ms. *done false: it is not possible now, and was not since
+   * then (rs_now_ns). pass: a descriptor that cannot be passed on is an error on both sides, fd -1 there alone. An
+   * error with *done is of this message alone, which has come; one without ends all passing to and from that rank.
+   * NULL: ranks are no processes of one node. */
+  reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
+  reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
   /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
    * has ended. NULL: ranks have nothing of each other's open that they would have to close. */
   void (*part)(reshard_comm comm);

@@ -152,8 +152,10 @@ typedef struct rs_device_processes {
   /* Finds memory that has all of [begin, end) and that other processes can open; *found false: none has. */
   reshard_status (*find)(rs_device *device, const void *begin, const void *end, rs_exported_memory *memory,
                          int64_t *inside, bool *found);
-  /* The descriptor of memory that was found, borrowed while the memory is there; -1: it was freed. */
-  int (*file)(uint64_t number);
+  /* Tells whether memory that was found is there still. */
+  bool (*there)(uint64_t number);
+  /* A descriptor of memory that was found and is there, which the caller closes. */
+  reshard_status (*file)(rs_device *device, uint64_t number, int *fd);
   /* Opens memory of another process for this GPU. It is closed as often, before its owner frees it where that has no
    * descriptor. fd: of memory that has one; it stays the caller's. */
   reshard_status (*open)(rs_device *device, const rs_exported_memory *memory, int fd, void **at);

@@ -22,7 +22,7 @@ void rs_node_release(rs_node *c);
 reshard_status rs_node_pass_files(rs_node *c, int64_t end);
 void rs_node_close_files(rs_node *c);
 /* rs_comm_ops.pass and take. */
-reshard_status rs_node_pass(reshard_comm comm, int64_t rank, uint64_t number, int fd);
-reshard_status rs_node_take(reshard_comm comm, int64_t rank, uint64_t *number, int *fd);
+reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
+reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
 
 #endif

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static reshard_status error_passing(int64_t rank, int failed) {
   return rs_error(failed == ETIMEDOUT                       ? RESHARD_ERROR_TIMEOUT
@@ -46,15 +47,18 @@ reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
 
 /* --- Descriptors of segments of GPUs ------------------------------------------------------------------------------ */
 
-enum { LOOK_NS = 50000000 };
+enum { WAIT_NS = 1000000 };
+#define HELD_NS 10000000000 /* for which the system may hold a descriptor back, while nothing moves */
 
-/* A step of passing has not been possible for a while, or has failed. */
-static reshard_status look_at_passing(rs_node *c, int64_t rank, int failed, int64_t since) {
+static reshard_status error_of_gpu(int64_t rank, int failed) {
+  return rs_error(failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER : RESHARD_ERROR_SYSTEM,
+                  "memory of a GPU to or from rank %lld: %s", (long long)rank,
+                  failed == EPROTO ? "it could not be passed on" : strerror(failed));
+}
+
+/* Nothing could be passed on now. */
+static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   char text[24];
-  if (failed != ETIMEDOUT)
-    return rs_error(failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER : RESHARD_ERROR_SYSTEM,
-                    "memory of a GPU to or from rank %lld: %s", (long long)rank,
-                    failed == EPROTO ? "it could not be passed on" : strerror(failed));
   RS_TRY(rs_node_check(c, true));
   if (!rs_late(since, c->timeout_ms))
     return RESHARD_SUCCESS;
@@ -64,31 +68,42 @@ static reshard_status look_at_passing(rs_node *c, int64_t rank, int failed, int6
   return rs_node_give_up(c, rs_comm_error_timeout(&c->base, "memory of GPUs", c->timeout_ms, text), c->missing);
 }
 
-reshard_status rs_node_pass(reshard_comm comm, int64_t rank, uint64_t number, int fd) {
+/* The system has no room for it now: a user's descriptors that are under way are limited, and there is its memory. */
+static bool is_held(int failed, bool with_descriptor, int64_t since) {
+  if (failed == ETOOMANYREFS)
+    return rs_now_ns() - since < HELD_NS;
+  return !with_descriptor && (failed == ENOBUFS || failed == ENOMEM);
+}
+
+reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done) {
   rs_node *c = rs_node_of(comm);
-  int64_t since = rs_now_ns();
-  int failed, refused = fd >= 0 ? 0 : EBADF, fds = fd >= 0;
+  bool with = fd >= 0;
+  int refused = 0;
+  *done = false;
   for (;;) {
-    failed = rs_node_send(c->sockets[rank], &number, sizeof number, &fd, fds, rs_now_ns() + LOOK_NS);
-    if (failed == 0)
-      return refused == 0 ? RESHARD_SUCCESS : look_at_passing(c, rank, refused, since);
-    if (fds == 1 && failed != ETIMEDOUT && failed != EPIPE && failed != ECONNRESET) { /* the other one is told */
-      refused = failed;
-      fds = 0;
+    int failed = rs_node_send(c->sockets[rank], &number, sizeof number, &fd, with, rs_now_ns() + WAIT_NS);
+    *done = failed == 0;
+    if (*done)
+      return refused == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, refused);
+    if (is_held(failed, with, since))
+      nanosleep(&(struct timespec){0, WAIT_NS}, NULL);
+    else if (with && failed != ETIMEDOUT && failed != EPIPE && failed != ECONNRESET) {
+      refused = failed; /* the other one is told */
+      with = false;
       continue;
-    }
-    RS_TRY(look_at_passing(c, rank, failed, since));
+    } else if (failed != ETIMEDOUT)
+      return error_of_gpu(rank, failed);
+    return look_at_passing(c, rank, since);
   }
 }
 
-reshard_status rs_node_take(reshard_comm comm, int64_t rank, uint64_t *number, int *fd) {
+reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done) {
   rs_node *c = rs_node_of(comm);
-  for (int64_t since = rs_now_ns();;) {
-    int failed = rs_node_receive(c->sockets[rank], number, sizeof *number, fd, 1, rs_now_ns() + LOOK_NS);
-    if (failed == 0)
-      return RESHARD_SUCCESS;
-    RS_TRY(look_at_passing(c, rank, failed, since));
-  }
+  int failed = rs_node_receive(c->sockets[rank], number, sizeof *number, fd, 1, rs_now_ns() + WAIT_NS);
+  *done = failed == 0 || failed == EMFILE || failed == EPROTO; /* without its descriptor, of which there is no room */
+  if (failed == ETIMEDOUT)
+    return look_at_passing(c, rank, since);
+  return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, failed);
 }
 
 void rs_node_close_files(rs_node *c) {

@@ -38,13 +38,11 @@ reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const
                                      int64_t *inside, bool *found) {
   allocation a;
   rs_cuda_before before;
+  rs_cuda_segment_find(rs_cuda_of(device), begin, end, memory, inside, found);
+  if (*found)
+    return RESHARD_SUCCESS;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = rs_cuda_segment_find(rs_cuda_of(device), begin, end, memory, inside, found);
-  if (status != RESHARD_SUCCESS || *found) {
-    rs_cuda_leave(before);
-    return status;
-  }
-  status = find_allocation(rs_cuda_of(device), begin, &a);
+  reshard_status status = find_allocation(rs_cuda_of(device), begin, &a);
   *inside = (int64_t)((uintptr_t)begin - (uintptr_t)a.at);
   *found = a.exportable != 0 && a.gpu == device->index && (uintptr_t)end <= (uintptr_t)a.at + a.bytes;
   if (status == RESHARD_SUCCESS && *found)

@@ -147,6 +147,7 @@ static void cuda_unpin(rs_device *device, void *memory) { RS_ON_DEVICE_VOID(devi
 
 const rs_device_processes rs_cuda_processes = {
     .find = rs_cuda_find_exported,
+    .there = rs_cuda_segment_there,
     .file = rs_cuda_segment_file,
     .open = rs_cuda_open_exported,
     .close = rs_cuda_close_exported,

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Functions of the driver. */
 struct rs_cuda_vmm {
@@ -32,7 +31,7 @@ typedef struct gpu_segment {
   size_t bytes;
   CUmemGenericAllocationHandle handle;
   uint64_t number;
-  int gpu, fd; /* -1: not exported yet */
+  int gpu;
 } gpu_segment;
 
 static RS_VEC(gpu_segment) segments; /* by address */
@@ -146,7 +145,7 @@ static void unmap_range(const vmm *d, CUdeviceptr at, size_t bytes) {
 
 static reshard_status segment_make(const vmm *d, int gpu, size_t bytes, gpu_segment *out) {
   const CUmemAllocationProp properties = segment_properties(gpu);
-  gpu_segment s = {.driver = d, .bytes = bytes, .gpu = gpu, .fd = -1};
+  gpu_segment s = {.driver = d, .bytes = bytes, .gpu = gpu};
   DRIVER_TRY(create, "cuMemCreate", &s.handle, bytes, &properties, 0);
   reshard_status status = map_handle(d, s.handle, bytes, gpu, &s.at);
   if (status == RESHARD_SUCCESS)
@@ -157,8 +156,6 @@ static reshard_status segment_make(const vmm *d, int gpu, size_t bytes, gpu_segm
 }
 
 static void segment_end(const gpu_segment *s) {
-  if (s->fd >= 0)
-    close(s->fd);
   unmap_range(s->driver, s->at, s->bytes);
   ignore_driver(s->driver->release(s->handle));
 }
@@ -271,42 +268,54 @@ reshard_status rs_cuda_segments_let(int gpu, int by) {
 
 /* --- Other processes ---------------------------------------------------------------------------------------------- */
 
-static reshard_status segment_export(gpu_segment *s) {
+static reshard_status segment_export(const gpu_segment *s, int *out) {
   const vmm *d = s->driver;
   int fd = -1;
-  if (s->fd >= 0)
-    return RESHARD_SUCCESS;
   DRIVER_TRY(export_handle, "cuMemExportToShareableHandle", &fd, s->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
              0);
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-  s->fd = fd;
+  *out = fd;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_segment_find(rs_cuda *cuda, const void *begin, const void *end, rs_exported_memory *memory,
-                                    int64_t *inside, bool *found) {
-  reshard_status status = RESHARD_SUCCESS;
+void rs_cuda_segment_find(const rs_cuda *cuda, const void *begin, const void *end, rs_exported_memory *memory,
+                          int64_t *inside, bool *found) {
   rs_cuda_lock();
-  gpu_segment *s = find_segment_at(begin);
+  const gpu_segment *s = find_segment_at(begin);
   *found = s != NULL && s->gpu == cuda->base.index && (uintptr_t)end <= (uintptr_t)s->at + s->bytes;
-  if (*found)
-    status = segment_export(s);
-  if (*found && status == RESHARD_SUCCESS) {
+  if (*found) {
     *inside = (int64_t)((uintptr_t)begin - (uintptr_t)s->at);
     *memory = (rs_exported_memory){.number = s->number, .bytes = (int64_t)s->bytes, .by_file = true};
   }
   rs_cuda_unlock();
-  return status;
 }
 
-int rs_cuda_segment_file(uint64_t number) {
-  int fd = -1;
-  rs_cuda_lock();
-  for (int64_t i = 0; i < segments.n && fd < 0; i++)
+/* NULL: it was freed. */
+static const gpu_segment *find_segment_number(uint64_t number) {
+  for (int64_t i = 0; i < segments.n; i++)
     if (segments.at[i].number == number)
-      fd = segments.at[i].fd;
+      return &segments.at[i];
+  return NULL;
+}
+
+bool rs_cuda_segment_there(uint64_t number) {
+  rs_cuda_lock();
+  bool there = find_segment_number(number) != NULL;
   rs_cuda_unlock();
-  return fd;
+  return there;
+}
+
+reshard_status rs_cuda_segment_file(rs_device *device, uint64_t number, int *fd) {
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  rs_cuda_lock();
+  const gpu_segment *s = find_segment_number(number);
+  reshard_status status = s != NULL ? segment_export(s, fd)
+                                    : rs_error(RESHARD_ERROR_INVALID, "a source on %s:%d was freed while it was bound",
+                                               device->name, device->index);
+  rs_cuda_unlock();
+  rs_cuda_leave(before);
+  return status;
 }
 
 /* A mapping keeps the memory; the handle is not needed beside it. */

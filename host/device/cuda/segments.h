@@ -1,8 +1,8 @@
 /* Memory of a GPU that other processes of the node can map: the storage of devices made with `shared`.
  *
- * A segment is physical memory of its own, which a descriptor stands for, at addresses of its own. It is exported when
- * first somebody asks for its descriptor, and once: the descriptor is there until the segment is freed. A process that
- * has a segment mapped keeps its memory, also after the owner has freed it, until it closes that. */
+ * A segment is physical memory of its own, which descriptors stand for, at addresses of its own. It is exported each
+ * time that somebody asks for a descriptor: a process has few of them. A process that has a segment mapped keeps its
+ * memory, also after the owner has freed it, until it closes that. */
 #ifndef RS_DEVICE_CUDA_SEGMENTS_H
 #define RS_DEVICE_CUDA_SEGMENTS_H
 
@@ -16,11 +16,12 @@ reshard_status rs_cuda_share(rs_cuda *cuda);
 reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stream, void **memory);
 void rs_cuda_segment_free(rs_device *device, void *memory, void *stream);
 
-/* Finds the segment that has all of [begin, end), and exports it. */
-reshard_status rs_cuda_segment_find(rs_cuda *cuda, const void *begin, const void *end, rs_exported_memory *memory,
-                                    int64_t *inside, bool *found);
-/* The descriptor of a segment that was found, borrowed until that is freed; -1: it was. */
-int rs_cuda_segment_file(uint64_t number);
+/* Finds the segment that has all of [begin, end). */
+void rs_cuda_segment_find(const rs_cuda *cuda, const void *begin, const void *end, rs_exported_memory *memory,
+                          int64_t *inside, bool *found);
+/* Of a segment that was found: whether it is there still, and a descriptor, which the caller closes. */
+bool rs_cuda_segment_there(uint64_t number);
+reshard_status rs_cuda_segment_file(rs_device *device, uint64_t number, int *fd);
 
 /* Maps a segment of another process by its descriptor, which stays the caller's, for kernels of the device. */
 reshard_status rs_cuda_segment_open(rs_device *device, const rs_exported_memory *memory, int fd, void **at);

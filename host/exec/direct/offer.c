@@ -74,14 +74,14 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
   status = pass_files(comm, plan, all);
   RS_THEN(status, read_offers(comm, plan, all, &made));
   status = rs_agree(comm, status);
-  rs_peers_settle(comm, status == RESHARD_SUCCESS);
-  rs_strings_release(all);
   if (status == RESHARD_SUCCESS) {
     *offers = made;
   } else if (made != NULL) {
     rs_mappings_free(made->mappings);
     rs_offers_free(made);
   }
+  rs_peers_settle(comm, status == RESHARD_SUCCESS);
+  rs_strings_release(all);
   return status;
 }
 

@@ -1,23 +1,26 @@
 /* Descriptors between processes, and what they open. Both sides know alone which are passed on: those of the memory in
- * a rank's string that it has not passed on to the other one before. Messages have one descriptor each, and go in turns
- * of a few for each rank, so that no rank fills a connection that nobody empties. */
+ * a rank's string that it has not passed on to the other one before. All these messages are sent and taken, also by a
+ * rank that has failed: none is left for a later call. Each has one descriptor. It is made when it is sent, and closed
+ * then, and where it was opened. Messages go in turns of a few for each rank, and none is waited for alone: the system
+ * limits what a process has open, and what is under way. */
 #include "exec/direct/peers.h"
 
 #include "plan/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { TURN = 32 };
+enum { TURN = 4 };
 
 /* Memory of another rank. */
 typedef struct peer_memory {
   rs_exported_memory memory;
-  int fd;   /* until it was opened; -1: it was */
-  void *at; /* NULL: not opened yet */
+  void *at;
   int64_t users;
-  bool gone; /* its owner has freed it */
+  bool fresh; /* it has come in a call that is not settled yet */
+  bool gone;  /* its owner has freed it */
 } peer_memory;
 
 typedef struct peer_rank {
@@ -38,10 +41,7 @@ struct rs_peers {
 };
 
 static void close_memory(reshard_comm comm, const peer_memory *m) {
-  if (m->at != NULL)
-    comm->device->processes->close(comm->device, &m->memory, m->at);
-  if (m->fd >= 0)
-    close(m->fd);
+  comm->device->processes->close(comm->device, &m->memory, m->at);
 }
 
 static void free_peers(reshard_comm comm) {
@@ -85,7 +85,7 @@ static bool has_number(const uint64_t *numbers, int64_t n, uint64_t number) {
 static void forget_freed(reshard_comm comm, peer_rank *p) {
   int64_t kept = 0;
   for (int64_t i = 0; i < p->passed.n; i++)
-    if (comm->device->processes->file(p->passed.at[i]) >= 0)
+    if (comm->device->processes->there(p->passed.at[i]))
       p->passed.at[kept++] = p->passed.at[i];
   p->passed.n = p->settled = kept;
 }
@@ -122,18 +122,55 @@ static rs_exported_memory memory_of(const rs_peer_list *list, int64_t i) {
   return memory;
 }
 
-/* Passes on up to TURN descriptors that a rank lacks, from the *next memory of the list on. */
-static reshard_status send_some(reshard_comm comm, int64_t rank, const rs_peer_list *mine, int64_t *next) {
-  peer_rank *p = &comm->peers->ranks[rank];
-  for (int sent = 0; sent < TURN && *next < mine->n; ++*next) {
-    const rs_exported_memory memory = memory_of(mine, *next);
+/* Descriptors that a call passes on. */
+typedef struct pass_state {
+  const rs_peer_list *mine;
+  int64_t since;         /* something has moved last */
+  bool refused;          /* a descriptor could not be passed on: messages go without from then on */
+  reshard_status status; /* the first error: nothing is opened from then on */
+  char text[512];
+} pass_state;
+
+static void note_status(pass_state *s, reshard_status status) {
+  if (s->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
+    return;
+  s->status = status;
+  snprintf(s->text, sizeof s->text, "%s", reshard_last_error());
+}
+
+/* Passes on memory of this rank, or tells that it cannot. */
+static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number, pass_state *s, bool *done) {
+  int fd = -1;
+  reshard_status made = RESHARD_SUCCESS;
+  if (!s->refused)
+    made = comm->device->processes->file(comm->device, number, &fd);
+  note_status(s, made);
+  reshard_status status = comm->ops->pass(comm, rank, s->since, number, fd, done);
+  s->refused |= made != RESHARD_SUCCESS || status != RESHARD_SUCCESS;
+  if (fd >= 0)
+    close(fd);
+  return status;
+}
+
+/* Passes on up to TURN descriptors that a rank lacks, from the next memory of the list on. */
+static void send_some(reshard_comm comm, passing *with, pass_state *s) {
+  peer_rank *p = &comm->peers->ranks[with->rank];
+  for (int sent = 0; sent < TURN && with->next < with->last; with->next++) {
+    const rs_exported_memory memory = memory_of(s->mine, with->next);
+    bool done;
     if (!memory.by_file || has_number(p->passed.at, p->passed.n, memory.number))
       continue;
-    RS_TRY(comm->ops->pass(comm, rank, memory.number, comm->device->processes->file(memory.number)));
+    reshard_status status = send_one(comm, with->rank, memory.number, s, &done);
+    note_status(s, status);
+    if (!done) {
+      if (status != RESHARD_SUCCESS)
+        with->next = with->last;
+      return;
+    }
     p->passed.at[p->passed.n++] = memory.number;
+    s->since = rs_now_ns();
     sent++;
   }
-  return RESHARD_SUCCESS;
 }
 
 static peer_memory *find_memory(peer_rank *p, uint64_t number) {
@@ -143,21 +180,48 @@ static peer_memory *find_memory(peer_rank *p, uint64_t number) {
   return NULL;
 }
 
-/* Takes up to TURN descriptors that a rank passes on; *missing less. Those of a call that failed come once more. */
-static reshard_status receive_some(reshard_comm comm, int64_t rank, int64_t *missing) {
-  peer_rank *p = &comm->peers->ranks[rank];
-  for (int left = TURN; left > 0 && *missing > 0; left--) {
-    peer_memory made = {.fd = -1};
-    RS_TRY(rs_vec_reserve(&p->memory, p->memory.n + 1));
-    RS_TRY(comm->ops->take(comm, rank, &made.memory.number, &made.fd));
-    if (find_memory(p, made.memory.number) != NULL) {
-      close(made.fd);
-      continue;
-    }
-    p->memory.at[p->memory.n++] = made;
-    --*missing;
+/* The memory in a rank's list; false: it has none such. */
+static bool find_listed(const rs_peer_list *list, uint64_t number, rs_exported_memory *memory) {
+  for (int64_t i = 0; i < list->n; i++) {
+    *memory = memory_of(list, i);
+    if (memory->by_file && memory->number == number)
+      return true;
   }
+  return false;
+}
+
+/* Opens what has come, for which there is room. */
+static reshard_status open_fresh(reshard_comm comm, peer_rank *p, const rs_exported_memory *memory, int fd) {
+  peer_memory made = {.memory = *memory, .fresh = true};
+  RS_TRY(comm->device->processes->open(comm->device, memory, fd, &made.at));
+  p->memory.at[p->memory.n++] = made;
   return RESHARD_SUCCESS;
+}
+
+/* Takes up to TURN descriptors that a rank passes on, and opens their memory. */
+static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
+  peer_rank *p = &comm->peers->ranks[with->rank];
+  for (int left = TURN; left > 0 && with->missing > 0; left--) {
+    rs_exported_memory memory;
+    uint64_t number = 0;
+    int fd = -1;
+    bool done;
+    reshard_status status = comm->ops->take(comm, with->rank, s->since, &number, &fd, &done);
+    if (!done) {
+      note_status(s, status);
+      with->missing = status == RESHARD_SUCCESS ? with->missing : 0;
+      return;
+    }
+    if (find_listed(&comm->peers->lists[with->rank], number, &memory) && find_memory(p, number) == NULL) {
+      note_status(s, status);
+      if (s->status == RESHARD_SUCCESS)
+        note_status(s, open_fresh(comm, p, &memory, fd));
+      with->missing--;
+    }
+    if (fd >= 0)
+      close(fd);
+    s->since = rs_now_ns();
+  }
 }
 
 /* Closes what a rank has freed, unless a binding is still of it. */
@@ -186,49 +250,59 @@ static int64_t count_missing(peer_rank *p, const rs_peer_list *list) {
   return missing;
 }
 
-static reshard_status pass_in_turns(reshard_comm comm, const rs_peer_list *mine, passing *with, int64_t n) {
-  reshard_status status = RESHARD_SUCCESS;
+static reshard_status pass_in_turns(reshard_comm comm, pass_state *s, passing *with, int64_t n) {
+  s->since = rs_now_ns();
   for (bool more = true; more;) {
     more = false;
+    for (int64_t i = 0; i < n; i++)
+      send_some(comm, &with[i], s);
     for (int64_t i = 0; i < n; i++) {
-      reshard_status sent = send_some(comm, with[i].rank, mine, &with[i].next);
-      if (sent != RESHARD_SUCCESS) /* the others are not to wait for theirs */
-        with[i].next = with[i].last;
-      status = status != RESHARD_SUCCESS ? status : sent;
-      more |= with[i].next < with[i].last;
-    }
-    for (int64_t i = 0; i < n; i++) {
-      reshard_status taken = receive_some(comm, with[i].rank, &with[i].missing);
-      if (taken != RESHARD_SUCCESS)
-        with[i].missing = 0;
-      status = status != RESHARD_SUCCESS ? status : taken;
-      more |= with[i].missing > 0;
+      receive_some(comm, &with[i], s);
+      more |= with[i].next < with[i].last || with[i].missing > 0;
     }
   }
-  return status;
+  if (s->status != RESHARD_SUCCESS)
+    rs_error_set(s->text);
+  return s->status;
 }
 
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan) {
   struct rs_peers *peers = comm->peers;
-  const rs_peer_list *mine = &peers->lists[comm->rank];
+  pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
-    passing with = {.rank = p->rank, .next = p->sent > 0 ? 0 : mine->n, .last = mine->n};
+    peer_rank *peer = &peers->ranks[p->rank];
+    passing with = {.rank = p->rank, .next = p->sent > 0 ? 0 : state.mine->n, .last = state.mine->n};
     if (p->rank == comm->rank)
       continue;
     if (p->received > 0) {
-      close_freed(comm, &peers->ranks[p->rank], &peers->lists[p->rank]);
-      with.missing = count_missing(&peers->ranks[p->rank], &peers->lists[p->rank]);
+      close_freed(comm, peer, &peers->lists[p->rank]);
+      with.missing = count_missing(peer, &peers->lists[p->rank]);
+      note_status(&state, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     }
     peers->passing[n++] = with;
   }
-  return pass_in_turns(comm, mine, peers->passing, n);
+  return pass_in_turns(comm, &state, peers->passing, n);
+}
+
+static void settle_memory(reshard_comm comm, peer_rank *p, bool success) {
+  for (int64_t i = 0; i < p->memory.n;) {
+    peer_memory *m = &p->memory.at[i];
+    if (m->fresh && !success) {
+      close_memory(comm, m);
+      *m = p->memory.at[--p->memory.n];
+    } else {
+      m->fresh = false;
+      i++;
+    }
+  }
 }
 
 void rs_peers_settle(reshard_comm comm, bool success) {
   for (int64_t r = 0; comm->peers != NULL && r < comm->size; r++) {
     peer_rank *p = &comm->peers->ranks[r];
+    settle_memory(comm, p, success);
     if (success)
       p->settled = p->passed.n;
     else
@@ -242,12 +316,6 @@ reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_
   peer_memory *m = comm->peers != NULL ? find_memory(&comm->peers->ranks[rank], memory->number) : NULL;
   if (m == NULL)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of memory that it has not passed on", (long long)rank);
-  if (m->at == NULL) {
-    RS_TRY(comm->device->processes->open(comm->device, memory, m->fd, &m->at));
-    m->memory = *memory;
-    close(m->fd);
-    m->fd = -1;
-  }
   m->users++;
   *at = m->at;
   return RESHARD_SUCCESS;

@@ -23,9 +23,10 @@ rs_peer_list *rs_peers_lists(reshard_comm comm);
 /* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read its
  * sources and lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
-/* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again. */
+/* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again: what has
+ * come in it is closed, which nothing uses any more. */
 void rs_peers_settle(reshard_comm comm, bool success);
-/* Opens memory of a rank, of which the descriptor has come. It is closed as often. */
+/* Memory of a rank, which was opened when its descriptor came. It is closed as often. */
 reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at);
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number);
 

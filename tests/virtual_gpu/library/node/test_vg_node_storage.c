@@ -225,7 +225,7 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
       imports = vg_calls("cuMemImportFromShareableHandle"), exports = vg_calls("cuMemExportToShareableHandle");
   }
   if (rank == 0) {
-    CONTRACT_CHECK(me, exports == NODE_RANKS && vg_calls("cuMemExportToShareableHandle") == exports);
+    CONTRACT_CHECK(me, exports == imports && vg_calls("cuMemExportToShareableHandle") == exports);
     CONTRACT_CHECK(me, imports == NODE_RANKS * (NODE_RANKS - 1));
     CONTRACT_CHECK(me, vg_calls("cuMemImportFromShareableHandle") == imports);
   }
