@@ -48,7 +48,7 @@ reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
 /* --- Descriptors of segments of GPUs ------------------------------------------------------------------------------ */
 
 enum { WAIT_NS = 1000000 };
-#define HELD_NS 10000000000 /* for which the system may hold a descriptor back, while nothing moves */
+#define HELD_NS 10000000000 /* and half of the deadline: the system may hold a descriptor back, while nothing moves */
 
 static reshard_status error_of_gpu(int64_t rank, int failed) {
   return rs_error(failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER : RESHARD_ERROR_SYSTEM,
@@ -56,10 +56,12 @@ static reshard_status error_of_gpu(int64_t rank, int failed) {
                   failed == EPROTO ? "it could not be passed on" : strerror(failed));
 }
 
-/* Nothing could be passed on now. */
+/* Nothing could be passed on now. A rank that waits here is held up itself: others do not miss it. */
 static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   char text[24];
   RS_TRY(rs_node_check(c, true));
+  rs_node_own_rank(c)->waited = rs_now_ns();
+  rs_comm_await(&c->base, 1, &rank);
   if (!rs_late(since, c->timeout_ms))
     return RESHARD_SUCCESS;
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
@@ -69,9 +71,9 @@ static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
 }
 
 /* The system has no room for it now: a user's descriptors that are under way are limited, and there is its memory. */
-static bool is_held(int failed, bool with_descriptor, int64_t since) {
+static bool is_held(const rs_node *c, int failed, bool with_descriptor, int64_t since) {
   if (failed == ETOOMANYREFS)
-    return rs_now_ns() - since < HELD_NS;
+    return rs_now_ns() - since < HELD_NS && !rs_late(since, (c->timeout_ms + 1) / 2);
   return !with_descriptor && (failed == ENOBUFS || failed == ENOMEM);
 }
 
@@ -85,14 +87,16 @@ reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint
     *done = failed == 0;
     if (*done)
       return refused == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, refused);
-    if (is_held(failed, with, since))
+    if (is_held(c, failed, with, since))
       nanosleep(&(struct timespec){0, WAIT_NS}, NULL);
     else if (with && failed != ETIMEDOUT && failed != EPIPE && failed != ECONNRESET) {
       refused = failed; /* the other one is told */
       with = false;
       continue;
-    } else if (failed != ETIMEDOUT)
+    } else if (failed != ETIMEDOUT) {
+      RS_TRY(rs_node_check(c, true)); /* a peer that has given up says why, and goes */
       return error_of_gpu(rank, failed);
+    }
     return look_at_passing(c, rank, since);
   }
 }
@@ -103,6 +107,8 @@ reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint
   *done = failed == 0 || failed == EMFILE || failed == EPROTO; /* without its descriptor, of which there is no room */
   if (failed == ETIMEDOUT)
     return look_at_passing(c, rank, since);
+  if (!*done)
+    RS_TRY(rs_node_check(c, true));
   return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, failed);
 }
 

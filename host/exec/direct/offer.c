@@ -73,7 +73,8 @@ reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s
   rs_offers *made = NULL;
   status = pass_files(comm, plan, all);
   RS_THEN(status, read_offers(comm, plan, all, &made));
-  status = rs_agree(comm, status);
+  if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
+    status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS) {
     *offers = made;
   } else if (made != NULL) {
