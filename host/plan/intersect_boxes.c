@@ -188,9 +188,9 @@ void rs_count_wanted_boxes(rs_work *w) {
   int64_t first, count, lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   asking q = {.w = w, .held_dim = w->class_->space.src_dim, .lo = lo, .hi = hi};
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  const int64_t *box = own->by_rank + first;
   for (int64_t i = 0; i < count; i++) {
-    fetch_corners(own, box + i, count - i);
-    w->class_->wanted += place_box(&q, false, rs_boxes_lo(own, box[i]), rs_boxes_hi(own, box[i]));
+    const int64_t *box = own->by_rank + first + i;
+    fetch_corners(own, box, count - i);
+    w->class_->wanted += place_box(&q, false, rs_boxes_lo(own, *box), rs_boxes_hi(own, *box));
   }
 }
