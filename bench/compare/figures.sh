@@ -109,6 +109,7 @@ redistribute() { # GOAL LABEL CASE
 }
 
 head_of 'copies: ratio to a straight copy of as many bytes'
+add pace GB/s '' 'straight copy, GB/s' true
 cyclic=(--shape 8192x8192 --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4)
 rows_to_columns 0.95 2048 'rows to columns, direct, runs of 8 KiB' --path direct
 rows_to_columns 0.95 256 'rows to columns, direct, runs of 1 KiB' --path direct
@@ -166,15 +167,19 @@ if [ -x "$micro" ]; then
 fi
 
 # --- Rounds, and the table --------------------------------------------------------------------------------------------
-settled=()
+fastest=0 # straight copy of the rows of `bench`, GB/s
 is_open() { # ROW
-  [ "${kinds[$1]}" != head ] && [ -z "${settled[$1]:-}" ]
+  local pace=0
+  [[ ${kinds[$1]} != head && ${kinds[$1]} != pace ]] || return 1
+  [ -e "$work/$1" ] || return 0
+  [ "${kinds[$1]}" != once ] && [ -s "$work/$1" ] || return 1
+  [[ ${commands[$1]} != bench_ratio* ]] || pace=$fastest
+  ! settle "${kinds[$1]}" "$work/$1" "$pace" >/dev/null
 }
 sample() { # ROW: one more
   eval "${commands[$1]}" >>"$work/$1" || true
-  if [ "${kinds[$1]}" = once ] || [ ! -s "$work/$1" ] || settle "${kinds[$1]}" "$work/$1" >/dev/null; then
-    settled[$1]=1
-  fi
+  [[ ${commands[$1]} != bench_ratio* ]] ||
+    fastest=$(tail -n 1 "$work/$1" | awk -v fastest="$fastest" '{ print ($2 > fastest + 0 ? $2 : fastest) }')
 }
 for ((left = 1; left > 0;)); do
   left=0
@@ -187,6 +192,7 @@ for ((left = 1; left > 0;)); do
 done
 for i in "${!labels[@]}"; do
   figure=measured
+  if [ "${kinds[$i]}" = pace ]; then figure=$(printf '%.1f' "$fastest"); fi
   if [ "${kinds[$i]}" = once ]; then figure=$(cat "$work/$i"); fi
   if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time ]]; then
     figure=$( (settle "${kinds[$i]}" "$work/$i" || true) | show_figure "${units[$i]}")

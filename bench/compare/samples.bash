@@ -1,11 +1,12 @@
 # Samples of a row of figures, and when there are enough of them; sourced.
 
-# settle KIND FILE: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled: there are
+# settle KIND FILE [PACE]: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled: there are
 # 4 or more, and those that count lie within 2 %. A `time` is the second of the least three, which count: what disturbs
 # it only makes it longer. A `ratio` is the median, and the middle half counts. Where the pace of what it is compared
-# with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet there.
+# with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet there. These
+# have at least nine tenths of PACE in a row that is settled.
 settle() {
-  sort -k 2,2gr "$2" | awk -v kind="$1" '
+  sort -k 2,2gr "$2" | awk -v kind="$1" -v pace="${3:-0}" '
     function sort_values(n,  i, j, x) {
       for (i = 2; i <= n; i++) {
         x = v[i]
@@ -13,11 +14,14 @@ settle() {
         v[j + 1] = x
       }
     }
-    /[0-9]/ { v[++n] = $1; paced = NF > 1 }
+    /[0-9]/ { v[++n] = $1; paces[n] = $2; paced = NF > 1 }
     END {
       if (n < 1) exit 1
       few = n < (paced ? 6 : 4)
-      if (paced) n = n < 3 ? n : n < 12 ? 3 : int(n / 4)
+      if (paced) {
+        n = n < 3 ? n : n < 12 ? 3 : int(n / 4)
+        few = few || paces[n] < 0.9 * pace
+      }
       sort_values(n)
       low = kind == "time" || paced ? 1 : int(n / 4) + 1
       high = kind == "time" ? (n < 3 ? n : 3) : n + 1 - low

@@ -61,7 +61,7 @@ settled() { # STATUS FIGURE KIND UNIT SAMPLE...
   local want=$1 figure=$2 kind=$3 unit=$4 status=0 said
   shift 4
   printf '%s\n' "$@" >"$work/samples"
-  settle "$kind" "$work/samples" >"$work/now" || status=$?
+  settle "$kind" "$work/samples" "${pace:-0}" >"$work/now" || status=$?
   said=$(show_figure "$unit" <"$work/now")
   [ "$status $said" = "$want $figure" ] || fault "settle $kind $*: $status $said, not $want $figure"
 }
@@ -74,6 +74,8 @@ settled 0 '0.0123 ms (0.8 %)' time ms 1.23e-2 0.0123 0.0124 0.02
 settled 1 '25.0 (0.0 %)' time '' 25
 settled 0 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32' '3 9'
 settled 1 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32'
+pace=33 settled 0 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32' '3 9'
+pace=34 settled 1 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32' '3 9'
 settled 1 '0.850 (35.3 %)' ratio '' '0.7 10' '1.00 31'
 settled 1 '-1.50 us (133.3 %)' ratio us -3 -2 -2.5 -0.5 -1 2
 : >"$work/samples"
