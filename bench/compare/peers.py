@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 from costa import Lacking, costa_library
 from peers_table import measured, skipped, table
@@ -229,17 +230,18 @@ def machine(options):
 
 
 def page(rows, about, versions, options, mib, place):
-    return "\n".join([
-        "# Peers", "",
-        f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, {about['memory']}, Linux",
-        f"{about['system']}, load {about['load']} when it began. Python {about['python']};",
-        f"{'; '.join(versions)}.", "",
-        f"{options.side} x {options.side} f32, {RANKS} ranks, rows to columns; with \"blocks\", blocks of 64 x 64 to blocks of 96 x 96,",
-        f"block-cyclic over 2 x 2 ranks. Checkpoints of {mib} MiB in {place}, page cache warm. GB/s are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and a",
-        "straight copy by all cores follow one another. Numbers of turns and of ranks, as all of it: build/peers.json.",
-        *(["Others kept the machine busy: all rates are low, and those of peers that are processes lower than of threads."]
-          if about["load"] > about["cores"] / 2 else []),
-        "Made by:", "", f"    {about['command']}", "", table(rows)])
+    busy = about["load"] > about["cores"]
+    machine = (f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, "
+               f"{about['memory']}, Linux {about['system']}, load {about['load']} when it began. "
+               f"Python {about['python']}; {'; '.join(versions)}.")
+    what = (f"{options.side} x {options.side} f32, {RANKS} ranks, rows to columns; with \"blocks\", blocks of 64 x 64 to "
+            f"blocks of 96 x 96, block-cyclic over 2 x 2 ranks. Checkpoints of {mib} MiB in {place}, page cache warm. GB/s "
+            f"are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and "
+            "a straight copy by all cores follow one another. Numbers of turns and of ranks, as all of it: "
+            "build/peers.json." + (" Others kept the machine busy: all rates are low, and those of peers that are "
+                                   "processes lower than of threads." if busy else ""))
+    return "\n".join(["# Peers", "", textwrap.fill(machine, 118), "", textwrap.fill(what, 118), "Made by:", "",
+                      f"    {about['command']}", "", table(rows)])
 
 
 def main():
