@@ -1,10 +1,10 @@
 # Samples of a row of figures, and when there are enough of them; sourced.
 
-# settle KIND FILE [PACE]: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled: there are
-# 4 or more, and those that count lie within 2 %. A `time` is the second of the least three, which count: what disturbs
-# it only makes it longer. A `ratio` is the median, and the middle half counts. Where the pace of what it is compared
-# with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet there. These
-# have at least nine tenths of PACE in a row that is settled.
+# settle KIND FILE [PACE]: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled:
+# there are 4 or more, and those that count lie within 2 %. A `time` is the second of the least three, which count:
+# what disturbs it only makes it longer. A `ratio` is the median, and the middle half counts. Where the pace of what
+# it is compared with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet
+# there. These have at least nine tenths of PACE in a row that is settled.
 settle() {
   sort -k 2,2gr "$2" | awk -v kind="$1" -v pace="${3:-0}" '
     function sort_values(n,  i, j, x) {
