@@ -1,5 +1,7 @@
 #include "comm/comm.h"
 
+#include "device/cpu/segment.h"
+
 #include <stdlib.h>
 
 reshard_status rs_comm_error_ended(void) {
@@ -16,6 +18,16 @@ int64_t reshard_comm_rank(reshard_comm comm) { return comm != NULL ? comm->rank 
 int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size : 0; }
 
 const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NULL ? comm->global_ranks : NULL; }
+
+void rs_comm_close_imports(reshard_comm comm) {
+  if (comm->imports == NULL)
+    return;
+  for (int64_t r = 0; r < comm->size; r++)
+    rs_import_close(comm->imports[r]);
+  free(comm->imports);
+  comm->imports = NULL;
+  rs_shared_close();
+}
 
 void reshard_comm_destroy(reshard_comm comm) {
   if (comm == NULL)

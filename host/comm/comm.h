@@ -181,6 +181,8 @@ struct reshard_comm_s {
   rs_calls calls;
 };
 
+/* Closes the memory files of other ranks, and this process's own for this user; nothing where none are open. */
+RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
 RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);

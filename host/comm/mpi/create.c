@@ -56,7 +56,7 @@ static reshard_status create_link(rs_mpi_link **out) {
 
 static void free_comm(rs_mpi *c) {
   rs_board_leave(&c->base);
-  rs_mpi_close_files(c);
+  rs_comm_close_imports(&c->base);
   for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
     next = m->next;
     rs_device_free(c->base.device, m->at);

@@ -9,7 +9,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,16 +71,6 @@ static bool have_neighbours(int64_t n, const mpi_process *all, bool *elsewhere) 
   return neighbours;
 }
 
-void rs_mpi_close_files(rs_mpi *c) {
-  if (c->base.imports == NULL)
-    return;
-  for (int64_t r = 0; r < c->base.size; r++)
-    rs_import_close(c->base.imports[r]);
-  free(c->base.imports);
-  c->base.imports = NULL;
-  rs_shared_close();
-}
-
 /* Opens the files of all ranks on this node, or none on any rank. This rank's own is open. */
 static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   int64_t n = c->base.size, me = c->base.rank, failed;
@@ -97,7 +86,7 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   for (int64_t r = 0; r < n; r++)
     have = have && ((const int64_t *)gathered)[r] == 0;
   if (!have)
-    rs_mpi_close_files(c);
+    rs_comm_close_imports(&c->base);
   return RESHARD_SUCCESS;
 }
 

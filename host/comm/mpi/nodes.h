@@ -6,6 +6,5 @@
 
 /* Collective: sets the communicator's imports where all ranks share memory, and some are on one node. */
 reshard_status rs_mpi_open_files(rs_mpi *c);
-void rs_mpi_close_files(rs_mpi *c);
 
 #endif

@@ -53,7 +53,7 @@ static void free_node(rs_node *c) {
   rs_board_leave(&c->base);
   rs_node_close_sockets(c);
   unmap_block(c);
-  rs_node_close_files(c);
+  rs_comm_close_imports(&c->base);
   if (c->parent != NULL)
     rs_node_release(c->parent);
   reshard_device_release(c->handle);

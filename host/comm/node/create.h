@@ -20,7 +20,6 @@ void rs_node_release(rs_node *c);
 
 /* Imports of the handle, whose sockets are open: each rank passes its memory file to the others (files.c). */
 reshard_status rs_node_pass_files(rs_node *c, int64_t end);
-void rs_node_close_files(rs_node *c);
 /* rs_comm_ops.pass and take. */
 reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
 reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);

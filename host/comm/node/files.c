@@ -111,13 +111,3 @@ reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint
     RS_TRY(rs_node_check(c, true));
   return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, failed);
 }
-
-void rs_node_close_files(rs_node *c) {
-  if (c->base.imports == NULL)
-    return;
-  for (int64_t r = 0; r < c->base.size; r++)
-    rs_import_close(c->base.imports[r]);
-  free(c->base.imports);
-  c->base.imports = NULL;
-  rs_shared_close();
-}

@@ -42,7 +42,7 @@ typedef struct rs_import rs_import;
  * which counts them. */
 RS_PRIVATE_API reshard_status rs_import_open(int fd, rs_import **import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */
-RS_PRIVATE_API void rs_import_close(rs_import *import);
+void rs_import_close(rs_import *import);
 /* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
  * then a search. RESHARD_ERROR_INVALID where the file has no such range. */
 reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);
