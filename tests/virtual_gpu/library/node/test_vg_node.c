@@ -6,17 +6,17 @@
 
 #include <cmocka.h>
 
+#include "node_gather.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 3, SIDE = 12, ROWS = SIDE / RANKS, BYTES = SIDE * ROWS, ROUNDS = 3 };
+enum { RANKS = NODE_RANKS, SIDE = 12, ROWS = SIDE / RANKS, BYTES = SIDE * ROWS, ROUNDS = 3 };
 
 typedef struct world world;
 
@@ -38,10 +38,7 @@ struct world {
   int64_t timeout_ms;
   reshard_path path;
   void (*body)(node_rank *me);
-  pthread_mutex_t mutex;
-  pthread_cond_t moved;
-  int came, meetings;
-  char shown[RANKS][4096];
+  node_gather gather;
   enum { PLAIN, POOLED, PINNED, MAPPED } kind; /* of memory, rank 1's source: which cudaMalloc has not given */
   rank_result result[RANKS];
   const char *wrong[RANKS];
@@ -52,30 +49,6 @@ struct world {
     if (!(what) && (me)->wrong == NULL) \
       (me)->wrong = #what; \
   } while (0)
-
-/* Ranks meet as their program has it. */
-static void meet(world *w) {
-  pthread_mutex_lock(&w->mutex);
-  int meeting = w->meetings;
-  if (++w->came == RANKS) {
-    w->came = 0;
-    w->meetings++;
-    pthread_cond_broadcast(&w->moved);
-  }
-  while (meeting == w->meetings)
-    pthread_cond_wait(&w->moved, &w->mutex);
-  pthread_mutex_unlock(&w->mutex);
-}
-
-static reshard_status shown_allgather(void *user, const void *mine, size_t bytes, void *all) {
-  node_rank *me = user;
-  memcpy(me->w->shown[me->rank], mine, bytes);
-  meet(me->w);
-  for (int r = 0; r < RANKS; r++)
-    memcpy((char *)all + (size_t)r * bytes, me->w->shown[r], bytes);
-  meet(me->w);
-  return RESHARD_SUCCESS;
-}
 
 static reshard_status make_plan(node_rank *me) {
   const int64_t shape[2] = {SIDE, SIDE};
@@ -115,6 +88,7 @@ static void free_source(node_rank *me) {
 static reshard_status open_rank(node_rank *me) {
   char name[32];
   int gpu = (int)(me->rank % me->w->gpus);
+  node_gatherer gatherer = {&me->w->gather, me->rank};
   reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT, .timeout_ms = me->w->timeout_ms};
   vg_process((int)me->rank);
   cudaSetDevice(gpu);
@@ -130,7 +104,7 @@ static reshard_status open_rank(node_rank *me) {
   options.device = me->device;
   vg_own_calls(false); /* a rank that fails from here on tells the others */
   if (status == RESHARD_SUCCESS)
-    status = reshard_comm_create_node(RANKS, me->rank, shown_allgather, me, &options, &me->comm);
+    status = reshard_comm_create_node(RANKS, me->rank, node_gather_all, &gatherer, &options, &me->comm);
   return status;
 }
 
@@ -167,13 +141,11 @@ static void run_rank(void *user, int64_t rank) {
 
 /* Reports. */
 static int run_world(world *w, const vg_options *options) {
-  pthread_mutex_init(&w->mutex, NULL);
-  pthread_cond_init(&w->moved, NULL);
+  node_gather_begin(&w->gather);
   vg_begin(options);
   rank_threads_run(RANKS, run_rank, w);
   int reports = vg_end();
-  pthread_mutex_destroy(&w->mutex);
-  pthread_cond_destroy(&w->moved);
+  node_gather_end(&w->gather);
   return reports;
 }
 
@@ -237,20 +209,20 @@ static void count_calls(node_rank *me) {
   cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
   NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
   cudaStreamSynchronize(me->stream);
-  meet(me->w);
+  node_gather_meet(&me->w->gather);
   if (me->rank == 0)
     before = vg_count();
-  meet(me->w);
+  node_gather_meet(&me->w->gather);
   for (int i = 0; i < CALLS; i++)
     NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
-  meet(me->w);
+  node_gather_meet(&me->w->gather);
   if (me->rank == 0) {
     vg_counts now = vg_count();
     NEED(me, now.allocs == before.allocs && now.frees == before.frees);
     NEED(me, now.creates == before.creates && now.host_syncs == before.host_syncs);
     NEED(me, now.launches - before.launches == CALLS * RANKS * 3); /* two meetings and a copy */
   }
-  meet(me->w);
+  node_gather_meet(&me->w->gather);
   cudaStreamSynchronize(me->stream);
 }
 
@@ -346,7 +318,7 @@ static void come_without_one(node_rank *me) {
     NEED(me, status == RESHARD_ERROR_PEER && strstr(reshard_last_error(), "missing: 2") != NULL);
     NEED(me, reshard_comm_missing(me->comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == 2);
   }
-  meet(me->w);
+  node_gather_meet(&me->w->gather);
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
@@ -438,15 +410,13 @@ static void test_faults(void **state) {
   int64_t fired = 1;
   for (failing = 1; fired > 0; failing++) {
     world w = {.gpus = RANKS, .body = fail_and_move, .timeout_ms = 1000};
-    pthread_mutex_init(&w.mutex, NULL);
-    pthread_cond_init(&w.moved, NULL);
+    node_gather_begin(&w.gather);
     vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)failing});
     rank_threads_run(RANKS, run_failing, &w);
     fired = vg_failed();
     if (vg_end() != 0)
       fail_msg("call %lld of rank 0 fails", (long long)failing);
-    pthread_mutex_destroy(&w.mutex);
-    pthread_cond_destroy(&w.moved);
+    node_gather_end(&w.gather);
   }
   assert_true(failing > 20);
 }
