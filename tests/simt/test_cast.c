@@ -259,8 +259,8 @@ static const launcher launchers[2] = {
     {rs_cast_launch_small, rs_cast_table_measure_small, rs_cast_table_write_small, rs_cast_table_launch_small}};
 
 /* By a table, which is elsewhere when it is read, where there is to be one. */
-static int by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most,
-                    int64_t *tables) {
+static int launch_by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most,
+                           int64_t *tables) {
   rs_cast_table table;
   size_t bytes = l->measure(n, casts, axes, &table);
   if (bytes == 0)
@@ -273,6 +273,18 @@ static int by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs
   int error = l->launch_table(&table, memory, most, NULL);
   free(memory);
   return error;
+}
+
+/* The blocks that the casts take, at most so many a launch. */
+static int64_t count_blocks(const launcher *l, bool by_table, int64_t n, const rs_cast *casts, const rs_axis *axes,
+                            uint32_t most, int64_t *tables) {
+  simt_counts before = simt_get_counts();
+  int error = by_table ? launch_by_table(l, n, casts, axes, most, tables) : l->launch(n, casts, axes, most, NULL);
+  simt_counts after = simt_get_counts();
+  assert_int_equal(error, 0);
+  if (most > 0)
+    assert_in_range(after.blocks - before.blocks, 0, most * (after.launches - before.launches));
+  return after.blocks - before.blocks;
 }
 
 static void check_list(uint64_t seed, int64_t *tables) {
@@ -291,14 +303,11 @@ static void check_list(uint64_t seed, int64_t *tables) {
   simt_set_order(chance(2) ? 0 : draw());
   const launcher *l = &launchers[small];
   uint32_t most = chance(2) ? 0 : (uint32_t)between(1, 5);
-  simt_counts before = simt_get_counts();
-  int error = chance(4) ? l->launch(n, casts, axes, most, NULL) : by_table(l, n, casts, axes, most, tables);
-  simt_counts after = simt_get_counts();
-  if (most > 0)
-    assert_in_range(after.blocks - before.blocks, 0, most * (after.launches - before.launches));
+  bool by_table = !chance(4);
+  int64_t blocks = count_blocks(l, by_table, n, casts, axes, most, tables);
+  if (most > 0 && blocks != count_blocks(l, by_table, n, casts, axes, 0, tables))
+    fail_msg("seed %llu: %lld blocks, at most %u a launch", (unsigned long long)seed, (long long)blocks, most);
   simt_set_order(0);
-  if (error != 0)
-    fail_msg("seed %llu: error %d", (unsigned long long)seed, error);
   for (int64_t i = 0; i < n; i++) {
     if (memcmp(memory[i].want, memory[i].dst_memory, (size_t)memory[i].dst_bytes) != 0)
       fail_msg("seed %llu: cast %lld of %lld from %s to %s, %d loops of %lld numbers", (unsigned long long)seed,
@@ -338,7 +347,7 @@ static void test_launches(void **state) {
     assert_int_equal(simt_get_counts().launches - before, launches[i][1]);
     int64_t tables = 0;
     before = simt_get_counts().launches;
-    assert_int_equal(by_table(&launchers[0], launches[i][0], casts, NULL, 0, &tables), 0);
+    assert_int_equal(launch_by_table(&launchers[0], launches[i][0], casts, NULL, 0, &tables), 0);
     assert_int_equal(simt_get_counts().launches - before, launches[i][0] > 0);
     assert_int_equal(tables, launches[i][0] > 200);
   }
