@@ -95,6 +95,18 @@ beside_memcpy() { # GOAL LABEL CASE
   add ratio '' ">= $1" "$2" case_ratio "$3"
 }
 
+deadline_ratio() { # time of 256 MiB by messages of 2 ranks without a deadline over that with one
+  local deadline time times=()
+  for deadline in '' RESHARD_TIMEOUT_MS=60000; do
+    time=$(env -u RESHARD_TIMEOUT_MS ${deadline:+"$deadline"} \
+      mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$program" bench -n 5 -w 1 --shape 8192x8192 \
+      --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --comm mpi --path packed --json - |
+      sed -n 's/.*"p50_us": *\([0-9.]*\).*/\1/p' | head -1)
+    times+=("${time:?}")
+  done
+  awk -v without="${times[0]}" -v with="${times[1]}" 'BEGIN { print without / with }'
+}
+
 head_of 'copies: ratio to a straight copy of as many bytes'
 add pace GB/s '' 'straight copy, GB/s' true
 cyclic=(--shape 8192x8192 --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4)
@@ -113,6 +125,8 @@ transpose 0.75 f32 8192
 transpose 0.6 bf16 16384
 transpose 0.5 u8 32768
 many_tensors
+! command -v mpirun >/dev/null ||
+  add ratio '' '' 'over MPI, messages: with a deadline, to without' deadline_ratio
 head_of 'rounds under limits of 64 MiB to 1 GiB: to the least'
 large=(--shape 65536x65536 --dtype f32)
 rounds 'rows to columns, 8 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 8
