@@ -77,14 +77,13 @@ case_of_micro() { # GOAL UNIT LABEL FILTER
   add time "$2" "<= $1 $2" "$3" case_time "$2" "$4"
 }
 
-case_difference() { # FILTER FILTER: us by the clock of an item of the first case beyond one of the second
-  # the rate of items that is printed is by processor time
-  micro_times "^($1|$2)\$" | awk -v first="$1" '
-      { item = 1e6 / $4 * $2 / $3; if ($1 == first) is = item; else beside = item }
-      END { if (is && beside) print is - beside }'
+case_times() { # CASE CASE: us by the clock of an item of the first case, and of one of the second
+  micro_times "^($1|$2)/real_time\$" | awk -v first="$1/real_time" '
+      { if ($1 == first) is = 1e6 / $4; else beside = 1e6 / $4 }
+      END { if (is && beside) print is, beside }'
 }
-difference() { # GOAL LABEL FILTER FILTER
-  add ratio us "<= $1 us" "$2" case_difference "$3" "$4"
+difference() { # GOAL LABEL CASE CASE
+  add difference us "<= $1 us" "$2" case_times "$3" "$4"
 }
 
 case_ratio() { # CASE: time of CASE_memcpy over that of CASE, and the copies that a second has
@@ -96,16 +95,16 @@ beside_memcpy() { # GOAL LABEL CASE
   add ratio '' ">= $1" "$2" case_ratio "$3"
 }
 
-redistribute_ratio() { # CASE: 256 MiB there and back, to the straight copy, and its GB/s
-  local copy time
-  copy=$("$program" bench -n 5 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
-    --path direct --json - |
-    sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
-  time=$("$micro" --benchmark_filter="^$1/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
-  awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f %s\n", 2 * 268435.456 / copy / time, copy }'
-}
-redistribute() { # GOAL LABEL CASE
-  add ratio '' ">= $1" "$2" redistribute_ratio "$3"
+deadline_ratio() { # time of 256 MiB by messages of 2 ranks without a deadline over that with one
+  local deadline time times=()
+  for deadline in '' RESHARD_TIMEOUT_MS=60000; do
+    time=$(env -u RESHARD_TIMEOUT_MS ${deadline:+"$deadline"} \
+      mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$program" bench -n 5 -w 1 --shape 8192x8192 \
+      --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --comm mpi --path packed --json - |
+      sed -n 's/.*"p50_us": *\([0-9.]*\).*/\1/p' | head -1)
+    times+=("${time:?}")
+  done
+  awk -v without="${times[0]}" -v with="${times[1]}" 'BEGIN { print without / with }'
 }
 
 head_of 'copies: ratio to a straight copy of as many bytes'
@@ -126,6 +125,8 @@ transpose 0.75 f32 8192
 transpose 0.6 bf16 16384
 transpose 0.5 u8 32768
 many_tensors
+! command -v mpirun >/dev/null ||
+  add ratio '' '' 'over MPI, messages: with a deadline, to without' deadline_ratio
 head_of 'rounds under limits of 64 MiB to 1 GiB: to the least'
 large=(--shape 65536x65536 --dtype f32)
 rounds 'rows to columns, 8 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 8
@@ -137,8 +138,9 @@ rounds 'qwen3-30b-a3b, FSDP-8 to TP-8' --model qwen3-30b-a3b --src @fsdp.rules -
 rounds 'boxes of one half, a few rows and the rest to columns' "${large[@]}" --dst 'chunk(1)' --ranks 8 \
   --src 'boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536])'
 if [ -x "$micro" ]; then
-  redistribute 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
-  redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks_new_memory
+  beside_memcpy 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
+  beside_memcpy 0.95 '  new memory for each result and each copy' \
+    dtensor_redistribute_there_and_back_4_ranks_new_memory
   case_of_micro 200 ns 'storage of a tensor freed and allocated again, 4 KiB' storage_alloc_and_free/4096
   case_of_micro 200 ns '  64 MiB' storage_alloc_and_free/67108864
   head_of 'planning: time on one core'
@@ -194,7 +196,7 @@ for i in "${!labels[@]}"; do
   figure=measured
   if [ "${kinds[$i]}" = pace ]; then figure=$(printf '%.1f' "$fastest"); fi
   if [ "${kinds[$i]}" = once ]; then figure=$(cat "$work/$i"); fi
-  if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time ]]; then
+  if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time || ${kinds[$i]} == difference ]]; then
     figure=$( (settle "${kinds[$i]}" "$work/$i" || true) | show_figure "${units[$i]}")
   fi
   row "${labels[$i]}" "${goals[$i]}" "${figure:-failed}"

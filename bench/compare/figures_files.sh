@@ -63,6 +63,18 @@ ratios() { # IN OPTION...
   pairs ratio "$@"
 }
 
+digested() { # IN: the time of a conversion without digests over that with them
+  local option time times=()
+  for option in --no-digests ''; do
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086 # no option is no word
+    "$program" convert "$1" "$work/out" --dst 'chunk(0;0-3)' $option --json - >"$work/line"
+    time=$(of_ours 1000000000 '"(reserve|move)_us"' 1e6 <"$work/line")
+    times+=("${time% *}")
+  done
+  awk -v without="${times[0]}" -v with="${times[1]}" 'BEGIN { print with / without }' # of speeds
+}
+
 saved() { # the same for a state dict, saved by 4 ranks
   local begin copied
   rm -rf "$work/out"
@@ -112,6 +124,7 @@ for directory in "${directories[@]}"; do
     "$(ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
   row '  its headers, plans and layouts' "$where" '<= 0.3 s' \
     "$( (settle time "$work/headers" || true) | show_figure s)"
+  row '  with digests of what is written, to without' "$where" '>= 0.87' "$(pairs digested "$work/in.safetensors")"
   rm -rf "$work/"*
   # A file of ten times the size that is all hole behind its header; what is written has its full size on the disk.
   if [ "$directory" = "${directories[-1]}" ] && has_room "$work" 11; then

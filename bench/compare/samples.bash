@@ -2,10 +2,20 @@
 
 # settle KIND FILE [PACE]: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled:
 # there are 4 or more, and those that count lie within 2 %. A `time` is the second of the least three, which count:
-# what disturbs it only makes it longer. A `ratio` is the median, and the middle half counts. Where the pace of what
+# what disturbs it only makes it longer. A `difference` is that of two such times, a line, and settled when both are;
+# its spread is the sum of theirs. A `ratio` is the median, and the middle half counts. Where the pace of what
 # it is compared with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet
 # there. These have at least nine tenths of PACE in a row that is settled.
 settle() {
+  local first second moves=0
+  if [ "$1" = difference ]; then
+    first=$(settle time <(cut -d ' ' -f 1 "$2")) || moves=1
+    second=$(settle time <(cut -d ' ' -f 2 "$2")) || moves=1
+    echo "$first $second" | awk '
+      NF == 4 { print $1 - $3, $1 == $3 ? 1 : ($1 * $2 + $3 * $4) / ($1 > $3 ? $1 - $3 : $3 - $1) }'
+    [ -n "$second" ] && [ "$moves" = 0 ]
+    return
+  fi
   sort -k 2,2gr "$2" | awk -v kind="$1" -v pace="${3:-0}" '
     function sort_values(n,  i, j, x) {
       for (i = 2; i <= n; i++) {

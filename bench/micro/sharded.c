@@ -1,26 +1,32 @@
 /* The cost of resharding in place and of redistributing beyond the copies. A small tensor goes to and fro between two
  * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute). Beside it runs the bare execute of the
  * same plans by prepared transfers (sharded_execute). The figure is the difference per item: an item is one reshard, by
- * all ranks. Then one large tensor there and back, as bench/compare does with PyTorch. */
+ * all ranks. Then one large tensor goes there and back, as bench/compare has it with PyTorch. Its sibling is a straight
+ * copy of the part of each rank there and back, into new memory where the tensor has new memory. */
 #include "bench/micro/micro.h"
 
 #include "bench/launch/rank_threads.h"
+#include "device/cpu/cpu.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { RANKS = 4 };
+enum { RANKS = 4, SIDE = 8192 };
 
 typedef enum sharded_way {
   EXECUTE,
   RESHARD,
   REDISTRIBUTE,
+  STRAIGHT,
   RESHARD_NEW,
-  REDISTRIBUTE_NEW
-} sharded_way; /* NEW: memory that is freed goes back to the system */
+  REDISTRIBUTE_NEW,
+  STRAIGHT_NEW
+} sharded_way; /* STRAIGHT: no tensor, but copies; NEW: memory that is freed goes back to the system */
 
+static int is_straight(sharded_way way) { return way == STRAIGHT || way == STRAIGHT_NEW; }
 static int is_dtensor(sharded_way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_NEW; }
 
 typedef struct sharded_world sharded_world;
@@ -34,15 +40,18 @@ typedef struct sharded_rank {
   reshard_transfer transfers[2];
   reshard_mesh mesh;
   reshard_dtensor dtensor;
+  void *copies[2]; /* what straight copies go between, one of them NULL where memory is new */
   int failed;
 } sharded_rank;
 
 struct sharded_world {
   int64_t n, rounds; /* ranks; there and back so often in a run */
+  int64_t bytes;     /* of the whole tensor */
   sharded_way way;
   reshard_layout layouts[2];
   sharded_rank ranks[RANKS];
   rank_pool *pool;
+  rs_device *device; /* of straight copies: each rank's thread copies alone */
 };
 
 /* Replaces the rank's DTensor by one with the other placement. */
@@ -57,7 +66,22 @@ static int redistribute_rank(sharded_rank *m, int dim) {
   return 0;
 }
 
+static int copy_rank(sharded_rank *m, int to) {
+  const sharded_world *w = m->world;
+  const size_t bytes = (size_t)(w->bytes / w->n);
+  if (m->copies[to] == NULL && w->device->memory->alloc(w->device, bytes, &m->copies[to]))
+    return 1;
+  rs_device_cpu_straight(w->device, m->copies[to], m->copies[1 - to], (int64_t)bytes, true);
+  if (w->way == STRAIGHT_NEW) {
+    w->device->memory->free(w->device, m->copies[1 - to]);
+    m->copies[1 - to] = NULL;
+  }
+  return 0;
+}
+
 static int move_rank(sharded_rank *m, int to) {
+  if (is_straight(m->world->way))
+    return copy_rank(m, to);
   if (m->world->way == EXECUTE)
     return reshard_execute(m->transfers[to], NULL) != RESHARD_SUCCESS;
   if (is_dtensor(m->world->way))
@@ -74,11 +98,22 @@ static int create_dtensor(sharded_rank *m, const reshard_properties *properties)
                                &m->dtensor) != RESHARD_SUCCESS;
 }
 
+static int create_copies(sharded_rank *m) {
+  rs_device *device = m->world->device;
+  const size_t bytes = (size_t)(m->world->bytes / m->world->n);
+  if (device->memory->alloc(device, bytes, &m->copies[0]))
+    return 1;
+  memset(m->copies[0], 1, bytes);
+  return 0;
+}
+
 /* Plans, arrays and transfers; collective. */
 static int create_tensors(sharded_rank *m) {
   sharded_world *w = m->world;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   void *data[2];
+  if (is_straight(w->way))
+    return create_copies(m);
   if (is_dtensor(w->way))
     return create_dtensor(m, &properties);
   if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[0], &properties, NULL, &m->tensor))
@@ -130,6 +165,8 @@ static void sharded_drop(void *state) {
   for (int64_t r = 0; r < w->n; r++) {
     sharded_rank *m = &w->ranks[r];
     for (int i = 0; i < 2; i++) {
+      if (w->device != NULL)
+        w->device->memory->free(w->device, m->copies[i]);
       reshard_transfer_destroy(m->transfers[i]);
       reshard_plan_destroy(m->plans[i]);
       reshard_sharded_tensor_release(m->sides[i]);
@@ -142,6 +179,8 @@ static void sharded_drop(void *state) {
   }
   for (int i = 0; i < 2; i++)
     reshard_layout_release(w->layouts[i]);
+  if (w->device != NULL)
+    w->device->destroy(w->device);
   free(w);
 }
 
@@ -151,7 +190,9 @@ static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way w
   reshard_comm comms[RANKS];
   const int64_t shape[2] = {side, side};
   *w = (sharded_world){.n = n, .rounds = rounds, .way = way, .pool = rank_pool_create()};
-  if (reshard_comm_create_local(n, NULL, comms) || reshard_layout_parse("chunk(0)", 2, shape, n, &w->layouts[0]) ||
+  w->bytes = side * side * 4;
+  if ((is_straight(way) && rs_device_cpu_create(1, RESHARD_ISA_AUTO, &w->device)) ||
+      reshard_comm_create_local(n, NULL, comms) || reshard_layout_parse("chunk(0)", 2, shape, n, &w->layouts[0]) ||
       reshard_layout_parse("chunk(1)", 2, shape, n, &w->layouts[1]))
     return NULL;
   for (int64_t r = 0; r < n; r++) {
@@ -172,26 +213,42 @@ static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way w
 static void *make_reshard(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, RESHARD, items); }
 static void *make_execute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, EXECUTE, items); }
 static void *make_redistribute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, REDISTRIBUTE, items); }
-static void *make_large(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, RESHARD, items); }
-static void *make_new(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, RESHARD_NEW, items); }
-static void *make_large_execute(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, EXECUTE, items); }
-static void *make_dtensor(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, REDISTRIBUTE, items); }
-static void *make_dtensor_new(int64_t side, int64_t *items) {
-  return sharded_make(RANKS, side, 1, REDISTRIBUTE_NEW, items);
+
+#define LARGE(name, way) \
+  static void *name(int64_t parameter, int64_t *items) { \
+    (void)parameter; \
+    return sharded_make(RANKS, SIDE, 1, way, items); \
+  }
+LARGE(large_execute, EXECUTE)
+LARGE(large_reshard, RESHARD)
+LARGE(large_redistribute, REDISTRIBUTE)
+LARGE(large_straight, STRAIGHT)
+LARGE(large_reshard_new, RESHARD_NEW)
+LARGE(large_redistribute_new, REDISTRIBUTE_NEW)
+LARGE(large_straight_new, STRAIGHT_NEW)
+
+/* Bytes of the tensor, once for each time that it moves. */
+static int64_t sharded_bytes(const void *state) {
+  const sharded_world *w = state;
+  return 2 * w->rounds * w->bytes;
 }
 
+#define SMALL(name, ranks, make) \
+  { name, ranks, 0, make, sharded_run, sharded_drop }
+#define PAIR(name, make, straight) \
+  {name, 0, 0, make, sharded_run, sharded_drop}, { name "_memcpy", 0, 0, straight, sharded_run, sharded_drop }
 static const micro_case micro_sharded[] = {
-    {"sharded_execute", 1, 0, make_execute, sharded_run, sharded_drop},
-    {"sharded_reshard", 1, 0, make_reshard, sharded_run, sharded_drop},
-    {"dtensor_redistribute", 1, 0, make_redistribute, sharded_run, sharded_drop},
-    {"sharded_execute", 4, 0, make_execute, sharded_run, sharded_drop},
-    {"sharded_reshard", 4, 0, make_reshard, sharded_run, sharded_drop},
-    {"dtensor_redistribute", 4, 0, make_redistribute, sharded_run, sharded_drop},
-    {"sharded_reshard_there_and_back_4_ranks", 8192, 20, make_large, sharded_run, sharded_drop},
-    {"sharded_reshard_there_and_back_4_ranks_new_memory", 8192, 20, make_new, sharded_run, sharded_drop},
-    {"execute_there_and_back_4_ranks", 8192, 20, make_large_execute, sharded_run, sharded_drop},
-    {"dtensor_redistribute_there_and_back_4_ranks", 8192, 20, make_dtensor, sharded_run, sharded_drop},
-    {"dtensor_redistribute_there_and_back_4_ranks_new_memory", 8192, 20, make_dtensor_new, sharded_run, sharded_drop},
+    SMALL("sharded_execute", 1, make_execute),
+    SMALL("sharded_reshard", 1, make_reshard),
+    SMALL("dtensor_redistribute", 1, make_redistribute),
+    SMALL("sharded_execute", 4, make_execute),
+    SMALL("sharded_reshard", 4, make_reshard),
+    SMALL("dtensor_redistribute", 4, make_redistribute),
+    PAIR("execute_there_and_back_4_ranks", large_execute, large_straight),
+    PAIR("sharded_reshard_there_and_back_4_ranks", large_reshard, large_straight),
+    PAIR("sharded_reshard_there_and_back_4_ranks_new_memory", large_reshard_new, large_straight_new),
+    PAIR("dtensor_redistribute_there_and_back_4_ranks", large_redistribute, large_straight),
+    PAIR("dtensor_redistribute_there_and_back_4_ranks_new_memory", large_redistribute_new, large_straight_new),
     {NULL, 0, 0, NULL, NULL, NULL},
 };
-MICRO_TABLE(micro_sharded, NULL)
+MICRO_TABLE(micro_sharded, sharded_bytes)

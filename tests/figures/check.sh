@@ -78,8 +78,13 @@ pace=33 settled 0 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1
 pace=34 settled 1 '1.01 (1.0 %)' ratio '' '0.7 10' '1.02 31' '1.01 30' '2 20' '1.01 32' '3 9'
 settled 1 '0.850 (35.3 %)' ratio '' '0.7 10' '1.00 31'
 settled 1 '-1.50 us (133.3 %)' ratio us -3 -2 -2.5 -0.5 -1 2
+settled 0 '5.00 us (8.0 %)' difference us '50 10.1' '15 9.9' '15.1 10' '14.9 30'
+settled 1 '5.00 us (22.0 %)' difference us '50 10.1' '15 9.2' '15.1 10' '14.9 30'
+settled 1 '-1.00 us (20.0 %)' difference us '9 10.1' '9 9.9' '9 10'
 : >"$work/samples"
-! settle ratio "$work/samples" >"$work/now" || fault 'no samples are enough'
+for kind in ratio difference; do
+  ! settle "$kind" "$work/samples" >"$work/now" || fault 'no samples are enough'
+done
 [ -z "$(show_figure ms <"$work/now")" ] || fault 'a figure of no samples'
 
 compare() { python3 "$SOURCE/profiles/compare.py" "$work/a" "$work/b" >"$work/said" 2>&1; }
