@@ -281,7 +281,7 @@ static const option_row *find_option(int command, int value) {
   return NULL;
 }
 
-/* Whether an option takes an argument, as getopt has it. */
+/* Tells whether an option takes an argument, as getopt has it. */
 static int takes_argument(const option_row *row) {
   return row->argument == NULL ? no_argument : row->kind == MAYBE ? optional_argument : required_argument;
 }
