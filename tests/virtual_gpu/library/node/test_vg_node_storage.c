@@ -11,10 +11,10 @@
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/processes/children.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <dirent.h>
 #include <stdio.h>
 
 typedef struct world {
@@ -223,15 +223,6 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
     CONTRACT_CHECK(me, vg_calls("cuMemImportFromShareableHandle") == imports);
   }
   end_moving(&m);
-}
-
-static int64_t count_descriptors(void) {
-  int64_t n = 0;
-  DIR *all = opendir("/proc/self/fd");
-  while (all != NULL && readdir(all) != NULL)
-    n++;
-  closedir(all);
-  return n;
 }
 
 static void test_passed_once(void **state) {
