@@ -1,9 +1,8 @@
 /* The program `reshard`: a table of commands. */
 #include "bench/bench/bench.h"
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
+#include "bench/commands/commands.h"
 #include "bench/plan/plan.h"
-#include "bench/trace/trace.h"
 #include "bench/verify/verify.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* reshard info: the features of this build and of this machine. */
-#include "bench/cli/commands.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
+#include "bench/commands/commands.h"
 #include "bench/launch/gpu.h"
 #include "bench/launch/processes.h"
 
