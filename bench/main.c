@@ -1,9 +1,8 @@
 /* The program `reshard`: a table of commands. */
 #include "bench/bench/bench.h"
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
+#include "bench/commands/commands.h"
 #include "bench/plan/plan.h"
-#include "bench/trace/trace.h"
 #include "bench/verify/verify.h"
 
 #include <stdlib.h>
@@ -18,7 +17,7 @@ static const struct command {
     {"plan", COMMAND_PLAN, command_plan,
      "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
     {"convert", COMMAND_CONVERT, command_convert,
-     "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
+     "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy, PyTorch's)"},
     {"check", COMMAND_CHECK, command_check, "whether files of tensors are as they were written, by their digests"},
     {"bench", COMMAND_BENCH, command_bench, "measures it, in the manner of nccl-tests"},
     {"trace", COMMAND_TRACE, command_trace,

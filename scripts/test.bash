@@ -26,7 +26,7 @@ wait_build() { # PRESET: 0 when it is there
   say "$1 is built"
 }
 
-# How to run a ThreadSanitizer program: with more randomisation of addresses than it knows it does not start.
+# The command that runs a ThreadSanitizer program: with more randomisation of addresses than it knows it does not start.
 fixed_addresses() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then echo "setarch $(uname -m) -R"; fi
 }

@@ -1,8 +1,8 @@
 /* reshard bench: the sizes that are measured, and the command. */
 #include "bench/bench/bench.h"
+#include "bench/bench/record.h"
 #include "bench/bench/report.h"
 #include "bench/bench/suite.h"
-#include "bench/trace/record.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
  * time.c describes what is timed. The host's part on a GPU is not in these times; it shows in the time of an execute
  * among many, by the host's clock. */
 
+#include "bench/bench/record.h"
 #include "bench/bench/time.h"
-#include "bench/trace/record.h"
 #include "exec/path.h"
 
 #include <math.h>

@@ -49,7 +49,7 @@ static const option_row option_rows[] = {
     {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
      "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128, or by NCCL's "
      "names (default f32)"},
-    {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a .safetensors file"},
+    {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a checkpoint"},
     {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
     {"dst", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, dst), "layout after"},
@@ -281,7 +281,7 @@ static const option_row *find_option(int command, int value) {
   return NULL;
 }
 
-/* Whether an option takes an argument, as getopt has it. */
+/* Tells whether an option takes an argument, as getopt has it. */
 static int takes_argument(const option_row *row) {
   return row->argument == NULL ? no_argument : row->kind == MAYBE ? optional_argument : required_argument;
 }

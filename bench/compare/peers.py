@@ -87,7 +87,7 @@ class Worker:
 
 
 class Ours:
-    """What others are compared with. Each kind returns GB/s of the same bytes that the peer moves."""
+    """Our side of the comparison. Each kind returns GB/s of the same bytes that the peer moves."""
 
     def __init__(self, build, side, mib, directory):
         self.build, self.side, self.mib, self.directory = build, side, mib, directory

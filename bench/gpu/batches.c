@@ -58,7 +58,7 @@ static double time_loop(gpu_context *b, copy_batch *j) {
   return cli_median(times, 3);
 }
 
-/* How many times a rival's time ours takes it. */
+/* Adds a row of our speed over a rival's. */
 static void add_speedup(gpu_bench_run *x, const char *name, const char *rival, double goal, const gpu_row *ours,
                         double seconds) {
   gpu_row *r = gpu_add_row(x, name, "x its speed", goal, true);

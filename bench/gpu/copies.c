@@ -65,13 +65,13 @@ void gpu_box_case(gpu_bench_run *x, const gpu_box *box) {
   gpu_buffers_free(b, &s);
 }
 
-typedef struct selection {
+typedef struct select_run {
   gpu_context *b;
   rs_select select;
-} selection;
+} select_run;
 
 static reshard_status run_select(void *user, void *stream) {
-  selection *j = user;
+  select_run *j = user;
   return j->b->gpu->work->select(j->b->gpu, &j->select, NULL, stream);
 }
 
@@ -92,20 +92,20 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t r
   for (int64_t i = 0; i < rows; i++)
     memcpy(s.image + i * run, s.host + index[i] * run, (size_t)run);
   gpu_context_to_gpu(b, there, index, rows * 8);
-  selection jobs[GPU_MOST_SETS];
+  select_run jobs[GPU_MOST_SETS];
   for (int64_t i = 0; i < s.sets; i++)
-    jobs[i] = (selection){b,
-                          {.src = s.from + i * s.from_step,
-                           .index = (const char *)there,
-                           .dst = s.to + i * s.to_step,
-                           .count = rows,
-                           .extent = rows,
-                           .index_stride = 8,
-                           .src_stride = run,
-                           .dst_stride = run,
-                           .index_bytes = 8,
-                           .element = element,
-                           .run = run}};
+    jobs[i] = (select_run){b,
+                           {.src = s.from + i * s.from_step,
+                            .index = (const char *)there,
+                            .dst = s.to + i * s.to_step,
+                            .count = rows,
+                            .extent = rows,
+                            .index_stride = 8,
+                            .src_stride = run,
+                            .dst_stride = run,
+                            .index_bytes = 8,
+                            .element = element,
+                            .run = run}};
   measure_beside_memcpy(x, name, true, goal, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
   free(index);
   gpu_context_free(b, there);

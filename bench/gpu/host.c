@@ -36,13 +36,13 @@ static reshard_status execute_ranks(void *user, void *stream) {
   return reshard_execute_all(HOST_RANKS, ((host_bench *)user)->transfer, stream);
 }
 
-typedef struct graph_launch {
+typedef struct context_launch {
   gpu_context *b;
   gpu_graph *graph;
-} graph_launch;
+} context_launch;
 
 static reshard_status launch_graph(void *user, void *stream) {
-  graph_launch *j = user;
+  context_launch *j = user;
   return gpu_launch(j->b->gpu, j->graph, stream);
 }
 
@@ -88,7 +88,7 @@ void gpu_host_cases(gpu_bench_run *x) {
   rank_pool_run(pool, HOST_RANKS, create_transfer, &w);
   rank_pool_destroy(pool);
   add_host_row(x, "execute of 4 ranks, a rank", time_on_host(x, execute_ranks, &w) / HOST_RANKS);
-  graph_launch j = {x->b, NULL};
+  context_launch j = {x->b, NULL};
   CLI_TRY("", gpu_capture(x->b->gpu, x->b->stream[0], execute_ranks, &w, &j.graph));
   add_host_row(x, "execute of 4 ranks, launch of a graph", time_on_host(x, launch_graph, &j));
   gpu_graph_destroy(j.graph);

@@ -40,9 +40,9 @@ static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
   return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
 }
 
-/* How a device copies from now on: bytes of a tile, and bytes of a program from which on the bulk copy engine is used.
- * Loads are those of a thread before its first store. RESHARD_CUDA_TILE, _BULK_FROM, _LOADS; 0: as the library sees
- * fit. */
+/* Policy of a device's copies from now on: bytes of a tile, and bytes of a program from which on the bulk copy engine
+ * is used. Loads are those of a thread before its first store. RESHARD_CUDA_TILE, _BULK_FROM, _LOADS; 0: as the library
+ * sees fit. */
 typedef struct gpu_policy {
   int64_t tile, bulk_from, loads;
 } gpu_policy;

@@ -36,6 +36,6 @@ typedef struct world_plan {
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out);
 void plan_free(world_plan *plan);
 
-int command_plan(int argc, char **argv); /* as those of cli/commands.h */
+int command_plan(int argc, char **argv); /* as those of commands/commands.h */
 
 #endif

@@ -119,9 +119,9 @@ static void fill_table(const workload_tensor *t, cell_table *table) {
     }
 }
 
-typedef struct frame {
+typedef struct cell_frame {
   double x, y, width, height;
-} frame;
+} cell_frame;
 
 static double position_along(const dim_cuts *c, double begin, double length, int64_t i) {
   return begin + length * (double)c->at[i] / (double)c->shown;
@@ -137,7 +137,7 @@ static const char *holders_text(char text[160], uint64_t mask) {
 }
 
 /* One holder's region in its colour; one that several hold whole is grey, and lists them. */
-static void fill_region(rs_text *out, frame f, uint64_t mask) {
+static void fill_region(rs_text *out, cell_frame f, uint64_t mask) {
   char text[160];
   const char *fill = mask == 0                        ? "#ffffff"
                      : __builtin_popcountll(mask) > 1 ? "#dfe4ea"
@@ -153,7 +153,7 @@ static void fill_region(rs_text *out, frame f, uint64_t mask) {
 }
 
 /* The number of the holder; of replicas each in its colour, or a list of numbers where that is too long. */
-static void label_region(rs_text *out, frame f, uint64_t mask, bool after) {
+static void label_region(rs_text *out, cell_frame f, uint64_t mask, bool after) {
   int n = __builtin_popcountll(mask), k = 0;
   double chip = 19, size = f.height < 13 ? f.height - 1.5 : 11;
   char text[160];
@@ -179,7 +179,7 @@ static void label_region(rs_text *out, frame f, uint64_t mask, bool after) {
 }
 
 /* Neighbouring cells with the same holders are one rectangle, which is filled or labelled. */
-static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f, bool labels) {
+static void draw_regions(rs_text *out, const cell_table *t, bool after, cell_frame f, bool labels) {
   const uint64_t *mask = after ? t->dst : t->src;
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   bool *done = cli_alloc(rows * columns, sizeof *done);
@@ -197,8 +197,8 @@ static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f,
         for (int64_t x = j; x < right; x++)
           done[y * columns + x] = true;
       double x = position_along(&t->across, f.x, f.width, j), y = position_along(&t->down, f.y, f.height, i);
-      frame region = {x, y, position_along(&t->across, f.x, f.width, right) - x,
-                      position_along(&t->down, f.y, f.height, bottom) - y};
+      cell_frame region = {x, y, position_along(&t->across, f.x, f.width, right) - x,
+                           position_along(&t->down, f.y, f.height, bottom) - y};
       if (labels)
         label_region(out, region, mask[i * columns + j], after);
       else
@@ -208,7 +208,7 @@ static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f,
 }
 
 /* A dot in the colour of the rank that a cell comes from, where it changes hands and has one holder on both sides. */
-static void draw_origins(rs_text *out, const cell_table *t, frame f) {
+static void draw_origins(rs_text *out, const cell_table *t, cell_frame f) {
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
@@ -224,7 +224,7 @@ static void draw_origins(rs_text *out, const cell_table *t, frame f) {
     }
 }
 
-static void draw_element_lines(rs_text *out, const cell_table *t, frame f) {
+static void draw_element_lines(rs_text *out, const cell_table *t, cell_frame f) {
   if (t->down.shown > 32 || t->across.shown > 40)
     return;
   for (int64_t i = 1; i < t->down.shown; i++)
@@ -245,7 +245,7 @@ static void axis_label(char text[120], const dim_cuts *c) {
 }
 
 /* The ranks of columns that are too narrow for their numbers, below them; as many as have room. Returns the height. */
-static double number_columns(rs_text *out, const cell_table *t, bool after, frame f) {
+static double number_columns(rs_text *out, const cell_table *t, bool after, cell_frame f) {
   int64_t columns = t->across.n - 1, next;
   const uint64_t *mask = (after ? t->dst : t->src) + (t->down.n - 2) * columns;
   double end = -INFINITY;
@@ -264,7 +264,7 @@ static double number_columns(rs_text *out, const cell_table *t, bool after, fram
 }
 
 /* Returns the height of what is below the frame. */
-static double draw_panel(rs_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
+static double draw_panel(rs_text *out, const cell_table *t, bool after, cell_frame f, reshard_layout layout) {
   char down[120], across[120];
   size_t needed = 0;
   axis_label(down, &t->down);
@@ -307,8 +307,8 @@ double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, doubl
     height = 46;
   if (table.down.dim < 0)
     height = 46;
-  double left = draw_panel(out, &table, false, (frame){48, y + 40, width, height}, t->src);
-  double right = draw_panel(out, &table, true, (frame){528, y + 40, width, height}, t->dst);
+  double left = draw_panel(out, &table, false, (cell_frame){48, y + 40, width, height}, t->src);
+  double right = draw_panel(out, &table, true, (cell_frame){528, y + 40, width, height}, t->dst);
   y += 40 + height + (left > right ? left : right);
   if (t->ndim > 2) {
     svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are shown at index 0");

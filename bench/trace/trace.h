@@ -64,6 +64,4 @@ void trace_stop(trace *t);
 void trace_json(const trace *t, const char *title, const char *note, const char *path);
 void trace_svg(const trace *t, const char *title, const char *note, const char *path);
 
-int command_trace(int argc, char **argv); /* as those of cli/commands.h */
-
 #endif

@@ -13,7 +13,7 @@
 
 typedef struct rs_roll rs_roll;
 
-/* How others find a rank's page. */
+/* A rank's page, as others find it. */
 typedef struct rs_roll_offer {
   uint64_t node, key; /* node: hash of the system and of the processes that it sees */
   int32_t pid, fd;    /* -1: there is none */

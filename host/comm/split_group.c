@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct record {
+typedef struct split_record {
   int64_t status, color, key;
   uint64_t by;                                     /* hash of the words, 0 for none */
   char text[RS_COMM_RECORD - 4 * sizeof(int64_t)]; /* of the error, else the words */
-} record;
-_Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
+} split_record;
+_Static_assert(sizeof(split_record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
 static int compare_requests(const void *a, const void *b) {
   const rs_split_request *x = a, *y = b;
@@ -28,7 +28,7 @@ void rs_split_requests_sort(int64_t n, rs_split_request *requests) {
 }
 
 /* Checks the records of all ranks; the result is the same on every rank. */
-static reshard_status check_records(int64_t n, const record *all) {
+static reshard_status check_records(int64_t n, const split_record *all) {
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
@@ -39,8 +39,8 @@ static reshard_status check_records(int64_t n, const record *all) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, const record **all) {
-  record r = {.status = mine->status, .color = mine->color, .key = mine->key};
+static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, const split_record **all) {
+  split_record r = {.status = mine->status, .color = mine->color, .key = mine->key};
   const char *words = mine->status != RESHARD_SUCCESS ? reshard_last_error() : mine->by != NULL ? mine->by : "color";
   snprintf(r.text, sizeof r.text, "%s", words);
   if (mine->by != NULL)
@@ -51,7 +51,7 @@ static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, 
   return check_records(comm->size, *all);
 }
 
-static reshard_status find_group(reshard_comm comm, const record *all, rs_split_group *group) {
+static reshard_status find_group(reshard_comm comm, const split_record *all, rs_split_group *group) {
   rs_split_request *requests = NULL;
   RS_TRY(rs_alloc(&requests, comm->size, sizeof *requests));
   for (int64_t r = 0; r < comm->size; r++)
@@ -81,7 +81,7 @@ static reshard_status find_group(reshard_comm comm, const record *all, rs_split_
 }
 
 reshard_status rs_split_group_find(reshard_comm comm, const rs_split *mine, rs_split_group *group) {
-  const record *all;
+  const split_record *all;
   rs_split_group found = {.color = -1};
   RS_TRY(exchange_records(comm, mine, &all));
   reshard_status status = rs_split_agree(comm, find_group(comm, all, &found));
@@ -93,6 +93,6 @@ reshard_status rs_split_group_find(reshard_comm comm, const rs_split *mine, rs_s
 }
 
 reshard_status rs_split_agree(reshard_comm comm, reshard_status mine) {
-  const record *all;
+  const split_record *all;
   return exchange_records(comm, &(rs_split){.status = mine}, &all);
 }

@@ -35,7 +35,7 @@ typedef struct rs_relay {
   const rs_program *unpack; /* empties span.dst, which nothing comes to where `pack` is NULL: span.src is emptied */
 } rs_relay;
 
-/* Where an address is. */
+/* The place of an address. */
 typedef struct rs_address {
   int gpu;      /* whose memory it is; -1: the host's, or managed */
   bool reached; /* by kernels of the device that was asked */

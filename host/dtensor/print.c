@@ -10,12 +10,12 @@ typedef struct band {
   int64_t begin, end, part;
 } band;
 
-typedef struct grid {
+typedef struct drawn_grid {
   const struct reshard_layout_s *layout;
   int64_t n[2]; /* bands of dim 0 and 1; a tensor of one dim has it as its columns */
   band bands[2][MOST_BANDS];
   rs_holder holders[MOST_RANKS];
-} grid;
+} drawn_grid;
 
 /* -1: too many. */
 static int64_t find_bands(const rs_dim *dim, band *bands) {
@@ -33,10 +33,10 @@ static int64_t find_bands(const rs_dim *dim, band *bands) {
   return n;
 }
 
-static bool make_grid(const struct reshard_layout_s *l, grid *g) {
+static bool make_grid(const struct reshard_layout_s *l, drawn_grid *g) {
   if ((l->ndim != 1 && l->ndim != 2) || l->ranks.n > MOST_RANKS)
     return false;
-  *g = (grid){.layout = l, .n = {1, 1}, .bands = {{{0, 0, 0}}}};
+  *g = (drawn_grid){.layout = l, .n = {1, 1}, .bands = {{{0, 0, 0}}}};
   for (int d = 0; d < l->ndim; d++) {
     int side = l->ndim == 1 ? 1 : d;
     g->n[side] = find_bands(&l->dim[d], g->bands[side]);
@@ -62,7 +62,7 @@ static const char *band_text(char field[FIELD], const band *b) {
   return field;
 }
 
-static const char *field_text(char field[FIELD], grid *g, int64_t row, int64_t column) {
+static const char *field_text(char field[FIELD], drawn_grid *g, int64_t row, int64_t column) {
   const struct reshard_layout_s *l = g->layout;
   int64_t cell = g->bands[1][column].part;
   if (l->ndim == 2)
@@ -80,7 +80,7 @@ static int text_width(const char *text) {
 }
 
 /* Widths of the fields of a column and of its head; column -1: of the heads of the rows. */
-static int column_width(grid *g, int64_t column) {
+static int column_width(drawn_grid *g, int64_t column) {
   char field[FIELD];
   int width = column >= 0 ? text_width(band_text(field, &g->bands[1][column])) : 0;
   for (int64_t row = 0; row < g->n[0]; row++) {
@@ -92,7 +92,7 @@ static int column_width(grid *g, int64_t column) {
   return width;
 }
 
-static void draw_grid(rs_text *text, grid *g) {
+static void draw_grid(rs_text *text, drawn_grid *g) {
   char field[FIELD];
   int first = column_width(g, -1), widths[MOST_BANDS];
   for (int64_t c = 0; c < g->n[1]; c++)
@@ -160,7 +160,7 @@ reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_
   reshard_layout l = tensor->local.layout;
   char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
   rs_text text = {.at = buffer, .size = size};
-  grid g;
+  drawn_grid g;
   RS_TRY(rs_placing_layout("reshard_dtensor_print", tensor->given, &placing, l->ndim, l->shape, &l)); /* mesh's ranks */
   rs_text_add(&text, "%s %s over %s, %s\n", reshard_dtype_string(tensor->properties.dtype),
               rs_shape_text(shape, l->ndim, l->shape), rs_mesh_text(mesh, tensor->mesh),

@@ -1,4 +1,4 @@
-/* Where the memory of arrays is. */
+/* Places of arrays in memory. */
 #ifndef RS_EXEC_ADDRESSES_H
 #define RS_EXEC_ADDRESSES_H
 

@@ -20,16 +20,16 @@
 /* Plans of all ranks over all regions count the bytes between ranks, up to this number of regions. */
 enum { COUNTED = 1 << 20 };
 
-typedef struct side {
+typedef struct checkpoint_side {
   const char *name, *text; /* "src", a layout string or NULL */
   reshard_rules rules;
   int64_t world;         /* that it names */
   rs_layout_cache cache; /* layouts of equal shape and text are one object, which plans see at once */
-} side;
+} checkpoint_side;
 
 typedef struct conversion {
   const reshard_convert_options *options;
-  side src, dst;
+  checkpoint_side src, dst;
   reshard_checkpoint in, back;
   reshard_model target;
   rs_copy_regions regions;
@@ -95,8 +95,8 @@ static reshard_status check_paths(const char *in, const char *out) {
 
 /* --- Layouts ----------------------------------------------------------------------------------------------------- */
 
-static reshard_status read_side(side *s, const char *name, const char *text, reshard_rules rules) {
-  *s = (side){.name = name, .text = text, .rules = rules};
+static reshard_status read_side(checkpoint_side *s, const char *name, const char *text, reshard_rules rules) {
+  *s = (checkpoint_side){.name = name, .text = text, .rules = rules};
   if (text != NULL && rules != NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout and rules are both given", name);
   if (rules != NULL)
@@ -108,7 +108,8 @@ static reshard_status read_side(side *s, const char *name, const char *text, res
 }
 
 /* The layout of a tensor; one reference for the caller. */
-static reshard_status layout_of_side(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
+static reshard_status layout_of_side(checkpoint_side *s, const reshard_model_tensor *t, int64_t world,
+                                     reshard_layout *layout) {
   const char *text = s->text;
   int64_t number;
   if (s->rules != NULL)

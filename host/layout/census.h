@@ -1,4 +1,4 @@
-/* How many elements of a query the ranks of a layout hold. */
+/* Counts of the elements of a query that the ranks of a layout hold. */
 #ifndef RS_LAYOUT_CENSUS_H
 #define RS_LAYOUT_CENSUS_H
 

@@ -37,8 +37,8 @@ void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, 
 void rs_dim_expand(const rs_dim *dim, int64_t part, int64_t local, int64_t *global, int64_t *run);
 /* Indices in a part. */
 int64_t rs_dim_length(const rs_dim *dim, int64_t part);
-/* Where a part's neighbours are no neighbours in the dim: between local indices i - 1 and i for each
- * i = first + k * step, 0 <= k < count. */
+/* Neighbours in a part that are no neighbours in the dim: local indices i - 1 and i for each i = first + k * step,
+ * 0 <= k < count. */
 typedef struct rs_breaks {
   int64_t first, step, count;
 } rs_breaks;

@@ -327,13 +327,13 @@ static inline bool clip_wanted(const rs_tree *tree, const int64_t *lo, const int
 }
 
 /* Nodes still to be looked at. */
-typedef struct walk {
+typedef struct tree_walk {
   int depth;
   int64_t stack[DEPTH_MOST * (WIDTH - 1) + 1];
-} walk;
+} tree_walk;
 
 /* Goes to the next leaf that has a box that meets the wanted one; *mask: which. NULL: there is none. */
-static inline const node *next_leaf(const rs_tree *tree, const wanted *w, walk *walk, unsigned *mask) {
+static inline const node *next_leaf(const rs_tree *tree, const wanted *w, tree_walk *walk, unsigned *mask) {
   while (walk->depth > 0) {
     const node *at = node_at(tree, walk->stack[--walk->depth]);
     *mask = meeting_children(at, tree->nactive, w->narrow_lo, w->narrow_hi);
@@ -349,7 +349,7 @@ static inline const node *next_leaf(const rs_tree *tree, const wanted *w, walk *
 reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_tree_visit visit,
                              void *user) {
   wanted w;
-  walk walk;
+  tree_walk walk;
   unsigned mask;
   if (tree == NULL || tree->n == 0 || !clip_wanted(tree, lo, hi, &w))
     return RESHARD_SUCCESS;
@@ -366,7 +366,7 @@ reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64
 
 bool rs_tree_gather(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_near *near) {
   wanted w;
-  walk walk;
+  tree_walk walk;
   unsigned mask;
   near->tree = tree;
   near->n = 0;

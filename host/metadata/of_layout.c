@@ -5,16 +5,16 @@
 
 #include <stdlib.h>
 
-typedef struct builder {
+typedef struct metadata_builder {
   const struct reshard_layout_s *layout;
   reshard_device_type type;        /* of ranks of which no more is known */
   reshard_remote_device placement; /* of the rank whose boxes are added */
   rs_pieces pieces[RESHARD_MAX_DIMS];
   RS_VEC(reshard_shard) shards;
-} builder;
+} metadata_builder;
 
 /* A box: one piece per dim, or none. */
-static reshard_status add_box(builder *b, const int64_t *piece) {
+static reshard_status add_box(metadata_builder *b, const int64_t *piece) {
   const struct reshard_layout_s *l = b->layout;
   RS_TRY(rs_vec_reserve(&b->shards, b->shards.n + 1));
   reshard_shard *s = &b->shards.at[b->shards.n++];
@@ -28,7 +28,7 @@ static reshard_status add_box(builder *b, const int64_t *piece) {
 }
 
 /* The array of a regular layout: the product of its pieces, row-major; one box where it has no element. */
-static reshard_status add_product(builder *b, int64_t cell) {
+static reshard_status add_product(metadata_builder *b, int64_t cell) {
   const struct reshard_layout_s *l = b->layout;
   int64_t piece[RESHARD_MAX_DIMS] = {0};
   bool empty = false;
@@ -48,7 +48,7 @@ static reshard_status add_product(builder *b, int64_t cell) {
 }
 
 /* Copies the boxes of a boxes or flat layout: an empty one keeps its offset. */
-static reshard_status add_cell(builder *b, int64_t cell) {
+static reshard_status add_cell(metadata_builder *b, int64_t cell) {
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   RS_TRY(rs_vec_reserve(&b->shards, b->shards.n + 1));
   reshard_shard *s = &b->shards.at[b->shards.n++];
@@ -61,7 +61,7 @@ static reshard_status add_cell(builder *b, int64_t cell) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_ranks(builder *b, const reshard_group *group, const reshard_remote_device *devices) {
+static reshard_status add_ranks(metadata_builder *b, const reshard_group *group, const reshard_remote_device *devices) {
   const struct reshard_layout_s *l = b->layout;
   for (int64_t rank = 0; rank < l->world; rank++) {
     b->placement = devices != NULL ? devices[rank] : (reshard_remote_device){.type = b->type, .index = -1};
@@ -84,7 +84,7 @@ reshard_status rs_metadata_from_layout(const reshard_properties *properties, res
                     (long long)layout->world);
   if (group != NULL)
     RS_TRY(rs_group_check(group));
-  builder b = {.layout = layout, .type = type};
+  metadata_builder b = {.layout = layout, .type = type};
   reshard_status status = add_ranks(&b, group, devices);
   RS_THEN(status, reshard_metadata_create(properties, layout->ndim, layout->shape, b.shards.n, b.shards.at, metadata));
   for (int d = 0; d < layout->ndim; d++)

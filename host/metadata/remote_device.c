@@ -84,17 +84,17 @@ void reshard_workers_free(reshard_workers workers) {
 
 static const char *const type_names[] = {[RESHARD_DEVICE_CPU] = "cpu", [RESHARD_DEVICE_CUDA] = "cuda"};
 
-typedef struct scan {
+typedef struct placement_scan {
   const char *text, *at;
-} scan;
+} placement_scan;
 
-static reshard_status error_expected(const scan *s, const char *what) {
+static reshard_status error_expected(const placement_scan *s, const char *what) {
   char text[QUOTED];
   return rs_error(RESHARD_ERROR_INVALID, "placement \"%s\": column %lld: %s", rs_quote(text, sizeof text, s->text),
                   (long long)(s->at - s->text) + 1, what);
 }
 
-static bool skip_text(scan *s, const char *word) {
+static bool skip_text(placement_scan *s, const char *word) {
   size_t n = strlen(word);
   if (strncmp(s->at, word, n) != 0)
     return false;
@@ -104,7 +104,8 @@ static bool skip_text(scan *s, const char *word) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-static reshard_status read_number(scan *s, int64_t most, const char *expected, const char *too_large, int64_t *number) {
+static reshard_status read_number(placement_scan *s, int64_t most, const char *expected, const char *too_large,
+                                  int64_t *number) {
   const char *first = s->at;
   int64_t n = 0;
   bool fits = true;
@@ -121,13 +122,13 @@ static reshard_status read_number(scan *s, int64_t most, const char *expected, c
 }
 
 /* "rank:3" */
-static reshard_status read_rank(scan *s, int64_t *rank) {
+static reshard_status read_rank(placement_scan *s, int64_t *rank) {
   RS_TRY(read_number(s, INT64_MAX, "expected a rank, a number of 0 or more", "the rank does not fit in 63 bits", rank));
   return *s->at == '/' || *s->at == '\0' ? RESHARD_SUCCESS : error_expected(s, "expected '/' and a device, or the end");
 }
 
 /* "trainer0" */
-static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *rank) {
+static reshard_status read_worker(placement_scan *s, reshard_workers workers, int64_t *rank) {
   const char *name = s->at;
   char text[160];
   while (is_name_character(*s->at))
@@ -149,7 +150,7 @@ static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *ran
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_device(scan *s, reshard_remote_device *device) {
+static reshard_status read_device(placement_scan *s, reshard_remote_device *device) {
   int64_t index = -1;
   if (skip_text(s, "cpu"))
     device->type = RESHARD_DEVICE_CPU;
@@ -175,7 +176,7 @@ static bool is_worker(const char *text, reshard_workers workers) {
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
   RS_TRY(RS_GIVEN("reshard_remote_device_parse", text, device));
-  scan s = {text, text};
+  placement_scan s = {text, text};
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
   if (skip_text(&s, "rank:"))
     RS_TRY(read_rank(&s, &made.rank));

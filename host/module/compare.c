@@ -20,23 +20,23 @@ typedef struct call_record {
 _Static_assert(sizeof(call_record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
 /* One tensor, in numbers that are equal where the tensors are. */
-typedef struct tensor_record {
+typedef struct parameter_record {
   int64_t there; /* 0: the rank has none of this number */
   int64_t dtype, ndim, shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
   uint64_t name_hash;
   char name[RS_QUOTE];
-} tensor_record;
-_Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
+} parameter_record;
+_Static_assert(sizeof(parameter_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
 
 static const char *name_of(const rs_listed *l, int64_t i) {
   return l->names != NULL && l->names[i] != NULL ? l->names[i] : "";
 }
 
 /* Describes a tensor, all but its name for people. */
-static void describe_tensor(const rs_listed *l, int64_t i, tensor_record *out) {
+static void describe_tensor(const rs_listed *l, int64_t i, parameter_record *out) {
   const reshard_tensor_info *info = &l->tensors[i]->info;
   const char *name = name_of(l, i);
-  *out = (tensor_record){.there = 1, .dtype = info->dtype, .ndim = info->ndim};
+  *out = (parameter_record){.there = 1, .dtype = info->dtype, .ndim = info->ndim};
   for (int d = 0; d < info->ndim; d++) {
     out->shape[d] = info->shape[d];
     out->strides[d] = l->strides && info->elements > 0 && info->shape[d] > 1 ? info->strides[d] : 0;
@@ -47,10 +47,10 @@ static void describe_tensor(const rs_listed *l, int64_t i, tensor_record *out) {
 /* Hashes tensors [first, end) of the list, chained to the hash of those before. */
 static uint64_t hash_range(const void *listed, int64_t first, int64_t end, uint64_t hash) {
   const rs_listed *l = listed;
-  tensor_record t;
+  parameter_record t;
   for (int64_t i = first; i < rs_min(end, l->n); i++) {
     describe_tensor(l, i, &t);
-    hash = rs_hash(hash, &t, offsetof(tensor_record, name));
+    hash = rs_hash(hash, &t, offsetof(parameter_record, name));
   }
   return hash;
 }
@@ -66,10 +66,10 @@ reshard_status rs_listed_check(const rs_listed *l) {
 }
 
 /* Error of the first field in which two ranks' tensors differ, with both values; label names the tensor. */
-static reshard_status error_tensors_differ(const char *label, int64_t rank, const tensor_record *a,
-                                           const tensor_record *b) {
+static reshard_status error_tensors_differ(const char *label, int64_t rank, const parameter_record *a,
+                                           const parameter_record *b) {
   char field[RS_QUOTE + 96], values[2][RS_SHAPE_TEXT];
-  const tensor_record *of[2] = {a, b};
+  const parameter_record *of[2] = {a, b};
   bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0;
   const char *what = shape ? "shape" : a->dtype != b->dtype ? "dtype" : "strides";
   for (int i = 0; i < 2; i++)
@@ -84,7 +84,7 @@ static reshard_status error_tensors_differ(const char *label, int64_t rank, cons
 /* Finds the difference between rank 0, with n0 tensors, and another one, with n1. */
 static reshard_status report_difference(reshard_comm comm, const rs_listed *l, int64_t rank, int64_t n0, int64_t n1) {
   int64_t number;
-  tensor_record mine = {0};
+  parameter_record mine = {0};
   const void *gathered;
   RS_TRY(rs_find_difference(comm, rs_min(n0, n1), rank, hash_range, l, &number));
   if (number < l->n) {
@@ -92,7 +92,7 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));
   }
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
-  const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
+  const parameter_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
   char label[RS_QUOTE + 64];
   rs_text out = {.at = label, .size = sizeof label};
   rs_text_add(&out, "%s: ", l->call);

@@ -20,17 +20,17 @@
 #define BUCKET ((int64_t)250 << 20)
 enum { STEP = 256 }; /* of pieces */
 
-typedef struct batch {
+typedef struct tensor_batch {
   int64_t first, n; /* in the order of tensors */
   reshard_plan plan;
   rs_cached_transfer cached;
-} batch;
+} tensor_batch;
 
 /* Kept by the communicator. */
 typedef struct sync_plans {
   int64_t src, bucket, path;
   int64_t nbatches;
-  batch *batches;
+  tensor_batch *batches;
   uint64_t places; /* hash of which of this rank's tensors may go in place */
   rs_once_memory memory;
 } sync_plans;
@@ -117,7 +117,7 @@ static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry
                                  .dtype = l->tensors[number]->info.dtype,
                                  .name = l->names != NULL ? l->names[number] : NULL};
   }
-  batch *b = &s->plans->batches[s->plans->nbatches];
+  tensor_batch *b = &s->plans->batches[s->plans->nbatches];
   RS_TRY(reshard_plan_create(n, entries, s->comm->rank, &options, &b->plan));
   b->first = first;
   b->n = n;
@@ -245,7 +245,7 @@ static reshard_status prepare_sync(sync *s) {
 /* --- Moving ----------------------------------------------------------------------------------------------------- */
 
 /* Collective. */
-static reshard_status run_batch(sync *s, batch *b) {
+static reshard_status run_batch(sync *s, tensor_batch *b) {
   bool gives = s->comm->rank == s->listed->src;
   void **mine = s->pointers + b->first, **none = s->none + b->first;
   const int64_t **strides = s->strides + b->first;

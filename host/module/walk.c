@@ -12,23 +12,23 @@ typedef struct frame {
   int64_t path; /* bytes of the module's full name */
 } frame;
 
-typedef struct walk {
+typedef struct module_walk {
   rs_names seen;
   RS_VEC(frame) stack;
   RS_VEC(char) path; /* NUL-terminated */
-} walk;
+} module_walk;
 
 /* A function for each module; its full name has so many bytes in the walk's path. */
-typedef reshard_status (*at_module)(void *user, walk *w, int64_t path, reshard_module module);
+typedef reshard_status (*at_module)(void *user, module_walk *w, int64_t path, reshard_module module);
 
-static void walk_free(walk *w) {
+static void walk_free(module_walk *w) {
   rs_names_free(&w->seen);
   free(w->stack.at);
   free(w->path.at);
 }
 
 /* Appends a member's name to a module's. */
-static reshard_status append_name(walk *w, int64_t path, const char *name, int64_t *end) {
+static reshard_status append_name(module_walk *w, int64_t path, const char *name, int64_t *end) {
   int64_t length = (int64_t)strlen(name), dot = path > 0;
   RS_TRY(rs_vec_reserve(&w->path, path + dot + length + 1));
   if (dot)
@@ -46,13 +46,13 @@ static reshard_status mark_seen(rs_names *seen, const void *address, bool *fresh
   return RESHARD_SUCCESS;
 }
 
-static reshard_status enter_module(walk *w, int64_t path, reshard_module module, at_module visit, void *user) {
+static reshard_status enter_module(module_walk *w, int64_t path, reshard_module module, at_module visit, void *user) {
   RS_TRY(rs_vec_reserve(&w->stack, w->stack.n + 1));
   w->stack.at[w->stack.n++] = (frame){.module = module, .path = path};
   return visit(user, w, path, module);
 }
 
-static reshard_status walk_on(walk *w, reshard_module *root, at_module visit, void *user) {
+static reshard_status walk_on(module_walk *w, reshard_module *root, at_module visit, void *user) {
   bool fresh;
   int64_t path;
   RS_TRY(mark_seen(&w->seen, root, &fresh));
@@ -77,7 +77,7 @@ static reshard_status walk_on(walk *w, reshard_module *root, at_module visit, vo
 }
 
 static reshard_status walk_modules(reshard_module root, at_module visit, void *user) {
-  walk w = {0};
+  module_walk w = {0};
   reshard_status status = walk_on(&w, &root, visit, user);
   walk_free(&w);
   return status;
@@ -96,7 +96,7 @@ typedef struct modules_visitor {
   void *user;
 } modules_visitor;
 
-static reshard_status call_module_visitor(void *user, walk *w, int64_t path, reshard_module module) {
+static reshard_status call_module_visitor(void *user, module_walk *w, int64_t path, reshard_module module) {
   const modules_visitor *v = user;
   (void)path;
   return v->visit(v->user, w->path.at, module);
@@ -126,7 +126,7 @@ static bool is_selected(const tensors_visitor *v, const char *name, const rs_mem
   return true;
 }
 
-static reshard_status call_tensor_visitor(void *user, walk *w, int64_t path, reshard_module module) {
+static reshard_status call_tensor_visitor(void *user, module_walk *w, int64_t path, reshard_module module) {
   tensors_visitor *v = user;
   for (int64_t i = 0; i < module->members.n; i++) {
     const rs_member *member = &module->members.at[i];

@@ -7,7 +7,7 @@
 /* Bytes of staging that so many take: in steps, so that all places are aligned alike. */
 static inline int64_t rs_plan_staged(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* How fast the messages of a transfer move on: the same on all its ranks. */
+/* The pace of a transfer's messages: the same on all its ranks. */
 typedef struct rs_pace {
   int64_t world;
   int64_t limit;  /* of each rank's workspace; INT64_MAX: none */

@@ -80,11 +80,11 @@ reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_
 
 /* --- Unpacking -------------------------------------------------------------------------------------------------- */
 
-typedef struct reader {
+typedef struct leaf_reader {
   const char *at, *end;
-} reader;
+} leaf_reader;
 
-static reshard_status read_number(reader *r, int64_t *number) {
+static reshard_status read_number(leaf_reader *r, int64_t *number) {
   if (r->end - r->at < (int64_t)sizeof *number)
     return rs_error(RESHARD_ERROR_CORRUPT, "the leaves that a rank sent are cut off");
   memcpy(number, r->at, sizeof *number);
@@ -92,7 +92,7 @@ static reshard_status read_number(reader *r, int64_t *number) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_text(reader *r, const char **text) {
+static reshard_status read_text(leaf_reader *r, const char **text) {
   int64_t length = 0;
   RS_TRY(read_number(r, &length));
   if (length < 0 || r->end - r->at < length + 1 || r->at[length] != '\0')
@@ -102,7 +102,7 @@ static reshard_status read_text(reader *r, const char **text) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_leaf(reader *r, rs_state_leaf *leaf, rs_remote_leaf *remote) {
+static reshard_status read_leaf(leaf_reader *r, rs_state_leaf *leaf, rs_remote_leaf *remote) {
   int64_t kind = 0, sharded = 0, exchanged = 0, dtype = 0, layout = 0, ndim = 0;
   RS_TRY(read_text(r, &leaf->path));
   RS_TRY(read_number(r, &kind));
@@ -127,7 +127,7 @@ static reshard_status read_leaf(reader *r, rs_state_leaf *leaf, rs_remote_leaf *
 }
 
 reshard_status rs_state_call_unpack(const char *bytes, int64_t size, rs_state_call *call, int64_t *option) {
-  reader r = {bytes, bytes + size};
+  leaf_reader r = {bytes, bytes + size};
   rs_state_leaves *leaves = &call->leaves;
   int64_t n = 0;
   RS_TRY(read_number(&r, option));

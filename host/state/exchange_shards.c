@@ -196,15 +196,15 @@ done:
 
 /* --- Of a whole tree ---------------------------------------------------------------------------------------------- */
 
-typedef struct flattening {
+typedef struct nested_flattening {
   RS_VEC(rs_exchanged_tensor) all; /* in the order of the tree */
   int64_t next;                    /* whose plain form is put into the tree next */
-} flattening;
+} nested_flattening;
 
 /* Lists the nested tensors of the tree. It is mapped twice, and each time every nested tensor comes once, in the same
  * order. */
 static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *same) {
-  flattening *f = user;
+  nested_flattening *f = user;
   const rs_nested *nested = rs_leaf_nested(leaf);
   (void)same;
   if (nested == NULL)
@@ -219,7 +219,7 @@ static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf,
 
 /* Puts the plain forms in their places. */
 static reshard_status replace_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
-  flattening *f = user;
+  nested_flattening *f = user;
   (void)path;
   return rs_leaf_nested(leaf) != NULL ? reshard_state_sharded(f->all.at[f->next++].made, flat) : RESHARD_SUCCESS;
 }
@@ -229,7 +229,7 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   RS_TRY(RS_GIVEN(call, sharder));
   RS_CALL(sharder->comm, 0);
-  flattening f = {0};
+  nested_flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)

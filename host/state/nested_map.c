@@ -6,41 +6,41 @@
 
 #include <stdlib.h>
 
-typedef struct level {
+typedef struct mapped_level {
   const rs_nested *nested;
   reshard_tree *inner; /* [n], owned; NULL: not known yet */
   int64_t next;
   bool changed;
   reshard_properties properties; /* of the outer tensor: what changes in inner ones changes in it */
   reshard_device_type type;
-} level;
+} mapped_level;
 
-typedef struct mapping {
-  RS_VEC(level) levels;
+typedef struct nested_mapping {
+  RS_VEC(mapped_level) levels;
   const rs_tensor_mapper *mapper;
-} mapping;
+} nested_mapping;
 
-static reshard_status enter_level(mapping *m, const rs_nested *nested) {
-  level l = {.nested = nested,
-             .properties = nested->outer->properties,
-             .type = rs_metadata_type(nested->outer, nested->sharder)};
+static reshard_status enter_level(nested_mapping *m, const rs_nested *nested) {
+  mapped_level l = {.nested = nested,
+                    .properties = nested->outer->properties,
+                    .type = rs_metadata_type(nested->outer, nested->sharder)};
   RS_TRY(rs_vec_reserve(&m->levels, m->levels.n + 1));
   RS_TRY(rs_alloc_zero(&l.inner, nested->n, sizeof(reshard_tree)));
   m->levels.at[m->levels.n++] = l;
   return RESHARD_SUCCESS;
 }
 
-static void leave_level(mapping *m) {
-  level *l = &m->levels.at[--m->levels.n];
+static void leave_level(nested_mapping *m) {
+  mapped_level *l = &m->levels.at[--m->levels.n];
   for (int64_t i = 0; i < l->nested->n; i++)
     reshard_tree_release(l->inner[i]);
   free(l->inner);
 }
 
 /* Delivers the next inner tensor of the innermost level: `became`, which is taken over, or itself for NULL. */
-static reshard_status deliver_inner(mapping *m, reshard_tree became, const reshard_properties *had,
+static reshard_status deliver_inner(nested_mapping *m, reshard_tree became, const reshard_properties *had,
                                     const reshard_properties *p, reshard_device_type type) {
-  level *l = &m->levels.at[m->levels.n - 1];
+  mapped_level *l = &m->levels.at[m->levels.n - 1];
   int64_t i = l->next++;
   l->changed |= became != NULL;
   l->inner[i] = became != NULL ? became : reshard_tree_retain(l->nested->inner[i]);
@@ -58,7 +58,7 @@ static reshard_status deliver_inner(mapping *m, reshard_tree became, const resha
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_plain(mapping *m, reshard_sharded_tensor plain) {
+static reshard_status map_plain(nested_mapping *m, reshard_sharded_tensor plain) {
   reshard_sharded_tensor mapped;
   reshard_tree leaf = NULL;
   RS_TRY(rs_sharded_map(plain, m->mapper, &mapped));
@@ -71,7 +71,7 @@ static reshard_status map_plain(mapping *m, reshard_sharded_tensor plain) {
 }
 
 /* Makes the nested tensor of a level whose inner tensors are all known, and some are others. */
-static reshard_status make_nested(level *l, rs_nested **made) {
+static reshard_status make_nested(mapped_level *l, rs_nested **made) {
   rs_nested *n;
   RS_TRY(rs_alloc_zero(&n, 1, sizeof *n));
   n->sharder = l->nested->sharder;
@@ -92,19 +92,19 @@ failed:
 }
 
 /* All inner tensors of the innermost level are known; *made: its replacement, NULL: itself. */
-static reshard_status finish_level(mapping *m, rs_nested **made) {
-  level *l = &m->levels.at[m->levels.n - 1];
+static reshard_status finish_level(nested_mapping *m, rs_nested **made) {
+  mapped_level *l = &m->levels.at[m->levels.n - 1];
   *made = NULL;
   if (l->nested->n == 0)
     RS_TRY(rs_placeholder_map(l->nested->sharder, m->mapper, &l->properties, &l->type, &l->changed));
   return l->changed ? make_nested(l, made) : RESHARD_SUCCESS;
 }
 
-static reshard_status finish_inner(mapping *m) {
+static reshard_status finish_inner(nested_mapping *m) {
   rs_nested *made;
   reshard_tree leaf = NULL;
   RS_TRY(finish_level(m, &made));
-  const level *l = &m->levels.at[m->levels.n - 1];
+  const mapped_level *l = &m->levels.at[m->levels.n - 1];
   const reshard_properties *had = &l->nested->outer->properties;
   reshard_properties properties = l->properties;
   reshard_device_type type = l->type;
@@ -119,10 +119,10 @@ static reshard_status finish_inner(mapping *m) {
   return deliver_inner(m, leaf, had, &properties, type);
 }
 
-static reshard_status map_levels(mapping *m, const rs_nested *nested, rs_nested **mapped) {
+static reshard_status map_levels(nested_mapping *m, const rs_nested *nested, rs_nested **mapped) {
   RS_TRY(enter_level(m, nested));
   for (;;) {
-    const level *l = &m->levels.at[m->levels.n - 1];
+    const mapped_level *l = &m->levels.at[m->levels.n - 1];
     if (l->next == l->nested->n && m->levels.n == 1)
       return finish_level(m, mapped);
     if (l->next == l->nested->n) {
@@ -136,7 +136,7 @@ static reshard_status map_levels(mapping *m, const rs_nested *nested, rs_nested 
 }
 
 reshard_status rs_nested_map(const rs_nested *nested, const rs_tensor_mapper *mapper, rs_nested **mapped) {
-  mapping m = {.mapper = mapper};
+  nested_mapping m = {.mapper = mapper};
   *mapped = NULL;
   reshard_status status = map_levels(&m, nested, mapped);
   while (m.levels.n > 0)

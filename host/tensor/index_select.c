@@ -12,20 +12,20 @@
 
 enum { ALONE = 512 << 10 }; /* bytes that are not worth starting threads for */
 
-typedef struct selection {
+typedef struct index_selection {
   reshard_tensor_info src, dst, index;
   reshard_tensor_info fault; /* in the caller's memory; else no elements */
   int dim;
-} selection;
+} index_selection;
 
-static reshard_status check_dim(selection *s, int dim) {
+static reshard_status check_dim(index_selection *s, int dim) {
   if (dim < -s->src.ndim || dim >= s->src.ndim)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: dim %d of a tensor of %d dims", dim, s->src.ndim);
   s->dim = dim < 0 ? dim + s->src.ndim : dim;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_shapes(const selection *s) {
+static reshard_status check_shapes(const index_selection *s) {
   char a[RS_SHAPE_TEXT], b[RS_SHAPE_TEXT];
   if (s->index.ndim != 1 || (s->index.dtype != RESHARD_I32 && s->index.dtype != RESHARD_I64))
     return rs_error(RESHARD_ERROR_INVALID,
@@ -45,7 +45,7 @@ static reshard_status check_shapes(const selection *s) {
 }
 
 /* Checks that dst overlaps nothing that is read, and not itself: the copies run in any order. */
-static reshard_status check_memory(const selection *s) {
+static reshard_status check_memory(const index_selection *s) {
   const int n = s->fault.elements > 0 ? 4 : 3;
   if (s->dst.elements == 0)
     return RESHARD_SUCCESS;
@@ -83,7 +83,7 @@ static reshard_status check_memory(const selection *s) {
 }
 
 /* Merges all dims but the one that is selected along; those that are contiguous in both become a run. */
-static rs_select make_select(const selection *s) {
+static rs_select make_select(const index_selection *s) {
   int64_t width = (int64_t)reshard_dtype_size(s->src.dtype);
   rs_select select = {.src = s->src.data,
                       .index = s->index.data,
@@ -106,14 +106,14 @@ static rs_select make_select(const selection *s) {
   return select;
 }
 
-static reshard_status check_fault(const selection *s, const rs_select_fault *fault) {
+static reshard_status check_fault(const index_selection *s, const rs_select_fault *fault) {
   if (fault->position < 0)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: index[%lld] = %lld, dim %d has %lld indices",
                   (long long)fault->position, (long long)fault->value, s->dim, (long long)s->src.shape[s->dim]);
 }
 
-static reshard_status select_on_cpu(const selection *s, int threads, rs_select_fault *fault) {
+static reshard_status select_on_cpu(const index_selection *s, int threads, rs_select_fault *fault) {
   int64_t total = s->dst.elements * (int64_t)reshard_dtype_size(s->dst.dtype);
   rs_select select = make_select(s);
   rs_device *device;
@@ -123,7 +123,7 @@ static reshard_status select_on_cpu(const selection *s, int threads, rs_select_f
   return status;
 }
 
-static reshard_status launch_select(const selection *s, rs_device *device, rs_select_fault *found,
+static reshard_status launch_select(const index_selection *s, rs_device *device, rs_select_fault *found,
                                     rs_select_fault *result, void *stream) {
   rs_select select = make_select(s);
   RS_TRY(device->work->select(device, &select, found, stream));
@@ -132,7 +132,7 @@ static reshard_status launch_select(const selection *s, rs_device *device, rs_se
   return check_fault(s, result);
 }
 
-static reshard_status select_on_gpu(const selection *s, reshard_device device, void *stream) {
+static reshard_status select_on_gpu(const index_selection *s, reshard_device device, void *stream) {
   rs_storage_pool *pool;
   rs_staging *staging;
   rs_block *found;
@@ -178,7 +178,7 @@ static reshard_status find_device(reshard_tensor src, reshard_tensor index, resh
 }
 
 static reshard_status check_selection(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
-                                      selection *s) {
+                                      index_selection *s) {
   (void)reshard_tensor_get_info(src, &s->src);
   (void)reshard_tensor_get_info(dst, &s->dst);
   (void)reshard_tensor_get_info(index, &s->index);
@@ -190,7 +190,7 @@ static reshard_status check_selection(reshard_tensor src, int dim, reshard_tenso
 reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, int threads,
                                     void *stream) {
   reshard_device device;
-  selection s = {0};
+  index_selection s = {0};
   rs_select_fault fault;
   RS_TRY(check_arguments(src, index, dst, threads));
   RS_TRY(find_device(src, index, dst, stream, &device));
@@ -215,7 +215,7 @@ static reshard_status check_fault_tensor(reshard_tensor fault, reshard_tensor ds
 reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
                                           reshard_tensor fault, int threads, void *stream) {
   reshard_device device;
-  selection s = {0};
+  index_selection s = {0};
   RS_TRY(check_arguments(src, index, dst, threads));
   if (fault == NULL)
     return rs_error_null("reshard_index_select", "fault");

@@ -10,13 +10,13 @@ typedef struct node_pair {
   reshard_tree a, b;
 } node_pair;
 
-typedef struct level {
+typedef struct compared_level {
   node_pair node;
   int64_t next; /* child */
-} level;
+} compared_level;
 
 typedef struct comparison {
-  RS_VEC(level) levels;
+  RS_VEC(compared_level) levels;
   rs_names seen; /* pairs, each in memory of its own */
 } comparison;
 
@@ -88,14 +88,14 @@ static reshard_status compare_nodes(comparison *c, node_pair pair, bool *equal) 
   if (!is_new)
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&c->levels, c->levels.n + 1));
-  c->levels.at[c->levels.n++] = (level){pair, 0};
+  c->levels.at[c->levels.n++] = (compared_level){pair, 0};
   return RESHARD_SUCCESS;
 }
 
 static reshard_status compare_trees(comparison *c, node_pair trees, bool *equal) {
   RS_TRY(compare_nodes(c, trees, equal));
   while (c->levels.n > 0 && *equal) {
-    level *l = &c->levels.at[c->levels.n - 1];
+    compared_level *l = &c->levels.at[c->levels.n - 1];
     if (l->next == l->node.a->children.n) {
       c->levels.n--;
       continue;

@@ -19,7 +19,7 @@ typedef struct container_copy {
   int64_t number;    /* of those that may be at several places; -1: it is at one */
 } container_copy;
 
-typedef struct mapping {
+typedef struct tree_mapping {
   reshard_tree_leaf_map map;
   void *user;
   bool sets; /* leaves of sets are mapped, too */
@@ -27,9 +27,9 @@ typedef struct mapping {
   RS_VEC(container_copy) copies; /* of the containers in the walk's stack */
   rs_names seen;                 /* nodes that may be at several places */
   RS_VEC(reshard_tree) results;  /* of these nodes, owned; NULL: unchanged, or not known yet */
-} mapping;
+} tree_mapping;
 
-static void mapping_free(mapping *m) {
+static void mapping_free(tree_mapping *m) {
   for (int64_t i = 0; i < m->copies.n; i++)
     reshard_tree_release(m->copies.at[i].made);
   for (int64_t i = 0; i < m->results.n; i++)
@@ -70,7 +70,7 @@ static reshard_status copy_first(reshard_tree container, int64_t n, reshard_tree
 
 /* Replaces the child that the walk took last, by a node that is taken over; NULL: it stays. The outermost result goes
  * to *root. */
-static reshard_status replace_child(mapping *m, reshard_tree child, reshard_tree became, reshard_tree *root) {
+static reshard_status replace_child(tree_mapping *m, reshard_tree child, reshard_tree became, reshard_tree *root) {
   if (m->walk.stack.n == 0) {
     *root = became != NULL ? became : reshard_tree_retain(child);
     return RESHARD_SUCCESS;
@@ -100,7 +100,7 @@ static reshard_status replace_child(mapping *m, reshard_tree child, reshard_tree
 }
 
 /* Maps a leaf; NULL where it stays. */
-static reshard_status map_leaf(const mapping *m, const char *path, reshard_tree leaf, reshard_tree *became) {
+static reshard_status map_leaf(const tree_mapping *m, const char *path, reshard_tree leaf, reshard_tree *became) {
   *became = NULL;
   RS_TRY(m->map(m->user, path, leaf, became));
   if (*became == leaf) {
@@ -111,7 +111,7 @@ static reshard_status map_leaf(const mapping *m, const char *path, reshard_tree 
 }
 
 /* Maps the child that the walk took last. */
-static reshard_status map_child(mapping *m, const reshard_tree *slot, reshard_tree *root) {
+static reshard_status map_child(tree_mapping *m, const reshard_tree *slot, reshard_tree *root) {
   reshard_tree child = *slot, became;
   int64_t number = -1, before = m->results.n;
   if (rs_node_shared(child)) {
@@ -136,7 +136,7 @@ static reshard_status map_child(mapping *m, const reshard_tree *slot, reshard_tr
 }
 
 /* Finishes a container that the walk has left. */
-static reshard_status finish_container(mapping *m, reshard_tree container, reshard_tree *root) {
+static reshard_status finish_container(tree_mapping *m, reshard_tree container, reshard_tree *root) {
   container_copy c = m->copies.at[m->copies.n - 1];
   if (c.made != NULL && c.made->kind == RESHARD_TREE_SET)
     RS_TRY(rs_set_merge(c.made));
@@ -146,7 +146,7 @@ static reshard_status finish_container(mapping *m, reshard_tree container, resha
   return replace_child(m, container, c.made, root);
 }
 
-static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root) {
+static reshard_status map_all(tree_mapping *m, reshard_tree tree, reshard_tree *root) {
   if (tree->kind == RESHARD_TREE_SET && !m->sets)
     return replace_child(m, tree, NULL, root);
   if (!rs_node_is_container(tree)) {
@@ -166,7 +166,7 @@ static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root)
 }
 
 reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped) {
-  mapping m = {.map = map, .user = user, .sets = sets};
+  tree_mapping m = {.map = map, .user = user, .sets = sets};
   reshard_tree root = NULL;
   reshard_status status = map_all(&m, tree, &root);
   mapping_free(&m);
@@ -188,14 +188,14 @@ reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, vo
 
 /* --- To leaves and back --------------------------------------------------------------------------------------- */
 
-typedef struct flattening {
+typedef struct tree_flattening {
   RS_VEC(reshard_tree) leaves; /* owned */
   RS_VEC(int64_t) begins;      /* of the paths in the text */
   RS_VEC(char) text;
-} flattening;
+} tree_flattening;
 
 static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  flattening *f = user;
+  tree_flattening *f = user;
   int64_t length = (int64_t)strlen(path) + 1;
   (void)mapped;
   RS_TRY(rs_vec_reserve(&f->leaves, f->leaves.n + 1));
@@ -216,7 +216,7 @@ typedef struct leaf_list {
   const char *paths[];
 } leaf_list;
 
-static reshard_status make_leaf_list(flattening *f, const reshard_tree_leaves **leaves) {
+static reshard_status make_leaf_list(tree_flattening *f, const reshard_tree_leaves **leaves) {
   leaf_list *l;
   int64_t n = f->leaves.n;
   RS_TRY(rs_alloc(&l, (int64_t)sizeof *l + n * (int64_t)sizeof *l->paths, 1));
@@ -230,7 +230,7 @@ static reshard_status make_leaf_list(flattening *f, const reshard_tree_leaves **
 }
 
 reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves **leaves) {
-  flattening f = {0};
+  tree_flattening f = {0};
   reshard_tree same = NULL;
   if (tree == NULL || leaves == NULL)
     return rs_error_null("reshard_tree_flatten", tree == NULL ? "tree" : "the output");

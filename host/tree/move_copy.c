@@ -37,12 +37,12 @@ static reshard_status add_boxes(rs_copies *copies, const char *src, char *dst, c
 /* --- Pageable memory to the GPU -------------------------------------------------------------------------- */
 
 /* Contiguous bytes of a piece, and their destination. */
-typedef struct part {
+typedef struct packed_part {
   char *dst;
   int64_t at, bytes;
-} part;
+} packed_part;
 
-typedef struct packer {
+typedef struct piece_packer {
   const rs_move *m;
   reshard_device cpu;
   rs_staging *staging;
@@ -50,10 +50,10 @@ typedef struct packer {
   char *memory;
   int64_t filled;
   rs_copies copies; /* into it */
-  RS_VEC(part) parts;
-} packer;
+  RS_VEC(packed_part) parts;
+} piece_packer;
 
-static reshard_status send_parts(packer *p) {
+static reshard_status send_parts(piece_packer *p) {
   RS_TRY(rs_device_run_once(p->cpu, &p->copies, p->m->pageable, NULL));
   for (int64_t i = 0; i < p->parts.n; i++)
     RS_TRY(copy_to(p->m, p->parts.at[i].dst, p->memory + p->parts.at[i].at, (size_t)p->parts.at[i].bytes));
@@ -61,7 +61,7 @@ static reshard_status send_parts(packer *p) {
 }
 
 /* Sends the piece that is being filled; it is returned in any case. */
-static reshard_status send_piece(packer *p) {
+static reshard_status send_piece(piece_packer *p) {
   if (p->piece == NULL)
     return RESHARD_SUCCESS;
   reshard_status status = send_parts(p);
@@ -73,7 +73,7 @@ static reshard_status send_piece(packer *p) {
 }
 
 /* Packs n steps of dim `first`, all of the dims inside of it: bytes that fit a piece. dst continues the box before. */
-static reshard_status pack_box(packer *p, const char *src, char *dst, const reshard_tensor_info *info, int first,
+static reshard_status pack_box(piece_packer *p, const char *src, char *dst, const reshard_tensor_info *info, int first,
                                int64_t n, int64_t bytes) {
   if (p->filled + bytes > PIECE)
     RS_TRY(send_piece(p));
@@ -81,17 +81,17 @@ static reshard_status pack_box(packer *p, const char *src, char *dst, const resh
     RS_TRY(rs_staging_take(p->staging, PIECE, &p->piece, (void **)&p->memory));
   RS_TRY(rs_vec_reserve(&p->parts, p->parts.n + 1));
   RS_TRY(add_boxes(&p->copies, src, p->memory + p->filled, info, first, n));
-  part *last = p->parts.n > 0 ? &p->parts.at[p->parts.n - 1] : NULL;
+  packed_part *last = p->parts.n > 0 ? &p->parts.at[p->parts.n - 1] : NULL;
   if (last != NULL && last->dst + last->bytes == dst && last->at + last->bytes == p->filled)
     last->bytes += bytes;
   else
-    p->parts.at[p->parts.n++] = (part){dst, p->filled, bytes};
+    p->parts.at[p->parts.n++] = (packed_part){dst, p->filled, bytes};
   p->filled += bytes;
   return RESHARD_SUCCESS;
 }
 
 /* Packs a tensor in boxes that fit a piece: of the outermost dim of which a step fits. */
-static reshard_status pack_tensor(packer *p, reshard_tensor src, char *dst) {
+static reshard_status pack_tensor(piece_packer *p, reshard_tensor src, char *dst) {
   const reshard_tensor_info *info = &src->info;
   int64_t width = (int64_t)reshard_dtype_size(info->dtype), inner = (int64_t)rs_tensor_nbytes(src), outer = 1;
   int dim = 0;
@@ -119,7 +119,7 @@ static reshard_status pack_tensor(packer *p, reshard_tensor src, char *dst) {
 }
 
 static reshard_status send_pageable(const rs_move *m) {
-  packer p = {.m = m};
+  piece_packer p = {.m = m};
   reshard_status status;
   if (m->pageable == 0)
     return RESHARD_SUCCESS;

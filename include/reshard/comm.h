@@ -159,7 +159,7 @@ typedef struct reshard_node_options {
 RESHARD_API reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgather allgather, void *user,
                                                     const reshard_node_options *options, reshard_comm *comm);
 
-/* How processes that were started together find each other: rank 0 listens at a port, which the others know. Begin with
+/* Meeting point of processes that were started together: rank 0 listens at a port, which the others know. Begin with
  * RESHARD_RENDEZVOUS_DEFAULTS, or set `size` to RESHARD_RENDEZVOUS_INIT. */
 typedef struct reshard_rendezvous {
   size_t size;

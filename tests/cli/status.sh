@@ -10,6 +10,7 @@ for command in plan convert bench verify info; do
 done
 expect 0 plan "${four[@]}"
 expect 0 info
+grep -q '^communicators.* node ' "$work/out" || fault 'info does not name the node communicator'
 
 # usage
 refuse 2 'command is missing'

@@ -110,7 +110,7 @@ def take(capsule, read_only=0):
 
 
 class Exported:
-    """What another program's from_dlpack takes: a new managed tensor of one of ours, in one form."""
+    """An argument of another program's from_dlpack: a new managed tensor of one of ours, in one form."""
 
     def __init__(self, tensor, versioned):
         self.tensor, self.versioned, self.capsules = tensor, versioned, []
@@ -156,7 +156,7 @@ class Array(np.ndarray):
 
 
 def capsules(array):
-    """What NumPy gives of an array: the unversioned form, and the versioned one where it knows that."""
+    """Capsules that NumPy gives of an array: the unversioned form, and the versioned one where it knows that."""
     yield lambda: array.__dlpack__()
     try:
         array.__dlpack__(max_version=(1, 0))

@@ -9,6 +9,7 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/contracts/steady.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
 
@@ -244,8 +245,6 @@ static void deadline(void) {
   reshard_comm_destroy(comm);
 }
 
-static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
-
 /* Some ranks do not create, or do not split, with the others. */
 static void deadline_of_creation(void) {
   reshard_comm comm = NULL, sub = NULL;
@@ -296,7 +295,7 @@ static void shrinks(void) {
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "also where the last is");
   if (rank < size - 2) { /* of sub, of which nothing is wrong */
     if (rank == size - 3)
-      sleep_ms(2 * deadline_ms + 200); /* it comes too late */
+      test_sleep_ms(2 * deadline_ms + 200); /* it comes too late */
     reshard_status status = reshard_comm_shrink(sub, 1, (int64_t[]){size - 2}, &next);
     CHECK(rank == size - 3 || status == RESHARD_ERROR_TIMEOUT, "one more is late: %s", reshard_status_string(status));
     char text[32];
@@ -342,7 +341,7 @@ static void deadline_of_years(void) {
   for (int i = 0; i < 2; i++) {
     reshard_comm comm = open_comm(years[i]);
     if (rank == 0)
-      sleep_ms(20);
+      test_sleep_ms(20);
     CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "%lld ms", (long long)years[i]);
     CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "rows to columns");
     reshard_comm_destroy(comm);
@@ -372,7 +371,7 @@ static void aborts(void) {
   CHECK(reshard_comm_split(comm, 0, 0, &copy) == RESHARD_SUCCESS, "a copy");
   CHECK(reshard_comm_split(comm, rank == 0, 0, &pair) == RESHARD_SUCCESS, "all but rank 0");
   if (rank == 0) {
-    sleep_ms(100);
+    test_sleep_ms(100);
     CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
     CHECK(reshard_comm_barrier(copy) == RESHARD_ERROR_PEER, "what was split from it");
     CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "what was split from it, of one rank");

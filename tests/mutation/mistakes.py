@@ -45,7 +45,7 @@ def spans(code, what):
 
 
 def within(code, at, what):
-    """Whether a place is in one of these."""
+    """Tells whether a place is in one of these."""
     return any(begin <= at < end for begin, end in spans(code, what))
 
 

@@ -1,4 +1,4 @@
-"""What became of mistakes: those that were noticed, those that were not, and why."""
+"""Verdicts on mistakes: those that were noticed, those that were not, and why."""
 import os
 
 

@@ -9,12 +9,13 @@
 #define _GNU_SOURCE
 #include "base/base.h"
 #include "device/handle.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
+#include "support/processes/children.h"
 
 #include <reshard/reshard.h>
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -58,13 +59,11 @@ static int64_t deadline_ms, countdown, work_done, since; /* of the call */
     } \
   } while (0)
 
-static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
-
 /* The victim is lost here; a stopped or a late one comes back. */
 static void lose(void) {
   board->lost = 1;
   if (way == LATE)
-    sleep_ms(2 * deadline_ms);
+    test_sleep_ms(2 * deadline_ms);
   else
     raise(way == KILL ? SIGKILL : SIGSTOP);
 }
@@ -196,16 +195,6 @@ static void work_release(work *w) {
 
 /* --- Trials ------------------------------------------------------------------------------------------------------- */
 
-static int count_descriptors(void) {
-  DIR *list = opendir("/proc/self/fd");
-  int n = 0;
-  while (list != NULL && readdir(list) != NULL)
-    n++;
-  if (list != NULL)
-    closedir(list);
-  return n;
-}
-
 /* Segments of the library that this process has mapped. */
 static int count_segments(void) {
   char line[512];
@@ -320,7 +309,7 @@ static int run_rank(uint64_t seed) {
     CHECK(status == RESHARD_ERROR_PEER || status == RESHARD_ERROR_TIMEOUT || step == CREATE, "the lost one: %s",
           reshard_status_string(status));
     while (board->through < size - 1) /* it keeps what it has: the others do without */
-      sleep_ms(1);
+      test_sleep_ms(1);
   }
   work_release(&w);
   reshard_comm_destroy(comm);

@@ -476,7 +476,7 @@ static void test_loops(void **state) {
   assert_int_equal(rs_cast_launch(1, &cast, axes, 0, NULL), 1);
 }
 
-/* Where source and destination are the same memory. */
+/* Source and destination are the same memory. */
 static void test_in_place(void **state) {
   (void)state;
   uint16_t memory[1000], want[1000];

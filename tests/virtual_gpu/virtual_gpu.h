@@ -145,8 +145,8 @@ void vg_reset_peak(int device);
  * segments are: no other device has access, peer access or not. NULL: there is none. Unmapping it is a free. */
 void *vg_map(int device, size_t bytes);
 void vg_unmap(void *at);
-/* Whether the device has its primary context, which takes its memory; device of the context that is current in the
- * calling thread, -1: none. */
+/* Tells whether the device has its primary context, which takes its memory. The second gives the device of the context
+ * that is current in the calling thread; -1: none. */
 bool vg_has_context(int device);
 int vg_current_context(void);
 

@@ -4,14 +4,9 @@
  * never work. So the device's context is made current, and then what was current before, which may be none. Calls of
  * the runtime take the current context. The driver's functions are found through the runtime, since a machine without
  * a GPU has no driver to link with. */
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda.h"
 
 #include <cuda.h>
-
-/* The driver numbers its errors as the runtime does. */
-static reshard_status check_driver(CUresult result, const char *call) {
-  return rs_cuda_check((cudaError_t)result, call);
-}
 
 /* Finds a function as it was in CUDA 11.3, the oldest that is built with. */
 reshard_status rs_cuda_find_function(const char *name, void **function) {
@@ -39,30 +34,8 @@ reshard_status rs_cuda_context_open(rs_cuda *cuda) {
   RS_TRY(rs_cuda_find_function("cuCtxSetCurrent", (void **)&cuda->set_current));
   RS_TRY(rs_cuda_find_function("cuPointerGetAttribute", (void **)&cuda->get_attribute));
   RS_TRY(rs_cuda_find_function("cuPointerGetAttributes", (void **)&cuda->get_attributes));
-  RS_TRY(check_driver(get_device(&number, cuda->base.index), "cuDeviceGet"));
-  return check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain");
-}
-
-/* Access of another GPU to memory of a GPU depends on peer access, on its pool, or on its mapping: the driver knows. */
-static reshard_status find_access(rs_cuda *cuda, const void *at, bool *reached) {
-  unsigned flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
-  RS_TRY(check_driver((CUresult)cuda->get_attribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, (uintptr_t)at),
-                      "cuPointerGetAttribute"));
-  *reached = (flags & CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ) != 0;
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address) {
-  struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
-  rs_cuda_before before;
-  RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = rs_cuda_check(cudaPointerGetAttributes(&attributes, at), "cudaPointerGetAttributes");
-  bool gpu = attributes.type == cudaMemoryTypeDevice;
-  *address = (rs_address){gpu ? attributes.device : -1, attributes.type != cudaMemoryTypeUnregistered};
-  if (gpu && attributes.device != device->index)
-    RS_THEN(status, find_access(rs_cuda_of(device), at, &address->reached));
-  rs_cuda_leave(before);
-  return status;
+  RS_TRY(rs_cuda_check_driver(get_device(&number, cuda->base.index), "cuDeviceGet"));
+  return rs_cuda_check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain");
 }
 
 static CUresult enter_context(rs_cuda *cuda, rs_cuda_before *before) {
@@ -77,7 +50,7 @@ static CUresult enter_context(rs_cuda *cuda, rs_cuda_before *before) {
 }
 
 reshard_status rs_cuda_enter(const rs_device *device, rs_cuda_before *before) {
-  return check_driver(enter_context((rs_cuda *)device, before), "cuCtxSetCurrent");
+  return rs_cuda_check_driver(enter_context((rs_cuda *)device, before), "cuCtxSetCurrent");
 }
 
 rs_cuda_before rs_cuda_try_enter(const rs_device *device) {

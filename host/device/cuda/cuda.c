@@ -173,31 +173,22 @@ static void cuda_destroy(rs_device *device) {
   free(cuda);
 }
 
+/* All of both tables but storage. */
+#define MEMORY_BUT_STORAGE \
+  .alloc = rs_cuda_alloc, .free = rs_cuda_free, .host_alloc = rs_cuda_host_alloc, .host_free = rs_cuda_host_free, \
+  .memcpy = rs_cuda_memcpy, .memset = rs_cuda_memset, .reach = rs_cuda_reach, .look_up = rs_cuda_look_up
+
 static const rs_device_memory cuda_memory = {
-    .alloc = rs_cuda_alloc,
-    .free = rs_cuda_free,
+    MEMORY_BUT_STORAGE,
     .alloc_async = rs_cuda_alloc_async,
     .free_async = rs_cuda_free_async,
-    .host_alloc = rs_cuda_host_alloc,
-    .host_free = rs_cuda_host_free,
-    .memcpy = rs_cuda_memcpy,
-    .memset = rs_cuda_memset,
-    .reach = rs_cuda_reach,
-    .look_up = rs_cuda_look_up,
 };
 
 static const rs_device_memory shared_cuda_memory = {
+    MEMORY_BUT_STORAGE,
     .shared = true,
-    .alloc = rs_cuda_alloc,
-    .free = rs_cuda_free,
     .alloc_async = rs_cuda_segment_alloc,
     .free_async = rs_cuda_segment_free,
-    .host_alloc = rs_cuda_host_alloc,
-    .host_free = rs_cuda_host_free,
-    .memcpy = rs_cuda_memcpy,
-    .memset = rs_cuda_memset,
-    .reach = rs_cuda_reach,
-    .look_up = rs_cuda_look_up,
 };
 
 static const rs_device_streams cuda_streams = {

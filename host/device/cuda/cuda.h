@@ -55,6 +55,10 @@ void rs_cuda_leave(rs_cuda_before before);
  * code for it), _INVALID, else _SYSTEM. */
 reshard_status rs_cuda_check(cudaError_t error, const char *call);
 #define RS_CUDA_TRY(call) RS_TRY(rs_cuda_check((call), #call))
+/* Checks a CUresult: the driver numbers its errors as the runtime does. */
+static inline reshard_status rs_cuda_check_driver(int result, const char *call) {
+  return rs_cuda_check((cudaError_t)result, call);
+}
 /* Clears an error that changes nothing for the caller. */
 void rs_cuda_ignore(cudaError_t error);
 

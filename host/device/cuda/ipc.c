@@ -21,8 +21,8 @@ static reshard_status find_allocation(const rs_cuda *cuda, const void *at, alloc
                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void *values[] = {&found->at, &found->bytes, &found->number, &found->exportable, &found->gpu};
   *found = (allocation){.gpu = -1};
-  return rs_cuda_check((cudaError_t)cuda->get_attributes(sizeof what / sizeof *what, what, values, (uintptr_t)at),
-                       "cuPointerGetAttributes");
+  return rs_cuda_check_driver(cuda->get_attributes(sizeof what / sizeof *what, what, values, (uintptr_t)at),
+                              "cuPointerGetAttributes");
 }
 
 static reshard_status export_allocation(const allocation *a, rs_exported_memory *memory) {

@@ -12,6 +12,7 @@
 
 #include "device/cuda/segments.h"
 
+#include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,6 +250,28 @@ reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = reach_peer(device, other, can);
+  rs_cuda_leave(before);
+  return status;
+}
+
+/* Access of another GPU to memory of a GPU depends on peer access, on its pool, or on its mapping: the driver knows. */
+static reshard_status find_access(rs_cuda *cuda, const void *at, bool *reached) {
+  unsigned flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+  RS_TRY(rs_cuda_check_driver(cuda->get_attribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, (uintptr_t)at),
+                              "cuPointerGetAttribute"));
+  *reached = (flags & CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ) != 0;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address) {
+  struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = rs_cuda_check(cudaPointerGetAttributes(&attributes, at), "cudaPointerGetAttributes");
+  bool gpu = attributes.type == cudaMemoryTypeDevice;
+  *address = (rs_address){gpu ? attributes.device : -1, attributes.type != cudaMemoryTypeUnregistered};
+  if (gpu && attributes.device != device->index)
+    RS_THEN(status, find_access(rs_cuda_of(device), at, &address->reached));
   rs_cuda_leave(before);
   return status;
 }

@@ -40,11 +40,8 @@ static uint64_t last_number;
 /* Numbers of segments, beside which there are the driver's of its allocations. */
 #define SEGMENT_NUMBERS ((uint64_t)1 << 63)
 
-static reshard_status check_driver(CUresult result, const char *call) {
-  return rs_cuda_check((cudaError_t)result, call);
-}
 /* A call of the driver, which has its functions in d. */
-#define DRIVER_TRY(member, name, ...) RS_TRY(check_driver(d->member(__VA_ARGS__), name))
+#define DRIVER_TRY(member, name, ...) RS_TRY(rs_cuda_check_driver(d->member(__VA_ARGS__), name))
 
 static void ignore_driver(CUresult result) { rs_cuda_ignore((cudaError_t)result); }
 
@@ -117,7 +114,7 @@ static reshard_status let_gpu(const vmm *d, CUdeviceptr at, size_t bytes, int gp
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = gpu;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return check_driver(d->set_access(at, bytes, &access, 1), "cuMemSetAccess");
+  return rs_cuda_check_driver(d->set_access(at, bytes, &access, 1), "cuMemSetAccess");
 }
 
 /* Maps a handle at addresses of its own, for kernels of one GPU. */
@@ -125,7 +122,7 @@ static reshard_status map_handle(const vmm *d, CUmemGenericAllocationHandle hand
                                  CUdeviceptr *out) {
   CUdeviceptr at;
   DRIVER_TRY(reserve, "cuMemAddressReserve", &at, bytes, 0, 0, 0);
-  reshard_status status = check_driver(d->map(at, bytes, 0, handle, 0), "cuMemMap");
+  reshard_status status = rs_cuda_check_driver(d->map(at, bytes, 0, handle, 0), "cuMemMap");
   if (status == RESHARD_SUCCESS) {
     status = let_gpu(d, at, bytes, gpu);
     if (status != RESHARD_SUCCESS)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a text begins in the header; -1: nowhere. */
+/* Place of a text in the header; -1: it is not there. */
 static int64_t find_text(const char *header, int64_t n, const char *text) {
   const char *at = memmem(header, (size_t)n, text, strlen(text));
   return at != NULL ? at - header : -1;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct machine {
+typedef struct pickle_machine {
   rs_pickle *p;
   unsigned in;
   int64_t at, op; /* the next byte; the opcode that is carried out */
@@ -15,14 +15,14 @@ typedef struct machine {
   RS_VEC(int64_t) marks;
   RS_VEC(int64_t) memo; /* -1: nothing under that number */
   bool done;
-} machine;
+} pickle_machine;
 
-static reshard_status malformed_pickle(const machine *m, const char *why) {
+static reshard_status malformed_pickle(const pickle_machine *m, const char *why) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s", m->p->where, (long long)m->op, why);
 }
 
 /* n bytes, little-endian. */
-static reshard_status take_number(machine *m, int n, uint64_t *number) {
+static reshard_status take_number(pickle_machine *m, int n, uint64_t *number) {
   if (m->p->size - m->at < n)
     return malformed_pickle(m, "it ends in the middle of a number");
   uint64_t made = 0;
@@ -34,7 +34,7 @@ static reshard_status take_number(machine *m, int n, uint64_t *number) {
 }
 
 /* A length of n bytes, and as many bytes. */
-static reshard_status take_bytes(machine *m, int n, int64_t *first, int64_t *size) {
+static reshard_status take_bytes(pickle_machine *m, int n, int64_t *first, int64_t *size) {
   uint64_t length = 0;
   RS_TRY(take_number(m, n, &length));
   if (length > (uint64_t)(m->p->size - m->at))
@@ -46,7 +46,7 @@ static reshard_status take_bytes(machine *m, int n, int64_t *first, int64_t *siz
   return RESHARD_SUCCESS;
 }
 
-static reshard_status push_value(machine *m, const rs_pickle_value *value) {
+static reshard_status push_value(pickle_machine *m, const rs_pickle_value *value) {
   rs_pickle *p = m->p;
   RS_TRY(rs_vec_reserve(&p->values, p->values.n + 1));
   RS_TRY(rs_vec_reserve(&m->stack, m->stack.n + 1));
@@ -56,20 +56,22 @@ static reshard_status push_value(machine *m, const rs_pickle_value *value) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status push_kind(machine *m, rs_pickle_kind kind, int64_t number) {
+static reshard_status push_kind(pickle_machine *m, rs_pickle_kind kind, int64_t number) {
   return push_value(m, &(rs_pickle_value){.kind = kind, .number = number, .first = -1, .last = -1});
 }
 
-static reshard_status push_text(machine *m, int width) {
+static reshard_status push_text(pickle_machine *m, int width) {
   rs_pickle_value v = {.kind = RS_PICKLE_TEXT, .first = -1, .last = -1};
   RS_TRY(take_bytes(m, width, &v.number, &v.count));
   return push_value(m, &v);
 }
 
 /* Values above the last mark, or on the whole stack. */
-static int64_t above_mark(const machine *m) { return m->stack.n - (m->marks.n > 0 ? m->marks.at[m->marks.n - 1] : 0); }
+static int64_t above_mark(const pickle_machine *m) {
+  return m->stack.n - (m->marks.n > 0 ? m->marks.at[m->marks.n - 1] : 0);
+}
 
-static reshard_status pop_value(machine *m, int64_t *value) {
+static reshard_status pop_value(pickle_machine *m, int64_t *value) {
   if (above_mark(m) < 1)
     return malformed_pickle(m, "no value is there for it");
   *value = m->stack.at[--m->stack.n];
@@ -77,7 +79,7 @@ static reshard_status pop_value(machine *m, int64_t *value) {
 }
 
 /* *first: the stack's height at the last mark, which is taken away. */
-static reshard_status pop_mark(machine *m, int64_t *first) {
+static reshard_status pop_mark(pickle_machine *m, int64_t *first) {
   if (m->marks.n == 0)
     return malformed_pickle(m, "no mark is there for it");
   *first = m->marks.at[--m->marks.n];
@@ -85,7 +87,7 @@ static reshard_status pop_mark(machine *m, int64_t *first) {
 }
 
 /* The stack's values from `first` on become the last items of a container. */
-static reshard_status append_items(machine *m, int64_t container, int64_t first) {
+static reshard_status append_items(pickle_machine *m, int64_t container, int64_t first) {
   rs_pickle *p = m->p;
   RS_TRY(rs_vec_reserve(&p->cells, p->cells.n + m->stack.n - first));
   rs_pickle_value *v = &p->values.at[container];
@@ -104,7 +106,7 @@ static reshard_status append_items(machine *m, int64_t container, int64_t first)
 }
 
 /* A new container of the stack's values from `first` on. */
-static reshard_status collect_items(machine *m, rs_pickle_kind kind, int64_t first) {
+static reshard_status collect_items(pickle_machine *m, rs_pickle_kind kind, int64_t first) {
   RS_TRY(push_kind(m, kind, 0));
   int64_t made = m->stack.at[--m->stack.n];
   RS_TRY(append_items(m, made, first));
@@ -112,13 +114,13 @@ static reshard_status collect_items(machine *m, rs_pickle_kind kind, int64_t fir
   return RESHARD_SUCCESS;
 }
 
-static reshard_status collect_last(machine *m, int64_t n) {
+static reshard_status collect_last(pickle_machine *m, int64_t n) {
   return above_mark(m) < n ? malformed_pickle(m, "too few values are there for it")
                            : collect_items(m, RS_PICKLE_TUPLE, m->stack.n - n);
 }
 
 /* Items from `first` on go into the container below them. */
-static reshard_status extend_items(machine *m, int64_t first, rs_pickle_kind kind) {
+static reshard_status extend_items(pickle_machine *m, int64_t first, rs_pickle_kind kind) {
   int64_t bottom = m->marks.n > 0 ? m->marks.at[m->marks.n - 1] : 0;
   if (first <= bottom || first > m->stack.n)
     return malformed_pickle(m, "no container is there for its items");
@@ -133,7 +135,7 @@ static reshard_status extend_items(machine *m, int64_t first, rs_pickle_kind kin
 
 /* --- Names and calls --------------------------------------------------------------------------------------------- */
 
-static reshard_status push_name(machine *m, const char *module, size_t module_size, const char *name,
+static reshard_status push_name(pickle_machine *m, const char *module, size_t module_size, const char *name,
                                 size_t name_size) {
   const rs_pickle_name *found = rs_pickle_find_name(m->in, module, module_size, name, name_size);
   if (found == NULL) {
@@ -152,7 +154,7 @@ static reshard_status push_name(machine *m, const char *module, size_t module_si
 }
 
 /* GLOBAL: two lines. */
-static reshard_status take_global(machine *m) {
+static reshard_status take_global(pickle_machine *m) {
   const char *line[2];
   size_t size[2];
   for (int i = 0; i < 2; i++) {
@@ -166,7 +168,7 @@ static reshard_status take_global(machine *m) {
   return push_name(m, line[0], size[0], line[1], size[1]);
 }
 
-static reshard_status stack_global(machine *m) {
+static reshard_status stack_global(pickle_machine *m) {
   int64_t value[2] = {-1, -1};
   for (int i = 1; i >= 0; i--) {
     RS_TRY(pop_value(m, &value[i]));
@@ -179,7 +181,7 @@ static reshard_status stack_global(machine *m) {
 }
 
 /* REDUCE, NEWOBJ, NEWOBJ_EX. An OrderedDict is a dict from now on. */
-static reshard_status call_global(machine *m, bool keywords) {
+static reshard_status call_global(pickle_machine *m, bool keywords) {
   int64_t name = -1, arguments = -1, more = -1;
   if (keywords) {
     RS_TRY(pop_value(m, &more));
@@ -199,7 +201,7 @@ static reshard_status call_global(machine *m, bool keywords) {
 }
 
 /* The state of an object; of a dict it is attributes, which are not looked at. */
-static reshard_status build_object(machine *m) {
+static reshard_status build_object(pickle_machine *m) {
   int64_t state = -1;
   RS_TRY(pop_value(m, &state));
   if (above_mark(m) < 1)
@@ -214,7 +216,7 @@ static reshard_status build_object(machine *m) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status load_persistent(machine *m) {
+static reshard_status load_persistent(pickle_machine *m) {
   int64_t id = -1;
   RS_TRY(pop_value(m, &id));
   return push_value(m, &(rs_pickle_value){.kind = RS_PICKLE_PERSISTENT, .first = id, .last = -1});
@@ -222,7 +224,7 @@ static reshard_status load_persistent(machine *m) {
 
 /* --- Memo -------------------------------------------------------------------------------------------------------- */
 
-static reshard_status memoize_top(machine *m, uint64_t number) {
+static reshard_status memoize_top(pickle_machine *m, uint64_t number) {
   if (above_mark(m) < 1)
     return malformed_pickle(m, "no value is there to be kept");
   if (number >= (uint64_t)m->p->size)
@@ -234,7 +236,7 @@ static reshard_status memoize_top(machine *m, uint64_t number) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status remember_value(machine *m, uint64_t number) {
+static reshard_status remember_value(pickle_machine *m, uint64_t number) {
   if (number >= (uint64_t)m->memo.n || m->memo.at[number] < 0)
     return malformed_pickle(m, "nothing is in the memo under its number");
   RS_TRY(rs_vec_reserve(&m->stack, m->stack.n + 1));
@@ -246,7 +248,7 @@ static reshard_status remember_value(machine *m, uint64_t number) {
 
 #define NOT_MINE ((reshard_status)-1)
 
-static reshard_status do_number(machine *m, unsigned char op) {
+static reshard_status do_number(pickle_machine *m, unsigned char op) {
   uint64_t n = 0;
   int64_t first = 0, size = 0;
   switch (op) {
@@ -271,7 +273,7 @@ static reshard_status do_number(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status do_text(machine *m, unsigned char op) {
+static reshard_status do_text(pickle_machine *m, unsigned char op) {
   int64_t first = 0, size = 0;
   switch (op) {
   case 0x8c:
@@ -289,7 +291,7 @@ static reshard_status do_text(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status do_container(machine *m, unsigned char op) {
+static reshard_status do_container(pickle_machine *m, unsigned char op) {
   int64_t first = 0;
   switch (op) {
   case '(':
@@ -319,7 +321,7 @@ static reshard_status do_container(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status do_object(machine *m, unsigned char op) {
+static reshard_status do_object(pickle_machine *m, unsigned char op) {
   uint64_t n = 0;
   switch (op) {
   case 'c': return take_global(m);
@@ -338,7 +340,7 @@ static reshard_status do_object(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status do_frame(machine *m, unsigned char op) {
+static reshard_status do_frame(pickle_machine *m, unsigned char op) {
   uint64_t n = 0;
   switch (op) {
   case 0x80:
@@ -357,9 +359,9 @@ static reshard_status do_frame(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status run_opcodes(machine *m) {
-  static reshard_status (*const groups[])(machine *, unsigned char) = {do_object, do_container, do_number, do_text,
-                                                                       do_frame};
+static reshard_status run_opcodes(pickle_machine *m) {
+  static reshard_status (*const groups[])(pickle_machine *, unsigned char) = {do_object, do_container, do_number,
+                                                                              do_text, do_frame};
   while (!m->done) {
     m->op = m->at;
     if (m->at == m->p->size)
@@ -378,7 +380,7 @@ static reshard_status run_opcodes(machine *m) {
 
 reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, unsigned in, rs_pickle *pickle) {
   *pickle = (rs_pickle){.where = where, .bytes = bytes, .size = size, .root = -1};
-  machine m = {.p = pickle, .in = in};
+  pickle_machine m = {.p = pickle, .in = in};
   reshard_status status = run_opcodes(&m);
   free(m.stack.at);
   free(m.marks.at);

@@ -71,19 +71,20 @@ reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where,
   return RESHARD_SUCCESS;
 }
 
-typedef struct range {
+typedef struct data_range {
   int64_t begin, end, tensor;
-} range;
+} data_range;
 
 static int by_begin(const void *a, const void *b) {
-  const range *x = a, *y = b;
+  const data_range *x = a, *y = b;
   if (x->begin != y->begin)
     return x->begin < y->begin ? -1 : 1;
   return x->end < y->end ? -1 : x->end > y->end;
 }
 
 /* Gaps and overlaps; empty tensors lie anywhere. */
-static reshard_status check_tiling(reshard_model model, const char *where, range *ranges, int64_t n, int64_t data) {
+static reshard_status check_tiling(reshard_model model, const char *where, data_range *ranges, int64_t n,
+                                   int64_t data) {
   char quoted[RS_QUOTE];
   if (n > 0)
     qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
@@ -105,7 +106,7 @@ static reshard_status check_tiling(reshard_model model, const char *where, range
 }
 
 static reshard_status add_header_tensor(reshard_model model, const char *where, const char *name, json_t *value,
-                                        int64_t data, range *out) {
+                                        int64_t data, data_range *out) {
   char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   if (!json_is_object(value))
@@ -124,7 +125,7 @@ static reshard_status add_header_tensor(reshard_model model, const char *where, 
     return rs_error(RESHARD_ERROR_INVALID,
                     "%s: tensor '%s': data_offsets [%lld, %lld] hold %lld bytes, its shape and dtype need %lld", where,
                     quoted, (long long)begin, (long long)end, (long long)(end - begin), (long long)bytes);
-  *out = (range){begin, end, model->tensors.n - 1};
+  *out = (data_range){begin, end, model->tensors.n - 1};
   return RESHARD_SUCCESS;
 }
 
@@ -156,7 +157,7 @@ static reshard_status read_object(const char *where, json_t *root, int64_t start
   if (!json_is_object(root))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
   reshard_status status = RESHARD_SUCCESS;
-  range *ranges = NULL;
+  data_range *ranges = NULL;
   const char *name;
   json_t *value;
   int64_t most = (int64_t)json_object_size(root), n = 0;

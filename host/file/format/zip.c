@@ -29,18 +29,18 @@ static reshard_status malformed_zip(const rs_zip *z, const char *why) {
 }
 
 /* The directory: entries, bytes, where it begins in the archive. */
-typedef struct place {
+typedef struct central_directory {
   uint64_t entries, size, offset;
-} place;
+} central_directory;
 
-static reshard_status find_directory(const rs_zip *z, int64_t length, place *found) {
+static reshard_status find_directory(const rs_zip *z, int64_t length, central_directory *found) {
   char end[END], locator[LOCATOR], end64[END64];
   if (length < END)
     return malformed_zip(z, "too short for one");
   RS_TRY(rs_file_read_at(z->file, z->offset + length - END, end, END));
   if (read_number(end, 4) != END_MAGIC || read_number(end + 20, 2) != 0)
     return malformed_zip(z, "no end record where it ends: it is truncated, or none that torch.save wrote");
-  *found = (place){read_number(end + 10, 2), read_number(end + 12, 4), read_number(end + 16, 4)};
+  *found = (central_directory){read_number(end + 10, 2), read_number(end + 12, 4), read_number(end + 16, 4)};
   uint64_t limit = (uint64_t)length - END;
   if (length >= END + LOCATOR + END64) {
     RS_TRY(rs_file_read_at(z->file, z->offset + length - END - LOCATOR, locator, LOCATOR));
@@ -52,7 +52,7 @@ static reshard_status find_directory(const rs_zip *z, int64_t length, place *fou
       RS_TRY(rs_file_read_at(z->file, z->offset + (int64_t)at, end64, END64));
       if (read_number(end64, 4) != END64_MAGIC)
         return malformed_zip(z, "no end record of Zip64 where it should be");
-      *found = (place){read_number(end64 + 32, 8), read_number(end64 + 40, 8), read_number(end64 + 48, 8)};
+      *found = (central_directory){read_number(end64 + 32, 8), read_number(end64 + 40, 8), read_number(end64 + 48, 8)};
       limit = at;
     }
   }
@@ -120,7 +120,7 @@ static reshard_status read_entry(rs_zip *z, int64_t *at, int64_t size) {
 
 reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
                            rs_zip *zip) {
-  place directory = {0};
+  central_directory directory = {0};
   *zip = (rs_zip){.where = where, .file = file, .offset = offset};
   RS_TRY(find_directory(zip, length, &directory));
   zip->end = offset + (int64_t)directory.offset;

@@ -46,7 +46,7 @@ bool rs_digest_parse(const char *digits, uint64_t *value) {
   return true;
 }
 
-/* Where the digits of a seal begin, from the end of its text. */
+/* Place of a seal's digits, from the end of its text. */
 enum { SEAL = sizeof RS_DIGEST_SEAL - 1, SEAL_DIGITS = RS_DIGEST_DIGITS + 3 };
 
 void rs_digest_seal(char *text, int64_t n) { print_digest(text + n - SEAL_DIGITS, rs_digest_bytes(text, n)); }

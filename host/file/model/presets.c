@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum place { BEFORE, LAYER, DENSE, SPARSE, EXPERT, PREDICT_IN, PREDICT_OUT, AFTER } place;
+typedef enum part_place { BEFORE, LAYER, DENSE, SPARSE, EXPERT, PREDICT_IN, PREDICT_OUT, AFTER } part_place;
 
 /* clang-format off */
 /* Extents of shapes. ONE as the second makes a vector. */
@@ -30,17 +30,17 @@ typedef enum extent {
   EXTENTS
 } extent;
 
-typedef struct part {
-  place place;
+typedef struct model_part {
+  part_place place;
   const char *name;
   reshard_dtype dtype; /* RESHARD_F8_E4M3: followed by its scales, one f32 per block of 128 x 128 */
   extent rows, columns;
-} part;
+} model_part;
 
 /* Numbers of config.json. */
 typedef struct config {
   const char *name;
-  const part *parts; /* ends with a NULL name */
+  const model_part *parts; /* ends with a NULL name */
   int64_t vocab, hidden, layers, heads, kv_heads, head;
   int64_t dense_layers, mlp;                /* the first layers are dense, with this intermediate size */
   int64_t experts, expert_mlp, shared;      /* the others have experts, and `shared` experts in one */
@@ -48,7 +48,7 @@ typedef struct config {
   int64_t predict;                          /* layers that predict further tokens */
 } config;
 
-static const part llama[] = {
+static const model_part llama[] = {
     {BEFORE, "model.embed_tokens.weight", RESHARD_BF16, VOCAB, HIDDEN},
     {LAYER, "input_layernorm.weight", RESHARD_BF16, HIDDEN, ONE},
     {LAYER, "self_attn.q_proj.weight", RESHARD_BF16, HEADS, HIDDEN},
@@ -64,7 +64,7 @@ static const part llama[] = {
     {0},
 };
 
-static const part qwen3_moe[] = {
+static const model_part qwen3_moe[] = {
     {BEFORE, "model.embed_tokens.weight", RESHARD_BF16, VOCAB, HIDDEN},
     {LAYER, "input_layernorm.weight", RESHARD_BF16, HIDDEN, ONE},
     {LAYER, "self_attn.q_proj.weight", RESHARD_BF16, HEADS, HIDDEN},
@@ -83,7 +83,7 @@ static const part qwen3_moe[] = {
     {0},
 };
 
-static const part deepseek_v3[] = {
+static const model_part deepseek_v3[] = {
     {BEFORE, "model.embed_tokens.weight", RESHARD_BF16, VOCAB, HIDDEN},
     {PREDICT_IN, "embed_tokens.weight", RESHARD_BF16, VOCAB, HIDDEN},
     {PREDICT_IN, "enorm.weight", RESHARD_BF16, HIDDEN, ONE},
@@ -154,12 +154,12 @@ static void extents_of(const config *c, int64_t extents[EXTENTS]) {
 
 /* All parts of one place, each named prefix + name. The prefix is printed once and the names are copied behind it,
  * because printing 91,991 names in full would take most of the time. */
-static reshard_status add_tensor(reshard_model model, const config *c, const int64_t *extents, place place,
+static reshard_status add_tensor(reshard_model model, const config *c, const int64_t *extents, part_place place,
                                  const char *prefix) {
   char name[160];
   size_t start = strlen(prefix);
   memcpy(name, prefix, start);
-  for (const part *p = c->parts; p->name != NULL; p++) {
+  for (const model_part *p = c->parts; p->name != NULL; p++) {
     if (p->place != place)
       continue;
     size_t length = start + strlen(p->name);

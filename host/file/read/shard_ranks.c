@@ -15,16 +15,16 @@
 #ifdef RS_HAVE_JANSSON
 
 /* A box that a file has: the layout that it is a part of, and its cell there. */
-typedef struct piece {
+typedef struct shard_cell {
   const struct reshard_layout_s *layout;
   int64_t cell;
   const rs_shard *shard;
-} piece;
+} shard_cell;
 
 typedef struct search {
   const rs_shards *shards;
   rs_lists lists;
-  RS_VEC(piece) pieces;
+  RS_VEC(shard_cell) pieces;
   RS_VEC(rs_holder) holders;
   RS_VEC(int64_t) taken;
   const rs_shard **last; /* per layout: the shard of this file that was looked up last */
@@ -74,7 +74,7 @@ static reshard_status find_cell(search *s, const rs_shard *shard, const struct r
                     rs_box_text(text, layout->ndim, shard->box.offset, shard->box.extent));
   }
   RS_TRY(rs_vec_reserve(&s->pieces, s->pieces.n + 1));
-  s->pieces.at[s->pieces.n++] = (piece){layout, found.cell, shard};
+  s->pieces.at[s->pieces.n++] = (shard_cell){layout, found.cell, shard};
   return RESHARD_SUCCESS;
 }
 
@@ -120,7 +120,7 @@ static reshard_status choose_rank(search *s, int64_t f, bool alone, int64_t *ran
   *rank = 0;
   if (s->pieces.n == 0)
     return RESHARD_SUCCESS;
-  const piece *fewest = &s->pieces.at[0];
+  const shard_cell *fewest = &s->pieces.at[0];
   int64_t n = rs_layout_holder_count(fewest->layout, fewest->cell);
   for (int64_t i = 1; i < s->pieces.n; i++) {
     int64_t count = rs_layout_holder_count(s->pieces.at[i].layout, s->pieces.at[i].cell);

@@ -14,18 +14,18 @@
 
 enum { DEPTH = 64, NAME = 4096, AGAIN = 16, NAMES_AGAIN = 64, NAMES_MORE = 1 << 20 };
 
-typedef struct walk {
+typedef struct dict_walk {
   rs_opening *opening;
   const rs_torch *torch;
   rs_layout_cache layouts;
   rs_pickle_text name; /* of the value that is looked at */
   int64_t visits;
   int64_t named; /* bytes of the names of all tensors */
-} walk;
+} dict_walk;
 
-static reshard_status visit_value(walk *w, int64_t value, int depth);
+static reshard_status visit_value(dict_walk *w, int64_t value, int depth);
 
-static reshard_status add_tensor(walk *w, int64_t value) {
+static reshard_status add_tensor(dict_walk *w, int64_t value) {
   char quoted[RS_QUOTE];
   rs_torch_tensor t;
   const char *name = w->name.n > 0 ? w->name.at : "tensor";
@@ -42,7 +42,7 @@ static reshard_status add_tensor(walk *w, int64_t value) {
 }
 
 /* Appends a key to the name, visits what is there, and takes it off again. */
-static reshard_status visit_under(walk *w, int64_t key, int64_t number, int64_t value, int depth) {
+static reshard_status visit_under(dict_walk *w, int64_t key, int64_t number, int64_t value, int depth) {
   int64_t before = w->name.n;
   bool added = true;
   char digits[24], quoted[RS_QUOTE];
@@ -71,7 +71,7 @@ static reshard_status visit_under(walk *w, int64_t key, int64_t number, int64_t 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status visit_value(walk *w, int64_t value, int depth) {
+static reshard_status visit_value(dict_walk *w, int64_t value, int depth) {
   const rs_pickle *p = &w->torch->pickle;
   const rs_pickle_value *v = &p->values.at[value];
   bool dict = v->kind == RS_PICKLE_DICT;
@@ -96,7 +96,7 @@ static reshard_status visit_value(walk *w, int64_t value, int depth) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_all(walk *w) {
+static reshard_status add_all(dict_walk *w) {
   const rs_pickle *p = &w->torch->pickle;
   char text[RS_QUOTE];
   if (!rs_torch_is_tensor(w->torch, p->root) && !rs_pickle_is(p, p->root, RS_PICKLE_DICT) &&
@@ -112,7 +112,7 @@ reshard_status rs_open_state_dict(rs_opening *opening) {
   reshard_checkpoint c = opening->checkpoint;
   const rs_file *file = &c->store.files.at[0];
   rs_torch torch;
-  walk w = {.opening = opening, .torch = &torch};
+  dict_walk w = {.opening = opening, .torch = &torch};
   reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, LIMIT, &torch);
   RS_THEN(status, add_all(&w));
   rs_torch_free(&torch);

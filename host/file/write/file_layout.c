@@ -32,14 +32,14 @@ void rs_file_layout_free(rs_file_layout *files) {
   *files = (rs_file_layout){0};
 }
 
-typedef struct place {
+typedef struct sorted_tensor {
   const char *name;
   int64_t tensor;
   int class;
-} place;
+} sorted_tensor;
 
 static int by_class_and_name(const void *a, const void *b) {
-  const place *x = a, *y = b;
+  const sorted_tensor *x = a, *y = b;
   return x->class != y->class ? (x->class > y->class ? -1 : 1) : strcmp(x->name, y->name);
 }
 
@@ -174,13 +174,14 @@ static void fill_files(const rs_file_layout *layout, const rs_store *store, int6
 
 static reshard_status add_tensors(layout_builder *w, int64_t index_bytes) {
   int64_t n = w->store->model->tensors.n, *number = NULL;
-  place *places;
+  sorted_tensor *places;
   RS_TRY(rs_alloc(&places, n, sizeof *places));
   reshard_status status = rs_alloc_zero(&number, n, sizeof *number);
   if (status == RESHARD_SUCCESS && index_bytes > 0)
     fill_files(w->files, w->store, index_bytes, number);
   for (int64_t i = 0; i < n; i++)
-    places[i] = (place){rs_model_name(w->store->model, i), i, rs_header_class(w->store->model->tensors.at[i].dtype)};
+    places[i] =
+        (sorted_tensor){rs_model_name(w->store->model, i), i, rs_header_class(w->store->model->tensors.at[i].dtype)};
   if (n > 1)
     qsort(places, (size_t)n, sizeof *places, by_class_and_name);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {

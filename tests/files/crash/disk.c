@@ -140,7 +140,7 @@ void disk_free(disk *d) {
 
 /* --- After a crash ------------------------------------------------------------------------------------------------ */
 
-/* Whether a part of a change is there. */
+/* Tells whether a part of a change is there. */
 static bool is_kept(const disk_crash *c, double chance, int64_t file, int64_t number, int64_t part) {
   if (chance <= 0 || chance >= 1)
     return chance >= 1;

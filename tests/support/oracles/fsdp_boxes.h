@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Which of w has index j of n. */
+/* The one of w that has index j of n. */
 static inline int64_t owner_of(int64_t n, int64_t w, int64_t j) { return j / ((n + w - 1) / w); }
 
 /* The indices of n that the i-th of w has, looked for one by one; a box's extent is 0 where there are none. */

@@ -184,7 +184,7 @@ bool model_cast(model *w) {
 
 /* --- Moved -------------------------------------------------------------------------------------------------------- */
 
-/* Where a move goes, and whose stream it is given. */
+/* Place that a move goes to, and whose stream it is given. */
 typedef struct route {
   int to, gpu; /* places; gpu NOBODY: nothing moves */
   int stream;

@@ -233,7 +233,7 @@ static void test_merge_later(void **state) {
   close_fixture(&r);
 }
 
-/* Which of several free blocks is taken: the smallest that is large enough; of equal ones what nobody waits for. */
+/* Of several free blocks the smallest that is large enough is taken; of equal ones one that nobody waits for. */
 static void test_fit(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);

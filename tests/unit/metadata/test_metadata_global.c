@@ -18,7 +18,7 @@
 
 enum { MOST = 8, TENSORS = 3, PATIENCE = 60000 };
 
-/* How ranks exchange: as the local communicator does; by records; by records, each as a process of its own. */
+/* Ways to exchange: as the local communicator does; by records; by records, each as a process of its own. */
 enum { REACH, RECORDS, PROCESSES, WAYS };
 
 /* Shards that a rank brings, and the metadata that it gets. */

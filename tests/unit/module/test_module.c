@@ -387,7 +387,7 @@ static void test_wide(void **state) {
 
 /* --- Roots ------------------------------------------------------------------------------------------------------ */
 
-/* Whether b is below a. */
+/* Tells whether b is below a. */
 static bool below(bool edge[][24], int n, int a, int b) {
   for (int k = 0; k < n; k++)
     if (edge[a][k] && (k == b || below(edge, n, k, b)))

@@ -1,4 +1,4 @@
-/* How well limits are used: rounds beside the least possible, and workspace beside the limit, as all ranks of a world
+/* Use of limits: rounds beside the least possible, and workspace beside the limit, as all ranks of a world
  * have them. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -123,7 +123,7 @@ static void test_refused(void **state) {
   reshard_tensor_set_pin_memory(NULL, 1);
 }
 
-/* Which strides let two elements share memory. */
+/* Strides that let two elements share memory. */
 static void test_overlapping(void **state) {
   (void)state;
   static const struct {

@@ -340,7 +340,7 @@ static reshard_status change_tensor(void *user, const char *path, reshard_tensor
   return RESHARD_SUCCESS;
 }
 
-/* Which tensors are there is told by a walk; what each became must be the same everywhere. */
+/* A walk tells which tensors are there; what each became must be the same everywhere. */
 static void check_tensors(forest *f) {
   changer c = {.f = f};
   reshard_tree mapped;

@@ -1,4 +1,4 @@
-/* Where arrays are. Memory that the rank's GPU does not reach is an error of all ranks at create and rebind, with the
+/* Places of arrays. Memory that the rank's GPU does not reach is an error of all ranks at create and rebind, with the
  * numbers; memory of the GPU that another rank's does not reach is packed by all ranks, and never read
  * where it is. */
 #include <setjmp.h>

@@ -96,7 +96,7 @@ static reshard_tree on_cpu(fixture *s, const char *text, int rank) {
   return leaf;
 }
 
-/* Where all arrays are, what is in them (as f64 or f32), and what the metadata say of it. */
+/* Checks places and contents of all arrays (as f64 or f32), and the metadata. */
 static void leaf_check(fixture *s, reshard_sharded_tensor is, reshard_sharded_tensor was, int rank,
                        reshard_device_type type, reshard_dtype dtype) {
   int64_t at = 0;

@@ -160,7 +160,7 @@ static void run_phase(world *w, void (*body)(void *user, int64_t rank)) {
       fail_msg("rank %d: %s", (int)i, w->ranks[i].result.text);
 }
 
-/* Where rank 0 has gathered the tensor. */
+/* Memory into which rank 0 has gathered the tensor. */
 static void check_whole(const world *w) {
   float seen[ROWS * COLUMNS];
   reshard_tensor_info info;

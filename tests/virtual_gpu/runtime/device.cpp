@@ -168,21 +168,17 @@ static cudaError_t get_pointer_attribute(unsigned *value, int attribute, unsigne
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int, unsigned long long,
                                              enum cudaDriverEntryPointQueryResult *found) {
   VG_CALL(cudaGetDriverEntryPointByVersion, CALL_NO_CONTEXT);
-  static const struct {
-    const char *name;
-    void *function;
-  } functions[] = {{"cuDeviceGet", (void *)get_device},
-                   {"cuDevicePrimaryCtxRetain", (void *)retain_context},
-                   {"cuCtxGetCurrent", (void *)get_context},
-                   {"cuCtxSetCurrent", (void *)set_context},
-                   {"cuPointerGetAttribute", (void *)get_pointer_attribute},
-                   {"cuPointerGetAttributes", (void *)get_pointer_attributes}};
+  static const std::vector<DriverFunction> functions = {{"cuDeviceGet", (void *)get_device},
+                                                        {"cuDevicePrimaryCtxRetain", (void *)retain_context},
+                                                        {"cuCtxGetCurrent", (void *)get_context},
+                                                        {"cuCtxSetCurrent", (void *)set_context},
+                                                        {"cuPointerGetAttribute", (void *)get_pointer_attribute},
+                                                        {"cuPointerGetAttributes", (void *)get_pointer_attributes}};
   *function = nullptr;
-  for (auto &f : functions)
-    if (strcmp(f.name, name) == 0)
-      *function = f.function;
-  if (!*function)
-    *function = mapping_function(name);
+  for (auto *list : {&functions, &mapping_functions})
+    for (auto &f : *list)
+      if (strcmp(f.name, name) == 0)
+        *function = f.function;
   *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return api.end(cudaSuccess);
 }

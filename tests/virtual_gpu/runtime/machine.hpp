@@ -355,8 +355,13 @@ void imports_end();
 /* Checks a free of memory that other processes may have open. */
 void check_exports(const Alloc &alloc, const char *call);
 
-/* mapping.cpp: a function of the driver for virtual memory, by its name; NULL: it is no such one. */
-void *mapping_function(const char *name);
+/* A function of the driver, which the runtime finds by its name. */
+struct DriverFunction {
+  const char *name;
+  void *function;
+};
+/* mapping.cpp: those for virtual memory. */
+extern const std::vector<DriverFunction> mapping_functions;
 void mappings_end();
 void mapping_leaks();
 

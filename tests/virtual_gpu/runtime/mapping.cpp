@@ -263,24 +263,15 @@ static cudaError_t import_handle(unsigned long long *handle, void *file, CUmemAl
   return api.end(cudaSuccess);
 }
 
-void *mapping_function(const char *name) {
-  static const struct {
-    const char *name;
-    void *function;
-  } functions[] = {{"cuMemGetAllocationGranularity", (void *)get_granularity},
-                   {"cuMemCreate", (void *)create},
-                   {"cuMemRelease", (void *)release_handle},
-                   {"cuMemAddressReserve", (void *)reserve},
-                   {"cuMemAddressFree", (void *)unreserve},
-                   {"cuMemMap", (void *)map},
-                   {"cuMemUnmap", (void *)unmap},
-                   {"cuMemSetAccess", (void *)set_access},
-                   {"cuMemExportToShareableHandle", (void *)export_handle},
-                   {"cuMemImportFromShareableHandle", (void *)import_handle}};
-  for (auto &f : functions)
-    if (strcmp(f.name, name) == 0)
-      return f.function;
-  return nullptr;
-}
+const std::vector<DriverFunction> mapping_functions = {{"cuMemGetAllocationGranularity", (void *)get_granularity},
+                                                       {"cuMemCreate", (void *)create},
+                                                       {"cuMemRelease", (void *)release_handle},
+                                                       {"cuMemAddressReserve", (void *)reserve},
+                                                       {"cuMemAddressFree", (void *)unreserve},
+                                                       {"cuMemMap", (void *)map},
+                                                       {"cuMemUnmap", (void *)unmap},
+                                                       {"cuMemSetAccess", (void *)set_access},
+                                                       {"cuMemExportToShareableHandle", (void *)export_handle},
+                                                       {"cuMemImportFromShareableHandle", (void *)import_handle}};
 
 } // namespace vg

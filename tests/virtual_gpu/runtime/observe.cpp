@@ -75,7 +75,7 @@ struct Span {
   size_t bytes;
   bool holds(uintptr_t at, size_t n) const { return at - begin < bytes && n <= bytes - (at - begin); }
 };
-/* Where most accesses go that tell nothing new: the kernel's parameters, and the last run that was read, or written. */
+/* Most accesses that tell nothing new are of the kernel's parameters, and of the last run that was read, or written. */
 Span kernel_object, kernel_last[2];
 thread_local bool in_kernel; /* on this thread */
 int64_t kernel_accesses;

@@ -1,4 +1,4 @@
-"""What bench/compare/reshard_torch_gpu.py uses of PyTorch, on lists: a stand-in for the test of ./run gpu."""
+"""The part of PyTorch that bench/compare/reshard_torch_gpu.py uses, on lists: a stand-in for the test of ./run gpu."""
 
 import time
 

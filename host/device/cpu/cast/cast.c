@@ -34,29 +34,29 @@ typedef struct cast_buffers {
 } cast_buffers;
 
 /* A cast with what follows from its dtypes. */
-typedef struct conversion {
+typedef struct converter {
   const rs_cast *cast;
   const rs_axis *axes;
   rs_cast_kernel convert;
   int64_t from, to; /* bytes of a number */
   int64_t numbers;  /* in all */
-} conversion;
+} converter;
 
-static conversion conversion_of(const cast_job *job, const rs_cast *cast) {
-  conversion c = {
-      .cast = cast,
-      .axes = cast->naxes == 0 ? NULL : job->casts->axis.at + cast->axes,
-      .convert = job->convert->of[rs_cast_index((reshard_dtype)cast->from)][rs_cast_index((reshard_dtype)cast->to)],
-      .from = (int64_t)reshard_dtype_size((reshard_dtype)cast->from),
-      .to = (int64_t)reshard_dtype_size((reshard_dtype)cast->to),
-      .numbers = cast->elements};
+static converter converter_of(const cast_job *job, const rs_cast *cast) {
+  converter c = {.cast = cast,
+                 .axes = cast->naxes == 0 ? NULL : job->casts->axis.at + cast->axes,
+                 .convert =
+                     job->convert->of[rs_cast_index((reshard_dtype)cast->from)][rs_cast_index((reshard_dtype)cast->to)],
+                 .from = (int64_t)reshard_dtype_size((reshard_dtype)cast->from),
+                 .to = (int64_t)reshard_dtype_size((reshard_dtype)cast->to),
+                 .numbers = cast->elements};
   for (int i = 0; i < cast->naxes; i++)
     c.numbers *= c.axes[i].n;
   return c;
 }
 
 /* n numbers that are contiguous on both sides. */
-static void convert_run(const cast_job *job, const conversion *c, char *dst, const char *src, int64_t n,
+static void convert_run(const cast_job *job, const converter *c, char *dst, const char *src, int64_t n,
                         cast_buffers *buffers) {
   if (!job->streaming) {
     c->convert(dst, src, n);
@@ -80,7 +80,7 @@ static bool is_contiguous(int64_t run, int64_t n0, int64_t step0, int64_t n1, in
 }
 
 /* n1 x n0 runs: steps of the last loop and of the one before. */
-static void convert_runs(const cast_job *job, const conversion *c, char *dst, const char *src, int64_t n1, int64_t n0,
+static void convert_runs(const cast_job *job, const converter *c, char *dst, const char *src, int64_t n1, int64_t n0,
                          cast_buffers *buffers) {
   static const rs_axis none = {1, 0, 0};
   const rs_axis *a0 = &c->axes[c->cast->naxes - 1], *a1 = c->cast->naxes > 1 ? a0 - 1 : &none;
@@ -101,7 +101,7 @@ static void convert_runs(const cast_job *job, const conversion *c, char *dst, co
 }
 
 /* Numbers from `at` on, in the order of the loops, up to end at most; returns how many. */
-static int64_t convert_piece(const cast_job *job, const conversion *c, int64_t at, int64_t end, cast_buffers *buffers) {
+static int64_t convert_piece(const cast_job *job, const converter *c, int64_t at, int64_t end, cast_buffers *buffers) {
   const rs_cast *cast = c->cast;
   const char *src = cast->src;
   char *dst = cast->dst;
@@ -129,7 +129,7 @@ static int64_t convert_piece(const cast_job *job, const conversion *c, int64_t a
 }
 
 /* The number with which the byte `at` of a cast begins, or the line after: both sides of a cut agree on it. */
-static int64_t number_at(const conversion *c, int64_t at) {
+static int64_t number_at(const converter *c, int64_t at) {
   if (at <= 0)
     return 0;
   int64_t number = rs_ceil_div(at, c->from + c->to);
@@ -138,7 +138,7 @@ static int64_t number_at(const conversion *c, int64_t at) {
 
 static void convert_tasks(const cast_job *job, rs_claim *claim, cast_buffers *buffers) {
   const rs_casts *casts = job->casts;
-  conversion c = {0};
+  converter c = {0};
   int64_t next = 0, base = 0, bytes = 0; /* of the cast in the sequence */
   for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
     int64_t at = task * job->size, end = at + job->size;
@@ -147,7 +147,7 @@ static void convert_tasks(const cast_job *job, rs_claim *claim, cast_buffers *bu
         if (next == casts->cast.n)
           break;
         base += bytes;
-        c = conversion_of(job, &casts->cast.at[next++]);
+        c = converter_of(job, &casts->cast.at[next++]);
         bytes = c.numbers * (c.from + c.to);
         continue;
       }
@@ -177,7 +177,7 @@ void rs_cpu_cast(rs_threads *threads, const rs_kernels *kernels, int64_t stream_
   cast_job job = {.copy = kernels, .convert = rs_cast_kernels_of(kernels->isa), .casts = casts};
   int64_t bytes = 0;
   for (int64_t i = 0; i < casts->cast.n; i++) {
-    conversion c = conversion_of(&job, &casts->cast.at[i]);
+    converter c = converter_of(&job, &casts->cast.at[i]);
     bytes += c.numbers * (c.from + c.to);
   }
   job.streaming = bytes / 2 >= stream_from;

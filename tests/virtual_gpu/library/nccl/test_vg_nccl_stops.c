@@ -115,7 +115,7 @@ static int64_t count_overwritten(const world *w) {
   return n;
 }
 
-/* Whether an error names the rank that stopped, and no other. Time passes here as the ranks do. */
+/* Tells whether an error names the rank that stopped, and no other. Time passes here as the ranks do. */
 static bool is_named(const world *w, int64_t rank) {
   char name[32];
   snprintf(name, sizeof name, "; missing: %d", (int)w->stopper);

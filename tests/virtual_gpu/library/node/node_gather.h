@@ -1,6 +1,9 @@
-/* The all-gather of ranks that are processes of the virtual GPU, as their program has it. */
+/* Ranks that are processes of the virtual GPU: their run, and their all-gather, as their program has it. */
 #ifndef TESTS_VG_NODE_GATHER_H
 #define TESTS_VG_NODE_GATHER_H
+
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
 
 #include <reshard/comm.h>
 
@@ -23,6 +26,7 @@ typedef struct node_gatherer {
 } node_gatherer;
 
 static inline void node_gather_begin(node_gather *g) {
+  memset(g, 0, sizeof *g);
   pthread_mutex_init(&g->mutex, NULL);
   pthread_cond_init(&g->moved, NULL);
 }
@@ -30,6 +34,29 @@ static inline void node_gather_begin(node_gather *g) {
 static inline void node_gather_end(node_gather *g) {
   pthread_mutex_destroy(&g->mutex);
   pthread_cond_destroy(&g->moved);
+}
+
+/* Runs all ranks, a thread each, on a virtual GPU of its own, with a gather that is new. Returns the reports. */
+static inline int node_ranks_run(node_gather *g, const vg_options *options, void (*body)(void *user, int64_t rank),
+                                 void *user) {
+  node_gather_begin(g);
+  vg_begin(options);
+  rank_threads_run(NODE_RANKS, body, user);
+  int reports = vg_end();
+  node_gather_end(g);
+  return reports;
+}
+
+/* The same as a vg_scenario, for edges that are left out. */
+typedef struct node_scenario {
+  node_gather *gather;
+  void (*body)(void *user, int64_t rank);
+  void *user;
+} node_scenario;
+
+static inline void node_scenario_run(void *scenario, const vg_options *options) {
+  const node_scenario *s = scenario;
+  (void)node_ranks_run(s->gather, options, s->body, s->user);
 }
 
 /* Returns when all ranks have come. */

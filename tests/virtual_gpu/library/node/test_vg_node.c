@@ -140,14 +140,7 @@ static void run_rank(void *user, int64_t rank) {
 }
 
 /* Reports. */
-static int run_world(world *w, const vg_options *options) {
-  node_gather_begin(&w->gather);
-  vg_begin(options);
-  rank_threads_run(RANKS, run_rank, w);
-  int reports = vg_end();
-  node_gather_end(&w->gather);
-  return reports;
-}
+static int run_world(world *w, const vg_options *options) { return node_ranks_run(&w->gather, options, run_rank, w); }
 
 static void assert_right(const world *w) {
   for (int r = 0; r < RANKS; r++)
@@ -352,17 +345,12 @@ static void test_abort(void **state) {
 
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
-static void scenario(void *user, const vg_options *options) {
-  world w = *(world *)user;
-  (void)run_world(&w, options);
-}
-
 static void test_edges(void **state) {
   (void)state;
   world w = {.gpus = RANKS, .body = move_again_and_again, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "processes of a node",
-                                                        .run = scenario,
-                                                        .user = &w,
+                                                        .run = node_scenario_run,
+                                                        .user = &(node_scenario){&w.gather, run_rank, &w},
                                                         .options = {.devices = RANKS, .seed = 1},
                                                         .seeds = 3,
                                                         .covered = "the transfer waits for its peers before it ends",
@@ -410,13 +398,10 @@ static void test_faults(void **state) {
   int64_t fired = 1;
   for (failing = 1; fired > 0; failing++) {
     world w = {.gpus = RANKS, .body = fail_and_move, .timeout_ms = 1000};
-    node_gather_begin(&w.gather);
-    vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)failing});
-    rank_threads_run(RANKS, run_failing, &w);
-    fired = vg_failed();
-    if (vg_end() != 0)
+    const vg_options options = {.devices = RANKS, .seed = (uint64_t)failing};
+    if (node_ranks_run(&w.gather, &options, run_failing, &w) != 0)
       fail_msg("call %lld of rank 0 fails", (long long)failing);
-    node_gather_end(&w.gather);
+    fired = vg_failed();
   }
   assert_true(failing > 20);
 }

@@ -146,11 +146,7 @@ static void run_rank(void *user, int64_t rank) {
 
 static void run_right_for(int64_t timeout_ms, void (*body)(node_rank *me)) {
   world w = {.timeout_ms = timeout_ms, .body = body};
-  node_gather_begin(&w.gather);
-  vg_begin(&(vg_options){.devices = NODE_RANKS, .seed = 3});
-  rank_threads_run(NODE_RANKS, run_rank, &w);
-  int reports = vg_end();
-  node_gather_end(&w.gather);
+  int reports = node_ranks_run(&w.gather, &(vg_options){.devices = NODE_RANKS, .seed = 3}, run_rank, &w);
   rank_results_assert(NODE_RANKS, w.result, RESHARD_SUCCESS, NULL, "opening");
   for (int r = 0; r < NODE_RANKS; r++)
     if (w.wrong[r] != NULL)

@@ -11,10 +11,10 @@
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/processes/children.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <dirent.h>
 #include <stdio.h>
 
 typedef struct world {
@@ -73,14 +73,7 @@ static void run_rank(void *user, int64_t rank) {
 }
 
 /* Reports. */
-static int run_world(world *w, const vg_options *options) {
-  node_gather_begin(&w->gather);
-  vg_begin(options);
-  rank_threads_run(NODE_RANKS, run_rank, w);
-  int reports = vg_end();
-  node_gather_end(&w->gather);
-  return reports;
-}
+static int run_world(world *w, const vg_options *options) { return node_ranks_run(&w->gather, options, run_rank, w); }
 
 static void run_right(world w) {
   int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = w.seed});
@@ -232,15 +225,6 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static int64_t count_descriptors(void) {
-  int64_t n = 0;
-  DIR *all = opendir("/proc/self/fd");
-  while (all != NULL && readdir(all) != NULL)
-    n++;
-  closedir(all);
-  return n;
-}
-
 static void test_passed_once(void **state) {
   (void)state;
   run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again});
@@ -264,18 +248,13 @@ static void move_twice(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void scenario(void *user, const vg_options *options) {
-  world w = *(world *)user;
-  (void)run_world(&w, options);
-}
-
 static void test_edges(void **state) {
   (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 60000};
   vg_edge_result r =
       vg_for_each_edge(&(vg_edge_search){.path = "sharders of processes of a node",
-                                         .run = scenario,
-                                         .user = &w,
+                                         .run = node_scenario_run,
+                                         .user = &(node_scenario){&w.gather, run_rank, &w},
                                          .options = {.devices = NODE_RANKS, .seed = 1},
                                          .seeds = 3,
                                          .covered = "each call makes a transfer, and waits for its end",

@@ -1,6 +1,6 @@
 /* reshard check: files of tensors against the digests in them. */
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
+#include "bench/commands/commands.h"
 
 #include <reshard/file.h>
 

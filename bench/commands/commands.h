@@ -5,5 +5,6 @@
 int command_convert(int argc, char **argv);
 int command_check(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_trace(int argc, char **argv);
 
 #endif

@@ -5,9 +5,9 @@
  * removes its output, and the program dies by the same signal, so that a waiting shell sees it. A second signal ends
  * the program at once. */
 #define _GNU_SOURCE
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
 #include "bench/cli/workload.h"
+#include "bench/commands/commands.h"
 
 #include <signal.h>
 #include <stdlib.h>

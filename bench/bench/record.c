@@ -1,4 +1,4 @@
-#include "bench/trace/record.h"
+#include "bench/bench/record.h"
 
 #include "bench/trace/trace.h"
 

@@ -1,7 +1,7 @@
 /* reshard info: the features of this build and of this machine. */
-#include "bench/cli/commands.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
+#include "bench/commands/commands.h"
 #include "bench/launch/gpu.h"
 #include "bench/launch/processes.h"
 
@@ -99,6 +99,7 @@ static void print_json(const machine *m, const gpu_machine *g, const char *path)
   rs_json_close(&j, ']');
   rs_json_open(&j, "comms", '[');
   rs_json_string(&j, NULL, "local");
+  rs_json_string(&j, NULL, "node");
   if (g->nccl)
     rs_json_string(&j, NULL, "nccl");
   if (mpi_built())
@@ -125,13 +126,14 @@ static void print_text(const machine *m, const gpu_machine *g) {
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], nccl[32];
   printf("reshard       %s, built with %s\n", reshard_version(), COMPILER);
   printf("devices       cpu%s\n", g->cuda ? ", cuda" : "");
-  printf("communicators local (ranks are threads of one process)");
+  printf("communicators local (ranks are threads of one process), node (processes of one node)");
   if (g->nccl)
     printf(", nccl %s", version_text(nccl, g->nccl_version, true));
   printf("%s\n", mpi_built() ? ", mpi" : "");
   print_gpus(g);
-  printf("files         %s\n",
-         has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
+  printf("files         %s\n", has_files()
+                                   ? "safetensors, npy, PyTorch's .distcp and .pt (read alone), JSON models, by jansson"
+                                   : "none: built without jansson");
   printf("digests       %s\n",
          cli_has_digests() ? "XXH3 of each MiB in safetensors files" : "none: built without xxhash");
   printf("instructions ");

@@ -1,5 +1,6 @@
 /* reshard trace. */
-#include "bench/trace/record.h"
+#include "bench/bench/record.h"
+#include "bench/commands/commands.h"
 
 #include <string.h>
 
