@@ -74,7 +74,7 @@ for goal in 'boxes of 4-64 KiB, extra memory' 'boxes of 4-64 KiB, a loop of cuda
 done
 says '^\| execute over NCCL.* \| +- \| +<= 5 \| not measured'
 for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck \
-  sanitizer-verify ncu-transposing ncu-report nsys tiles nvidia-smi direct-4-threads; do
+  sanitizer-verify ncu-transposing ncu-8-large-spans ncu-report nsys tiles nvidia-smi direct-4-threads; do
   says "$step: passed"
 done
 says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
