@@ -204,7 +204,7 @@ metrics+=,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_pe
 if [ -n "$quick" ]; then
   note ncu "left out" 0 "in a quick run"
 elif [ -n "$ncu" ]; then
-  for case in 'box copy' 'transposing' 'cast' '8 large boxes' 'index_select 65536'; do # clocks are left as they are
+  for case in 'box copy' transposing cast '8 large boxes' '8 large spans' 'index_select 65536'; do # clocks stay
     step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'run_tool "$@"' tool "$ncu" --csv --print-units base \
       --clock-control none --launch-count 40 --metrics "$metrics" \
       "$micro" bench --profile --bytes $((bytes > 1 << 20 ? bytes / 4 : bytes)) --only "$case"

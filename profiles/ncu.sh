@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # reshard's kernels one by one, by Nsight Compute: a report for each range and class of kernel, and its figures as CSV.
 # usage: ncu.sh DIRECTORY COMMAND...
-# Only kernels of reshard's own are profiled: ncu runs a kernel several times, and one of NCCL's, which waits for other
-# ranks, would hang. Of each class LAUNCHES (default 1) launches are taken, in the ranges of the domain `reshard` that
-# launch it. Exit status 3 without ncu. Environment: LAUNCHES, SECTIONS (default what a roofline needs), NCU.
+# Kernels of reshard's copies, casts and selections alone are profiled: ncu runs a kernel several times, and one that
+# waits for other ranks, as NCCL's do, would hang. Of each class LAUNCHES (default 1) launches are taken: copies in the
+# ranges of the domain `reshard` that launch them. Exit status 3 without ncu. Environment: LAUNCHES, SECTIONS (default
+# what a roofline needs), NCU.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: ncu.sh DIRECTORY COMMAND..." >&2; exit 2; }
 out=$1
@@ -21,22 +22,30 @@ for section in ${SECTIONS:-$roofline}; do
   sections+=(--section "$section")
 done
 
-# Range and class: packs, unpacks and copies are made of the same kernels, which differ by the shape of their boxes.
+# Profiles some launches of these kernels alone; NAME.ncu-rep and NAME.csv are left where the command has them.
 found=0
+profile() { # NAME KERNELS RANGE COMMAND...: an empty range is none
+  local name=$1 kernels=$2 filter=()
+  [ -z "$3" ] || filter=(--nvtx --nvtx-include "reshard@$3/")
+  shift 3
+  rm -f "$out/$name".{ncu-rep,csv} # of another run
+  "$ncu" "${filter[@]}" --kernel-name "regex:^($kernels)\$" --launch-count "${LAUNCHES:-1}" \
+    --clock-control none --force-overwrite --export "$out/$name" "${sections[@]}" "$@" >"$out/$name.txt" 2>&1 ||
+    { echo "ncu.sh: $name: the command failed: see $out/$name.txt" >&2; return; }
+  rm "$out/$name.txt"
+  [ -e "$out/$name.ncu-rep" ] || return 0
+  "$ncu" --import "$out/$name.ncu-rep" --page raw --csv --print-units base >"$out/$name.csv"
+  found=$((found + 1))
+}
+
+# Range and class: packs, unpacks and copies are made of the same kernels, which differ by the shape of their boxes. A
+# launch of limited blocks (max_blocks) has a kernel of its own.
 for range in pack unpack copy keep; do
   for class in copy_rows copy_transposes copy_bulk copy_spans; do
-    name=$range-$class
-    "$ncu" --nvtx --nvtx-include "reshard@$range/" --kernel-name "$class" --launch-count "${LAUNCHES:-1}" \
-      --clock-control none --force-overwrite --export "$out/$name" "${sections[@]}" "$@" >"$out/$name.txt" 2>&1 ||
-      { echo "ncu.sh: $name: the command failed: see $out/$name.txt" >&2; continue; }
-    if [ -e "$out/$name.ncu-rep" ]; then
-      "$ncu" --import "$out/$name.ncu-rep" --page raw --csv --print-units base >"$out/$name.csv"
-      rm "$out/$name.txt"
-      found=$((found + 1))
-    else # this command launches no such kernel there
-      rm -f "$out/$name.txt"
-    fi
+    profile "$range-$class" "$class(_limited)?" "$range" "$@"
   done
 done
-[ $found -gt 0 ] || { echo "ncu.sh: no kernel of reshard's ran in the ranges pack, unpack, copy and keep" >&2; exit 1; }
+profile cast 'cast(_listed)?' '' "$@" # calls that move tensors make these, in no range of their own
+profile select select '' "$@"
+[ $found -gt 0 ] || { echo "ncu.sh: no kernel of reshard's copies, casts or selections ran" >&2; exit 1; }
 ls "$out"

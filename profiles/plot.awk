@@ -77,27 +77,30 @@ function draw_throughput(    p, i, n, b, step) {
 }
 
 # --- Goals -------------------------------------------------------------------------------------------------------------------
-function draw_goals(    i, reached, width, y, said) {
-  open_svg(980, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
+function draw_goals(    i, reached, width, y, said, bar) {
+  bar = 410 # where bars begin: behind the longest name
+  for (i = 1; i <= rows; i++)
+    if (bar < 34 + 6.9 * length(name[i])) bar = int(34 + 6.9 * length(name[i]))
+  open_svg(bar + 570, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
   for (i = 1; i <= rows; i++) {
     y = 70 + 24 * i
-    text(400, y, "end", 12, ink, name[i])
+    text(bar - 10, y, "end", 12, ink, name[i])
     if (figure[i] == "-") {
-      text(410, y, "start", 12, grey, "not measured")
+      text(bar, y, "start", 12, grey, "not measured")
       continue
     }
     said = sprintf("%s (%s %s)%s", figure[i], op[i], goal[i], (verdict[i] == "met" ? "" : ", " verdict[i]))
     if (figure[i] + 0 <= 0) { # a difference
-      text(618, y, "start", 12, ink, said)
+      text(bar + 208, y, "start", 12, ink, said)
       continue
     }
     reached = op[i] == ">=" ? figure[i] / goal[i] : goal[i] / figure[i]
     width = 200 * (reached > 2 ? 2 : reached)
-    printf "<rect x=\"410\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", y - 11, width, (verdict[i] == "met" ? colour["direct"] : colour["packed"]), int(100 * reached + 0.5)
-    text(418 + (width > 200 ? width : 200), y, "start", 12, ink, said (reached > 2 ? ", cut off" : ""))
+    printf "<rect x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", bar, y - 11, width, (verdict[i] == "met" ? colour["direct"] : colour["packed"]), int(100 * reached + 0.5)
+    text(bar + 8 + (width > 200 ? width : 200), y, "start", 12, ink, said (reached > 2 ? ", cut off" : ""))
   }
-  text(610, 74, "middle", 11, grey, "100 %")
-  line(610, 78, 610, 80 + 24 * rows, ink, 1.5)
+  text(bar + 200, 74, "middle", 11, grey, "100 %")
+  line(bar + 200, 78, bar + 200, 80 + 24 * rows, ink, 1.5)
   print "</svg>"
 }
 

@@ -21,6 +21,7 @@ typedef enum option_kind {
   FACTOR, /* double, above 1 */
   SHARE,  /* double, above 0: 0.0625 or 1/16 */
   SEED,   /* uint64_t, decimal or hexadecimal */
+  ZERO,   /* nothing: 0 is what is done, and another number is refused, as the help says */
   NONE,   /* nothing: the option is refused, and the help says why */
   HELP
 } option_kind;
@@ -49,6 +50,7 @@ static const option_row option_rows[] = {
     {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
      "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128, or by NCCL's "
      "names (default f32)"},
+    {"datatype", 0, "TYPE", COMMAND_BENCH, IS(TEXT, dtype), "the same as --dtype"},
     {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a checkpoint"},
     {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
@@ -113,7 +115,7 @@ static const option_row option_rows[] = {
     {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, ranks_per_gpu, 1, 65536),
      "rank threads per process and GPU"},
     {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, gpus, 1, 1024),
-     "GPUs per process, which its ranks are on in turn (default 1; with --comm nccl one a rank)"},
+     "GPUs per process, which its ranks are on in turn (default 1); with --comm nccl GPUs per thread, one a rank"},
     {"cudagraph", 'G', NULL, COMMAND_VERIFY, IS(FLAG, graph), "execute from a CUDA graph"},
     {"cudagraph", 'G', "[N]", COMMAND_BENCH, IN(MAYBE, launches, -1, 1000000),
      "execute from a CUDA graph: of all iterations, launched N times; without N of one, launched for each"},
@@ -125,8 +127,8 @@ static const option_row option_rows[] = {
     {"memory_report", 'M', "0|1", COMMAND_BENCH, IN(COUNT, memory, 0, 1), "1: the memory of each row, in a line more"},
     {"unalign", 'u', "N", COMMAND_BENCH, IN(COUNT, shift, 0, 4096),
      "buffers begin N elements behind an aligned address (default 0)"},
-    {"timeout", 'T', "S", COMMAND_BENCH, IN(COUNT, timeout, 1, INT32_MAX),
-     "end with what there is where a row takes more seconds (default: none)"},
+    {"timeout", 'T', "S", COMMAND_BENCH, IN(COUNT, timeout, 0, INT32_MAX),
+     "end with what there is where a row takes more seconds (default 0: none)"},
     {"parallel_init", 'p', "1", COMMAND_BENCH, IN(COUNT, connect, 0, 1),
      "1: ranks connect in parallel, by their own threads; there is no other way"},
     {"local_register", 'R', "0", COMMAND_BENCH, IN(COUNT, registry, 0, 2),
@@ -134,11 +136,11 @@ static const option_row option_rows[] = {
     {"op", 'o', "OP", COMMAND_BENCH, IS(NONE, shape), "refused: elements are moved, and nothing is computed with them"},
     {"root", 'r', "RANK", COMMAND_BENCH, IS(NONE, shape),
      "refused: the layouts say it: --dst 'rank(3)' gathers to rank 3"},
-    {"stream_null", 'y', "0|1", COMMAND_BENCH, IS(NONE, shape),
-     "refused: the null stream would put the ranks of a GPU behind each other; each has a stream of its own"},
+    {"stream_null", 'y', "0|1", COMMAND_BENCH, IN(ZERO, shape, 0, 1),
+     "0: each rank has a stream of its own; 1 is refused: the null stream would put those of a GPU behind each other"},
     {"cta_policy", 'x', "N", COMMAND_BENCH, IS(NONE, shape), "refused: NCCL has a variable for it, NCCL_CTA_POLICY"},
-    {"device_implementation", 'D', "N", COMMAND_BENCH, IS(NONE, shape),
-     "refused: NCCL's kernels of the device take no part in a reshard"},
+    {"device_implementation", 'D', "N", COMMAND_BENCH, IN(ZERO, shape, 0, INT32_MAX),
+     "0: by NCCL's calls of the host; others are refused: its device kernels take no part in a reshard"},
     {"device_cta_count", 'V', "N", COMMAND_BENCH, IS(NONE, shape), "refused, as -D is"},
     {"trace", 0, "FILE", COMMAND_BENCH, IS(TEXT, trace),
      "one execute more, of the last size, recorded in Chrome's trace format"},
@@ -264,7 +266,11 @@ static void set_option(const option_row *row, const char *text, cli_options *o) 
   case LIMIT: *(int64_t *)field = strcmp(text, "none") == 0 ? RESHARD_NO_LIMIT : parse_number(row, text); break;
   case MAYBE: *(int64_t *)field = text == NULL ? row->least : parse_number(row, text); break;
   case SHARE: *(double *)field = parse_share(row, text); break;
-  case NONE: cli_exit(EXIT_USAGE, "%s %s: %s", option_text(row), text, row->help);
+  case ZERO:
+    if (parse_number(row, text) == 0)
+      break;
+    __attribute__((fallthrough));
+  case NONE: cli_exit(EXIT_USAGE, "%s %s: %s", option_text(row), text, strstr(row->help, "refused"));
   case FACTOR: *(double *)field = parse_factor(row, text); break;
   case SEED: *(uint64_t *)field = parse_seed(row, text); break;
   case HELP: break;

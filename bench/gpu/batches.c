@@ -185,15 +185,15 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
     at += size[k];
   }
   gpu_program program = {.b = b};
-  int64_t before = 0, after = 0;
-  CLI_TRY("", gpu_available(b->gpu, &before));
+  reshard_memory_stats before, after; /* the driver's count goes in larger steps */
+  CLI_TRY("", reshard_device_get_memory_stats(b->handle, &before));
   if (!spans)
     CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, bytes, &program.program));
-  CLI_TRY("", gpu_available(b->gpu, &after));
+  CLI_TRY("", reshard_device_get_memory_stats(b->handle, &after));
   if (!spans && !x->o->profile) {
     gpu_row *r = gpu_add_row(x, name, "% of the bytes", 1, false);
     snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", extra memory");
-    r->bytes = before - after;
+    r->bytes = (int64_t)(after.in_use_bytes - before.in_use_bytes);
     r->figure = 100 * (double)r->bytes / (double)bytes;
     gpu_print_row(x, r);
   }

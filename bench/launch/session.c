@@ -134,8 +134,8 @@ void session_connect(session *s, int64_t world) {
     cli_exit(EXIT_USAGE, "-G: with --comm nccl a graph holds one rank, and this process has %lld",
              (long long)s->locals);
   if (s->cuda) {
-    int64_t each = strcmp(s->comm, "nccl") == 0 ? s->locals : 1; /* NCCL's ranks have a GPU each */
-    open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);
+    int64_t shared = s->o->gpus > 0 ? s->o->gpus : 1;
+    open_gpus(s, strcmp(s->comm, "nccl") == 0 ? s->locals : shared); /* NCCL's ranks have a GPU each */
   } else if (strcmp(s->comm, "mpi") == 0 || strcmp(s->comm, "node") == 0) {
     reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
     options.shared = s->o->path != RESHARD_PATH_PACKED;

@@ -158,6 +158,14 @@ static void *replicated_narrow_make(int64_t world, int64_t *items) {
   return pair_make("mesh(128x128;R,S0)", "chunk(1)", world, 777, items);
 }
 
+/* Kinds of layouts, in worlds of any size. */
+static void *chunks_make(int64_t world, int64_t *items) { return pair_make("chunk(0)", "chunk(1)", world, 7, items); }
+static void *flat_make(int64_t world, int64_t *items) { return pair_make("flat()", "chunk(1)", world, 7, items); }
+static void *cyclic_make(int64_t world, int64_t *items) {
+  return world == 64 ? pair_make("cyclic(8x8;4096x64)", "cyclic(8x8;6144x96)", world, 7, items)
+                     : pair_make("cyclic(64x64;4096x64)", "cyclic(64x64;6144x96)", world, 7, items);
+}
+
 /* All tensors of a model, rank 3; rule files are found from the root of the source tree. */
 static void *llama_make(int64_t unused, int64_t *items) {
   (void)unused;
@@ -286,6 +294,12 @@ static const micro_case micro_plans[] = {
     {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, plan_bench_run, plan_bench_drop},
     {"plan_one_rank_replicated_of_world", 16384, 0, replicated_make, plan_bench_run, plan_bench_drop},
     {"plan_one_rank_replicated_narrow_of_world", 16384, 0, replicated_narrow_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_chunks_of_world", 64, 0, chunks_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_chunks_of_world", 4096, 0, chunks_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_flat_of_world", 64, 0, flat_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_flat_of_world", 4096, 0, flat_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_cyclic_of_world", 64, 0, cyclic_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_cyclic_of_world", 4096, 0, cyclic_make, plan_bench_run, plan_bench_drop},
     {"plan_llama_70b_one_rank", 0, 0, llama_make, plan_bench_run, plan_bench_drop},
     {"validate_boxes", 1000000, 3, validate_make, validate_run, validate_drop},
     {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop},

@@ -43,7 +43,7 @@ static int64_t group_tensors(const workload *w, tensor_group **out) {
 }
 
 /* size: a factor on the height of a tensor. */
-static double draw_tensors(rs_text *out, const workload *w, double size, double y) {
+static double draw_tensors(rs_text *out, const workload *w, double size, double y, plan_svg_kinds *drawn) {
   tensor_group *g;
   int64_t n = group_tensors(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
   char shape[RS_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
@@ -59,7 +59,7 @@ static double draw_tensors(rs_text *out, const workload *w, double size, double 
       svg_words(out, 48, y + 14, 12, SVG_START, SVG_INK, true, 120, text);
       y += 26;
     }
-    y = plan_svg_cells(out, t, size * (shown > 1 ? 170 : 300), y) + 8;
+    y = plan_svg_cells(out, t, size * (shown > 1 ? 170 : 300), y, drawn) + 8;
   }
   if (n > shown) {
     snprintf(text, sizeof text, "%lld further kinds of tensors are not drawn", (long long)(n - shown));
@@ -70,32 +70,60 @@ static double draw_tensors(rs_text *out, const workload *w, double size, double 
   return y;
 }
 
-/* The colours of the busy ranks, where there are few, and what else is in the picture. */
-static double draw_legend(rs_text *out, const world_plan *p, int64_t busy, const int64_t *ranks, double y) {
-  char text[96];
-  double x = 84;
-  int64_t shown = busy <= PLAN_SVG_RANKS ? busy : 0;
-  if (shown > 0)
-    svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
-  for (int64_t i = 0; i < shown; i++, x += 34) {
-    svg_rectangle(out, x, y, 12, 12, (svg_paint){.fill = svg_rank_colour(ranks[i])});
-    snprintf(text, sizeof text, "%lld", (long long)ranks[i]);
-    svg_words(out, x + 15, y + 10.5, 11, SVG_START, SVG_INK, false, 0, text);
+/* Words of the legend; a line that has no room for them ends. */
+typedef struct legend {
+  rs_text *out;
+  double left, x, y; /* left: where lines begin */
+} legend;
+
+static void add_words(legend *l, const char *ink, const char *text) {
+  svg_words(l->out, l->x, l->y + 10.5, 11, SVG_START, ink, false, 0, text);
+  l->x += 5.7 * (double)strlen(text) + 18;
+}
+
+static void begin_entry(legend *l, double width) {
+  if (l->x > l->left && l->x + width > PLAN_SVG_WIDTH - 48) {
+    l->x = l->left;
+    l->y += 20;
   }
-  x = shown > 0 ? x + 10 : 48;
-  svg_rectangle(out, x, y - 1, 14, 14, (svg_paint){.fill = "#dfe4ea"});
-  svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "grey: whole on each rank in it");
-  x = shown > 8 ? 84 : x + 200;
-  y += shown > 8 ? 20 : 0;
-  svg_rectangle(out, x, y - 1, 14, 14, (svg_paint){.fill = SVG_PALE});
-  svg_circle(out, x + 7, y + 6, 4, (svg_paint){.fill = SVG_GREY, .stroke = "#ffffff", .stroke_width = 1.2});
-  svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "dot: comes from the rank of that colour");
-  if (shown > 0 && busy < p->ranks) {
+}
+
+/* The colours of the busy ranks, where there are few, and what else is in the picture. */
+static double draw_legend(rs_text *out, const world_plan *p, int64_t busy, const int64_t *ranks, plan_svg_kinds drawn,
+                          double y) {
+  char text[96];
+  legend l = {out, 48, 48, y};
+  int64_t shown = busy <= PLAN_SVG_RANKS ? busy : 0;
+  if (shown > 0) {
+    add_words(&l, SVG_GREY, "rank");
+    l.left = l.x = 84;
+  }
+  for (int64_t i = 0; i < shown; i++, l.x += 34) {
+    svg_rectangle(out, l.x, y, 12, 12, (svg_paint){.fill = svg_rank_colour(ranks[i])});
+    snprintf(text, sizeof text, "%lld", (long long)ranks[i]);
+    svg_words(out, l.x + 15, y + 10.5, 11, SVG_START, SVG_INK, false, 0, text);
+  }
+  l.x += shown > 0 ? 10 : 0;
+  if (drawn.replicas) {
+    begin_entry(&l, 220);
+    svg_rectangle(out, l.x, l.y - 1, 14, 14, (svg_paint){.fill = "#dfe4ea"});
+    l.x += 20;
+    add_words(&l, SVG_INK, "grey: whole on each rank in it");
+  }
+  if (drawn.origins) {
+    begin_entry(&l, 270);
+    svg_rectangle(out, l.x, l.y - 1, 14, 14, (svg_paint){.fill = SVG_PALE});
+    svg_circle(out, l.x + 7, l.y + 6, 4, (svg_paint){.fill = SVG_GREY, .stroke = "#ffffff", .stroke_width = 1.2});
+    l.x += 20;
+    add_words(&l, SVG_INK, "dot: comes from the rank of that colour");
+  }
+  if (busy < p->ranks && p->n == p->ranks) {
     snprintf(text, sizeof text, "%lld rank%s of %lld take%s no part", (long long)(p->ranks - busy),
              cli_plural(p->ranks - busy), (long long)p->ranks, p->ranks - busy == 1 ? "s" : "");
-    svg_words(out, x + 262, y + 10.5, 11, SVG_START, SVG_GREY, false, 0, text);
+    begin_entry(&l, 180);
+    add_words(&l, SVG_GREY, text);
   }
-  return y + 30;
+  return l.x > 48 ? l.y + 30 : y;
 }
 
 /* A layout as it was given; of a rule file the name alone. */
@@ -128,10 +156,10 @@ static double draw_heading(rs_text *out, const cli_options *o, const workload *w
   return 84;
 }
 
-int64_t plan_svg_busy(const world_plan *p, int64_t ranks[PLAN_SVG_RANKS + 1]) {
+int64_t plan_svg_busy(const world_plan *p, int64_t ranks[PLAN_BINS]) {
   int64_t n = 0;
-  for (int64_t i = 0; i < p->bins && n <= PLAN_SVG_RANKS; i++) {
-    bool busy = p->per_bin > 1;
+  for (int64_t i = 0; i < p->bins; i++) {
+    bool busy = false;
     for (int64_t j = 0; j < p->bins; j++)
       busy = busy || p->heat[i * p->bins + j] > 0 || p->heat[j * p->bins + i] > 0;
     if (busy)
@@ -141,14 +169,17 @@ int64_t plan_svg_busy(const world_plan *p, int64_t ranks[PLAN_SVG_RANKS + 1]) {
 }
 
 void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
-  rs_text body = {0}, file = {0};
-  int64_t ranks[PLAN_SVG_RANKS + 1], busy = plan_svg_busy(p, ranks);
-  double y = draw_heading(&body, o, w, p);
-  if (p->ranks <= PLAN_SVG_CELLS) {
-    y = draw_legend(&body, p, busy, ranks, y);
-    y = draw_tensors(&body, w, p->ranks > PLAN_SVG_RANKS ? 2 : 1, y) + 10;
-  }
-  if (busy <= PLAN_SVG_RANKS)
+  rs_text body = {0}, file = {0}, tried = {0};
+  int64_t ranks[PLAN_BINS], busy = plan_svg_busy(p, ranks);
+  double y = draw_heading(&body, o, w, p), size = p->ranks > PLAN_SVG_RANKS ? 2 : 1;
+  plan_svg_kinds drawn = {false, false};
+  if (p->ranks <= PLAN_SVG_CELLS)
+    (void)draw_tensors(&tried, w, size, 0, &drawn); /* the legend above them has what they have */
+  if (p->per_bin == 1)
+    y = draw_legend(&body, p, busy, ranks, drawn, y);
+  if (p->ranks <= PLAN_SVG_CELLS)
+    y = draw_tensors(&body, w, size, y, &drawn) + 10;
+  if (p->per_bin == 1 && busy <= PLAN_SVG_RANKS)
     y = plan_svg_flows(&body, p, y);
   else
     y = plan_svg_heat(&body, p, y);
@@ -156,6 +187,7 @@ void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
   cli_add_bytes(&file, body.at, body.length);
   svg_close(&file);
   cli_write_file(o->svg, file.at, file.length);
+  free(tried.at);
   free(body.at);
   free(file.at);
 }

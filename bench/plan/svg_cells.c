@@ -22,6 +22,7 @@ typedef struct dim_cuts {
 typedef struct cell_table {
   dim_cuts down, across;
   uint64_t *src, *dst; /* per cell a bit per rank */
+  bool origins;        /* dots tell where cells come from */
 } cell_table;
 
 static int compare_positions(const void *a, const void *b) {
@@ -152,27 +153,52 @@ static void fill_region(rs_text *out, cell_frame f, uint64_t mask) {
           holders_text(text, mask));
 }
 
-/* The number of the holder; of replicas each in its colour, or a list of numbers where that is too long. */
-static void label_region(rs_text *out, cell_frame f, uint64_t mask, bool after) {
-  int n = __builtin_popcountll(mask), k = 0;
-  double chip = 19, size = f.height < 13 ? f.height - 1.5 : 11;
-  char text[160];
-  if (n == 0 || size < 6)
-    return;
-  if (n > 1 && n * chip <= f.width - 6 && f.height >= 20) {
-    for (int r = 0; r < 64; r++) {
-      if (!(mask >> r & 1))
-        continue;
-      double x = f.x + 0.5 * (f.width - n * chip) + k++ * chip + 1.5; /* below it is room for the dots */
-      double y = after && f.height > 34 ? f.y + 5 : f.y + 0.5 * f.height - 8;
-      svg_rectangle(out, x, y, chip - 3, 16, (svg_paint){.fill = svg_rank_colour(r)});
-      snprintf(text, sizeof text, "%d", r);
-      svg_words(out, x + 8, y + 12, 11, SVG_MIDDLE, svg_ink_on(svg_rank_colour(r)), true, 0, text);
-    }
-    return;
+#define CHIP 19.0 /* width of a number in its colour, with a gap; a row of them is as high */
+
+/* The numbers of replicas, each in its colour, in as many rows as they need. False: there is no room for all. */
+static bool draw_chips(rs_text *out, cell_frame f, uint64_t mask, bool above) {
+  int n = __builtin_popcountll(mask), each = (int)((f.width - 6) / CHIP), k = 0;
+  if (each < 1)
+    return false;
+  each = each < n ? each : n;
+  int lines = (n + each - 1) / each;
+  if (lines * CHIP + 1 > f.height)
+    return false;
+  each = (n + lines - 1) / lines;
+  double left = f.x + 0.5 * (f.width - each * CHIP) + 1.5;
+  double top = above && f.height > lines * CHIP + 15 ? f.y + 5 : f.y + 0.5 * (f.height - lines * CHIP) + 1.5;
+  for (int r = 0; r < 64; r++) {
+    if (!(mask >> r & 1))
+      continue;
+    char text[16];
+    double x = left + k % each * CHIP, y = top + k / each * CHIP;
+    svg_rectangle(out, x, y, CHIP - 3, CHIP - 3, (svg_paint){.fill = svg_rank_colour(r)});
+    snprintf(text, sizeof text, "%d", r);
+    svg_words(out, x + 8, y + 12, 11, SVG_MIDDLE, svg_ink_on(svg_rank_colour(r)), true, 0, text);
+    k++;
   }
+  return true;
+}
+
+/* Whether the number of a single holder is in its region: dots take the room of a narrow one. */
+static bool has_number(const cell_table *t, cell_frame f, bool after) {
+  return !(after && t->origins && f.width <= 30);
+}
+
+/* The number of the holder; of replicas each in its colour, else a list of numbers, or how many they are. */
+static void label_region(rs_text *out, const cell_table *t, cell_frame f, uint64_t mask, bool after) {
+  int n = __builtin_popcountll(mask);
+  bool dots = after && t->origins;
+  double size = f.height < 13 ? f.height - 1.5 : 11;
+  char text[160];
+  if (n == 0 || size < 6 || (n == 1 && !has_number(t, f, after)))
+    return;
+  if (n > 1 && draw_chips(out, f, mask, dots)) /* below them it is room for the dots */
+    return;
   holders_text(text, mask);
-  bool corner = n == 1 && after && f.width > 30 && f.height > 26; /* the rest is for the dots */
+  if (n > 1 && f.width < 0.62 * size * (double)strlen(text) + 3)
+    snprintf(text, sizeof text, "%d ranks", n);
+  bool corner = n == 1 && dots && f.height > 26; /* the rest is for the dots */
   if (f.width >= 0.62 * size * (double)strlen(text) + 3)
     svg_words(out, corner ? f.x + 12 : f.x + 0.5 * f.width, corner ? f.y + 16 : f.y + 0.5 * f.height + 0.36 * size,
               size, SVG_MIDDLE, n > 1 ? SVG_INK : svg_ink_on(svg_rank_colour(__builtin_ctzll(mask))), true, 0, text);
@@ -200,27 +226,53 @@ static void draw_regions(rs_text *out, const cell_table *t, bool after, cell_fra
       cell_frame region = {x, y, position_along(&t->across, f.x, f.width, right) - x,
                            position_along(&t->down, f.y, f.height, bottom) - y};
       if (labels)
-        label_region(out, region, mask[i * columns + j], after);
+        label_region(out, t, region, mask[i * columns + j], after);
       else
         fill_region(out, region, mask[i * columns + j]);
     }
   free(done);
 }
 
-/* A dot in the colour of the rank that a cell comes from, where it changes hands and has one holder on both sides. */
-static void draw_origins(rs_text *out, const cell_table *t, cell_frame f) {
+/* The place of a cell, with a dot in it: it changes hands, has one holder before, and has room. */
+static bool has_origin(const cell_table *t, cell_frame f, int64_t i, int64_t j, cell_frame *cell) {
+  int64_t columns = t->across.n - 1;
+  uint64_t from = t->src[i * columns + j], to = t->dst[i * columns + j];
+  *cell = (cell_frame){position_along(&t->across, f.x, f.width, j), position_along(&t->down, f.y, f.height, i), 0, 0};
+  cell->width = position_along(&t->across, f.x, f.width, j + 1) - cell->x;
+  cell->height = position_along(&t->down, f.y, f.height, i + 1) - cell->y;
+  return __builtin_popcountll(from) == 1 && (to & ~from) != 0 && cell->width >= 9 && cell->height >= 9;
+}
+
+/* Whether dots in the colours of ranks say where cells come from: no two of the ranks have one colour. */
+static bool has_origins(const cell_table *t, cell_frame f) {
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j++) {
-      uint64_t from = t->src[i * columns + j], to = t->dst[i * columns + j];
-      double x = position_along(&t->across, f.x, f.width, j), w = position_along(&t->across, f.x, f.width, j + 1) - x;
-      double y = position_along(&t->down, f.y, f.height, i), h = position_along(&t->down, f.y, f.height, i + 1) - y;
-      if (__builtin_popcountll(from) != 1 || (to & ~from) == 0 || w < 9 || h < 9)
+  uint64_t ranks = 0;
+  bool any = false;
+  cell_frame cell;
+  for (int64_t i = 0; i < rows * columns; i++) {
+    ranks |= t->src[i] | t->dst[i];
+    any = any || has_origin(t, f, i / columns, i % columns, &cell);
+  }
+  for (int r = 0; r < 64 && any; r++)
+    for (int other = r + 1; other < 64; other++)
+      if ((ranks >> r & 1) && (ranks >> other & 1) && svg_rank_colour(r) == svg_rank_colour(other))
+        return false;
+  return any;
+}
+
+/* A dot in the colour of the rank that a cell comes from. */
+static void draw_origins(rs_text *out, const cell_table *t, cell_frame f) {
+  for (int64_t i = 0; i < t->down.n - 1; i++)
+    for (int64_t j = 0; j < t->across.n - 1; j++) {
+      cell_frame c;
+      if (!has_origin(t, f, i, j, &c))
         continue;
-      double radius = (w < h ? w : h) / 7;
+      double radius = (c.width < c.height ? c.width : c.height) / 7;
       radius = radius < 2.5 ? 2.5 : radius > 6 ? 6 : radius;
-      svg_circle(out, x + w - radius - 2.5, y + h - radius - 2.5, radius,
-                 (svg_paint){.fill = svg_rank_colour(__builtin_ctzll(from)), .stroke = "#ffffff", .stroke_width = 1.2});
+      svg_circle(out, c.x + c.width - radius - 2.5, c.y + c.height - radius - 2.5, radius,
+                 (svg_paint){.fill = svg_rank_colour(__builtin_ctzll(t->src[i * (t->across.n - 1) + j])),
+                             .stroke = "#ffffff",
+                             .stroke_width = 1.2});
     }
 }
 
@@ -244,10 +296,20 @@ static void axis_label(char text[120], const dim_cuts *c) {
     snprintf(text, 120, "dim %d: %lld", c->dim, (long long)c->extent);
 }
 
-/* The ranks of columns that are too narrow for their numbers, below them; as many as have room. Returns the height. */
+/* Whether the columns [begin, end) have one holder each, the same in all rows. */
+static bool is_striped(const cell_table *t, const uint64_t *mask, int64_t begin, int64_t end) {
+  int64_t columns = t->across.n - 1;
+  for (int64_t i = 0; i < t->down.n - 1; i++)
+    for (int64_t j = begin; j < end; j++)
+      if (mask[i * columns + j] != mask[begin] || __builtin_popcountll(mask[begin]) != 1)
+        return false;
+  return true;
+}
+
+/* The ranks of columns that have no numbers in them, below them; as many as have room. Returns the height. */
 static double number_columns(rs_text *out, const cell_table *t, bool after, cell_frame f) {
   int64_t columns = t->across.n - 1, next;
-  const uint64_t *mask = (after ? t->dst : t->src) + (t->down.n - 2) * columns;
+  const uint64_t *mask = after ? t->dst : t->src;
   double end = -INFINITY;
   for (int64_t j = 0; j < columns; j = next) {
     for (next = j + 1; next < columns && mask[next] == mask[j];)
@@ -255,7 +317,8 @@ static double number_columns(rs_text *out, const cell_table *t, bool after, cell
     char text[160];
     double x = position_along(&t->across, f.x, f.width, j), width = position_along(&t->across, f.x, f.width, next) - x;
     double needed = fmax(13, 6.5 * (double)strlen(holders_text(text, mask[j]))); /* equal steps for 1 and 2 digits */
-    if (__builtin_popcountll(mask[j]) != 1 || width >= needed + 3 || x + 0.5 * (width - needed) < end + 8)
+    bool inside = width >= needed + 3 && has_number(t, (cell_frame){x, f.y, width, f.height}, after);
+    if (inside || !is_striped(t, mask, j, next) || x + 0.5 * (width - needed) < end + 8)
       continue;
     end = x + 0.5 * (width + needed);
     svg_words(out, x + 0.5 * width, f.y + f.height + 12, 10.5, SVG_MIDDLE, SVG_GREY, false, 0, text);
@@ -280,13 +343,21 @@ static double draw_panel(rs_text *out, const cell_table *t, bool after, cell_fra
   draw_regions(out, t, after, f, false);
   draw_element_lines(out, t, f);
   draw_regions(out, t, after, f, true);
-  if (after)
+  if (after && t->origins)
     draw_origins(out, t, f);
   free(text);
   return number_columns(out, t, after, f);
 }
 
-double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y) {
+/* Whether a cell has several holders, before or after. */
+static bool has_replicas(const cell_table *t) {
+  for (int64_t i = 0; i < (t->down.n - 1) * (t->across.n - 1); i++)
+    if (__builtin_popcountll(t->src[i]) > 1 || __builtin_popcountll(t->dst[i]) > 1)
+      return true;
+  return false;
+}
+
+double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y, plan_svg_kinds *drawn) {
   cell_table table = {0};
   for (int d = 0; d < t->ndim; d++)
     if (t->shape[d] == 0) {
@@ -307,8 +378,11 @@ double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, doubl
     height = 46;
   if (table.down.dim < 0)
     height = 46;
-  double left = draw_panel(out, &table, false, (cell_frame){48, y + 40, width, height}, t->src);
-  double right = draw_panel(out, &table, true, (cell_frame){528, y + 40, width, height}, t->dst);
+  cell_frame before = {48, y + 40, width, height}, after = {528, y + 40, width, height};
+  table.origins = has_origins(&table, after);
+  drawn->origins |= table.origins;
+  drawn->replicas |= has_replicas(&table);
+  double left = draw_panel(out, &table, false, before, t->src), right = draw_panel(out, &table, true, after, t->dst);
   y += 40 + height + (left > right ? left : right);
   if (t->ndim > 2) {
     svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are shown at index 0");

@@ -20,7 +20,7 @@ static int64_t bytes_at(const world_plan *p, int64_t from, int64_t to) { return 
 /* The busy ranks of a plan, which are few. */
 typedef struct busy_ranks {
   const world_plan *plan;
-  int64_t n, rank[PLAN_SVG_RANKS + 1];
+  int64_t n, rank[PLAN_BINS];
 } busy_ranks;
 
 static double bytes_between(const busy_ranks *b, int64_t i, int64_t j) {
@@ -110,9 +110,13 @@ static double off_diagonal_most(const busy_ranks *b) {
   return most;
 }
 
-static void draw_table(rs_text *out, const busy_ranks *b, double x, double y, double size) {
+/* Numbers fit in cells of this size. */
+#define LEAST_CELL 26.0
+
+static void draw_table(rs_text *out, const busy_ranks *b, double right, double y, double size) {
   int64_t n = b->n;
-  double cell = fmin(size / (double)n, 60), most = off_diagonal_most(b), font = cell > 40 ? 12 : cell > 30 ? 10 : 7.5;
+  double cell = fmin(size / (double)n, 60), most = off_diagonal_most(b), font = cell > 40 ? 12 : cell > 30 ? 10 : 8.8;
+  double x = fmin(570, right - cell * (double)n);
   char text[32], colour[8];
   for (int64_t i = 0; i < n; i++) {
     snprintf(text, sizeof text, "%lld", (long long)b->rank[i]);
@@ -124,7 +128,7 @@ static void draw_table(rs_text *out, const busy_ranks *b, double x, double y, do
                          : i == j   ? "#d3d9df"
                                     : svg_scale_colour(colour, 0.12 + 0.6 * bytes / most);
       svg_rectangle(out, cx, cy, cell, cell, (svg_paint){.fill = fill, .stroke = "#ffffff", .stroke_width = 1.5});
-      if (bytes > 0 && cell >= 20)
+      if (bytes > 0)
         svg_words(out, cx + 0.5 * cell, cy + 0.5 * cell + font / 3, font, SVG_MIDDLE, svg_ink_on(fill), false, 0,
                   print_brief(text, bytes));
     }
@@ -138,7 +142,7 @@ double plan_svg_flows(rs_text *out, const world_plan *p, double y) {
   busy_ranks b = {.plan = p};
   b.n = plan_svg_busy(p, b.rank);
   double height = 60 + 44 * (double)b.n;
-  height = height < 150 ? 150 : height > 330 ? 330 : height;
+  height = fmax(150, fmin(height, fmax(330, LEAST_CELL * (double)b.n)));
   svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0, "who sends what to whom");
   svg_words(out, 48, y + 28, 10.5, SVG_START, SVG_GREY, false, 0, "width of a band: bytes; grey: kept on the rank");
   y += 52;
@@ -146,48 +150,99 @@ double plan_svg_flows(rs_text *out, const world_plan *p, double y) {
   svg_words(out, 410, y - 6, 10.5, SVG_END, SVG_GREY, false, 0, "after");
   draw_bands(out, &b, 70, y, 340, height);
   if (b.n > 0)
-    draw_table(out, &b, 570, y, height);
+    draw_table(out, &b, PLAN_SVG_WIDTH - 48, y, height);
   return y + height + 20;
 }
 
-/* A round step so that about ten labels fit. */
-static int64_t label_step(int64_t n) {
-  int64_t step = 1;
-  for (int k = 0; n / step > 10; k++)
-    step *= k % 3 == 1 ? 5 : 2; /* 2, 10, 20, 40, 200, ... is round enough */
-  return step;
+/* The bins of a plan that send or keep something, and those that receive or keep something. */
+typedef struct heat_map {
+  const world_plan *plan;
+  int64_t n[2], bin[2][PLAN_BINS]; /* of rows, of columns */
+  double x, y, size, cell[2];      /* height and width of a cell */
+} heat_map;
+
+static heat_map make_heat(const world_plan *p, double x, double y, double size) {
+  heat_map m = {.plan = p, .x = x, .y = y, .size = size};
+  for (int64_t i = 0; i < p->bins; i++) {
+    bool sends = false, receives = false;
+    for (int64_t j = 0; j < p->bins; j++) {
+      sends = sends || bytes_at(p, i, j) > 0;
+      receives = receives || bytes_at(p, j, i) > 0;
+    }
+    if (sends)
+      m.bin[0][m.n[0]++] = i;
+    if (receives)
+      m.bin[1][m.n[1]++] = i;
+  }
+  for (int k = 0; k < 2; k++)
+    m.cell[k] = size / (double)m.n[k];
+  return m;
 }
 
-/* Sums over bins: what each sends (rows) or receives (columns). */
-static double *loads(const world_plan *p, bool rows, double *most) {
-  double *sum = cli_alloc(p->bins, sizeof *sum);
+static double heat_bytes(const heat_map *m, int64_t i, int64_t j) {
+  return (double)bytes_at(m->plan, m->bin[0][i], m->bin[1][j]);
+}
+
+static bool is_kept(const heat_map *m, int64_t i, int64_t j) {
+  return m->plan->per_bin == 1 && m->bin[0][i] == m->bin[1][j];
+}
+
+/* Bytes that one sends to another: from the least to the most, which is 0 where nothing is sent. */
+typedef struct heat_range {
+  double low, most;
+} heat_range;
+
+static heat_range find_heat_range(const heat_map *m) {
+  heat_range range = {INFINITY, 0};
+  for (int64_t i = 0; i < m->n[0]; i++)
+    for (int64_t j = 0; j < m->n[1]; j++) {
+      double bytes = heat_bytes(m, i, j);
+      if (bytes > 0 && !is_kept(m, i, j)) {
+        range.most = fmax(range.most, bytes);
+        range.low = fmin(range.low, bytes);
+      }
+    }
+  if (range.low < range.most && range.low > range.most / 4)
+    range.low = range.most / 16;
+  return range;
+}
+
+/* Bytes that each row sends, or each column receives. */
+static double *sum_loads(const heat_map *m, int side, double *most) {
+  double *sum = cli_alloc(m->n[side], sizeof *sum);
   *most = 0;
-  for (int64_t i = 0; i < p->bins; i++) {
-    for (int64_t j = 0; j < p->bins; j++)
-      if (i != j || p->per_bin > 1)
-        sum[i] += (double)(rows ? bytes_at(p, i, j) : bytes_at(p, j, i));
-    *most = sum[i] > *most ? sum[i] : *most;
-  }
+  for (int64_t i = 0; i < m->n[0]; i++)
+    for (int64_t j = 0; j < m->n[1]; j++)
+      if (!is_kept(m, i, j))
+        sum[side == 0 ? i : j] += heat_bytes(m, i, j);
+  for (int64_t i = 0; i < m->n[side]; i++)
+    *most = fmax(*most, sum[i]);
   return sum;
 }
 
-static void draw_load_bars(rs_text *out, const world_plan *p, double x, double y, double size) {
-  double most_sent, most_received, cell = size / (double)p->bins;
-  double *sent = loads(p, true, &most_sent), *received = loads(p, false, &most_received);
-  double most = most_sent > most_received ? most_sent : most_received;
-  char text[CLI_BYTES_TEXT + 24], bytes[CLI_BYTES_TEXT];
-  double thick = cell > 10 ? cell - 1 : cell; /* gaps between thin bars would be a pattern of their own */
+static void draw_load_bars(rs_text *out, const heat_map *m) {
+  double most_sent, most_received, edge = m->x + m->size + 8;
+  double *sent = sum_loads(m, 0, &most_sent), *received = sum_loads(m, 1, &most_received);
+  double most = fmax(most_sent, most_received), thick[2];
+  char text[CLI_BYTES_TEXT + 64], bytes[CLI_BYTES_TEXT], ranks[32] = "";
+  for (int k = 0; k < 2; k++) /* gaps between thin bars would be a pattern of their own */
+    thick[k] = m->cell[k] > 10 ? m->cell[k] - 1 : m->cell[k];
+  if (m->plan->per_bin > 1)
+    snprintf(ranks, sizeof ranks, " by %lld ranks", (long long)m->plan->per_bin);
   cli_add(out, "<g shape-rendering=\"crispEdges\">\n");
-  for (int64_t i = 0; i < p->bins && most > 0; i++) {
-    double s = 70 * sent[i] / most, r = 46 * received[i] / most;
-    svg_rectangle(out, x + size + 8, y + (double)i * cell, s, thick, (svg_paint){.fill = "#f28e2b"});
-    svg_rectangle(out, x + (double)i * cell, y - 8 - r, thick, r, (svg_paint){.fill = "#59a14f"});
+  for (int64_t i = 0; i < m->n[0]; i++)
+    svg_rectangle(out, edge, m->y + (double)i * m->cell[0], 70 * sent[i] / most, thick[0],
+                  (svg_paint){.fill = "#f28e2b"});
+  for (int64_t j = 0; j < m->n[1]; j++) {
+    double height = 46 * received[j] / most;
+    svg_rectangle(out, m->x + (double)j * m->cell[1], m->y - 8 - height, thick[1], height,
+                  (svg_paint){.fill = "#59a14f"});
   }
   cli_add(out, "</g>\n");
-  snprintf(text, sizeof text, "sent, up to %s", cli_bytes_text(bytes, most_sent));
-  svg_words(out, x + size + 8, y + size + 16, 10.5, SVG_START, SVG_GREY, false, 0, text);
-  snprintf(text, sizeof text, "received, up to %s", cli_bytes_text(bytes, most_received));
-  svg_words(out, x + size + 8, y - 14, 10.5, SVG_START, SVG_GREY, false, 0, text);
+  snprintf(text, sizeof text, "sent%s, up to %s", ranks, cli_bytes_text(bytes, most_sent));
+  svg_words(out, edge, m->y + m->size + 16, 10.5, SVG_START, SVG_GREY, false, 0, text);
+  snprintf(text, sizeof text, "received%s, up to %s", ranks, cli_bytes_text(bytes, most_received));
+  svg_words(out, edge, m->y - 14, 10.5, SVG_START, SVG_GREY, false, 0, text);
   free(sent);
   free(received);
 }
@@ -199,7 +254,7 @@ static void draw_heat_legend(rs_text *out, double x, double y, double low, doubl
     svg_words(out, x + 18, y - 8, 11, SVG_START, SVG_INK, false, 0, cli_bytes_text(text, most));
     return;
   }
-  svg_words(out, x, y - 8, 11, SVG_START, SVG_INK, true, 0, "bytes, log scale");
+  svg_words(out, x, y - 14, 11, SVG_START, SVG_INK, true, 0, "bytes, log scale");
   for (int i = 0; i < 100; i++)
     svg_rectangle(out, x, y + 2.0 * (99 - i), 18, 2.4,
                   (svg_paint){.fill = svg_scale_colour(colour, 0.1 + 0.9 * i / 99.0)});
@@ -208,18 +263,32 @@ static void draw_heat_legend(rs_text *out, double x, double y, double low, doubl
               cli_bytes_text(text, low * pow(most / low, k / 4.0)));
 }
 
-double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
-  double size = 560, x = 92, cell = size / (double)p->bins, most = 0, low = INFINITY;
-  char text[96], colour[8];
-  for (int64_t i = 0; i < p->bins * p->bins; i++) {
-    double bytes = (double)p->heat[i];
-    if (bytes > 0 && (p->per_bin > 1 || i / p->bins != i % p->bins)) {
-      most = bytes > most ? bytes : most;
-      low = bytes < low ? bytes : low;
-    }
+/* The ranks of some rows or columns, and what these are. kept: a cell is grey. */
+static void draw_heat_labels(rs_text *out, const heat_map *m, int side, bool kept) {
+  char text[32];
+  int64_t step = 1;
+  while (m->n[side] / step > 16)
+    step *= 2;
+  for (int64_t i = 0; i < m->n[side]; i += step) {
+    double at = ((double)i + 0.5 / (double)m->plan->per_bin) * m->cell[side];
+    snprintf(text, sizeof text, "%lld", (long long)(m->bin[side][i] * m->plan->per_bin));
+    if (side == 0)
+      svg_words(out, m->x - 8, m->y + at + 4, 11, SVG_END, SVG_INK, false, 0, text);
+    else
+      svg_words(out, m->x + at, m->y + m->size + 16, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
   }
-  if (low < most && low > most / 4)
-    low = most / 16;
+  if (side == 0)
+    svg_words_up(out, 50, m->y + 0.5 * m->size, 12, SVG_GREY, "sending rank");
+  else
+    svg_words(out, m->x + 0.5 * m->size, m->y + m->size + 34, 12, SVG_MIDDLE, SVG_GREY, false, 0,
+              kept ? "receiving rank (grey: kept)" : "receiving rank");
+}
+
+double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
+  heat_map m = make_heat(p, 92, y + 98, 560);
+  const heat_range range = find_heat_range(&m);
+  const double low = range.low, most = range.most;
+  char text[96], colour[8];
   svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0,
             most > 0 ? "who sends what to whom" : "nothing is sent: each rank has what it needs");
   if (most <= 0)
@@ -228,31 +297,23 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
     snprintf(text, sizeof text, "each cell is %lld x %lld ranks", (long long)p->per_bin, (long long)p->per_bin);
     svg_words(out, 48, y + 28, 10.5, SVG_START, SVG_GREY, false, 0, text);
   }
-  y += 98;
-  svg_rectangle(out, x, y, size, size, (svg_paint){.fill = "#fafbfc", .stroke = "#cbd2d9", .stroke_width = 1});
+  svg_rectangle(out, m.x, m.y, m.size, m.size, (svg_paint){.fill = "#fafbfc", .stroke = "#cbd2d9", .stroke_width = 1});
   cli_add(out, "<g shape-rendering=\"crispEdges\">\n");
-  for (int64_t i = 0; i < p->bins; i++)
-    for (int64_t j = 0; j < p->bins; j++) {
-      double bytes = (double)bytes_at(p, i, j);
+  bool kept = false;
+  for (int64_t i = 0; i < m.n[0]; i++)
+    for (int64_t j = 0; j < m.n[1]; j++) {
+      double bytes = heat_bytes(&m, i, j);
       if (bytes <= 0)
         continue;
-      bool kept = p->per_bin == 1 && i == j;
+      kept = kept || is_kept(&m, i, j);
       double value = most > low ? log(bytes / low) / log(most / low) : 0.72; /* as in the legend: 0.1 + 0.9 x it */
-      svg_rectangle(out, x + (double)j * cell, y + (double)i * cell, cell, cell,
-                    (svg_paint){.fill = kept ? "#c3cad2" : svg_scale_colour(colour, 0.1 + 0.9 * value)});
+      svg_rectangle(out, m.x + (double)j * m.cell[1], m.y + (double)i * m.cell[0], m.cell[1], m.cell[0],
+                    (svg_paint){.fill = is_kept(&m, i, j) ? "#c3cad2" : svg_scale_colour(colour, 0.1 + 0.9 * value)});
     }
   cli_add(out, "</g>\n");
-  int64_t step = label_step(p->ranks);
-  for (int64_t r = 0; r < p->ranks; r += step) {
-    double place_bars = ((double)r + 0.5) / (double)p->per_bin * cell;
-    snprintf(text, sizeof text, "%lld", (long long)r);
-    svg_words(out, x - 8, y + place_bars + 4, 11, SVG_END, SVG_INK, false, 0, text);
-    svg_words(out, x + place_bars, y + size + 16, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
-  }
-  svg_words_up(out, 50, y + 0.5 * size, 12, SVG_GREY, "sending rank");
-  svg_words(out, x + 0.5 * size, y + size + 34, 12, SVG_MIDDLE, SVG_GREY, false, 0,
-            p->per_bin == 1 ? "receiving rank (grey: kept)" : "receiving rank");
-  draw_load_bars(out, p, x, y, size);
-  draw_heat_legend(out, 800, y + 60, low, most);
-  return y + size + 52;
+  draw_heat_labels(out, &m, 0, kept);
+  draw_heat_labels(out, &m, 1, kept);
+  draw_load_bars(out, &m);
+  draw_heat_legend(out, 800, m.y + 60, low, most);
+  return m.y + m.size + 52;
 }

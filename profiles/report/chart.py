@@ -36,13 +36,16 @@ def text_width(words, size, bold=False):
     return ems * size * (1 if bold else REGULAR)
 
 
-def fit(words, size, width):
-    """The words, or as many letters of them as fit, and an ellipsis."""
-    if text_width(words, size) <= width:
-        return words
-    while words and text_width(words + "…", size) > width:
-        words = words[:-1]
-    return words.rstrip() + "…"
+def lines_of(words, size, width):
+    """The words in as many lines as they need."""
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer, size) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def bytes_text(n):
@@ -239,7 +242,8 @@ def dots(width, title, rows, x_title):
     names = max(text_width(name, NORMAL) for name, _ in rows)
     above = names > 0.4 * width
     tall, top, left = (38, 4, 4) if above else (26, 4, names + 14)
-    bottom = top + tall * len(rows)
+    lines = [lines_of(name, NORMAL, width - 8) if above else [name] for name, _ in rows]
+    bottom = top + sum(tall + 15 * (len(one) - 1) for one in lines)
     scale = Linear(max(value for _, marks in rows for value, _, _ in marks), 4)
     right = width - 14 - max(text_width(label, SMALL) for _, marks in rows for _, _, label in marks)
     picture = Picture(width, bottom + 44, title)
@@ -253,11 +257,12 @@ def dots(width, title, rows, x_title):
                      "axis" if tick == 0 else "grid")
         picture.text(place(tick), bottom + 17, f"{tick:g}", SMALL, "middle", "soft")
     picture.text(place(scale.end / 2), bottom + 36, x_title, SMALL, "middle", "soft")
-    for i, (name, marks) in enumerate(rows):
-        y = top + tall * (i + 1) - 13
-        if above:
-            picture.text(8, y - 10, fit(name, NORMAL, width - 8), NORMAL)
-        else:
+    y = top - 13
+    for (name, marks), names in zip(rows, lines):
+        y += tall + 15 * (len(names) - 1)
+        for k, line in enumerate(reversed(names) if above else ()):
+            picture.text(8, y - 10 - 15 * k, line, NORMAL)
+        if not above:
             picture.text(left - 10, y + 4.5, name, NORMAL, "end")
         marks = sorted(marks)
         picture.line(place(0), y, place(marks[-1][0]), y, "axis")

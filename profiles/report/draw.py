@@ -256,8 +256,8 @@ def suites_html(data):
     parts.append("<section>\n<h2>Who sends what to whom</h2>\n"
                  f"<p>In {bound} of {len(cases)} reshards no rank sends a byte that its receiver has: what travels is "
                  "the lower bound.</p>\n"
-                 '<p class="note">8 ranks. Row: sender; column: receiver; the darker, the more bytes; grey stays on '
-                 "its rank. Under each: the share of the bytes delivered that travels, and the speed beside a straight "
+                 '<p class="note">8 ranks. Row: sender; column: receiver; the stronger its colour, the more bytes; grey stays '
+                 "on its rank. Under each: the share of the bytes delivered that travels, and the speed beside a straight "
                  "copy of as many bytes.</p>\n")
     for suite, entries in data["suites"].items():
         parts.append(f"<h3>{escape(suite)}</h3>\n<div class=\"tiles\">\n")

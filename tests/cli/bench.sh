@@ -72,7 +72,7 @@ expect 0 bench --shape 4x4 -d all "${small[@]}" -c
 [ "$(grep -cE '^ +(16|32|64|128) +16 .* 0 +N/A$' out)" = 12 ] || fault "not 12 types: $(cat out)"
 says ' bf16 '; says ' f8_e5m2 '
 flags=('-c 3' '-c3' '--check=3' '-c 0' '-a 0' '-a 1' '-a 2' '-a 3' '-m 4' '-u 3 -c' '-p 1' '-R 0' '-z 0' '-C 0' \
-  '-G 0')
+  '-G 0' '-T 0' '-y 0' '-D 0' '--datatype float')
 for flag in "${flags[@]:0:${threads:-99}}"; do
   # shellcheck disable=SC2086 # words
   expect 0 bench --shape 12x8 "${small[@]}" $flag; says '^ +384 +96 +f32 '

@@ -8,9 +8,9 @@ python=$(command -v python3) && "$python" -c 'import json' 2>/dev/null || { echo
 for case in copy_runs/{16,1048576} copy_narrow_{1,2,4,8,16,32,64}{,/1,/4,/16} copy_shifted/1 copy_transpose/4 \
   index_select/64 \
   {copy_runs,copy_narrow,copy_shifted,copy_transpose,index_select,convert}_memcpy cast_1000_tensors_f32_bf16{,_memcpy} \
-  layout_parse_mesh layout_meet_cyclic plan_one_rank_16_peers_of_world/16384 execute_nothing_direct \
-  storage_pool_pair/4096 \
-  tree_map convert_one_file_to_4_shards_of_columns; do
+  layout_parse_mesh layout_meet_cyclic plan_one_rank_16_peers_of_world/16384 \
+  plan_one_rank_{chunks,flat,cyclic}_of_world/{64,4096} execute_nothing_direct storage_pool_pair/4096 tree_map \
+  convert_one_file_to_4_shards_of_columns; do
   says "^$case(/|\$)"
 done
 status=0

@@ -43,12 +43,11 @@ for name in tq tp-8.rules tp.rule; do
 done
 refuse 2 'no-such-model' plan --model no-such-model --src 'chunk(0)' --dst 'chunk(0)' --ranks 2
 
-picture() { # ARGUMENT...: a well-formed picture
+picture() { # ARGUMENT...: a well-formed picture, whose texts can be read
   expect 0 plan "$@" --svg picture.svg
   [ "$(head -c 4 picture.svg)" = '<svg' ] && [ "$(tail -n 1 picture.svg)" = '</svg>' ] || fault "plan $*: no picture"
-  ! command -v python3 >/dev/null || python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' picture.svg \
-    2>/dev/null ||
-    fault "plan $*: the picture is not well-formed"
+  ! command -v python3 >/dev/null || python3 -B "$SOURCE/tests/figures/boxes.py" picture.svg >said 2>&1 ||
+    fault "plan $*: the picture is not well-formed, or has texts that overlap or are cut: $(tail -5 said)"
   ! grep -qE '[^a-z](nan|inf)[^a-z]' picture.svg || fault "plan $*: the picture has numbers that are none"
   rm -f picture.svg
 }
@@ -63,10 +62,13 @@ picture --shape 8x8 --src 'rank(0)' --dst 'boxes(0:[0,0]+[3,3];1:[1,1]+[4,4])'
 picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 1
 picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 100
 picture --shape 4096x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 300 --rank 7
+picture --shape 4096x4096 --src 'mesh(8x8;R,S0)' --dst 'mesh(8x8;S1,R)' --ranks 64
+picture --shape 8192x8192 --src 'chunk(0)' --dst 'chunk(1)' --ranks 12
+picture --shape 4096x4096 --src 'chunk(0;0-19)' --dst 'chunk(1;60-79)' --ranks 100
 picture --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" "${sizes[@]}"
 printf '[{"name": "<&>\\"\\n", "shape": [8], "dtype": "u8"}]' >model.json
 picture --model model.json --src 'chunk(0)' --dst 'rank(1)' --ranks 2
-[ -z "$(ls | grep -v -e out -e err -e model.json)" ] || fault "left behind: $(ls)"
+[ -z "$(ls | grep -v -e out -e err -e said -e model.json)" ] || fault "left behind: $(ls)"
 
 # the picture: replicas are listed, not cut; ranks that hold nothing are left out; 64 ranks have their numbers
 expect 0 plan --shape 16x24 --src 'mesh(a=2,b=2;R,S0)' --dst 'mesh(a=2,b=2;S1,R)' --ranks 8 --svg picture.svg
@@ -76,6 +78,22 @@ for holders in 0,2 1,3 0-1 2-3; do
 done
 grep -q '>4 ranks of 8 take no part<' picture.svg && ! grep -qE '>[4-7]</text>' picture.svg ||
   fault 'idle ranks are in the picture'
+grep -q '>grey: whole on each rank in it<' picture.svg && ! grep -q '>dot: ' picture.svg || fault 'another legend'
+expect 0 plan --shape 24x24 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --svg picture.svg
+! grep -q '>grey: whole' picture.svg && grep -q '>dot: ' picture.svg || fault 'another legend'
+# lists of replicas that are longer than a line, each rank in its colour
+expect 0 plan --shape 4096x4096 --src 'chunk(0)' --dst 'mesh(8x4;R,S1)' --ranks 32 --svg picture.svg
+for rank in 0 13 28; do # before and after
+  [ "$(grep -c "font-weight=\"600\">$rank</text>" picture.svg)" = 2 ] || fault "rank $rank has no number"
+done
+! grep -q '>dot: ' picture.svg || fault 'dots in colours that several ranks have'
+expect 0 plan --shape 1000x8192 --src 'chunk(0;0-7)' --dst 'mesh(8x2@16-31;S0,R)' --ranks 64 --svg picture.svg
+grep -q '>40 ranks of 64 take no part<' picture.svg && [ "$(grep -cE '>(31|17|7)</text>' picture.svg)" = 4 ] &&
+  ! grep -qE '>([89]|1[0-5]|3[2-9]|[4-6][0-9])</text>|grey: kept' picture.svg || fault 'idle ranks are in the heat map'
+expect 0 plan --shape 8192x8192 --src 'cyclic(4x4;64x64)' --dst 'chunk(0)' --ranks 16 --svg picture.svg
+[ "$(grep -c '>12</text>' picture.svg)" = 5 ] || fault 'columns of several ranks have a number' # legend, bars, table
+expect 0 plan --shape 4096x4096 --src 'chunk(0)' --dst 'mesh(16x32;S0,S1)' --ranks 512 --svg picture.svg
+grep -q '>sent by 4 ranks, up to 496 KiB<' picture.svg || fault 'the load is whose?'
 expect 0 plan --shape 4096x4096 --src 'chunk(0)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
 for rank in 0 17 42 63; do # before and after
   [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn twice"

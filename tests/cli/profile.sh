@@ -32,7 +32,10 @@ while [ $# -gt 0 ]; do
   esac
 done
 "$@" || exit 1
-case $range-$class in reshard@pack/-copy_transposes | reshard@copy/-copy_rows) touch "$out.ncu-rep" ;; esac
+class=${class#regex:}
+for kernel in reshard@pack/-copy_transposes reshard@copy/-copy_rows_limited -cast -cast_listed_by_others -ncclKernel; do
+  [[ ${kernel%%-*} != "${range:-}" || ! ${kernel#*-} =~ $class ]] || touch "$out.ncu-rep"
+done
 exit 0
 TEXT
 chmod +x tools/*
@@ -54,15 +57,20 @@ cuda='cuda_api_sum.csv cuda_gpu_kern_sum.csv cuda_gpu_mem_time_sum.csv'
 grep -q 'nsys.sh: no nvtx_kern_sum' err || fault "a lacking report is not named: $(cat err)"
 grep -q 'profile --trace=cuda,nvtx,osrt ' asked || fault "$(cat asked)"
 script 0 ncu.sh kernels "$RESHARD" "${bench[@]}"
-[ "$(cd kernels && echo *)" = \
-  'copy-copy_rows.csv copy-copy_rows.ncu-rep pack-copy_transposes.csv pack-copy_transposes.ncu-rep' ] ||
-  fault "left: $(ls kernels)"
+[ "$(cd kernels && echo *)" = 'cast.csv cast.ncu-rep copy-copy_rows.csv copy-copy_rows.ncu-rep '\
+'pack-copy_transposes.csv pack-copy_transposes.ncu-rep' ] || fault "left: $(ls kernels)"
 [ "$(grep -c -- '--nvtx-include reshard@' asked)" = 16 ] || fault "not each range and class: $(cat asked)"
-! grep -- '--nvtx-include' asked | grep -vE -- '--kernel-name copy_(rows|transposes|bulk|spans) --launch-count 1 ' ||
+! grep -- '--export' asked | grep -vE -- '--kernel-name regex:\^\([^ ]+\)\$ --launch-count 1 ' ||
   fault 'a kernel that is not ours could be replayed'
-for class in $(grep -oE 'copy_[a-z]+' "$SOURCE/profiles/ncu.sh" | sort -u); do # as the sources have them
-  grep -qE "\\b$class\\(" "$SOURCE"/kernels/box_*.cu || fault "no kernel $class"
+# Each kernel that moves elements is of one class; one that waits for other ranks is of none.
+classes=$(grep -oE 'regex:[^ ]+' asked | sort -u | sed 's/^regex://')
+kernels=$(grep -ohE '\b[a-z_]+\(RS_GRID_CONSTANT|\bcast_listed\(' "$SOURCE"/kernels/*.cu | sed 's/(.*//')
+for kernel in $kernels; do
+  n=0
+  for class in $classes; do [[ ! $kernel =~ $class ]] || n=$((n + 1)); done
+  [ $n = $([ "$kernel" = meet_peers ] && echo 0 || echo 1) ] || fault "kernel $kernel is of $n classes"
 done
+[ "$(wc -w <<<"$kernels")" = 11 ] || fault "kernels: $kernels"
 script 1 ncu.sh none false
 for name in nsys.sh ncu.sh; do
   script 2 $name nowhere

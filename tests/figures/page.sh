@@ -28,6 +28,7 @@ for heading in 'Throughput over size' 'Beside others' 'Run length and element wi
   'Workspace and speed' 'Scaling over ranks' 'Cost of a plan' 'Who sends what to whom' Environment; do
   grep -qF "<h2>$heading</h2>" page.html || fault "no section '$heading'"
 done
+! grep -q '…' page.html || fault "a text is cut: $(grep -oE '[^>]*…' page.html | head -3)"
 [ "$(grep -c '<figure>' page.html)" = 28 ] || fault "not every case of the suites is drawn"
 python3 "$report/draw.py" data/data.json again.html
 cmp page.html again.html || fault "the same data are drawn in two ways"

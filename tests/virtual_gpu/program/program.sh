@@ -45,6 +45,8 @@ if [ "$NCCL" = 1 ]; then
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl; says "$row"; says '4 ranks of 1 process by nccl'
   VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=4;R)' -n 1 -c 1 --device cuda --comm nccl \
     -t 1 -g 4; says "$row"
+  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl \
+    -t 2 -g 2; says "$row"; says '4 GPUs a process; 4 ranks' # GPUs per thread, as in nccl-tests
   VG_DEVICES=$many expect 0 bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -w 0 -c 1 --device cuda \
     --comm nccl -t 1 -g "$many"; says "$many ranks of 1 process by nccl"; says 'Out of bounds values : 0 OK'
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl --json -
