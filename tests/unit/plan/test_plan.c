@@ -167,6 +167,20 @@ static void test_least(void **unused) {
   }
 }
 
+/* A message that fills half of the limit in each of its rounds takes no round more. */
+static void test_full_rounds(void **unused) {
+  (void)unused;
+  enum { HALF = 64 << 10 };
+  const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 2 * HALF};
+  for (int64_t rounds = 2; rounds < 40; rounds++) {
+    reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(128 * rounds, 512), 2, RESHARD_F32, 0, &options);
+    reshard_plan_info info = info_of(plan);
+    assert_int_equal(info.staged_bytes, rounds * HALF); /* sent, and received in place */
+    assert_int_equal(info.rounds, rounds <= 2 ? 1 : rounds);
+    reshard_plan_destroy(plan);
+  }
+}
+
 /* Lists of runs that no memory holds are refused before they are made, with their length, on either side. */
 static void test_endless_lists(void **unused) {
   (void)unused;
@@ -513,11 +527,11 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),        cmocka_unit_test(test_pieces),      cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_default),       cmocka_unit_test(test_least),       cmocka_unit_test(test_large),
-      cmocka_unit_test(test_endless_lists), cmocka_unit_test(test_listed_runs), cmocka_unit_test(test_classes),
-      cmocka_unit_test(test_many),          cmocka_unit_test(test_empty),       cmocka_unit_test(test_reverse),
-      cmocka_unit_test(test_explain),       cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),        cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_default),     cmocka_unit_test(test_least),         cmocka_unit_test(test_large),
+      cmocka_unit_test(test_full_rounds), cmocka_unit_test(test_endless_lists), cmocka_unit_test(test_listed_runs),
+      cmocka_unit_test(test_classes),     cmocka_unit_test(test_many),          cmocka_unit_test(test_empty),
+      cmocka_unit_test(test_reverse),     cmocka_unit_test(test_explain),       cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
