@@ -3,18 +3,17 @@
 fuzz_targets() { find "$build/fuzz/tests" -maxdepth 1 -type f -name 'fuzz_*' -perm -u+x 2>/dev/null | sort; }
 
 fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the build directory
-  local name=${1##*/fuzz_} out=$build/fuzz begin=$SECONDS status=0
+  local name=${1##*/fuzz_} out=$build/fuzz LC_ALL=C TIMEFORMAT='%U %S' status=0
   mkdir -p "$out/corpus/$name" "$out/crashes"
-  "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
-    -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" "$root/tests/fuzz/corpus/$name" \
-    </dev/null >"$log/fuzz-$name.log" 2>&1 || status=$?
-  echo $((SECONDS - begin)) >"$log/fuzz-$name.seconds" # a crash ends it early
+  { time "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 \
+    -print_final_stats=1 -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" "$root/tests/fuzz/corpus/$name" \
+    </dev/null >"$log/fuzz-$name.log" 2>&1; } 2>"$log/fuzz-$name.times" || status=$?
   return "$status"
 }
 
-fuzz_runs=() # NAME SECONDS INPUTS CRASHES of each run of fuzz_all
-fuzz_all() { # SECONDS [NAME]: as many at a time as there are cores, each counted
-  local seconds=$1 only=${2:-} target name status inputs running=() names=()
+fuzz_runs=() # NAME SECONDS-OF-A-PROCESSOR INPUTS CRASHES of each run of fuzz_all
+fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]: as many at a time as there are cores, each counted
+  local seconds=$1 only=${2:-} target name status inputs seconds_used running=() names=()
   fuzz_runs=()
   finish() { # waits for the oldest
     status=0
@@ -22,12 +21,14 @@ fuzz_all() { # SECONDS [NAME]: as many at a time as there are cores, each counte
     name=${names[0]} running=("${running[@]:1}") names=("${names[@]:1}")
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log/fuzz-$name.log")
     count "$status" "fuzz: $name"
-    fuzz_runs+=("$name $(cat "$log/fuzz-$name.seconds" || echo 0) ${inputs:-0} $((status != 0))")
+    # the last line: bash tells there first of a target that a signal has ended
+    seconds_used=$(awk '{ sum = $1 + $2 } END { print sum + 0 }' "$log/fuzz-$name.times")
+    fuzz_runs+=("$name $seconds_used ${inputs:-0} $((status != 0))")
     if [ "$status" = 0 ]; then
       say "fuzz $name: $inputs inputs, nothing found"
     else
       say "fuzz $name FAILED:"
-      grep -vE '^#[0-9]+' "$log/fuzz-$name.log" | tail -40
+      grep -vE '^#[0-9]+' "$log/fuzz-$name.log" | tail -40 || true # it may have said nothing
     fi
   }
   for target in $(fuzz_targets); do
@@ -60,7 +61,9 @@ fuzz_ledger() {
       print "`./run fuzz SECONDS` and `./run soak` add their runs. Inputs that reach new code are kept in"
       print "build/fuzz/corpus, and the next run begins with them; those in tests/fuzz/corpus are replayed by every"
       print "build. A crash is an input that a sanitizer stops at, that takes more than 60 s or 2 GiB.\n"
-      print "| target | hours | inputs | crashes | last run |\n| --- | ---: | ---: | ---: | --- |"
+      print "Hours are those of a processor, in the fuzzer and the system: other work on the machine does not count."
+      print "Of the first runs only the clock was read: their inputs and crashes count here, and no hours.\n"
+      print "| target | processor hours | inputs | crashes | last run |\n| --- | ---: | ---: | ---: | --- |"
       fflush()
       for (name in total)
         printf "| %s | %.4f | %.0f | %d | %s |\n", name, total[name], units[name], found[name], last[name] | "sort"

@@ -74,6 +74,23 @@ void rs_layout_cell_shape(const struct reshard_layout_s *l, int64_t cell, int64_
     shape[d] = corners[l->ndim + d] - corners[d];
 }
 
+/* The breaks of a part, step 0 where they are no sequence, and room for the pieces of n neighbouring indices of it. So
+ * many that no memory holds them are refused here. */
+static reshard_status reserve_pieces(const rs_dim *dim, int64_t part, int64_t n, rs_breaks *breaks, rs_pieces *out) {
+  if (!rs_dim_breaks(dim, part, breaks)) {
+    breaks->step = 0;
+    return RESHARD_SUCCESS;
+  }
+  int64_t most = rs_min(breaks->count, n / breaks->step + 1) + 1;
+  return rs_vec_reserve(out, out->n + most) == RESHARD_SUCCESS ? RESHARD_SUCCESS : rs_dim_error_runs(dim, most);
+}
+
+/* The first break behind a local index; INT64_MAX: there is none. */
+static int64_t next_break(const rs_breaks *breaks, int64_t local) {
+  int64_t k = local < breaks->first ? 0 : (local - breaks->first) / breaks->step + 1;
+  return k < breaks->count ? breaks->first + k * breaks->step : INT64_MAX;
+}
+
 reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, int d, int64_t lo, int64_t hi,
                                 rs_pieces *out) {
   if (!rs_layout_regular(l)) {
@@ -89,10 +106,15 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, 
   const rs_dim *dim = &l->dim[d];
   int64_t part = cell_part(l, cell, d), first = out->n;
   int64_t local = rs_dim_rank(dim, part, lo), end = rs_dim_rank(dim, part, hi);
+  rs_breaks breaks = {0, 0, 0}; /* step 0: not known */
   while (local < end) {
     int64_t global, run;
     rs_dim_expand(dim, part, local, &global, &run);
     run = rs_min(run, end - local);
+    if (out->n == first && run < end - local)
+      RS_TRY(reserve_pieces(dim, part, end - local, &breaks, out));
+    if (breaks.step > 0)
+      run = rs_min(next_break(&breaks, local), end) - local;
     if (out->n > first && out->at[out->n - 1].begin + out->at[out->n - 1].n == global) {
       out->at[out->n - 1].n += run; /* neighbours of different chunks of a strided cut */
     } else {

@@ -200,3 +200,16 @@ bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks) {
   *breaks = (rs_breaks){first * step - begin, step, rs_max(0, last - first + 1)};
   return true;
 }
+
+int64_t rs_dim_least_runs(const rs_dim *dim, int64_t n) {
+  const rs_cut *cut = dim->cuts;
+  if (dim->ncuts == 0)
+    return 1;
+  int64_t chunk = cut->kind == RS_CUT_STRIDED ? rs_ceil_div(dim->n, cut->factor) : dim->n;
+  return rs_ceil_div(n, cut->kind == RS_CUT_CYCLIC ? cut->factor : rs_ceil_div(chunk, cut->w));
+}
+
+reshard_status rs_dim_error_runs(const rs_dim *dim, int64_t runs) {
+  return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "out of memory: a list of %lld runs of a dim of extent %lld",
+                  (long long)runs, (long long)dim->n);
+}

@@ -44,6 +44,10 @@ typedef struct rs_breaks {
 } rs_breaks;
 /* False where several cuts break the part, which gives no such sequence. */
 bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks);
+/* Least number of runs in n neighbouring indices of a dim, n > 0: a bound by its first cut. */
+int64_t rs_dim_least_runs(const rs_dim *dim, int64_t n);
+/* The error of a list of that many runs of a dim, for which there is no memory. */
+reshard_status rs_dim_error_runs(const rs_dim *dim, int64_t runs);
 /* Number of indices of a part below global index i (0 <= i <= n): the local index of i, or where the next one would
  * be. */
 int64_t rs_dim_rank(const rs_dim *dim, int64_t part, int64_t i);

@@ -62,7 +62,9 @@ reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t co
       rs_found f = {.run.ask = pieces[p].local + (i - pieces[p].begin)};
       rs_dim_locate(dim, i, &f.part, &f.run.held, &f.run.n);
       f.run.n = rs_min(f.run.n, end - i);
-      RS_TRY(rs_vec_reserve(&lists->found, lists->found.n + 1));
+      int64_t more = i == pieces[p].begin && f.run.n < end - i ? rs_dim_least_runs(dim, end - i) : 1;
+      if (rs_vec_reserve(&lists->found, lists->found.n + more) != RESHARD_SUCCESS)
+        return rs_dim_error_runs(dim, lists->found.n + more);
       ordered &= lists->found.n == 0 || lists->found.at[lists->found.n - 1].part <= f.part;
       lists->found.at[lists->found.n++] = f;
       i += f.run.n;

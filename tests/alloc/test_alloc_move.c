@@ -179,6 +179,9 @@ static void close_gpu(reshard_device gpu) {
     device->work->release(device, gpu->once);
   rs_deferred_list_destroy(gpu->deferred);
   rs_staging_destroy(gpu->staging);
+  reshard_memory_stats stats; /* temporary memory, too, has been given back to the pool */
+  rs_storage_pool_stats(gpu->storage, &stats);
+  assert_true(stats.in_use_bytes == 0 && stats.allocs == stats.frees);
   rs_storage_pool_destroy(gpu->pinned);
   rs_storage_pool_destroy(gpu->storage);
   for (int i = 0; i < RS_SIDES; i++)

@@ -1,5 +1,6 @@
 /* Promises of a communicator of processes of a node beside those of all communicators of processes: calls and
- * statuses that differ, handles that are destroyed early, forked processes, creations that do not agree.
+ * statuses that differ, handles that are destroyed early, forked processes, creations that do not agree, and to which a
+ * rank does not come.
  *
  * usage: node_checks RANKS, 3 or more */
 #define _GNU_SOURCE
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* An error with this status, whose text has the part. */
@@ -254,6 +256,42 @@ static reshard_status allgather(void *user, const void *mine, size_t bytes, void
   return RESHARD_SUCCESS;
 }
 
+enum { LATE_MS = 120 };
+
+/* A rank that all others know of by now comes late, ... */
+static reshard_status allgather_late(void *late, const void *mine, size_t bytes, void *all) {
+  reshard_status status = allgather(NULL, mine, bytes, all);
+  if (rank == *(const int *)late)
+    nanosleep(&(struct timespec){0, LATE_MS * 1000000}, NULL);
+  return status;
+}
+
+/* ... or not at all. */
+static reshard_status allgather_gone(void *gone, const void *mine, size_t bytes, void *all) {
+  reshard_status status = allgather(NULL, mine, bytes, all);
+  return rank == *(const int *)gone ? rs_error(RESHARD_ERROR_SYSTEM, "no way to the others") : status;
+}
+
+/* The others wait for one that is late, and hear at once of one that does not come, without their deadline. */
+static void absent_ranks(void) {
+  const int odd[] = {0, 1, size - 1};
+  reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
+  options.timeout_ms = 60000;
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    reshard_comm comm = NULL;
+    char text[64];
+    int other = odd[i];
+    snprintf(text, sizeof text, "rank %d is gone", other);
+    CHECK_ERROR(reshard_comm_create_node(size, rank, allgather_gone, &other, &options, &comm),
+                rank == other ? RESHARD_ERROR_SYSTEM : RESHARD_ERROR_PEER,
+                rank == other ? "no way to the others" : text);
+    CHECK(comm == NULL, "nothing was made");
+    CHECK(reshard_comm_create_node(size, rank, allgather_late, &other, &options, &comm) == RESHARD_SUCCESS, "late");
+    CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "barrier");
+    reshard_comm_destroy(comm);
+  }
+}
+
 static void creations(void) {
   reshard_comm comm = NULL;
   reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
@@ -287,6 +325,7 @@ int main(int argc, char **argv) {
   long_messages();
   forks();
   creations();
+  absent_ranks();
   int64_t all = world_close(failures);
   if (rank == 0)
     printf("%d ranks: %lld checks failed\n", size, (long long)all);

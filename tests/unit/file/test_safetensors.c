@@ -1,5 +1,6 @@
 /* .safetensors files and directories of them, with and without an index: what is read, and what is refused. The checks
  * of a header that a model shares are in test_models.c. */
+#include "file/format/safetensors.h"
 #include "support/fixtures/scratch.h"
 
 #include <setjmp.h>
@@ -358,14 +359,28 @@ static void test_threads(void **state) {
   free(header);
 }
 
+/* The longest place that an error begins with leaves room for what is wrong there. */
+static void test_long_place(void **state) {
+  (void)state;
+  char where[RS_WHERE], text[RS_WHERE + 64], sharding[] = "[]";
+  struct reshard_model_s model = {.bytes = 0};
+  rs_safetensors header = {.model = &model, .sharding = sharding};
+  memset(where, 'x', sizeof where - 1);
+  where[sizeof where - 1] = '\0';
+  assert_int_equal(rs_safetensors_read_sharding(where, &header), RESHARD_ERROR_INVALID);
+  snprintf(text, sizeof text, "%s: DCP_SHARDING_INFO is no JSON object", where);
+  assert_string_equal(reshard_last_error(), text);
+}
+
 int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_file),      cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(test_truncated), cmocka_unit_test(test_whole),      cmocka_unit_test(test_directories),
-      cmocka_unit_test(test_index),     cmocka_unit_test(test_many_files), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_file),       cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(test_truncated),  cmocka_unit_test(test_whole),      cmocka_unit_test(test_directories),
+      cmocka_unit_test(test_index),      cmocka_unit_test(test_many_files), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_long_place),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -167,6 +167,64 @@ static void test_least(void **unused) {
   }
 }
 
+/* A message that fills half of the limit in each of its rounds takes no round more. */
+static void test_full_rounds(void **unused) {
+  (void)unused;
+  enum { HALF = 64 << 10 };
+  const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 2 * HALF};
+  for (int64_t rounds = 2; rounds < 40; rounds++) {
+    reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(128 * rounds, 512), 2, RESHARD_F32, 0, &options);
+    reshard_plan_info info = info_of(plan);
+    assert_int_equal(info.staged_bytes, rounds * HALF); /* sent, and received in place */
+    assert_int_equal(info.rounds, rounds <= 2 ? 1 : rounds);
+    reshard_plan_destroy(plan);
+  }
+}
+
+/* Lists of runs that no memory holds are refused before they are made, with their length, on either side. */
+static void test_endless_lists(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *src, *dst, *runs;
+  } cases[] = {
+      {"cyclic(4;9)", "chunk(0)", "32025597350190194"},
+      {"chunk(0)", "cyclic(4;9)", "32025597350190194"},
+      {"mesh(4;S0*288230376151711744)", "chunk(0)", "288230376151711744"},
+      {"chunk(0)", "mesh(4;S0*288230376151711744)", "288230376151711744"},
+      {"mesh(4;S0*9223372036854775807)", "rank(0)", "1152921504606846976"}, /* rank 0 has all, in one run */
+  };
+  const int64_t extent = (int64_t)1 << 60;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    reshard_layout src = layout_from_text(cases[i].src, 1, &extent, 4),
+                   dst = layout_from_text(cases[i].dst, 1, &extent, 4);
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
+    reshard_plan plan = NULL;
+    char text[128];
+    assert_int_equal(reshard_plan_create(1, &entry, 0, NULL, &plan), RESHARD_ERROR_OUT_OF_MEMORY);
+    snprintf(text, sizeof text, "out of memory: a list of %s runs of a dim of extent 1152921504606846976",
+             cases[i].runs);
+    assert_string_equal(reshard_last_error(), text);
+    assert_null(plan);
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+}
+
+/* A plan's memory follows the runs that are shared, as plan.h says. */
+static void test_listed_runs(void **unused) {
+  (void)unused;
+  static const char *const others[] = {"chunk(0)", "cyclic(4;7)", "rank(0)"};
+  static const int64_t runs[] = {2, 5, 5}; /* for each of the source, with those of the other side */
+  const int64_t extent = 36 << 13;
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    for (int back = 0; back < 2; back++) {
+      reshard_plan plan = plan_of(back ? others[i] : "cyclic(4;9)", back ? "cyclic(4;9)" : others[i], 1, &extent, 4,
+                                  RESHARD_U8, 0, NULL);
+      assert_true(info_of(plan).memory_bytes <= runs[i] * (extent / 36) * 2 * 24 + 8192);
+      reshard_plan_destroy(plan);
+    }
+}
+
 /* Sizes near 2^63: what does not fit is refused, and nothing wraps. */
 static void test_large(void **unused) {
   (void)unused;
@@ -469,10 +527,11 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_default), cmocka_unit_test(test_least),   cmocka_unit_test(test_large),
-      cmocka_unit_test(test_classes), cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_reverse), cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),        cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_default),     cmocka_unit_test(test_least),         cmocka_unit_test(test_large),
+      cmocka_unit_test(test_full_rounds), cmocka_unit_test(test_endless_lists), cmocka_unit_test(test_listed_runs),
+      cmocka_unit_test(test_classes),     cmocka_unit_test(test_many),          cmocka_unit_test(test_empty),
+      cmocka_unit_test(test_reverse),     cmocka_unit_test(test_explain),       cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

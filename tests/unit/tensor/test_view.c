@@ -232,7 +232,14 @@ static void test_random(void **state) {
 static void test_refused(void **state) {
   (void)state;
   static const int64_t shape[2] = {3, 4};
-  reshard_tensor t, view = NULL, empty;
+  reshard_tensor t, view = NULL, empty, bytes;
+  GOOD(reshard_tensor_create(RESHARD_U8, 1, (int64_t[]){5}, &bytes));
+  BAD(reshard_tensor_as_strided(bytes, 1, (int64_t[]){4}, NULL, 2, &view),
+      "reshard_tensor_as_strided: shape 4 with strides 1 at offset 2 reaches 6 bytes, the storage has 5");
+  GOOD(reshard_tensor_as_strided(bytes, 1, (int64_t[]){4}, NULL, 1, &view));
+  reshard_tensor_release(view);
+  reshard_tensor_release(bytes);
+  view = NULL;
   GOOD(reshard_tensor_create(RESHARD_F32, 2, shape, &t));
   GOOD(reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){0, 4}, &empty));
   BAD(reshard_tensor_as_strided(NULL, 2, shape, NULL, 0, &view), "reshard_tensor_as_strided: tensor is NULL");
