@@ -231,6 +231,97 @@ static void misses_one(void) {
   close_moved(&m);
 }
 
+/* --- Parts of a communicator ------------------------------------------------------------------------------------ */
+
+/* Rows of all ranks of the part to columns, by the path that its ranks have. */
+static void part_moves(reshard_comm comm, reshard_device device, reshard_path path) {
+  int64_t n = reshard_comm_size(comm), me = reshard_comm_rank(comm), shape[] = {4 * n, 3 * n}, wrong = 0;
+  reshard_layout rows = NULL, columns = NULL;
+  reshard_tensor src = NULL, dst = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_transfer_info info = {.rounds = 0};
+  float *from = open_array(device, 4 * 3 * n, &src), *to = open_array(device, 4 * n * 3, &dst);
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, n, &rows) == RESHARD_SUCCESS, "rows");
+  CHECK(reshard_layout_parse("chunk(1)", 2, shape, n, &columns) == RESHARD_SUCCESS, "columns");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
+  CHECK(reshard_plan_create(1, &entry, me, NULL, &plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){from}, (void *[]){to}, NULL, NULL, 1, 1};
+  CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS && info.path == path, "path %d of %lld ranks",
+        (int)info.path, (long long)n);
+  for (int turn = 0; turn < 5; turn++) {
+    for (int64_t i = 0; i < 4 * 3 * n; i++)
+      from[i] = value_of(4 * me + i / (3 * n), i % (3 * n), turn);
+    CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS, "execute");
+    for (int64_t i = 0; i < 4 * n * 3; i++)
+      wrong += to[i] != value_of(i / 3, 3 * me + i % 3, turn);
+  }
+  CHECK(wrong == 0, "%lld wrong over %lld ranks", (long long)wrong, (long long)n);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+}
+
+/* The path of ranks that are there: by the nodes that they are on. */
+static reshard_path path_of(const bool *there) {
+  bool neighbours = false, elsewhere = false;
+  for (int a = 0; a < size; a++)
+    for (int b = a + 1; b < size; b++)
+      if (there[a] && there[b])
+        *(a / per_node == b / per_node ? &neighbours : &elsewhere) = true;
+  return !neighbours ? RESHARD_PATH_PACKED : elsewhere ? RESHARD_PATH_MIXED : RESHARD_PATH_DIRECT;
+}
+
+static void splits(int64_t color, int64_t key) {
+  moved m;
+  reshard_comm part = NULL, again = NULL;
+  int64_t colors[64];
+  bool there[64];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_comm_split(m.comm, color, key, &part) == RESHARD_SUCCESS, "split");
+  MPI_Allgather(&color, 1, MPI_INT64_T, colors, 1, MPI_INT64_T, MPI_COMM_WORLD);
+  for (int r = 0; r < size; r++)
+    there[r] = colors[r] == color;
+  part_moves(part, m.device, path_of(there));
+  CHECK(reshard_comm_split(part, 0, -key, &again) == RESHARD_SUCCESS, "split of a split");
+  reshard_transfer_destroy(m.transfer);
+  m.transfer = NULL;
+  reshard_comm_destroy(m.comm); /* a part keeps what it has */
+  m.comm = NULL;
+  part_moves(part, m.device, path_of(there));
+  part_moves(again, m.device, path_of(there));
+  reshard_comm_destroy(part);
+  part_moves(again, m.device, path_of(there));
+  reshard_comm_destroy(again);
+  close_moved(&m);
+}
+
+/* Of all ranks but one, which is there no more. */
+static void shrinks(int lost) {
+  moved m;
+  reshard_comm rest = NULL;
+  bool there[64];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int r = 0; r < size; r++)
+    there[r] = r != lost;
+  MPI_Barrier(MPI_COMM_WORLD); /* a shrink ends calls that are under way */
+  if (rank != lost) {
+    CHECK(reshard_comm_shrink(m.comm, 1, (int64_t[]){lost}, &rest) == RESHARD_SUCCESS, "shrink");
+    part_moves(rest, m.device, path_of(there));
+  }
+  reshard_device device = reshard_device_retain(m.device);
+  MPI_Barrier(MPI_COMM_WORLD);
+  close_moved(&m);
+  if (rank != lost)
+    part_moves(rest, device, path_of(there));
+  reshard_comm_destroy(rest);
+  reshard_device_release(device);
+}
+
 int main(int argc, char **argv) {
   int all = 0, level;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
@@ -244,6 +335,12 @@ int main(int argc, char **argv) {
   falls_back();
   executes_apart();
   misses_one();
+  splits(rank / per_node, 0); /* each node */
+  splits(rank % per_node, 0); /* across nodes */
+  splits(0, -rank);
+  splits(rank == 0, rank);
+  for (int lost = 0; lost < size; lost++)
+    shrinks(lost);
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%d ranks, %d on a node: %d checks failed\n", size, per_node, all);

@@ -51,8 +51,7 @@ void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
   pthread_mutex_unlock(&parent->link->tree);
 }
 
-/* Rank of the communicator with this rank in the duplicate. */
-static int64_t find_rank(const rs_mpi *c, int there) {
+int64_t rs_mpi_find_rank(const rs_mpi *c, int there) {
   int64_t r = 0;
   while (r < c->base.size && rs_mpi_rank(c, r) != there)
     r++;
@@ -68,7 +67,7 @@ void rs_mpi_hear(rs_mpi *c) {
   while (MPI_Improbe(MPI_ANY_SOURCE, rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &there, &message, &status) ==
              MPI_SUCCESS &&
          there && MPI_Mrecv(c->received, bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE) == MPI_SUCCESS) {
-    int64_t r = find_rank(c, status.MPI_SOURCE);
+    int64_t r = rs_mpi_find_rank(c, status.MPI_SOURCE);
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
     pthread_mutex_lock(&c->link->tree);

@@ -30,6 +30,7 @@ typedef struct rs_mpi_link {
   char *bytes;            /* [size + 1] that come; the last one goes */
   int *parts;             /* [2 * size] counts, then offsets */
   MPI_Datatype block;     /* of RS_MPI_BLOCK bytes */
+  int64_t *nodes;         /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
   int64_t numbers;        /* communicators that MPI has tags for */
   atomic_int users;
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */

@@ -41,6 +41,8 @@ typedef struct rs_import rs_import;
 /* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
  * which counts them. */
 RS_PRIVATE_API reshard_status rs_import_open(int fd, rs_import **import);
+/* One more user of an import; returns it. */
+RS_PRIVATE_API rs_import *rs_import_retain(rs_import *import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */
 void rs_import_close(rs_import *import);
 /* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
