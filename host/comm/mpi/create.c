@@ -111,7 +111,7 @@ void rs_mpi_release(rs_mpi *c) {
     rs_mpi_release(c->parent);
   }
   rs_mpi_sweep(c->link);
-  rs_comm_close_imports(&c->base); /* a request of a lost rank may never be done */
+  rs_mpi_close_files(c); /* a request of a lost rank may never be done */
   if (rs_mpi_quiet(c))
     free_comm(c);
   else

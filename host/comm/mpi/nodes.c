@@ -5,7 +5,10 @@
  * file of a rank on its node leaves all ranks without: no rank takes a path alone.
  *
  * A part of a communicator takes over what that has open. Who is on which node all ranks know of each other, so the
- * ranks of the part come to the same without asking. */
+ * ranks of the part come to the same without asking.
+ *
+ * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. So each rank has a
+ * word in its file, too, which it clears first. Ranks that have read those arrays look at it then. */
 #include "comm/mpi/nodes.h"
 
 #include "comm/mpi/end.h"
@@ -102,6 +105,59 @@ static reshard_status look_for_neighbours(const rs_mpi *c, bool *neighbours, boo
   return RESHARD_SUCCESS;
 }
 
+/* --- Words ------------------------------------------------------------------------------------------------------- */
+
+static reshard_status make_word(rs_mpi *c) {
+  void *memory;
+  RS_TRY(rs_shared_alloc(sizeof *c->word, &memory));
+  c->word = memory;
+  atomic_store(c->word, 1);
+  return RESHARD_SUCCESS;
+}
+
+rs_shared_place rs_mpi_own_word(const rs_mpi *c) {
+  rs_shared_place place = {.bytes = 0};
+  int64_t inside; /* a segment begins with its memory */
+  if (c->word != NULL)
+    (void)rs_shared_find(c->word, c->word + 1, &place, &inside);
+  return place;
+}
+
+reshard_status rs_mpi_take_words(rs_mpi *c) {
+  if (c->base.imports == NULL || c->words != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&c->words, c->base.size, sizeof *c->words));
+  for (int64_t r = 0; r < c->base.size; r++) {
+    const char *at;
+    if (c->base.imports[r] == NULL || c->records[r].word.bytes == 0)
+      continue;
+    RS_TRY(rs_import_map(c->base.imports[r], &c->records[r].word, &at));
+    c->words[r] = (rs_mpi_word){(const atomic_int *)(const void *)at, c->records[r].word};
+  }
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_mpi_find_left(const rs_mpi *c) {
+  atomic_thread_fence(memory_order_seq_cst); /* after what was read */
+  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
+    if (c->words[r].at != NULL && atomic_load(c->words[r].at) == 0)
+      return r;
+  return -1;
+}
+
+/* --- Files ------------------------------------------------------------------------------------------------------- */
+
+void rs_mpi_close_files(rs_mpi *c) {
+  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
+    if (c->words[r].at != NULL)
+      rs_import_unmap(c->base.imports[r], &c->words[r].place);
+  free(c->words);
+  rs_shared_free(c->word); /* others read 0 there from now on */
+  c->words = NULL;
+  c->word = NULL;
+  rs_comm_close_imports(&c->base);
+}
+
 /* Opens the files of all ranks on this node, or none on any rank. This rank's own is open. */
 static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   int64_t n = c->base.size, me = c->base.rank, failed;
@@ -109,7 +165,8 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   bool have = true, neighbours = true; /* where this rank has no memory to find out, it fails */
   failed = find_nodes(n, all, &c->link->nodes) != RESHARD_SUCCESS ||
            look_for_neighbours(c, &neighbours, &c->base.elsewhere) != RESHARD_SUCCESS ||
-           (neighbours && rs_alloc_zero((void *)&c->base.imports, n, sizeof *c->base.imports) != RESHARD_SUCCESS);
+           (neighbours && (rs_alloc_zero((void *)&c->base.imports, n, sizeof *c->base.imports) != RESHARD_SUCCESS ||
+                           make_word(c) != RESHARD_SUCCESS));
   for (int64_t r = 0; r < n && !failed; r++)
     if (r != me && node_of(c, r) == node_of(c, me))
       failed = (c->base.imports[r] = open_file(&all[r])) == NULL;
@@ -119,7 +176,7 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   for (int64_t r = 0; r < n; r++)
     have = have && ((const int64_t *)gathered)[r] == 0;
   if (!have)
-    rs_comm_close_imports(&c->base);
+    rs_mpi_close_files(c);
   return RESHARD_SUCCESS;
 }
 
@@ -141,7 +198,7 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   for (int64_t r = 0; r < n; r++)
     if (r != me && node_of(part, r) == node_of(part, me))
       part->base.imports[r] = rs_import_retain(c->base.imports[rs_mpi_find_rank(c, rs_mpi_rank(part, r))]);
-  return RESHARD_SUCCESS;
+  return make_word(part);
 }
 
 reshard_status rs_mpi_open_files(rs_mpi *c) {
