@@ -380,11 +380,12 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   return status;
 }
 
-reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays) {
+reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays,
+                                         const rs_offer *const *offers) {
   rs_binding binding = {.cached = true};
   t->ncompiled = 0;
   reshard_status status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
-  RS_THEN(status, t->path->bind(t, &binding, NULL));
+  RS_THEN(status, t->path->bind(t, &binding, offers));
   if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
     rs_binding old = t->binding;
     t->binding = binding;

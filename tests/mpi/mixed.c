@@ -5,8 +5,10 @@
 #include "comm/mpi/mpi.h"
 
 #include <mpi.h>
+#include <reshard/dtensor.h>
 #include <reshard/mpi.h>
 #include <reshard/reshard.h>
+#include <reshard/sync.h>
 #include <reshard/tensor.h>
 
 #include <stdbool.h>
@@ -322,6 +324,106 @@ static void shrinks(int lost) {
   reshard_device_release(device);
 }
 
+/* --- Tensors ------------------------------------------------------------------------------------------------------ */
+
+static int64_t messages_of(reshard_comm comm) {
+  reshard_comm_stats stats = {.received_messages = -1};
+  CHECK(reshard_comm_get_stats(comm, &stats) == RESHARD_SUCCESS, "statistics");
+  return stats.received_messages;
+}
+
+static float *data_of(reshard_tensor tensor) {
+  reshard_tensor_info info = {.data = NULL};
+  CHECK(reshard_tensor_get_info(tensor, &info) == RESHARD_SUCCESS, "data");
+  return info.data;
+}
+
+/* Rows to columns again and again, of other arrays each time. A source that no other rank can read makes all send. */
+static void redistributes(void) {
+  const int64_t n = size, shape[] = {4 * n, 3 * n}, part[] = {4, 3 * n};
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  int64_t neighbours = 0;
+  char text[32];
+  moved m;
+  reshard_sharder sharder = NULL;
+  reshard_mesh mesh = NULL;
+  reshard_placement placement[2];
+  int order[2];
+  reshard_dtensor held[3] = {NULL, NULL, NULL};
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_sharder_create(m.comm, NULL, &sharder) == RESHARD_SUCCESS, "sharder");
+  snprintf(text, sizeof text, "tp=%d", size);
+  CHECK(reshard_mesh_parse(m.comm, 0, text, &mesh) == RESHARD_SUCCESS, "mesh");
+  CHECK(reshard_placements_parse("S0", mesh, &placement[0], &order[0]) == RESHARD_SUCCESS, "S0");
+  CHECK(reshard_placements_parse("S1", mesh, &placement[1], &order[1]) == RESHARD_SUCCESS, "S1");
+  const reshard_placing rows = {mesh, &placement[0], &order[0]}, columns = {mesh, &placement[1], &order[1]};
+  for (int r = 0; r < size; r++)
+    neighbours += r / per_node == rank / per_node;
+  for (int turn = 0; turn < 14; turn++) {
+    reshard_dtensor source = NULL, result = NULL;
+    reshard_tensor local = NULL;
+    bool private = turn == 5 || turn == 6 || turn == 9;
+    int64_t wrong = 0;
+    if (private && rank == 1) {
+      CHECK(reshard_tensor_create(RESHARD_F32, 2, part, &local) == RESHARD_SUCCESS, "private");
+      CHECK(reshard_dtensor_from_local(sharder, &rows, local, 2, shape, 0, &source) == RESHARD_SUCCESS, "private");
+      reshard_tensor_release(local);
+    } else if (private) {
+      CHECK(reshard_tensor_create_on(m.device, RESHARD_F32, 2, part, NULL, &local) == RESHARD_SUCCESS, "part");
+      CHECK(reshard_dtensor_from_local(sharder, &rows, local, 2, shape, 0, &source) == RESHARD_SUCCESS, "part");
+      reshard_tensor_release(local);
+    } else {
+      CHECK(reshard_dtensor_empty(sharder, &rows, 2, shape, &properties, NULL, &source) == RESHARD_SUCCESS, "empty");
+    }
+    float *from = data_of(reshard_dtensor_local(source));
+    for (int64_t i = 0; i < part[0] * part[1]; i++)
+      from[i] = value_of(4 * rank + i / part[1], i % part[1], turn);
+    int64_t before = messages_of(m.comm);
+    CHECK(reshard_dtensor_redistribute(1, &source, &columns, NULL, &result) == RESHARD_SUCCESS, "turn %d", turn);
+    int64_t messages = messages_of(m.comm) - before;
+    CHECK(messages == n - (private ? 1 : neighbours), "turn %d: %lld messages", turn, (long long)messages);
+    const float *to = data_of(reshard_dtensor_local(result));
+    for (int64_t i = 0; i < 4 * n * 3; i++)
+      wrong += to[i] != value_of(i / 3, 3 * rank + i % 3, turn);
+    CHECK(wrong == 0, "turn %d: %lld wrong", turn, (long long)wrong);
+    reshard_dtensor_release(source);
+    reshard_dtensor_release(held[turn % 3]); /* so that arrays lie elsewhere */
+    held[turn % 3] = result;
+  }
+  for (int i = 0; i < 3; i++)
+    reshard_dtensor_release(held[i]);
+  reshard_mesh_release(mesh);
+  reshard_sharder_destroy(sharder);
+  close_moved(&m);
+}
+
+/* One rank's tensors to all, of which those of its node read them. */
+static void syncs(void) {
+  enum { TENSORS = 5, ELEMENTS = 1000 };
+  moved m;
+  reshard_tensor tensor[TENSORS];
+  float *data[TENSORS];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int t = 0; t < TENSORS; t++)
+    data[t] = open_array(m.device, ELEMENTS, &tensor[t]);
+  for (int turn = 0; turn < 4; turn++) {
+    int64_t wrong = 0, before = messages_of(m.comm);
+    for (int t = 0; t < TENSORS; t++)
+      for (int64_t i = 0; i < ELEMENTS; i++)
+        data[t][i] = rank == 1 ? value_of(t, i, turn) : -1;
+    CHECK(reshard_sync_tensors(m.comm, 1, TENSORS, tensor, NULL, NULL, NULL, NULL) == RESHARD_SUCCESS, "turn %d", turn);
+    int64_t messages = messages_of(m.comm) - before;
+    CHECK(messages == (rank / per_node != 1 / per_node), "turn %d: %lld messages", turn, (long long)messages);
+    for (int t = 0; t < TENSORS; t++)
+      for (int64_t i = 0; i < ELEMENTS; i++)
+        wrong += data[t][i] != value_of(t, i, turn);
+    CHECK(wrong == 0, "turn %d: %lld wrong", turn, (long long)wrong);
+  }
+  for (int t = 0; t < TENSORS; t++)
+    reshard_tensor_release(tensor[t]);
+  close_moved(&m);
+}
+
 int main(int argc, char **argv) {
   int all = 0, level;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
@@ -341,6 +443,8 @@ int main(int argc, char **argv) {
   splits(rank == 0, rank);
   for (int lost = 0; lost < size; lost++)
     shrinks(lost);
+  redistributes();
+  syncs();
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%d ranks, %d on a node: %d checks failed\n", size, per_node, all);
