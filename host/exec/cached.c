@@ -51,12 +51,13 @@ static reshard_status find_bound(rs_cached_transfer *k, const reshard_arrays *ar
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
+reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, const rs_offer *const *offers,
+                              void *stream) {
   k->stream = stream;
   RS_TRY(find_bound(k, arrays, &k->bound));
   if (k->bound)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays));
+  RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays, offers));
   k->bound = true;
   return RESHARD_SUCCESS;
 }
@@ -79,9 +80,17 @@ reshard_status rs_cached_create(rs_cached_transfer *k, reshard_plan plan, reshar
   return RESHARD_SUCCESS;
 }
 
-void rs_cached_free(rs_cached_transfer *k) {
+void rs_cached_drop(rs_cached_transfer *k) {
   rs_cached_return(k);
   reshard_transfer_destroy(k->transfer);
+  k->transfer = NULL;
+  k->bound = k->packed = false;
+  k->staging = NULL;
+  k->shown = 0;
+}
+
+void rs_cached_free(rs_cached_transfer *k) {
+  rs_cached_drop(k);
   rs_reach_free(k->reach);
   *k = (rs_cached_transfer){.transfer = NULL};
 }

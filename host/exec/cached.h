@@ -17,8 +17,10 @@ void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm);
 
 typedef struct rs_cached_transfer {
   reshard_transfer transfer; /* NULL: none is cached */
-  rs_reach *reach;           /* of processes that reach each other's memory, which need no transfer; NULL: none yet */
-  bool packed;               /* they took the transfer all the same, in their last call */
+  /* Of processes that reach each other's memory, which need no transfer where all are on one node; NULL: none yet. */
+  rs_reach *reach;
+  bool packed;    /* they took the transfer all the same, in their last call */
+  uint64_t shown; /* of the mixed path: hash of the sources of all ranks that it was bound to; 0: none */
   reshard_comm comm;
   rs_staging_cache *staging_cache;
   bool bound;    /* the transfer's binding can be executed, with staging at the same place */
@@ -32,11 +34,15 @@ typedef struct rs_cached_transfer {
 reshard_status rs_cached_create(rs_cached_transfer *cached, reshard_plan plan, reshard_comm comm,
                                 const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
                                 void *stream);
-/* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. */
-reshard_status rs_cached_bind(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
+/* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. offers: of a
+ * transfer on the mixed path, by rank, else NULL; where they have changed, `bound` is cleared before. */
+reshard_status rs_cached_bind(rs_cached_transfer *cached, const reshard_arrays *arrays, const rs_offer *const *offers,
+                              void *stream);
 /* Gives staging back, in the order of the stream; after each of the above, and the execute. */
 void rs_cached_return(rs_cached_transfer *cached);
-/* Destroys the transfer; NULL in it is allowed. */
+/* Destroys the transfer alone; NULL is allowed. */
+void rs_cached_drop(rs_cached_transfer *cached);
+/* Frees all. */
 void rs_cached_free(rs_cached_transfer *cached);
 
 /* Staging of the call, for the path that binds. */

@@ -69,6 +69,9 @@ void rs_reach_free(rs_reach *reach); /* NULL is allowed */
 reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown);
 /* Takes what another rank shows, if it sends to this one; local, before that rank's call ends. */
 reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown);
+/* Sources of this rank and of those that were taken, by rank, for a transfer to be bound to. *changed: since the last
+ * call of this. */
+const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed);
 /* Copies all that comes to this rank; local, while no rank's call ends. */
 reshard_status rs_reach_run(rs_reach *reach);
 

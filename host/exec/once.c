@@ -172,7 +172,7 @@ static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
 static reshard_status prepare_rank(once_rank *o, bool direct) {
   const rs_once_call *call = o->call;
   if (!direct) {
-    RS_TRY(rs_cached_bind(call->cached, call->arrays, call->stream));
+    RS_TRY(rs_cached_bind(call->cached, call->arrays, NULL, call->stream));
     o->transfer = call->cached->transfer;
     o->gate = &o->transfer->gate;
     return RESHARD_SUCCESS;
@@ -216,7 +216,7 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
                                      size_t *workspace_bytes) {
   bool streams = comm->device->streams->asynchronous;
   if (mine == RESHARD_SUCCESS)
-    mine = rs_cached_bind(call->cached, call->arrays, call->stream);
+    mine = rs_cached_bind(call->cached, call->arrays, NULL, call->stream);
   if (!streams)
     mine = rs_agree_on(comm, mine, &call->request);
   RS_THEN(mine, reshard_execute(call->cached->transfer, call->stream));
@@ -231,11 +231,8 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
   rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
-  reshard_path path = call->request.path; /* what others read would be shown to them in each call */
-  if (path == RESHARD_PATH_AUTO && rs_path_find(comm, path) == &rs_mixed_path)
-    path = RESHARD_PATH_PACKED;
-  reshard_status status =
-      rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
+  reshard_status status = rs_cached_create(cached, call->plan, comm, call->arrays, call->request.path,
+                                           &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
     rs_cached_free(cached);
     return status;
@@ -252,18 +249,26 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
-  cached->packed = transfer->path->packs; /* also where another one was wished: from now on */
-  if (status != RESHARD_SUCCESS || call->cached == NULL || transfer->path->reads_others)
+  cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
+  if (status != RESHARD_SUCCESS || call->cached == NULL || !transfer->path->packs)
     rs_cached_free(cached); /* what others read is shown to them in each call */
   return status;
 }
 
 /* --- Processes that reach each other's memory --------------------------------------------------------------------- */
 
-/* The direct path, unless a rank has private sources: the same on all. */
+/* The direct or the mixed path, unless a rank has private sources: the same on all. */
 static bool reaches_processes(reshard_comm comm, const rs_once_call *call) {
-  return comm->imports != NULL && !comm->device->streams->asynchronous &&
-         rs_path_find(comm, call->request.path) == &rs_direct_path;
+  const rs_path_ops *path = rs_path_find(comm, call->request.path);
+  return comm->imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others;
+}
+
+/* Binds to this rank's arrays, and to those that others have shown so far. */
+static reshard_status bind_mixed(rs_cached_transfer *cached, const rs_once_call *call) {
+  bool changed;
+  const rs_offer *const *offers = rs_reach_offers(cached->reach, &changed);
+  cached->bound = cached->bound && !changed;
+  return rs_cached_bind(cached, call->arrays, offers, call->stream);
 }
 
 /* All that a rank can do alone. It binds the transfer, too, where the last call with the plan took it. */
@@ -273,16 +278,51 @@ static reshard_status show_sources(reshard_comm comm, const rs_once_call *call, 
   if (cached->reach == NULL)
     RS_TRY(rs_reach_create(comm, call->plan, &cached->reach));
   RS_TRY(rs_reach_show(cached->reach, call->arrays, &memory->notice, shown));
-  return cached->packed ? rs_cached_bind(cached, call->arrays, call->stream) : RESHARD_SUCCESS;
+  if (cached->packed)
+    return rs_cached_bind(cached, call->arrays, NULL, call->stream);
+  return cached->shown != 0 ? bind_mixed(cached, call) : RESHARD_SUCCESS;
+}
+
+static reshard_status take_sources(reshard_comm comm, rs_reach *reach, const rs_record *all) {
+  for (int64_t r = 0; r < comm->size; r++)
+    RS_TRY(rs_reach_take(reach, r, &all[r].shown));
+  return RESHARD_SUCCESS;
 }
 
 /* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
 static reshard_status copy_from_processes(reshard_comm comm, rs_reach *reach, const rs_record *all) {
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t r = 0; r < comm->size; r++)
-    RS_THEN(status, rs_reach_take(reach, r, &all[r].shown));
+  reshard_status status = take_sources(comm, reach, all);
   RS_THEN(status, rs_reach_run(reach));
   return rs_agree(comm, status);
+}
+
+static uint64_t hash_versions(reshard_comm comm, const rs_record *all) {
+  uint64_t hash = 0;
+  for (int64_t r = 0; r < comm->size; r++)
+    hash = rs_hash(hash, &all[r].shown.version, sizeof all[r].shown.version);
+  return hash | 1;
+}
+
+/* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. Where
+ * no rank shows others than in the last one, all are bound already. */
+static reshard_status execute_mixed(reshard_comm comm, const rs_once_call *call, rs_cached_transfer *cached,
+                                    rs_once_memory *memory, const rs_record *all, size_t *workspace_bytes) {
+  uint64_t versions = hash_versions(comm, all);
+  reshard_status status = RESHARD_SUCCESS;
+  if (cached->transfer != NULL && cached->transfer->path != &rs_mixed_path)
+    rs_cached_drop(cached);
+  if (cached->transfer == NULL)
+    return execute_new(comm, call, memory, workspace_bytes);
+  if (versions != cached->shown) {
+    status = take_sources(comm, cached->reach, all);
+    RS_THEN(status, bind_mixed(cached, call));
+    status = rs_agree(comm, status);
+    cached->shown = status == RESHARD_SUCCESS ? versions : 0;
+  }
+  RS_THEN(status, reshard_execute(cached->transfer, call->stream));
+  if (status == RESHARD_SUCCESS)
+    *workspace_bytes = cached->transfer->binding.info.workspace_bytes;
+  return status;
 }
 
 /* A rank has private sources: all take a transfer. */
@@ -290,11 +330,13 @@ static reshard_status execute_packed(reshard_comm comm, const rs_once_call *call
                                      rs_once_memory *memory, size_t *workspace_bytes) {
   reshard_status status = RESHARD_SUCCESS;
   bool bound = cached->packed;
+  if (!bound && comm->elsewhere) /* it is a mixed one */
+    rs_cached_drop(cached);
   cached->packed = call->cached != NULL;
   if (cached->transfer == NULL)
     return execute_new(comm, call, memory, workspace_bytes);
   if (!bound)
-    status = rs_agree(comm, rs_cached_bind(cached, call->arrays, call->stream));
+    status = rs_agree(comm, rs_cached_bind(cached, call->arrays, NULL, call->stream));
   RS_THEN(status, reshard_execute(cached->transfer, call->stream));
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = cached->transfer->binding.info.workspace_bytes;
@@ -316,8 +358,9 @@ static reshard_status execute_reaching(reshard_comm comm, const rs_once_call *ca
     rank++;
   if (status == RESHARD_SUCCESS && rank == comm->size) {
     cached->packed = false;
-    status = copy_from_processes(comm, cached->reach, all);
-  } else if (status == RESHARD_SUCCESS && call->request.path == RESHARD_PATH_DIRECT) {
+    status = comm->elsewhere ? execute_mixed(comm, call, cached, memory, all, workspace_bytes)
+                             : copy_from_processes(comm, cached->reach, all);
+  } else if (status == RESHARD_SUCCESS && call->request.path != RESHARD_PATH_AUTO) {
     status = rs_sources_error_private(comm, call->plan, rank, all[rank].shown.private_entry);
   } else if (status == RESHARD_SUCCESS) {
     status = execute_packed(comm, call, cached, memory, workspace_bytes);

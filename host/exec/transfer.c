@@ -340,16 +340,16 @@ static reshard_status finish_streams(reshard_transfer t) {
   return RESHARD_SUCCESS;
 }
 
-/* All peers have closed what they had open of this rank's memory, or are gone. */
-static void part_meeting(reshard_transfer t) {
-  if (t->parts)
-    t->comm->ops->part(t->comm);
+/* True when all peers have closed what they had open of this rank's memory, or are gone; false: one is stuck. */
+static bool part_meeting(reshard_transfer t, uint64_t *times) {
+  return !t->parts || t->comm->ops->part(t->comm, times);
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
   rs_binding binding = {0};
+  uint64_t times = 0;
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_streams(t);
@@ -375,16 +375,17 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     binding = old;
   }
   free_binding(t->comm, t->path, &binding);
-  part_meeting(t);
+  (void)part_meeting(t, &times);
   atomic_flag_clear(&t->busy);
   return status;
 }
 
-reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays) {
+reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays,
+                                         const rs_offer *const *offers) {
   rs_binding binding = {.cached = true};
   t->ncompiled = 0;
   reshard_status status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
-  RS_THEN(status, t->path->bind(t, &binding, NULL));
+  RS_THEN(status, t->path->bind(t, &binding, offers));
   if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
     rs_binding old = t->binding;
     t->binding = binding;
@@ -403,15 +404,23 @@ reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
   return RESHARD_SUCCESS;
 }
 
-/* Nothing uses it any more. */
+/* Frees the words that peers have had open; they stay while one that is stuck may write to them. */
+static void free_meeting(rs_deferred_destroy *deferred) {
+  reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
+  if (!part_meeting(t, &t->parted))
+    return;
+  if (t->meeting != NULL)
+    t->comm->device->processes->destroy(t->comm->device, t->meeting);
+  free(t);
+}
+
+/* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
   if (t->meeting != NULL)
     device->processes->disconnect(device, t->meeting);
-  part_meeting(t);
-  if (t->meeting != NULL)
-    device->processes->destroy(device, t->meeting);
+  bool parted = part_meeting(t, &t->parted);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);
@@ -424,7 +433,12 @@ static void free_transfer(reshard_transfer t) {
   free(t->programs);
   free(t->turns);
   free(t->cursor);
-  free(t);
+  if (parted) {
+    free_meeting(&t->deferred);
+    return;
+  }
+  t->deferred = (rs_deferred_destroy){t->comm->deferred, free_meeting}; /* the communicator looks again at its end */
+  t->comm->deferred = &t->deferred;
 }
 
 /* The communicator is about to go: what a GPU still uses stays. */

@@ -58,6 +58,7 @@ struct reshard_transfer_s {
   /* on a device with streams */
   rs_gate gate;
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
+  uint64_t parted;            /* as often this rank has parted when it was destroyed; 0: not yet */
   bool parts;                 /* all ranks have begun to make it, and wait for each other before they end it */
   rs_lane lane;               /* of the first rank on it */
   rs_lane **lanes;            /* [comm->lanes], for the one who executes */
@@ -80,9 +81,10 @@ reshard_status rs_transfer_program(reshard_transfer transfer, rs_program ***prog
 /* reshard_transfer_create, of a transfer that is cached: cached->transfer. */
 reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                          const reshard_transfer_options *options, struct rs_cached_transfer *cached);
-/* reshard_transfer_rebind on a path that does not read others' arrays; by the rank alone, in the order of its stream:
- * of a transfer that is cached. */
-reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays);
+/* reshard_transfer_rebind by the rank alone, in the order of its stream: of a transfer that is cached. offers: sources
+ * of others, by rank, on a path that reads them; else NULL. */
+reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays,
+                                         const rs_offer *const *offers);
 /* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
 

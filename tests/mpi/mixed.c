@@ -5,8 +5,10 @@
 #include "comm/mpi/mpi.h"
 
 #include <mpi.h>
+#include <reshard/dtensor.h>
 #include <reshard/mpi.h>
 #include <reshard/reshard.h>
+#include <reshard/sync.h>
 #include <reshard/tensor.h>
 
 #include <stdbool.h>
@@ -231,6 +233,197 @@ static void misses_one(void) {
   close_moved(&m);
 }
 
+/* --- Parts of a communicator ------------------------------------------------------------------------------------ */
+
+/* Rows of all ranks of the part to columns, by the path that its ranks have. */
+static void part_moves(reshard_comm comm, reshard_device device, reshard_path path) {
+  int64_t n = reshard_comm_size(comm), me = reshard_comm_rank(comm), shape[] = {4 * n, 3 * n}, wrong = 0;
+  reshard_layout rows = NULL, columns = NULL;
+  reshard_tensor src = NULL, dst = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_transfer_info info = {.rounds = 0};
+  float *from = open_array(device, 4 * 3 * n, &src), *to = open_array(device, 4 * n * 3, &dst);
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, n, &rows) == RESHARD_SUCCESS, "rows");
+  CHECK(reshard_layout_parse("chunk(1)", 2, shape, n, &columns) == RESHARD_SUCCESS, "columns");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
+  CHECK(reshard_plan_create(1, &entry, me, NULL, &plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){from}, (void *[]){to}, NULL, NULL, 1, 1};
+  CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS && info.path == path, "path %d of %lld ranks",
+        (int)info.path, (long long)n);
+  for (int turn = 0; turn < 5; turn++) {
+    for (int64_t i = 0; i < 4 * 3 * n; i++)
+      from[i] = value_of(4 * me + i / (3 * n), i % (3 * n), turn);
+    CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS, "execute");
+    for (int64_t i = 0; i < 4 * n * 3; i++)
+      wrong += to[i] != value_of(i / 3, 3 * me + i % 3, turn);
+  }
+  CHECK(wrong == 0, "%lld wrong over %lld ranks", (long long)wrong, (long long)n);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+}
+
+/* The path of ranks that are there: by the nodes that they are on. */
+static reshard_path path_of(const bool *there) {
+  bool neighbours = false, elsewhere = false;
+  for (int a = 0; a < size; a++)
+    for (int b = a + 1; b < size; b++)
+      if (there[a] && there[b])
+        *(a / per_node == b / per_node ? &neighbours : &elsewhere) = true;
+  return !neighbours ? RESHARD_PATH_PACKED : elsewhere ? RESHARD_PATH_MIXED : RESHARD_PATH_DIRECT;
+}
+
+static void splits(int64_t color, int64_t key) {
+  moved m;
+  reshard_comm part = NULL, again = NULL;
+  int64_t colors[64];
+  bool there[64];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_comm_split(m.comm, color, key, &part) == RESHARD_SUCCESS, "split");
+  MPI_Allgather(&color, 1, MPI_INT64_T, colors, 1, MPI_INT64_T, MPI_COMM_WORLD);
+  for (int r = 0; r < size; r++)
+    there[r] = colors[r] == color;
+  part_moves(part, m.device, path_of(there));
+  CHECK(reshard_comm_split(part, 0, -key, &again) == RESHARD_SUCCESS, "split of a split");
+  reshard_transfer_destroy(m.transfer);
+  m.transfer = NULL;
+  reshard_comm_destroy(m.comm); /* a part keeps what it has */
+  m.comm = NULL;
+  part_moves(part, m.device, path_of(there));
+  part_moves(again, m.device, path_of(there));
+  reshard_comm_destroy(part);
+  part_moves(again, m.device, path_of(there));
+  reshard_comm_destroy(again);
+  close_moved(&m);
+}
+
+/* Of all ranks but one, which is there no more. */
+static void shrinks(int lost) {
+  moved m;
+  reshard_comm rest = NULL;
+  bool there[64];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int r = 0; r < size; r++)
+    there[r] = r != lost;
+  MPI_Barrier(MPI_COMM_WORLD); /* a shrink ends calls that are under way */
+  if (rank != lost) {
+    CHECK(reshard_comm_shrink(m.comm, 1, (int64_t[]){lost}, &rest) == RESHARD_SUCCESS, "shrink");
+    part_moves(rest, m.device, path_of(there));
+  }
+  reshard_device device = reshard_device_retain(m.device);
+  MPI_Barrier(MPI_COMM_WORLD);
+  close_moved(&m);
+  if (rank != lost)
+    part_moves(rest, device, path_of(there));
+  reshard_comm_destroy(rest);
+  reshard_device_release(device);
+}
+
+/* --- Tensors ------------------------------------------------------------------------------------------------------ */
+
+static int64_t messages_of(reshard_comm comm) {
+  reshard_comm_stats stats = {.received_messages = -1};
+  CHECK(reshard_comm_get_stats(comm, &stats) == RESHARD_SUCCESS, "statistics");
+  return stats.received_messages;
+}
+
+static float *data_of(reshard_tensor tensor) {
+  reshard_tensor_info info = {.data = NULL};
+  CHECK(reshard_tensor_get_info(tensor, &info) == RESHARD_SUCCESS, "data");
+  return info.data;
+}
+
+/* Rows to columns again and again, of other arrays each time. A source that no other rank can read makes all send. */
+static void redistributes(void) {
+  const int64_t n = size, shape[] = {4 * n, 3 * n}, part[] = {4, 3 * n};
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  int64_t neighbours = 0;
+  char text[32];
+  moved m;
+  reshard_sharder sharder = NULL;
+  reshard_mesh mesh = NULL;
+  reshard_placement placement[2];
+  int order[2];
+  reshard_dtensor held[3] = {NULL, NULL, NULL};
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_sharder_create(m.comm, NULL, &sharder) == RESHARD_SUCCESS, "sharder");
+  snprintf(text, sizeof text, "tp=%d", size);
+  CHECK(reshard_mesh_parse(m.comm, 0, text, &mesh) == RESHARD_SUCCESS, "mesh");
+  CHECK(reshard_placements_parse("S0", mesh, &placement[0], &order[0]) == RESHARD_SUCCESS, "S0");
+  CHECK(reshard_placements_parse("S1", mesh, &placement[1], &order[1]) == RESHARD_SUCCESS, "S1");
+  const reshard_placing rows = {mesh, &placement[0], &order[0]}, columns = {mesh, &placement[1], &order[1]};
+  for (int r = 0; r < size; r++)
+    neighbours += r / per_node == rank / per_node;
+  for (int turn = 0; turn < 14; turn++) {
+    reshard_dtensor source = NULL, result = NULL;
+    reshard_tensor local = NULL;
+    bool private = turn == 5 || turn == 6 || turn == 9;
+    int64_t wrong = 0;
+    if (private && rank == 1) {
+      CHECK(reshard_tensor_create(RESHARD_F32, 2, part, &local) == RESHARD_SUCCESS, "private");
+      CHECK(reshard_dtensor_from_local(sharder, &rows, local, 2, shape, 0, &source) == RESHARD_SUCCESS, "private");
+      reshard_tensor_release(local);
+    } else if (private) {
+      CHECK(reshard_tensor_create_on(m.device, RESHARD_F32, 2, part, NULL, &local) == RESHARD_SUCCESS, "part");
+      CHECK(reshard_dtensor_from_local(sharder, &rows, local, 2, shape, 0, &source) == RESHARD_SUCCESS, "part");
+      reshard_tensor_release(local);
+    } else {
+      CHECK(reshard_dtensor_empty(sharder, &rows, 2, shape, &properties, NULL, &source) == RESHARD_SUCCESS, "empty");
+    }
+    float *from = data_of(reshard_dtensor_local(source));
+    for (int64_t i = 0; i < part[0] * part[1]; i++)
+      from[i] = value_of(4 * rank + i / part[1], i % part[1], turn);
+    int64_t before = messages_of(m.comm);
+    CHECK(reshard_dtensor_redistribute(1, &source, &columns, NULL, &result) == RESHARD_SUCCESS, "turn %d", turn);
+    int64_t messages = messages_of(m.comm) - before;
+    CHECK(messages == n - (private ? 1 : neighbours), "turn %d: %lld messages", turn, (long long)messages);
+    const float *to = data_of(reshard_dtensor_local(result));
+    for (int64_t i = 0; i < 4 * n * 3; i++)
+      wrong += to[i] != value_of(i / 3, 3 * rank + i % 3, turn);
+    CHECK(wrong == 0, "turn %d: %lld wrong", turn, (long long)wrong);
+    reshard_dtensor_release(source);
+    reshard_dtensor_release(held[turn % 3]); /* so that arrays lie elsewhere */
+    held[turn % 3] = result;
+  }
+  for (int i = 0; i < 3; i++)
+    reshard_dtensor_release(held[i]);
+  reshard_mesh_release(mesh);
+  reshard_sharder_destroy(sharder);
+  close_moved(&m);
+}
+
+/* One rank's tensors to all, of which those of its node read them. */
+static void syncs(void) {
+  enum { TENSORS = 5, ELEMENTS = 1000 };
+  moved m;
+  reshard_tensor tensor[TENSORS];
+  float *data[TENSORS];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int t = 0; t < TENSORS; t++)
+    data[t] = open_array(m.device, ELEMENTS, &tensor[t]);
+  for (int turn = 0; turn < 4; turn++) {
+    int64_t wrong = 0, before = messages_of(m.comm);
+    for (int t = 0; t < TENSORS; t++)
+      for (int64_t i = 0; i < ELEMENTS; i++)
+        data[t][i] = rank == 1 ? value_of(t, i, turn) : -1;
+    CHECK(reshard_sync_tensors(m.comm, 1, TENSORS, tensor, NULL, NULL, NULL, NULL) == RESHARD_SUCCESS, "turn %d", turn);
+    int64_t messages = messages_of(m.comm) - before;
+    CHECK(messages == (rank / per_node != 1 / per_node), "turn %d: %lld messages", turn, (long long)messages);
+    for (int t = 0; t < TENSORS; t++)
+      for (int64_t i = 0; i < ELEMENTS; i++)
+        wrong += data[t][i] != value_of(t, i, turn);
+    CHECK(wrong == 0, "turn %d: %lld wrong", turn, (long long)wrong);
+  }
+  for (int t = 0; t < TENSORS; t++)
+    reshard_tensor_release(tensor[t]);
+  close_moved(&m);
+}
+
 int main(int argc, char **argv) {
   int all = 0, level;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
@@ -244,6 +437,14 @@ int main(int argc, char **argv) {
   falls_back();
   executes_apart();
   misses_one();
+  splits(rank / per_node, 0); /* each node */
+  splits(rank % per_node, 0); /* across nodes */
+  splits(0, -rank);
+  splits(rank == 0, rank);
+  for (int lost = 0; lost < size; lost++)
+    shrinks(lost);
+  redistributes();
+  syncs();
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%d ranks, %d on a node: %d checks failed\n", size, per_node, all);

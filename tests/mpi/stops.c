@@ -3,17 +3,22 @@
  * those that gave up, or read from it: they give the destination other bytes and take the source away, and look again
  * when the stopped rank has come through.
  *
- * usage: mpi_stops STEP LOSSES [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
- * LOSSES: of each step, which RESHARD_TEST_SCALE scales. kill: the rank is killed instead, which ends the program. */
+ * usage: mpi_stops STEP LOSSES [SEED [kill|late]], by mpirun with 2 or more ranks. STEP: one of the table below, or
+ * all. LOSSES: of each step, which RESHARD_TEST_SCALE scales. kill: the rank is killed instead, which ends the program.
+ * late: it sleeps, and comes back by itself. STOPS_PER_NODE: so many ranks are on a node, and read each other's
+ * sources: the mixed path, or the direct one where all are on one. A rank is then lost at its pieces of work, too. */
+#include "device/handle.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
 #include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
 
+#include <dirent.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <reshard/mpi.h>
+#include <reshard/tensor.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,24 +43,32 @@ typedef struct trial {
   reshard_comm comm, sub;
   reshard_plan plan;
   reshard_transfer transfer;
+  reshard_device device; /* with shared storage; NULL: the library's own */
+  reshard_tensor source; /* of the device */
   char *src, *dst;
   bool strided, aborts;
 } trial;
 
-static int countdown, skipped;
-static bool kills;
+static int countdown, work_countdown, skipped;
+static int per_node; /* 0: no rank reads memory of another */
+static bool kills, sleeps;
 static int deadline_ms = 300;
 static pid_t *pids;
 static board *shared;
 
 /* --- Stops ------------------------------------------------------------------------------------------------------- */
 
-static void step_pass(void) {
-  if (countdown > 0 && --countdown == 0) {
-    shared->stopped++;
+static void pass(int *left) {
+  if (*left <= 0 || --*left > 0)
+    return;
+  shared->stopped++;
+  if (sleeps)
+    nanosleep(&(struct timespec){2 * deadline_ms / 1000, 2 * deadline_ms % 1000 * 1000000}, NULL);
+  else
     raise(kills ? SIGKILL : SIGSTOP);
-  }
 }
+
+static void step_pass(void) { pass(&countdown); }
 
 /* These stand before MPI's. */
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
@@ -93,6 +107,19 @@ int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
   return PMPI_Comm_idup(comm, made, request);
 }
 
+static const rs_device_work *real_work;
+static rs_device_work counted_work;
+
+static reshard_status counted_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  pass(&work_countdown);
+  return real_work->run(device, n, programs, stream);
+}
+
+static reshard_status counted_compile(rs_device *device, const rs_copies *copies, int64_t bytes, rs_program **program) {
+  pass(&work_countdown);
+  return real_work->compile(device, copies, bytes, program);
+}
+
 static int64_t now_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -125,8 +152,46 @@ static void open_board(void) {
 
 /* --- Steps ------------------------------------------------------------------------------------------------------- */
 
+static char element_value(int from, int64_t i) {
+  return (char)((uint64_t)(i * size + from + 1) * 0x9e3779b97f4a7c15u >> 56);
+}
+
+static void open_memory(trial *t) {
+  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .shared = true};
+  reshard_tensor_info info = {.data = NULL};
+  t->dst = malloc(BYTES);
+  if (per_node == 0) {
+    t->src = mmap(NULL, COLUMNS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  } else {
+    CHECK(reshard_device_create("cpu", &options, &t->device) == RESHARD_SUCCESS, "device");
+    real_work = t->device->device->work;
+    counted_work = *real_work;
+    counted_work.run = counted_run;
+    counted_work.compile = counted_compile;
+    t->device->device->work = &counted_work;
+    CHECK(reshard_tensor_create_on(t->device, RESHARD_U8, 1, (int64_t[]){COLUMNS}, NULL, &t->source) == RESHARD_SUCCESS,
+          "source");
+    CHECK(reshard_tensor_get_info(t->source, &info) == RESHARD_SUCCESS, "source");
+    t->src = info.data;
+  }
+  for (int64_t i = 0; i < COLUMNS; i++)
+    t->src[i] = element_value(rank, i);
+  memset(t->dst, 0, BYTES);
+}
+
+/* Others may still have the source mapped: they would read other bytes. */
+static void take_source(trial *t) {
+  if (t->source != NULL)
+    memset(t->src, POISON, COLUMNS);
+  else if (t->src != NULL)
+    munmap(t->src, COLUMNS);
+  reshard_tensor_release(t->source);
+  t->source = NULL;
+  t->src = NULL;
+}
+
 static reshard_status make_comm(trial *t) {
-  return reshard_comm_from_mpi(&t->mpi, NULL, t->aborts ? 0 : deadline_ms, &t->comm);
+  return reshard_comm_from_mpi(&t->mpi, t->device, t->aborts ? 0 : deadline_ms, &t->comm);
 }
 
 static reshard_status split_comm(trial *t) { return reshard_comm_split(t->comm, rank % 2, 0, &t->sub); }
@@ -154,20 +219,22 @@ static reshard_status trial_execute(trial *t) { return reshard_execute(t->transf
 static const struct step {
   const char *name;
   reshard_status (*run)(trial *t);
-  int calls;  /* of MPI, about: it is stopped at one of these */
-  int before; /* steps: a communicator, a transfer */
-  bool strided, aborts;
-} steps[] = {{"make", make_comm, 24, 0, false, false},        {"meet", trial_meet, 6, 1, false, false},
-             {"split", split_comm, 24, 1, false, false},      {"transfer", make_transfer, 24, 1, false, false},
-             {"execute", trial_execute, 16, 2, false, false}, {"strided", trial_execute, 16, 2, true, false},
-             {"abort", trial_execute, 4000, 2, false, true},  {"abort strided", trial_execute, 4000, 2, true, true}};
+  int calls;                   /* of MPI, about: it is stopped at one of these */
+  int before;                  /* steps: a communicator, a transfer */
+  bool strided, aborts, works; /* works: it is lost at its pieces of work, where ranks read each other's memory */
+} steps[] = {{"make", make_comm, 24, 0, false, false, false},
+             {"meet", trial_meet, 6, 1, false, false, false},
+             {"split", split_comm, 24, 1, false, false, false},
+             {"transfer", make_transfer, 24, 1, false, false, false},
+             {"execute", trial_execute, 16, 2, false, false, false},
+             {"strided", trial_execute, 16, 2, true, false, false},
+             {"bind", make_transfer, 6, 1, true, false, true},
+             {"copy", trial_execute, 5, 2, true, false, true},
+             {"abort", trial_execute, 4000, 2, false, true, false},
+             {"abort strided", trial_execute, 4000, 2, true, true, false}};
 enum { STEPS = sizeof steps / sizeof *steps };
 
 /* --- Trials ------------------------------------------------------------------------------------------------------ */
-
-static char element_value(int from, int64_t i) {
-  return (char)((uint64_t)(i * size + from + 1) * 0x9e3779b97f4a7c15u >> 56);
-}
 
 static int64_t count_wrong(const trial *t) {
   int64_t wrong = 0, width = (COLUMNS + size - 1) / size, first = rank * width;
@@ -229,6 +296,17 @@ static void count_error(stop_counts *c, const struct step *step, int64_t took) {
   CHECK(stop_is_named(reshard_last_error()), "names the rank and the call");
 }
 
+/* A rank that was killed is missing from the communicator; on a busy machine others may be, too. */
+static void check_missing(reshard_comm comm, int victim) {
+  int64_t missing[64], n = 0;
+  bool there = false;
+  CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS, "missing");
+  for (int64_t i = 0; i < n; i++)
+    there |= missing[i] == victim;
+  CHECK(there || strstr(reshard_last_error(), "has shrunk") != NULL, "rank %d is not among the %lld that are missing",
+        victim, (long long)n);
+}
+
 static void *abort_soon(void *comm) {
   nanosleep(&(struct timespec){0, abort_us * 1000}, NULL);
   shared->stopped++;
@@ -236,15 +314,57 @@ static void *abort_soon(void *comm) {
   return NULL;
 }
 
+/* Segments of other processes' memory files that are mapped here; own: the inode of this one's. */
+static int count_segments(uint64_t own) {
+  char line[512], path[64];
+  unsigned long long inode;
+  int n = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+    if (sscanf(line, "%*s %*s %*s %*s %llu %63s", &inode, path) == 2 && strstr(path, "memfd:reshard") != NULL)
+      n += inode != own;
+  if (maps != NULL)
+    fclose(maps);
+  return n;
+}
+
+/* Descriptors of the same files. */
+static int count_files(uint64_t own) {
+  char path[512];
+  struct stat info;
+  int n = 0;
+  DIR *list = opendir("/proc/self/fd");
+  for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+    ssize_t length = readlinkat(dirfd(list), entry->d_name, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    if (strstr(path, "memfd:reshard") != NULL && fstat(atoi(entry->d_name), &info) == 0)
+      n += info.st_ino != own;
+  }
+  if (list != NULL)
+    closedir(list);
+  return n;
+}
+
+/* Inode of this process's own memory file, where it has one. */
+static uint64_t find_own_file(const void *inside) {
+  char line[512];
+  unsigned long long begin, end, inode, own = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+    if (sscanf(line, "%llx-%llx %*s %*s %*s %llu", &begin, &end, &inode) == 3 && begin <= (uintptr_t)inside &&
+        (uintptr_t)inside < end)
+      own = inode;
+  if (maps != NULL)
+    fclose(maps);
+  return own;
+}
+
 /* Returns whether this rank got an error. */
 static bool stop_in(const struct step *step, uint64_t seed) {
   trial t = {.strided = step->strided, .aborts = step->aborts};
   int victim = (int)(seed >> 8) % size;
-  t.src = mmap(NULL, COLUMNS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  t.dst = malloc(BYTES);
-  for (int64_t i = 0; i < COLUMNS; i++)
-    t.src[i] = element_value(rank, i);
-  memset(t.dst, 0, BYTES);
+  open_memory(&t);
+  uint64_t own = find_own_file(t.src);
   reshard_status status = RESHARD_SUCCESS;
   MPI_Comm_dup(MPI_COMM_WORLD, &t.mpi);
   if (step->before > 0)
@@ -260,23 +380,25 @@ static bool stop_in(const struct step *step, uint64_t seed) {
   pthread_t thread;
   if (all) {
     int64_t since = now_ms();
-    int at = 1 + (int)((seed >> 16) % (uint64_t)step->calls);
+    int calls = per_node > 0 && !step->works ? 2 * step->calls : step->calls; /* ranks meet and show more */
+    int at = 1 + (int)((seed >> 16) % (uint64_t)calls);
     if (rank == victim && step->aborts) {
       abort_us = at;
       pthread_create(&thread, NULL, abort_soon, t.comm);
     } else if (rank == victim) {
-      countdown = at;
+      *(step->works ? &work_countdown : &countdown) = at;
     }
     stop_counts *count = &counts[step - steps];
     status = step->run(&t);
-    countdown = 0;
+    countdown = work_countdown = 0;
     failed = status != RESHARD_SUCCESS;
     if (failed && rank != victim)
       count_error(count, step, now_ms() - since);
+    if (failed && kills && t.comm != NULL)
+      check_missing(t.comm, victim);
     if (failed) {
       memset(t.dst, POISON, BYTES);
-      munmap(t.src, COLUMNS);
-      t.src = NULL;
+      take_source(&t);
       if (rank != victim && now_ms() - since > longest)
         longest = now_ms() - since;
     }
@@ -312,20 +434,26 @@ static bool stop_in(const struct step *step, uint64_t seed) {
   reshard_plan_destroy(t.plan);
   reshard_comm_destroy(t.sub);
   reshard_comm_destroy(t.comm);
-  if (t.src != NULL)
-    munmap(t.src, COLUMNS);
+  take_source(&t);
+  reshard_device_release(t.device);
   free(t.dst);
+  /* Staging of messages that never come stays, in this process's own file. */
+  CHECK(count_segments(own) + count_files(own) == 0, "%d segments and %d memory files of others are left",
+        count_segments(own), count_files(own));
   return failed;
 }
 
 /* A line of each step that was run. kills: of this rank alone. */
 static void print_counts(void) {
-  char where[48];
+  char where[64];
   const char *over = getenv("OMPI_MCA_btl");
-  snprintf(where, sizeof where, "mpi, %s, %d processes",
+  snprintf(where, sizeof where, "mpi, %s%s, %d processes",
            over == NULL                  ? "any"
            : strstr(over, "tcp") != NULL ? "tcp"
                                          : "shared memory",
+           per_node == 0     ? ""
+           : per_node < size ? ", mixed path"
+                             : ", direct path",
            size);
   for (int s = 0; s < STEPS; s++) {
     int64_t sum[] = {counts[s].stops, counts[s].errors, counts[s].wrong, counts[s].late, counts[s].unnamed};
@@ -333,7 +461,12 @@ static void print_counts(void) {
       MPI_Allreduce(MPI_IN_PLACE, sum, 5, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     const stop_counts all = {sum[0], sum[1], sum[2], sum[3], sum[4]};
     if (rank == 0 || kills)
-      stop_counts_print(where, kills ? "kill" : steps[s].aborts ? "abort" : "stop", steps[s].name, &all);
+      stop_counts_print(where,
+                        kills             ? "kill"
+                        : steps[s].aborts ? "abort"
+                        : sleeps          ? "late"
+                                          : "stop",
+                        steps[s].name, &all);
   }
 }
 
@@ -345,12 +478,19 @@ int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "all";
   int64_t losses = test_scaled(argc > 2 ? atoll(argv[2]) : 10, 1);
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
-  kills = argc > 4;
+  kills = argc > 4 && strcmp(argv[4], "kill") == 0;
+  sleeps = argc > 4 && strcmp(argv[4], "late") == 0;
+  if (getenv("STOPS_PER_NODE") != NULL) {
+    char node[16];
+    per_node = atoi(getenv("STOPS_PER_NODE"));
+    snprintf(node, sizeof node, "%d", rank / per_node);
+    setenv("RESHARD_NODE", node, 1);
+  }
   if (kills) /* those that are left meet again by it, while Open MPI looks after the loss and the machine is busy */
     deadline_ms = 4000;
   open_board();
   for (int s = 0; s < STEPS; s++) {
-    if (strcmp(name, "all") != 0 && strcmp(name, steps[s].name) != 0)
+    if ((strcmp(name, "all") != 0 && strcmp(name, steps[s].name) != 0) || (steps[s].works && per_node == 0))
       continue;
     int64_t most = shared->stopped + losses; /* a step may be over before the place that is drawn */
     for (int64_t i = 0; i < 8 * losses && shared->stopped < most; i++)

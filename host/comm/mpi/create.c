@@ -33,6 +33,7 @@ static void release_link(rs_mpi_link *link) {
   free(link->greetings);
   free(link->bytes);
   free(link->parts);
+  free(link->nodes);
   free(link);
 }
 
@@ -56,7 +57,6 @@ static reshard_status create_link(rs_mpi_link **out) {
 
 static void free_comm(rs_mpi *c) {
   rs_board_leave(&c->base);
-  rs_comm_close_imports(&c->base);
   for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
     next = m->next;
     rs_device_free(c->base.device, m->at);
@@ -111,6 +111,7 @@ void rs_mpi_release(rs_mpi *c) {
     rs_mpi_release(c->parent);
   }
   rs_mpi_sweep(c->link);
+  rs_mpi_close_files(c); /* a request of a lost rank may never be done */
   if (rs_mpi_quiet(c))
     free_comm(c);
   else

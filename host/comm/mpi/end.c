@@ -3,6 +3,7 @@
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/nodes.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -10,14 +11,22 @@
 #include <string.h>
 #include <time.h>
 
+enum { NOTE_MS = 200 }; /* for the note of a rank that has given up to come */
+
+static void mark_ended(rs_mpi *c) {
+  if (c->word != NULL)
+    atomic_store(c->word, 0); /* before the caller can change what others read */
+  c->link->stays = true;
+  c->ended = true;
+}
+
 /* Sets why the communicator has ended, unless that is known; then it has. The tree's mutex is held in these three: a
  * thread that comes second finds that it has. */
 static void end_comm(rs_mpi *c, const rs_mpi_note *why) {
   if (c->ended)
     return;
   memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
-  c->link->stays = true;
-  c->ended = true;
+  mark_ended(c);
 }
 
 /* missing: as in rs_mpi; NULL: none. */
@@ -29,8 +38,7 @@ static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *t
   snprintf(c->why->text, sizeof c->why->text, "%s", text);
   for (int64_t r = 0; r < c->base.size && missing != NULL; r++)
     c->why->missing[r / 8] |= (unsigned char)(missing[r] << r % 8);
-  c->link->stays = true;
-  c->ended = true;
+  mark_ended(c);
 }
 
 static void abort_children(rs_mpi *c, const char *text) {
@@ -51,8 +59,7 @@ void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
   pthread_mutex_unlock(&parent->link->tree);
 }
 
-/* Rank of the communicator with this rank in the duplicate. */
-static int64_t find_rank(const rs_mpi *c, int there) {
+int64_t rs_mpi_find_rank(const rs_mpi *c, int there) {
   int64_t r = 0;
   while (r < c->base.size && rs_mpi_rank(c, r) != there)
     r++;
@@ -68,7 +75,7 @@ void rs_mpi_hear(rs_mpi *c) {
   while (MPI_Improbe(MPI_ANY_SOURCE, rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &there, &message, &status) ==
              MPI_SUCCESS &&
          there && MPI_Mrecv(c->received, bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE) == MPI_SUCCESS) {
-    int64_t r = find_rank(c, status.MPI_SOURCE);
+    int64_t r = rs_mpi_find_rank(c, status.MPI_SOURCE);
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
     pthread_mutex_lock(&c->link->tree);
@@ -85,6 +92,17 @@ static bool heard_end(rs_mpi *c) {
   for (rs_mpi *from = c; from != NULL && !c->ended; from = from->parent)
     rs_mpi_hear(from);
   return c->ended;
+}
+
+/* The reason is on its way, unless that rank was lost before it could tell. */
+static void end_without(rs_mpi *c, int64_t rank) {
+  char text[96];
+  for (int64_t since = rs_now_ns(); !heard_end(c) && !rs_late(since, NOTE_MS);)
+    rs_mpi_sleep(since);
+  snprintf(text, sizeof text, "rank %lld has given up, and has not told why", (long long)rank);
+  pthread_mutex_lock(&c->link->tree);
+  end_by(c, RESHARD_ERROR_PEER, false, text, NULL);
+  pthread_mutex_unlock(&c->link->tree);
 }
 
 void rs_mpi_tell(rs_mpi *c, bool out) {
@@ -142,6 +160,16 @@ reshard_status rs_mpi_begin(rs_mpi *c) {
     return RESHARD_SUCCESS;
   leave_call(c);
   return rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", c->why->text);
+}
+
+reshard_status rs_mpi_begin_records(rs_mpi *c) {
+  RS_TRY(rs_mpi_begin(c));
+  int64_t left = rs_mpi_find_left(c);
+  if (left < 0)
+    return RESHARD_SUCCESS;
+  end_without(c, left);
+  leave_call(c);
+  return rs_error((reshard_status)c->why->status, "%s", c->why->text);
 }
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {

@@ -6,11 +6,16 @@
 
 /* A call begins, if the communicator has not ended; and ends. */
 reshard_status rs_mpi_begin(rs_mpi *c);
+/* The same, of a call that no rank leaves before this one has sent its record. An error, too, where memory of another
+ * rank that this one has read before may have changed since. */
+reshard_status rs_mpi_begin_records(rs_mpi *c);
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status);
 /* Lets others run between two tests, since when there is something to wait for. */
 void rs_mpi_sleep(int64_t since);
 /* The same, when the communicator goes on. An error when it has ended: its reason. */
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since);
+/* Rank of the communicator with this rank in the duplicate; its size: none. */
+int64_t rs_mpi_find_rank(const rs_mpi *c, int there);
 /* Takes what other ranks tell on the communicator's tag. */
 void rs_mpi_hear(rs_mpi *c);
 /* Tells the others why the communicator has ended. out: this rank has no message under way. */

@@ -3,6 +3,7 @@
  * Every rank sends its record to every other. So the one that is late is known where it is missed. No collective of MPI
  * is left half-done, of which no rank could tell how far it has come. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/nodes.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -53,6 +54,7 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
   own->bytes = (int64_t)mine_bytes;
   own->subject = c->base.subject;
   rs_call_stamp(&c->base, &own->caller);
+  own->word = rs_mpi_own_word(c);
   memcpy(own->record, mine, mine_bytes);
   memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
@@ -83,10 +85,12 @@ static reshard_status compare_records(rs_mpi *c) {
 }
 
 static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
-  RS_TRY(rs_mpi_begin(c));
+  RS_TRY(rs_mpi_begin_records(c));
   reshard_status status = rs_mpi_meet(c, true);
   RS_THEN(status, send_records(c, mine, bytes));
   RS_THEN(status, finish_records(c));
+  if (status == RESHARD_SUCCESS && rs_mpi_take_words(c) != RESHARD_SUCCESS)
+    status = rs_mpi_give_up(c, RESHARD_ERROR_OUT_OF_MEMORY);
   return rs_mpi_end(c, status);
 }
 
@@ -104,7 +108,7 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
 /* --- Meetings ----------------------------------------------------------------------------------------------------- */
 
 static reshard_status begin_meeting(rs_mpi *c) {
-  RS_TRY(rs_mpi_begin(c));
+  RS_TRY(rs_mpi_begin_records(c));
   reshard_status status = send_records(c, "", 0);
   c->due = status == RESHARD_SUCCESS;
   return rs_mpi_end(c, status);

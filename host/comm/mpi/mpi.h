@@ -7,6 +7,7 @@
 #define RS_COMM_MPI_H
 
 #include "comm/comm.h"
+#include "device/cpu/segment.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -30,6 +31,7 @@ typedef struct rs_mpi_link {
   char *bytes;            /* [size + 1] that come; the last one goes */
   int *parts;             /* [2 * size] counts, then offsets */
   MPI_Datatype block;     /* of RS_MPI_BLOCK bytes */
+  int64_t *nodes;         /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
   int64_t numbers;        /* communicators that MPI has tags for */
   atomic_int users;
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */
@@ -55,6 +57,7 @@ typedef struct rs_mpi_record {
   int64_t bytes;
   uint64_t subject; /* of the transfer that it executes; 0: none */
   rs_stamp caller;
+  rs_shared_place word; /* of the rank (nodes.h); no bytes: it has none */
   char record[RS_COMM_RECORD];
 } rs_mpi_record;
 
@@ -63,6 +66,12 @@ typedef struct rs_mpi_memory {
   struct rs_mpi_memory *next;
   void *at; /* the device's */
 } rs_mpi_memory;
+
+/* A word of a rank on this node, in its memory file: not 0 as long as it has the communicator and goes on with it. */
+typedef struct rs_mpi_word {
+  const atomic_int *at; /* NULL: none is mapped */
+  rs_shared_place place;
+} rs_mpi_word;
 
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
@@ -87,6 +96,8 @@ struct rs_mpi {
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
   rs_stamp *callers;       /* [size], of the last all-gather */
+  atomic_int *word;        /* this rank's, where it has imports */
+  rs_mpi_word *words;      /* [size] the others'; NULL: no record has come yet */
   bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
   char loss[160];          /* to the others of a shrink */
   rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */

@@ -2,13 +2,21 @@
  *
  * A rank opens the file of another one through /proc, where the system lets it: they run for one user, and see each
  * other's numbers. What it has opened is compared with what that rank says its file is. One rank that cannot open the
- * file of a rank on its node leaves all ranks without: no rank takes a path alone. */
+ * file of a rank on its node leaves all ranks without: no rank takes a path alone.
+ *
+ * A part of a communicator takes over what that has open. Who is on which node all ranks know of each other, so the
+ * ranks of the part come to the same without asking.
+ *
+ * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. So each rank has a
+ * word in its file, too, which it clears first. Ranks that have read those arrays look at it then. */
 #include "comm/mpi/nodes.h"
 
+#include "comm/mpi/end.h"
 #include "device/cpu/segment.h"
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,27 +66,109 @@ static rs_import *open_file(const mpi_process *other) {
   return rs_import_open(fd, &import) == RESHARD_SUCCESS ? import : NULL;
 }
 
-/* True where some rank has another one on its node, and every rank shares memory; the same on all. */
-static bool have_neighbours(int64_t n, const mpi_process *all, bool *elsewhere) {
-  bool neighbours = false;
-  for (int64_t r = 0; r < n; r++) {
+static bool all_share(int64_t n, const mpi_process *all) {
+  for (int64_t r = 0; r < n; r++)
     if (!all[r].shares)
       return false;
-    *elsewhere |= !on_one_node(&all[0], &all[r]);
-    for (int64_t other = 0; other < r; other++)
-      neighbours |= on_one_node(&all[other], &all[r]);
+  return true;
+}
+
+/* The lowest rank on each rank's node, for the link. */
+static reshard_status find_nodes(int64_t n, const mpi_process *all, int64_t **nodes) {
+  RS_TRY(rs_alloc(nodes, n, sizeof **nodes));
+  for (int64_t r = 0; r < n; r++) {
+    int64_t lowest = 0;
+    while (!on_one_node(&all[lowest], &all[r]))
+      lowest++;
+    (*nodes)[r] = lowest;
   }
-  return neighbours;
+  return RESHARD_SUCCESS;
+}
+
+static int64_t node_of(const rs_mpi *c, int64_t rank) { return c->link->nodes[rs_mpi_rank(c, rank)]; }
+
+/* Finds out if some rank has another one on its node, and if some are on different ones; the same on all ranks. */
+static reshard_status look_for_neighbours(const rs_mpi *c, bool *neighbours, bool *elsewhere) {
+  int64_t n = c->base.size, most = 0;
+  bool *seen;
+  *neighbours = *elsewhere = false;
+  for (int64_t r = 0; r < n; r++)
+    most = rs_max(most, node_of(c, r));
+  RS_TRY(rs_alloc_zero(&seen, most + 1, sizeof *seen));
+  for (int64_t r = 0; r < n; r++) {
+    int64_t node = node_of(c, r);
+    *neighbours |= seen[node];
+    *elsewhere |= node != node_of(c, 0);
+    seen[node] = true;
+  }
+  free(seen);
+  return RESHARD_SUCCESS;
+}
+
+/* --- Words ------------------------------------------------------------------------------------------------------- */
+
+static reshard_status make_word(rs_mpi *c) {
+  void *memory;
+  RS_TRY(rs_shared_alloc(sizeof *c->word, &memory));
+  c->word = memory;
+  atomic_store(c->word, 1);
+  return RESHARD_SUCCESS;
+}
+
+rs_shared_place rs_mpi_own_word(const rs_mpi *c) {
+  rs_shared_place place = {.bytes = 0};
+  int64_t inside; /* a segment begins with its memory */
+  if (c->word != NULL)
+    (void)rs_shared_find(c->word, c->word + 1, &place, &inside);
+  return place;
+}
+
+reshard_status rs_mpi_take_words(rs_mpi *c) {
+  if (c->base.imports == NULL || c->words != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&c->words, c->base.size, sizeof *c->words));
+  for (int64_t r = 0; r < c->base.size; r++) {
+    const char *at;
+    if (c->base.imports[r] == NULL || c->records[r].word.bytes == 0)
+      continue;
+    RS_TRY(rs_import_map(c->base.imports[r], &c->records[r].word, &at));
+    c->words[r] = (rs_mpi_word){(const atomic_int *)(const void *)at, c->records[r].word};
+  }
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_mpi_find_left(const rs_mpi *c) {
+  atomic_thread_fence(memory_order_seq_cst); /* after what was read */
+  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
+    if (c->words[r].at != NULL && atomic_load(c->words[r].at) == 0)
+      return r;
+  return -1;
+}
+
+/* --- Files ------------------------------------------------------------------------------------------------------- */
+
+void rs_mpi_close_files(rs_mpi *c) {
+  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
+    if (c->words[r].at != NULL)
+      rs_import_unmap(c->base.imports[r], &c->words[r].place);
+  free(c->words);
+  rs_shared_free(c->word); /* others read 0 there from now on */
+  c->words = NULL;
+  c->word = NULL;
+  rs_comm_close_imports(&c->base);
 }
 
 /* Opens the files of all ranks on this node, or none on any rank. This rank's own is open. */
 static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   int64_t n = c->base.size, me = c->base.rank, failed;
   const void *gathered;
-  bool have = true;
-  failed = rs_alloc_zero((void *)&c->base.imports, n, sizeof *c->base.imports) != RESHARD_SUCCESS;
+  bool have = true, neighbours = true; /* where this rank has no memory to find out, it fails */
+  failed = find_nodes(n, all, &c->link->nodes) != RESHARD_SUCCESS ||
+           look_for_neighbours(c, &neighbours, &c->base.elsewhere) != RESHARD_SUCCESS ||
+           (neighbours && (rs_alloc_zero((void *)&c->base.imports, n, sizeof *c->base.imports) != RESHARD_SUCCESS ||
+                           make_word(c) != RESHARD_SUCCESS));
   for (int64_t r = 0; r < n && !failed; r++)
-    if (r != me && on_one_node(&all[me], &all[r]))
+    if (r != me && node_of(c, r) == node_of(c, me))
       failed = (c->base.imports[r] = open_file(&all[r])) == NULL;
   if (c->base.imports == NULL)
     rs_shared_close();
@@ -86,20 +176,38 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   for (int64_t r = 0; r < n; r++)
     have = have && ((const int64_t *)gathered)[r] == 0;
   if (!have)
-    rs_comm_close_imports(&c->base);
+    rs_mpi_close_files(c);
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
+  int64_t n = part->base.size, me = part->base.rank;
+  bool neighbours;
+  int own;
+  if (c->base.imports == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(look_for_neighbours(part, &neighbours, &part->base.elsewhere));
+  if (!neighbours)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_shared_open(&own));
+  reshard_status status = rs_alloc_zero((void *)&part->base.imports, n, sizeof *part->base.imports);
+  if (status != RESHARD_SUCCESS) {
+    rs_shared_close();
+    return status;
+  }
+  for (int64_t r = 0; r < n; r++)
+    if (r != me && node_of(part, r) == node_of(part, me))
+      part->base.imports[r] = rs_import_retain(c->base.imports[rs_mpi_find_rank(c, rs_mpi_rank(part, r))]);
+  return make_word(part);
 }
 
 reshard_status rs_mpi_open_files(rs_mpi *c) {
   mpi_process own = {0};
   const void *all;
-  bool elsewhere = false;
   describe_own(c, &own);
   reshard_status status = rs_comm_allgather(&c->base, &own, sizeof own, &all);
-  if (status == RESHARD_SUCCESS && have_neighbours(c->base.size, all, &elsewhere)) {
-    c->base.elsewhere = elsewhere;
+  if (status == RESHARD_SUCCESS && all_share(c->base.size, all))
     return open_files(c, all);
-  }
   if (own.shares)
     rs_shared_close();
   return status;

@@ -6,5 +6,17 @@
 
 /* Collective: sets the communicator's imports where all ranks share memory, and some are on one node. */
 reshard_status rs_mpi_open_files(rs_mpi *c);
+/* Local: the same for a part, of the files that the communicator has open. */
+reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part);
+/* Closes them. */
+void rs_mpi_close_files(rs_mpi *c);
+
+/* Where this rank's word is. */
+rs_shared_place rs_mpi_own_word(const rs_mpi *c);
+/* Local: maps the words of the ranks on this node, of which their first records tell. */
+reshard_status rs_mpi_take_words(rs_mpi *c);
+/* A rank of this node that has ended the communicator, or destroyed its handle; -1: none. Memory of such a rank may
+ * have changed since; of the others none has that was read before the call. */
+int64_t rs_mpi_find_left(const rs_mpi *c);
 
 #endif

@@ -4,6 +4,7 @@
  * The number that gives a part its tags is agreed in a split. Of a shrink it follows from what is shrunk and who is
  * lost: those that are there then meet on tags that no one else uses, and what an earlier try has left is not heard. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/nodes.h"
 
 #include "comm/split_group.h"
 
@@ -48,6 +49,8 @@ reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_com
   if (status == RESHARD_SUCCESS) {
     if (group.n > 0)
       status = create_part(c, number, group.n, group.key, group.global_ranks, &made);
+    if (made != NULL)
+      status = rs_mpi_share_files(c, made);
     status = rs_split_agree(comm, status);
   }
   if (made == NULL)
@@ -193,7 +196,7 @@ reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, 
   if (status == RESHARD_SUCCESS) {
     send_loss(made, losses.tag, &mine);
     made->losses = &losses;
-    status = rs_split_agree(&made->base, RESHARD_SUCCESS);
+    status = rs_split_agree(&made->base, rs_mpi_share_files(c, made));
     made->losses = NULL;
     take_losses(&losses);
     reshard_status differs = compare_losses(&losses);

@@ -120,11 +120,14 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-void rs_node_part(reshard_comm comm) {
+bool rs_node_part(reshard_comm comm, uint64_t *times) {
   rs_node *c = rs_node_of(comm);
   if (c->forked)
-    return;
-  uint64_t wanted = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-  for (int64_t since = rs_now_ns(); !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);)
-    nanosleep(&(struct timespec){0, 50000}, NULL);
+    return true;
+  if (*times == 0) {
+    *times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
+    for (int64_t since = rs_now_ns(); !all_parted(c, *times) && !rs_late(since, c->timeout_ms);)
+      nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+  return all_parted(c, *times);
 }

@@ -79,6 +79,13 @@ reshard_status rs_import_open(int fd, rs_import **import) {
   return status;
 }
 
+rs_import *rs_import_retain(rs_import *import) {
+  pthread_mutex_lock(&imports_lock);
+  import->users++;
+  pthread_mutex_unlock(&imports_lock);
+  return import;
+}
+
 void rs_import_close(rs_import *import) {
   if (import == NULL)
     return;

@@ -25,11 +25,11 @@ RS_PRIVATE_API void rs_shared_close(void);
 
 /* Allocates a segment, aligned to a page, or to a huge page where one fits. *memory is NULL for 0 bytes. The file has a
  * user. RESHARD_ERROR_OUT_OF_MEMORY: also at the limit of a file's size (ulimit -f). */
-reshard_status rs_shared_alloc(size_t bytes, void **memory);
+RS_PRIVATE_API reshard_status rs_shared_alloc(size_t bytes, void **memory);
 /* NULL is allowed. */
-void rs_shared_free(void *memory);
+RS_PRIVATE_API void rs_shared_free(void *memory);
 /* Finds the segment that has all of [begin, end); false: none has. */
-bool rs_shared_find(const void *begin, const void *end, rs_shared_place *place, int64_t *inside);
+RS_PRIVATE_API bool rs_shared_find(const void *begin, const void *end, rs_shared_place *place, int64_t *inside);
 
 /* Maps a range of a memory file where huge pages fit, for PROT_READ and PROT_WRITE or less; NULL: there is no room. */
 char *rs_shared_map(int fd, const rs_shared_place *place, int protection);
@@ -41,11 +41,13 @@ typedef struct rs_import rs_import;
 /* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
  * which counts them. */
 RS_PRIVATE_API reshard_status rs_import_open(int fd, rs_import **import);
+/* One more user of an import; returns it. */
+RS_PRIVATE_API rs_import *rs_import_retain(rs_import *import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */
 void rs_import_close(rs_import *import);
 /* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
  * then a search. RESHARD_ERROR_INVALID where the file has no such range. */
-reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);
-void rs_import_unmap(rs_import *import, const rs_shared_place *place);
+RS_PRIVATE_API reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);
+RS_PRIVATE_API void rs_import_unmap(rs_import *import, const rs_shared_place *place);
 
 #endif

@@ -48,8 +48,8 @@ struct rs_reach {
   uint64_t version;
   reached *ranks;         /* [comm->size] */
   const rs_offer **offer; /* [comm->size]; NULL: nothing comes from that rank */
-  bool compiled;
-  rs_program *program; /* for these arrays and offers */
+  bool compiled;          /* what follows from these arrays and offers */
+  rs_program *program;    /* for these arrays and offers */
   rs_copies copies;
   int64_t foreign_bytes;
 };
@@ -164,7 +164,8 @@ static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *s
 
 reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown) {
   const char *shown_sources;
-  if (rank == reach->comm->rank || shown->version == reach->ranks[rank].version || !comes_from(reach->plan, rank))
+  if (rank == reach->comm->rank || reach->comm->imports[rank] == NULL || shown->version == reach->ranks[rank].version ||
+      !comes_from(reach->plan, rank))
     return RESHARD_SUCCESS;
   if (shown->bytes < 0 || shown->bytes > shown->place.bytes)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld shows %lld bytes in a notice of %lld", (long long)rank,
@@ -188,6 +189,12 @@ static reshard_status compile_copies(rs_reach *reach) {
   RS_TRY(device->work->recompile(device, &reach->copies, reach->plan->info.bytes, &reach->program));
   reach->compiled = true;
   return RESHARD_SUCCESS;
+}
+
+const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed) {
+  *changed = !reach->compiled;
+  reach->compiled = true; /* with the transfer */
+  return reach->offer;
 }
 
 reshard_status rs_reach_run(rs_reach *reach) {

@@ -24,6 +24,7 @@ typedef struct pair {
   char *raw;
   int wrong; /* 0: nothing is */
   bool waits;
+  int way; /* of the host's wait */
 } pair;
 
 static char *export_memory(size_t bytes, cudaIpcMemHandle_t *handle) {
@@ -226,9 +227,40 @@ static void *await_import(void *argument) {
   return NULL;
 }
 
+enum { STREAM, EVENT, DEVICE, WAYS };
+
+/* Awaits the same, waits for that by one call of the host, and writes to what it has read. */
+static void *await_and_write(void *argument) {
+  pair *p = argument;
+  char *data, *word, *own;
+  cudaStream_t stream, other;
+  cudaEvent_t event;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  NEED(cudaMalloc((void **)&own, BYTES) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&data, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&word, p->word, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(planted_await(own, data, BYTES, (unsigned *)word, 1, true, stream) == cudaSuccess);
+  NEED(cudaEventRecord(event, stream) == cudaSuccess);
+  NEED((p->way == STREAM  ? cudaStreamSynchronize(stream)
+        : p->way == EVENT ? cudaEventSynchronize(event)
+                          : cudaDeviceSynchronize()) == cudaSuccess);
+  NEED(cudaMemsetAsync(data, 1, BYTES, other) == cudaSuccess);
+  NEED(cudaStreamSynchronize(other) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(data) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(word) == cudaSuccess);
+  NEED(cudaFree(own) == cudaSuccess);
+  NEED(cudaEventDestroy(event) == cudaSuccess);
+  NEED(cudaStreamDestroy(other) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  return NULL;
+}
+
 /* Reports under a seed. */
-static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
-  pair p = {.waits = waits};
+static int publish_for(void *(*process)(void *), uint64_t seed, pair p, bool publishes) {
   char *data, *word, *from;
   cudaStream_t stream;
   pthread_t thread;
@@ -239,7 +271,7 @@ static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
   OK(cudaMalloc((void **)&from, BYTES));
   OK(cudaMemset(from, 5, BYTES));
   OK(cudaDeviceSynchronize());
-  assert_int_equal(pthread_create(&thread, NULL, await_import, &p), 0);
+  assert_int_equal(pthread_create(&thread, NULL, process, &p), 0);
   if (publishes)
     OK(planted_publish(data, from, BYTES, (unsigned *)word, 1, stream));
   OK(cudaStreamSynchronize(stream));
@@ -254,10 +286,22 @@ static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
   return vg_end();
 }
 
+static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
+  return publish_for(await_import, seed, (pair){.waits = waits}, publishes);
+}
+
 static void kernels_that_poll(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 20; seed++)
     assert_int_equal(publish_and_await(seed, true, true), 0);
+}
+
+/* The host knows then, too, how a kernel that it waited for was ordered meanwhile. */
+static void host_that_waits_for_polls(void **state) {
+  (void)state;
+  for (int way = 0; way < WAYS; way++)
+    for (uint64_t seed = 0; seed < 20; seed++)
+      assert_int_equal(publish_for(await_and_write, seed, (pair){.way = way}, true), 0);
 }
 
 static void kernel_that_does_not_wait(void **state) {
@@ -289,6 +333,7 @@ int main(void) {
       cmocka_unit_test(use_after_close),
       cmocka_unit_test(refusals),
       cmocka_unit_test(kernels_that_poll),
+      cmocka_unit_test(host_that_waits_for_polls),
       cmocka_unit_test(kernel_that_does_not_wait),
       cmocka_unit_test(kernel_that_polls_for_ever),
   };

@@ -69,12 +69,9 @@ static cudaError_t copy(Thread &thread, void *to, const void *from, size_t n, en
   bool waits = blocks && !(to_place == Place::Device && from_place == Place::Device);
   if (error != cudaSuccess || id == 0 || (!waits && !pageable))
     return error;
-  Clock clock = stream->clock;
-  if (!run_until(Frontier{id}))
-    return cudaErrorLaunchTimeout;
-  if (waits)
-    thread_joins(thread, clock);
-  return cudaSuccess;
+  if (!waits)
+    return run_until(Frontier{id}) ? cudaSuccess : cudaErrorLaunchTimeout;
+  return thread_awaits(thread, {Frontier{id}, stream->clock});
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
@@ -146,11 +143,7 @@ static cudaError_t set(Thread &thread, void *to, int byte, size_t n, cudaStream_
   cudaError_t error = submit(*stream, std::move(work), &id);
   if (error != cudaSuccess || id == 0 || !blocks || place == Place::Device)
     return error;
-  Clock clock = stream->clock;
-  if (!run_until(Frontier{id}))
-    return cudaErrorLaunchTimeout;
-  thread_joins(thread, clock);
-  return cudaSuccess;
+  return thread_awaits(thread, {Frontier{id}, stream->clock});
 }
 
 cudaError_t cudaMemset(void *to, int byte, size_t n) {

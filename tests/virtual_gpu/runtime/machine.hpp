@@ -210,6 +210,12 @@ struct Device {
   bool context;       /* there is the primary one */
 };
 
+/* Work that a thread waits for. */
+struct Awaited {
+  Frontier frontier;
+  Clock clock; /* which the thread joins then */
+};
+
 /* --- The machine -------------------------------------------------------------------------------------------------- */
 struct Fault {
   std::string name;
@@ -234,8 +240,9 @@ struct Machine {
   int most_processes = 1;          /* that threads have been of */
   std::vector<Op *> live;          /* by Id; NULL when it has run */
   std::vector<Op *> ready, spare;
-  std::vector<Op *> polling; /* kernels that have found a word not to be as they wait for; they are run again */
-  int unlocked_running = 0;  /* host functions */
+  std::vector<Op *> polling;      /* kernels that have found a word not to be as they wait for; they are run again */
+  std::vector<Awaited *> awaited; /* by threads that wait now */
+  int unlocked_running = 0;       /* host functions */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
   std::vector<vg_span> spans;                     /* as asked for */
@@ -398,6 +405,8 @@ bool finished(const Frontier &frontier);
 void merge(Frontier &into, const Frontier &from);
 /* Runs until all of it has run. False when nothing can run any more (an operation waits for what never comes). */
 bool run_until(const Frontier &target);
+/* The same for a thread, which then comes after all of it, and after what that learns meanwhile. */
+cudaError_t thread_awaits(Thread &thread, Awaited awaited);
 void run_all();
 bool run_some(uint64_t most); /* false: there is nothing that can run now */
 void schedule_begin();

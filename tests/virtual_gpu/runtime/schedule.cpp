@@ -61,8 +61,8 @@ void come_after(Id later, Id before) {
   learn(M.live[later], Clock(M.live[before]->clock));
 }
 
-/* Clocks have been given on already, to what was issued after it: to operations, and to streams and events that they
- * are at the end of. */
+/* Clocks have been given on already, to what was issued after it: to operations, and to streams, events and
+ * waits that they are at the end of. */
 void learn(Op *from, const Clock &clock) {
   std::vector<Op *> todo{from};
   std::set<Id> reached{from->id};
@@ -86,6 +86,9 @@ void learn(Op *from, const Clock &clock) {
   for (auto &event : M.events)
     if (touched(event->frontier))
       event->clock.join(clock);
+  for (Awaited *awaited : M.awaited)
+    if (touched(awaited->frontier))
+      awaited->clock.join(clock);
   graphs_come_after(touched, clock);
 }
 
@@ -336,6 +339,16 @@ bool run_until(const Frontier &target) {
       step(at[choose(needed)]);
   }
   return true;
+}
+
+cudaError_t thread_awaits(Thread &thread, Awaited awaited) {
+  M.awaited.push_back(&awaited);
+  bool done = run_until(awaited.frontier);
+  M.awaited.erase(std::find(M.awaited.begin(), M.awaited.end(), &awaited));
+  if (!done)
+    return cudaErrorLaunchTimeout;
+  thread_joins(thread, awaited.clock);
+  return cudaSuccess;
 }
 
 void run_all() {

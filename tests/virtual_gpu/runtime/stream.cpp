@@ -189,12 +189,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return api.end(invalidate(stream->capture, cudaErrorStreamCaptureUnsupported));
   if (unsafe(*api.thread, "cudaStreamSynchronize"))
     return api.end(cudaErrorStreamCaptureUnsupported);
-  Frontier target = stream->frontier;
-  Clock clock = stream->clock;
-  if (!run_until(target))
-    return api.end(cudaErrorLaunchTimeout);
-  thread_joins(*api.thread, clock);
-  return api.end(cudaSuccess);
+  return api.end(thread_awaits(*api.thread, {stream->frontier, stream->clock}));
 }
 
 bool vg::finish_device(int device) {
@@ -212,17 +207,13 @@ cudaError_t cudaDeviceSynchronize(void) {
   for (auto &stream : M.streams) /* whatever the thread's mode: the device has the stream */
     if (stream->device == api.thread->device && stream->capture)
       return api.end(invalidate(stream->capture, cudaErrorStreamCaptureUnsupported));
-  Frontier target;
-  Clock clock;
+  Awaited all;
   for (auto &stream : M.streams)
     if (stream->device == api.thread->device) {
-      merge(target, stream->frontier);
-      clock.join(stream->clock);
+      merge(all.frontier, stream->frontier);
+      all.clock.join(stream->clock);
     }
-  if (!run_until(target))
-    return api.end(cudaErrorLaunchTimeout);
-  thread_joins(*api.thread, clock);
-  return api.end(cudaSuccess);
+  return api.end(thread_awaits(*api.thread, std::move(all)));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned flags) {
@@ -352,12 +343,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     return api.end(event->capture ? invalidate(event->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent);
   if (unsafe(*api.thread, "cudaEventSynchronize"))
     return api.end(cudaErrorStreamCaptureUnsupported);
-  Frontier target = event->frontier;
-  Clock clock = event->clock;
-  if (!run_until(target))
-    return api.end(cudaErrorLaunchTimeout);
-  thread_joins(*api.thread, clock);
-  return api.end(cudaSuccess);
+  return api.end(thread_awaits(*api.thread, {event->frontier, event->clock}));
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t second) {

@@ -343,6 +343,26 @@ static void test_abort(void **state) {
   }
 }
 
+/* Rank 2 is stuck while the others destroy their transfers: it has their words open still, so that these stay. */
+static void destroy_without_one(node_rank *me) {
+  if (me->rank < 2) {
+    reshard_transfer_destroy(me->transfer);
+    me->transfer = NULL;
+  }
+  node_gather_meet(&me->w->gather);
+  reshard_transfer_destroy(me->transfer);
+  me->transfer = NULL;
+  node_gather_meet(&me->w->gather);
+}
+
+static void test_stuck(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = RANKS, .body = destroy_without_one, .timeout_ms = 100};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+  }
+}
+
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
 static void test_edges(void **state) {
@@ -412,11 +432,11 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),    cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),    cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),     cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_moves), cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph), cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),  cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_edges), cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
