@@ -56,6 +56,7 @@ typedef struct rs_copy_group {
   rs_mode mode;
   bool rows;      /* RS_MODE_BUFFER: the innermost loop is short and continues the one around it in the destination */
   bool streaming; /* RS_MODE_TRANSPOSE: past the cache */
+  bool lines;     /* runs of whole lines, or long ones: RS_MODE_STREAM would do */
 } rs_copy_group;
 
 typedef struct rs_step_range {
