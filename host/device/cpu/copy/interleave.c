@@ -281,6 +281,11 @@ reshard_status rs_program_interleave(rs_program *program, bool streaming) {
   if (n > UINT32_MAX)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%lld copies in one program, at most %lld are possible", (long long)n,
                     (long long)UINT32_MAX);
+  if (!streaming && program->bytes <= RS_SMALL) {
+    for (int64_t i = 0; i < n; i++)
+      RS_TRY(make_group(program, (uint32_t)i, 1, false));
+    return RESHARD_SUCCESS;
+  }
   if (n == 0)
     return RESHARD_SUCCESS;
   rs_grouping grouping = {.program = program};

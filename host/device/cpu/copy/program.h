@@ -14,7 +14,8 @@ enum {
   RS_LINE = 64,
   RS_BUFFER = 16 << 10, /* bytes that are put together in the first-level cache before they are stored past it */
   RS_GROUP_COPIES = RS_CURSORS, /* most copies of a group */
-  RS_AHEAD_LOOPS = 32,          /* most loops of a copy that is prefetched */
+  RS_SMALL = 8 << 10,  /* bytes of a program whose source and destination stay in that cache, in whatever order */
+  RS_AHEAD_LOOPS = 32, /* most loops of a copy that is prefetched */
 };
 
 typedef struct rs_loop {
