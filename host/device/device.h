@@ -27,12 +27,13 @@ typedef struct rs_device rs_device;
 typedef struct rs_event rs_event;     /* a point in a stream's order; the CPU's are NULL */
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
-/* A message from staging to staging, or from or to the user's memory where a program is NULL. */
+/* A message from staging to staging, or from or to the user's memory where a program is NULL. Where one step does for
+ * two, staging between them is left as it was. */
 typedef struct rs_relay {
   atomic_bool taken;      /* the device's, while it relays: false before and after */
   const rs_program *pack; /* fills span.src */
   rs_span span;
-  const rs_program *unpack; /* empties span.dst, which nothing comes to where `pack` is NULL: span.src is emptied */
+  const rs_program *unpack; /* empties span.dst */
 } rs_relay;
 
 /* The place of an address. */
@@ -111,8 +112,8 @@ typedef struct rs_device_work {
   /* Runs n contiguous copies as one job, divided likewise. total_bytes: of the whole exchange that they are a round of
    * (streaming stores pay or not), as in compile. Allocates nothing. */
   reshard_status (*copy)(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
-  /* Runs n messages as one job: each packed, copied and unpacked by one thread, so that its staging stays in that
-   * thread's cache. total_bytes as in copy. Allocates nothing. NULL on a device with streams. */
+  /* Runs n messages as one job: each packed and unpacked by one thread, so that its staging stays in that thread's
+   * cache. total_bytes as in copy. Allocates nothing. NULL on a device with streams. */
   reshard_status (*relay)(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream);
   /* Counts the box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);

@@ -225,16 +225,26 @@ reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_
 
 /* --- Copies to a rank straight from the arrays of the ranks that hold the data ------------------------------------ */
 
+/* The array of this rank that the last segment of the entry went to: most go to the same as the one before. */
+typedef struct last_destination {
+  int64_t array; /* -1: none yet */
+  rs_view view;
+} last_destination;
+
 /* Copies of one message (or of what is kept: the message to itself), all into this rank's arrays. */
 static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, bool kept,
-                                   const rs_message *message, rs_view_of view_of, void *user, rs_copies *copies) {
+                                   const rs_message *message, rs_view_of view_of, void *user, last_destination *dst,
+                                   rs_copies *copies) {
   const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
+  rs_view src;
   for (int64_t i = 0; i < message->count; i++) {
     const rs_segment *s = &message->segments[i];
-    rs_view src, dst;
-    RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
-    RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst));
-    rs_lowering lowering = {c, kept, {message->peer, plan->rank}, s, &src, &dst, NULL};
+    if (i == 0 || s[-1].src_array != s->src_array)
+      RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
+    if (dst->array != s->dst_array)
+      RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst->view));
+    dst->array = s->dst_array;
+    rs_lowering lowering = {c, kept, {message->peer, plan->rank}, s, &src, &dst->view, NULL};
     RS_TRY(rs_lower(&lowering, copies));
   }
   return RESHARD_SUCCESS;
@@ -242,20 +252,21 @@ static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t en
 
 /* Copies of the data that stays on the rank. */
 static reshard_status pull_own(const struct reshard_plan_s *plan, int64_t entry, rs_view_of view_of, void *user,
-                               rs_copies *copies) {
+                               last_destination *dst, rs_copies *copies) {
   const rs_message *own = rs_side_message(&plan->classes.at[plan->entries[entry].class_].send, plan->rank);
-  return own != NULL ? pull_message(plan, entry, true, own, view_of, user, copies) : RESHARD_SUCCESS;
+  return own != NULL ? pull_message(plan, entry, true, own, view_of, user, dst, copies) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, rs_reaches reaches, void *user,
                        rs_copies *copies, int64_t *foreign_bytes) {
   for (int64_t i = 0; i < plan->nentries; i++) {
     const rs_class *c = &plan->classes.at[plan->entries[i].class_];
-    RS_TRY(pull_own(plan, i, view_of, user, copies));
+    last_destination dst = {.array = -1};
+    RS_TRY(pull_own(plan, i, view_of, user, &dst, copies));
     int64_t before = copies->bytes;
     for (int64_t m = 0; m < c->receive.messages.n; m++)
       if (reaches == NULL || reaches(user, c->receive.messages.at[m].peer))
-        RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, copies));
+        RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, &dst, copies));
     *foreign_bytes += copies->bytes - before;
   }
   return RESHARD_SUCCESS;
@@ -276,6 +287,6 @@ static reshard_status view_of_own(void *user, int64_t rank, int64_t entry, bool 
 reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_copies *copies) {
   own_arrays own = {plan, arrays};
   for (int64_t i = 0; i < plan->nentries; i++)
-    RS_TRY(pull_own(plan, i, view_of_own, &own, copies));
+    RS_TRY(pull_own(plan, i, view_of_own, &own, &(last_destination){.array = -1}, copies));
   return RESHARD_SUCCESS;
 }

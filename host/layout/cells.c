@@ -223,22 +223,22 @@ static int64_t elements_of(int ndim, const int64_t *shape) {
 
 reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t array, reshard_array_info *info) {
   RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
-  reshard_array_info made = {0};
-  rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), made.shape);
-  made.elements = elements_of(layout->ndim, made.shape);
+  rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), info->shape);
+  info->elements = elements_of(layout->ndim, info->shape);
   int64_t stride = 1;
   for (int d = layout->ndim - 1; d >= 0; d--) {
-    made.strides[d] = stride;
-    stride *= rs_max(1, made.shape[d]);
+    info->strides[d] = stride;
+    stride *= rs_max(1, info->shape[d]);
   }
-  if (layout->kind == RESHARD_LAYOUT_BOXES)
-    made.buffer = array;
+  for (int d = layout->ndim; d < RESHARD_MAX_DIMS; d++)
+    info->shape[d] = info->strides[d] = 0;
+  info->buffer = layout->kind == RESHARD_LAYOUT_BOXES ? array : 0;
+  info->offset = 0;
   for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
-    made.offset += elements_of(layout->ndim, shape);
+    info->offset += elements_of(layout->ndim, shape);
   }
-  *info = made;
   return RESHARD_SUCCESS;
 }
 

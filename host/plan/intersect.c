@@ -240,8 +240,7 @@ void rs_work_free(rs_work *w) {
   free(w->source_nodes.at);
   free(w->servers.at);
   free(w->receivers.at);
-  free(w->sorted.at);
-  free(w->counts.at);
+  free(w->keys.at);
   free(w->wants.at);
   free(w->hits.at);
   rs_lists_free(&w->scratch);

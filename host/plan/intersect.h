@@ -43,8 +43,9 @@ typedef struct rs_work {
   RS_VEC(int64_t) source_nodes; /* their nodes, ascending */
   RS_VEC(rs_holder) servers;    /* those of the sources that serve a line */
   RS_VEC(rs_receiver) receivers;
-  RS_VEC(rs_receiver) sorted;
-  RS_VEC(int64_t) counts;
+  RS_VEC(uint64_t) keys; /* of the receivers, and as many to sort them */
+  const uint64_t *order; /* of the receivers: the low bits of each are a place in the list; NULL: as they are */
+  uint64_t place_mask;
   RS_VEC(rs_want) wants;
   RS_VEC(rs_hit) hits;
 } rs_work;

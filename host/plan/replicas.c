@@ -4,6 +4,7 @@
  * cut at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the
  * layouts agree without a message. With a node map there is one line per node that has both holders and receivers,
  * served by the holders there. One more line is for all other receivers, served by all holders. */
+#include "layout/sort.h"
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -16,41 +17,36 @@ static int by_receiver(const void *a, const void *b) {
   return x->array < y->array ? -1 : x->array > y->array;
 }
 
-/* By (rank, array). Thousands of receivers are the rule in large worlds, so ranks are counted, not compared. */
+/* By (rank, array). Thousands of receivers are the rule in large worlds, so keys are sorted: memory for all receivers
+ * once more would come from the system, and go back to it, with each plan. */
 static reshard_status sort_receivers(rs_work *w) {
-  int64_t n = w->receivers.n;
+  int64_t n = w->receivers.n, most_array = 0;
   rs_receiver *r = w->receivers.at;
   bool ordered = true;
-  for (int64_t i = 1; i < n && ordered; i++)
-    ordered = by_receiver(&r[i - 1], &r[i]) < 0;
+  for (int64_t i = 0; i < n; i++) {
+    most_array = rs_max(most_array, r[i].array);
+    ordered = ordered && (i == 0 || by_receiver(&r[i - 1], &r[i]) < 0);
+  }
+  w->order = NULL;
   if (ordered)
     return RESHARD_SUCCESS;
-  if (n < 64 || w->world / 8 > n) {
+  int places = rs_bits((uint64_t)n), arrays = rs_bits((uint64_t)most_array), ranks = rs_bits((uint64_t)w->world);
+  if (n < 64 || places + arrays + ranks > 64) {
     qsort(r, (size_t)n, sizeof *r, by_receiver);
     return RESHARD_SUCCESS;
   }
-  RS_TRY(rs_vec_reserve(&w->counts, w->world + 1));
-  RS_TRY(rs_vec_reserve(&w->sorted, n));
-  int64_t *count = w->counts.at;
-  for (int64_t i = 0; i <= w->world; i++)
-    count[i] = 0;
+  RS_TRY(rs_vec_reserve(&w->keys, 2 * n));
+  uint64_t *keys = w->keys.at;
   for (int64_t i = 0; i < n; i++)
-    count[r[i].rank + 1]++;
-  for (int64_t i = 0; i < w->world; i++)
-    count[i + 1] += count[i];
-  for (int64_t i = 0; i < n; i++)
-    w->sorted.at[count[r[i].rank]++] = r[i];
-  for (int64_t i = 0; i < n; i++)
-    r[i] = w->sorted.at[i];
-  for (int64_t i = 0; i < n;) { /* arrays of one rank came in any order */
-    int64_t j = i + 1;
-    while (j < n && r[j].rank == r[i].rank)
-      j++;
-    if (j - i > 1)
-      qsort(r + i, (size_t)(j - i), sizeof *r, by_receiver);
-    i = j;
-  }
+    keys[i] = ((uint64_t)r[i].rank << arrays | (uint64_t)r[i].array) << places | (uint64_t)i;
+  w->order = rs_sort_keys(keys, keys + n, n, places, places + arrays + ranks);
+  w->place_mask = ((uint64_t)1 << places) - 1;
   return RESHARD_SUCCESS;
+}
+
+/* The i-th of the receivers, once they are sorted. */
+static const rs_receiver *receiver_at(const rs_work *w, int64_t i) {
+  return &w->receivers.at[w->order != NULL ? (int64_t)(w->order[i] & w->place_mask) : i];
 }
 
 static int by_value(const void *a, const void *b) {
@@ -123,7 +119,7 @@ static reshard_status send_line(rs_work *w, line l) {
     }
   int64_t lo = share_begin(total, k, n), hi = share_begin(total, k + 1, n);
   for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
-    const rs_receiver *r = &w->receivers.at[i];
+    const rs_receiver *r = receiver_at(w, i);
     if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
@@ -174,7 +170,7 @@ static reshard_status share_line(rs_work *w, line l) {
   int64_t total = line_total(w, l), before = 0;
   RS_TRY(find_servers(w, l));
   for (int64_t i = 0; i < w->receivers.n; i++) {
-    const rs_receiver *r = &w->receivers.at[i];
+    const rs_receiver *r = receiver_at(w, i);
     if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
       continue;
     RS_TRY(receive_part(w, r, before, total));
@@ -257,7 +253,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   int64_t total = line_total(w, mine), before = 0, want = 0;
   RS_TRY(find_servers(w, mine));
   for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
-    rs_receiver r = w->receivers.at[i];
+    rs_receiver r = *receiver_at(w, i);
     if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
       continue;
     if (r.rank == w->rank) { /* both are by array */

@@ -88,7 +88,7 @@ static void run_tasks(const void *user, rs_claim *claim) {
       } while (tasks_of(job->programs[program]) <= row);
       at++;
     }
-    rs_program_run_task(job->programs[program], job->kernels, row, 0);
+    rs_program_run_task(job->programs[program], job->kernels, row, 0, NULL);
   }
   job->kernels->fence();
   rs_trace_worked(job->device, NULL);
@@ -179,13 +179,15 @@ typedef struct rs_relay_job {
   bool streaming;
 } rs_relay_job;
 
+static rs_ahead ahead_of(const rs_relay *next) { return (rs_ahead){.program = next != NULL ? next->pack : NULL}; }
+
 /* Packs or unpacks a message; src: how far its source is from where the program has it. */
-static void run_program(const rs_relay_job *job, const rs_program *program, int64_t src, const char *name) {
-  if (program == NULL)
-    return;
+static void run_program(const rs_relay_job *job, const rs_program *program, int64_t src, const rs_relay *next,
+                        const char *name) {
+  rs_ahead ahead = ahead_of(next);
   rs_trace_work(job->device, NULL, name, -1, program->bytes);
   for (int64_t task = 0; task < tasks_of(program); task++)
-    rs_program_run_task(program, job->kernels, task, src);
+    rs_program_run_task(program, job->kernels, task, src, ahead.program != NULL ? &ahead : NULL);
   rs_trace_worked(job->device, NULL);
 }
 
@@ -202,12 +204,23 @@ static rs_relay *take_relay(const rs_relay_job *job, rs_claim *claim) {
       return &job->relays[i];
 }
 
-/* Copies a message that was packed, and prefetches the source of the next one. A core that packs only reads from
- * memory, one that sends only writes: so it does some of both all the time. */
+/* Packs a message to where it is wanted, past the cache, if its runs allow that. */
+static bool pack_there(const rs_relay_job *job, const rs_relay *relay) {
+  const rs_span *s = &relay->span;
+  if (!job->streaming || s->staging || relay->pack == NULL || relay->unpack != NULL ||
+      !rs_program_streams_elsewhere(relay->pack, s->dst - s->src))
+    return false;
+  rs_trace_work(job->device, NULL, "pack", -1, s->bytes);
+  rs_program_stream_elsewhere(relay->pack, job->kernels, s->dst - s->src);
+  rs_trace_worked(job->device, NULL);
+  return true;
+}
+
+/* Copies a message that was packed or lies in place, and prefetches the source of the next one. */
 static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_relay *next) {
   enum { PART = 2048 };
   const rs_span *s = &relay->span;
-  rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
+  rs_ahead ahead = ahead_of(next);
   rs_trace_work(job->device, NULL, "send", -1, s->bytes);
   for (int64_t at = 0; at < s->bytes; at += PART) {
     int64_t bytes = rs_min(PART, s->bytes - at);
@@ -220,19 +233,20 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
   rs_trace_worked(job->device, NULL);
 }
 
-/* Relays messages, each from its source to its destination: one is one task. One that lies in place at the sender is
- * unpacked from there. */
+/* Relays messages, each from its source to its destination: one is one task. It is unpacked from where its sender has
+ * it, packed or in place, and packed to where its receiver wants it, if it can be. A core that packs only reads from
+ * memory, one that unpacks or sends only writes: so the next source is prefetched meanwhile. */
 static void relay_tasks(const void *user, rs_claim *claim) {
   const rs_relay_job *job = user;
-  rs_relay *relay = take_relay(job, claim);
-  while (relay != NULL) {
-    bool there = relay->pack == NULL && relay->unpack != NULL;
-    run_program(job, relay->pack, 0, "pack");
-    rs_relay *next = take_relay(job, claim);
-    if (!there)
+  for (rs_relay *relay = take_relay(job, claim), *next; relay != NULL; relay = next) {
+    bool there = pack_there(job, relay);
+    if (relay->pack != NULL && !there)
+      run_program(job, relay->pack, 0, NULL, "pack");
+    next = take_relay(job, claim);
+    if (relay->unpack != NULL)
+      run_program(job, relay->unpack, relay->span.src - relay->span.dst, next, "unpack");
+    else if (!there)
       send_relay(job, relay, next);
-    run_program(job, relay->unpack, there ? relay->span.src - relay->span.dst : 0, "unpack");
-    relay = next;
   }
   job->kernels->fence();
 }

@@ -342,12 +342,43 @@ static void test_shared_destination(void **unused) {
   tensor_free(&other);
 }
 
+/* Two holders share what four ranks receive, each into many arrays that are not in the order of the tensor. */
+static void test_replicas_to_boxes(void **unused) {
+  (void)unused;
+  enum { ROWS = 96 };
+  const int64_t shape[2] = {ROWS, 5};
+  char text[ROWS * 16], *at = text + sprintf(text, "boxes(");
+  for (int i = 0; i < ROWS; i++)
+    at += sprintf(at, "%s%d:[%d,0]+[1,5]", i > 0 ? ";" : "", 2 + i % 4, ROWS - 1 - i);
+  sprintf(at, ")");
+  tensor src = tensor_make("mesh(2;R)", 2, shape, RESHARD_F32, 9), dst = tensor_make(text, 2, shape, RESHARD_F32, 0);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src.layout, .dst = dst.layout, .dtype = RESHARD_F32};
+  const rank_buffers *from[] = {&src.ranks}, *to[] = {&dst.ranks};
+  memcpy(dst.data, src.data, (size_t)(src.elements * src.width));
+  for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
+    local_world_result result;
+    tensor_poison(&dst);
+    local_world_reshard(world, 1, &entry, from, to, NULL, (reshard_path)path, false, &result);
+    assert_int_equal(result.status, RESHARD_SUCCESS);
+    assert_true(result.wire_bytes[2] > 0);
+    tensor_check(&dst, text);
+    local_world_result_free(&result);
+  }
+  tensor_free(&src);
+  tensor_free(&dst);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_patterns), cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_nodes),    cmocka_unit_test(test_qkv),
-      cmocka_unit_test(test_experts),  cmocka_unit_test(test_transposed),
-      cmocka_unit_test(test_regions),  cmocka_unit_test(test_shared_destination),
+      cmocka_unit_test(test_replicas_to_boxes),
+      cmocka_unit_test(test_patterns),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_nodes),
+      cmocka_unit_test(test_qkv),
+      cmocka_unit_test(test_experts),
+      cmocka_unit_test(test_transposed),
+      cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_shared_destination),
   };
   return cmocka_run_group_tests(tests, open_world, close_world);
 }

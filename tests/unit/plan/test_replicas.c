@@ -318,6 +318,7 @@ static void test_large_world(void **unused) {
   check_large("mesh(128x128;S0,S1)", "mesh(128x128;S1,S0)", NULL);
   check_large("mesh(128x128;S0,S1)", "mesh(16384@16383-0;S0)", NULL);
   check_large("mesh(128x128;R,S0)", "mesh(128x128;S0,S1)", NULL);
+  check_large("mesh(64x256;R,S0)", "mesh(64x256;R,S1)", NULL); /* cells do not come in the order of ranks */
   check_large("mesh(128x128;S0,R)", "mesh(128x128@16383-0;S1,S0)", NULL);
   check_large("mesh(128x128;S0,R)", "mesh(16x1024;S1,S0)", nodes);
   free(nodes);

@@ -85,7 +85,7 @@ reshard_status rs_program_divide(rs_program *program, int threads) {
   int64_t size = program->bytes / ((int64_t)threads * TASKS_PER_THREAD);
   size = rs_max(rs_min(size, TASK_MOST), TASK_LEAST);
   RS_TRY(cut_groups(program, size));
-  if (program->sorted_range.n > 1)
+  if (program->sorted_range.n > 1 && program->bytes > RS_SMALL)
     qsort(program->sorted_range.at, (size_t)program->sorted_range.n, sizeof *program->sorted_range.at, by_source);
   return make_tasks(program, size);
 }

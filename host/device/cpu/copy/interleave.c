@@ -213,12 +213,12 @@ static rs_mode partial_line_mode(const rs_program *program, rs_copy_group *group
 
 static void choose_mode(rs_program *program, rs_copy_group *group, bool streaming) {
   const rs_ordered_copy *copies = program->copy.at + group->first;
-  bool whole = streaming;
+  group->lines = true;
   for (uint32_t i = 0; i < group->ncopies; i++)
-    whole &= copies[i].run >= LONG_RUN || whole_lines(program, &copies[i]);
+    group->lines &= copies[i].run >= LONG_RUN || whole_lines(program, &copies[i]);
   group->mode = RS_MODE_PLAIN;
   group->block = rs_max(PLAIN_WINDOW / group->step_bytes, rs_ceil_div(CHUNK_LEAST, copies->run));
-  if (whole)
+  if (streaming && group->lines)
     group->mode = RS_MODE_STREAM;
   else if (streaming && can_gather(program, group))
     group->mode = RS_MODE_GATHER;
@@ -281,6 +281,11 @@ reshard_status rs_program_interleave(rs_program *program, bool streaming) {
   if (n > UINT32_MAX)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%lld copies in one program, at most %lld are possible", (long long)n,
                     (long long)UINT32_MAX);
+  if (!streaming && program->bytes <= RS_SMALL) {
+    for (int64_t i = 0; i < n; i++)
+      RS_TRY(make_group(program, (uint32_t)i, 1, false));
+    return RESHARD_SUCCESS;
+  }
   if (n == 0)
     return RESHARD_SUCCESS;
   rs_grouping grouping = {.program = program};

@@ -14,7 +14,8 @@ enum {
   RS_LINE = 64,
   RS_BUFFER = 16 << 10, /* bytes that are put together in the first-level cache before they are stored past it */
   RS_GROUP_COPIES = RS_CURSORS, /* most copies of a group */
-  RS_AHEAD_LOOPS = 32,          /* most loops of a copy that is prefetched */
+  RS_SMALL = 8 << 10,  /* bytes of a program whose source and destination stay in that cache, in whatever order */
+  RS_AHEAD_LOOPS = 32, /* most loops of a copy that is prefetched */
 };
 
 typedef struct rs_loop {
@@ -56,6 +57,7 @@ typedef struct rs_copy_group {
   rs_mode mode;
   bool rows;      /* RS_MODE_BUFFER: the innermost loop is short and continues the one around it in the destination */
   bool streaming; /* RS_MODE_TRANSPOSE: past the cache */
+  bool lines;     /* runs of whole lines, or long ones: RS_MODE_STREAM would do */
 } rs_copy_group;
 
 typedef struct rs_step_range {

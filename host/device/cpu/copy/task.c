@@ -67,9 +67,11 @@ int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *gr
 }
 
 static void run_streaming(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                          int64_t n, int64_t src, rs_cursor *cursors) {
+                          int64_t n, int64_t src, int64_t dst, rs_cursor *cursors) {
   while (n > 0) {
     int64_t part = rs_min(rs_copy_group_cursors(program, group, at, src, cursors), n);
+    for (uint32_t k = 0; k < group->ncopies; k++)
+      cursors[k].dst += dst;
     if (group->mode == RS_MODE_GATHER)
       kernels->stream_gather(cursors, (int)group->ncopies, part);
     else
@@ -120,23 +122,6 @@ static void run_transpose(const rs_program *program, const rs_kernels *kernels, 
   }
 }
 
-void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src) {
-  rs_task_buffers buffers;
-  for (int64_t p = program->task.at[task]; p < program->task.at[task + 1]; p++) {
-    const rs_step_range *range = &program->range.at[p];
-    const rs_copy_group *group = &program->group.at[range->group];
-    int64_t at = range->first, n = range->steps;
-    switch (group->mode) {
-    case RS_MODE_PLAIN: run_plain(program, kernels, group, at, n, src); break;
-    case RS_MODE_STREAM:
-    case RS_MODE_GATHER: run_streaming(program, kernels, group, at, n, src, buffers.cursors); break;
-    case RS_MODE_PARTIAL_LINES:
-    case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, src, &buffers); break;
-    case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, src); break;
-    }
-  }
-}
-
 /* Goes to the next run of the copy; false behind the last one. */
 static bool step_ahead(rs_ahead *a, const rs_ordered_copy *copy) {
   const rs_loop *loops = rs_copy_loops(a->program, copy);
@@ -171,5 +156,51 @@ void rs_program_ahead(rs_ahead *a, int64_t bytes) {
       a->copy++;
       a->src = NULL;
     }
+  }
+}
+
+/* Steps of a group that are done between two looks ahead: few, so that reads and writes of memory overlap. Groups that
+ * put lines together would leave one incomplete each time. */
+static int64_t steps_of_part(const rs_copy_group *group, int64_t steps, const rs_ahead *ahead) {
+  enum { PART = 4 << 10 };
+  bool divisible = group->mode == RS_MODE_PLAIN || group->mode == RS_MODE_STREAM;
+  return divisible && ahead != NULL ? rs_max(PART / group->step_bytes, 1) : steps;
+}
+
+void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src,
+                         rs_ahead *ahead) {
+  rs_task_buffers buffers;
+  for (int64_t p = program->task.at[task]; p < program->task.at[task + 1]; p++) {
+    const rs_step_range *range = &program->range.at[p];
+    const rs_copy_group *group = &program->group.at[range->group];
+    int64_t part = steps_of_part(group, range->steps, ahead), end = range->first + range->steps;
+    for (int64_t at = range->first, n; at < end; at += n) {
+      n = rs_min(part, end - at);
+      if (ahead != NULL)
+        rs_program_ahead(ahead, n * group->step_bytes);
+      switch (group->mode) {
+      case RS_MODE_PLAIN: run_plain(program, kernels, group, at, n, src); break;
+      case RS_MODE_STREAM:
+      case RS_MODE_GATHER: run_streaming(program, kernels, group, at, n, src, 0, buffers.cursors); break;
+      case RS_MODE_PARTIAL_LINES:
+      case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, src, &buffers); break;
+      case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, src); break;
+      }
+    }
+  }
+}
+
+bool rs_program_streams_elsewhere(const rs_program *program, int64_t dst) {
+  bool can = dst % RS_LINE == 0;
+  for (int64_t i = 0; i < program->group.n && can; i++)
+    can = program->group.at[i].mode == RS_MODE_PLAIN && program->group.at[i].lines;
+  return can;
+}
+
+void rs_program_stream_elsewhere(const rs_program *program, const rs_kernels *kernels, int64_t dst) {
+  rs_cursor cursors[RS_GROUP_COPIES];
+  for (int64_t p = 0; p < program->range.n; p++) {
+    const rs_step_range *range = &program->range.at[p];
+    run_streaming(program, kernels, &program->group.at[range->group], range->first, range->steps, 0, dst, cursors);
   }
 }

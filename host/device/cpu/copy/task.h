@@ -15,8 +15,14 @@ typedef struct rs_ahead {
 void rs_program_ahead(rs_ahead *ahead, int64_t bytes);
 
 /* Runs one task by the calling thread. Stores past the cache are not ordered yet. src: what it reads is so many bytes
- * further on than the program says. */
-void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src);
+ * further on than the program says. ahead: what is prefetched meanwhile, as many bytes as it copies; NULL: nothing. */
+void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src,
+                         rs_ahead *ahead);
+
+/* True where a program that stores plainly could store past the cache, to memory that is `dst` bytes further on. */
+bool rs_program_streams_elsewhere(const rs_program *program, int64_t dst);
+/* Does so, by the calling thread. Stores are not ordered yet. */
+void rs_program_stream_elsewhere(const rs_program *program, const rs_kernels *kernels, int64_t dst);
 
 /* Memory of a thread that runs a task. */
 typedef struct rs_task_buffers {
