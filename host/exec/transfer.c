@@ -173,8 +173,13 @@ static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memo
   for (int64_t i = 0; i < t->plan->peers.n; i++)
     if (t->plan->peers.at[i].rank != t->comm->rank)
       peers[n++] = t->plan->peers.at[i].rank;
-  const rs_stream_meeting_terms terms = {t->comm->rank,      n, peers, words, t->comm->ended, t->comm->late,
-                                         t->comm->timeout_ms};
+  const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
+                                         .npeers = n,
+                                         .peers = peers,
+                                         .words = words,
+                                         .ended = t->comm->ended,
+                                         .late = t->comm->late,
+                                         .timeout_ms = t->comm->timeout_ms};
   reshard_status status = t->comm->device->processes->connect(t->comm->device, t->meeting, &terms);
   free(peers);
   return status;
@@ -186,7 +191,7 @@ static reshard_status make_meeting(reshard_transfer t) {
   rs_exported_memory mine = {0};
   const void *words;
   t->parts = true;
-  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, &t->meeting, &mine)));
+  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, 0, &t->meeting, &mine)));
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &words));
   return rs_agree(comm, connect_meeting(t, words));
 }
