@@ -120,11 +120,12 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-void rs_node_part(reshard_comm comm) {
-  rs_node *c = rs_node_of(comm);
+void rs_node_part_within(rs_node *c, int64_t limit_ms) {
   if (c->forked)
     return;
   uint64_t wanted = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-  for (int64_t since = rs_now_ns(); !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);)
+  for (int64_t since = rs_now_ns(); !all_parted(c, wanted) && !rs_late(since, limit_ms);)
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
+
+void rs_node_part(reshard_comm comm) { rs_node_part_within(rs_node_of(comm), rs_node_of(comm)->timeout_ms); }
