@@ -137,6 +137,7 @@ typedef struct rs_box_spans {
   uint32_t n, streaming;
   uint32_t tile; /* bytes, a multiple of 128 */
   uint32_t unused;
+  const uint32_t *closed; /* rs_box_batch.closed */
   rs_box_span span[RS_BOX_SPANS];
 } rs_box_spans;
 int rs_box_spans_launch(const rs_box_spans *spans, uint32_t most, void *stream);

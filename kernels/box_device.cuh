@@ -36,9 +36,20 @@ template <bool Streaming, typename T> static __device__ __forceinline__ void sto
     *p = value;
 }
 
-/* Whether a batch is not to be copied: the meeting before it has failed. */
-static __device__ __forceinline__ bool is_closed(const rs_box_batch &batch) {
-  return batch.closed != nullptr && *batch.closed != 0;
+/* A word that a meeting on another stream may store. */
+static __device__ __forceinline__ uint32_t load_relaxed(const uint32_t *at) {
+#ifdef __CUDA_ARCH__
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at));
+  return value;
+#else
+  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/* Whether a batch, or a list of spans, is not to be copied: the meeting before it has failed. */
+template <typename Copies> static __device__ __forceinline__ bool is_closed(const Copies &copies) {
+  return copies.closed != nullptr && load_relaxed(copies.closed) != 0;
 }
 
 /* Tile t of a batch, and the part that it is of: see rs_box_batch. */

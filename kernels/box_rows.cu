@@ -258,11 +258,14 @@ __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_spans(RS_GRID_CONSTANT(rs_box_spans) spans) {
-  copy_span_tile(spans, blockIdx.x);
+  if (!is_closed(spans))
+    copy_span_tile(spans, blockIdx.x);
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_spans_limited(RS_GRID_CONSTANT(rs_box_spans) spans) {
+  if (is_closed(spans))
+    return;
   for (uint32_t t = blockIdx.x; t < spans.span[spans.n - 1].end; t += gridDim.x)
     copy_span_tile(spans, t);
 }

@@ -1,5 +1,5 @@
 /* One block; its threads take peers in turn. All have stored before one polls, since a peer may wait for any of them.
- * Nothing that was stored is taken back, and the number changes only when all have come. So the kernel may be run again
+ * Nothing that was stored is taken back, and numbers change only when all have come. So the kernel may be run again
  * from its start, as the tests' executor does with kernels that poll. */
 #include "kernels/meet.h"
 
@@ -57,29 +57,37 @@ __device__ bool await_peer(const rs_meet &meet, const rs_meet_peer &peer, uint32
   return true;
 }
 
+/* The next peer of a thread that is met, from i on; n: there is none. */
+__device__ uint32_t next_peer(const rs_meet &meet, uint32_t i) {
+  while (i < meet.n && meet.some != 0 && (meet.bits[i / 32] >> i % 32 & 1) == 0)
+    i += THREADS;
+  return i;
+}
+
 __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) meet) {
   rs_meet_state *state = meet.state;
-  if (state->closed != 0)
+  rs_meet_peer *peers = meet.peers;
+  const uint32_t first = next_peer(meet, threadIdx.x);
+  if (load_word(&state->closed) != 0)
     return;
   if (threadIdx.x == 0 && state->since == 0)
     state->since = now_ns();
-  const uint32_t number = state->number + 1;
   __threadfence_system();
-  for (uint32_t i = threadIdx.x; i < meet.n; i += THREADS)
-    store_word(meet.peers[i].theirs, number);
+  for (uint32_t i = first; i < meet.n; i = next_peer(meet, i + THREADS))
+    store_word(peers[i].theirs, peers[i].number + 1);
   __syncthreads();
   const int64_t since = state->since;
   bool good = true;
-  for (uint32_t i = threadIdx.x; i < meet.n && good && meet.wait != 0; i += THREADS)
-    good = await_peer(meet, meet.peers[i], number, since);
+  for (uint32_t i = first; i < meet.n && good && meet.wait != 0; i = next_peer(meet, i + THREADS))
+    good = await_peer(meet, peers[i], peers[i].number + 1, since);
   const bool failed = __syncthreads_or(!good) != 0;
+  for (uint32_t i = first; i < meet.n && !failed; i = next_peer(meet, i + THREADS))
+    peers[i].number++;
   if (threadIdx.x != 0)
     return;
   state->since = 0;
   if (failed)
-    state->closed = 1;
-  else
-    state->number = number;
+    store_word(&state->closed, 1); /* copies on other streams may look at it */
 }
 
 } // namespace

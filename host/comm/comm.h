@@ -91,7 +91,8 @@ typedef struct rs_comm_ops {
    * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
    * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
-  /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
+  /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`, or by all
+   * ranks of a communicator of processes with GPUs: there it is collective, and makes their mailboxes. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
   /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
    * are there from then on. Not collective. NULL where comm->mailbox is 0. */
@@ -164,6 +165,9 @@ struct reshard_comm_s {
   /* Words of the host that GPUs of ranks which are processes reach (rs_stream_meeting_terms); NULL: it has no GPU. */
   const int64_t *ended;
   int64_t *late;
+  /* Of all ranks, in their exchanges, where they are processes with GPUs. Programs of messages are guarded by it. NULL:
+   * there is none, or none yet (reserve). */
+  rs_stream_meeting *meeting;
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */

@@ -143,12 +143,13 @@ typedef struct rs_stream_meeting_terms {
   int64_t rank, npeers;
   const int64_t *peers;            /* [npeers] */
   const rs_exported_memory *words; /* [ranks] as rs_device_processes.create gave them */
+  const int *files;                /* [ranks] descriptors of these, which stay the caller's; NULL: they have none */
   const int64_t *ended;            /* pinned: not 0 once it is to be given up */
   int64_t *late;                   /* pinned: gets 1 + the rank of a peer that did not come */
   int64_t timeout_ms;              /* 0: none */
 } rs_stream_meeting_terms;
 
-/* Processes of a node that reach each other's GPUs. All but run may block. */
+/* Processes of a node that reach each other's GPUs. All but run and copy may block. */
 typedef struct rs_device_processes {
   /* Finds memory that has all of [begin, end) and that other processes can open; *found false: none has. */
   reshard_status (*find)(rs_device *device, const void *begin, const void *end, rs_exported_memory *memory,
@@ -165,15 +166,23 @@ typedef struct rs_device_processes {
   reshard_status (*pin)(rs_device *device, void *memory, size_t bytes, void **at);
   void (*unpin)(rs_device *device, void *memory);
   /* Makes this rank's part of a meeting, and tells of its words. connect opens those of its peers, disconnect closes
-   * them: all of them do so before one is destroyed. */
-  reshard_status (*create)(rs_device *device, int64_t ranks, rs_stream_meeting **meeting, rs_exported_memory *words);
+   * them: all of them do so before one is destroyed. Where they have room behind them, bytes that peers read and write,
+   * they have a descriptor. Then each rank destroys its part when it likes. */
+  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **meeting,
+                           rs_exported_memory *words);
   reshard_status (*connect)(rs_device *device, rs_stream_meeting *meeting, const rs_stream_meeting_terms *terms);
   void (*disconnect)(rs_device *device, rs_stream_meeting *meeting);
   void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
-  /* The stream goes on when those of all peers have come as far. One that failed is never held again. */
-  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, bool wait, void *stream);
+  /* The room of a peer, by its place in the terms, aligned to 256 bytes; -1: this rank's. */
+  char *(*room)(const rs_stream_meeting *meeting, int64_t peer);
+  /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far. One that
+   * failed is never held again. */
+  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, bool wait, void *stream);
   /* A program copies nothing once the meeting has failed, which outlives it. */
   void (*guard)(rs_program *program, const rs_stream_meeting *meeting);
+  /* rs_device_work.copy, likewise. */
+  reshard_status (*copy)(rs_device *device, const rs_stream_meeting *meeting, int64_t n, const rs_span *spans,
+                         int64_t total_bytes, void *stream);
 } rs_device_processes;
 
 struct rs_device {

@@ -76,6 +76,9 @@ static reshard_status run_together(int64_t n, void **all) {
   return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
+/* Ranks that are processes with GPUs, of which no host waits for another. */
+static bool meets_on_stream(reshard_transfer t) { return t->on_streams && t->comm->ended != NULL; }
+
 /* Its stream meets those of the others: a rank that fails alone ends the communicator, which ends their wait. */
 static reshard_status run_alone(reshard_transfer t, void *stream) {
   char text[512];
@@ -103,7 +106,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   rs_gate_come(&t->gate, stream);
   t->comm->subject = call != NULL ? t->key : 0; /* within another call the ranks have agreed on the transfer */
   reshard_status status =
-      t->meeting != NULL ? run_alone(t, stream) : rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
+      meets_on_stream(t) ? run_alone(t, stream) : rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   t->comm->subject = 0;
   if (!t->on_streams)
     rs_trace_end(device, NULL);

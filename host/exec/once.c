@@ -227,12 +227,21 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
   return mine;
 }
 
+/* The direct path between processes with GPUs: what others read would be shown to them in each call, in meetings of the
+ * hosts beside the call's own. */
+static bool shows_each_time(reshard_comm comm, const rs_path_ops *path) {
+  return path == &rs_direct_path && comm->locals < comm->size && comm->device->streams->asynchronous;
+}
+
 /* With a transfer that is made, and cached or not. */
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
   rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
-  reshard_status status = rs_cached_create(cached, call->plan, comm, call->arrays, call->request.path,
-                                           &memory->staging_cache, call->stream);
+  reshard_path path = call->request.path;
+  if (path == RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path)))
+    path = RESHARD_PATH_PACKED;
+  reshard_status status =
+      rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
     rs_cached_free(cached);
     return status;

@@ -33,11 +33,6 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
     return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
   t->path = rs_path_find(t->comm, options->path);
-  if (t->path == NULL && options->path == RESHARD_PATH_PACKED)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                    "a %s communicator over GPUs has no packed path: its ranks reach each "
-                    "other's memory",
-                    t->comm->ops->name);
   if (t->path == NULL && options->path == RESHARD_PATH_MIXED)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "the mixed path needs a communicator of several nodes, on some of which ranks reach each other's "
@@ -55,9 +50,13 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   return RESHARD_SUCCESS;
 }
 
-/* The direct path between GPUs of a process, which all ranks leave where a GPU does not reach an array. */
+/* The direct path between ranks that are processes. */
+static bool reads_processes(const struct reshard_transfer_s *t) { return t->path->reads_others && !t->comm->direct; }
+
+/* The direct path between GPUs, which all ranks leave where a GPU does not reach an array. */
 static bool may_leave_gpus(const struct reshard_transfer_s *t) {
-  return t->path->reads_others && !t->path_only && t->comm->device->memory->look_up != NULL && t->comm->lanes > 1;
+  return t->path->reads_others && !t->path_only && t->comm->device->memory->look_up != NULL &&
+         (t->comm->lanes > 1 || reads_processes(t));
 }
 
 /* Makes the streams and events of executing on a device with streams. */
@@ -149,9 +148,6 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
   }
 }
 
-/* The direct path between ranks that are processes. */
-static bool reads_processes(const struct reshard_transfer_s *t) { return t->path->reads_others && !t->comm->direct; }
-
 /* Private sources end the direct path: on all ranks, or with an error on all. */
 static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
   for (int64_t r = 0; t->path->reads_others && r < t->comm->size; r++) {
@@ -173,8 +169,13 @@ static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memo
   for (int64_t i = 0; i < t->plan->peers.n; i++)
     if (t->plan->peers.at[i].rank != t->comm->rank)
       peers[n++] = t->plan->peers.at[i].rank;
-  const rs_stream_meeting_terms terms = {t->comm->rank,      n, peers, words, t->comm->ended, t->comm->late,
-                                         t->comm->timeout_ms};
+  const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
+                                         .npeers = n,
+                                         .peers = peers,
+                                         .words = words,
+                                         .ended = t->comm->ended,
+                                         .late = t->comm->late,
+                                         .timeout_ms = t->comm->timeout_ms};
   reshard_status status = t->comm->device->processes->connect(t->comm->device, t->meeting, &terms);
   free(peers);
   return status;
@@ -186,7 +187,7 @@ static reshard_status make_meeting(reshard_transfer t) {
   rs_exported_memory mine = {0};
   const void *words;
   t->parts = true;
-  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, &t->meeting, &mine)));
+  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, 0, &t->meeting, &mine)));
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &words));
   return rs_agree(comm, connect_meeting(t, words));
 }
@@ -209,6 +210,8 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 /* Binds on all ranks or on none. */
 static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
+  if (t->path->packs && t->on_streams && t->comm->ended != NULL) /* their meeting guards the programs */
+    RS_TRY(t->comm->ops->reserve(t->comm, 0));
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));
   if (reads_processes(t))

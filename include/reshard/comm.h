@@ -134,17 +134,20 @@ typedef struct reshard_node_options {
  * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
  *
  * On GPUs ranks have a GPU each, or share one, and read each other's arrays: the direct path, of storage of devices
- * made with `shared`, and by CUDA IPC of memory of cudaMalloc. There is no other: sources elsewhere (memory pools,
- * other storage of this library, PyTorch's expandable segments) are RESHARD_ERROR_UNSUPPORTED on all ranks when a
- * transfer is made or bound. So sharders over it take a device made with `shared`, or none. They make a transfer in
- * each call, whose end the host waits for.
+ * made with `shared`, and by CUDA IPC of memory of cudaMalloc. Sources elsewhere are in memory pools, other storage of
+ * this library, PyTorch's expandable segments. Where a rank has some, all take the packed path, or RESHARD_PATH_DIRECT
+ * is RESHARD_ERROR_UNSUPPORTED on all. Messages go through mailboxes in memory of the GPUs, which the communicator has
+ * from the first such transfer on. They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Sharders
+ * take the packed path, so that their calls show each other nothing, unless they are told RESHARD_PATH_DIRECT. They
+ * make a transfer in each call then, whose end the host waits for.
  *
- * Execute gives a meeting, the copies and a meeting to the stream, and no host waits for another: a graph can hold it.
+ * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
+ * packed path follow one another, on whatever streams they are; launches of graphs are put in order by the caller.
  * Kernels of all ranks of a GPU that meet have to run at the same time, which other work of that GPU may delay. A
  * stream that has waited for a peer beyond timeout_ms, or whose communicator was aborted, goes on: that execute and
- * all later ones copy nothing. The next call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER
- * with the peer that did not come. A rank whose execute fails alone ends the communicator. An abort of what it was
- * split from ends its host calls; its streams wait for the deadline.
+ * all later ones copy nothing of others. The next call on the communicator tells, as reshard_comm_barrier:
+ * RESHARD_ERROR_PEER with the peer that did not come. A rank whose execute fails alone ends the communicator. An abort
+ * of what it was split from ends its host calls; its streams wait for the deadline.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
@@ -234,7 +237,9 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
 #endif
 
 /* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
- * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
+ * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once.
+ * Processes of a node with GPUs wait here for each other where their communicator has ended and had mailboxes: by the
+ * deadline at most, or for 10 s. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles

@@ -32,13 +32,14 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
  * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
  *
- * Processes of a node that read each other's arrays meet twice in a call, before the copies and after them. They show
- * each other where the arrays are, and map and list what has changed since their last call for the pair. A rank without
- * memory for that is an error on all, and destinations are undefined. Where a rank has sources that the others cannot
- * map, all ranks take the packed path in that call, which is kept, too.
+ * Processes of a node that read each other's arrays on CPUs meet twice in a call, before the copies and after them.
+ * They show each other where the arrays are, and map and list what has changed since their last call for the pair. A
+ * rank without memory for that is an error on all, and destinations are undefined. Where a rank has sources that the
+ * others cannot map, all ranks take the packed path in that call, which is kept, too.
  *
- * Over NCCL, once a plan is cached, an error that a rank finds before it knows the plan also ends the library's own
- * communicator. */
+ * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path
+ * (reshard_comm_create_node). Over either, once a plan is cached, an error that a rank finds before it knows the plan
+ * also ends the library's own communicator. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */
@@ -51,7 +52,7 @@ typedef struct reshard_sharder_options {
   reshard_path path;       /* as in reshard_transfer_options */
   /* Device whose pool new arrays come from, the communicator's. Several sharders may share it. Kept by the sharder and
    * by its arrays. NULL: a pool of the sharder's own. Between processes of one node it is shared storage
-   * (reshard_device_options), so that arrays are moved straight from rank to rank. */
+   * (reshard_device_options), so that arrays can be moved straight from rank to rank. */
   reshard_device device;
   /* Memory of freed arrays and staging that the sharder's own pool keeps for new ones, as in reshard_device_options.
    * The system has to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new
@@ -151,9 +152,10 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  *   device, but in the first call for a pair of layouts over NCCL or on the packed path. This holds for all calls
  *   below.
  *
- * Ranks meet in the call, and all have the same error. Ranks over NCCL do not, from the second call for a pair on. A
- * rank that fails alone then, as without memory, ends a communicator of the library's own. One of the caller's ends on
- * this rank, and the caller has to abort it: other ranks' streams wait for this one. Destinations are undefined then.
+ * Ranks meet in the call, and all have the same error. Ranks over NCCL, and processes of a node with GPUs, do not from
+ * the second call for a pair on. A rank that fails alone then, as without memory, ends a communicator of the library's
+ * own. One of the caller's ends on this rank, and the caller has to abort it: other ranks' streams wait for this one.
+ * Destinations are undefined then.
  *
  * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,

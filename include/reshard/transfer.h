@@ -94,8 +94,9 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  * for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an execute
  * of the transfer must not be launched.
  *
- * It is local, but over processes that read each other's GPUs, as no memory is freed that a peer has open. There it
- * waits until all ranks that are there destroy theirs, by the deadline at most. Ranks destroy several in one order.
+ * It is local, but on the direct path over processes that read each other's GPUs, as no memory is freed that a peer has
+ * open. There it waits until all ranks that are there destroy theirs, by the deadline at most. Ranks destroy several in
+ * one order.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline
@@ -126,7 +127,7 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
 /* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
  * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where they have come with different transfers, but over
- * NCCL: no destination is written then.
+ * NCCL and between GPUs of processes: no destination is written then.
  *
  * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
  * source is read only after that peer's execute was reached.

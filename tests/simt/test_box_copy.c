@@ -404,6 +404,7 @@ static void all_were_hit(void **test) {
 
 static void spans(void **test) {
   (void)test;
+  static const uint32_t words[] = {0, 1};
   for (int k = 0; k < CASES / 20; k++) {
     draw_state = seed = 900 + (uint64_t)k;
     rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128, .streaming = below(2) == 0};
@@ -424,6 +425,12 @@ static void spans(void **test) {
     if (n == RS_BOX_SPANS)
       assert_false(rs_box_spans_add(&list, src[0], dst[0], 1));
     uint32_t most = below(2) == 0 ? 0 : 1 + (uint32_t)below(5);
+    list.closed = &words[1];
+    assert_int_equal(rs_box_spans_launch(&list, most, NULL), 0);
+    for (int i = 0; i < n; i++)
+      for (int64_t at = 0; at < bytes[i]; at++)
+        assert_int_equal(dst[i][at], 0x5a);
+    list.closed = below(2) == 0 ? &words[0] : NULL;
     int64_t before = simt_get_counts().blocks;
     assert_int_equal(rs_box_spans_launch(&list, most, NULL), 0);
     if (most > 0)

@@ -19,6 +19,7 @@ enum { RANKS = 3, MEETINGS = 20, MANY = 300 };
 typedef struct room {
   rs_meet_state state;
   uint32_t words[MANY];
+  uint32_t from; /* number of its meetings before the first one */
 } room;
 
 static room rooms[RANKS];
@@ -29,7 +30,7 @@ static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int6
   uint32_t n = 0;
   for (int r = 0; r < RANKS; r++)
     if (r != rank)
-      peers[n++] = (rs_meet_peer){&rooms[r].words[rank], &rooms[rank].words[r], r};
+      peers[n++] = (rs_meet_peer){&rooms[r].words[rank], &rooms[rank].words[r], r, rooms[rank].from, 0};
   return (rs_meet){.state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1};
 }
 
@@ -51,7 +52,9 @@ static void *meet_often(void *argument) {
     wrong += rs_meet_launch(&meet, NULL) != 0;
     wrong += atomic_load(&came[i]) != RANKS;
   }
-  wrong += rooms[rank].state.number != rooms[rank].words[(rank + 1) % RANKS] || rooms[rank].state.closed != 0;
+  for (int i = 0; i < RANKS - 1; i++)
+    wrong += peers[i].number != rooms[rank].from + MEETINGS || rooms[rank].words[peers[i].rank] != peers[i].number;
+  wrong += rooms[rank].state.closed != 0;
   return NULL;
 }
 
@@ -65,7 +68,7 @@ static void test_all_come(void **state) {
     memset((void *)came, 0, sizeof came);
     deadline_ns = k == 0 ? far_ns() : 0;
     for (int r = 0; r < RANKS; r++) {
-      rooms[r].state.number = from[k];
+      rooms[r].from = from[k];
       for (int i = 0; i < RANKS; i++)
         rooms[r].words[i] = from[k];
     }
@@ -74,7 +77,6 @@ static void test_all_come(void **state) {
     for (int r = 0; r < RANKS; r++)
       assert_int_equal(pthread_join(threads[r], NULL), 0);
     assert_int_equal(wrong, 0);
-    assert_int_equal(rooms[0].state.number, from[k] + MEETINGS);
   }
 }
 
@@ -90,14 +92,14 @@ static void test_late(void **state) {
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(late, 1 + 2);
   assert_int_equal(rooms[0].state.closed, 1);
-  assert_int_equal(rooms[0].state.number, 0);
+  assert_true(peers[0].number == 0 && peers[1].number == 0);
   assert_int_equal(rooms[0].state.since, 0);
   assert_int_equal(rooms[2].words[0], 1);
   rooms[0].words[2] = 5;
   rooms[0].words[1] = 5; /* they come after all: it stays closed */
   rooms[2].words[0] = 0;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[0].state.number, 0);
+  assert_true(peers[0].number == 0 && peers[1].number == 0);
   assert_int_equal(rooms[2].words[0], 0);
 }
 
@@ -114,7 +116,7 @@ static void test_ended(void **state) {
   rooms[1].words[0] = rooms[1].words[2] = 1; /* all have come: the end is not looked at */
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(rooms[1].state.closed, 0);
-  assert_int_equal(rooms[1].state.number, 1);
+  assert_true(peers[0].number == 1 && peers[1].number == 1);
 }
 
 /* More peers than the block has threads; and one that does not wait. */
@@ -126,7 +128,7 @@ static void test_many_peers(void **state) {
   memset(rooms, 0, sizeof rooms);
   for (int i = 0; i < MANY; i++) {
     rooms[0].words[i] = 1 + i % 2; /* some are one ahead */
-    peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i};
+    peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i, 0, 0};
   }
   rs_meet meet = {
       .state = &rooms[0].state, .peers = peers, .ended = &ended, .late = &late, .n = MANY, .wait = 1, .timeout_ns = 1};
@@ -137,7 +139,8 @@ static void test_many_peers(void **state) {
     assert_int_equal(theirs[i], 1);
   meet.wait = 0;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[0].state.number, 2);
+  for (int i = 0; i < MANY; i++)
+    assert_int_equal(peers[i].number, 2);
   rooms[0].words[MANY - 1] = 2; /* the last one is late */
   meet.wait = 1;
   for (int i = 0; i < MANY - 1; i++)
@@ -146,12 +149,42 @@ static void test_many_peers(void **state) {
   assert_int_equal(late, 1 + MANY - 1);
 }
 
+/* Some of the peers: only these are told, waited for and counted. */
+static void test_some_peers(void **state) {
+  (void)state;
+  static uint32_t theirs[MANY];
+  static rs_meet_peer peers[MANY];
+  static const int chosen[] = {0, 31, 32, 127, 128, MANY - 1};
+  int64_t ended = 0, late = 0;
+  rs_meet meet = {
+      .state = &rooms[0].state, .peers = peers, .ended = &ended, .late = &late, .n = MANY, .wait = 1, .some = 1};
+  memset(rooms, 0, sizeof rooms);
+  for (int i = 0; i < MANY; i++)
+    peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i, 7, 0};
+  for (size_t k = 0; k < sizeof chosen / sizeof *chosen; k++) {
+    meet.bits[chosen[k] / 32] |= UINT32_C(1) << chosen[k] % 32;
+    rooms[0].words[chosen[k]] = 8;
+  }
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[0].state.closed, 0);
+  for (int i = 0, k = 0; i < MANY; i++) {
+    bool met = i == chosen[k];
+    k += met;
+    assert_int_equal(theirs[i], met ? 8 : 0);
+    assert_int_equal(peers[i].number, met ? 8 : 7);
+  }
+  ended = 1; /* one of them has not come again */
+  for (size_t k = 1; k < sizeof chosen / sizeof *chosen; k++)
+    rooms[0].words[chosen[k]] = 9;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(rooms[0].state.closed, 1);
+  assert_int_equal(peers[31].number, 8);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_come),
-      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_ended),
-      cmocka_unit_test(test_many_peers),
+      cmocka_unit_test(test_all_come),   cmocka_unit_test(test_late),       cmocka_unit_test(test_ended),
+      cmocka_unit_test(test_many_peers), cmocka_unit_test(test_some_peers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -361,6 +361,8 @@ static reshard_status map_block(rs_node *c, int fd) {
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener) {
   node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms)};
   int fd = -1;
+  if (c->base.device->processes != NULL)
+    c->base.mailbox = 0; /* those of GPUs are in their memory */
   reshard_status status = connect_before(&j);
   RS_THEN(status, admit_after(&j));
   close(listener);

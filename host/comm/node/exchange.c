@@ -5,6 +5,7 @@
  * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
 #define _GNU_SOURCE
 #include "comm/node/end.h"
+#include "comm/node/streams.h"
 #include "comm/node/wait.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   rs_node *c = rs_node_of(comm);
   int64_t *progress = NULL;
+  if (comm->device->processes != NULL)
+    return rs_node_boxes_make(c);
   if (most <= c->reserved)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc(&progress, 2 * most, sizeof *progress));
@@ -201,6 +204,8 @@ reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_b
   node_exchange x = {.c = c, .turn = turns, .total_bytes = total_bytes};
   int64_t bytes = 0;
   (void)n;
+  if (c->boxes != NULL)
+    return rs_node_exchange_on_stream(c, turns, total_bytes);
   RS_TRY(rs_node_check(c, false));
   if (turns->nreceives > c->reserved || turns->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",

@@ -9,6 +9,7 @@
  * */
 #include "comm/node/create.h"
 #include "comm/node/end.h"
+#include "comm/node/streams.h"
 #include "comm/node/wait.h"
 
 #include <stdio.h>
@@ -109,6 +110,7 @@ static void node_leave(reshard_comm comm) { (void)comm; }
 static void node_destroy(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   if (!c->forked) {
+    rs_node_boxes_free(c);
     rs_node_own_rank(c)->left = true;
     rs_node_ring_all(c);
   }

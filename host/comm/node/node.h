@@ -5,9 +5,10 @@
  * sender fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them,
  * open as long as the communicator, tell that at once; descriptors of memory are passed over them.
  *
- * On GPUs there are no messages: ranks open each other's arrays (exec/direct), and their streams meet by words in their
- * memory (kernels/meet.h). The block is pinned, so that a kernel which polls sees the end of the communicator. Of a
- * peer that did not come it tells in its rank's part, and the rank's next call ends the communicator. */
+ * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
+ * (streams.c). Their streams meet by words there (kernels/meet.h). The block is pinned, so that a kernel which polls
+ * sees the end of the communicator. Of a peer that did not come it tells in its rank's part, and the rank's next call
+ * ends the communicator. */
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
@@ -93,15 +94,16 @@ typedef struct rs_node {
   rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
   char *mailbox;           /* [n * n * 2] of base.mailbox bytes */
   int64_t block_bytes;
-  void *pinned;           /* the block, as this rank's GPU has it; NULL: it is a CPU */
-  int *sockets;           /* [n]; -1: this rank's own */
-  pthread_mutex_t ending; /* of this rank's reason */
-  int64_t *global_ranks;  /* of base */
-  uint64_t meetings;      /* come to */
-  bool due;               /* in `together`, and its meeting was not held yet */
-  char *gathered;         /* [n * RS_COMM_RECORD] */
-  bool *missing;          /* [n]: of a step that waits */
-  int64_t *progress;      /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
+  void *pinned;                /* the block, as this rank's GPU has it; NULL: it is a CPU */
+  struct rs_node_boxes *boxes; /* mailboxes in memory of GPUs; NULL: none were needed yet, or ranks have CPUs */
+  int *sockets;                /* [n]; -1: this rank's own */
+  pthread_mutex_t ending;      /* of this rank's reason */
+  int64_t *global_ranks;       /* of base */
+  uint64_t meetings;           /* come to */
+  bool due;                    /* in `together`, and its meeting was not held yet */
+  char *gathered;              /* [n * RS_COMM_RECORD] */
+  bool *missing;               /* [n]: of a step that waits */
+  int64_t *progress;           /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
   int64_t reserved;
   int64_t *there; /* [2 * n]: bytes of the slots to each rank that the system has given */
 } rs_node;

@@ -103,6 +103,9 @@ reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64
 reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
 void rs_cuda_release(rs_device *device, rs_program *program);
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream);
+/* The same by kernels alone. closed: in memory of the device; nothing is copied when it is not 0. */
+reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
+                                   const uint32_t *closed, void *stream);
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
 /* Sets the word that closes a program: rs_box_batch.closed. */

@@ -7,21 +7,30 @@
 #include "kernels/meet.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Words of a peer. */
+typedef struct opened_words {
+  void *at;
+  rs_exported_memory memory;
+} opened_words;
 
 struct rs_stream_meeting {
   rs_meet meet;
-  char *words;         /* of this GPU, by cudaMalloc: the state, and a word for each rank */
-  rs_meet_peer *peers; /* of this GPU */
-  void **opened;       /* [npeers] words of the peers */
+  char *words;          /* of this GPU, by cudaMalloc, or with room a segment: the state, and a word for each rank */
+  int64_t room_at;      /* place of the room behind them; 0: there is none */
+  rs_meet_peer *peers;  /* of this GPU */
+  opened_words *opened; /* [npeers] */
   int64_t npeers;
 };
+
+enum { ROOM_ALIGNMENT = 256 };
 
 static uint32_t *word_of(void *words, int64_t rank) { return (uint32_t *)((rs_meet_state *)words + 1) + rank; }
 
 static void meeting_disconnect(rs_device *device, rs_stream_meeting *m) {
-  const rs_exported_memory words = {.by_file = false};
   for (int64_t i = 0; i < m->npeers; i++)
-    rs_cuda_close_exported(device, &words, m->opened[i]);
+    rs_cuda_close_exported(device, &m->opened[i].memory, m->opened[i].at);
   m->npeers = 0;
 }
 
@@ -30,7 +39,10 @@ static void meeting_destroy(rs_device *device, rs_stream_meeting *m) {
     return;
   meeting_disconnect(device, m);
   rs_device_free(device, m->peers);
-  rs_cuda_free(device, m->words);
+  if (m->room_at > 0)
+    rs_cuda_segment_destroy(device, m->words);
+  else
+    rs_cuda_free(device, m->words);
   free(m->opened);
   free(m);
 }
@@ -58,21 +70,26 @@ static reshard_status fill_memory(rs_device *device, void *at, const void *from,
 
 static reshard_status load_kernel(rs_device *device) { RS_ON_DEVICE_RELAXED(device, rs_meet_load()); }
 
-static reshard_status meeting_create(rs_device *device, int64_t ranks, rs_stream_meeting **out,
+static reshard_status alloc_words(rs_device *device, rs_stream_meeting *m, size_t bytes, int64_t room) {
+  if (room == 0)
+    return rs_cuda_alloc(device, bytes, (void **)&m->words);
+  m->room_at = rs_ceil_div((int64_t)bytes, ROOM_ALIGNMENT) * ROOM_ALIGNMENT;
+  return rs_cuda_segment_create(device, (size_t)(m->room_at + room), (void **)&m->words);
+}
+
+static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **out,
                                      rs_exported_memory *words) {
   rs_stream_meeting *m;
   size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint32_t);
   int64_t inside;
   bool found = false;
   RS_TRY(rs_alloc_zero(&m, 1, sizeof *m));
-  reshard_status status = rs_cuda_alloc(device, bytes, (void **)&m->words);
+  reshard_status status = alloc_words(device, m, bytes, room);
   RS_THEN(status, fill_memory(device, m->words, NULL, bytes));
   RS_THEN(status, rs_cuda_find_exported(device, m->words, m->words + bytes, words, &inside, &found));
   if (status == RESHARD_SUCCESS && (!found || inside != 0))
     status = rs_error(RESHARD_ERROR_UNSUPPORTED,
-                      "%zu bytes of cudaMalloc cannot be opened by other processes: CUDA IPC "
-                      "is not there",
-                      bytes);
+                      "%zu bytes of a GPU cannot be opened by other processes: CUDA IPC is not there", bytes);
   RS_THEN(status, load_kernel(device));
   m->meet.state = (rs_meet_state *)(void *)m->words;
   if (status == RESHARD_SUCCESS)
@@ -82,15 +99,19 @@ static reshard_status meeting_create(rs_device *device, int64_t ranks, rs_stream
   return status;
 }
 
+static char *meeting_room(const rs_stream_meeting *m, int64_t peer) {
+  return (peer < 0 ? m->words : (char *)m->opened[peer].at) + m->room_at;
+}
+
 /* Opens the peers' words, and writes the table of them. */
 static reshard_status open_peers(rs_device *device, rs_stream_meeting *m, const rs_stream_meeting_terms *terms,
                                  rs_meet_peer *table) {
   for (int64_t i = 0; i < terms->npeers; i++) {
     int64_t rank = terms->peers[i];
     void *theirs = NULL;
-    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], -1, &theirs));
-    m->opened[m->npeers++] = theirs;
-    table[i] = (rs_meet_peer){word_of(theirs, terms->rank), word_of(m->words, rank), rank};
+    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], terms->files != NULL ? terms->files[rank] : -1, &theirs));
+    m->opened[m->npeers++] = (opened_words){theirs, terms->words[rank]};
+    table[i] = (rs_meet_peer){.theirs = word_of(theirs, terms->rank), .ours = word_of(m->words, rank), .rank = rank};
   }
   return RESHARD_SUCCESS;
 }
@@ -99,7 +120,7 @@ static reshard_status meeting_connect(rs_device *device, rs_stream_meeting *m, c
   rs_meet_peer *table = NULL;
   size_t bytes = (size_t)terms->npeers * sizeof *table;
   reshard_status status = rs_alloc(&table, terms->npeers, sizeof *table);
-  RS_THEN(status, rs_alloc_zero((void *)&m->opened, terms->npeers, sizeof *m->opened));
+  RS_THEN(status, rs_alloc_zero(&m->opened, terms->npeers, sizeof *m->opened));
   RS_THEN(status, rs_device_alloc(device, bytes, (void **)&m->peers));
   RS_THEN(status, open_peers(device, m, terms, table));
   RS_THEN(status, fill_memory(device, m->peers, table, bytes));
@@ -112,16 +133,45 @@ static reshard_status meeting_connect(rs_device *device, rs_stream_meeting *m, c
   return status;
 }
 
-static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, bool wait, void *stream) {
+static reshard_status launch_meeting(rs_device *device, const rs_meet *meet, void *stream) {
+  RS_ON_DEVICE(device, rs_meet_launch(meet, stream));
+}
+
+/* Sets the bits of those of the first n peers that are met; false: none is. */
+static bool choose_peers(rs_meet *meet, const bool *with, int64_t n) {
+  bool any = false;
+  memset(meet->bits, 0, sizeof meet->bits);
+  for (int64_t i = 0; i < n; i++) {
+    meet->bits[i / 32] |= (uint32_t)with[i] << i % 32;
+    any |= with[i];
+  }
+  meet->n = (uint32_t)n;
+  meet->some = 1;
+  return any;
+}
+
+/* Where very many are there, some are met after others: all ranks meet those of low numbers first. */
+static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, const bool *with, bool wait, void *stream) {
   rs_meet meet = m->meet;
+  int64_t n = meet.n;
   meet.wait = wait;
-  if (meet.n == 0)
-    return RESHARD_SUCCESS;
-  RS_ON_DEVICE(device, rs_meet_launch(&meet, stream));
+  if (with == NULL)
+    return n == 0 ? RESHARD_SUCCESS : launch_meeting(device, &meet, stream);
+  for (int64_t first = 0; first < n; first += RS_MEET_SOME) {
+    meet.peers = m->peers + first;
+    if (choose_peers(&meet, with + first, rs_min(n - first, RS_MEET_SOME)))
+      RS_TRY(launch_meeting(device, &meet, stream));
+  }
+  return RESHARD_SUCCESS;
 }
 
 static void guard_program(rs_program *program, const rs_stream_meeting *m) {
   rs_cuda_program_close(program, &m->meet.state->closed);
+}
+
+static reshard_status copy_guarded(rs_device *device, const rs_stream_meeting *m, int64_t n, const rs_span *spans,
+                                   int64_t total_bytes, void *stream) {
+  return rs_cuda_copy_unless(device, n, spans, total_bytes, &m->meet.state->closed, stream);
 }
 
 static cudaError_t pin_memory(void *memory, size_t bytes, void **at) {
@@ -157,6 +207,8 @@ const rs_device_processes rs_cuda_processes = {
     .connect = meeting_connect,
     .disconnect = meeting_disconnect,
     .destroy = meeting_destroy,
+    .room = meeting_room,
     .run = meeting_run,
     .guard = guard_program,
+    .copy = copy_guarded,
 };

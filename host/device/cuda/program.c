@@ -268,10 +268,11 @@ static reshard_status launch_spans(const rs_cuda *cuda, rs_box_spans *spans, voi
 /* Copies one span, or large ones, by the driver, which has the fastest copy of each kind there is, between GPUs as
  * well. For many spans its calls would take longer than the copies: these go by a kernel. */
 static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
-                                 void *stream) {
+                                 const uint32_t *closed, void *stream) {
   const rs_cuda *cuda = rs_cuda_of(device);
   rs_box_spans batch;
   batch.n = 0;
+  batch.closed = closed;
   batch.streaming = total_bytes >= cuda->l2_bytes / 2;
   int64_t bytes = 0, some = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -284,7 +285,7 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
     const rs_span *s = &spans[i];
     if (s->bytes == 0)
       continue;
-    if (some == 1 || s->bytes >= PLAIN_SPAN) {
+    if (closed == NULL && (some == 1 || s->bytes >= PLAIN_SPAN)) {
       RS_CUDA_TRY(cudaMemcpyAsync(s->dst, s->src, (size_t)s->bytes, cudaMemcpyDefault, stream));
     } else if (!rs_box_spans_add(&batch, s->src, s->dst, s->bytes)) {
       RS_TRY(launch_spans(cuda, &batch, stream));
@@ -294,12 +295,17 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
   return batch.n > 0 ? launch_spans(cuda, &batch, stream) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
+                                   const uint32_t *closed, void *stream) {
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = copy_spans(device, n, spans, total_bytes, stream);
+  reshard_status status = copy_spans(device, n, spans, total_bytes, closed, stream);
   rs_cuda_leave(before);
   return status;
+}
+
+reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+  return rs_cuda_copy_unless(device, n, spans, total_bytes, NULL, stream);
 }
 
 int64_t rs_cuda_count(const rs_program *p) { return p == NULL ? 0 : ((const cuda_program *)p)->count; }

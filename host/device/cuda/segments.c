@@ -96,12 +96,17 @@ static reshard_status vmm_of(rs_cuda *cuda, const vmm **out) {
   return status;
 }
 
-reshard_status rs_cuda_share(rs_cuda *cuda) {
+static reshard_status find_granule(rs_cuda *cuda, size_t *granule) {
   const CUmemAllocationProp properties = segment_properties(cuda->base.index);
   const vmm *d;
-  size_t granule = 0;
   RS_TRY(vmm_of(cuda, &d));
-  DRIVER_TRY(granularity, "cuMemGetAllocationGranularity", &granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  DRIVER_TRY(granularity, "cuMemGetAllocationGranularity", granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_share(rs_cuda *cuda) {
+  size_t granule = 0;
+  RS_TRY(find_granule(cuda, &granule));
   cuda->base.granule = granule;
   return RESHARD_SUCCESS;
 }
@@ -205,10 +210,12 @@ static reshard_status add_segment_of(rs_cuda *cuda, size_t bytes, void **memory)
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stream, void **memory) {
+reshard_status rs_cuda_segment_create(rs_device *device, size_t bytes, void **memory) {
   rs_cuda_before before;
-  if (bytes == 0 || bytes % device->granule != 0)
-    return rs_cuda_alloc_async(device, bytes, stream, memory);
+  size_t granule = device->granule;
+  if (granule == 0) /* its storage is not shared */
+    RS_TRY(find_granule(rs_cuda_of(device), &granule));
+  bytes = (bytes + granule - 1) / granule * granule;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = add_segment_of(rs_cuda_of(device), bytes, memory);
@@ -217,6 +224,11 @@ reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stre
   return status != RESHARD_ERROR_OUT_OF_MEMORY ? status
                                                : rs_error(status, "out of memory: %zu bytes of shared storage on %s:%d",
                                                           bytes, device->name, device->index);
+}
+
+reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stream, void **memory) {
+  return bytes == 0 || bytes % device->granule != 0 ? rs_cuda_alloc_async(device, bytes, stream, memory)
+                                                    : rs_cuda_segment_create(device, bytes, memory);
 }
 
 static bool is_segment(const void *memory) {
@@ -239,8 +251,19 @@ static void unlist_segment(const void *memory, gpu_segment *out) {
   rs_cuda_unlock();
 }
 
-void rs_cuda_segment_free(rs_device *device, void *memory, void *stream) {
+void rs_cuda_segment_destroy(rs_device *device, void *memory) {
   gpu_segment s;
+  if (memory == NULL)
+    return;
+  unlist_segment(memory, &s);
+  rs_cuda_before before = rs_cuda_try_enter(device);
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  segment_end(&s);
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
+}
+
+void rs_cuda_segment_free(rs_device *device, void *memory, void *stream) {
   if (memory == NULL)
     return;
   if (!is_segment(memory)) {
@@ -248,12 +271,7 @@ void rs_cuda_segment_free(rs_device *device, void *memory, void *stream) {
     return;
   }
   (void)device->streams->synchronize(device, stream); /* before others hear that it is free */
-  unlist_segment(memory, &s);
-  rs_cuda_before before = rs_cuda_try_enter(device);
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  segment_end(&s);
-  (void)rs_cuda_restore(mode, cudaSuccess);
-  rs_cuda_leave(before);
+  rs_cuda_segment_destroy(device, memory);
 }
 
 reshard_status rs_cuda_segments_let(int gpu, int by) {

@@ -202,12 +202,16 @@ static reshard_status find_workspace(packer *p) {
 /* A cached transfer is bound anew while the device may still run what was compiled for the arrays before. */
 static reshard_status compile(reshard_transfer t, const rs_copies *copies, rs_program **program) {
   rs_device *device = t->comm->device;
-  rs_program **cached;
-  if (t->cached == NULL)
-    return device->work->compile(device, copies, t->plan->info.bytes, program);
-  RS_TRY(rs_transfer_program(t, &cached));
-  RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, cached));
-  *program = *cached;
+  rs_program **cached = NULL;
+  if (t->cached == NULL) {
+    RS_TRY(device->work->compile(device, copies, t->plan->info.bytes, program));
+  } else {
+    RS_TRY(rs_transfer_program(t, &cached));
+    RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, cached));
+    *program = *cached;
+  }
+  if (t->comm->meeting != NULL)
+    device->processes->guard(*program, t->comm->meeting);
   return RESHARD_SUCCESS;
 }
 

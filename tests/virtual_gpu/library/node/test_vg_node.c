@@ -1,5 +1,6 @@
 /* Node communicators over GPUs: each rank is a process of the virtual GPU, with a GPU of its own or all with one. Ranks
- * read each other's arrays by CUDA IPC, and their streams meet by words in memory of the GPUs. */
+ * read each other's arrays by CUDA IPC, and their streams meet by words in memory of the GPUs. Where they cannot, they
+ * send messages through mailboxes there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -287,14 +288,34 @@ static void test_rebinds(void **state) {
 static void test_refusals(void **state) {
   (void)state;
   for (int kind = POOLED; kind <= MAPPED; kind++) {
-    world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind};
+    world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .path = RESHARD_PATH_DIRECT};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
     rank_results_assert(RANKS, w.result, RESHARD_ERROR_UNSUPPORTED, "rank 1 has a source of entry 0 'weights'",
                         "memory that no other process opens");
   }
-  world packed = {.gpus = RANKS, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
-  assert_int_equal(run_world(&packed, &(vg_options){.devices = RANKS}), 0);
-  rank_results_assert(RANKS, packed.result, RESHARD_ERROR_UNSUPPORTED, "has no packed path", "the packed path");
+}
+
+static void move_packed(node_rank *me) {
+  reshard_transfer_info info = {.path = RESHARD_PATH_AUTO};
+  NEED(me, reshard_transfer_get_info(me->transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_PACKED);
+  move_again_and_again(me);
+}
+
+static void launch_packed(node_rank *me) {
+  move_packed(me);
+  launch_graph(me);
+}
+
+/* Where one rank has such memory, or the caller wishes it, all take the packed path. */
+static void test_packed(void **state) {
+  (void)state;
+  for (int kind = PLAIN; kind <= MAPPED; kind++) {
+    world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .body = kind == PINNED ? move_packed : launch_packed};
+    w.path = kind == PLAIN ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO;
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = (uint64_t)kind}), 0);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+    assert_right(&w);
+  }
 }
 
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
@@ -432,11 +453,12 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves), cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph), cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),  cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck), cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_edges), cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_moves),    cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),    cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),     cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),    cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed),   cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Shared storage of GPUs: segments that processes of a node pass on to each other by descriptors, and map. Sharders
- * over node communicators of GPUs, whose tensors lie in such storage. */
+ * over node communicators of GPUs, whose tensors lie in such storage; they read it where they are told to. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +23,7 @@ typedef struct world {
   int64_t timeout_ms;
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
   int64_t failing; /* call of rank 0 that fails; 0: none */
+  reshard_path path;
   uint64_t seed;
   rank_result result[NODE_RANKS];
   int64_t wrong[NODE_RANKS];
@@ -45,7 +46,7 @@ static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
     options.timeout_ms = -1;
   reshard_status made = reshard_comm_create_node(NODE_RANKS, rank, node_gather_all, &gatherer, &options, &me->comm);
   status = status != RESHARD_SUCCESS ? status : made;
-  const reshard_sharder_options sharder = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device};
+  const reshard_sharder_options sharder = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = w->path};
   if (status == RESHARD_SUCCESS)
     status = reshard_sharder_create(me->comm, &sharder, &me->sharder);
   return status;
@@ -86,10 +87,14 @@ static void run_right(world w) {
 
 /* --- Sharders ----------------------------------------------------------------------------------------------------- */
 
-/* With a GPU each, and all with one. */
+/* With a GPU each, and all with one; by messages, and with storage that ranks read. */
 static void run_sharders(uint64_t seeds, void (*body)(world *w, contract_rank *me, int64_t rank)) {
   for (uint64_t seed = 0; seed < seeds; seed++)
-    run_right((world){.gpus = seed % 3 == 1 ? 1 : NODE_RANKS, .timeout_ms = 60000, .body = body, .seed = seed});
+    run_right((world){.gpus = seed % 3 == 1 ? 1 : NODE_RANKS,
+                      .timeout_ms = 60000,
+                      .body = body,
+                      .path = seed % 2 == 0 ? RESHARD_PATH_AUTO : RESHARD_PATH_DIRECT,
+                      .seed = seed});
 }
 
 static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
@@ -203,7 +208,8 @@ static void move_and_trim(world *w, contract_rank *me, int64_t rank) {
 static void test_freed_memory(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 2; seed++)
-    run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .seed = seed});
+    run_right((world){
+        .gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .path = RESHARD_PATH_DIRECT, .seed = seed});
 }
 
 /* A segment is passed on to each rank once, whatever is made of it. */
@@ -227,9 +233,11 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
 
 static void test_passed_once(void **state) {
   (void)state;
-  run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again});
+  world w = {.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again, .path = RESHARD_PATH_DIRECT};
+  run_right(w);
   int64_t descriptors = count_descriptors();
-  run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again, .seed = 1});
+  w.seed = 1;
+  run_right(w);
   assert_int_equal(count_descriptors(), descriptors);
 }
 
@@ -250,7 +258,7 @@ static void move_twice(world *w, contract_rank *me, int64_t rank) {
 
 static void test_edges(void **state) {
   (void)state;
-  world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 60000};
+  world w = {.gpus = NODE_RANKS, .body = move_twice, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r =
       vg_for_each_edge(&(vg_edge_search){.path = "sharders of processes of a node",
                                          .run = node_scenario_run,
@@ -268,7 +276,7 @@ static void test_edges(void **state) {
 static void test_faults(void **state) {
   (void)state;
   int64_t fired = 1, descriptors = 0;
-  world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
+  world w = {.gpus = NODE_RANKS, .body = move_twice, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 4) {
     int reports = run_world(&w, &(vg_options){.devices = NODE_RANKS, .seed = (uint64_t)w.failing});
     fired = vg_failed();

@@ -1,0 +1,310 @@
+/* Messages of a round between processes with GPUs, in the order of their streams: no host waits for another.
+ *
+ * A rank has a mailbox for each peer, in memory of its GPU that the peers have open: two slots, which the chunks of a
+ * message go through by turns. The sender copies a chunk into a slot. Then the streams meet, and the receiver copies it
+ * out. By their next meeting it has done so, and by the one after that the slot is filled again. A last meeting ends
+ * the exchange with empty slots, so that each begins alike: also one in a graph, where the host does not count.
+ *
+ * Only ranks that have messages for each other meet. Exchanges follow one another, on whatever streams they are. */
+#include "comm/node/streams.h"
+
+#include "comm/node/create.h"
+#include "comm/node/end.h"
+#include "comm/node/wait.h"
+#include "comm/split_group.h"
+#include "device/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 10000 }; /* without a deadline: for the peers at the end of a communicator that has failed */
+/* A slot is to take so long to copy that launches and meetings do not count; not measured yet. Those of all peers are
+ * bounded, as long as each has the least. */
+enum { SLOT = 2 << 20, SLOTS = 64 << 20, SLOT_LEAST = 64 << 10, SLOT_STEP = 256 };
+
+struct rs_node_boxes {
+  rs_stream_meeting *meeting; /* with room for the slots */
+  int64_t slot;
+  bool *with;     /* [size - 1] by peer */
+  rs_span *spans; /* [size - 1] */
+  rs_event *end;  /* of the last exchange that is in no graph */
+  void *stream;   /* of that */
+  bool used;      /* there was one */
+};
+
+/* Other ranks in their order. */
+static int64_t peer_of(int64_t me, int64_t rank) { return rank - (rank > me); }
+
+static int64_t slot_bytes_on_gpu(int64_t peers) {
+  int64_t bytes = SLOTS / 2 / peers / SLOT_STEP * SLOT_STEP;
+  return rs_min(rs_max(bytes, SLOT_LEAST), SLOT);
+}
+
+/* --- Making ------------------------------------------------------------------------------------------------------- */
+
+static void free_boxes(rs_node *c) {
+  struct rs_node_boxes *b = c->boxes;
+  rs_device *device = c->base.device;
+  if (b == NULL)
+    return;
+  if (b->meeting != NULL)
+    device->processes->destroy(device, b->meeting);
+  if (b->end != NULL)
+    device->streams->event_destroy(device, b->end);
+  free(b->with);
+  free(b->spans);
+  free(b);
+  c->boxes = NULL;
+}
+
+/* Local. After an error the caller frees what there is. */
+static reshard_status alloc_boxes(rs_node *c, rs_exported_memory *mine) {
+  rs_device *device = c->base.device;
+  int64_t peers = c->base.size - 1;
+  RS_TRY(rs_alloc_zero(&c->boxes, 1, sizeof *c->boxes));
+  c->boxes->slot = slot_bytes_on_gpu(peers);
+  RS_TRY(rs_alloc_zero(&c->boxes->with, peers, sizeof *c->boxes->with));
+  RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
+  RS_TRY(device->streams->event_create(device, &c->boxes->end));
+  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->boxes->meeting, mine);
+}
+
+/* Descriptors on their way: of this rank's memory, and of the others'. */
+typedef struct boxes_passing {
+  const rs_exported_memory *words; /* [size] */
+  int *files;                      /* [size]; -1: none has come */
+  bool *sent, *taken;              /* [size]; this rank's own are true */
+  int own;
+  int64_t since;         /* something has moved last */
+  reshard_status status; /* the first error: the rank goes on with the others */
+  char text[512];
+} boxes_passing;
+
+static void note_error(boxes_passing *p, reshard_status status) {
+  if (p->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
+    return;
+  p->status = status;
+  snprintf(p->text, sizeof p->text, "%s", reshard_last_error());
+}
+
+static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
+  bool done;
+  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number,
+                                       p->status == RESHARD_SUCCESS ? p->own : -1, &done);
+  note_error(p, status);
+  p->sent[rank] = done || status != RESHARD_SUCCESS;
+  if (done)
+    p->since = rs_now_ns();
+}
+
+static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
+  uint64_t number = 0;
+  bool done;
+  reshard_status status = rs_node_take(&c->base, rank, p->since, &number, &p->files[rank], &done);
+  if (done && status == RESHARD_SUCCESS && number != p->words[rank].number)
+    status = rs_error(RESHARD_ERROR_INTERNAL, "rank %lld passes on other memory than its mailboxes", (long long)rank);
+  note_error(p, status);
+  p->taken[rank] = done || status != RESHARD_SUCCESS;
+  if (done)
+    p->since = rs_now_ns();
+}
+
+static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
+  rs_device *device = c->base.device;
+  note_error(p, device->processes->file(device, p->words[c->base.rank].number, &p->own));
+  p->since = rs_now_ns();
+  for (bool more = true; more;) {
+    more = false;
+    for (int64_t i = 1; i < c->base.size; i++) {
+      int64_t to = (c->base.rank + i) % c->base.size, from = (c->base.rank + c->base.size - i) % c->base.size;
+      if (!p->sent[to])
+        pass_to(c, p, to);
+      if (!p->taken[from])
+        take_from(c, p, from);
+      more |= !p->sent[to] || !p->taken[from];
+    }
+  }
+  if (p->status != RESHARD_SUCCESS)
+    return rs_error(p->status, "%s", p->text);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status connect_boxes(rs_node *c, const boxes_passing *p) {
+  int64_t *peers, n = 0;
+  RS_TRY(rs_alloc(&peers, c->base.size - 1, sizeof *peers));
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (r != c->base.rank)
+      peers[n++] = r;
+  const rs_stream_meeting_terms terms = {.rank = c->base.rank,
+                                         .npeers = n,
+                                         .peers = peers,
+                                         .words = p->words,
+                                         .files = p->files,
+                                         .ended = c->base.ended,
+                                         .late = c->base.late,
+                                         .timeout_ms = c->base.timeout_ms};
+  reshard_status status = c->base.device->processes->connect(c->base.device, c->boxes->meeting, &terms);
+  free(peers);
+  return status;
+}
+
+/* Local, with room for what passing takes. */
+static reshard_status alloc_passing(rs_node *c, boxes_passing *p, rs_exported_memory **words) {
+  int64_t n = c->base.size;
+  RS_TRY(rs_alloc(words, n, sizeof **words));
+  p->words = *words;
+  RS_TRY(rs_alloc(&p->files, n, sizeof *p->files));
+  for (int64_t r = 0; r < n; r++)
+    p->files[r] = -1;
+  RS_TRY(rs_alloc_zero(&p->sent, n, sizeof *p->sent));
+  RS_TRY(rs_alloc_zero(&p->taken, n, sizeof *p->taken));
+  p->sent[c->base.rank] = p->taken[c->base.rank] = true;
+  return RESHARD_SUCCESS;
+}
+
+static void free_passing(rs_node *c, const boxes_passing *p) {
+  for (int64_t r = 0; p->files != NULL && r < c->base.size; r++)
+    if (p->files[r] >= 0)
+      close(p->files[r]);
+  if (p->own >= 0)
+    close(p->own);
+  free(p->files);
+  free(p->sent);
+  free(p->taken);
+}
+
+reshard_status rs_node_boxes_make(rs_node *c) {
+  boxes_passing p = {.own = -1};
+  rs_exported_memory mine = {0}, *words = NULL;
+  const void *all;
+  if (c->boxes != NULL || c->base.size == 1)
+    return RESHARD_SUCCESS;
+  reshard_status status = alloc_passing(c, &p, &words);
+  RS_THEN(status, alloc_boxes(c, &mine));
+  status = rs_split_agree(&c->base, status);
+  RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
+  if (status == RESHARD_SUCCESS) {
+    memcpy(words, all, (size_t)c->base.size * sizeof *words);
+    status = pass_boxes(c, &p);
+    RS_THEN(status, connect_boxes(c, &p));
+    if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
+      status = rs_split_agree(&c->base, status);
+  }
+  free_passing(c, &p);
+  free(words);
+  if (status == RESHARD_SUCCESS)
+    c->base.meeting = c->boxes->meeting;
+  else
+    free_boxes(c);
+  return status;
+}
+
+/* A communicator that goes on has ended its exchanges with meetings: no peer comes back to this rank's memory. One that
+ * has ended may have kernels of peers that do, until these have destroyed theirs. What one still has then stays there
+ * for it. */
+void rs_node_boxes_free(rs_node *c) {
+  bool ended = atomic_load(&c->block->ended) != 0 || rs_node_own_rank(c)->late != 0;
+  uint64_t times = 0;
+  if (c->boxes == NULL)
+    return;
+  c->base.meeting = NULL;
+  c->base.device->processes->disconnect(c->base.device, c->boxes->meeting);
+  if (ended)
+    (void)rs_node_part_within(c, c->timeout_ms > 0 ? c->timeout_ms : PATIENCE_MS, &times);
+  free_boxes(c);
+}
+
+/* --- Exchanges ---------------------------------------------------------------------------------------------------- */
+
+/* The slot of a chunk from one rank to another, one of which is this one. */
+static char *slot_of(const rs_node *c, int64_t from, int64_t to, int64_t chunk) {
+  const struct rs_node_boxes *b = c->boxes;
+  int64_t me = c->base.rank;
+  char *room = c->base.device->processes->room(b->meeting, from == me ? -1 : peer_of(me, from));
+  return room + (2 * peer_of(from, to) + chunk % 2) * b->slot;
+}
+
+/* Copies the chunks of this number between messages and slots. */
+static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending, int64_t chunk, int64_t total_bytes) {
+  struct rs_node_boxes *b = c->boxes;
+  rs_device *device = c->base.device;
+  const rs_part *parts = sending ? turn->sends : turn->receives;
+  int64_t n = sending ? turn->nsends : turn->nreceives, me = c->base.rank, begin = rs_parts_begin(parts, n, me),
+          at = chunk * b->slot, listed = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const rs_part *p = rs_parts_at(parts, n, begin, i);
+    if (p->bytes <= at)
+      continue;
+    char *slot = sending ? slot_of(c, me, p->peer, chunk) : slot_of(c, p->peer, me, chunk);
+    int64_t bytes = rs_min(b->slot, p->bytes - at);
+    b->spans[listed++] =
+        sending ? (rs_span){p->at + at, slot, bytes, true} : (rs_span){slot, p->at + at, bytes, p->staged};
+  }
+  return listed > 0 ? device->processes->copy(device, b->meeting, listed, b->spans, total_bytes, turn->stream)
+                    : RESHARD_SUCCESS;
+}
+
+/* Marks the peers of messages that have a chunk of this number. */
+static void mark_peers(rs_node *c, const rs_turn *turn, int64_t chunk) {
+  struct rs_node_boxes *b = c->boxes;
+  memset(b->with, 0, (size_t)(c->base.size - 1) * sizeof *b->with);
+  for (int64_t i = 0; i < turn->nsends; i++)
+    b->with[peer_of(c->base.rank, turn->sends[i].peer)] |= turn->sends[i].bytes > chunk * b->slot;
+  for (int64_t i = 0; i < turn->nreceives; i++)
+    b->with[peer_of(c->base.rank, turn->receives[i].peer)] |= turn->receives[i].bytes > chunk * b->slot;
+}
+
+static int64_t count_chunks(const struct rs_node_boxes *b, const rs_turn *turn) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < turn->nsends; i++)
+    most = rs_max(most, turn->sends[i].bytes);
+  for (int64_t i = 0; i < turn->nreceives; i++)
+    most = rs_max(most, turn->receives[i].bytes);
+  return rs_ceil_div(most, b->slot);
+}
+
+static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+  struct rs_node_boxes *b = c->boxes;
+  rs_device *device = c->base.device;
+  int64_t chunks = count_chunks(b, turn);
+  for (int64_t k = 0; k < chunks; k++) {
+    RS_TRY(copy_chunks(c, turn, true, k, total_bytes));
+    mark_peers(c, turn, k);
+    RS_TRY(rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots after peers")));
+    RS_TRY(copy_chunks(c, turn, false, k, total_bytes));
+  }
+  mark_peers(c, turn, 0);
+  return rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots again after peers"));
+}
+
+/* The launches of a graph are put in order by who makes them. */
+static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+  struct rs_node_boxes *b = c->boxes;
+  rs_device *device = c->base.device;
+  bool captured;
+  RS_TRY(device->streams->capturing(device, turn->stream, &captured));
+  if (!captured && b->used && (b->stream != turn->stream || turn->stream == device->thread_stream))
+    RS_TRY(rs_stream_wait(device, turn->stream, b->end, RS_EDGE("slots after slots")));
+  RS_TRY(move_chunks(c, turn, total_bytes));
+  if (captured)
+    return RESHARD_SUCCESS;
+  b->stream = turn->stream;
+  b->used = true;
+  return rs_stream_record(device, b->end, turn->stream, RS_EDGE("slots before slots"));
+}
+
+reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+  int64_t bytes = 0;
+  RS_TRY(rs_node_check(c, false));
+  if (turn->nsends + turn->nreceives == 0)
+    return RESHARD_SUCCESS;
+  reshard_status status = move_in_order(c, turn, total_bytes);
+  if (status != RESHARD_SUCCESS)
+    return rs_node_give_up(c, status, NULL);
+  for (int64_t i = 0; i < turn->nreceives; i++)
+    bytes += turn->receives[i].bytes;
+  rs_comm_count(&c->base, bytes, turn->nreceives);
+  return RESHARD_SUCCESS;
+}

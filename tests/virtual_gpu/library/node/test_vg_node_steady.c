@@ -1,0 +1,436 @@
+/* Steady state of sharders over processes of a node with GPUs: what the second and later calls of a pair cost, and what
+ * keeps their order. Messages go through mailboxes of the communicator in memory of the GPUs, whatever memory arrays
+ * are in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/node/node.h"
+#include "node_gather.h"
+#include "reshard/dtensor.h"
+#include "reshard/reshard.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 6, COLUMNS = 30, KEPT = 3, STREAMS = 2 };
+
+typedef struct world world;
+
+/* A tensor that goes to columns and back. Results stay for a while, so that the next ones lie elsewhere. */
+typedef struct moving {
+  cudaStream_t stream;
+  reshard_dtensor tensor, kept[KEPT];
+  reshard_tensor whole; /* that rank 0 gathers */
+  int dim;              /* that is cut */
+  int calls;
+} moving;
+
+typedef struct node_rank {
+  world *w;
+  int64_t rank;
+  reshard_device device;
+  reshard_comm comm;
+  reshard_sharder sharder;
+  reshard_mesh mesh;
+  moving moving[STREAMS];
+  const char *wrong; /* NULL: nothing */
+} node_rank;
+
+struct world {
+  int gpus;
+  int64_t timeout_ms, columns; /* 0: a minute; COLUMNS */
+  bool own_memory;             /* of the arrays, that no other process can open */
+  reshard_sharder_options options;
+  void (*body)(node_rank *me);
+  int64_t failing; /* call of rank 0 that fails; 0: none */
+  node_gather gather;
+  rank_result result[NODE_RANKS];
+  const char *wrong[NODE_RANKS];
+};
+
+#define NEED(me, what) \
+  do { \
+    if (!(what) && (me)->wrong == NULL) \
+      (me)->wrong = #what; \
+  } while (0)
+
+static int64_t columns_of(const world *w) { return w->columns > 0 ? w->columns : COLUMNS; }
+static unsigned char byte_at(int64_t i) { return (unsigned char)(i * 7 % 251); }
+
+static reshard_placing placing_of(const node_rank *me, int dim) {
+  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  return (reshard_placing){me->mesh, &cuts[dim], NULL};
+}
+
+static reshard_status open_rank(node_rank *me) {
+  const int64_t n = NODE_RANKS;
+  char name[32];
+  node_gatherer gatherer = {&me->w->gather, me->rank};
+  reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT,
+                                  .timeout_ms = me->w->timeout_ms > 0 ? me->w->timeout_ms : 60000};
+  const reshard_device_options storage = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = !me->w->own_memory};
+  reshard_sharder_options sharder = me->w->options;
+  snprintf(name, sizeof name, "cuda:%d", (int)(me->rank % me->w->gpus));
+  reshard_status status = reshard_device_create(name, &storage, &me->device);
+  options.device = me->device;
+  if (status != RESHARD_SUCCESS) /* the others hear of it */
+    options.timeout_ms = -1;
+  reshard_status made = reshard_comm_create_node(n, me->rank, node_gather_all, &gatherer, &options, &me->comm);
+  status = status != RESHARD_SUCCESS ? status : made;
+  sharder.size = RESHARD_SHARDER_OPTIONS_INIT;
+  sharder.device = me->device;
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharder_create(me->comm, &sharder, &me->sharder);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &me->mesh);
+  return status;
+}
+
+/* This rank's rows. */
+static reshard_status make_tensor(node_rank *me, moving *m) {
+  const reshard_properties bytes = {.dtype = RESHARD_U8};
+  const int64_t columns = columns_of(me->w), whole[2] = {ROWS, columns};
+  const reshard_placing placing = placing_of(me, 0);
+  reshard_tensor_info info;
+  reshard_status status = reshard_dtensor_empty(me->sharder, &placing, 2, whole, &bytes, m->stream, &m->tensor);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tensor_create_on(me->device, RESHARD_U8, 2, whole, m->stream, &m->whole);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  unsigned char *part = malloc((size_t)info.elements);
+  for (int64_t i = 0; i < info.elements; i++)
+    part[i] = byte_at(me->rank * info.elements + i);
+  vg_own_calls(true);
+  cudaMemcpyAsync(info.data, part, (size_t)info.elements, cudaMemcpyHostToDevice, m->stream);
+  cudaStreamSynchronize(m->stream);
+  vg_own_calls(false);
+  free(part);
+  return RESHARD_SUCCESS;
+}
+
+/* There or back, then to rank 0. */
+static reshard_status move_once(node_rank *me, moving *m) {
+  reshard_dtensor next;
+  const reshard_placing to = placing_of(me, 1 - m->dim);
+  reshard_status status = reshard_dtensor_redistribute(1, &m->tensor, &to, m->stream, &next);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  m->dim = 1 - m->dim;
+  reshard_dtensor_release(m->kept[m->calls % KEPT]);
+  m->kept[m->calls++ % KEPT] = m->tensor;
+  m->tensor = next;
+  return reshard_sharded_tensor_gather(reshard_dtensor_sharded(m->tensor), 0, me->rank == 0 ? m->whole : NULL,
+                                       m->stream);
+}
+
+/* Of rank 0, whose stream has ended. */
+static bool is_whole(const world *w, const moving *m) {
+  int64_t n = ROWS * columns_of(w), right = 0;
+  unsigned char *seen = malloc((size_t)n);
+  reshard_tensor_info info;
+  (void)reshard_tensor_get_info(m->whole, &info);
+  vg_peek(seen, info.data, (size_t)n);
+  while (right < n && seen[right] == byte_at(right))
+    right++;
+  free(seen);
+  return right == n;
+}
+
+static void check_whole(node_rank *me) {
+  vg_own_calls(true);
+  for (int s = 0; s < STREAMS; s++)
+    NEED(me, cudaStreamSynchronize(me->moving[s].stream) == cudaSuccess);
+  vg_own_calls(false);
+  for (int s = 0; s < STREAMS; s++)
+    NEED(me, me->rank != 0 || me->moving[s].calls == 0 || is_whole(me->w, &me->moving[s]));
+}
+
+static void close_rank(node_rank *me) {
+  for (int s = 0; s < STREAMS; s++) {
+    moving *m = &me->moving[s];
+    for (int i = 0; i < KEPT; i++)
+      reshard_dtensor_release(m->kept[i]);
+    reshard_dtensor_release(m->tensor);
+    reshard_tensor_release(m->whole);
+  }
+  reshard_mesh_release(me->mesh);
+  reshard_sharder_destroy(me->sharder);
+  reshard_comm_destroy(me->comm);
+  reshard_device_release(me->device);
+}
+
+static void run_rank(void *user, int64_t rank) {
+  world *w = user;
+  node_rank me = {.w = w, .rank = rank};
+  vg_process((int)rank);
+  cudaSetDevice((int)(rank % w->gpus));
+  for (int s = 0; s < STREAMS; s++)
+    cudaStreamCreateWithFlags(&me.moving[s].stream, cudaStreamNonBlocking);
+  if (rank == 0 && w->failing > 0)
+    vg_fail_here(NULL, w->failing, false, 0);
+  reshard_status status = open_rank(&me);
+  for (int s = 0; s < STREAMS && status == RESHARD_SUCCESS; s++)
+    status = make_tensor(&me, &me.moving[s]);
+  rank_result_set(&w->result[rank], status);
+  if (status == RESHARD_SUCCESS)
+    w->body(&me);
+  close_rank(&me);
+  w->wrong[rank] = me.wrong;
+  vg_own_calls(true);
+  for (int s = 0; s < STREAMS; s++)
+    cudaStreamDestroy(me.moving[s].stream);
+  vg_own_calls(false);
+}
+
+/* Reports. */
+static int run_world(world *w, const vg_options *options) {
+  node_gather_begin(&w->gather);
+  vg_begin(options);
+  rank_threads_run(NODE_RANKS, run_rank, w);
+  int reports = vg_end();
+  node_gather_end(&w->gather);
+  return reports;
+}
+
+static void run_right(world w, uint64_t seed) {
+  int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
+  rank_results_assert(NODE_RANKS, w.result, RESHARD_SUCCESS, NULL, "opening");
+  for (int r = 0; r < NODE_RANKS; r++)
+    if (w.wrong[r] != NULL)
+      fail_msg("seed %d, rank %d: %s", (int)seed, r, w.wrong[r]);
+  if (reports != 0)
+    fail_msg("seed %d: %s", (int)seed, vg_report(0));
+}
+
+/* --- Costs -------------------------------------------------------------------------------------------------------- */
+
+/* No meeting of hosts, no call of the driver's allocator, no wait for a device, whichever arrays a call has. */
+static void count_calls(node_rank *me) {
+  enum { WARM = 8, CALLS = 12 };
+  static vg_counts before;
+  static int64_t driver;
+  for (int i = 0; i < WARM; i++)
+    NEED(me, move_once(me, &me->moving[0]) == RESHARD_SUCCESS);
+  check_whole(me);
+  uint64_t meetings = rs_node_of(me->comm)->meetings;
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    before = vg_count();
+    driver = vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc") + vg_calls("cuMem*");
+  }
+  node_gather_meet(&me->w->gather);
+  for (int i = 0; i < CALLS; i++)
+    NEED(me, move_once(me, &me->moving[0]) == RESHARD_SUCCESS);
+  NEED(me, rs_node_of(me->comm)->meetings == meetings);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    vg_counts now = vg_count();
+    NEED(me, now.allocs == before.allocs && now.frees == before.frees && now.creates == before.creates);
+    NEED(me, now.host_syncs == before.host_syncs);
+    NEED(me, vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc") + vg_calls("cuMem*") == driver);
+    NEED(me, now.launches > before.launches);
+  }
+  node_gather_meet(&me->w->gather);
+  check_whole(me);
+}
+
+static void test_later_calls_cost_nothing(void **state) {
+  (void)state;
+  const reshard_sharder_options rounds = {.workspace_limit = 256 * NODE_RANKS};
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    run_right((world){.gpus = NODE_RANKS, .body = count_calls}, seed);
+    run_right((world){.gpus = 1, .body = count_calls}, seed);
+    run_right((world){.gpus = NODE_RANKS, .body = count_calls, .options = rounds, .columns = 3000}, seed);
+    run_right((world){.gpus = NODE_RANKS, .body = count_calls, .own_memory = true}, seed);
+    run_right((world){.gpus = NODE_RANKS, .body = count_calls, .options = {.path = RESHARD_PATH_PACKED}}, seed);
+  }
+}
+
+/* --- Order -------------------------------------------------------------------------------------------------------- */
+
+static void move_often(node_rank *me) {
+  for (int i = 0; i < 4; i++)
+    NEED(me, move_once(me, &me->moving[0]) == RESHARD_SUCCESS);
+  check_whole(me);
+}
+
+/* Messages of three chunks: slots are filled again in one exchange. */
+static void test_chunks(void **state) {
+  (void)state;
+  const int64_t columns = NODE_RANKS * (9 << 20) / (ROWS / NODE_RANKS);
+  run_right((world){.gpus = NODE_RANKS, .body = move_often, .columns = columns}, 1);
+}
+
+/* Two tensors, each with a stream of its own: nothing but the communicator keeps their messages in order. */
+static void move_on_two_streams(node_rank *me) {
+  for (int i = 0; i < 6; i++)
+    NEED(me, move_once(me, &me->moving[i % STREAMS]) == RESHARD_SUCCESS);
+  check_whole(me);
+}
+
+static void test_two_streams(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++)
+    run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = move_on_two_streams}, seed);
+}
+
+/* --- A rank that is lost, or fails alone -------------------------------------------------------------------------- */
+
+/* Rank 2 does not come to a call that went well before. The others' streams end by the deadline, and their next call
+ * names it. */
+static void come_without_one(node_rank *me) {
+  int64_t missing[NODE_RANKS], n = 0;
+  moving *m = &me->moving[0];
+  for (int i = 0; i < 2; i++)
+    NEED(me, move_once(me, m) == RESHARD_SUCCESS);
+  check_whole(me);
+  node_gather_meet(&me->w->gather);
+  if (me->rank < 2) {
+    NEED(me, move_once(me, m) == RESHARD_SUCCESS);
+    NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+    NEED(me, move_once(me, m) == RESHARD_ERROR_PEER);
+    NEED(me, strstr(reshard_last_error(), "missing: 2") != NULL);
+    NEED(me, reshard_comm_missing(me->comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == 2);
+  }
+  node_gather_meet(&me->w->gather);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
+}
+
+static void test_late(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 4; seed++)
+    run_right((world){.gpus = NODE_RANKS, .body = come_without_one, .timeout_ms = 200}, seed);
+}
+
+/* Rank 1 has no memory for the result of a call that went well before: it ends the communicator. */
+static void fail_alone(node_rank *me) {
+  moving *m = &me->moving[0];
+  for (int i = 0; i < 2; i++)
+    NEED(me, move_once(me, m) == RESHARD_SUCCESS);
+  check_whole(me);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 1)
+    vg_fail_here("cudaLaunchKernel*", 1, true, 0);
+  reshard_status status = move_once(me, m);
+  if (me->rank == 1)
+    vg_fail_here(NULL, 0, false, 0);
+  NEED(me, me->rank != 1 || status != RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess); /* nothing is left on it */
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
+  NEED(me, move_once(me, m) == RESHARD_ERROR_PEER);
+}
+
+static void test_fails_alone(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 4; seed++)
+    run_right((world){.gpus = NODE_RANKS, .body = fail_alone}, seed);
+}
+
+/* Ranks that want unequal things all hear of it in the first call of a pair. */
+static void give_unequal_options(node_rank *me) {
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .cached_plans = me->rank == 1 ? 3 : 5};
+  reshard_sharder_destroy(me->sharder);
+  reshard_dtensor_release(me->moving[0].tensor);
+  reshard_dtensor_release(me->moving[1].tensor);
+  me->sharder = NULL;
+  me->moving[0].tensor = me->moving[1].tensor = NULL;
+  NEED(me, reshard_sharder_create(me->comm, &options, &me->sharder) == RESHARD_SUCCESS);
+  if (me->sharder == NULL)
+    return;
+  reshard_tensor_release(me->moving[0].whole);
+  me->moving[0].whole = NULL;
+  NEED(me, make_tensor(me, &me->moving[0]) == RESHARD_SUCCESS);
+  NEED(me, move_once(me, &me->moving[0]) == RESHARD_ERROR_MISMATCH);
+}
+
+static void test_unequal_options(void **state) {
+  (void)state;
+  run_right((world){.gpus = NODE_RANKS, .body = give_unequal_options}, 1);
+}
+
+/* --- Edges and faults --------------------------------------------------------------------------------------------- */
+
+static void run_search(void *user, const vg_options *options) {
+  world w = *(world *)user;
+  (void)run_world(&w, options);
+}
+
+/* All ranks get all rows, as they lie: neither staging nor new storage keeps the streams in order. */
+static void gather_on_two_streams(node_rank *me) {
+  for (int i = 0; i < 6; i++) {
+    moving *m = &me->moving[i % STREAMS];
+    m->calls++;
+    NEED(me,
+         reshard_sharded_tensor_gather_all(reshard_dtensor_sharded(m->tensor), m->whole, m->stream) == RESHARD_SUCCESS);
+  }
+  check_whole(me);
+}
+
+static void find_edges(world w, const char *path) {
+  vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = path,
+                                                        .run = run_search,
+                                                        .user = &w,
+                                                        .options = {.devices = NODE_RANKS, .seed = 1},
+                                                        .seeds = 3,
+                                                        .only = "slots ",
+                                                        .covered = "no message comes after it",
+                                                        .covered_edges = "slots again after peers"});
+  assert_int_equal(r.false_alarms, 0);
+  assert_int_equal(r.found + r.covered, r.uses);
+  assert_true(r.covered <= 2 * NODE_RANKS);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  find_edges((world){.gpus = NODE_RANKS, .body = gather_on_two_streams}, "mailboxes of GPUs of a node");
+}
+
+static void move_twice(node_rank *me) {
+  reshard_status status = RESHARD_SUCCESS;
+  for (int i = 0; i < 3 && status == RESHARD_SUCCESS; i++)
+    status = move_once(me, &me->moving[0]);
+  vg_own_calls(true);
+  cudaStreamSynchronize(me->moving[0].stream);
+  vg_own_calls(false);
+}
+
+/* One call of rank 0 fails, whichever, or each eighth: nobody hangs, and nothing is left. */
+static void test_faults(void **state) {
+  (void)state;
+  int64_t fired = 1;
+  world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
+  for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 8) {
+    int reports = run_world(&w, &(vg_options){.devices = NODE_RANKS, .seed = (uint64_t)w.failing});
+    fired = vg_failed();
+    if (reports != 0)
+      fail_msg("call %lld of rank 0 fails: %s", (long long)w.failing, vg_report(0));
+  }
+  assert_true(w.failing > 50);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_later_calls_cost_nothing),
+      cmocka_unit_test(test_chunks),
+      cmocka_unit_test(test_two_streams),
+      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_fails_alone),
+      cmocka_unit_test(test_unequal_options),
+      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_faults),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
