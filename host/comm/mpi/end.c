@@ -14,8 +14,7 @@
 enum { NOTE_MS = 5000 }; /* at most, for the note of a rank that has given up to come */
 
 static void mark_ended(rs_mpi *c) {
-  if (c->word != NULL)
-    atomic_store(c->word, 0); /* before the caller can change what others read */
+  rs_mpi_clear_word(c); /* before the caller can change what others read */
   c->link->stays = true;
   c->ended = true;
 }
