@@ -81,8 +81,9 @@ static reshard_status reserve_pieces(const rs_dim *dim, int64_t part, int64_t n,
     breaks->step = 0;
     return RESHARD_SUCCESS;
   }
-  int64_t most = rs_min(breaks->count, n / breaks->step + 1) + 1;
-  return rs_vec_reserve(out, out->n + most) == RESHARD_SUCCESS ? RESHARD_SUCCESS : rs_dim_error_runs(dim, most);
+  int64_t most = rs_min(breaks->count - 1, n / breaks->step) + 2, total;
+  bool room = rs_add(out->n, most, &total) && rs_vec_reserve(out, total) == RESHARD_SUCCESS;
+  return room ? RESHARD_SUCCESS : rs_dim_error_runs(dim, most);
 }
 
 /* The first break behind a local index; INT64_MAX: there is none. */

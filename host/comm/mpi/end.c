@@ -11,11 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { NOTE_MS = 200 }; /* for the note of a rank that has given up to come */
+enum { NOTE_MS = 5000 }; /* at most, for the note of a rank that has given up to come */
 
 static void mark_ended(rs_mpi *c) {
-  if (c->word != NULL)
-    atomic_store(c->word, 0); /* before the caller can change what others read */
+  rs_mpi_clear_word(c); /* before the caller can change what others read */
   c->link->stays = true;
   c->ended = true;
 }
@@ -94,15 +93,20 @@ static bool heard_end(rs_mpi *c) {
   return c->ended;
 }
 
-/* The reason is on its way, unless that rank was lost before it could tell. */
+/* The reason is on its way, unless that rank was lost before it could tell: then it is missing. */
 static void end_without(rs_mpi *c, int64_t rank) {
   char text[96];
-  for (int64_t since = rs_now_ns(); !heard_end(c) && !rs_late(since, NOTE_MS);)
+  int64_t most = c->timeout_ms > 0 ? rs_min(c->timeout_ms, NOTE_MS) : NOTE_MS;
+  for (int64_t since = rs_now_ns(); !heard_end(c) && !rs_late(since, most);) {
+    rs_mpi_tell_untold(c->link);
     rs_mpi_sleep(since);
+  }
   snprintf(text, sizeof text, "rank %lld has given up, and has not told why", (long long)rank);
+  c->missing[rank] = true;
   pthread_mutex_lock(&c->link->tree);
-  end_by(c, RESHARD_ERROR_PEER, false, text, NULL);
+  end_by(c, RESHARD_ERROR_PEER, false, text, c->missing);
   pthread_mutex_unlock(&c->link->tree);
+  c->missing[rank] = false;
 }
 
 void rs_mpi_tell(rs_mpi *c, bool out) {

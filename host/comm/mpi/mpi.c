@@ -54,7 +54,7 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
   own->bytes = (int64_t)mine_bytes;
   own->subject = c->base.subject;
   rs_call_stamp(&c->base, &own->caller);
-  own->word = rs_mpi_own_word(c);
+  own->word = c->own_word;
   memcpy(own->record, mine, mine_bytes);
   memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
@@ -89,8 +89,8 @@ static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) 
   reshard_status status = rs_mpi_meet(c, true);
   RS_THEN(status, send_records(c, mine, bytes));
   RS_THEN(status, finish_records(c));
-  if (status == RESHARD_SUCCESS && rs_mpi_take_words(c) != RESHARD_SUCCESS)
-    status = rs_mpi_give_up(c, RESHARD_ERROR_OUT_OF_MEMORY);
+  if (status == RESHARD_SUCCESS)
+    rs_mpi_take_words(c);
   return rs_mpi_end(c, status);
 }
 

@@ -52,12 +52,19 @@ typedef struct rs_mpi_note {
   unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
 } rs_mpi_note;
 
+/* A word of a rank, in its memory file (nodes.c). */
+typedef struct rs_mpi_word {
+  rs_shared_place page; /* no bytes: the rank has none */
+  int64_t inside;       /* the page */
+  long long value;      /* as long as the rank has the communicator and goes on with it */
+} rs_mpi_word;
+
 /* As much of it travels as the rank has of `record`, and room is for all, so that different calls see each other. */
 typedef struct rs_mpi_record {
   int64_t bytes;
   uint64_t subject; /* of the transfer that it executes; 0: none */
   rs_stamp caller;
-  rs_shared_place word; /* of the rank (nodes.h); no bytes: it has none */
+  rs_mpi_word word; /* of the rank */
   char record[RS_COMM_RECORD];
 } rs_mpi_record;
 
@@ -67,11 +74,11 @@ typedef struct rs_mpi_memory {
   void *at; /* the device's */
 } rs_mpi_memory;
 
-/* A word of a rank on this node, in its memory file: not 0 as long as it has the communicator and goes on with it. */
-typedef struct rs_mpi_word {
-  const atomic_int *at; /* NULL: none is mapped */
-  rs_shared_place place;
-} rs_mpi_word;
+/* A word of another rank on this node. */
+typedef struct rs_mpi_seen_word {
+  const atomic_llong *at; /* NULL: none is mapped */
+  rs_mpi_word word;
+} rs_mpi_seen_word;
 
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
@@ -96,8 +103,9 @@ struct rs_mpi {
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
   rs_stamp *callers;       /* [size], of the last all-gather */
-  atomic_int *word;        /* this rank's, where it has imports */
-  rs_mpi_word *words;      /* [size] the others'; NULL: no record has come yet */
+  atomic_llong *word;      /* this rank's, where it has imports */
+  rs_mpi_word own_word;    /* the same, for the others */
+  rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
   bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
   char loss[160];          /* to the others of a shrink */
   rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */

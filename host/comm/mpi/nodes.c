@@ -8,13 +8,17 @@
  * ranks of the part come to the same without asking.
  *
  * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. So each rank has a
- * word in its file, too, which it clears first. Ranks that have read those arrays look at it then. */
+ * word in its file, too, which it clears first. Ranks that have read those arrays look at it then.
+ *
+ * All communicators of a process have their words in the same pages: the others map these once, however many parts are
+ * made. A word has another value each time that it is given out. So a rank that is late sees that it was given back. */
 #include "comm/mpi/nodes.h"
 
 #include "comm/mpi/end.h"
 #include "device/cpu/segment.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -107,40 +111,106 @@ static reshard_status look_for_neighbours(const rs_mpi *c, bool *neighbours, boo
 
 /* --- Words ------------------------------------------------------------------------------------------------------- */
 
-static reshard_status make_word(rs_mpi *c) {
+/* Values of a word that is not given out, and of one whose communicator has ended; the others follow. */
+enum { WORD_FREE, WORD_ENDED, WORD_FIRST };
+
+enum { PAGE_WORDS = 512 };
+
+typedef struct word_page {
+  struct word_page *next;
+  atomic_llong *words; /* [PAGE_WORDS] in the memory file */
+  int64_t users;
+} word_page;
+
+/* The words of this process. */
+static struct {
+  pthread_mutex_t mutex;
+  word_page *pages;
+  long long next; /* value */
+} own_words = {.mutex = PTHREAD_MUTEX_INITIALIZER, .next = WORD_FIRST};
+
+static reshard_status add_page(word_page **out) {
+  word_page *page;
   void *memory;
-  RS_TRY(rs_shared_alloc(sizeof *c->word, &memory));
-  c->word = memory;
-  atomic_store(c->word, 1);
-  return RESHARD_SUCCESS;
-}
-
-rs_shared_place rs_mpi_own_word(const rs_mpi *c) {
-  rs_shared_place place = {.bytes = 0};
-  int64_t inside; /* a segment begins with its memory */
-  if (c->word != NULL)
-    (void)rs_shared_find(c->word, c->word + 1, &place, &inside);
-  return place;
-}
-
-reshard_status rs_mpi_take_words(rs_mpi *c) {
-  if (c->base.imports == NULL || c->words != NULL)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_alloc_zero(&c->words, c->base.size, sizeof *c->words));
-  for (int64_t r = 0; r < c->base.size; r++) {
-    const char *at;
-    if (c->base.imports[r] == NULL || c->records[r].word.bytes == 0)
-      continue;
-    RS_TRY(rs_import_map(c->base.imports[r], &c->records[r].word, &at));
-    c->words[r] = (rs_mpi_word){(const atomic_int *)(const void *)at, c->records[r].word};
+  RS_TRY(rs_alloc_zero(&page, 1, sizeof *page));
+  reshard_status status = rs_shared_alloc(PAGE_WORDS * sizeof *page->words, &memory);
+  if (status != RESHARD_SUCCESS) {
+    free(page);
+    return status;
   }
+  page->words = memory;
+  page->next = own_words.pages;
+  own_words.pages = *out = page;
   return RESHARD_SUCCESS;
+}
+
+static reshard_status take_word(rs_mpi *c) {
+  word_page *page = own_words.pages;
+  int64_t i = 0;
+  while (page != NULL && page->users == PAGE_WORDS)
+    page = page->next;
+  if (page == NULL)
+    RS_TRY(add_page(&page));
+  while (page->words[i] != WORD_FREE)
+    i++;
+  page->users++;
+  c->word = &page->words[i];
+  c->own_word.value = own_words.next++;
+  atomic_store(c->word, c->own_word.value);
+  (void)rs_shared_find(c->word, c->word + 1, &c->own_word.page, &c->own_word.inside);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_word(rs_mpi *c) {
+  pthread_mutex_lock(&own_words.mutex);
+  reshard_status status = take_word(c);
+  pthread_mutex_unlock(&own_words.mutex);
+  return status;
+}
+
+static void give_back_word(rs_mpi *c) {
+  word_page **at = &own_words.pages;
+  if (c->word == NULL)
+    return;
+  pthread_mutex_lock(&own_words.mutex);
+  atomic_store(c->word, WORD_FREE);
+  atomic_thread_fence(memory_order_seq_cst);
+  while (c->word < (*at)->words || c->word >= (*at)->words + PAGE_WORDS)
+    at = &(*at)->next;
+  word_page *page = *at;
+  if (--page->users == 0) {
+    *at = page->next;
+    rs_shared_free(page->words); /* others read 0 there from now on */
+    free(page);
+  }
+  pthread_mutex_unlock(&own_words.mutex);
+  c->word = NULL;
+}
+
+void rs_mpi_clear_word(rs_mpi *c) {
+  if (c->word != NULL)
+    atomic_store(c->word, WORD_ENDED);
+  atomic_thread_fence(memory_order_seq_cst); /* before what is written from now on */
+}
+
+void rs_mpi_take_words(rs_mpi *c) {
+  if (c->base.imports == NULL ||
+      (c->words == NULL && rs_alloc_zero(&c->words, c->base.size, sizeof *c->words) != RESHARD_SUCCESS))
+    return;
+  for (int64_t r = 0; r < c->base.size; r++) {
+    const rs_mpi_word *word = &c->records[r].word;
+    const char *at;
+    if (c->words[r].at != NULL || c->base.imports[r] == NULL || word->page.bytes == 0 ||
+        rs_import_map(c->base.imports[r], &word->page, &at) != RESHARD_SUCCESS)
+      continue;
+    c->words[r] = (rs_mpi_seen_word){(const atomic_llong *)(const void *)(at + word->inside), *word};
+  }
 }
 
 int64_t rs_mpi_find_left(const rs_mpi *c) {
   atomic_thread_fence(memory_order_seq_cst); /* after what was read */
   for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
-    if (c->words[r].at != NULL && atomic_load(c->words[r].at) == 0)
+    if (c->words[r].at != NULL && atomic_load(c->words[r].at) != c->words[r].word.value)
       return r;
   return -1;
 }
@@ -150,11 +220,10 @@ int64_t rs_mpi_find_left(const rs_mpi *c) {
 void rs_mpi_close_files(rs_mpi *c) {
   for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
     if (c->words[r].at != NULL)
-      rs_import_unmap(c->base.imports[r], &c->words[r].place);
+      rs_import_remove(c->base.imports[r], &c->words[r].word.page);
   free(c->words);
-  rs_shared_free(c->word); /* others read 0 there from now on */
   c->words = NULL;
-  c->word = NULL;
+  give_back_word(c);
   rs_comm_close_imports(&c->base);
 }
 

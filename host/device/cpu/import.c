@@ -182,3 +182,11 @@ void rs_import_unmap(rs_import *import, const rs_shared_place *place) {
   }
   pthread_mutex_unlock(&imports_lock);
 }
+
+void rs_import_remove(rs_import *import, const rs_shared_place *place) {
+  pthread_mutex_lock(&imports_lock);
+  int64_t i = find_segment(import, place->offset);
+  if (--import->segments.at[i].users == 0)
+    remove_segment(import, i);
+  pthread_mutex_unlock(&imports_lock);
+}

@@ -48,6 +48,8 @@ void rs_import_close(rs_import *import);
 /* Maps a segment, to be read. It stays mapped until it was unmapped as often, and a while longer: mapping it again is
  * then a search. RESHARD_ERROR_INVALID where the file has no such range. */
 RS_PRIVATE_API reshard_status rs_import_map(rs_import *import, const rs_shared_place *place, const char **at);
-RS_PRIVATE_API void rs_import_unmap(rs_import *import, const rs_shared_place *place);
+void rs_import_unmap(rs_import *import, const rs_shared_place *place);
+/* The same, and it is not mapped for longer: of segments that are not mapped again. */
+RS_PRIVATE_API void rs_import_remove(rs_import *import, const rs_shared_place *place);
 
 #endif

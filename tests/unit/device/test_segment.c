@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -165,6 +166,12 @@ static void test_imports(void **state) {
   rs_import_unmap(import, &place[1]);
   rs_import_unmap(import, &place[0]);
   assert_in_range(count_maps() - maps, 1, N + 1024 + 200);
+  for (int i = 0; i < 2; i++)
+    GOOD(rs_import_map(import, &place[1], &seen));
+  rs_import_remove(import, &place[1]);
+  assert_int_equal(*seen, 1); /* one is left that uses it */
+  rs_import_remove(import, &place[1]);
+  assert_int_equal(msync((void *)(uintptr_t)seen, 1, MS_ASYNC), -1); /* nothing is mapped there */
   rs_shared_place wrong[] = {{-4096, 4096}, {1, 4096}, {place[0].offset, 0}, {INT64_MAX / 4096 * 4096, 8192}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     assert_int_equal(rs_import_map(import, &wrong[i], &seen), RESHARD_ERROR_INVALID);

@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "layout/layout.h"
 #include "support/fixtures/layouts.h"
 
 #include <stdlib.h>
@@ -208,6 +209,14 @@ static void test_endless_lists(void **unused) {
     reshard_layout_release(src);
     reshard_layout_release(dst);
   }
+  const int64_t longest = INT64_MAX; /* of which no plan over 4 ranks is made; rank 0 has all, in one run */
+  reshard_layout layout = layout_from_text("mesh(4;S0*9223372036854775807)", 1, &longest, 4);
+  rs_pieces pieces = {.at = NULL};
+  assert_int_equal(rs_layout_pieces(layout, 0, 0, 0, longest, &pieces), RESHARD_SUCCESS);
+  assert_int_equal(pieces.n, 1);
+  assert_int_equal(pieces.at[0].n, longest);
+  free(pieces.at);
+  reshard_layout_release(layout);
 }
 
 /* A plan's memory follows the runs that are shared, as plan.h says. */

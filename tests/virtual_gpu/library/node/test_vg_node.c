@@ -453,11 +453,11 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),    cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),    cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),     cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),    cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed),   cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_moves),  cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),  cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),   cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),  cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed), cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
