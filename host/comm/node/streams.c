@@ -30,8 +30,10 @@ struct rs_node_boxes {
   bool *with;     /* [size - 1] by peer */
   rs_span *spans; /* [size - 1] */
   rs_event *end;  /* of the last exchange that is in no graph */
-  void *stream;   /* of that */
   bool used;      /* there was one */
+  /* The same of the last one that is in a graph, and the capture that it came by; 0: there was none. */
+  rs_event *captured_end;
+  uint64_t capture;
 };
 
 /* Other ranks in their order. */
@@ -53,6 +55,8 @@ static void free_boxes(rs_node *c) {
     device->processes->destroy(device, b->meeting);
   if (b->end != NULL)
     device->streams->event_destroy(device, b->end);
+  if (b->captured_end != NULL)
+    device->streams->event_destroy(device, b->captured_end);
   free(b->with);
   free(b->spans);
   free(b);
@@ -68,6 +72,7 @@ static reshard_status alloc_boxes(rs_node *c, rs_exported_memory *mine) {
   RS_TRY(rs_alloc_zero(&c->boxes->with, peers, sizeof *c->boxes->with));
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
+  RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
   return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->boxes->meeting, mine);
 }
 
@@ -279,20 +284,22 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
   return rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots again after peers"));
 }
 
-/* The launches of a graph are put in order by who makes them. */
+/* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in
+ * order by who makes them. The event is waited for on its own stream too: a handle may be another stream by now. */
 static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
-  bool captured;
-  RS_TRY(device->streams->capturing(device, turn->stream, &captured));
-  if (!captured && b->used && (b->stream != turn->stream || turn->stream == device->thread_stream))
-    RS_TRY(rs_stream_wait(device, turn->stream, b->end, RS_EDGE("slots after slots")));
+  uint64_t capture;
+  RS_TRY(device->processes->capture(device, turn->stream, &capture));
+  rs_event *end = capture != 0 ? b->captured_end : b->end;
+  if (capture != 0 ? b->capture == capture : b->used)
+    RS_TRY(rs_stream_wait(device, turn->stream, end, RS_EDGE("slots after slots")));
   RS_TRY(move_chunks(c, turn, total_bytes));
-  if (captured)
-    return RESHARD_SUCCESS;
-  b->stream = turn->stream;
-  b->used = true;
-  return rs_stream_record(device, b->end, turn->stream, RS_EDGE("slots before slots"));
+  if (capture != 0)
+    b->capture = capture;
+  else
+    b->used = true;
+  return rs_stream_record(device, end, turn->stream, RS_EDGE("slots before slots"));
 }
 
 reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn, int64_t total_bytes) {

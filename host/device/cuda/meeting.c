@@ -195,6 +195,22 @@ static cudaError_t unpin_memory(void *memory) {
 
 static void cuda_unpin(rs_device *device, void *memory) { RS_ON_DEVICE_VOID(device, unpin_memory(memory)); }
 
+static cudaError_t find_capture(void *stream, uint64_t *capture) {
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+  cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
+#endif
+  *capture = status == cudaStreamCaptureStatusActive ? id : 0;
+  return error;
+}
+
+static reshard_status cuda_capture(rs_device *device, void *stream, uint64_t *capture) {
+  RS_ON_DEVICE(device, find_capture(stream, capture));
+}
+
 const rs_device_processes rs_cuda_processes = {
     .find = rs_cuda_find_exported,
     .there = rs_cuda_segment_there,
@@ -203,6 +219,7 @@ const rs_device_processes rs_cuda_processes = {
     .close = rs_cuda_close_exported,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
+    .capture = cuda_capture,
     .create = meeting_create,
     .connect = meeting_connect,
     .disconnect = meeting_disconnect,
