@@ -96,8 +96,7 @@ static void note_error(boxes_passing *p, reshard_status status) {
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
-  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number,
-                                       p->status == RESHARD_SUCCESS ? p->own : -1, &done);
+  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number, p->own, &done);
   note_error(p, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
