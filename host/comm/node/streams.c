@@ -19,7 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 10000 }; /* without a deadline: for the peers at the end of a communicator that has failed */
 /* A slot is to take so long to copy that launches and meetings do not count; not measured yet. Those of all peers are
  * bounded, as long as each has the least. */
 enum { SLOT = 2 << 20, SLOTS = 64 << 20, SLOT_LEAST = 64 << 10, SLOT_STEP = 256 };
@@ -205,18 +204,13 @@ reshard_status rs_node_boxes_make(rs_node *c) {
   return status;
 }
 
-/* A communicator that goes on has ended its exchanges with meetings: no peer comes back to this rank's memory. One that
- * has ended may have kernels of peers that do, until these have destroyed theirs. What one still has then stays there
- * for it. */
+/* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the
+ * memory for them, so nobody is waited for. */
 void rs_node_boxes_free(rs_node *c) {
-  bool ended = atomic_load(&c->block->ended) != 0 || rs_node_own_rank(c)->late != 0;
-  uint64_t times = 0;
   if (c->boxes == NULL)
     return;
   c->base.meeting = NULL;
   c->base.device->processes->disconnect(c->base.device, c->boxes->meeting);
-  if (ended)
-    (void)rs_node_part_within(c, c->timeout_ms > 0 ? c->timeout_ms : PATIENCE_MS, &times);
   free_boxes(c);
 }
 

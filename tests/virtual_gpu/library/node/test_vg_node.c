@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
@@ -435,6 +436,33 @@ static void test_stuck(void **state) {
   }
 }
 
+/* Rank 0 aborts, and destroys its handle before the others do: it waits for nobody. */
+static void destroy_first(node_rank *me) {
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  cudaStreamSynchronize(me->stream);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+    int64_t begin = rs_now_ns();
+    reshard_transfer_destroy(me->transfer);
+    reshard_comm_destroy(me->comm);
+    NEED(me, rs_now_ns() - begin < 5 * (int64_t)1000000000);
+    me->transfer = NULL;
+    me->comm = NULL;
+  }
+  node_gather_meet(&me->w->gather);
+  NEED(me, me->rank == 0 || reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
+}
+
+static void test_destroys_first(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .body = destroy_first, .path = RESHARD_PATH_PACKED}; /* no deadline */
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+  assert_right(&w);
+}
+
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
 static void test_edges(void **state) {
@@ -504,12 +532,13 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),    cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),    cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),     cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),    cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed),   cmocka_unit_test(test_forked_graph),
-      cmocka_unit_test(test_edges),    cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_moves),          cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),          cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),           cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),          cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed),         cmocka_unit_test(test_forked_graph),
+      cmocka_unit_test(test_destroys_first), cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
