@@ -91,6 +91,8 @@ static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t r
     status = rs_error(RESHARD_ERROR_UNSUPPORTED,
                       "%zu bytes of a GPU cannot be opened by other processes: CUDA IPC is not there", bytes);
   RS_THEN(status, load_kernel(device));
+  if (room > 0) /* copies are launched while meetings wait */
+    RS_THEN(status, rs_cuda_load_copies(device));
   m->meet.state = (rs_meet_state *)(void *)m->words;
   if (status == RESHARD_SUCCESS)
     *out = m;
