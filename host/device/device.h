@@ -165,6 +165,8 @@ typedef struct rs_device_processes {
   /* Lets the GPU reach memory of the host that processes share, at *at. */
   reshard_status (*pin)(rs_device *device, void *memory, size_t bytes, void **at);
   void (*unpin)(rs_device *device, void *memory);
+  /* Finds the capture that takes the work of a stream, by a number that no other has; 0: it is not captured. */
+  reshard_status (*capture)(rs_device *device, void *stream, uint64_t *capture);
   /* Makes this rank's part of a meeting, and tells of its words. connect opens those of its peers, disconnect closes
    * them: all of them do so before one is destroyed. Where they have room behind them, bytes that peers read and write,
    * they have a descriptor. Then each rank destroys its part when it likes. */

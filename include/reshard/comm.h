@@ -135,19 +135,21 @@ typedef struct reshard_node_options {
  *
  * On GPUs ranks have a GPU each, or share one, and read each other's arrays: the direct path, of storage of devices
  * made with `shared`, and by CUDA IPC of memory of cudaMalloc. Sources elsewhere are in memory pools, other storage of
- * this library, PyTorch's expandable segments. Where a rank has some, all take the packed path, or RESHARD_PATH_DIRECT
- * is RESHARD_ERROR_UNSUPPORTED on all. Messages go through mailboxes in memory of the GPUs, which the communicator has
- * from the first such transfer on. They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Sharders
- * take the packed path, so that their calls show each other nothing, unless they are told RESHARD_PATH_DIRECT. They
- * make a transfer in each call then, whose end the host waits for.
+ * this library, PyTorch's expandable segments. Where a rank has some as a transfer is made, all take the packed path.
+ * With RESHARD_PATH_DIRECT, or in a rebind of a transfer that is on the direct path, RESHARD_ERROR_UNSUPPORTED is on
+ * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
+ * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Sharders take the packed path, so that
+ * their calls show each other nothing, unless they are told RESHARD_PATH_DIRECT. They make a transfer in each call
+ * then, whose end the host waits for.
  *
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
- * packed path follow one another, on whatever streams they are; launches of graphs are put in order by the caller.
- * Kernels of all ranks of a GPU that meet have to run at the same time, which other work of that GPU may delay. A
- * stream that has waited for a peer beyond timeout_ms, or whose communicator was aborted, goes on: that execute and
- * all later ones copy nothing of others. The next call on the communicator tells, as reshard_comm_barrier:
- * RESHARD_ERROR_PEER with the peer that did not come. A rank whose execute fails alone ends the communicator. An abort
- * of what it was split from ends its host calls; its streams wait for the deadline.
+ * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of
+ * graphs are put in order by the caller. Kernels of all ranks of a GPU that meet have to run at the same time, which
+ * other work of that GPU may delay. A stream that has waited for a peer beyond timeout_ms, or whose communicator was
+ * aborted, goes on: that execute and all later ones copy nothing of others, and on the packed path maybe not what a
+ * rank keeps either. The next call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER with the peer
+ * that did not come. A rank whose execute fails alone ends the communicator. An abort of what it was split from ends
+ * its host calls; its streams wait for the deadline.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
@@ -237,9 +239,7 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
 #endif
 
 /* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
- * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once.
- * Processes of a node with GPUs wait here for each other where their communicator has ended and had mailboxes: by the
- * deadline at most, or for 10 s. */
+ * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles

@@ -154,8 +154,10 @@ int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t e
       int taken = take_descriptors(&message, fds, nfds);
       if ((size_t)got == n && taken == nfds)
         return 0;
-      while (taken > 0)
+      while (taken > 0) {
         close(fds[--taken]);
+        fds[taken] = -1;
+      }
       return got == 0 ? EPIPE : (message.msg_flags & MSG_CTRUNC) != 0 ? EMFILE : EPROTO;
     }
     if (errno != EAGAIN && errno != EINTR)

@@ -19,7 +19,8 @@ int rs_node_listen(rs_node_address *address, int *listener);
 int rs_node_dial(const rs_node_address *address, int64_t end, int *fd);
 /* Lets one in, of this user; -1: there is none. */
 int rs_node_admit(int listener);
-/* One message, which is sent and received as a whole; with descriptors, which the receiver owns. */
+/* One message, which is sent and received as a whole; with descriptors, which the receiver owns. After an error it has
+ * none. */
 int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
 int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t end);
 /* True when the process at the other side is gone, or has destroyed its handle. */

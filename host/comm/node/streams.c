@@ -19,7 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 10000 }; /* without a deadline: for the peers at the end of a communicator that has failed */
 /* A slot is to take so long to copy that launches and meetings do not count; not measured yet. Those of all peers are
  * bounded, as long as each has the least. */
 enum { SLOT = 2 << 20, SLOTS = 64 << 20, SLOT_LEAST = 64 << 10, SLOT_STEP = 256 };
@@ -30,8 +29,10 @@ struct rs_node_boxes {
   bool *with;     /* [size - 1] by peer */
   rs_span *spans; /* [size - 1] */
   rs_event *end;  /* of the last exchange that is in no graph */
-  void *stream;   /* of that */
   bool used;      /* there was one */
+  /* The same of the last one that is in a graph, and the capture that it came by; 0: there was none. */
+  rs_event *captured_end;
+  uint64_t capture;
 };
 
 /* Other ranks in their order. */
@@ -53,6 +54,8 @@ static void free_boxes(rs_node *c) {
     device->processes->destroy(device, b->meeting);
   if (b->end != NULL)
     device->streams->event_destroy(device, b->end);
+  if (b->captured_end != NULL)
+    device->streams->event_destroy(device, b->captured_end);
   free(b->with);
   free(b->spans);
   free(b);
@@ -68,6 +71,7 @@ static reshard_status alloc_boxes(rs_node *c, rs_exported_memory *mine) {
   RS_TRY(rs_alloc_zero(&c->boxes->with, peers, sizeof *c->boxes->with));
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
+  RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
   return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->boxes->meeting, mine);
 }
 
@@ -91,8 +95,7 @@ static void note_error(boxes_passing *p, reshard_status status) {
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
-  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number,
-                                       p->status == RESHARD_SUCCESS ? p->own : -1, &done);
+  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number, p->own, &done);
   note_error(p, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
@@ -201,18 +204,13 @@ reshard_status rs_node_boxes_make(rs_node *c) {
   return status;
 }
 
-/* A communicator that goes on has ended its exchanges with meetings: no peer comes back to this rank's memory. One that
- * has ended may have kernels of peers that do, until these have destroyed theirs. What one still has then stays there
- * for it. */
+/* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the
+ * memory for them, so nobody is waited for. */
 void rs_node_boxes_free(rs_node *c) {
-  bool ended = atomic_load(&c->block->ended) != 0 || rs_node_own_rank(c)->late != 0;
-  uint64_t times = 0;
   if (c->boxes == NULL)
     return;
   c->base.meeting = NULL;
   c->base.device->processes->disconnect(c->base.device, c->boxes->meeting);
-  if (ended)
-    (void)rs_node_part_within(c, c->timeout_ms > 0 ? c->timeout_ms : PATIENCE_MS, &times);
   free_boxes(c);
 }
 
@@ -279,20 +277,22 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
   return rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots again after peers"));
 }
 
-/* The launches of a graph are put in order by who makes them. */
+/* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in
+ * order by who makes them. The event is waited for on its own stream too: a handle may be another stream by now. */
 static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
-  bool captured;
-  RS_TRY(device->streams->capturing(device, turn->stream, &captured));
-  if (!captured && b->used && (b->stream != turn->stream || turn->stream == device->thread_stream))
-    RS_TRY(rs_stream_wait(device, turn->stream, b->end, RS_EDGE("slots after slots")));
+  uint64_t capture;
+  RS_TRY(device->processes->capture(device, turn->stream, &capture));
+  rs_event *end = capture != 0 ? b->captured_end : b->end;
+  if (capture != 0 ? b->capture == capture : b->used)
+    RS_TRY(rs_stream_wait(device, turn->stream, end, RS_EDGE("slots after slots")));
   RS_TRY(move_chunks(c, turn, total_bytes));
-  if (captured)
-    return RESHARD_SUCCESS;
-  b->stream = turn->stream;
-  b->used = true;
-  return rs_stream_record(device, b->end, turn->stream, RS_EDGE("slots before slots"));
+  if (capture != 0)
+    b->capture = capture;
+  else
+    b->used = true;
+  return rs_stream_record(device, end, turn->stream, RS_EDGE("slots before slots"));
 }
 
 reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn, int64_t total_bytes) {

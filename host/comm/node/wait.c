@@ -120,17 +120,14 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-bool rs_node_part_within(rs_node *c, int64_t limit_ms, uint64_t *times) {
+bool rs_node_part(reshard_comm comm, uint64_t *times) {
+  rs_node *c = rs_node_of(comm);
   if (c->forked)
     return true;
   if (*times == 0) {
     *times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-    for (int64_t since = rs_now_ns(); !all_parted(c, *times) && !rs_late(since, limit_ms);)
+    for (int64_t since = rs_now_ns(); !all_parted(c, *times) && !rs_late(since, c->timeout_ms);)
       nanosleep(&(struct timespec){0, 50000}, NULL);
   }
   return all_parted(c, *times);
-}
-
-bool rs_node_part(reshard_comm comm, uint64_t *times) {
-  return rs_node_part_within(rs_node_of(comm), rs_node_of(comm)->timeout_ms, times);
 }

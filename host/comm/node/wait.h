@@ -17,8 +17,6 @@ void rs_node_wait_begin(rs_node_wait *w);
 /* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
  * the communicator ends, by this rank or another. */
 reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
-/* rs_comm_ops.part with another limit; 0: none. */
-bool rs_node_part_within(rs_node *c, int64_t limit_ms, uint64_t *times);
 static inline uint32_t rs_node_rings(const rs_node *c) {
   return atomic_load_explicit(&rs_node_own_rank(c)->doorbell.rings, memory_order_seq_cst);
 }

@@ -108,6 +108,8 @@ reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *
                                    const uint32_t *closed, void *stream);
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
+/* Brings the code of all programs and spans to the device. A launch that had to would wait for the kernels that run. */
+reshard_status rs_cuda_load_copies(rs_device *device);
 /* Sets the word that closes a program: rs_box_batch.closed. */
 void rs_cuda_program_close(rs_program *program, const uint32_t *closed);
 

@@ -91,6 +91,8 @@ static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t r
     status = rs_error(RESHARD_ERROR_UNSUPPORTED,
                       "%zu bytes of a GPU cannot be opened by other processes: CUDA IPC is not there", bytes);
   RS_THEN(status, load_kernel(device));
+  if (room > 0) /* copies are launched while meetings wait */
+    RS_THEN(status, rs_cuda_load_copies(device));
   m->meet.state = (rs_meet_state *)(void *)m->words;
   if (status == RESHARD_SUCCESS)
     *out = m;
@@ -195,6 +197,22 @@ static cudaError_t unpin_memory(void *memory) {
 
 static void cuda_unpin(rs_device *device, void *memory) { RS_ON_DEVICE_VOID(device, unpin_memory(memory)); }
 
+static cudaError_t find_capture(void *stream, uint64_t *capture) {
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+  cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
+#endif
+  *capture = status == cudaStreamCaptureStatusActive ? id : 0;
+  return error;
+}
+
+static reshard_status cuda_capture(rs_device *device, void *stream, uint64_t *capture) {
+  RS_ON_DEVICE(device, find_capture(stream, capture));
+}
+
 const rs_device_processes rs_cuda_processes = {
     .find = rs_cuda_find_exported,
     .there = rs_cuda_segment_there,
@@ -203,6 +221,7 @@ const rs_device_processes rs_cuda_processes = {
     .close = rs_cuda_close_exported,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
+    .capture = cuda_capture,
     .create = meeting_create,
     .connect = meeting_connect,
     .disconnect = meeting_disconnect,

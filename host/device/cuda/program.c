@@ -99,7 +99,7 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
   return status;
 }
 
-/* Brings the code of the program, and of spans, to the device, so that no launch has to. */
+/* Brings the code of the program, and of spans, to the device, so that no launch has to. NULL: of all programs. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
   int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load};
   rs_cuda_before before;
@@ -107,12 +107,14 @@ static reshard_status load_code(rs_device *device, const cuda_program *p) {
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = RESHARD_SUCCESS;
   for (int c = 0; c < RS_BOX_CLASSES && status == RESHARD_SUCCESS; c++)
-    if (c == RS_BOX_ROWS || p->part[c].count > 0)
+    if (c == RS_BOX_ROWS || p == NULL || p->part[c].count > 0)
       status = rs_cuda_check((cudaError_t)load[c](), "cudaFuncGetAttributes");
   (void)rs_cuda_restore(mode, cudaSuccess);
   rs_cuda_leave(before);
   return status;
 }
+
+reshard_status rs_cuda_load_copies(rs_device *device) { return load_code(device, NULL); }
 
 static reshard_status compile_program(rs_device *device, const rs_copies *copies, int64_t total_bytes,
                                       cuda_program *p) {

@@ -78,6 +78,20 @@ static void test_wait_fails(void **state) {
   close_pair(pair);
 }
 
+/* The descriptor of a message of another length is closed once: its number may be another's from then on. */
+static void test_wrong_length(void **state) {
+  (void)state;
+  int pair[2], file;
+  int64_t number;
+  open_pair(pair);
+  assert_int_equal(rs_node_send(pair[1], "odd", 3, &pair[1], 1, 0), 0);
+  assert_int_equal(rs_node_receive(pair[0], &number, sizeof number, &file, 1, 0), EPROTO);
+  assert_int_equal(file, -1);
+  close(pair[1]);
+  assert_true(rs_node_hung_up(pair[0])); /* it has been closed */
+  close(pair[0]);
+}
+
 /* --- Files -------------------------------------------------------------------------------------------------------- */
 
 /* A peer passes its file and is gone before it takes ours. */
@@ -118,10 +132,8 @@ static void test_no_input(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_interrupted),
-      cmocka_unit_test(test_wait_fails),
-      cmocka_unit_test(test_peer_leaves),
-      cmocka_unit_test(test_no_input),
+      cmocka_unit_test(test_interrupted), cmocka_unit_test(test_wait_fails), cmocka_unit_test(test_wrong_length),
+      cmocka_unit_test(test_peer_leaves), cmocka_unit_test(test_no_input),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,6 +276,37 @@ static void asking_harms_no_capture(void **state) {
   end_machine(&t, 0, "");
 }
 
+/* 0: the stream is not captured. */
+static unsigned long long capture_of(cudaStream_t stream) {
+  enum cudaStreamCaptureStatus status;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  OK(cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
+#else
+  OK(cudaStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL));
+#endif
+  return id;
+}
+
+static void branches_have_the_number_of_their_capture(void **state) {
+  (void)state;
+  bench t = bench_begin(0);
+  cudaGraph_t graph;
+  unsigned long long last = 0;
+  for (int i = 0; i < 2; i++) {
+    OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+    assert_true(capture_of(t.a) != last && capture_of(t.a) != 0 && capture_of(t.b) == 0);
+    last = capture_of(t.a);
+    OK(cudaEventRecord(t.forks, t.a));
+    OK(cudaStreamWaitEvent(t.b, t.forks, 0));
+    assert_true(capture_of(t.b) == last);
+    OK(cudaStreamEndCapture(t.a, &graph));
+    assert_true(capture_of(t.a) == 0 && capture_of(t.b) == 0);
+    OK(cudaGraphDestroy(graph));
+  }
+  end_machine(&t, 0, "");
+}
+
 /* In any mode: the device has the stream. */
 static void a_device_that_captures_cannot_be_waited_for(void **state) {
   (void)state;
@@ -305,6 +336,7 @@ int main(void) {
       cmocka_unit_test(relaxed_captures_forbid_less),
       cmocka_unit_test(captured_events_cannot_be_asked),
       cmocka_unit_test(asking_harms_no_capture),
+      cmocka_unit_test(branches_have_the_number_of_their_capture),
       cmocka_unit_test(a_device_that_captures_cannot_be_waited_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,15 +251,39 @@ static void memory_of_two_processes(void **state) {
   }
 }
 
+/* The other process's mapping keeps the memory, which it uses on. */
 static void import_after_its_end(void **state) {
   (void)state;
   mapped mine, theirs;
-  begin_with_reports(1);
+  char here;
+  vg_begin(NULL);
   make_shared(&mine, &theirs);
   end_mapped(&mine);
   run_step(&theirs, 1);
+  vg_peek(&here, (char *)(uintptr_t)theirs.at + 5, 1);
+  assert_int_equal(here, 4);
   run_step(&theirs, 2);
-  expect_reports(1, "use after free: write cudaMemsetAsync by an import");
+  assert_int_equal(vg_memory_used(0), 0);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* But not while this process's own work uses it by the address that goes. */
+static void unmap_of_kept_in_use(void **state) {
+  (void)state;
+  mapped mine, theirs;
+  cudaStream_t stream;
+  begin_with_reports(1);
+  make_shared(&mine, &theirs);
+  GOOD(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  GOOD(cudaMemsetAsync((void *)(uintptr_t)mine.at, 7, 16, stream));
+  vg_drain(); /* which orders nothing */
+  GOOD(unmap(&mine));
+  GOOD(cudaDeviceSynchronize());
+  GOOD(unreserve(&mine));
+  GOOD(release(&mine));
+  run_step(&theirs, 2);
+  GOOD(cudaStreamDestroy(stream));
+  expect_reports(1, "close while in use: cuMemUnmap cudaMemsetAsync");
 }
 
 static void unmap_of_import_in_use(void **state) {
@@ -300,6 +324,7 @@ int main(void) {
       cmocka_unit_test(leaks),
       cmocka_unit_test(memory_of_two_processes),
       cmocka_unit_test(import_after_its_end),
+      cmocka_unit_test(unmap_of_kept_in_use),
       cmocka_unit_test(unmap_of_import_in_use),
       cmocka_unit_test(files_of_others),
   };

@@ -171,7 +171,7 @@ static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr
     return true;
   at = own_memory(at);
   alloc = alloc->of;
-  if (!alloc->ended)
+  if (!alloc->ended || alloc->mapped) /* the import's own mapping keeps it */
     return true;
   report("exported " + std::to_string(alloc->number) + M.notes[id].what, "use after free: %s by %s of %s, by an import",
          write ? "write" : "read", describe(id).c_str(), describe(*alloc).c_str());

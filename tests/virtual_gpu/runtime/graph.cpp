@@ -294,20 +294,49 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
   return api.end(error);
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
-  VG_CALL(cudaStreamIsCapturing, CALL_PLAIN);
-  if (!handle || handle == cudaStreamLegacy) /* asking does no harm to what the answer is about */
-    for (Stream *other : M.devices[(size_t)api.thread->device].streams)
+/* Asking does no harm to what the answer is about. */
+static cudaError_t capture_status(Thread &thread, cudaStream_t handle, const char *call,
+                                  enum cudaStreamCaptureStatus *status, unsigned long long *id) {
+  if (!handle || handle == cudaStreamLegacy)
+    for (Stream *other : M.devices[(size_t)thread.device].streams)
       if (other->capture && other->blocking)
-        return api.end(cudaErrorStreamCaptureImplicit);
-  Stream *stream = stream_of(handle, "cudaStreamIsCapturing");
+        return cudaErrorStreamCaptureImplicit;
+  Stream *stream = stream_of(handle, call);
   if (!stream)
-    return api.end(cudaErrorInvalidResourceHandle);
+    return cudaErrorInvalidResourceHandle;
   *status = !stream->capture                          ? cudaStreamCaptureStatusNone
             : stream->capture->invalid != cudaSuccess ? cudaStreamCaptureStatusInvalidated
                                                       : cudaStreamCaptureStatusActive;
-  return api.end(cudaSuccess);
+  if (id && *status == cudaStreamCaptureStatusActive)
+    *id = stream->capture->id;
+  return cudaSuccess;
 }
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
+  VG_CALL(cudaStreamIsCapturing, CALL_PLAIN);
+  return api.end(capture_status(*api.thread, handle, "cudaStreamIsCapturing", status, nullptr));
+}
+
+static cudaError_t get_capture_info(cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                    bool more) {
+  VG_CALL(cudaStreamGetCaptureInfo, CALL_PLAIN);
+  return api.end(more ? cudaErrorNotSupported /* the library asks for no more */
+                      : capture_status(*api.thread, handle, "cudaStreamGetCaptureInfo", status, id));
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *n) {
+  return get_capture_info(handle, status, id, graph || nodes || edges || n);
+}
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                                        unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes,
+                                        size_t *n) {
+  return get_capture_info(handle, status, id, graph || nodes || n);
+}
+#endif
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *nodes, size_t *n) {
   VG_CALL(cudaGraphGetNodes, CALL_PLAIN);

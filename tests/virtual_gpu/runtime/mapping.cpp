@@ -3,7 +3,7 @@
  *
  * A mapping is an allocation that the calls open to GPUs one by one, also to its own. Physical memory that another
  * process has mapped is the same pages, whose shadow is the first mapping's (ipc.cpp). It lives as long as a handle or
- * a mapping of it. */
+ * a mapping of it: one process may use it after another has unmapped its own. */
 #include "machine.hpp"
 
 #include <cuda.h>
@@ -192,15 +192,18 @@ static cudaError_t unmap(unsigned long long at, size_t bytes) {
   if (!r || !r->mapped)
     VG_END(cudaErrorInvalidValue);
   Thread &thread = *api.thread;
+  std::shared_ptr<Physical> physical = std::move(r->mapped);
   Alloc &alloc = *find(r->base);
-  Id late = alloc.of && !M.faulty ? unordered_use(*alloc.of, alloc.process, thread.clock) : 0;
+  bool kept = std::any_of(reservations.begin(), reservations.end(),
+                          [&](const Reservation &other) { return other.mapped == physical; });
+  Id late = (alloc.of || kept) && !M.faulty ? unordered_use(*physical->first, alloc.process, thread.clock) : 0;
   if (late)
     report("close " + std::to_string(alloc.number), "close while in use: %s has no order with %s of %s", "cuMemUnmap",
-           describe(late).c_str(), describe(*alloc.of).c_str());
+           describe(late).c_str(), describe(*physical->first).c_str());
   alloc.ended = true;
-  if (!alloc.of)
+  if (!alloc.of && !kept)
     access_end(alloc, thread_note(thread, "cuMemUnmap"), thread.clock);
-  drop(r->mapped);
+  drop(physical);
   r->mapped = nullptr;
   VG_END(cudaSuccess);
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
@@ -318,6 +319,57 @@ static void test_packed(void **state) {
   }
 }
 
+/* Two transfers on two branches of one graph, of which only the communicator has the order. */
+static void launch_forked(node_rank *me) {
+  char *dst;
+  cudaStream_t side;
+  cudaEvent_t fork, join;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  reshard_transfer one = me->transfer, other;
+  cudaMalloc((void **)&dst, BYTES);
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+  cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+  NEED(me, make_transfer(me, me->src, dst) == RESHARD_SUCCESS);
+  other = me->transfer;
+  me->transfer = one;
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(one, me->stream) == RESHARD_SUCCESS); /* in no graph */
+  for (int again = 0; again < 2; again++) {
+    NEED(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    NEED(me, cudaEventRecord(fork, me->stream) == cudaSuccess && cudaStreamWaitEvent(side, fork, 0) == cudaSuccess);
+    NEED(me, reshard_execute(one, me->stream) == RESHARD_SUCCESS);
+    NEED(me, reshard_execute(other, side) == RESHARD_SUCCESS);
+    NEED(me, cudaEventRecord(join, side) == cudaSuccess && cudaStreamWaitEvent(me->stream, join, 0) == cudaSuccess);
+    NEED(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
+    NEED(me, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    for (int round = 0; round < ROUNDS; round++) {
+      cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
+      NEED(me, cudaGraphLaunch(exec, me->stream) == cudaSuccess);
+    }
+    cudaStreamSynchronize(me->stream);
+    NEED(me, is_moved(me->dst, ROUNDS - 1) && is_moved(dst, ROUNDS - 1));
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  }
+  reshard_transfer_destroy(other);
+  cudaEventDestroy(fork);
+  cudaEventDestroy(join);
+  cudaStreamDestroy(side);
+  cudaFree(dst);
+}
+
+static void test_forked_graph(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = RANKS, .body = launch_forked, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+    assert_right(&w);
+  }
+}
+
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
 
 /* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
@@ -382,6 +434,33 @@ static void test_stuck(void **state) {
     world w = {.gpus = RANKS, .body = destroy_without_one, .timeout_ms = 100};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
   }
+}
+
+/* Rank 0 aborts, and destroys its handle before the others do: it waits for nobody. */
+static void destroy_first(node_rank *me) {
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  cudaStreamSynchronize(me->stream);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+    int64_t begin = rs_now_ns();
+    reshard_transfer_destroy(me->transfer);
+    reshard_comm_destroy(me->comm);
+    NEED(me, rs_now_ns() - begin < 5 * (int64_t)1000000000);
+    me->transfer = NULL;
+    me->comm = NULL;
+  }
+  node_gather_meet(&me->w->gather);
+  NEED(me, me->rank == 0 || reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
+}
+
+static void test_destroys_first(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .body = destroy_first, .path = RESHARD_PATH_PACKED}; /* no deadline */
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+  assert_right(&w);
 }
 
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
@@ -453,11 +532,12 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),  cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),  cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),   cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),  cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed), cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_moves),          cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),          cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),           cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),          cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed),         cmocka_unit_test(test_forked_graph),
+      cmocka_unit_test(test_destroys_first), cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
