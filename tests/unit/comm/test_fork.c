@@ -102,22 +102,27 @@ static void test_threads(void **state) {
 /* Another thread has a job when the process is forked. */
 typedef struct worker {
   rs_threads *pool;
-  atomic_bool stop;
+  atomic_bool works, stop;
   bool wrong;
 } worker;
 
 static void work_body(void *user, int64_t rank) {
   (void)rank;
   worker *w = user;
-  while (!atomic_load(&w->stop))
+  while (!atomic_load(&w->stop)) {
     w->wrong |= !run_tasks(w->pool);
+    atomic_store(&w->works, true);
+  }
 }
 
 static void test_threads_at_work(void **state) {
   (void)state;
   worker w = {.wrong = false};
   assert_int_equal(rs_threads_create(THREADS, &w.pool), RESHARD_SUCCESS);
+  assert_true(run_crowd(w.pool)); /* a thread that begins has locks of sanitizers, which a child would keep */
   rank_thread *thread = rank_thread_start(work_body, &w);
+  while (!atomic_load(&w.works))
+    sched_yield();
   for (int64_t i = 0; i < test_scaled(20, 1); i++) {
     pid_t child = start_child();
     if (child == 0) {
