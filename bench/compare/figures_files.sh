@@ -2,13 +2,13 @@
 # Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
 # root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system.
 # The ratio of their speeds is the median of the pairs in which cp was fastest. They end where the row is settled
-# (samples.bash): 6 at least, and 4 at most once so many seconds (default 60) are over. The spread stands in brackets.
+# (samples.bash): 6 at least, and 4 at most once so many seconds (default 30) are over. The spread stands in brackets.
 # Space is reserved within our time, and copied within cp's; neither syncs in it. Default directories: the shared memory
 # file system where it has the room, and the build directory.
 set -euo pipefail
 program=${1:?usage: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...]}
 gib=${2:-2}
-end=$((SECONDS + ${3:-60}))
+end=$((SECONDS + ${3:-30}))
 . "$(dirname "$0")/samples.bash"
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
@@ -60,6 +60,7 @@ ratio() { # IN OPTION...: cp's time / ours; the time for headers, layouts and pl
 }
 ratios() { # IN OPTION...
   cat "$1"/* "$1" >/dev/null 2>&1 || true # into the page cache
+  sync -f "$1"                            # nothing else is written while it is measured
   pairs ratio "$@"
 }
 
