@@ -63,8 +63,8 @@ def sizes_section(data):
         return None
     large = [p["ratio"] for p in direct[len(direct) // 2:]], [p["ratio"] for p in packed[len(packed) // 2:]]
     finding = (f"From {bytes_text(direct[len(direct) // 2]['bytes'])} on, rows move to columns at "
-               f"{share_text(statistics.median(large[0]))} of the speed of a straight copy; staged in messages, as "
-               f"between processes, at {share_text(statistics.median(large[1]))}.")
+               f"{share_text(statistics.median(large[0]))} of the speed of a straight copy; in messages between threads "
+               f"at {share_text(statistics.median(large[1]))}.")
 
     def draw(width):
         def rate(name):
