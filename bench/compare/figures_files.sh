@@ -64,16 +64,16 @@ ratios() { # IN OPTION...
   pairs ratio "$@"
 }
 
-digested() { # IN: the time of a conversion without digests over that with them
-  local option time times=()
+digested() { # IN: the speed of a conversion with digests over that without
+  local option speed speeds=()
   for option in --no-digests ''; do
     rm -rf "$work/out"
     # shellcheck disable=SC2086 # no option is no word
     "$program" convert "$1" "$work/out" --dst 'chunk(0;0-3)' $option --json - >"$work/line"
-    time=$(of_ours 1000000000 '"(reserve|move)_us"' 1e6 <"$work/line")
-    times+=("${time% *}")
+    speed=$(of_ours 1000000000 '"(reserve|move)_us"' 1e6 <"$work/line")
+    speeds+=("${speed% *}")
   done
-  awk -v without="${times[0]}" -v with="${times[1]}" 'BEGIN { print with / without }' # of speeds
+  awk -v without="${speeds[0]}" -v with="${speeds[1]}" 'BEGIN { print with / without }'
 }
 
 saved() { # the same for a state dict, saved by 4 ranks

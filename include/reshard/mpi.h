@@ -19,8 +19,8 @@ extern "C" {
  * - device: a CPU (kept). NULL: one of the library's own. Where all ranks give one made with `shared`
  *   (reshard_device_options), those of one node map each other's storage. The path is then RESHARD_PATH_DIRECT where
  *   all ranks are on one node, else RESHARD_PATH_MIXED. The system must let a process open files of another one
- *   (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have what
- *   it has, where two of their ranks are on one node.
+ *   (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have what it has, where two of their ranks
+ *   are on one node.
  * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever.
  *
  * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
