@@ -7,14 +7,6 @@
 
 namespace rs_box {
 
-/* Unsigned integers of a width. */
-template <int Bytes> struct unit;
-template <> struct unit<1> { using type = uint8_t; };
-template <> struct unit<2> { using type = uint16_t; };
-template <> struct unit<4> { using type = uint32_t; };
-template <> struct unit<8> { using type = uint2; };
-template <> struct unit<16> { using type = uint4; };
-
 /* That an address is of global memory is more than the compiler knows when it comes out of a table. */
 template <typename T> static __device__ __forceinline__ T *global(T *p) {
 #ifdef __CUDA_ARCH__
@@ -47,7 +39,7 @@ static __device__ __forceinline__ uint32_t load_relaxed(const uint32_t *at) {
 #endif
 }
 
-/* Whether a batch, or a list of spans, is not to be copied: the meeting before it has failed. */
+/* True when a batch, or a list of spans, is not to be copied: the meeting before it has failed. */
 template <typename Copies> static __device__ __forceinline__ bool is_closed(const Copies &copies) {
   return copies.closed != nullptr && load_relaxed(copies.closed) != 0;
 }

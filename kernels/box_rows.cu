@@ -16,21 +16,21 @@ using namespace rs_box;
 
 namespace {
 
-struct place {
+struct row_ends {
   const char *src;
   char *dst;
 };
 
 /* Loops of a tile, in registers. Most tiles have one loop alone, and more loads in flight for it. */
-template <bool Nested> struct loops {
+template <bool Nested> struct tile_loops {
   static constexpr bool nested = Nested;
-  place base;
+  row_ends base;
   int64_t outer_src, outer_dst;
   uint32_t inside;
   rs_box_axis inner;
   const rs_box_axis *more;
 
-  __device__ __forceinline__ loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *axes)
+  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *axes)
       : base{tile.src, tile.dst}, outer_src(shape.outer_src), outer_dst(shape.outer_dst), inside(shape.inside),
         inner(shape.inner), more(axes + shape.more) {}
 
@@ -44,15 +44,15 @@ template <bool Nested> struct loops {
     return count;
   }
 
-  __device__ __forceinline__ void step(place *p, uint32_t *r, const rs_box_axis &axis) const {
+  __device__ __forceinline__ void step(row_ends *p, uint32_t *r, const rs_box_axis &axis) const {
     uint32_t q = rs_box_divide(*r, axis.magic), i = *r - q * axis.n;
     p->src += i * axis.src;
     p->dst += i * axis.dst;
     *r = q;
   }
 
-  __device__ __forceinline__ place row(uint32_t r) const {
-    place p = base;
+  __device__ __forceinline__ row_ends row(uint32_t r) const {
+    row_ends p = base;
     if (Nested)
       step(&p, &r, inner);
 #pragma unroll 1
@@ -66,7 +66,7 @@ template <bool Nested> struct loops {
 
 template <uint32_t RowLoads, int Width, typename Loops>
 __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &shape, uint32_t count) {
-  using T = typename unit<Width>::type;
+  using T = typename rs_unit<Width>::type;
   constexpr uint32_t Loads = (Width < 8 ? 2 : 1) * RowLoads - (Loops::nested ? 1 : 0);
   const uint32_t items = shape.items, magic = shape.magic, n = l.rows(count) * items;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
       uint32_t i = base + u * RS_BOX_THREADS;
       if (i < n) {
         uint32_t r = rs_box_divide(i, magic), column = i - r * items;
-        place p = l.row(r);
+        row_ends p = l.row(r);
         v[u] = load<false, T>(p.src + column * Width);
         to[u] = p.dst + column * Width;
       }
@@ -103,7 +103,7 @@ __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shap
       uint32_t i = base + u * RS_BOX_THREADS;
       if (i < n) {
         uint32_t r = rs_box_divide(i, magic), slot = i - r * items;
-        place p = l.row(r);
+        row_ends p = l.row(r);
         slots s = find_slots(p.src, p.dst, run);
         if (slot < s.n) {
           const char *from = p.src + s.head + slot * 16;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shap
 /* Copies the bytes before and behind the slots of rows: 32 each, as far as there are so many, in units of Width. */
 template <int Width, typename Loops>
 __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &shape, uint32_t count) {
-  using T = typename unit<Width>::type;
+  using T = typename rs_unit<Width>::type;
   constexpr uint32_t each = 32 / Width;
   const uint32_t run = shape.run, n = l.rows(count) * 2 * each;
   constexpr uint32_t Loads = 3;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &sh
     for (uint32_t u = 0; u < Loads; u++) {
       uint32_t i = base + u * RS_BOX_THREADS;
       if (i < n) {
-        place p = l.row(i / (2 * each));
+        row_ends p = l.row(i / (2 * each));
         slots s = find_slots(p.src, p.dst, run);
         uint32_t at = i % each * Width, end = s.head;
         if (i / each % 2 == 1) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shap
 template <uint32_t RowLoads, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
                                            const rs_box_axis *axes) {
-  const loops<Nested> l(tile, shape, axes);
+  const tile_loops<Nested> l(tile, shape, axes);
   switch (shape.kind) {
   case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
   case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;

@@ -16,8 +16,8 @@ using namespace rs_box;
 namespace {
 
 template <int Element> struct tiling {
-  using word = typename unit<(Element < 4 ? 4 : Element)>::type;
-  using element = typename unit<Element>::type;
+  using word = typename rs_unit<(Element < 4 ? 4 : Element)>::type;
+  using element = typename rs_unit<Element>::type;
   static constexpr int in_word = sizeof(word) / Element;                /* elements */
   static constexpr int columns = RS_BOX_TRANSPOSE_J(Element) / in_word; /* words of a row, along j */
   static constexpr int ni = RS_BOX_TRANSPOSE_I(Element);

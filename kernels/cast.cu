@@ -58,7 +58,7 @@ int tile_slots(int from, int to) {
 }
 
 /* A part while it is laid out: it may be cut in two. */
-struct piece {
+struct cast_piece {
   const char *src;
   char *dst;
   int64_t elements;
@@ -67,7 +67,7 @@ struct piece {
 };
 
 /* Innermost first: the one with the smallest step in the destination. Loops of one step are dropped. */
-void sort_loops(int n, const rs_axis *axes, piece *to) {
+void sort_loops(int n, const rs_axis *axes, cast_piece *to) {
   auto step = [](const rs_axis &l) { return l.dst < 0 ? -l.dst : l.dst; };
   to->nloops = 0;
   for (int i = n; i-- > 0;) {
@@ -82,7 +82,7 @@ void sort_loops(int n, const rs_axis *axes, piece *to) {
 
 /* Numbers between the last place where both sides are aligned to slots of V and the first number; -1: there is none,
  * or not for all rows. */
-int aligned_head(const piece &p, int v) {
+int aligned_head(const cast_piece &p, int v) {
   int in = rs_number_bytes(p.from), out = rs_number_bytes(p.to);
   auto off = [v](int64_t value, int bytes) { return value & (v * bytes - 1); };
   for (int i = 0; i < p.nloops; i++)
@@ -95,7 +95,7 @@ int aligned_head(const piece &p, int v) {
 }
 
 /* All of a part but its place in the table. */
-part lay_out(const piece &p) {
+part lay_out(const cast_piece &p) {
   int v = slot_numbers(p.from, p.to), head = p.elements >= v ? aligned_head(p, v) : -1;
   part to = {};
   to.wide = head >= 0;
@@ -120,11 +120,11 @@ part lay_out(const piece &p) {
 
 /* Cuts a piece in two until its items can be counted: the outermost loop, or the numbers of a row. Calls put(piece,
  * part) for each result. Stops at an error. */
-template <typename Put> int cut(const piece &p, Put &&put) {
+template <typename Put> int cut(const cast_piece &p, Put &&put) {
   part to = lay_out(p);
   if (to.items <= ITEMS_MOST)
     return put(p, to);
-  piece first = p, second = p;
+  cast_piece first = p, second = p;
   rs_axis *outer = p.nloops > 0 ? &first.loops[p.nloops - 1] : nullptr;
   int64_t n = outer != nullptr ? outer->n : p.elements, half = n / 2;
   (outer != nullptr ? outer->n : first.elements) = half;
@@ -142,7 +142,7 @@ template <typename Put> int cut(const piece &p, Put &&put) {
 /* All parts of a list of casts. */
 template <typename Put> int each_part(int64_t n, const rs_cast *casts, const rs_axis *axes, Put &&put) {
   for (int64_t i = 0; i < n; i++) {
-    piece p = {};
+    cast_piece p = {};
     p.src = casts[i].src;
     p.dst = casts[i].dst;
     p.elements = casts[i].elements;
@@ -163,13 +163,13 @@ template <typename Put> int each_part(int64_t n, const rs_cast *casts, const rs_
 int64_t tiles_of(const part &p) { return (p.items + p.tile - 1) / p.tile; }
 
 /* Puts a part and its loops behind those that are there; `tiles` with its own. */
-void put_part(const piece &p, part to, uint32_t tiles, part *at, loop *loops, uint32_t nloops) {
+void put_part(const cast_piece &p, part to, uint32_t tiles, part *at, cast_loop *loops, uint32_t nloops) {
   to.end = tiles;
   to.loops = static_cast<uint32_t>(reinterpret_cast<char *>(loops + nloops) - reinterpret_cast<char *>(at));
   *at = to;
   for (int i = 0; i < p.nloops; i++)
     loops[nloops + static_cast<uint32_t>(i)] =
-        loop{p.loops[i].src, p.loops[i].dst, rs_divider_make(static_cast<uint32_t>(p.loops[i].n)), 0};
+        cast_loop{p.loops[i].src, p.loops[i].dst, rs_divider_make(static_cast<uint32_t>(p.loops[i].n)), 0};
 }
 
 } // namespace
@@ -197,7 +197,7 @@ extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *ax
     t.nparts = t.nloops = tiles = 0;
     return error;
   };
-  int error = each_part(n, casts, axes, [&](const piece &p, const part &to) {
+  int error = each_part(n, casts, axes, [&](const cast_piece &p, const part &to) {
     int flushed = cudaSuccess;
     if (t.nparts == PARTS || t.nloops + p.nloops > TABLE_LOOPS)
       flushed = flush();
@@ -216,7 +216,7 @@ extern "C" size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const r
   if (n <= PARTS && loops <= TABLE_LOOPS)
     return 0;
   rs_cast_table t = {0, 0, 0};
-  int error = each_part(n, casts, axes, [&](const piece &p, const part &to) {
+  int error = each_part(n, casts, axes, [&](const cast_piece &p, const part &to) {
     tiles += tiles_of(to);
     t.parts++;
     t.loops += static_cast<uint32_t>(p.nloops);
@@ -224,7 +224,7 @@ extern "C" size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const r
   });
   if (error != cudaSuccess || (t.parts <= PARTS && t.loops <= TABLE_LOOPS))
     return 0;
-  size_t bytes = t.parts * sizeof(part) + t.loops * sizeof(loop);
+  size_t bytes = t.parts * sizeof(part) + t.loops * sizeof(cast_loop);
   if (bytes > UINT32_MAX)
     return 0;
   t.tiles = static_cast<uint32_t>(tiles);
@@ -235,9 +235,9 @@ extern "C" size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const r
 extern "C" void rs_cast_table_write(const rs_cast_table *t, int64_t n, const rs_cast *casts, const rs_axis *axes,
                                     void *host) {
   part *parts = static_cast<part *>(host);
-  loop *loops = reinterpret_cast<loop *>(parts + t->parts);
+  cast_loop *loops = reinterpret_cast<cast_loop *>(parts + t->parts);
   uint32_t tiles = 0, nparts = 0, nloops = 0;
-  (void)each_part(n, casts, axes, [&](const piece &p, const part &to) {
+  (void)each_part(n, casts, axes, [&](const cast_piece &p, const part &to) {
     tiles += static_cast<uint32_t>(tiles_of(to));
     put_part(p, to, tiles, &parts[nparts++], loops, nloops);
     nloops += static_cast<uint32_t>(p.nloops);

@@ -14,7 +14,7 @@ enum {
   LOOPS = 12   /* most of one part */
 };
 
-struct loop {
+struct cast_loop {
   int64_t src, dst;
   rs_divider n;
   uint32_t unused;
@@ -42,7 +42,7 @@ struct table {
   uint32_t nparts, nloops;
   uint32_t first, unused; /* tile of the first block */
   part parts[PARTS];
-  loop loops[TABLE_LOOPS];
+  cast_loop loops[TABLE_LOOPS];
 };
 static_assert(sizeof(table) <= RS_PARAMETER_BYTES, "a table is a parameter");
 
@@ -77,13 +77,6 @@ __host__ __device__ constexpr int thread_items(int from, int to) {
   return loaded >= 16 ? 4 : loaded >= 8 ? 6 : 8;
 }
 
-/* Memory of `Bytes` bytes, loaded and stored whole. */
-template <int Bytes> struct chunk;
-template <> struct chunk<2> { typedef uint16_t type; };
-template <> struct chunk<4> { typedef uint32_t type; };
-template <> struct chunk<8> { typedef uint2 type; };
-template <> struct chunk<16> { typedef uint4 type; };
-
 /* Up to 16 bytes as words, of which the code of a number is taken or put. */
 struct words {
   uint32_t at[4];
@@ -115,15 +108,16 @@ template <int Bytes> __device__ __forceinline__ void put(words *w, int i, uint64
   w->at[bit / 32] |= static_cast<uint32_t>(code) << bit % 32;
 }
 
-/* Where the numbers of an item are, in bytes from the part's: number 0 of its slot. */
-struct place {
+/* Offsets of the numbers of an item, in bytes from the part's: number 0 of its slot. */
+struct item_place {
   int64_t src, dst, number; /* number: in the row */
 };
-__device__ __forceinline__ const loop *loops_of(const part &p) {
-  return reinterpret_cast<const loop *>(reinterpret_cast<const char *>(&p) + p.loops);
+__device__ __forceinline__ const cast_loop *loops_of(const part &p) {
+  return reinterpret_cast<const cast_loop *>(reinterpret_cast<const char *>(&p) + p.loops);
 }
-__device__ __forceinline__ place find(const part &p, const loop *loops, int64_t item, int v, int in, int out) {
-  place at = {0, 0, item * v};
+__device__ __forceinline__ item_place find(const part &p, const cast_loop *loops, int64_t item, int v, int in,
+                                           int out) {
+  item_place at = {0, 0, item * v};
   if (p.nloops > 0) {
     uint32_t rest, row = rs_divide(p.slots, static_cast<uint32_t>(item), &rest);
     at.number = static_cast<int64_t>(rest) * v;
@@ -143,10 +137,10 @@ __device__ __forceinline__ place find(const part &p, const loop *loops, int64_t 
 template <int From, int To> __attribute__((noinline)) __device__ void cast_slots(const part &listed, uint32_t tile) {
   constexpr int N = thread_items(From, To), IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
   constexpr int V = slot_numbers(From, To);
-  typedef typename chunk<V * IN>::type in_chunk;
-  typedef typename chunk<V * OUT>::type out_chunk;
+  typedef typename rs_unit<V * IN>::type in_chunk;
+  typedef typename rs_unit<V * OUT>::type out_chunk;
   const part p = listed; // in registers: else each item waits for one field after the other before its load begins
-  const loop *loops = loops_of(listed);
+  const cast_loop *loops = loops_of(listed);
   int64_t first = static_cast<int64_t>(tile) * (N * THREADS) + threadIdx.x;
   in_chunk in[N];
   out_chunk *to[N];
@@ -156,7 +150,7 @@ template <int From, int To> __attribute__((noinline)) __device__ void cast_slots
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, loops, item, V, IN, OUT);
+    item_place at = find(p, loops, item, V, IN, OUT);
     if (at.number < p.head || at.number + V > p.head + p.elements)
       continue;
     in[i] = __ldcs(reinterpret_cast<const in_chunk *>(p.src + at.src));
@@ -216,7 +210,7 @@ __attribute__((noinline)) __device__ void cast_numbers(const part &p, uint32_t t
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, loops_of(p), item, 1, in, out);
+    item_place at = find(p, loops_of(p), item, 1, in, out);
     codes[i] = load_number(p.src + at.src, in);
     to[i] = p.dst + at.dst;
   }
@@ -231,7 +225,7 @@ __attribute__((noinline)) __device__ void cast_ends(const part &p, uint32_t tile
   int v = 16 / (in > out ? in : out);
   int64_t from = static_cast<int64_t>(tile) * items;
   for (int64_t item = from + threadIdx.x; item < min(from + items, p.items); item += THREADS) {
-    place at = find(p, loops_of(p), item, v, in, out);
+    item_place at = find(p, loops_of(p), item, v, in, out);
     int64_t begin = max(p.head - at.number, static_cast<int64_t>(0));
     int64_t end = min(p.head + p.elements - at.number, static_cast<int64_t>(v));
     if (end - begin == v)

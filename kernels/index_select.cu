@@ -21,7 +21,7 @@ enum { THREADS = 256, BLOCKS = 5 /* on one SM */, UNITS = 4 /* of a thread */, L
 #endif
 constexpr int64_t UNITS_MOST = RS_SELECT_MOST; /* of a launch: rs_divider takes no more */
 
-struct loop {
+struct select_loop {
   int64_t src, dst;
   rs_divider n;
 };
@@ -33,27 +33,20 @@ struct selection {
   uint32_t units;
   int nloops, dim;              /* dim: which loop the selection is along */
   rs_divider run;               /* units of it */
-  loop loops[LOOPS];            /* innermost first */
+  select_loop loops[LOOPS];     /* innermost first */
   unsigned long long *position; /* of the fault; NULL: unchecked */
 };
 
-template <int Bytes> struct unit;
-template <> struct unit<1> { typedef uint8_t type; };
-template <> struct unit<2> { typedef uint16_t type; };
-template <> struct unit<4> { typedef uint32_t type; };
-template <> struct unit<8> { typedef uint2 type; };
-template <> struct unit<16> { typedef uint4 type; };
-
-/* Where a unit goes to, and where it comes from but for its index. */
-struct place {
+/* A unit: its place in the destination, and in the source but for its index. */
+struct selected_unit {
   const char *from;
   char *to; /* NULL: there is no unit */
   uint32_t along;
 };
-template <int Bytes> __device__ __forceinline__ place find(const selection &s, uint32_t i) {
+template <int Bytes> __device__ __forceinline__ selected_unit find(const selection &s, uint32_t i) {
   uint32_t rest;
   uint32_t row = rs_divide(s.run, i, &rest);
-  place at = {s.src + static_cast<int64_t>(rest) * Bytes, s.dst + static_cast<int64_t>(rest) * Bytes, 0};
+  selected_unit at = {s.src + static_cast<int64_t>(rest) * Bytes, s.dst + static_cast<int64_t>(rest) * Bytes, 0};
 #pragma unroll 1
   for (int k = 0; k < s.nloops; k++) {
     row = rs_divide(s.loops[k].n, row, &rest);
@@ -69,8 +62,8 @@ template <int Bytes> __device__ __forceinline__ place find(const selection &s, u
 /* All indices of a thread are under way before the first is looked at, then all its units before the first store. */
 template <int Bytes, typename Index, bool Checked>
 __global__ void __launch_bounds__(THREADS, BLOCKS) select(RS_GRID_CONSTANT(selection) s) {
-  typedef typename unit<Bytes>::type Unit;
-  place at[UNITS];
+  typedef typename rs_unit<Bytes>::type Unit;
+  selected_unit at[UNITS];
   Index index[UNITS];
   Unit values[UNITS];
 #pragma unroll
@@ -128,7 +121,7 @@ template <typename Index> int launch_units(const selection &s, int bytes, void *
 }
 
 /* The job with the dim as one of its loops, sorted: outermost first. */
-struct plan {
+struct sorted_select {
   const char *src, *index;
   char *dst;
   int64_t run, first;
@@ -138,8 +131,8 @@ struct plan {
 
 int64_t size_of(int64_t stride) { return stride < 0 ? -stride : stride; }
 
-plan make_plan(const rs_select &job) {
-  plan p = {};
+sorted_select sort_select(const rs_select &job) {
+  sorted_select p = {};
   p.src = job.src;
   p.index = job.index;
   p.dst = job.dst;
@@ -159,7 +152,7 @@ plan make_plan(const rs_select &job) {
 }
 
 /* Bytes that every access is aligned to. */
-int unit_bytes(const rs_select &job, const plan &p) {
+int unit_bytes(const rs_select &job, const sorted_select &p) {
   uint64_t all = reinterpret_cast<uintptr_t>(p.src) | reinterpret_cast<uintptr_t>(p.dst) |
                  static_cast<uint64_t>(p.run) | static_cast<uint64_t>(job.src_stride) | 16;
   for (int i = 0; i < p.nloops; i++)
@@ -168,7 +161,7 @@ int unit_bytes(const rs_select &job, const plan &p) {
 }
 
 /* Halves a selection that is too much for one launch: its outermost loop, or a run without loops. */
-void halve(const rs_select &job, int bytes, plan *first, plan *second) {
+void halve(const rs_select &job, int bytes, sorted_select *first, sorted_select *second) {
   int k = 0;
   while (k < first->nloops && first->loops[k].n == 1)
     k++;
@@ -191,16 +184,17 @@ void halve(const rs_select &job, int bytes, plan *first, plan *second) {
 }
 
 /* most: units of a launch. */
-int launch_plan(const rs_select &job, const plan &p, int bytes, int64_t most, rs_select_fault *fault, void *stream) {
+int launch_sorted(const rs_select &job, const sorted_select &p, int bytes, int64_t most, rs_select_fault *fault,
+                  void *stream) {
   int64_t units = p.run / bytes;
   bool fits = true;
   for (int i = 0; i < p.nloops && fits; i++)
     fits = !__builtin_mul_overflow(units, p.loops[i].n, &units);
   if (!fits || units > most) {
-    plan first = p, second = p;
+    sorted_select first = p, second = p;
     halve(job, bytes, &first, &second);
-    int error = launch_plan(job, first, bytes, most, fault, stream);
-    return error != cudaSuccess ? error : launch_plan(job, second, bytes, most, fault, stream);
+    int error = launch_sorted(job, first, bytes, most, fault, stream);
+    return error != cudaSuccess ? error : launch_sorted(job, second, bytes, most, fault, stream);
   }
   selection s = {};
   s.src = p.src;
@@ -216,7 +210,7 @@ int launch_plan(const rs_select &job, const plan &p, int bytes, int64_t most, rs
   s.run = rs_divider_make(static_cast<uint32_t>(p.run / bytes));
   for (int i = 0; i < p.nloops; i++) {
     const rs_axis &from = p.loops[p.nloops - 1 - i];
-    s.loops[i] = loop{from.src, from.dst, rs_divider_make(static_cast<uint32_t>(from.n))};
+    s.loops[i] = select_loop{from.src, from.dst, rs_divider_make(static_cast<uint32_t>(from.n))};
   }
   s.position = fault == nullptr ? nullptr : reinterpret_cast<unsigned long long *>(&fault->position);
   return job.index_bytes == 4 ? launch_units<int32_t>(s, bytes, stream) : launch_units<int64_t>(s, bytes, stream);
@@ -233,10 +227,10 @@ extern "C" int rs_index_select_launch(const rs_select *job, rs_select_fault *fau
   for (int i = 0; i < job->naxes; i++)
     if (job->axes[i].n == 0)
       return cudaSuccess;
-  plan p = make_plan(*job);
+  sorted_select p = sort_select(*job);
   int64_t units = int64_t{most} * THREADS * UNITS;
   units = most == 0 || units > UNITS_MOST ? UNITS_MOST : units;
-  error = launch_plan(*job, p, unit_bytes(*job, p), units, fault, stream);
+  error = launch_sorted(*job, p, unit_bytes(*job, p), units, fault, stream);
   if (error != cudaSuccess || fault == nullptr)
     return error;
   return job->index_bytes == 4

@@ -1,5 +1,5 @@
-/* Macros in which kernels of this library are written. nvcc compiles the same file for a GPU, and a plain C++ compiler
- * for the tests. There a header of that name in tests/simt/include stands in for the toolkit's.
+/* Macros and types in which kernels of this library are written. nvcc compiles the same file for a GPU, and a plain
+ * C++ compiler for the tests. There a header of that name in tests/simt/include stands in for the toolkit's.
  *
  * Three things of CUDA cannot be written as C++ and have a seam here: launches, shared memory, and by-value parameters
  * that are too large to be copied by each thread. Launchers get everything else from the host: they ask the runtime for
@@ -55,4 +55,12 @@ template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *ar
 }
 
 #endif
+/* The type of an access of that many bytes. */
+template <int Bytes> struct rs_unit;
+template <> struct rs_unit<1> { using type = uint8_t; };
+template <> struct rs_unit<2> { using type = uint16_t; };
+template <> struct rs_unit<4> { using type = uint32_t; };
+template <> struct rs_unit<8> { using type = uint2; };
+template <> struct rs_unit<16> { using type = uint4; };
+
 #endif
