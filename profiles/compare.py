@@ -2,7 +2,9 @@
 """Compares two runs of ./run bench, row by row: compare.py A.md B.md [--within 5] [--share 90]
 
 Reads the tables that ./run bench prints and profiles/results/ has. Prints the rows that differ most, the share of rows
-that agree within so many per cent, and the spread. Exit status 1: fewer agree than --share says.
+that agree within so many per cent, and the spread. Exit status 1: fewer agree than --share says. Says also how many
+rows each run has settled: the samples agree within so many per cent, and what is beside them went at its full pace. A
+machine that settles few rows was not quiet.
 
     ./run bench >a.md; ./run bench >b.md; profiles/compare.py a.md b.md
 """
@@ -33,6 +35,12 @@ def numbers_of(cell):
     for i in range(len(units) - 2, -1, -1):
         units[i] = units[i] or units[i + 1]
     return [Number(match, unit) for match, unit in zip(matches, units)]
+
+
+def is_settled(cell, within):
+    """True where the samples of a figure agree, as its brackets tell."""
+    spread = re.search(r"\(([0-9.]+) %(,)?", cell)
+    return not spread or (float(spread[1]) <= within and not spread[2])
 
 
 def rows_of(text):
@@ -83,6 +91,9 @@ def main():
     for spread, label, x, y in spreads:
         if spread > options.within:
             print(f"{spread:6.1f} %  {label}: {x}, {y}")
+    for path, rows in ((options.a, a), (options.b, b)):
+        settled = sum(all(is_settled(cell, options.within) for cell in cells) for cells in rows.values())
+        print(f"{path}: {settled} of {len(rows)} rows are settled within {options.within:g} %")
     alone = len(a.keys() ^ b.keys())
     share = 100 * agree / len(spreads)
     print(f"{agree} of {len(spreads)} figures ({share:.1f} %) agree within {options.within:g} %; spread: median "

@@ -14,7 +14,7 @@ end=$((SECONDS + ${2:-170}))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-row() { printf '| %-58s | %9s | %18s |\n' "$@"; }
+row() { printf '| %-58s | %10s | %25s |\n' "$@"; }
 
 # --- Rows: labels, goals, and what is sampled -------------------------------------------------------------------------
 labels=() goals=() kinds=() units=() commands=()
@@ -169,7 +169,7 @@ if [ -x "$micro" ]; then
 fi
 
 # --- Rounds, and the table --------------------------------------------------------------------------------------------
-fastest=0 # straight copy of the rows of `bench`, GB/s
+fastest=0 slowest= # straight copy of the rows of `bench`, GB/s
 is_open() { # ROW
   local pace=0
   [[ ${kinds[$1]} != head && ${kinds[$1]} != pace ]] || return 1
@@ -179,9 +179,13 @@ is_open() { # ROW
   ! settle "${kinds[$1]}" "$work/$1" "$pace" >/dev/null
 }
 sample() { # ROW: one more
+  local figure pace
   eval "${commands[$1]}" >>"$work/$1" || true
-  [[ ${commands[$1]} != bench_ratio* ]] ||
-    fastest=$(tail -n 1 "$work/$1" | awk -v fastest="$fastest" '{ print ($2 > fastest + 0 ? $2 : fastest) }')
+  [[ ${commands[$1]} == bench_ratio* ]] && read -r figure pace < <(tail -n 1 "$work/$1") || return 0
+  [[ $pace ]] || return 0
+  fastest=$(awk -v pace="$pace" -v fastest="$fastest" 'BEGIN { print (pace + 0 > fastest + 0 ? pace : fastest) }')
+  slowest=$(awk -v pace="$pace" -v slowest="$slowest" \
+    'BEGIN { print (slowest == "" || pace + 0 < slowest + 0 ? pace : slowest) }')
 }
 for ((left = 1; left > 0;)); do
   left=0
@@ -194,7 +198,7 @@ for ((left = 1; left > 0;)); do
 done
 for i in "${!labels[@]}"; do
   figure=measured
-  if [ "${kinds[$i]}" = pace ]; then figure=$(printf '%.1f' "$fastest"); fi
+  if [ "${kinds[$i]}" = pace ]; then figure=$(printf '%.1f (%.1f at the slowest)' "$fastest" "${slowest:-0}"); fi
   if [ "${kinds[$i]}" = once ]; then figure=$(cat "$work/$i"); fi
   if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time || ${kinds[$i]} == difference ]]; then
     figure=$( (settle "${kinds[$i]}" "$work/$i" || true) | show_figure "${units[$i]}")

@@ -22,7 +22,7 @@ if [ ${#directories[@]} = 0 ]; then
   ! has_room /dev/shm 3 || directories=(/dev/shm "${directories[@]}")
 fi
 
-row() { printf '| %-52s | %-8s | %8s | %15s |\n' "$@"; }
+row() { printf '| %-52s | %-9s | %8s | %25s |\n' "$@"; }
 now() { date +%s%N; }
 
 pairs() { # COMMAND...: of pairs that it makes, a ratio each; prints the figure

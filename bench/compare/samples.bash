@@ -5,14 +5,20 @@
 # what disturbs it only makes it longer. A `difference` is that of two such times, a line, and settled when both are;
 # its spread is the sum of theirs. A `ratio` is the median, and the middle half counts. Where the pace of what
 # it is compared with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet
-# there. These have at least nine tenths of PACE in a row that is settled.
+# there. These have at least nine tenths of PACE in a row that is settled. What else keeps a row from being settled
+# stands behind the spread.
 settle() {
   local first second moves=0
   if [ "$1" = difference ]; then
     first=$(settle time <(cut -d ' ' -f 1 "$2")) || moves=1
     second=$(settle time <(cut -d ' ' -f 2 "$2")) || moves=1
-    echo "$first $second" | awk '
-      NF == 4 { print $1 - $3, $1 == $3 ? 1 : ($1 * $2 + $3 * $4) / ($1 > $3 ? $1 - $3 : $3 - $1) }'
+    printf '%s\n' "$first" "$second" | awk '
+      NF > 1 { v[++n] = $1; spread[n] = $2; note = $3 " " $4 }
+      END {
+        beyond = v[1] - v[2]
+        size = beyond < 0 ? -beyond : beyond
+        if (n == 2) print beyond, (size == 0 ? 1 : (v[1] * spread[1] + v[2] * spread[2]) / size), note
+      }'
     [ -n "$second" ] && [ "$moves" = 0 ]
     return
   fi
@@ -27,28 +33,31 @@ settle() {
     /[0-9]/ { v[++n] = $1; paces[n] = $2; paced = NF > 1 }
     END {
       if (n < 1) exit 1
-      few = n < (paced ? 6 : 4)
+      note = n < (paced ? 6 : 4) ? "samples " n : ""
       if (paced) {
         n = n < 3 ? n : n < 12 ? 3 : int(n / 4)
-        few = few || paces[n] < 0.9 * pace
+        if (paces[n] < 0.9 * pace) note = sprintf("pace %.0f %%", 100 * paces[n] / pace)
       }
       sort_values(n)
       low = kind == "time" || paced ? 1 : int(n / 4) + 1
       high = kind == "time" ? (n < 3 ? n : 3) : n + 1 - low
       middle = kind == "time" ? v[n < 2 ? 1 : 2] : (v[int((n + 1) / 2)] + v[int(n / 2) + 1]) / 2
       spread = middle == 0 ? 1 : (v[high] - v[low]) / (middle < 0 ? -middle : middle) # a difference may be negative
-      print middle, spread
-      exit few || spread > 0.02
+      print middle, spread, note
+      exit note != "" || spread > 0.02
     }'
 }
 
-# show_figure UNIT: prints the figure of `settle` with 3 digits or more, and its spread in brackets.
+# show_figure UNIT: prints the figure of `settle` with 3 digits or more. In brackets stands its spread, and what else
+# `settle` has printed.
 show_figure() {
   awk -v unit="${1:+ $1}" '{
       digits = 2
       size = $1 < 0 ? -$1 : $1
       for (x = size; x >= 10 && digits > 0; x /= 10) digits--
       for (x = size; x < 1 && digits < 5; x *= 10) digits++
-      printf "%.*f%s (%.1f %%)\n", digits, $1, unit, 100 * $2
+      printf "%.*f%s (%.1f %%", digits, $1, unit, 100 * $2
+      for (i = 3; i <= NF; i++) printf "%s%s", (i == 3 ? ", " : " "), $i
+      print ")"
     }'
 }
