@@ -65,19 +65,19 @@ void rs_board_leave(reshard_comm comm) {
 #define SET RS_CALL_SET
 #define GET RS_CALL_GET
 
-static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[GET(c->made) % RS_CALLS]; }
+static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[rs_calls_made(c) % RS_CALLS]; }
 
 void rs_call_explain(const rs_calls *c, reshard_status status) {
   if ((status == RESHARD_ERROR_MISMATCH || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER) &&
       strstr(reshard_last_error(), ", call ") == NULL) /* one from another rank has that rank's call in it */
     (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(last_call(c)->name),
-                   (long long)GET(c->made));
+                   (long long)rs_calls_made(c));
 }
 
 rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes) {
   rs_calls *c = &comm->calls;
-  return GET(c->open) ? (rs_call_scope){0}
-                      : (rs_call_scope){c, rs_call_begin(c, name, bytes, rs_call_ticks()), rs_error_count()};
+  return rs_calls_open(c) ? (rs_call_scope){0}
+                          : (rs_call_scope){c, rs_call_begin(c, name, bytes, rs_call_ticks()), rs_error_count()};
 }
 
 void rs_call_leave(rs_call_scope *scope) {
@@ -91,7 +91,7 @@ void rs_call_leave(rs_call_scope *scope) {
 static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t bytes) {
   rs_calls *c = &comm->calls;
   rs_call *lone = NULL;
-  if (!GET(c->open)) /* else the clock need not be read */
+  if (!rs_calls_open(c)) /* else the clock need not be read */
     lone = rs_call_begin(c, name, bytes, rs_call_ticks());
   SET(c->steps, GET(c->steps) + 1);
   SET(c->step, name);
@@ -111,7 +111,7 @@ static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_
 }
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  if (comm->locals == 1 && GET(comm->calls.open)) { /* no other rank to meet here: no step */
+  if (comm->locals == 1 && rs_calls_open(&comm->calls)) { /* no other rank to meet here: no step */
     reshard_status status = comm->ops->together(comm, run, mine);
     return status == RESHARD_SUCCESS ? status : rs_error_pass(status);
   }
@@ -155,7 +155,7 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
   rs_text out = {.at = buffer, .size = RS_CALL_TEXT};
   const rs_call *call = last_call(&comm->calls);
-  int64_t number = (int64_t)GET(comm->calls.made), round = GET(comm->calls.round);
+  int64_t number = (int64_t)rs_calls_made(&comm->calls), round = GET(comm->calls.round);
   rs_text_add(&out, "%s", number > 0 ? GET(call->name) : "no call");
   if (number > 0)
     rs_text_add(&out, round >= 0 ? ", call %lld, round %lld" : ", call %lld", (long long)number, (long long)round);
@@ -164,7 +164,7 @@ const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
 
 void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
   const rs_call *call = last_call(&comm->calls);
-  *stamp = (rs_stamp){.number = (int64_t)GET(comm->calls.made)};
+  *stamp = (rs_stamp){.number = (int64_t)rs_calls_made(&comm->calls)};
   if (stamp->number > 0)
     snprintf(stamp->name, sizeof stamp->name, "%s", GET(call->name));
 }
@@ -214,7 +214,7 @@ static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) 
 
 /* True when a rank has begun fewer steps than another, which makes the same calls. */
 static bool is_before(const rs_calls *a, const rs_calls *b) {
-  uint64_t made = GET(a->made), other = GET(b->made);
+  uint64_t made = rs_calls_made(a), other = rs_calls_made(b);
   return made != other ? made < other : GET(a->steps) < GET(b->steps);
 }
 
@@ -246,8 +246,8 @@ static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
     rs_text_add(out, "no call yet\n");
     return;
   }
-  bool inside = GET(comm->calls.open);
-  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", name, (long long)GET(comm->calls.made));
+  bool inside = rs_calls_open(&comm->calls);
+  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", name, (long long)rs_calls_made(&comm->calls));
   if (!inside) {
     add_end(out, GET(call->status), GET(call->end), clock);
     return;
@@ -268,14 +268,14 @@ static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
 /* The last finished calls, the latest first; one that is overwritten meanwhile is left out. */
 static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_clock *clock) {
   const rs_calls *c = &comm->calls;
-  int64_t made = (int64_t)GET(c->made);
-  for (int64_t number = made - GET(c->open), n = 0; number > 0 && n < last; number--, n++) {
+  int64_t made = (int64_t)rs_calls_made(c);
+  for (int64_t number = made - rs_calls_open(c), n = 0; number > 0 && n < last; number--, n++) {
     const rs_call *call = &c->ring[number % RS_CALLS];
     const char *name = GET(call->name);
     int64_t bytes = GET(call->bytes), begin = GET(call->begin), end = GET(call->end);
     int32_t status = GET(call->status);
     unsigned steps = GET(call->steps);
-    if (number <= (int64_t)GET(c->made) - RS_CALLS)
+    if (number <= (int64_t)rs_calls_made(c) - RS_CALLS)
       return;
     rs_text_add(out, "  call %lld, %s: %lld bytes, %u steps, ", (long long)number, name, (long long)bytes, steps);
     if (begin > 0)
@@ -300,11 +300,11 @@ static void add_behind(rs_text *out, reshard_comm first) {
   char text[160];
   int64_t most = 0, least = INT64_MAX, few[64], n = 0;
   for (reshard_comm o = first; o != NULL && o->group == first->group; o = o->board_next) {
-    most = rs_max(most, (int64_t)GET(o->calls.made));
-    least = rs_min(least, (int64_t)GET(o->calls.made));
+    most = rs_max(most, (int64_t)rs_calls_made(&o->calls));
+    least = rs_min(least, (int64_t)rs_calls_made(&o->calls));
   }
   for (reshard_comm o = first; o != NULL && o->group == first->group && n < 64; o = o->board_next)
-    if ((int64_t)GET(o->calls.made) < most)
+    if ((int64_t)rs_calls_made(&o->calls) < most)
       few[n++] = o->rank;
   if (n > 0)
     rs_text_add(out, "behind: rank%s %s, at call %lld of %lld\n", n == 1 ? "" : "s",

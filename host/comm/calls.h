@@ -26,8 +26,7 @@ typedef struct rs_call {
 } rs_call;
 
 typedef struct rs_calls {
-  atomic_bool open;                    /* calls within it are its steps */
-  _Atomic uint64_t made;               /* the last one is ring[made % RS_CALLS] */
+  _Atomic uint64_t turn;               /* twice the number of the last call, and 1 while it is open */
   _Atomic uint32_t steps;              /* of the last one, begun */
   _Atomic int32_t round;               /* the last one of that that was begun; -1: none */
   _Atomic(const char *) step;          /* "all-gather": which one is under way; NULL: none */
@@ -66,14 +65,18 @@ static inline int64_t rs_call_time(bool waits, int64_t bytes) {
 #define RS_CALL_SET(field, value) atomic_store_explicit(&(field), (value), memory_order_release)
 #define RS_CALL_GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
 
+/* The number of the last call, which is ring[number % RS_CALLS]; 0: none yet. */
+static inline uint64_t rs_calls_made(const rs_calls *c) { return RS_CALL_GET(c->turn) / 2; }
+/* True while the last call is under way: calls within it are its steps. */
+static inline bool rs_calls_open(const rs_calls *c) { return RS_CALL_GET(c->turn) % 2 != 0; }
+
 /* Begins a call of the rank; NULL within another one, which goes on. */
 static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t bytes, int64_t ticks) {
-  if (RS_CALL_GET(c->open))
+  uint64_t turn = RS_CALL_GET(c->turn);
+  if (turn % 2 != 0)
     return NULL;
-  uint64_t number = RS_CALL_GET(c->made) + 1;
-  rs_call *call = &c->ring[number % RS_CALLS];
-  RS_CALL_SET(c->open, true);
-  RS_CALL_SET(c->made, number); /* before the rest: a reader of the old one sees that it changes */
+  rs_call *call = &c->ring[(turn / 2 + 1) % RS_CALLS];
+  RS_CALL_SET(c->turn, turn + 3); /* before the rest: a reader of the old one sees that it changes */
   RS_CALL_SET(c->steps, 0);
   RS_CALL_SET(c->round, -1);
   RS_CALL_SET(call->name, name);
@@ -95,7 +98,7 @@ static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status
   RS_CALL_SET(call->status, (int32_t)status);
   RS_CALL_SET(call->steps, RS_CALL_GET(c->steps));
   RS_CALL_SET(call->end, ticks);
-  RS_CALL_SET(c->open, false);
+  RS_CALL_SET(c->turn, RS_CALL_GET(c->turn) - 1);
 }
 
 /* A call from its begin to where the function returns, with the last error of the thread as its own. */

@@ -28,10 +28,10 @@ typedef struct rs_event rs_event;     /* a point in a stream's order; the CPU's 
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. Where one step does for
- * two, staging between them is left as it was. */
+ * two, staging between them is left as it was. A thread packs to the staging of one of its messages. */
 typedef struct rs_relay {
   atomic_bool taken;      /* the device's, while it relays: false before and after */
-  const rs_program *pack; /* fills span.src */
+  const rs_program *pack; /* fills span.src, or as much elsewhere */
   rs_span span;
   const rs_program *unpack; /* empties span.dst */
 } rs_relay;

@@ -88,7 +88,7 @@ static void run_tasks(const void *user, rs_claim *claim) {
       } while (tasks_of(job->programs[program]) <= row);
       at++;
     }
-    rs_program_run_task(job->programs[program], job->kernels, row, 0, NULL);
+    rs_program_run_task(job->programs[program], job->kernels, row, (rs_shift){0}, NULL);
   }
   job->kernels->fence();
   rs_trace_worked(job->device, NULL);
@@ -181,13 +181,13 @@ typedef struct rs_relay_job {
 
 static rs_ahead ahead_of(const rs_relay *next) { return (rs_ahead){.program = next != NULL ? next->pack : NULL}; }
 
-/* Packs or unpacks a message; src: how far its source is from where the program has it. */
-static void run_program(const rs_relay_job *job, const rs_program *program, int64_t src, const rs_relay *next,
+/* Packs or unpacks a message. */
+static void run_program(const rs_relay_job *job, const rs_program *program, rs_shift shift, const rs_relay *next,
                         const char *name) {
   rs_ahead ahead = ahead_of(next);
   rs_trace_work(job->device, NULL, name, -1, program->bytes);
   for (int64_t task = 0; task < tasks_of(program); task++)
-    rs_program_run_task(program, job->kernels, task, src, ahead.program != NULL ? &ahead : NULL);
+    rs_program_run_task(program, job->kernels, task, shift, ahead.program != NULL ? &ahead : NULL);
   rs_trace_worked(job->device, NULL);
 }
 
@@ -216,8 +216,26 @@ static bool pack_there(const rs_relay_job *job, const rs_relay *relay) {
   return true;
 }
 
-/* Copies a message that was packed or lies in place, and prefetches the source of the next one. */
-static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_relay *next) {
+/* Memory that a thread packs to. */
+typedef struct rs_relay_staging {
+  const char *at;
+  int64_t bytes;
+} rs_relay_staging;
+
+/* Packs a message to where this thread has packed one before, if it fits: that stays in the core's cache, where the
+ * staging of all messages would not. Returns how far that is from its own staging. */
+static int64_t pack_relay(const rs_relay_job *job, const rs_relay *relay, rs_relay_staging *staging) {
+  const rs_span *s = &relay->span;
+  if (staging->bytes < s->bytes || (staging->at - s->src) % RS_LINE != 0)
+    *staging = (rs_relay_staging){s->src, s->bytes};
+  int64_t moved = staging->at - s->src;
+  run_program(job, relay->pack, (rs_shift){0, moved}, NULL, "pack");
+  return moved;
+}
+
+/* Copies a message that was packed, so far from its own staging, or lies in place. Prefetches the source of the next
+ * one. */
+static void send_relay(const rs_relay_job *job, const rs_relay *relay, int64_t moved, const rs_relay *next) {
   enum { PART = 2048 };
   const rs_span *s = &relay->span;
   rs_ahead ahead = ahead_of(next);
@@ -226,9 +244,9 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
     int64_t bytes = rs_min(PART, s->bytes - at);
     rs_program_ahead(&ahead, PART);
     if (job->streaming && !s->staging)
-      job->kernels->stream(s->dst + at, s->src + at, bytes);
+      job->kernels->stream(s->dst + at, s->src + moved + at, bytes);
     else
-      memcpy(s->dst + at, s->src + at, (size_t)bytes);
+      memcpy(s->dst + at, s->src + moved + at, (size_t)bytes);
   }
   rs_trace_worked(job->device, NULL);
 }
@@ -238,15 +256,15 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
  * memory, one that unpacks or sends only writes: so the next source is prefetched meanwhile. */
 static void relay_tasks(const void *user, rs_claim *claim) {
   const rs_relay_job *job = user;
+  rs_relay_staging staging = {0};
   for (rs_relay *relay = take_relay(job, claim), *next; relay != NULL; relay = next) {
     bool there = pack_there(job, relay);
-    if (relay->pack != NULL && !there)
-      run_program(job, relay->pack, 0, NULL, "pack");
+    int64_t moved = relay->pack != NULL && !there ? pack_relay(job, relay, &staging) : 0;
     next = take_relay(job, claim);
     if (relay->unpack != NULL)
-      run_program(job, relay->unpack, relay->span.src - relay->span.dst, next, "unpack");
+      run_program(job, relay->unpack, (rs_shift){relay->span.src + moved - relay->span.dst, 0}, next, "unpack");
     else if (!there)
-      send_relay(job, relay, next);
+      send_relay(job, relay, moved, next);
   }
   job->kernels->fence();
 }

@@ -83,13 +83,13 @@ static int64_t interleave_steps(const rs_program *program, const rs_kernels *ker
 }
 
 void rs_run_partial_lines(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                          int64_t n, int64_t src, rs_task_buffers *buffers) {
+                          int64_t n, rs_shift shift, rs_task_buffers *buffers) {
   const rs_merged_run *merged = program->merged.at + group->first_merged;
   int64_t room = sizeof buffers->buffer / group->nmerged / RS_LINE * RS_LINE;
   for (uint32_t g = 0; g < group->nmerged; g++)
     buffers->lines[g] = (rs_partial_line){.bytes = buffers->buffer + g * room};
   while (n > 0) {
-    int64_t part = rs_copy_group_cursors(program, group, at, src, buffers->cursors);
+    int64_t part = rs_copy_group_cursors(program, group, at, shift, buffers->cursors);
     for (uint32_t g = 0, k = 0; g < group->nmerged; g++) {
       direct_line(kernels, &buffers->lines[g], buffers->cursors[k].dst);
       for (uint32_t end = k + merged[g].ncopies; k < end; k++)

@@ -5,17 +5,17 @@
 
 /* Copies steps [at, at + n) of one copy by ordinary stores, as rectangles of its two innermost loops. */
 static void copy_steps(const rs_program *program, const rs_kernels *kernels, const rs_ordered_copy *copy, int64_t at,
-                       int64_t n, int64_t from) {
+                       int64_t n, rs_shift shift) {
   const rs_loop *loops = rs_copy_loops(program, copy);
   int last = copy->nloops - 1;
   if (last < 0) {
-    memcpy(copy->dst, copy->src + from, (size_t)copy->run);
+    memcpy(copy->dst + shift.dst, copy->src + shift.src, (size_t)copy->run);
     return;
   }
   const rs_loop *l0 = &loops[last];
   while (n > 0) {
-    char *dst = copy->dst;
-    const char *src = copy->src + from;
+    char *dst = copy->dst + shift.dst;
+    const char *src = copy->src + shift.src;
     int64_t rest = at, step = 0, left = 1;
     for (int i = 0; i <= last; i++) {
       step = rest / loops[i].inner;
@@ -42,7 +42,7 @@ static void copy_steps(const rs_program *program, const rs_kernels *kernels, con
   }
 }
 
-int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, int64_t src,
+int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, rs_shift shift,
                               rs_cursor *cursors) {
   const rs_ordered_copy *copies = program->copy.at + group->first;
   int nloops = copies->nloops;
@@ -50,7 +50,7 @@ int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *gr
   for (uint32_t k = 0; k < group->ncopies; k++) {
     const rs_ordered_copy *copy = &copies[k];
     const rs_loop *loops = rs_copy_loops(program, copy);
-    rs_cursor cursor = {copy->dst, copy->src + src, copy->run, 0, 0, NULL};
+    rs_cursor cursor = {copy->dst + shift.dst, copy->src + shift.src, copy->run, 0, 0, NULL};
     int64_t rest = at;
     for (int i = 0; i < nloops; i++) {
       int64_t step = rest / loops[i].inner;
@@ -67,11 +67,9 @@ int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *gr
 }
 
 static void run_streaming(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                          int64_t n, int64_t src, int64_t dst, rs_cursor *cursors) {
+                          int64_t n, rs_shift shift, rs_cursor *cursors) {
   while (n > 0) {
-    int64_t part = rs_min(rs_copy_group_cursors(program, group, at, src, cursors), n);
-    for (uint32_t k = 0; k < group->ncopies; k++)
-      cursors[k].dst += dst;
+    int64_t part = rs_min(rs_copy_group_cursors(program, group, at, shift, cursors), n);
     if (group->mode == RS_MODE_GATHER)
       kernels->stream_gather(cursors, (int)group->ncopies, part);
     else
@@ -82,11 +80,11 @@ static void run_streaming(const rs_program *program, const rs_kernels *kernels, 
 }
 
 static void run_plain(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                      int64_t n, int64_t src) {
+                      int64_t n, rs_shift shift) {
   while (n > 0) {
     int64_t part = rs_min(group->block, n);
     for (uint32_t k = 0; k < group->ncopies; k++)
-      copy_steps(program, kernels, &program->copy.at[group->first + k], at, part, src);
+      copy_steps(program, kernels, &program->copy.at[group->first + k], at, part, shift);
     at += part;
     n -= part;
   }
@@ -94,13 +92,13 @@ static void run_plain(const rs_program *program, const rs_kernels *kernels, cons
 
 /* Runs blocks of a transpose, one below the other, so that the source is read along its rows. */
 static void run_transpose(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                          int64_t n, int64_t from) {
+                          int64_t n, rs_shift shift) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
   const rs_loop *loops = rs_copy_loops(program, copy), *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
   const rs_blocks blocks = rs_copy_blocks(copy, loops);
   for (; n > 0; at++, n--) {
-    char *dst = copy->dst;
-    const char *src = copy->src + from;
+    char *dst = copy->dst + shift.dst;
+    const char *src = copy->src + shift.src;
     int64_t rest = at;
     for (const rs_loop *loop = loops; loop < i; loop++) {
       int64_t step = rest / loop->inner;
@@ -167,7 +165,7 @@ static int64_t steps_of_part(const rs_copy_group *group, int64_t steps, const rs
   return divisible && ahead != NULL ? rs_max(PART / group->step_bytes, 1) : steps;
 }
 
-void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src,
+void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, rs_shift shift,
                          rs_ahead *ahead) {
   rs_task_buffers buffers;
   for (int64_t p = program->task.at[task]; p < program->task.at[task + 1]; p++) {
@@ -179,12 +177,12 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
       if (ahead != NULL)
         rs_program_ahead(ahead, n * group->step_bytes);
       switch (group->mode) {
-      case RS_MODE_PLAIN: run_plain(program, kernels, group, at, n, src); break;
+      case RS_MODE_PLAIN: run_plain(program, kernels, group, at, n, shift); break;
       case RS_MODE_STREAM:
-      case RS_MODE_GATHER: run_streaming(program, kernels, group, at, n, src, 0, buffers.cursors); break;
+      case RS_MODE_GATHER: run_streaming(program, kernels, group, at, n, shift, buffers.cursors); break;
       case RS_MODE_PARTIAL_LINES:
-      case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, src, &buffers); break;
-      case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, src); break;
+      case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, shift, &buffers); break;
+      case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, shift); break;
       }
     }
   }
@@ -201,6 +199,7 @@ void rs_program_stream_elsewhere(const rs_program *program, const rs_kernels *ke
   rs_cursor cursors[RS_GROUP_COPIES];
   for (int64_t p = 0; p < program->range.n; p++) {
     const rs_step_range *range = &program->range.at[p];
-    run_streaming(program, kernels, &program->group.at[range->group], range->first, range->steps, 0, dst, cursors);
+    run_streaming(program, kernels, &program->group.at[range->group], range->first, range->steps, (rs_shift){0, dst},
+                  cursors);
   }
 }

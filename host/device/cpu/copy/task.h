@@ -14,9 +14,15 @@ typedef struct rs_ahead {
 /* Prefetches the next `bytes`. */
 void rs_program_ahead(rs_ahead *ahead, int64_t bytes);
 
-/* Runs one task by the calling thread. Stores past the cache are not ordered yet. src: what it reads is so many bytes
- * further on than the program says. ahead: what is prefetched meanwhile, as many bytes as it copies; NULL: nothing. */
-void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, int64_t src,
+/* Bytes by which what a program reads, and what it writes, is further on than the program says. */
+typedef struct rs_shift {
+  int64_t src, dst;
+} rs_shift;
+
+/* Runs one task by the calling thread. Stores past the cache are not ordered yet. A program that stores past the cache
+ * is shifted by whole lines in the destination. ahead: what is prefetched meanwhile, as many bytes as it copies; NULL:
+ * nothing. */
+void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task, rs_shift shift,
                          rs_ahead *ahead);
 
 /* True where a program that stores plainly could store past the cache, to memory that is `dst` bytes further on. */
@@ -33,9 +39,9 @@ typedef struct rs_task_buffers {
 
 /* Runs steps [at, at + n) of a group of RS_MODE_PARTIAL_LINES or RS_MODE_BUFFER. */
 void rs_run_partial_lines(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                          int64_t n, int64_t src, rs_task_buffers *buffers);
+                          int64_t n, rs_shift shift, rs_task_buffers *buffers);
 /* Sets cursors to a step of a group; returns how many steps they go on from there. */
-int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, int64_t src,
+int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, rs_shift shift,
                               rs_cursor *cursors);
 
 #endif
