@@ -3,6 +3,7 @@
  *
  * usage: mpi_mixed RANKS_PER_NODE */
 #include "comm/mpi/mpi.h"
+#include "exec/transfer.h"
 
 #include <mpi.h>
 #include <reshard/dtensor.h>
@@ -233,6 +234,39 @@ static void misses_one(void) {
   close_moved(&m);
 }
 
+static const rs_device_work *real_work;
+static const struct reshard_transfer_s *held_up; /* in its copies */
+
+static reshard_status held_up_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  if (held_up != NULL && programs[0] == held_up->binding.keep) {
+    held_up = NULL;
+    MPI_Recv(NULL, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  return real_work->run(device, n, programs, stream);
+}
+
+/* The last rank has its messages, and reads those of its node only when a rank of another one has returned. */
+static void meets_its_node(void) {
+  moved m;
+  CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  rs_device *device = m.comm->device;
+  rs_device_work work = *device->work;
+  real_work = device->work;
+  work.run = held_up_run;
+  device->work = &work;
+  held_up = rank == size - 1 ? m.transfer : NULL;
+  rs_mpi_of(m.comm)->timeout_ms = 10000;
+  fill(&m, 6);
+  CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 6) == 0, "execute");
+  if (rank == 0)
+    MPI_Send(NULL, 0, MPI_BYTE, size - 1, 0, MPI_COMM_WORLD);
+  CHECK(held_up == NULL, "it has copied");
+  fill(&m, 7);
+  CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 7) == 0, "again");
+  device->work = real_work;
+  close_moved(&m);
+}
+
 /* --- Parts of a communicator ------------------------------------------------------------------------------------ */
 
 /* Rows of all ranks of the part to columns, by the path that its ranks have. */
@@ -437,6 +471,7 @@ int main(int argc, char **argv) {
   falls_back();
   executes_apart();
   misses_one();
+  meets_its_node();
   splits(rank / per_node, 0); /* each node */
   splits(rank % per_node, 0); /* across nodes */
   splits(0, -rank);
