@@ -68,6 +68,9 @@ static void free_comm(rs_mpi *c) {
   free(c->notes[0]);
   free(c->notes[1]);
   free(c->received);
+  free(c->answer);
+  free(c->inquiry.waiting);
+  free(c->inquiry.awaited);
   free(c->out);
   free(c->missing);
   free(c->callers);
@@ -124,6 +127,9 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->notes[0], 1, note));
   RS_TRY(rs_alloc_zero(&c->notes[1], 1, note));
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
+  RS_TRY(rs_alloc_zero(&c->answer, 1, note));
+  RS_TRY(rs_alloc_zero(&c->inquiry.waiting, size, sizeof *c->inquiry.waiting));
+  RS_TRY(rs_alloc_zero(&c->inquiry.awaited, size, sizeof *c->inquiry.awaited));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
   RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));

@@ -3,6 +3,7 @@
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/inquiry.h"
 #include "comm/mpi/nodes.h"
 
 #include <sched.h>
@@ -78,7 +79,10 @@ void rs_mpi_hear(rs_mpi *c) {
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
     pthread_mutex_lock(&c->link->tree);
-    end_comm(c, c->received);
+    if (c->received->status != RESHARD_SUCCESS)
+      end_comm(c, c->received);
+    else if (r < c->base.size)
+      rs_mpi_take_answer(c, r);
     if (c->received->aborted)
       abort_children(c, c->received->text);
     pthread_mutex_unlock(&c->link->tree);
@@ -230,8 +234,11 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
 
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
-  int64_t few[LISTED], n = list_missing(c, few);
-  if (rs_late(since, c->timeout_ms)) {
+  int64_t few[LISTED];
+  rs_mpi_inquire(c, since);
+  bool gives_up = rs_late(since, c->timeout_ms) && rs_mpi_find_lost(c, since);
+  int64_t n = list_missing(c, few);
+  if (gives_up) {
     rs_ranges_text(missing, sizeof missing, n, few);
     return rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
   }

@@ -16,7 +16,8 @@
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
-enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
+/* Requests per rank: a record received, one sent; sent two notes, a loss, an answer. */
+enum { RS_MPI_TALKS = 6 };
 
 typedef struct rs_mpi rs_mpi;
 typedef struct rs_mpi_losses rs_mpi_losses;
@@ -43,11 +44,12 @@ typedef struct rs_mpi_link {
   _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
 } rs_mpi_link;
 
-/* A rank tells the others that the communicator has ended, and why. */
+/* A rank tells the others that the communicator has ended, and why; or for whom it waits. */
 typedef struct rs_mpi_note {
-  int32_t status; /* what it tells its caller */
-  bool aborted;   /* with all that was split from it */
-  bool out;       /* the rank has no message under way into memory of its caller */
+  int32_t status;  /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
+  bool aborted;    /* with all that was split from it */
+  bool out;        /* the rank has no message under way into memory of its caller */
+  int64_t inquiry; /* that it answers */
   char text[RS_COMM_RECORD];
   unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
 } rs_mpi_note;
@@ -80,6 +82,15 @@ typedef struct rs_mpi_seen_word {
   rs_mpi_word word;
 } rs_mpi_seen_word;
 
+/* An inquiry: before a deadline passes, ranks that wait tell each other for whom (inquiry.c). */
+typedef struct rs_mpi_inquiry {
+  atomic_llong number;        /* of the last one that this rank knows of; 0: there was none */
+  int64_t begun;              /* when it came to know of it */
+  long long answered;         /* the last one that it has taken part in */
+  int64_t wait, from;         /* begin of its wait; the time since which answers count for that, or 0 */
+  int64_t *waiting, *awaited; /* [size] when a rank has told last that it waits; when one has that it waits for it */
+} rs_mpi_inquiry;
+
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
   rs_mpi_link *link;
@@ -100,6 +111,8 @@ struct rs_mpi {
   rs_mpi_note *why;        /* once ended; more may be missing later, under the link's mutex */
   rs_mpi_note *notes[2];   /* to the others: it ends; it is out */
   rs_mpi_note *received;   /* from another */
+  rs_mpi_note *answer;     /* to the others: this rank waits */
+  rs_mpi_inquiry inquiry;  /* under the link's mutex, but for what this rank's call alone has */
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
   rs_stamp *callers;       /* [size], of the last all-gather */
