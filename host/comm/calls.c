@@ -127,6 +127,11 @@ reshard_status rs_comm_meet(reshard_comm comm) {
   return end_step(comm, lone, comm->ops->meet(comm));
 }
 
+reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key) {
+  rs_call *lone = begin_step(comm, "meeting of a node", 0);
+  return end_step(comm, lone, comm->ops->meet_node(comm, key));
+}
+
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
   rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);

@@ -74,6 +74,10 @@ typedef struct rs_comm_ops {
   /* Inside `run`, before a destination is written: the meeting with other processes that `together` is has been held,
    * with the same error on all. The first exchange holds it too. NULL: it is held before `run`, or there is none. */
   reshard_status (*meet)(reshard_comm comm);
+  /* Returns when all ranks of this node have come, with this key: the end of an execute in which they have read each
+   * other's memory. RESHARD_ERROR_MISMATCH on them where one has come with another. Ranks of other nodes do not take
+   * part. NULL: `elsewhere` is never set where there are imports. */
+  reshard_status (*meet_node)(reshard_comm comm, uint64_t key);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
    * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
    * at most. */
@@ -191,6 +195,7 @@ RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
 RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
+reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */

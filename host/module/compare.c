@@ -6,6 +6,7 @@
  * records and so come to the same text. */
 #include "base/text.h"
 #include "exec/differ.h"
+#include "exec/path.h"
 #include "module/module.h"
 
 #include <stdio.h>
@@ -113,7 +114,6 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
 
 /* Compares the calls, before the tensors; every rank comes to the same result. */
 static reshard_status compare_calls(reshard_comm comm, const char *call, const call_record *all) {
-  static const char *const paths[] = {"auto", "direct", "packed"};
   for (int64_t r = 1; r < comm->size; r++)
     if (all[r].call != all[0].call)
       return rs_comm_error_calls(comm, r);
@@ -128,8 +128,8 @@ static reshard_status compare_calls(reshard_comm comm, const char *call, const c
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: bucket_bytes %lld on rank 0, %lld on rank %lld", call,
                       (long long)all[0].bucket, (long long)all[r].bucket, (long long)r);
     if (all[r].path != all[0].path)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s: path %s on rank 0, %s on rank %lld", call, paths[all[0].path],
-                      paths[all[r].path], (long long)r);
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: path %s on rank 0, %s on rank %lld", call,
+                      rs_path_name((reshard_path)all[0].path), rs_path_name((reshard_path)all[r].path), (long long)r);
   }
   return RESHARD_SUCCESS;
 }

@@ -69,7 +69,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sync_options
   RS_TRY(RS_SIZED(reshard_sync_options, options));
   if (options->bucket_bytes < 0 || options->bucket_bytes > INT64_MAX / 8)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a bucket of %lld bytes", l->call, (long long)options->bucket_bytes);
-  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_MIXED)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown path %d", l->call, (int)options->path);
   if (l->src < 0 || l->src >= comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: source rank %lld of a communicator of %lld", l->call, (long long)l->src,

@@ -50,7 +50,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
                     options->device == NULL ? "%lld bytes kept: -1 is the least"
                                             : "%lld bytes kept: the device given says that",
                     (long long)options->keep_bytes);
-  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_MIXED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
   if (options->group.n != 0 && options->group.n != comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "a group of %lld ranks for a communicator of %lld",

@@ -15,13 +15,15 @@ extern "C" {
  * handle, before MPI is finalised.
  *
  * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
- *   communicator shares it, with tags of its own.
+ *   communicator shares it, with tags of its own. An attribute of mpi_comm counts its duplicates.
  * - device: a CPU (kept). NULL: one of the library's own. Where all ranks give one made with `shared`
  *   (reshard_device_options), those of one node map each other's storage. The path is then RESHARD_PATH_DIRECT where
  *   all ranks are on one node, else RESHARD_PATH_MIXED. The system must let a process open files of another one
  *   (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have what it has, where two of their ranks
  *   are on one node.
- * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever.
+ * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever. Before it has
+ *   passed, ranks that wait tell each other for whom. The error names those that tell nothing, and not those that wait
+ *   for them; it is one text on all ranks.
  *
  * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
  * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the
@@ -36,11 +38,11 @@ extern "C" {
  * - RESHARD_ERROR_UNSUPPORTED: a device that is no CPU; and, before anything else, which that rank alone may get:
  *   libreshard is of another build than libreshard_mpi, the text has both.
  * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
- * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline.
- * - RESHARD_ERROR_TIMEOUT: a rank did not come, or was lost in the duplication; the text names it. The duplication
- *   then stays under way, for MPI has no end for it. Until that rank has called too, the others duplicate mpi_comm no
- *   more: MPI takes one for the other. Where all had come, an empty message of each may be left on mpi_comm, with its
- *   highest tag. */
+ * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline at the latest.
+ * - RESHARD_ERROR_TIMEOUT: a rank did not come, or was lost in the duplication; the text names it. Of the first rank
+ *   that gives up the others hear at once, and so does one that comes later. The duplication then stays under way, for
+ *   MPI has no end for it. A later call with mpi_comm waits for that, until that rank has called, too: MPI would take
+ *   one for the other. Two messages of each rank may be left on mpi_comm, with its highest tag. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 

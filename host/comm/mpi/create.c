@@ -33,6 +33,7 @@ static void release_link(rs_mpi_link *link) {
   free(link->greetings);
   free(link->bytes);
   free(link->parts);
+  free(link->asked);
   free(link->nodes);
   free(link);
 }
@@ -46,6 +47,7 @@ static reshard_status create_link(rs_mpi_link **out) {
     return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
   }
   link->mpi = MPI_COMM_NULL;
+  link->made = MPI_REQUEST_NULL;
   link->block = MPI_DATATYPE_NULL;
   atomic_init(&link->users, 1);
   atomic_init(&link->next, 1);
@@ -68,6 +70,9 @@ static void free_comm(rs_mpi *c) {
   free(c->notes[0]);
   free(c->notes[1]);
   free(c->received);
+  free(c->answer);
+  free(c->inquiry.waiting);
+  free(c->inquiry.awaited);
   free(c->out);
   free(c->missing);
   free(c->callers);
@@ -124,6 +129,9 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->notes[0], 1, note));
   RS_TRY(rs_alloc_zero(&c->notes[1], 1, note));
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
+  RS_TRY(rs_alloc_zero(&c->answer, 1, note));
+  RS_TRY(rs_alloc_zero(&c->inquiry.waiting, size, sizeof *c->inquiry.waiting));
+  RS_TRY(rs_alloc_zero(&c->inquiry.awaited, size, sizeof *c->inquiry.awaited));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
   RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
@@ -144,6 +152,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   c->base = (struct reshard_comm_s){.ops = &rs_mpi_ops, .rank = rank, .size = size};
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
+  c->caller = MPI_COMM_NULL;
   reshard_status status = alloc_comm(c, size);
   if (status != RESHARD_SUCCESS) {
     free_comm(c);
@@ -215,18 +224,16 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
   if (own != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
   RS_CALL_AS(&c->base, "reshard_comm_from_mpi", 0);
-  RS_TRY(rs_mpi_duplicate(c, mpi));
-  if (own == RESHARD_SUCCESS) {
+  reshard_status status = rs_mpi_duplicate(c, mpi);
+  if (status == RESHARD_SUCCESS && own == RESHARD_SUCCESS) {
     own = create_block(c);
     if (own != RESHARD_SUCCESS)
       snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
   }
   mine.status = own;
-  reshard_status status = rs_comm_allgather(&c->base, &mine, sizeof mine, &all);
-  if (status != RESHARD_SUCCESS) {
-    rs_mpi_say_given_up(c, mpi);
-    return status;
-  }
+  RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
+  rs_mpi_end_creation(c, status);
+  RS_TRY(status);
   RS_TRY(check_creations(c->base.size, all, &c->base.staged));
   return rs_mpi_open_files(c);
 }

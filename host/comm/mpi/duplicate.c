@@ -2,18 +2,112 @@
  *
  * MPI says of a collective call that it is not done, and not for whom it waits. So each rank first scatters a byte: a
  * rank whose byte is out has not come, for MPI_Iscatterv sends from its root to each rank. One that is lost in the
- * duplication itself is known by its silence: the others tell each other that they give up. That goes from rank to rank
- * on the caller's communicator, for Open MPI takes no collective call there while a duplication is under way. */
+ * duplication itself is known by its silence: the others tell each other that they are there.
+ *
+ * Whoever gives up tells all others why, and they give up with the same error. That goes from rank to rank on the
+ * caller's communicator, for Open MPI takes no collective call there while a duplication is under way. What an earlier
+ * creation has left there has a lower number. */
 #include "comm/mpi/duplicate.h"
 
 #include "comm/mpi/end.h"
 
-enum { GIVE_UP_MS = 500 }; /* for others to give up the same duplication */
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { GIVE_UP_MS = 500 }; /* for others to tell that they are there */
+
+static int highest_tag(MPI_Comm mpi) {
+  int found = 0, *most = NULL, code = MPI_Comm_get_attr(mpi, MPI_TAG_UB, &most, &found);
+  return code == MPI_SUCCESS && found ? *most : 32767;
+}
+
+/* --- Farewells --------------------------------------------------------------------------------------------------- */
+
+/* Of one communicator of the caller's: the number of the last creation, and the link of one whose duplication may still
+ * be under way. That link stays. */
+typedef struct creations {
+  int64_t number;
+  rs_mpi_link *unfinished; /* NULL: none */
+} creations;
+
+static int creations_key = MPI_KEYVAL_INVALID; /* of the attribute that has them */
+
+static int free_creations(MPI_Comm mpi, int key, void *value, void *extra) {
+  (void)mpi, (void)key, (void)extra;
+  free(value);
+  return MPI_SUCCESS;
+}
+
+static void make_creations_key(void) {
+  if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_creations, &creations_key, NULL) != MPI_SUCCESS)
+    creations_key = MPI_KEYVAL_INVALID;
+}
+
+/* Those of the caller's communicator; numbers are the same on all ranks, which make them in one order. */
+static reshard_status find_creations(MPI_Comm mpi, creations **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  int found = 0, code;
+  pthread_once(&once, make_creations_key);
+  if (creations_key == MPI_KEYVAL_INVALID)
+    return rs_error(RESHARD_ERROR_PEER, "MPI has no attribute left");
+  code = MPI_Comm_get_attr(mpi, creations_key, out, &found);
+  if (code == MPI_SUCCESS && found)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(out, 1, sizeof **out));
+  if (code == MPI_SUCCESS)
+    code = MPI_Comm_set_attr(mpi, creations_key, *out);
+  if (code == MPI_SUCCESS)
+    return RESHARD_SUCCESS;
+  free(*out);
+  return rs_error(RESHARD_ERROR_PEER, "MPI_Comm_set_attr: MPI error %d", code);
+}
+
+/* Once each, of a question and a reason. */
+static void send_farewell(rs_mpi *c, reshard_status status, const char *text) {
+  int64_t kind = status != RESHARD_SUCCESS, size = c->base.size;
+  rs_mpi_farewell *farewell = &c->farewells[kind];
+  if (farewell->number != 0)
+    return;
+  farewell->number = c->creation;
+  farewell->status = status;
+  snprintf(farewell->text, sizeof farewell->text, "%s", text);
+  for (int64_t r = 0; r < size; r++)
+    if (r != c->base.rank)
+      (void)MPI_Isend(farewell, sizeof *farewell, MPI_BYTE, (int)r, highest_tag(c->caller), c->caller,
+                      &c->talks[(6 + kind) * size + r]);
+}
+
+reshard_status rs_mpi_hear_farewells(rs_mpi *c) {
+  rs_mpi_farewell heard;
+  MPI_Status from;
+  int there = 0;
+  while (c->caller != MPI_COMM_NULL &&
+         MPI_Iprobe(MPI_ANY_SOURCE, highest_tag(c->caller), c->caller, &there, &from) == MPI_SUCCESS && there &&
+         MPI_Recv(&heard, sizeof heard, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, c->caller, MPI_STATUS_IGNORE) ==
+             MPI_SUCCESS) {
+    if (heard.number < c->creation) /* of an earlier one */
+      continue;
+    if (heard.status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)heard.status, "%s", heard.text);
+    c->link->asked[from.MPI_SOURCE] = true;
+    send_farewell(c, RESHARD_SUCCESS, "");
+  }
+  return RESHARD_SUCCESS;
+}
+
+void rs_mpi_end_creation(rs_mpi *c, reshard_status status) {
+  if (status != RESHARD_SUCCESS && c->caller != MPI_COMM_NULL)
+    send_farewell(c, status, reshard_last_error());
+  c->caller = MPI_COMM_NULL;
+}
+
+/* --- Greetings --------------------------------------------------------------------------------------------------- */
 
 static reshard_status alloc_greetings(rs_mpi_link *link, int64_t size) {
   RS_TRY(rs_alloc(&link->greetings, size, sizeof *link->greetings));
   RS_TRY(rs_alloc_zero(&link->bytes, size + 1, 1));
   RS_TRY(rs_alloc_zero(&link->parts, 2 * size, sizeof *link->parts));
+  RS_TRY(rs_alloc_zero(&link->asked, size, sizeof *link->asked));
   for (int64_t r = 0; r < size; r++) {
     link->greetings[r] = MPI_REQUEST_NULL;
     link->parts[r] = 1;
@@ -44,43 +138,29 @@ static reshard_status await_greetings(rs_mpi *c) {
       out += c->missing[r] = greetings[r] != MPI_REQUEST_NULL && r != c->base.rank;
     if (out == 0)
       return RESHARD_SUCCESS;
+    RS_TRY(rs_mpi_hear_farewells(c));
     RS_TRY(rs_mpi_await(c, since, "MPI_Comm_idup"));
   }
 }
 
-static int highest_tag(MPI_Comm mpi) {
-  int found = 0, *most = NULL, code = MPI_Comm_get_attr(mpi, MPI_TAG_UB, &most, &found);
-  return code == MPI_SUCCESS && found ? *most : 32767;
-}
-
-void rs_mpi_say_given_up(const rs_mpi *c, MPI_Comm mpi) {
-  MPI_Request request;
-  for (int64_t r = 0; r < c->base.size; r++)
-    if (r != c->base.rank && MPI_Isend(NULL, 0, MPI_BYTE, (int)r, highest_tag(mpi), mpi, &request) == MPI_SUCCESS)
-      MPI_Request_free(&request);
-}
-
-/* The error, with the ranks that do not say that they give up. */
-static reshard_status error_silent(rs_mpi *c, MPI_Comm mpi) {
-  int tag = highest_tag(mpi), there = 0;
-  int64_t silent = 0;
-  rs_mpi_say_given_up(c, mpi);
-  for (int64_t r = 0; r < c->base.size; r++)
-    silent += c->missing[r] = r != c->base.rank;
-  for (int64_t since = rs_now_ns(); silent > 0 && !rs_late(since, rs_min(c->timeout_ms, GIVE_UP_MS));
-       rs_mpi_sleep(since))
+/* The error, with the ranks that do not tell that they are there. */
+static reshard_status error_silent(rs_mpi *c) {
+  int64_t silent = 1, since = rs_now_ns();
+  char step[64];
+  send_farewell(c, RESHARD_SUCCESS, "");
+  for (; silent > 0 && !rs_late(since, rs_min(c->timeout_ms, GIVE_UP_MS)); rs_mpi_sleep(since)) {
+    RS_TRY(rs_mpi_hear_farewells(c));
+    silent = 0;
     for (int64_t r = 0; r < c->base.size; r++)
-      if (c->missing[r] && MPI_Iprobe((int)r, tag, mpi, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && there) {
-        MPI_Recv(NULL, 0, MPI_BYTE, (int)r, tag, mpi, MPI_STATUS_IGNORE);
-        c->missing[r] = false;
-        silent--;
-      }
-  return silent > 0 ? rs_mpi_await(c, rs_now_ns() - c->timeout_ms * 1000000, "MPI_Comm_idup")
-                    : rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld: MPI_Comm_idup: not done within %lld ms on any rank",
-                               (long long)c->base.rank, (long long)c->timeout_ms);
+      silent += c->missing[r] = r != c->base.rank && !c->link->asked[r];
+  }
+  if (silent > 0)
+    return rs_mpi_await(c, rs_now_ns() - c->timeout_ms * 1000000, "MPI_Comm_idup");
+  snprintf(step, sizeof step, "MPI_Comm_idup on rank %lld", (long long)c->base.rank);
+  return rs_comm_error_timeout(&c->base, step, c->timeout_ms, "");
 }
 
-static reshard_status await_duplicate(rs_mpi *c, MPI_Comm mpi) {
+static reshard_status await_duplicate(rs_mpi *c) {
   MPI_Request *own = &c->link->greetings[c->base.rank];
   for (int64_t since = rs_now_ns();; rs_mpi_sleep(since)) {
     int made = 0, greeted = 0, code = MPI_Test(&c->link->made, &made, MPI_STATUS_IGNORE);
@@ -90,22 +170,48 @@ static reshard_status await_duplicate(rs_mpi *c, MPI_Comm mpi) {
       return rs_mpi_error(c, code, "MPI_Comm_idup");
     if (made && greeted)
       return RESHARD_SUCCESS;
+    RS_TRY(rs_mpi_hear_farewells(c));
     if (rs_late(since, c->timeout_ms))
-      return error_silent(c, mpi);
+      return error_silent(c);
   }
+}
+
+/* An earlier duplication has come to its end, for which MPI would take this one: that rank has called by now. */
+static reshard_status await_earlier(rs_mpi *c, creations *all) {
+  char step[64];
+  snprintf(step, sizeof step, "an earlier MPI_Comm_idup on rank %lld", (long long)c->base.rank);
+  for (int64_t since = rs_now_ns(); all->unfinished != NULL; rs_mpi_sleep(since)) {
+    int made = 0, code = MPI_Test(&all->unfinished->made, &made, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS)
+      return rs_mpi_error(c, code, step);
+    if (made)
+      all->unfinished = NULL;
+    RS_TRY(rs_mpi_hear_farewells(c));
+    if (!made && rs_late(since, c->timeout_ms))
+      return rs_comm_error_timeout(&c->base, step, c->timeout_ms, "");
+  }
+  return RESHARD_SUCCESS;
 }
 
 reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi) {
   rs_mpi_link *link = c->link;
-  RS_TRY(alloc_greetings(link, c->base.size));
+  creations *all;
+  reshard_status status = alloc_greetings(link, c->base.size);
+  RS_THEN(status, find_creations(mpi, &all));
+  if (status != RESHARD_SUCCESS)
+    return rs_error(status, "rank %lld: %s", (long long)c->base.rank, reshard_last_error());
+  c->creation = ++all->number;
+  c->caller = mpi;
+  RS_TRY(await_earlier(c, all));
   int code = begin_greetings(c, mpi);
   if (code == MPI_SUCCESS)
     code = MPI_Comm_idup(mpi, &link->mpi, &link->made);
-  reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "MPI_Comm_idup");
+  status = code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "MPI_Comm_idup");
   RS_THEN(status, await_greetings(c));
-  RS_THEN(status, await_duplicate(c, mpi));
+  RS_THEN(status, await_duplicate(c));
   if (status != RESHARD_SUCCESS) { /* what is begun stays: MPI writes to it */
     link->stays = true;
+    all->unfinished = link;
     atomic_fetch_add(&link->users, 1);
     return status;
   }

@@ -3,6 +3,8 @@
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/duplicate.h"
+#include "comm/mpi/inquiry.h"
 #include "comm/mpi/nodes.h"
 
 #include <sched.h>
@@ -78,7 +80,10 @@ void rs_mpi_hear(rs_mpi *c) {
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
     pthread_mutex_lock(&c->link->tree);
-    end_comm(c, c->received);
+    if (c->received->status != RESHARD_SUCCESS)
+      end_comm(c, c->received);
+    else if (r < c->base.size)
+      rs_mpi_take_answer(c, r);
     if (c->received->aborted)
       abort_children(c, c->received->text);
     pthread_mutex_unlock(&c->link->tree);
@@ -192,9 +197,10 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   rs_mpi_tell_untold(c->link);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
-  reshard_status differs = rs_mpi_hear_losses(c);
-  if (differs != RESHARD_SUCCESS)
-    return rs_mpi_give_up(c, differs);
+  reshard_status status = rs_mpi_hear_losses(c);
+  RS_THEN(status, rs_mpi_hear_farewells(c));
+  if (status != RESHARD_SUCCESS)
+    return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
 }
@@ -230,8 +236,11 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
 
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
-  int64_t few[LISTED], n = list_missing(c, few);
-  if (rs_late(since, c->timeout_ms)) {
+  int64_t few[LISTED];
+  rs_mpi_inquire(c, since);
+  bool gives_up = rs_late(since, c->timeout_ms) && rs_mpi_find_lost(c, since);
+  int64_t n = list_missing(c, few);
+  if (gives_up) {
     rs_ranges_text(missing, sizeof missing, n, few);
     return rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
   }

@@ -28,7 +28,7 @@ reshard_status rs_mpi_error(rs_mpi *c, int code, const char *step);
 /* The communicator ends with this rank's last error, and without the ranks that c->missing marks; clears the marks. */
 reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
 /* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
- * communicator ends. */
+ * communicator ends, without those of them that are lost, or for which they wait. */
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
 /* Puts a communicator into the tree, below the one that it is split from. */
 void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child);

@@ -45,8 +45,10 @@ static reshard_status finish_records(rs_mpi *c) {
   }
 }
 
-/* Every rank's `mine` is on its way to c->records. */
-static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_bytes) {
+static bool takes_part(const rs_mpi *c, int64_t rank, bool node) { return !node || c->base.imports[rank] != NULL; }
+
+/* Every rank's `mine` is on its way to c->records. node: of the ranks of this node alone. */
+static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_bytes, bool node) {
   int64_t size = c->base.size, me = c->base.rank;
   int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes),
       tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
@@ -59,11 +61,15 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
   memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
     int64_t r = (me + i) % size;
+    if (!takes_part(c, r, node))
+      continue;
     code = MPI_Irecv(c->records + r, sizeof *own, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) {
     int64_t r = (me + i) % size;
+    if (!takes_part(c, r, node))
+      continue;
     code = MPI_Isend(own, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[size + r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
@@ -84,10 +90,10 @@ static reshard_status compare_records(rs_mpi *c) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
+static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes, bool node) {
   RS_TRY(rs_mpi_begin_records(c));
   reshard_status status = rs_mpi_meet(c, true);
-  RS_THEN(status, send_records(c, mine, bytes));
+  RS_THEN(status, send_records(c, mine, bytes, node));
   RS_THEN(status, finish_records(c));
   if (status == RESHARD_SUCCESS)
     rs_mpi_take_words(c);
@@ -97,7 +103,7 @@ static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) 
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_mpi *c = rs_mpi_of(comm);
   char *at = (char *)c->records;
-  RS_TRY(gather_records(c, mine, bytes));
+  RS_TRY(gather_records(c, mine, bytes, false));
   RS_TRY(compare_records(c));
   for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
     memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
@@ -109,7 +115,7 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
 
 static reshard_status begin_meeting(rs_mpi *c) {
   RS_TRY(rs_mpi_begin_records(c));
-  reshard_status status = send_records(c, "", 0);
+  reshard_status status = send_records(c, "", 0, false);
   c->due = status == RESHARD_SUCCESS;
   return rs_mpi_end(c, status);
 }
@@ -131,6 +137,24 @@ static reshard_status mpi_meet(reshard_comm comm) {
     return RESHARD_SUCCESS;
   RS_TRY(rs_mpi_begin(c));
   return rs_mpi_end(c, rs_mpi_meet(c, true));
+}
+
+/* The same error on all ranks of the node, since all have the same records. */
+static reshard_status mpi_meet_node(reshard_comm comm, uint64_t key) {
+  rs_mpi *c = rs_mpi_of(comm);
+  int64_t first = comm->rank;
+  RS_TRY(gather_records(c, &key, sizeof key, true));
+  for (int64_t r = comm->rank; r-- > 0;)
+    first = takes_part(c, r, true) ? r : first;
+  const rs_mpi_record *a = &c->records[first];
+  for (int64_t r = first + 1; r < comm->size; r++) {
+    const rs_mpi_record *b = &c->records[r];
+    if ((r == comm->rank || takes_part(c, r, true)) &&
+        (a->bytes != b->bytes || memcmp(a->record, b->record, sizeof key) != 0))
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers", (long long)first,
+                      (long long)r);
+  }
+  return RESHARD_SUCCESS;
 }
 
 /* One rank of this process, as far as this communicator knows: there is no other to meet here. When they execute a
@@ -164,6 +188,7 @@ const rs_comm_ops rs_mpi_ops = {
     .together = mpi_together,
     .allgather = mpi_allgather,
     .meet = mpi_meet,
+    .meet_node = mpi_meet_node,
     .enter = mpi_alive,
     .leave = mpi_leave,
     .exchange = rs_mpi_exchange,

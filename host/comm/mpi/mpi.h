@@ -16,7 +16,8 @@
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
-enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
+/* Requests per rank: a record received, one sent; sent two notes, a loss, an answer, two farewells. */
+enum { RS_MPI_TALKS = 8 };
 
 typedef struct rs_mpi rs_mpi;
 typedef struct rs_mpi_losses rs_mpi_losses;
@@ -30,6 +31,7 @@ typedef struct rs_mpi_link {
   MPI_Request *greetings; /* [size] before it; the two below are theirs */
   char *bytes;            /* [size + 1] that come; the last one goes */
   int *parts;             /* [2 * size] counts, then offsets */
+  bool *asked;            /* [size]: the rank gives up, or has answered one that does */
   MPI_Datatype block;     /* of RS_MPI_BLOCK bytes */
   int64_t *nodes;         /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
   int64_t numbers;        /* communicators that MPI has tags for */
@@ -43,11 +45,12 @@ typedef struct rs_mpi_link {
   _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
 } rs_mpi_link;
 
-/* A rank tells the others that the communicator has ended, and why. */
+/* A rank tells the others that the communicator has ended, and why; or for whom it waits. */
 typedef struct rs_mpi_note {
-  int32_t status; /* what it tells its caller */
-  bool aborted;   /* with all that was split from it */
-  bool out;       /* the rank has no message under way into memory of its caller */
+  int32_t status;  /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
+  bool aborted;    /* with all that was split from it */
+  bool out;        /* the rank has no message under way into memory of its caller */
+  int64_t inquiry; /* that it answers */
   char text[RS_COMM_RECORD];
   unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
 } rs_mpi_note;
@@ -80,6 +83,22 @@ typedef struct rs_mpi_seen_word {
   rs_mpi_word word;
 } rs_mpi_seen_word;
 
+/* An inquiry: before a deadline passes, ranks that wait tell each other for whom (inquiry.c). */
+typedef struct rs_mpi_inquiry {
+  atomic_llong number;        /* of the last one that this rank knows of; 0: there was none */
+  int64_t begun;              /* when it came to know of it */
+  long long answered;         /* the last one that it has taken part in */
+  int64_t wait, from;         /* begin of its wait; the time since which answers count for that, or 0 */
+  int64_t *waiting, *awaited; /* [size] when a rank has told last that it waits; when one has that it waits for it */
+} rs_mpi_inquiry;
+
+/* A rank tells the others, on the caller's communicator, that it gives up a creation. */
+typedef struct rs_mpi_farewell {
+  int64_t number; /* of the creation, on that communicator; 0: nothing was told */
+  int32_t status; /* RESHARD_SUCCESS: it is about to, and asks who is there */
+  char text[RS_COMM_RECORD];
+} rs_mpi_farewell;
+
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
   rs_mpi_link *link;
@@ -95,27 +114,32 @@ struct rs_mpi {
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
-  int64_t *global_ranks;   /* of base */
-  rs_mpi_record *records;  /* [size + 1], the last is this rank's own */
-  rs_mpi_note *why;        /* once ended; more may be missing later, under the link's mutex */
-  rs_mpi_note *notes[2];   /* to the others: it ends; it is out */
-  rs_mpi_note *received;   /* from another */
-  bool *out;               /* [size]: the rank has told so */
-  bool *missing;           /* [size]: of a step that is late */
-  rs_stamp *callers;       /* [size], of the last all-gather */
-  atomic_llong *word;      /* this rank's, where it has imports */
-  rs_mpi_word own_word;    /* the same, for the others */
-  rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
-  bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
-  char loss[160];          /* to the others of a shrink */
-  rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
-  MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
-  int64_t reserved;        /* messages each way of one exchange */
-  MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
-  int nrequests;           /* of the last exchange */
-  int *done;               /* [4 * max(reserved, size)] indices of MPI_Testsome */
-  MPI_Status *statuses;    /* [the same] */
-  rs_mpi_memory *memories; /* for requests that are not done */
+  int64_t *global_ranks;        /* of base */
+  rs_mpi_record *records;       /* [size + 1], the last is this rank's own */
+  rs_mpi_note *why;             /* once ended; more may be missing later, under the link's mutex */
+  rs_mpi_note *notes[2];        /* to the others: it ends; it is out */
+  rs_mpi_note *received;        /* from another */
+  rs_mpi_note *answer;          /* to the others: this rank waits */
+  rs_mpi_inquiry inquiry;       /* under the link's mutex, but for what this rank's call alone has */
+  bool *out;                    /* [size]: the rank has told so */
+  bool *missing;                /* [size]: of a step that is late */
+  rs_stamp *callers;            /* [size], of the last all-gather */
+  atomic_llong *word;           /* this rank's, where it has imports */
+  rs_mpi_word own_word;         /* the same, for the others */
+  rs_mpi_seen_word *words;      /* [size] the others'; NULL: no record has come yet */
+  bool due;                     /* the meeting of `together` has begun, and was not ended: its records use `talks` */
+  MPI_Comm caller;              /* the caller's communicator, until all have come to the duplicate; or MPI_COMM_NULL */
+  int64_t creation;             /* number of the creation on it */
+  rs_mpi_farewell farewells[2]; /* to the others: this rank asks who is there; it gives up */
+  char loss[160];               /* to the others of a shrink */
+  rs_mpi_losses *losses;        /* of the shrink that makes it, while that waits */
+  MPI_Request *talks;           /* [RS_MPI_TALKS * size] */
+  int64_t reserved;             /* messages each way of one exchange */
+  MPI_Request *requests;        /* [4 * reserved]: two a message; receives first */
+  int nrequests;                /* of the last exchange */
+  int *done;                    /* [4 * max(reserved, size)] indices of MPI_Testsome */
+  MPI_Status *statuses;         /* [the same] */
+  rs_mpi_memory *memories;      /* for requests that are not done */
 };
 
 static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }

@@ -304,13 +304,14 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 /* The size of the block, and where the parts are in it, once it is mapped. */
 static void place_parts(rs_node *c) {
   int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_memory) + n * (int64_t)sizeof(uint64_t), losses = at;
-  int64_t ranks = round_up(at + n * n, RS_NODE_LINE), slots = ranks + n * (int64_t)sizeof(rs_node_rank);
+  int64_t ranks = round_up(at + 2 * n * n, RS_NODE_LINE), slots = ranks + n * (int64_t)sizeof(rs_node_rank);
   int64_t mailbox = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), RS_NODE_PAGE);
   char *block = (char *)c->block;
   c->block_bytes = mailbox + 2 * n * n * c->base.mailbox;
   if (block == NULL)
     return;
   c->losses = (_Atomic uint8_t *)(block + losses);
+  c->awaited = c->losses + n * n;
   c->ranks = (rs_node_rank *)(block + ranks);
   c->slots = (rs_node_slot *)(block + slots);
   c->mailbox = block + mailbox;

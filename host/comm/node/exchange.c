@@ -188,7 +188,10 @@ static reshard_status move_messages(node_exchange *x) {
     x->moved = false;
     RS_TRY(send_all(x));
     RS_TRY(receive_all(x));
-    if (all_moved(x))
+    bool done = all_moved(x);
+    if (done || x->moved)
+      rs_node_wait_end(c, &w);
+    if (done)
       return RESHARD_SUCCESS;
     if (x->moved)
       rs_node_wait_begin(&w);

@@ -70,8 +70,10 @@ static reshard_status hold_meeting(rs_node *c, reshard_status status, const void
   rs_node_wait_begin(&w);
   for (;;) {
     uint32_t seen = rs_node_rings(c);
-    if (all_came(c))
+    if (all_came(c)) {
+      rs_node_wait_end(c, &w);
       return compare_visits(c);
+    }
     RS_TRY(rs_node_wait_more(c, &w, seen));
   }
 }

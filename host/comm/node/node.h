@@ -59,7 +59,7 @@ typedef struct rs_node_rank {
   atomic_bool left;          /* its handle was destroyed */
   int64_t late;              /* 1 + a rank that a kernel of this one has waited for in vain; 0: none. By its GPU */
   _Atomic uint64_t partings; /* calls of part */
-  _Atomic int64_t waited;    /* time at which it waited last, by rs_now_ns: the clock is the node's */
+  _Atomic int64_t waited;    /* time at which it looked last whether its wait is over, by the node's clock; 0: it is */
   rs_node_visit visits[2];
   rs_node_why why;
   rs_node_loss loss;
@@ -87,12 +87,13 @@ typedef struct rs_node {
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
   reshard_device handle;
   int64_t timeout_ms;
-  int spins;               /* before a wait sleeps */
-  rs_node_memory *block;   /* with the places of the other parts: */
-  _Atomic uint8_t *losses; /* [n * n] ranks that the one who ends it waited for */
-  rs_node_rank *ranks;     /* [n] */
-  rs_node_slot *slots;     /* [n * n * 2] by sender, receiver */
-  char *mailbox;           /* [n * n * 2] of base.mailbox bytes */
+  int spins;                /* before a wait sleeps */
+  rs_node_memory *block;    /* with the places of the other parts: */
+  _Atomic uint8_t *losses;  /* [n * n] ranks that the one who ends it waited for */
+  _Atomic uint8_t *awaited; /* [n * n] ranks that each one waits for, while it does */
+  rs_node_rank *ranks;      /* [n] */
+  rs_node_slot *slots;      /* [n * n * 2] by sender, receiver */
+  char *mailbox;            /* [n * n * 2] of base.mailbox bytes */
   int64_t block_bytes;
   void *pinned;                /* the block, as this rank's GPU has it; NULL: it is a CPU */
   struct rs_node_boxes *boxes; /* mailboxes in memory of GPUs; NULL: none were needed yet, or ranks have CPUs */

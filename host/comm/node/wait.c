@@ -59,13 +59,33 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
   return rs_node_give_up(c, status, c->missing);
 }
 
-/* A rank that waits itself is held up by another: it is not missing, unless all are so. */
+/* Tells for whom this rank waits. */
+static void show_wait(rs_node *c) {
+  for (int64_t r = 0, n = c->base.size; r < n; r++)
+    c->awaited[c->base.rank * n + r] = c->missing[r];
+  rs_node_own_rank(c)->waited = rs_now_ns();
+}
+
+/* Marks those for whom a rank waits, that is waited for; again, until there are no more. */
+static void follow_waits(rs_node *c, int64_t since) {
+  int64_t n = c->base.size;
+  for (bool more = true; more;) {
+    more = false;
+    for (int64_t r = 0; r < n; r++)
+      for (int64_t of = 0; of < n && c->missing[r] && c->ranks[r].waited >= since; of++)
+        if (c->awaited[r * n + of] && !c->missing[of] && of != c->base.rank)
+          more = c->missing[of] = true;
+  }
+}
+
+/* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. */
 static void excuse_waiting(rs_node *c) {
-  int64_t since = rs_now_ns() - c->timeout_ms * 1000000 / 2, others = 0;
-  for (int64_t r = 0; r < c->base.size; r++)
+  int64_t since = rs_now_ns() - c->timeout_ms * 1000000 / 2, n = c->base.size, others = 0;
+  follow_waits(c, since);
+  for (int64_t r = 0; r < n; r++)
     others += c->missing[r] && c->ranks[r].waited < since;
-  for (int64_t r = 0; r < c->base.size && others > 0; r++)
-    c->missing[r] = c->missing[r] && c->ranks[r].waited < since;
+  for (int64_t r = 0; r < n; r++)
+    c->missing[r] = others > 0 ? c->missing[r] && c->ranks[r].waited < since : c->awaited[c->base.rank * n + r];
 }
 
 /* Nothing has rung for a while. */
@@ -73,9 +93,9 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
   bool late = rs_late(w->since, c->timeout_ms);
-  rs_node_own_rank(c)->waited = rs_now_ns();
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
+  show_wait(c);
   for (int64_t r = 0; r < c->base.size; r++)
     if (c->missing[r] && is_gone(c, r))
       return end_without(c, w, r);

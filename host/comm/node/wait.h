@@ -14,6 +14,11 @@ typedef struct rs_node_wait {
   bool gone; /* one of them is gone: what it has done before counts still */
 } rs_node_wait;
 void rs_node_wait_begin(rs_node_wait *w);
+/* Shows no more that this rank waits: all that it waited for is there. */
+static inline void rs_node_wait_end(rs_node *c, const rs_node_wait *w) {
+  if (w->looked != 0)
+    rs_node_own_rank(c)->waited = 0;
+}
 /* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
  * the communicator ends, by this rank or another. */
 reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);

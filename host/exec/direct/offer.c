@@ -95,9 +95,9 @@ reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_
         "%lld has a source of entry %lld '%.64s' elsewhere: of a memory pool, of cuMemMap, or not of its GPU",
         comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                  "the direct path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
+                  "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
                   "elsewhere",
-                  comm->ops->name,
+                  comm->elsewhere ? "mixed" : "direct", comm->ops->name,
                   comm->direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
                   (long long)rank, (long long)entry, plan->entries[entry].name);
 }

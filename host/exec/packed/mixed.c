@@ -4,7 +4,8 @@
  * It is the packed path with more copies among those that stay on the rank. Between processes these need two meetings:
  * no source is read before its rank has come, and none after a rank has returned. The first one is the packed path's,
  * before anything is written; within another call it is held here, unless that binds a cached transfer: ranks have met
- * then, to tell if they could. */
+ * then, to tell if they could. The second one is of each node alone, so that no rank waits for one that reads nothing
+ * of it. */
 #include "exec/packed/packed.h"
 
 static bool mixed_applicable(reshard_comm comm) { return comm->imports != NULL && comm->elsewhere; }
@@ -14,7 +15,7 @@ static reshard_status mixed_run(rs_execution *x) {
   if (comm->subject == 0 && x->t[0]->cached == NULL)
     RS_TRY(rs_offers_meet(comm, x->t[0]->key));
   reshard_status status = rs_packed_run(x);
-  RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
+  RS_THEN(status, rs_comm_meet_node(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
     rs_comm_count(comm, x->t[0]->binding.foreign_bytes, 0);
   return status;

@@ -301,6 +301,9 @@ static void test_refused(void **state) {
     options.path = paths[(i + 1) % 3];
     sharded_ranks_run(&p, odd_body, &o);
     sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "reshard_sync_tensors: path ");
+    options.path = RESHARD_PATH_MIXED;
+    sharded_ranks_run(&p, odd_body, &o);
+    sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, " on rank 0, mixed on rank 2");
     o = same;
     o.stream = &o;
     sharded_ranks_run(&p, odd_body, &o);

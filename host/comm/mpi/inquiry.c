@@ -1,0 +1,94 @@
+/* An inquiry: whom to name when a deadline passes.
+ *
+ * A rank waits for its next messages, of ranks that may wait themselves, for one that is lost. So before its deadline a
+ * rank tells all others for whom it waits. They tell it and each other the same, each once, from inside their own
+ * waits. Whoever has told is there. Lost are those for whom some rank waits, and who have told nothing. All that are
+ * there have heard the same then. The lowest of them decides, and its error is everyone's.
+ *
+ * A note of status RESHARD_SUCCESS carries it. Where nobody is found lost, as where ranks wait in a circle, a rank
+ * names those that it waits for. */
+#include "comm/mpi/inquiry.h"
+
+#include <string.h>
+
+enum { INQUIRY_MS = 500, /* at most, for the others to answer */ DECISION_MS = 50 /* for a lower rank to decide */ };
+
+static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->timeout_ms / 2, INQUIRY_MS); }
+
+void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
+  rs_mpi_inquiry *q = &c->inquiry;
+  int64_t now = rs_now_ns();
+  if (c->received->inquiry > q->number) {
+    q->number = c->received->inquiry;
+    q->begun = now;
+  }
+  q->waiting[rank] = now;
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (c->received->missing[r / 8] >> r % 8 & 1)
+      q->awaited[r] = now;
+}
+
+/* Not while an earlier answer is on its way to a rank that takes none. */
+static void send_answer(rs_mpi *c) {
+  rs_mpi_inquiry *q = &c->inquiry;
+  int64_t size = c->base.size, bits = (size + 7) / 8;
+  int sent = 0;
+  MPI_Request *talks = c->talks + 5 * size;
+  if (MPI_Testall((int)size, talks, &sent, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !sent)
+    return;
+  q->answered = q->number;
+  c->answer->inquiry = q->answered;
+  memset(c->answer->missing, 0, (size_t)bits);
+  for (int64_t r = 0; r < size; r++)
+    c->answer->missing[r / 8] |= (unsigned char)(c->missing[r] << r % 8);
+  for (int64_t r = 0; r < size; r++)
+    if (r != c->base.rank)
+      (void)MPI_Isend(c->answer, (int)rs_mpi_note_bytes(size), MPI_BYTE, rs_mpi_rank(c, r),
+                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &talks[r]);
+}
+
+/* While the duplicate is made ranks are known to have come, or not. */
+static bool can_inquire(const rs_mpi *c) { return c->link->numbers > 0; }
+
+void rs_mpi_inquire(rs_mpi *c, int64_t since) {
+  rs_mpi_inquiry *q = &c->inquiry;
+  if (!can_inquire(c))
+    return;
+  if (q->wait != since) {
+    q->wait = since;
+    q->from = 0;
+  }
+  if (q->from == 0 && rs_late(since, c->timeout_ms - inquiry_ms(c))) {
+    pthread_mutex_lock(&c->link->tree);
+    if (q->number == 0 || rs_late(q->begun, inquiry_ms(c))) { /* else one is under way */
+      q->number++;
+      q->begun = rs_now_ns();
+    }
+    q->from = q->begun;
+    pthread_mutex_unlock(&c->link->tree);
+  }
+  if (q->answered < q->number)
+    send_answer(c);
+}
+
+static bool is_lost(const rs_mpi *c, int64_t rank) {
+  const rs_mpi_inquiry *q = &c->inquiry;
+  return rank != c->base.rank && q->waiting[rank] < q->from && (c->missing[rank] || q->awaited[rank] >= q->from);
+}
+
+bool rs_mpi_find_lost(rs_mpi *c, int64_t since) {
+  int64_t n = c->base.size, lost = 0;
+  bool lower = false;
+  if (!can_inquire(c))
+    return true;
+  pthread_mutex_lock(&c->link->tree);
+  for (int64_t r = 0; r < c->base.rank; r++)
+    lower |= c->inquiry.waiting[r] >= c->inquiry.from;
+  lower = lower && !rs_late(since, c->timeout_ms + DECISION_MS);
+  for (int64_t r = 0; r < n; r++)
+    lost += is_lost(c, r);
+  for (int64_t r = 0; r < n && lost > 0 && !lower; r++)
+    c->missing[r] = is_lost(c, r);
+  pthread_mutex_unlock(&c->link->tree);
+  return !lower;
+}

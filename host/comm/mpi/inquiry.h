@@ -1,0 +1,16 @@
+/* Ranks that wait tell each other for whom, so that the one that is lost is known. */
+#ifndef RS_COMM_MPI_INQUIRY_H
+#define RS_COMM_MPI_INQUIRY_H
+
+#include "comm/mpi/mpi.h"
+
+/* Takes what a rank has told, in c->received; the link's mutex is held. */
+void rs_mpi_take_answer(rs_mpi *c, int64_t rank);
+/* In a wait since then for the ranks that c->missing marks: answers an inquiry, and begins one when half of the
+ * deadline has passed, or all but INQUIRY_MS of it. */
+void rs_mpi_inquire(rs_mpi *c, int64_t since);
+/* At the deadline: c->missing marks those that do not answer of all that some rank waits for, if there are such. False,
+ * and it is as it was: a lower rank waits too, and is about to tell all others. */
+bool rs_mpi_find_lost(rs_mpi *c, int64_t since);
+
+#endif
