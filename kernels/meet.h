@@ -1,13 +1,13 @@
 /* Meetings of GPUs of processes: a kernel that returns when those of its peers have come as far. Plain C.
  *
  * Each process has words in memory of its GPU, one for each rank, which the others have opened. To meet is to store the
- * number of the meeting in one's word at each peer. Then one polls one's own words until the peers have stored theirs.
- * Each pair of ranks counts its meetings, since not all of them meet each time. The numbers are kept in memory of the
- * GPU and advanced by the kernel, so that a graph can hold it. Stores release what the stream has done before, loads
- * acquire what the peers have done.
+ * number of the meeting in one's word at each peer, and what it is for. Then one polls one's own words until the peers
+ * have stored theirs. Each pair of ranks counts its meetings, since not all of them meet each time. The numbers are
+ * kept in memory of the GPU and advanced by the kernel, so that a graph can hold it. Stores release what the stream has
+ * done before, loads acquire what the peers have done.
  *
- * A meeting fails when its communicator has ended, or when a peer has not come by the deadline. It is closed: later
- * ones do nothing, and copies that are told of it (rs_box_batch) copy nothing. */
+ * A meeting fails when its communicator has ended, when a peer has not come by the deadline, or when one has come for
+ * something else. It is closed: later ones do nothing, and copies that are told of it (rs_box_batch) copy nothing. */
 #ifndef RS_KERNELS_MEET_H
 #define RS_KERNELS_MEET_H
 
@@ -24,10 +24,10 @@ typedef struct rs_meet_state {
   int64_t since; /* time at which the kernel began that is there, in ns; 0: none is */
 } rs_meet_state;
 
-/* This rank's word at a peer, and the peer's here. */
+/* This rank's word at a peer, and the peer's here: the number of a meeting, and above it the subject. */
 typedef struct rs_meet_peer {
-  uint32_t *theirs;
-  const uint32_t *ours;
+  uint64_t *theirs;
+  const uint64_t *ours;
   int64_t rank;
   uint32_t number; /* of the last meeting with it that was held */
   uint32_t unused;
@@ -39,11 +39,12 @@ typedef struct rs_meet {
   rs_meet_state *state;
   rs_meet_peer *peers;  /* [n] in memory of the GPU */
   const int64_t *ended; /* in memory of the host: not 0 once the communicator has ended */
-  int64_t *late;        /* there: 1 + the rank of a peer that did not come */
+  int64_t *late;        /* there: 1 + the rank of a peer that did not come; less than 0: of one with another subject */
   int64_t timeout_ns;   /* 0: none */
   uint32_t n;
-  uint32_t wait; /* 0: stores alone, for tests */
-  uint32_t some; /* 1: only those of the first RS_MEET_SOME peers that have their bit set */
+  uint32_t wait;    /* 0: stores alone, for tests */
+  uint32_t some;    /* 1: only those of the first RS_MEET_SOME peers that have their bit set */
+  uint32_t subject; /* that all who meet have, or have come for different things */
   uint32_t bits[RS_MEET_SOME / 32];
 } rs_meet;
 

@@ -29,8 +29,6 @@ static void check_devices(const cli_options *o) {
   bool cuda = equals(o->device, "cuda");
   if (equals(o->comm, "nccl") && !cuda)
     cli_exit(EXIT_USAGE, "--comm nccl connects GPUs: it needs --device cuda");
-  if (equals(o->comm, "node") && cuda && o->path == RESHARD_PATH_PACKED)
-    cli_exit(EXIT_LACKING, "--path packed: processes of --comm node have the direct path alone between GPUs");
   if (o->processes > 0 && (equals(o->comm, "local") || equals(o->comm, "mpi")))
     cli_exit(EXIT_USAGE, "--processes %lld: --comm node or nccl connects them, not %s", (long long)o->processes,
              o->comm);

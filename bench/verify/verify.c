@@ -29,8 +29,6 @@ int command_verify(int argc, char **argv) {
   bool reached = strcmp(where.comm, "nccl") != 0;
   if (!reached && o.path == RESHARD_PATH_DIRECT)
     cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
-  if (where.cuda && strcmp(where.comm, "node") == 0) /* there is no other */
-    o.path = RESHARD_PATH_DIRECT;
   if (remote && o.ranks == 0)
     o.ranks = 1;
   if (o.ranks > ORACLE_WORLD)

@@ -145,8 +145,8 @@ typedef struct rs_stream_meeting_terms {
   const rs_exported_memory *words; /* [ranks] as rs_device_processes.create gave them */
   const int *files;                /* [ranks] descriptors of these, which stay the caller's; NULL: they have none */
   const int64_t *ended;            /* pinned: not 0 once it is to be given up */
-  int64_t *late;                   /* pinned: gets 1 + the rank of a peer that did not come */
-  int64_t timeout_ms;              /* 0: none */
+  int64_t *late; /* pinned: gets 1 + the rank of a peer that did not come, or less that of one with another subject */
+  int64_t timeout_ms; /* 0: none */
 } rs_stream_meeting_terms;
 
 /* Processes of a node that reach each other's GPUs. All but run and copy may block. */
@@ -177,9 +177,10 @@ typedef struct rs_device_processes {
   void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
   /* The room of a peer, by its place in the terms, aligned to 256 bytes; -1: this rank's. */
   char *(*room)(const rs_stream_meeting *meeting, int64_t peer);
-  /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far. One that
-   * failed is never held again. */
-  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, bool wait, void *stream);
+  /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far, with the
+   * same subject. One that failed is never held again. */
+  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject, bool wait,
+                        void *stream);
   /* A program copies nothing once the meeting has failed, which outlives it. */
   void (*guard)(rs_program *program, const rs_stream_meeting *meeting);
   /* rs_device_work.copy, likewise. */

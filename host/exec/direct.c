@@ -154,7 +154,7 @@ static reshard_status meet_on_stream(rs_execution *x, const char *edge) {
   if (meeting == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
-  return rs_stream_meet(lane->device, meeting, NULL, stream, edge);
+  return rs_stream_meet(lane->device, meeting, NULL, 0, stream, edge); /* the meeting is this transfer's alone */
 }
 
 static reshard_status direct_run_on_streams(rs_execution *x) {

@@ -104,7 +104,8 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
     rs_trace_begin(device, NULL,
                    &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
   rs_gate_come(&t->gate, stream);
-  t->comm->subject = call != NULL ? t->key : 0; /* within another call the ranks have agreed on the transfer */
+  t->comm->subject =
+      call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */
   reshard_status status =
       meets_on_stream(t) ? run_alone(t, stream) : rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   t->comm->subject = 0;

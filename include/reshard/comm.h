@@ -151,6 +151,11 @@ typedef struct reshard_node_options {
  * that did not come. A rank whose execute fails alone ends the communicator. An abort of what it was split from ends
  * its host calls; its streams wait for the deadline.
  *
+ * Ranks that execute different transfers on the packed path, as those of different calls of sharders, find that out on
+ * their streams: those that have messages for each other receive nothing. The next call of one that found it ends the
+ * communicator, and from then on each rank's is RESHARD_ERROR_MISMATCH, which names two ranks. On the direct path they
+ * wait for each other until the deadline.
+ *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
  *   comm is NULL.

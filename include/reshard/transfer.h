@@ -127,7 +127,7 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
 /* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
  * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where they have come with different transfers, but over
- * NCCL and between GPUs of processes: no destination is written then.
+ * NCCL and between GPUs of processes: no destination is written then. Of the latter see reshard_comm_create_node.
  *
  * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
  * source is read only after that peer's execute was reached.

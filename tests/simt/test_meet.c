@@ -1,5 +1,5 @@
-/* The kernel by which GPUs of processes meet, each rank on a thread of its own: nobody goes on before all have come,
- * numbers go on, and a meeting that fails stays closed. */
+/* The kernel by which GPUs of processes meet, each rank on a thread of its own: nobody goes on before all have come for
+ * the same, numbers go on, and a meeting that fails stays closed. */
 #include "kernels/meet.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ enum { RANKS = 3, MEETINGS = 20, MANY = 300 };
 /* Memory of one rank's GPU: its state, then the words of all ranks. */
 typedef struct room {
   rs_meet_state state;
-  uint32_t words[MANY];
+  uint64_t words[MANY];
   uint32_t from; /* number of its meetings before the first one */
 } room;
 
@@ -26,12 +26,16 @@ static room rooms[RANKS];
 static atomic_int came[MEETINGS], wrong;
 static int64_t deadline_ns; /* of all meetings; 0: none */
 
+enum { SUBJECT = 77 };
+static uint64_t word(uint32_t number) { return (uint64_t)SUBJECT << 32 | number; }
+
 static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int64_t *late) {
   uint32_t n = 0;
   for (int r = 0; r < RANKS; r++)
     if (r != rank)
       peers[n++] = (rs_meet_peer){&rooms[r].words[rank], &rooms[rank].words[r], r, rooms[rank].from, 0};
-  return (rs_meet){.state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1};
+  return (rs_meet){
+      .state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1, .subject = SUBJECT};
 }
 
 /* Half of what the clock shows: a deadline that is far for a meeting, and has passed for one without a beginning. */
@@ -53,7 +57,8 @@ static void *meet_often(void *argument) {
     wrong += atomic_load(&came[i]) != RANKS;
   }
   for (int i = 0; i < RANKS - 1; i++)
-    wrong += peers[i].number != rooms[rank].from + MEETINGS || rooms[rank].words[peers[i].rank] != peers[i].number;
+    wrong +=
+        peers[i].number != rooms[rank].from + MEETINGS || rooms[rank].words[peers[i].rank] != word(peers[i].number);
   wrong += rooms[rank].state.closed != 0;
   return NULL;
 }
@@ -86,7 +91,7 @@ static void test_late(void **state) {
   rs_meet_peer peers[RANKS];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
-  rooms[0].words[1] = 1;
+  rooms[0].words[1] = word(1);
   rs_meet meet = meet_of(0, peers, &ended, &late);
   meet.timeout_ns = 2000000;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
@@ -94,9 +99,9 @@ static void test_late(void **state) {
   assert_int_equal(rooms[0].state.closed, 1);
   assert_true(peers[0].number == 0 && peers[1].number == 0);
   assert_int_equal(rooms[0].state.since, 0);
-  assert_int_equal(rooms[2].words[0], 1);
-  rooms[0].words[2] = 5;
-  rooms[0].words[1] = 5; /* they come after all: it stays closed */
+  assert_true(rooms[2].words[0] == word(1));
+  rooms[0].words[2] = word(5);
+  rooms[0].words[1] = word(5); /* they come after all: it stays closed */
   rooms[2].words[0] = 0;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_true(peers[0].number == 0 && peers[1].number == 0);
@@ -113,16 +118,49 @@ static void test_ended(void **state) {
   assert_int_equal(rooms[1].state.closed, 1);
   assert_int_equal(late, 0);
   memset(rooms, 0, sizeof rooms);
-  rooms[1].words[0] = rooms[1].words[2] = 1; /* all have come: the end is not looked at */
+  rooms[1].words[0] = rooms[1].words[2] = word(1); /* all have come: the end is not looked at */
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(rooms[1].state.closed, 0);
   assert_true(peers[0].number == 1 && peers[1].number == 1);
 }
 
+/* Rank 2 has come for something else, or had when it came to this meeting. */
+static void test_other_subject(void **state) {
+  (void)state;
+  for (int alike = 0; alike < 2; alike++) {
+    rs_meet_peer peers[RANKS];
+    int64_t ended = 0, late = 0;
+    memset(rooms, 0, sizeof rooms);
+    rooms[0].words[1] = word(1);
+    rooms[0].words[2] =
+        (uint64_t)(SUBJECT + 1) << 32 | (uint32_t)(1 + alike); /* one that is ahead has found it alike */
+    rs_meet meet = meet_of(0, peers, &ended, &late);
+    assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+    assert_int_equal(late, alike ? 0 : -(1 + 2));
+    assert_int_equal(rooms[0].state.closed, !alike);
+    assert_true(peers[0].number == (uint32_t)alike && peers[1].number == (uint32_t)alike);
+    assert_true(rooms[1].words[0] == word(1) && rooms[2].words[0] == word(1)); /* by which that one hears of it */
+  }
+}
+
+/* And rank 1 does not come: by the deadline that says nothing new. */
+static void test_other_subject_and_late(void **state) {
+  (void)state;
+  rs_meet_peer peers[RANKS];
+  int64_t ended = 0, late = 0;
+  memset(rooms, 0, sizeof rooms);
+  rooms[0].words[2] = 1;
+  rs_meet meet = meet_of(0, peers, &ended, &late);
+  meet.timeout_ns = 2000000;
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(late, -(1 + 2));
+  assert_int_equal(rooms[0].state.closed, 1);
+}
+
 /* More peers than the block has threads; and one that does not wait. */
 static void test_many_peers(void **state) {
   (void)state;
-  static uint32_t theirs[MANY];
+  static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -152,7 +190,7 @@ static void test_many_peers(void **state) {
 /* Some of the peers: only these are told, waited for and counted. */
 static void test_some_peers(void **state) {
   (void)state;
-  static uint32_t theirs[MANY];
+  static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   static const int chosen[] = {0, 31, 32, 127, 128, MANY - 1};
   int64_t ended = 0, late = 0;
@@ -183,8 +221,13 @@ static void test_some_peers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_come),   cmocka_unit_test(test_late),       cmocka_unit_test(test_ended),
-      cmocka_unit_test(test_many_peers), cmocka_unit_test(test_some_peers),
+      cmocka_unit_test(test_all_come),
+      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_ended),
+      cmocka_unit_test(test_other_subject),
+      cmocka_unit_test(test_other_subject_and_late),
+      cmocka_unit_test(test_many_peers),
+      cmocka_unit_test(test_some_peers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

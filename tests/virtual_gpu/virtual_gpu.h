@@ -21,9 +21,10 @@
  * (vg_break_kernel); cudaFree waits for the device, which orders nothing.
  *
  * Processes are threads that say which one they are of (vg_process). Children of fork are real ones, each with a
- * machine of its own: they open each other's exported memory, which has no shadow there. A kernel that polls a word of
- * memory, with __nanosleep between, is run again from its start until it finds what it waits for. Stores that release
- * and loads that acquire order it with the kernels that it hears of so.
+ * machine of its own: they open each other's exported memory, by handles of CUDA IPC and by descriptors, which has no
+ * shadow there. So the checker misses what is wrong between them, and the data may show it. A kernel that polls a word
+ * of memory, with __nanosleep between, is run again from its start until it finds what it waits for. Stores that
+ * release and loads that acquire order it with the kernels that it hears of so.
  *
  * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
  * no part in what runs when.

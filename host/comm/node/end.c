@@ -40,17 +40,23 @@ static const rs_node_why *find_end(rs_node *c) {
   return NULL;
 }
 
-/* A kernel of this rank may have waited in vain: the first call after that ends the communicator. */
+/* A kernel of this rank may have waited in vain, or found another transfer: the first call after that ends the
+ * communicator. */
 static reshard_status end_if_late(rs_node *c, bool waits) {
   const volatile int64_t *late = &rs_node_own_rank(c)->late;
   char text[RS_CALL_TEXT];
-  int64_t rank = *late - 1;
-  if (rank < 0)
+  int64_t told = *late, rank = told > 0 ? told - 1 : -told - 1, me = c->base.rank;
+  reshard_status status;
+  if (told == 0)
     return RESHARD_SUCCESS;
   for (int64_t r = 0; r < c->base.size; r++)
-    c->missing[r] = r == rank;
-  reshard_status status =
-      rs_comm_error_timeout(&c->base, "execute on the GPU", c->timeout_ms, rs_ranges_text(text, sizeof text, 1, &rank));
+    c->missing[r] = r == rank && told > 0;
+  if (told > 0)
+    status = rs_comm_error_timeout(&c->base, "execute on the GPU", c->timeout_ms,
+                                   rs_ranges_text(text, sizeof text, 1, &rank));
+  else
+    status = rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
+                      (long long)rs_min(me, rank), (long long)rs_max(me, rank));
   rs_node_end(c, status, false, reshard_last_error(), c->missing);
   return rs_node_check(c, waits);
 }
@@ -64,8 +70,9 @@ reshard_status rs_node_check(rs_node *c, bool waits) {
     RS_TRY(end_if_late(c, waits));
   if (why == NULL)
     return RESHARD_SUCCESS;
-  return waits ? rs_error((reshard_status)why->status, "%s", why->text)
-               : rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", why->text);
+  return waits || why->status == RESHARD_ERROR_MISMATCH /* which is all ranks' error, whenever they hear of it */
+             ? rs_error((reshard_status)why->status, "%s", why->text)
+             : rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", why->text);
 }
 
 reshard_status rs_node_abort(reshard_comm comm) {

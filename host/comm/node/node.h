@@ -7,8 +7,8 @@
  *
  * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
  * (streams.c). Their streams meet by words there (kernels/meet.h). The block is pinned, so that a kernel which polls
- * sees the end of the communicator. Of a peer that did not come it tells in its rank's part, and the rank's next call
- * ends the communicator. */
+ * sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its rank's
+ * part. The rank's next call ends the communicator. */
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
@@ -56,8 +56,10 @@ typedef struct rs_node_why {
 
 typedef struct rs_node_rank {
   rs_node_doorbell doorbell;
-  atomic_bool left;          /* its handle was destroyed */
-  int64_t late;              /* 1 + a rank that a kernel of this one has waited for in vain; 0: none. By its GPU */
+  atomic_bool left; /* its handle was destroyed */
+  /* 1 + a rank that a kernel of this one has waited for in vain; less than 0: one that executes another transfer; 0:
+   * none. By its GPU. */
+  int64_t late;
   _Atomic uint64_t partings; /* calls of part */
   _Atomic int64_t waited;    /* time at which it looked last whether its wait is over, by the node's clock; 0: it is */
   rs_node_visit visits[2];

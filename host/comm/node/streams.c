@@ -5,7 +5,8 @@
  * out. By their next meeting it has done so, and by the one after that the slot is filled again. A last meeting ends
  * the exchange with empty slots, so that each begins alike: also one in a graph, where the host does not count.
  *
- * Only ranks that have messages for each other meet. Exchanges follow one another, on whatever streams they are. */
+ * Only ranks that have messages for each other meet. They show which transfer the exchange is of: unequal ones end the
+ * communicator. Exchanges follow one another, on whatever streams they are. */
 #include "comm/node/streams.h"
 
 #include "comm/node/create.h"
@@ -267,14 +268,15 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   int64_t chunks = count_chunks(b, turn);
+  const uint32_t subject = (uint32_t)c->base.subject; /* ranks that execute different transfers find that out */
   for (int64_t k = 0; k < chunks; k++) {
     RS_TRY(copy_chunks(c, turn, true, k, total_bytes));
     mark_peers(c, turn, k);
-    RS_TRY(rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots after peers")));
+    RS_TRY(rs_stream_meet(device, b->meeting, b->with, subject, turn->stream, RS_EDGE("slots after peers")));
     RS_TRY(copy_chunks(c, turn, false, k, total_bytes));
   }
   mark_peers(c, turn, 0);
-  return rs_stream_meet(device, b->meeting, b->with, turn->stream, RS_EDGE("slots again after peers"));
+  return rs_stream_meet(device, b->meeting, b->with, subject, turn->stream, RS_EDGE("slots again after peers"));
 }
 
 /* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in

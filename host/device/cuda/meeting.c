@@ -26,7 +26,7 @@ struct rs_stream_meeting {
 
 enum { ROOM_ALIGNMENT = 256 };
 
-static uint32_t *word_of(void *words, int64_t rank) { return (uint32_t *)((rs_meet_state *)words + 1) + rank; }
+static uint64_t *word_of(void *words, int64_t rank) { return (uint64_t *)((rs_meet_state *)words + 1) + rank; }
 
 static void meeting_disconnect(rs_device *device, rs_stream_meeting *m) {
   for (int64_t i = 0; i < m->npeers; i++)
@@ -80,7 +80,7 @@ static reshard_status alloc_words(rs_device *device, rs_stream_meeting *m, size_
 static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **out,
                                      rs_exported_memory *words) {
   rs_stream_meeting *m;
-  size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint32_t);
+  size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint64_t);
   int64_t inside;
   bool found = false;
   RS_TRY(rs_alloc_zero(&m, 1, sizeof *m));
@@ -153,10 +153,12 @@ static bool choose_peers(rs_meet *meet, const bool *with, int64_t n) {
 }
 
 /* Where very many are there, some are met after others: all ranks meet those of low numbers first. */
-static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, const bool *with, bool wait, void *stream) {
+static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, const bool *with, uint32_t subject,
+                                  bool wait, void *stream) {
   rs_meet meet = m->meet;
   int64_t n = meet.n;
   meet.wait = wait;
+  meet.subject = subject;
   if (with == NULL)
     return n == 0 ? RESHARD_SUCCESS : launch_meeting(device, &meet, stream);
   for (int64_t first = 0; first < n; first += RS_MEET_SOME) {

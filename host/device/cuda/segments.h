@@ -2,7 +2,13 @@
  *
  * A segment is physical memory of its own, which descriptors stand for, at addresses of its own. It is exported each
  * time that somebody asks for a descriptor: a process has few of them. A process that has a segment mapped keeps its
- * memory, also after the owner has freed it, until it closes that. */
+ * memory, also after the owner has freed it, until it closes that.
+ *
+ * Fabric handles (CU_MEM_HANDLE_TYPE_FABRIC) are not used. CUDA's driver API has them for processes of the same or of
+ * different nodes, the latter "connected via the NVSwitch fabric" (CUmemFabricHandle). Processes that open a segment
+ * are of one node, where they would get the same memory by them. But cuMemCreate refuses them to a user who has no IMEX
+ * channel. Nor does a handle keep memory while it travels, as a descriptor does. NCCL, too, takes descriptors unless
+ * ranks are on several nodes (ncclMnnvlCheck). A communicator over nodes that NVLink connects would need them. */
 #ifndef RS_DEVICE_CUDA_SEGMENTS_H
 #define RS_DEVICE_CUDA_SEGMENTS_H
 

@@ -1,5 +1,5 @@
 /* The driver's calls for virtual memory on the virtual GPU: physical memory, addresses and mappings, memory that a
- * process passes on to another one, and the mistakes that are reported. */
+ * process passes on to another one, and the mistakes that are reported. At the end processes are real ones. */
 #include "virtual_gpu.h"
 
 #include <cuda.h>
@@ -9,10 +9,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "comm/node/sockets.h"
 #include "expect_reports.h"
 
 enum { BYTES = 2 << 20 };
@@ -311,6 +314,82 @@ static void files_of_others(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* --- Real processes ----------------------------------------------------------------------------------------------- */
+
+/* Maps memory of another process, finds a byte there, and fills it with another one. */
+static bool change_import(int fd, char there, char filled) {
+  mapped m;
+  char here = 0;
+  bool good = cudaSetDevice(0) == 0 && import_file(&m, fd) == 0 && reserve(&m) == 0 && map(&m) == 0 && let(&m, 0) == 0;
+  if (!good)
+    return false;
+  vg_peek(&here, (char *)(uintptr_t)m.at + BYTES - 1, 1);
+  good = cudaMemsetAsync((void *)(uintptr_t)m.at, filled, BYTES, NULL) == 0 && cudaDeviceSynchronize() == 0;
+  good &= vg_memory_used(0) == 0; /* it is its maker's */
+  good &= unmap(&m) == 0 && unreserve(&m) == 0 && release(&m) == 0;
+  return good && here == there;
+}
+
+static bool ended_well(pid_t child) {
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+static void import_of_child(void **state) {
+  (void)state;
+  mapped mine;
+  char here[2] = "";
+  vg_begin(NULL);
+  make_mapped(&mine);
+  GOOD(let(&mine, 0));
+  GOOD(cudaMemsetAsync((void *)(uintptr_t)mine.at, 3, BYTES, NULL));
+  GOOD(cudaDeviceSynchronize());
+  GOOD(export_file(&mine));
+  pid_t child = fork();
+  if (child == 0) {
+    vg_begin(NULL);
+    _exit(change_import(mine.fd, 3, 4) && vg_end() == 0 ? 0 : 1);
+  }
+  assert_true(ended_well(child));
+  vg_peek(here, (char *)(uintptr_t)mine.at, 1);
+  vg_peek(here + 1, (char *)(uintptr_t)mine.at + BYTES - 1, 1);
+  assert_int_equal(here[0], 4);
+  assert_int_equal(here[1], 4);
+  close(mine.fd);
+  end_mapped(&mine);
+  assert_int_equal(vg_memory_used(0), 0);
+  assert_int_equal(vg_end(), 0);
+}
+
+static bool make_and_send(int to) {
+  mapped m;
+  bool good = cudaSetDevice(0) == 0 && make(&m) == 0 && reserve(&m) == 0 && map(&m) == 0 && let(&m, 0) == 0 &&
+              cudaMemsetAsync((void *)(uintptr_t)m.at, 5, BYTES, NULL) == 0 && cudaDeviceSynchronize() == 0 &&
+              export_file(&m) == 0 && rs_node_send(to, "", 1, &m.fd, 1, 0) == 0;
+  return good && unmap(&m) == 0 && unreserve(&m) == 0 && release(&m) == 0 && vg_end() == 0;
+}
+
+/* A descriptor keeps the memory. */
+static void import_from_ended(void **state) {
+  (void)state;
+  char byte;
+  int ends[2], fd = -1;
+  assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    vg_begin(NULL);
+    _exit(make_and_send(ends[1]) ? 0 : 1);
+  }
+  assert_true(ended_well(child));
+  assert_int_equal(rs_node_receive(ends[0], &byte, 1, &fd, 1, 0), 0);
+  vg_begin(NULL);
+  assert_true(change_import(fd, 5, 6));
+  assert_int_equal(vg_end(), 0);
+  close(fd);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 int main(void) {
   if (!vg_sees_kernels()) {
     printf("skipped: this build sees no accesses\n");
@@ -327,6 +406,8 @@ int main(void) {
       cmocka_unit_test(unmap_of_kept_in_use),
       cmocka_unit_test(unmap_of_import_in_use),
       cmocka_unit_test(files_of_others),
+      cmocka_unit_test(import_of_child),
+      cmocka_unit_test(import_from_ended),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

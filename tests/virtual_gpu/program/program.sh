@@ -69,15 +69,22 @@ fi
 
 # processes of a node, each with a virtual GPU of its own, or all with one
 processes=(bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 2 -c 1 --device cuda --comm node --processes)
-for way in '' '-G' '--path direct'; do
+for way in '' '-G' '--path direct' '--path packed' '--path packed -G' '--path auto'; do
   # shellcheck disable=SC2086
   expect 0 "${processes[@]}" 2 $way; says "$row"; says '2 ranks of 2 processes by node'
   says 'Out of bounds values : 0 OK'
 done
 VG_DEVICES=3 expect 0 "${processes[@]}" 3 --json -; says '"path":"direct"'
-VG_DEVICES=1 expect 0 "${processes[@]}" 2; says "$row"
-refuse 3 'the direct path alone between GPUs' "${processes[@]}" 2 --path packed
-expect 0 verify --device cuda --comm node --processes 2 --cases "$cases"; says '^0 of them failed'
+VG_DEVICES=3 expect 0 "${processes[@]}" 3 --path packed --json -; says '"path":"packed"'; says '"wrong":0'
+for path in direct packed; do
+  VG_DEVICES=1 expect 0 "${processes[@]}" 2 --path $path; says "$row"; says "path $path"
+  expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" --path $path; says '^0 of them failed'
+  expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --path $path \
+    --json -
+done
+refuse 3 '--path mixed: --comm mpi alone connects nodes' "${processes[@]}" 2 --path mixed
+expect 0 verify --device cuda --comm node --processes 3 --cases "$cases"; says '^0 of them failed'
+expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; says '^0 of them failed'
 
 # copies, casts, selections, storage: the program reshard_gpu, of one thread
 reshard=$RESHARD

@@ -35,7 +35,7 @@ static void must(bool good, const char *what) {
 }
 
 /* Moves all pages of an allocation to the file, where they are at the same offset as in the arena. */
-void share(const Alloc &alloc) {
+static void share(const Alloc &alloc) {
   if (file < 0) {
     file = memfd_create("virtual GPU", MFD_CLOEXEC);
     must(file >= 0 && ftruncate(file, (off_t)arena_bytes) == 0, "virtual GPU: memfd_create");
@@ -91,7 +91,7 @@ static Alloc *import_of(const Alloc &alloc, int process) {
 }
 
 /* The pages of an allocation that is shared, also at another page. */
-void map_again(const Alloc &alloc, uintptr_t at) {
+static void map_again(const Alloc &alloc, uintptr_t at) {
   size_t bytes = (alloc.base % page + alloc.bytes + page - 1) / page * page;
   must(mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
             (off_t)(alloc.base / page * page - arena)) == (void *)at,

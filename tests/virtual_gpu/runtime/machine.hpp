@@ -354,8 +354,6 @@ void memory_leaks();
 
 /* ipc.cpp */
 uintptr_t own_memory(uintptr_t at); /* where imported memory is exported */
-void share(const Alloc &alloc);     /* its pages can be mapped again from here on */
-void map_again(const Alloc &alloc, uintptr_t at);
 /* The driver's cuPointerGetAttributes. */
 cudaError_t get_pointer_attributes(unsigned n, const int *attributes, void **values, unsigned long long at);
 void imports_end();

@@ -1,12 +1,17 @@
 /* The driver's calls for virtual memory: physical memory with a handle, ranges of addresses, and mappings of one at the
  * other. Each range is mapped once, and as a whole.
  *
- * A mapping is an allocation that the calls open to GPUs one by one, also to its own. Physical memory that another
- * process has mapped is the same pages, whose shadow is the first mapping's (ipc.cpp). It lives as long as a handle or
- * a mapping of it: one process may use it after another has unmapped its own. */
+ * A mapping is an allocation that the calls open to GPUs one by one, also to its own. Physical memory is a file without
+ * a name, whose pages all mappings are, and which its descriptors are of. Between processes of this machine its shadow
+ * is the first mapping's. It lives as long as a handle or a mapping of it: one process may use it after another has
+ * unmapped its own.
+ *
+ * A real process has the pages alone: its descriptor holds them, also when their maker is gone. Handles, shadow, and
+ * the bytes that a GPU has left stay the maker's: accesses of the others are not checked, and count nowhere. */
 #include "machine.hpp"
 
 #include <cuda.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,13 +22,30 @@ namespace vg {
 
 static const size_t granule = (size_t)2 << 20;
 
-struct Physical {
-  size_t bytes;
+/* Head of the file of physical memory, a page before the memory's own. */
+struct Head {
+  char magic[16];
+  uint64_t number; /* of those that the process has made */
+  pid_t process;
   int device;
+  size_t bytes;
+};
+static const char magic[16] = "virtual GPU VMM";
+static const size_t head_bytes = 4096;
+
+struct Physical {
+  Head head;
   bool exportable;
-  int holders; /* handles, and mappings */
-  uint64_t number;
+  int file;
+  int holders;  /* handles, and mappings */
   Alloc *first; /* mapping; NULL: not mapped yet */
+  bool foreign() const { return head.process != getpid(); }
+  ~Physical() { close_file(); }
+  void close_file() {
+    if (file >= 0)
+      close(file);
+    file = -1;
+  }
 };
 /* A process's handle of it. */
 struct Handle {
@@ -43,7 +65,15 @@ static std::list<Reservation> reservations;
 static std::map<uint64_t, std::weak_ptr<Physical>> exported;
 static uint64_t last_number;
 
+static void *map_pages(uintptr_t at, size_t bytes, int file) {
+  int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  return mmap((void *)at, bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED, file, file < 0 ? 0 : (off_t)head_bytes);
+}
+
 void mappings_end() {
+  for (const Reservation &r : reservations)
+    if (r.mapped)
+      map_pages(r.base, r.bytes, -1);
   handles.clear();
   reservations.clear();
   exported.clear();
@@ -68,8 +98,11 @@ void mapping_leaks() {
 static int process_of(const Thread &thread) { return M.processes[thread.chain]; }
 
 static void drop(const std::shared_ptr<Physical> &physical) {
-  if (--physical->holders == 0)
-    M.devices[(size_t)physical->device].used -= physical->bytes;
+  if (--physical->holders > 0)
+    return;
+  if (!physical->foreign())
+    M.devices[(size_t)physical->head.device].used -= physical->head.bytes;
+  physical->close_file();
 }
 
 static Handle *handle_of(unsigned long long number, const Thread &thread, const char *call) {
@@ -102,6 +135,17 @@ static bool is_plain(const CUmemAllocationProp &p) {
 
 /* --- Physical memory ---------------------------------------------------------------------------------------------- */
 
+/* Pages that are zeros; -1: the system has none. */
+static int make_file(const Head &head) {
+  int file = memfd_create("virtual GPU memory", MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, (off_t)(head_bytes + head.bytes)) == 0 &&
+      pwrite(file, &head, sizeof head, 0) == (ssize_t)sizeof head)
+    return file;
+  if (file >= 0)
+    close(file);
+  return -1;
+}
+
 static cudaError_t get_granularity(size_t *bytes, const CUmemAllocationProp *p, CUmemAllocationGranularity_flags) {
   VG_CALL(cuMemGetAllocationGranularity, CALL_PLAIN);
   *bytes = granule;
@@ -113,11 +157,14 @@ static cudaError_t create(unsigned long long *handle, size_t bytes, const CUmemA
   VG_CALL(cuMemCreate, CALL_ALLOC);
   if (!is_plain(*p) || bytes == 0 || bytes % granule || flags)
     return api.end(cudaErrorInvalidValue);
+  Head head{{}, ++last_number, getpid(), p->location.id, bytes};
+  memcpy(head.magic, magic, sizeof magic);
+  bool exportable = p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  std::shared_ptr<Physical> made(new Physical{head, exportable, make_file(head), 0, nullptr});
+  if (made->file < 0)
+    return api.end(cudaErrorOperatingSystem);
   if (!take_memory(p->location.id, bytes))
     return api.end(cudaErrorMemoryAllocation);
-  auto made = std::make_shared<Physical>();
-  *made = Physical{bytes, p->location.id, p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                   0,     ++last_number,  nullptr};
   *handle = add_handle(made, *api.thread);
   return api.end(cudaSuccess);
 }
@@ -150,7 +197,7 @@ static cudaError_t unreserve(unsigned long long at, size_t bytes) {
   VG_CALL(cuMemAddressFree, CALL_DESTROY);
   Reservation *r = range_of(at, bytes, *api.thread, "cuMemAddressFree");
   if (r && r->mapped)
-    report("mapped " + std::to_string(r->mapped->number), "misuse: cuMemAddressFree of a range that is mapped");
+    report("mapped " + std::to_string(r->base), "misuse: cuMemAddressFree of a range that is mapped");
   if (!r || r->mapped)
     VG_END(cudaErrorInvalidValue);
   r->freed = true;
@@ -162,21 +209,22 @@ static cudaError_t map(unsigned long long at, size_t bytes, size_t offset, unsig
   VG_CALL(cuMemMap, CALL_CREATE);
   Handle *h = handle_of(handle, *api.thread, "cuMemMap");
   Reservation *r = range_of(at, bytes, *api.thread, "cuMemMap");
-  if (!h || !r || offset || flags || r->was_mapped || bytes != h->physical->bytes)
+  if (!h || !r || offset || flags || r->was_mapped || bytes != h->physical->head.bytes)
     return api.end(cudaErrorInvalidValue);
   Physical &p = *h->physical;
+  if (map_pages(r->base, bytes, p.file) == MAP_FAILED)
+    return api.end(cudaErrorMemoryAllocation);
   M.pools.emplace_back(new Pool{});
   Pool *pool = M.pools.back().get();
-  pool->device = p.device;
+  pool->device = p.head.device;
   pool->destroyed = true; /* no handle is given out */
   pool->access.assign(M.devices.size(), false);
-  Alloc *alloc = add_alloc_at(r->base, p.device, bytes, thread_note(*api.thread, "cuMemMap"));
+  Alloc *alloc = add_alloc_at(r->base, p.head.device, bytes, thread_note(*api.thread, "cuMemMap"));
   alloc->pool = pool;
   alloc->mapped = true;
+  alloc->foreign = p.foreign();
   alloc->of = p.first;
-  if (p.first)
-    map_again(*p.first, r->base);
-  else
+  if (!p.first)
     p.first = alloc;
   p.holders++;
   r->mapped = h->physical;
@@ -204,6 +252,7 @@ static cudaError_t unmap(unsigned long long at, size_t bytes) {
   if (!alloc.of && !kept)
     access_end(alloc, thread_note(thread, "cuMemUnmap"), thread.clock);
   drop(physical);
+  map_pages(r->base, bytes, -1);
   r->mapped = nullptr;
   VG_END(cudaSuccess);
 }
@@ -216,7 +265,7 @@ static cudaError_t set_access(unsigned long long at, size_t bytes, const CUmemAc
   for (size_t i = 0; i < n; i++) {
     int device = list[i].location.id;
     if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || (size_t)device >= M.devices.size() ||
-        (M.options.no_peers && device != r->mapped->device))
+        (M.options.no_peers && device != r->mapped->head.device))
       return api.end(cudaErrorInvalidDevice);
     find(r->base)->pool->access[(size_t)device] = list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
@@ -225,42 +274,36 @@ static cudaError_t set_access(unsigned long long at, size_t bytes, const CUmemAc
 
 /* --- Other processes ---------------------------------------------------------------------------------------------- */
 
-static const char magic[16] = "virtual GPU VMM";
-
-/* Contents of a descriptor's file. */
-struct Shared {
-  char magic[16];
-  uint64_t number;
-};
-
 static cudaError_t export_handle(void *out, unsigned long long handle, CUmemAllocationHandleType type,
                                  unsigned long long flags) {
   VG_CALL(cuMemExportToShareableHandle, CALL_CREATE);
   Handle *h = handle_of(handle, *api.thread, "cuMemExportToShareableHandle");
-  if (!h || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags || !h->physical->exportable ||
-      !h->physical->first)
+  if (!h || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags || !h->physical->exportable)
     return api.end(cudaErrorInvalidValue);
-  Shared shared{};
-  memcpy(shared.magic, magic, sizeof magic);
-  shared.number = h->physical->number;
-  int fd = memfd_create("virtual GPU memory", 0);
-  if (fd < 0 || write(fd, &shared, sizeof shared) != (ssize_t)sizeof shared)
-    return api.end(cudaErrorUnknown);
-  share(*h->physical->first);
-  exported[shared.number] = h->physical;
+  int fd = dup(h->physical->file);
+  if (fd < 0)
+    return api.end(cudaErrorOperatingSystem);
+  exported[h->physical->head.number] = h->physical;
   *(int *)out = fd;
   return api.end(cudaSuccess);
 }
 
+static std::shared_ptr<Physical> exported_memory(const Head &head, int fd) {
+  if (head.process == getpid())
+    return exported[head.number].lock();
+  int file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return std::shared_ptr<Physical>(file < 0 ? nullptr : new Physical{head, false, file, 0, nullptr});
+}
+
 static cudaError_t import_handle(unsigned long long *handle, void *file, CUmemAllocationHandleType type) {
   VG_CALL(cuMemImportFromShareableHandle, CALL_ALLOC);
-  Shared shared{};
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-      pread((int)(intptr_t)file, &shared, sizeof shared, 0) != (ssize_t)sizeof shared ||
-      memcmp(shared.magic, magic, sizeof magic) != 0)
+  Head head{};
+  int fd = (int)(intptr_t)file;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head ||
+      memcmp(head.magic, magic, sizeof magic) != 0 || (size_t)head.device >= M.devices.size())
     return api.end(cudaErrorInvalidValue);
-  std::shared_ptr<Physical> physical = exported[shared.number].lock();
-  if (!physical || physical->holders == 0)
+  std::shared_ptr<Physical> physical = exported_memory(head, fd);
+  if (!physical || physical->file < 0)
     return api.end(cudaErrorInvalidValue);
   *handle = add_handle(physical, *api.thread);
   return api.end(cudaSuccess);

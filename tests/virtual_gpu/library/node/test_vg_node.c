@@ -370,6 +370,48 @@ static void test_forked_graph(void **state) {
   }
 }
 
+/* --- Ranks that execute different transfers ----------------------------------------------------------------------- */
+
+/* Rows of other ranks are as they were. */
+static bool is_unreceived(const char *dst, int64_t rank) {
+  char here[BYTES];
+  vg_peek(here, dst, BYTES);
+  for (int i = 0; i < BYTES; i++)
+    if (i / ROWS / ROWS != rank && (unsigned char)here[i] != 0xEE)
+      return false;
+  return true;
+}
+
+/* Two transfers of one plan. Rank 1 executes the other one: nothing is received, and all hear of it. */
+static void execute_different(node_rank *me) {
+  char *dst;
+  reshard_transfer one = me->transfer, other;
+  cudaMalloc((void **)&dst, BYTES);
+  cudaMemsetAsync(dst, 0xEE, BYTES, me->stream);
+  NEED(me, make_transfer(me, me->src, dst) == RESHARD_SUCCESS);
+  other = me->transfer;
+  me->transfer = one;
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->rank == 1 ? other : one, me->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  NEED(me, is_unreceived(me->dst, me->rank) && is_unreceived(dst, me->rank));
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_MISMATCH);
+  NEED(me, strstr(reshard_last_error(), "execute different transfers") != NULL);
+  NEED(me, reshard_execute(one, me->stream) == RESHARD_ERROR_MISMATCH);
+  reshard_transfer_destroy(other);
+  cudaFree(dst);
+}
+
+static void test_different_transfers(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = execute_different, .path = RESHARD_PATH_PACKED};
+    assert_int_equal(run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed}), 0);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+    assert_right(&w);
+  }
+}
+
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
 
 /* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
@@ -532,12 +574,19 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),          cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),          cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),           cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),          cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed),         cmocka_unit_test(test_forked_graph),
-      cmocka_unit_test(test_destroys_first), cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_moves),
+      cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),
+      cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed),
+      cmocka_unit_test(test_forked_graph),
+      cmocka_unit_test(test_different_transfers),
+      cmocka_unit_test(test_destroys_first),
+      cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -334,6 +334,35 @@ static void test_fails_alone(void **state) {
     run_right((world){.gpus = NODE_RANKS, .body = fail_alone}, seed);
 }
 
+static reshard_status gather_whole(node_rank *me, moving *m, bool to_all) {
+  reshard_sharded_tensor rows = reshard_dtensor_sharded(m->tensor);
+  if (to_all)
+    return reshard_sharded_tensor_gather_all(rows, m->whole, m->stream);
+  return reshard_sharded_tensor_gather(rows, 0, me->rank == 0 ? m->whole : NULL, m->stream);
+}
+
+/* Rank 1 makes another call than the others; plans of both are kept. All get the error of the first rank that makes a
+ * call after its stream found it. */
+static void call_another(node_rank *me) {
+  moving *m = &me->moving[0];
+  for (int i = 0; i < 4; i++)
+    NEED(me, gather_whole(me, m, i % 2 == 0) == RESHARD_SUCCESS);
+  m->calls = 1;
+  check_whole(me);
+  node_gather_meet(&me->w->gather);
+  NEED(me, gather_whole(me, m, me->rank == 1) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_MISMATCH);
+  NEED(me, strstr(reshard_last_error(), "ranks 0 and 1 execute different transfers") != NULL);
+  NEED(me, gather_whole(me, m, true) == RESHARD_ERROR_MISMATCH);
+}
+
+static void test_another_call(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++)
+    run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
+}
+
 /* Ranks that want unequal things all hear of it in the first call of a pair. */
 static void give_unequal_options(node_rank *me) {
   const reshard_sharder_options options = {
@@ -428,6 +457,7 @@ int main(void) {
       cmocka_unit_test(test_two_streams),
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_fails_alone),
+      cmocka_unit_test(test_another_call),
       cmocka_unit_test(test_unequal_options),
       cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
