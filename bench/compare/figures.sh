@@ -63,6 +63,26 @@ rounds() { # LABEL PLAN-OPTION...
   add once '' '<= 1.25' "$1" round_ratios "${@:2}"
 }
 
+least_use() { # CONDITION: least workspace over limits of 64 MiB to 1 GiB, of plans whose number of rounds is so
+  local limit src dst ranks
+  for limit in 64 96 128 192 256 384 512 768 1024; do
+    while read -r src dst ranks; do
+      "$program" plan --shape 65536x65536 --dtype f32 --src "$src" --dst "$dst" --ranks "$ranks" \
+        --workspace ${limit}M --json - | tr ',' '\n' |
+        awk -F: '/^"rounds"/ && !r { r = $2 } /^"workspace_bytes"/ && !used { used = $2 }
+          /^"workspace_limit"/ && !limit { limit = $2 } END { if (r '"$1"') printf "%.3f\n", used / limit }'
+    done <<'CUTS'
+chunk(0) chunk(1) 8
+chunk(0;0-7) chunk(1;8-15) 16
+chunk(0) chunk(1) 64
+mesh(4x4;S0,S1) mesh(2x8;S0,S1) 16
+chunk(0) cyclic(2x4;512x512) 8
+boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536]) chunk(1) 8
+boxes(0:[0,0]+[65536,36000];1:[0,36000]+[65536,28000];2:[0,64000]+[65536,1536]) chunk(0) 16
+CUTS
+  done | sort -rn | tail -1
+}
+
 micro_times() { # FILTER: nanoseconds by the clock and of the processor for each case, and items a second
   "$micro" --benchmark_filter="$1" --benchmark_repetitions=3 --benchmark_enable_random_interleaving=true \
     --benchmark_min_time=0.05 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
@@ -137,6 +157,8 @@ rounds 'rows to cyclic(2x4;512x512)' "${large[@]}" --src 'chunk(0)' --dst 'cycli
 rounds 'qwen3-30b-a3b, FSDP-8 to TP-8' --model qwen3-30b-a3b --src @fsdp.rules --dst @tp.rules --mesh fsdp=8,tp=8
 rounds 'boxes of one half, a few rows and the rest to columns' "${large[@]}" --dst 'chunk(1)' --ranks 8 \
   --src 'boxes(0:[0,0]+[32768,65536];1:[32768,0]+[400,65536];2:[33168,0]+[32368,65536])'
+add once '' '>= 0.667' 'workspace used, of the limit, at 3 rounds' least_use '== 3'
+add once '' '>= 0.75' '  at more' least_use '> 3'
 if [ -x "$micro" ]; then
   beside_memcpy 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
   beside_memcpy 0.95 '  new memory for each result and each copy' \

@@ -139,7 +139,9 @@ static int create_tensors(sharded_rank *m) {
 /* The parts of one rank in the preparation and in a run. */
 static void prepare_rank(void *user, int64_t rank) {
   sharded_rank *m = &((sharded_world *)user)->ranks[rank];
-  m->failed = create_tensors(m);
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
+                                           .keep_bytes = m->world->way >= RESHARD_NEW ? -1 : 0};
+  m->failed = reshard_sharder_create(m->comm, &options, &m->sharder) || create_tensors(m);
 }
 
 static void run_rank(void *user, int64_t rank) {
@@ -198,10 +200,6 @@ static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way w
   for (int64_t r = 0; r < n; r++) {
     sharded_rank *m = &w->ranks[r];
     *m = (sharded_rank){.world = w, .comm = comms[r]};
-    const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
-                                             .keep_bytes = way >= RESHARD_NEW ? -1 : 0};
-    if (reshard_sharder_create(m->comm, &options, &m->sharder))
-      return NULL;
   }
   *items = 2 * rounds;
   if (run_ranks(w, prepare_rank) == 0 && sharded_run(w) == 0) /* the plans are in the caches from now on */

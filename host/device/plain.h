@@ -9,6 +9,11 @@
 reshard_status rs_device_alloc(rs_device *device, size_t bytes, void **memory);
 /* The same, and GPUs of this process reach it that have not been let into storage yet. */
 reshard_status rs_device_alloc_open(rs_device *device, size_t bytes, void **memory);
+/* Counts memory of meetings with other processes as the pool's, before it is taken from the driver. They open it, so it
+ * comes from no allocator. RESHARD_ERROR_OUT_OF_MEMORY where it would exceed the pool's limit. Uncounted when it has
+ * gone back. */
+reshard_status rs_device_count_meeting(rs_device *device, size_t bytes);
+void rs_device_uncount_meeting(rs_device *device, size_t bytes);
 /* Frees memory that nothing uses any more. NULL is allowed. */
 RS_PRIVATE_API void rs_device_free(rs_device *device, void *memory);
 

@@ -29,7 +29,7 @@ reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **
   return RESHARD_SUCCESS;
 }
 
-/* Makes a group's sharder; its global ranks are those of the given one. */
+/* Makes a group's sharder; its global ranks are those of the given one, whose options all ranks have compared. */
 static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
                                          reshard_sharder *sharder) {
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
@@ -42,7 +42,7 @@ static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mes
   for (int64_t i = 0; i < mesh->size; i++)
     ranks[i] = rs_group_at(&given->group, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i)));
   options.group = (reshard_group){mesh->size, ranks};
-  reshard_status status = reshard_sharder_create(comm, &options, sharder);
+  reshard_status status = rs_sharder_new(comm, &options, sharder);
   free(ranks);
   return status;
 }

@@ -69,7 +69,6 @@ static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool
 static bool calls_alike(const once_rank *a, const once_rank *b) {
   const rs_request *x = &a->call->request, *y = &b->call->request;
   return b->ready && (a->transfer == NULL) == (b->transfer == NULL) && x->path == y->path &&
-         x->cached_plans == y->cached_plans &&
          memcmp(a->call->plan->fields, b->call->plan->fields, sizeof a->call->plan->fields) == 0;
 }
 

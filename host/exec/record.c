@@ -28,10 +28,6 @@ static reshard_status compare_options(reshard_comm comm, const struct reshard_pl
       return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],
                       uses[all[r].use], (long long)r);
   for (int64_t r = 1; r < n; r++)
-    if (all[r].cached_plans != all[0].cached_plans)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%lld cached plans on rank 0, %lld on rank %lld",
-                      (long long)all[0].cached_plans, (long long)all[r].cached_plans, (long long)r);
-  for (int64_t r = 1; r < n; r++)
     if (all[r].cached != all[0].cached)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld has a cached transfer for this call, rank %lld has none",
                       all[0].cached ? 0LL : (long long)r, all[0].cached ? (long long)r : 0LL);
@@ -83,10 +79,7 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
 reshard_status rs_agree_shown(reshard_comm comm, reshard_status status, const rs_request *request,
                               const rs_record **all) {
   const rs_argument *argument = request->argument;
-  rs_record mine = {.call = RS_RECORD_AGREE,
-                    .path = (int32_t)request->path,
-                    .cached_plans = request->cached_plans,
-                    .cached = request->cached};
+  rs_record mine = {.call = RS_RECORD_AGREE, .path = (int32_t)request->path, .cached = request->cached};
   rs_record_set_status(&mine, status);
   if (request->shown != NULL)
     mine.shown = *request->shown;

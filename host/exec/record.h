@@ -15,7 +15,13 @@ typedef struct rs_proposal {
 } rs_proposal;
 
 /* Calls that exchange records: those of different calls are not to be compared. */
-enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE };
+enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDER };
+
+/* Options of a sharder that all its ranks give alike. */
+typedef struct rs_sharder_terms {
+  int64_t cached_plans, workspace_limit;
+  uint64_t group; /* hash of the global ranks */
+} rs_sharder_terms;
 
 /* Record that ranks exchange and compare: of fixed size, whatever the plan. */
 typedef struct rs_record {
@@ -23,12 +29,13 @@ typedef struct rs_record {
   union {
     rs_proposal collective; /* create */
     rs_shown shown;         /* agree: of the request */
+    rs_sharder_terms terms; /* sharder */
   };
   uint64_t fields[RS_FIELDS];
   uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer;              /* read by ranks of the same process only */
   int64_t entries, value;             /* of the plan; of the argument */
-  int64_t cached_plans, cached;       /* agree: of the request */
+  int64_t cached;                     /* agree: of the request */
   int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
   int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
   int64_t private_entry;              /* create, rebind: as in rs_shown */
@@ -54,7 +61,6 @@ typedef struct rs_request {
   const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */
   reshard_path path;                 /* wished */
   const rs_argument *argument;       /* NULL: none */
-  int64_t cached_plans;              /* most that the caller keeps */
   bool cached;                       /* a transfer is cached for it */
   const rs_shown *shown;             /* not compared; NULL: nothing */
 } rs_request;

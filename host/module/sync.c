@@ -255,14 +255,12 @@ static reshard_status run_batch(sync *s, tensor_batch *b) {
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  const rs_once_call call = {.request = {.plan = b->plan,
-                                         .path = (reshard_path)s->listed->path,
-                                         .cached = b->cached.transfer != NULL,
-                                         .cached_plans = 1},
-                             .plan = b->plan,
-                             .arrays = &arrays,
-                             .cached = &b->cached,
-                             .stream = s->stream};
+  const rs_once_call call = {
+      .request = {.plan = b->plan, .path = (reshard_path)s->listed->path, .cached = b->cached.transfer != NULL},
+      .plan = b->plan,
+      .arrays = &arrays,
+      .cached = &b->cached,
+      .stream = s->stream};
   reshard_status status = rs_execute_once(s->comm, &call, RESHARD_SUCCESS, &s->plans->memory, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());

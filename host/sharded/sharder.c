@@ -7,6 +7,7 @@
  * succeeds on one rank does so on all, and it alone puts its plan first. Local calls have a cache of their own. */
 #include "sharded/sharder.h"
 
+#include "exec/path.h"
 #include "metadata/group.h"
 
 #include <stdio.h>
@@ -73,9 +74,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
-                                      reshard_sharder *sharder) {
-  RS_TRY(RS_GIVEN("reshard_sharder_create", comm, sharder));
+reshard_status rs_sharder_new(reshard_comm comm, const reshard_sharder_options *options, reshard_sharder *sharder) {
   struct reshard_sharder_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
@@ -86,6 +85,87 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
   }
   *sharder = made;
   return RESHARD_SUCCESS;
+}
+
+static uint64_t hash_group(const void *group, int64_t first, int64_t end, uint64_t hash) {
+  for (int64_t i = first; i < end; i++)
+    hash = rs_hash(hash, &(int64_t){rs_group_at(group, i)}, sizeof(int64_t));
+  return hash;
+}
+
+/* Collective: names the first rank that rank 0 and `rank` know by other global ranks. */
+static reshard_status error_groups(reshard_comm comm, const reshard_group *group, int64_t rank) {
+  int64_t at;
+  char field[48], values[2][24];
+  const void *gathered;
+  RS_TRY(rs_find_difference(comm, group->n, rank, hash_group, group, &at));
+  RS_TRY(rs_comm_allgather(comm, &(int64_t){rs_group_at(group, at)}, sizeof(int64_t), &gathered));
+  const int64_t *all = gathered;
+  snprintf(field, sizeof field, "global rank of rank %lld:", (long long)at);
+  for (int i = 0; i < 2; i++)
+    snprintf(values[i], sizeof values[i], "%lld", (long long)all[i == 0 ? 0 : rank]);
+  return rs_error_differ(field, 0, values[0], rank, values[1]);
+}
+
+static void print_limit(char *text, size_t size, int64_t limit) {
+  if (limit > 0)
+    snprintf(text, size, "%lld", (long long)limit);
+  else
+    snprintf(text, size, limit == RESHARD_NO_LIMIT ? "none" : "default");
+}
+
+/* Two ranks' options; without a word where they are alike. The same on all ranks, as all look at the same records. */
+static reshard_status compare_terms(const rs_record *zero, const rs_record *other, int64_t rank) {
+  const rs_sharder_terms *a = &zero->terms, *b = &other->terms;
+  char values[2][24];
+  if (a->cached_plans != b->cached_plans) {
+    snprintf(values[0], sizeof values[0], "%lld", (long long)a->cached_plans);
+    snprintf(values[1], sizeof values[1], "%lld", (long long)b->cached_plans);
+    return rs_error_differ("cached_plans", 0, values[0], rank, values[1]);
+  }
+  if (a->workspace_limit != b->workspace_limit) {
+    print_limit(values[0], sizeof values[0], a->workspace_limit);
+    print_limit(values[1], sizeof values[1], b->workspace_limit);
+    return rs_error_differ("workspace_limit", 0, values[0], rank, values[1]);
+  }
+  if (zero->path != other->path)
+    return rs_error_differ("path", 0, rs_path_name((reshard_path)zero->path), rank,
+                           rs_path_name((reshard_path)other->path));
+  return RESHARD_SUCCESS;
+}
+
+/* Collective: all ranks have made their sharders, of equal options; or all get one error. mine: this rank's status,
+ * with which s may be NULL. */
+static reshard_status agree_on_sharders(reshard_comm comm, reshard_status mine, const struct reshard_sharder_s *s) {
+  rs_record record = {.call = RS_RECORD_SHARDER};
+  const rs_record *all;
+  if (mine == RESHARD_SUCCESS) {
+    record.path = (int32_t)s->path;
+    record.terms = (rs_sharder_terms){s->limit, s->workspace_limit, hash_group(&s->group, 0, s->group.n, 0)};
+  }
+  rs_record_set_status(&record, mine);
+  RS_TRY(rs_records_exchange(comm, NULL, &record, &all));
+  for (int64_t r = 1; r < comm->size; r++)
+    RS_TRY(compare_terms(&all[0], &all[r], r));
+  for (int64_t r = 1; r < comm->size; r++)
+    if (all[r].terms.group != all[0].terms.group)
+      return error_groups(comm, &s->group, r);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
+                                      reshard_sharder *sharder) {
+  RS_TRY(RS_GIVEN("reshard_sharder_create", comm));
+  RS_CALL(comm, 0);
+  reshard_sharder made = NULL;
+  reshard_status status = RS_GIVEN("reshard_sharder_create", sharder);
+  RS_THEN(status, rs_sharder_new(comm, options, &made));
+  status = agree_on_sharders(comm, status, made);
+  if (status == RESHARD_SUCCESS)
+    *sharder = made;
+  else
+    reshard_sharder_destroy(made);
+  return status;
 }
 
 static void free_plan(rs_cached_plan *p) {
@@ -324,7 +404,7 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
-  rs_once_call call = {.request = {.path = s->path, .argument = argument, .cached_plans = s->limit},
+  rs_once_call call = {.request = {.path = s->path, .argument = argument},
                        .arrays = &arrays,
                        .unsure = !s->sure && s->plans.n > 0,
                        .stream = stream};

@@ -93,6 +93,8 @@ struct reshard_sharder_s {
   reshard_sharder_stats stats;
 };
 
+/* Makes one alone, of options that are known to be alike on all its ranks. Local. */
+reshard_status rs_sharder_new(reshard_comm comm, const reshard_sharder_options *options, reshard_sharder *sharder);
 /* Finds the plan of a collective call in the cache, or makes it. The layouts and dtypes of the entries are read, not
  * their arrays. Valid until the end of the next rs_sharder_execute, which caches it on all ranks or on none. Local. */
 reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_sharder_entry *entries,

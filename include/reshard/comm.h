@@ -138,9 +138,10 @@ typedef struct reshard_node_options {
  * this library, PyTorch's expandable segments. Where a rank has some as a transfer is made, all take the packed path.
  * With RESHARD_PATH_DIRECT, or in a rebind of a transfer that is on the direct path, RESHARD_ERROR_UNSUPPORTED is on
  * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
- * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Sharders take the packed path, so that
- * their calls show each other nothing, unless they are told RESHARD_PATH_DIRECT. They make a transfer in each call
- * then, whose end the host waits for.
+ * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. The device's pool counts them: beyond its
+ * limit that transfer is RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show
+ * each other nothing, unless they are told RESHARD_PATH_DIRECT. They make a transfer in each call then, whose end the
+ * host waits for.
  *
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
  * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of

@@ -37,7 +37,8 @@ RESHARD_API int reshard_isa_available(reshard_isa isa);
 /* Allocator of a host program (PyTorch's, RMM's) from which all memory of the device is taken in place of its own:
  * storage, staging, tables. Called with the lock of the pool held, from any thread. It calls nothing of this library.
  * Ranks on other GPUs of the process reach staging: a pool or mapping of the host program is open to them. Words by
- * which GPUs of processes meet are of cudaMalloc all the same: others open them. */
+ * which GPUs of processes meet, and their mailboxes, come from the driver all the same, as other processes open them:
+ * the pool counts them (meeting_bytes). */
 typedef struct reshard_allocator {
   /* Returns memory aligned to 256 bytes, usable in the order of stream. NULL: there is none. */
   void *(*alloc)(void *user, size_t bytes, void *stream);
@@ -51,7 +52,8 @@ typedef struct reshard_device_options {
   size_t size;
   int threads;     /* copy threads of the CPU; 0: RESHARD_THREADS, else one per core that the process may use */
   reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine */
-  /* Limit of the pool, in use and kept together; 0: none. An allocation that would exceed it is OUT_OF_MEMORY. */
+  /* Limit of the pool, in use and kept together; 0: none. An allocation that would exceed it is OUT_OF_MEMORY. So are
+   * the mailboxes of a node communicator, on all its ranks: they take 64 MiB at most (reshard_comm_create_node). */
   size_t limit_bytes;
   /* Freed storage that is kept for new: -1: none, all of it goes back at once. 0: as much as keeps the pool at the most
    * that was in use at one time. Else bytes. A block that shares its piece of memory with storage in use stays, and
@@ -111,10 +113,13 @@ typedef struct reshard_memory_stats {
   size_t in_use_bytes;    /* storage and what the library itself uses, with what sizes are rounded up by */
   size_t kept_bytes;      /* freed, kept for new storage and not given back; streams may still use it */
   size_t peak_bytes;      /* most in use at one time */
-  size_t peak_held_bytes; /* most in use and kept at one time: the memory that the device's allocator had given */
+  size_t peak_held_bytes; /* most in use and kept at one time: the memory that was taken of the device */
   int64_t allocs, frees;  /* requests to the pool */
   int64_t upstream_allocs, upstream_frees; /* requests to the device's allocator */
   int64_t records, waits;                  /* events */
+  /* Of those in use: words and mailboxes of node communicators, which come from the driver. They count neither as
+   * requests to the pool nor to the device's allocator. */
+  size_t meeting_bytes;
 } reshard_memory_stats;
 RESHARD_API reshard_status reshard_device_get_memory_stats(reshard_device device, reshard_memory_stats *stats);
 /* Gives kept storage back until keep_bytes are left. Storage that streams still use is given back in their order. */

@@ -57,7 +57,11 @@ typedef struct reshard_entry {
  * ranks have the same. A collective of the communicator is taken whatever staging it needs then.
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
- * the cache; more would be slower. */
+ * the cache; more would be slower.
+ *
+ * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
+ * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole
+ * steps of 256 bytes from 4 KiB x world on. Below, steps are 16 bytes: that works, in more and shorter messages. */
 #define RESHARD_DEFAULT_LIMIT 0
 #define RESHARD_NO_LIMIT      (-1) /* one round, however much that stages */
 
@@ -65,7 +69,7 @@ typedef struct reshard_entry {
  * but on_cpu are compared between ranks. */
 typedef struct reshard_plan_options {
   size_t size;
-  int64_t workspace_limit; /* bytes of staging on every rank, at least 256 x world; or one of those above */
+  int64_t workspace_limit; /* bytes of staging on every rank, 256 x world or more; or one of those above */
   /* Node of each rank, `world` of them, read during the call. NULL: none. Receivers on a node that has replicas of a
    * source are served from there. */
   const int64_t *nodes;

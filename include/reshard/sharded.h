@@ -26,9 +26,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
 /* A communicator and a cache of plans, keyed by layouts and dtypes, which sharded tensors share. The communicator is
  * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank.
  *
- * Ranks compare cached_plans, workspace_limit and path when they first move data between a pair of layouts, and in
- * every call in which they meet: unequal ones are RESHARD_ERROR_MISMATCH on all. The first call for a pair also makes
- * the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
+ * All ranks make it together, and compare its options then; later calls do not. The first call for a pair of layouts
+ * makes the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
  * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
  * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
  *
@@ -42,7 +41,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * also ends the library's own communicator. So do different calls of ranks of a node. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
-/* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */
+/* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All
+ * ranks give group, cached_plans, workspace_limit and path alike; device and keep_bytes are each rank's own. */
 typedef struct reshard_sharder_options {
   size_t size;
   /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
@@ -63,9 +63,15 @@ typedef struct reshard_sharder_options {
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
 #define RESHARD_SHARDER_OPTIONS_DEFAULTS \
   { sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0 }
+/* Collective over comm: each rank makes its own, all in one order. options: NULL for the defaults.
+ *
+ * It blocks until all ranks have come, in one all-gather of fixed size, by the communicator's deadline at most; over
+ * NCCL, too. All ranks succeed, or all get one error, and write no output. Unequal options are RESHARD_ERROR_MISMATCH
+ * with both values: "cached_plans 3 on rank 0, 2 on rank 1". A rank's own error, as bad options or a lack of memory, is
+ * every rank's, with its number. A NULL comm is an error of this rank alone. */
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                                   reshard_sharder *sharder);
-/* NULL is allowed. */
+/* Local. NULL is allowed. */
 RESHARD_API void reshard_sharder_destroy(reshard_sharder sharder);
 typedef struct reshard_sharder_stats {
   int64_t hits, misses, evicted; /* of the cache of plans */

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "support/fault_local.h"
-#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/nested.h"
 
 #include <stdio.h>
@@ -175,8 +175,7 @@ static void test_random(void **state) {
   reshard_comm comms[RANKS];
   reshard_sharder sharders[RANKS];
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
-  for (int64_t r = 0; r < RANKS; r++)
-    assert_int_equal(reshard_sharder_create(comms[r], NULL, &sharders[r]), RESHARD_SUCCESS);
+  sharders_open(RANKS, comms, NULL, sharders);
   for (uint64_t seed = 0; seed < 12; seed++) {
     nested_case *n = nested_create(seed, RANKS, 1 + (int)(seed % 3));
     random_case c = {n, (int64_t)(seed % RANKS), NULL};
@@ -221,10 +220,9 @@ static void test_ranks(void **state) {
   reshard_comm comms[RANKS];
   threads_case c = {.nested = nested_create(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
-  for (int64_t r = 0; r < RANKS; r++) {
-    assert_int_equal(reshard_sharder_create(comms[r], NULL, &c.sharders[r]), RESHARD_SUCCESS);
+  sharders_open(RANKS, comms, NULL, c.sharders);
+  for (int64_t r = 0; r < RANKS; r++)
     c.trees[r] = nested_state(c.nested, c.sharders[r], r);
-  }
   for (c.short_of = 0; c.short_of < RANKS; c.short_of++) {
     fault_kind kind = FAULT_MEMORY;
     int64_t k = 0;

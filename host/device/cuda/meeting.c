@@ -19,6 +19,7 @@ struct rs_stream_meeting {
   rs_meet meet;
   char *words;          /* of this GPU, by cudaMalloc, or with room a segment: the state, and a word for each rank */
   int64_t room_at;      /* place of the room behind them; 0: there is none */
+  size_t counted;       /* bytes of it that the pool counts */
   rs_meet_peer *peers;  /* of this GPU */
   opened_words *opened; /* [npeers] */
   int64_t npeers;
@@ -43,6 +44,7 @@ static void meeting_destroy(rs_device *device, rs_stream_meeting *m) {
     rs_cuda_segment_destroy(device, m->words);
   else
     rs_cuda_free(device, m->words);
+  rs_device_uncount_meeting(device, m->counted);
   free(m->opened);
   free(m);
 }
@@ -71,10 +73,15 @@ static reshard_status fill_memory(rs_device *device, void *at, const void *from,
 static reshard_status load_kernel(rs_device *device) { RS_ON_DEVICE_RELAXED(device, rs_meet_load()); }
 
 static reshard_status alloc_words(rs_device *device, rs_stream_meeting *m, size_t bytes, int64_t room) {
-  if (room == 0)
-    return rs_cuda_alloc(device, bytes, (void **)&m->words);
-  m->room_at = rs_ceil_div((int64_t)bytes, ROOM_ALIGNMENT) * ROOM_ALIGNMENT;
-  return rs_cuda_segment_create(device, (size_t)(m->room_at + room), (void **)&m->words);
+  if (room > 0) {
+    m->room_at = rs_ceil_div((int64_t)bytes, ROOM_ALIGNMENT) * ROOM_ALIGNMENT;
+    bytes = (size_t)(m->room_at + room);
+    RS_TRY(rs_cuda_segment_round(device, &bytes));
+  }
+  RS_TRY(rs_device_count_meeting(device, bytes));
+  m->counted = bytes;
+  return room > 0 ? rs_cuda_segment_create(device, bytes, (void **)&m->words)
+                  : rs_cuda_alloc(device, bytes, (void **)&m->words);
 }
 
 static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **out,

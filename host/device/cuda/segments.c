@@ -210,12 +210,16 @@ static reshard_status add_segment_of(rs_cuda *cuda, size_t bytes, void **memory)
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_segment_create(rs_device *device, size_t bytes, void **memory) {
-  rs_cuda_before before;
+reshard_status rs_cuda_segment_round(rs_device *device, size_t *bytes) {
   size_t granule = device->granule;
   if (granule == 0) /* its storage is not shared */
     RS_TRY(find_granule(rs_cuda_of(device), &granule));
-  bytes = (bytes + granule - 1) / granule * granule;
+  *bytes = (*bytes + granule - 1) / granule * granule;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_segment_create(rs_device *device, size_t bytes, void **memory) {
+  rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = add_segment_of(rs_cuda_of(device), bytes, memory);

@@ -22,8 +22,10 @@ reshard_status rs_cuda_share(rs_cuda *cuda);
 reshard_status rs_cuda_segment_alloc(rs_device *device, size_t bytes, void *stream, void **memory);
 void rs_cuda_segment_free(rs_device *device, void *memory, void *stream);
 
-/* A segment of so many bytes or more, on any device, for what is no storage. Freeing it waits for nothing: nothing of
- * this process uses it any more. NULL is allowed there. */
+/* Rounds bytes up to whole granules. */
+reshard_status rs_cuda_segment_round(rs_device *device, size_t *bytes);
+/* A segment of so many bytes, which are whole granules, on any device, for what is no storage. Freeing it waits for
+ * nothing: nothing of this process uses it any more. NULL is allowed there. */
 reshard_status rs_cuda_segment_create(rs_device *device, size_t bytes, void **memory);
 void rs_cuda_segment_destroy(rs_device *device, void *memory);
 

@@ -222,15 +222,43 @@ static void *ask_upstream(rs_storage_pool *pool, size_t bytes, const rs_pool_str
   return pool->upstream.alloc(pool->upstream.user, bytes, stream->handle);
 }
 
+/* Releases idle segments where the limit asks for it. False: so many bytes more would exceed it. */
+static bool make_room(rs_storage_pool *pool, size_t bytes, rs_pool_stream *stream) {
+  size_t limit = pool->limit > 0 ? pool->limit : SIZE_MAX;
+  release_idle_segments(pool, RS_POOL_ALL, bytes, limit, stream);
+  return pool->held[RS_POOL_ALL] <= limit && bytes <= limit - pool->held[RS_POOL_ALL];
+}
+
+static void count_held(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes) {
+  pool->held[kind] += bytes;
+  pool->held[RS_POOL_ALL] += bytes;
+  if (pool->held[RS_POOL_ALL] > pool->stats.peak_held_bytes)
+    pool->stats.peak_held_bytes = pool->held[RS_POOL_ALL];
+}
+
+reshard_status rs_pool_count_meeting(rs_storage_pool *pool, size_t bytes) {
+  if (!make_room(pool, bytes, NULL))
+    return RESHARD_ERROR_OUT_OF_MEMORY;
+  count_held(pool, RS_POOL_DEDICATED, bytes);
+  rs_pool_count_use(pool, bytes);
+  pool->stats.meeting_bytes += bytes;
+  return RESHARD_SUCCESS;
+}
+
+void rs_pool_uncount_meeting(rs_storage_pool *pool, size_t bytes) {
+  pool->held[RS_POOL_DEDICATED] -= bytes;
+  pool->held[RS_POOL_ALL] -= bytes;
+  pool->stats.in_use_bytes -= bytes;
+  pool->stats.meeting_bytes -= bytes;
+}
+
 reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,
                                       void **memory) {
-  size_t limit = pool->limit > 0 ? pool->limit : SIZE_MAX;
   rs_pool_stream *waits = stream == pool->plain_stream ? NULL : stream; /* the host waits for that one */
-  release_idle_segments(pool, RS_POOL_ALL, bytes, limit, waits);
+  if (!make_room(pool, bytes, waits))
+    return RESHARD_ERROR_OUT_OF_MEMORY;
   if (pool->keep == 0 && kind != RS_POOL_DEDICATED)
     release_beyond_peak(pool, kind, bytes);
-  if (pool->held[RS_POOL_ALL] > limit || bytes > limit - pool->held[RS_POOL_ALL])
-    return RESHARD_ERROR_OUT_OF_MEMORY;
   void *made = ask_upstream(pool, bytes, stream);
   if (made == NULL && pool->oldest != NULL && pool->failure == RESHARD_ERROR_OUT_OF_MEMORY) {
     release_idle_segments(pool, RS_POOL_ALL, bytes, 0, waits);
@@ -245,10 +273,7 @@ reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, 
   if (made == NULL)
     return pool->failure;
   pool->stats.upstream_allocs++;
-  pool->held[kind] += bytes;
-  pool->held[RS_POOL_ALL] += bytes;
-  if (pool->held[RS_POOL_ALL] > pool->stats.peak_held_bytes)
-    pool->stats.peak_held_bytes = pool->held[RS_POOL_ALL];
+  count_held(pool, kind, bytes);
   *memory = made;
   return RESHARD_SUCCESS;
 }

@@ -75,6 +75,28 @@ reshard_status rs_device_alloc_open(rs_device *device, size_t bytes, void **memo
   return own ? device->memory->alloc(device, bytes, memory) : rs_device_alloc(device, bytes, memory);
 }
 
+reshard_status rs_device_count_meeting(rs_device *device, size_t bytes) {
+  rs_storage_pool *pool = device->pool;
+  if (pool == NULL)
+    return RESHARD_SUCCESS;
+  pthread_mutex_lock(&pool->mutex);
+  reshard_status status = rs_pool_count_meeting(pool, bytes);
+  if (status == RESHARD_ERROR_OUT_OF_MEMORY)
+    status = rs_pool_error_memory(pool, bytes);
+  pthread_mutex_unlock(&pool->mutex);
+  return status == RESHARD_SUCCESS ? status
+                                   : rs_error(status, "mailboxes and words of meetings: %s", reshard_last_error());
+}
+
+void rs_device_uncount_meeting(rs_device *device, size_t bytes) {
+  rs_storage_pool *pool = device->pool;
+  if (pool == NULL)
+    return;
+  pthread_mutex_lock(&pool->mutex);
+  rs_pool_uncount_meeting(pool, bytes);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
 void rs_device_free(rs_device *device, void *memory) {
   rs_storage_pool *pool = device->pool;
   bool freed = memory == NULL;

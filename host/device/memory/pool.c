@@ -264,12 +264,16 @@ static reshard_status alloc_block(rs_storage_pool *pool, size_t bytes, void *han
   return take_block(pool, stream, kind, (bytes + granule - 1) / granule * granule, block);
 }
 
-void rs_pool_count_alloc(rs_storage_pool *pool, rs_pool_block *block, size_t bytes) {
+void rs_pool_count_use(rs_storage_pool *pool, size_t bytes) {
   reshard_memory_stats *s = &pool->stats;
-  block->base.bytes = bytes;
-  s->allocs++;
-  s->in_use_bytes += block->size;
+  s->in_use_bytes += bytes;
   s->peak_bytes = s->in_use_bytes > s->peak_bytes ? s->in_use_bytes : s->peak_bytes;
+}
+
+void rs_pool_count_alloc(rs_storage_pool *pool, rs_pool_block *block, size_t bytes) {
+  block->base.bytes = bytes;
+  pool->stats.allocs++;
+  rs_pool_count_use(pool, block->size);
 }
 
 reshard_status rs_storage_pool_alloc(rs_storage_pool *pool, size_t bytes, void *stream, rs_block **block) {

@@ -141,6 +141,8 @@ reshard_status rs_pool_take_dedicated(rs_storage_pool *pool, rs_pool_stream *str
                                       rs_pool_block **block);
 /* Counts a block that is given out. */
 void rs_pool_count_alloc(rs_storage_pool *pool, rs_pool_block *block, size_t bytes);
+/* Counts bytes more as in use. */
+void rs_pool_count_use(rs_storage_pool *pool, size_t bytes);
 reshard_status rs_pool_error_memory(const rs_storage_pool *pool, size_t bytes);
 
 /* blocks.c */
@@ -150,6 +152,9 @@ void rs_pool_block_recycle(rs_storage_pool *pool, rs_pool_block *block);
 reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,
                                       void **memory);
 void rs_pool_upstream_free(rs_storage_pool *pool, rs_pool_kind kind, void *memory, size_t bytes, void *stream);
+/* Counts memory of meetings as held and in use, within the limit; no more when it is given back. */
+reshard_status rs_pool_count_meeting(rs_storage_pool *pool, size_t bytes);
+void rs_pool_uncount_meeting(rs_storage_pool *pool, size_t bytes);
 /* Adds a segment, as one free block of a stream that is in no list. */
 reshard_status rs_pool_segment_add(rs_storage_pool *pool, rs_pool_kind kind, size_t size, rs_pool_stream *stream,
                                    rs_pool_block **block);

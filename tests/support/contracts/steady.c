@@ -1,5 +1,8 @@
 #include "steady.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 enum { ROWS = 96, COLUMNS = 96, PAIRS = 3 };
 static const int64_t shape[2] = {ROWS, COLUMNS};
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
@@ -33,21 +36,38 @@ static reshard_status move_to(steady *x, int to) {
   return reshard_sharded_tensor_reshard(1, &x->tensor, &x->layouts[to], x->s.stream);
 }
 
+/* A sharder is of equal options: all ranks hear of others when they make it, and of a rank that fails. */
 static void check_options(contract_rank *s) {
+  enum { OPTIONS = 6 };
   bool odd = reshard_comm_rank(s->comm) == 1;
-  const reshard_sharder_options options[3] = {
-      {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED, .cached_plans = odd ? 2 : 3},
-      {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED, .workspace_limit = odd ? 1 << 20 : 0},
-      {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = odd ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO}};
-  static const char *const parts[3] = {"3 cached plans on rank 0, 2 on rank 1", "workspace",
-                                       "path auto on rank 0, packed on rank 1"};
-  for (int i = 0; i < 3; i++) {
-    steady x;
-    if (open_steady(s, &options[i], &x))
-      for (int again = 0; again < 2; again++)
-        CONTRACT_ALL(s, move_to(&x, 1), RESHARD_ERROR_MISMATCH, parts[i]);
-    close_steady(s, &x);
+  int64_t size = reshard_comm_size(s->comm), *ranks = calloc((size_t)size, sizeof *ranks);
+  if (!CONTRACT_CHECK(s, ranks != NULL))
+    return;
+  for (int64_t r = 0; r < size; r++)
+    ranks[r] = 10 + r + (odd && r == size - 1);
+  const reshard_sharder_options options[OPTIONS] = {
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = odd ? 2 : 3},
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = odd ? -1 : 64},
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = odd ? 1 << 20 : 0},
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = odd ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO},
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {size, ranks}},
+      {.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = odd ? -2 : 0}};
+  char group[80];
+  snprintf(group, sizeof group, "global rank of rank %d: %d on rank 0, %d on rank 1", (int)size - 1, (int)size + 9,
+           (int)size + 10);
+  const char *const parts[OPTIONS] = {"cached_plans 3 on rank 0, 2 on rank 1",
+                                      "cached_plans 64 on rank 0, 0 on rank 1",
+                                      "workspace_limit default on rank 0, 1048576 on rank 1",
+                                      "path auto on rank 0, packed on rank 1",
+                                      group,
+                                      "rank 1: -2 bytes kept: -1 is the least"};
+  for (int i = 0; i < OPTIONS; i++) {
+    reshard_status wanted = i < OPTIONS - 1 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID;
+    reshard_sharder made = NULL;
+    CONTRACT_ALL(s, reshard_sharder_create(s->comm, &options[i], &made), wanted, parts[i]);
+    CONTRACT_CHECK(s, made == NULL);
   }
+  free(ranks);
 }
 
 /* A call that one rank alone makes, of which there are more than plans are kept. */

@@ -198,7 +198,7 @@ static void test_given_device(void **state) {
   assert_int_equal(sharded_check(t[0], 0, 5), 0);
   assert_null(t[2]);
   options.keep_bytes = 1;
-  BAD(reshard_sharder_create(p.comms[0], &options, &refused), "1 bytes kept: the device given says that");
+  BAD(reshard_sharder_create(p.comms[0], &options, &refused), "rank 0: 1 bytes kept: the device given says that");
   for (int i = 0; i < 2; i++)
     reshard_sharded_tensor_release(t[i]);
   sharded_ranks_close(&p);

@@ -9,6 +9,8 @@
 #include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
+#include <reshard/sync.h>
+
 #include <string.h>
 
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
@@ -455,13 +457,62 @@ static void test_refused(void **state) {
   sharded_ranks_close(&p);
 }
 
+typedef struct options_case {
+  reshard_sharder_options options;
+  const char *text; /* of the error; NULL: there is none */
+} options_case;
+
+static void options_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  const options_case *c = p->user;
+  reshard_sharder made = NULL;
+  rank_result_set(&p->results[r], reshard_sharder_create(p->comms[r], &c->options, &made));
+  p->wrong[r] = (made == NULL) != (p->results[r].status != RESHARD_SUCCESS);
+  reshard_sharder_destroy(made);
+}
+
+static void no_output_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  reshard_sharder made = NULL;
+  rank_result_set(&p->results[r], reshard_sharder_create(p->comms[r], NULL, r == 1 ? NULL : &made));
+  p->wrong[r] = made != NULL;
+}
+
+/* Rank 1 goes on without a sharder, to a collective call of another kind, or to none at all. */
+static void apart_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  reshard_sharder made = NULL;
+  bool comes = *(const bool *)p->user;
+  if (r != 1)
+    rank_result_set(&p->results[r], reshard_sharder_create(p->comms[r], NULL, &made));
+  else if (comes)
+    rank_result_set(&p->results[r], reshard_verify_shapes(p->comms[r], 0, NULL, NULL));
+  p->wrong[r] = made != NULL;
+}
+
+static void test_apart(void **state) {
+  (void)state;
+  for (int comes = 0; comes < 2; comes++) {
+    sharded_ranks p;
+    sharded_ranks_open(&p, 3, NULL);
+    rank_comms_limit(p.comms[0], 200);
+    sharded_ranks_run(&p, apart_body, &(bool){comes});
+    for (int64_t r = 0; r < 3; r++) {
+      bool absent = r == 1 && !comes;
+      assert_int_equal(p.wrong[r], 0);
+      assert_int_equal(p.results[r].status, absent  ? RESHARD_SUCCESS
+                                            : comes ? RESHARD_ERROR_MISMATCH
+                                                    : RESHARD_ERROR_TIMEOUT);
+      assert_true(absent || strstr(p.results[r].text, comes ? "reshard_sharder_create" : "missing: 1") != NULL);
+    }
+    sharded_ranks_close(&p);
+  }
+}
+
 static void test_options(void **state) {
   (void)state;
   static const int64_t twice[2] = {4, 4}, apart[2] = {9, 4};
-  static const struct {
-    reshard_sharder_options options;
-    const char *text;
-  } cases[] = {
+  static const options_case cases[] = {
       {{.size = 8}, "size field 8, this library's reshard_sharder_options has 64"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -2},
        "-2 cached plans, workspace limit 0: -1 is the least of both"},
@@ -470,29 +521,20 @@ static void test_options(void **state) {
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = -2}, "-2 bytes kept: -1 is the least"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)7}, "unknown path 7"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, NULL}}, "a group of 3 ranks for a communicator of 2"},
-      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, twice}}, NULL},
-      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, apart}}, ""},
+      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, twice}}, "4"},
+      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, apart}}, NULL},
   };
   sharded_ranks p;
   sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = NULL;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    reshard_status status = reshard_sharder_create(p.comms[0], &cases[i].options, &s);
-    if (cases[i].text == NULL) {
-      assert_int_equal(status, RESHARD_ERROR_INVALID);
-      assert_non_null(strstr(reshard_last_error(), "4"));
-    } else if (*cases[i].text != '\0') {
-      BAD(status, cases[i].text);
-    } else {
-      assert_int_equal(status, RESHARD_SUCCESS);
-      reshard_sharder_destroy(s);
-      s = NULL;
-    }
-    assert_null(s);
+    sharded_ranks_run(&p, options_body, (void *)&cases[i]);
+    sharded_ranks_assert(&p, cases[i].text != NULL ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS, cases[i].text);
   }
+  sharded_ranks_run(&p, no_output_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "rank 1: reshard_sharder_create: sharder is NULL");
   reshard_sharder_stats stats;
   BAD(reshard_sharder_create(NULL, NULL, &s), "reshard_sharder_create: comm is NULL");
-  BAD(reshard_sharder_create(p.comms[0], NULL, NULL), "reshard_sharder_create: sharder is NULL");
   BAD(reshard_sharder_get_stats(NULL, &stats), "reshard_sharder_get_stats: sharder is NULL");
   BAD(reshard_sharder_get_stats(p.sharders[0], NULL), "reshard_sharder_get_stats: stats is NULL");
   reshard_sharder_destroy(NULL);
@@ -504,6 +546,7 @@ int main(void) {
       cmocka_unit_test(test_from_local),    cmocka_unit_test(test_group),       cmocka_unit_test(test_part),
       cmocka_unit_test(test_from_metadata), cmocka_unit_test(test_from_layout), cmocka_unit_test(test_new),
       cmocka_unit_test(test_bounds),        cmocka_unit_test(test_refused),     cmocka_unit_test(test_options),
+      cmocka_unit_test(test_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

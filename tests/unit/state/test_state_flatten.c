@@ -94,8 +94,8 @@ static void assert_shards(reshard_tree flat, const char *path, const char *expec
 /* 4 ranks: TP cuts 16 rows over ranks 2g, 2g + 1, and FSDP each half over ranks t and 2 + t. */
 typedef struct tp_fsdp {
   sharded_ranks p;
-  reshard_comm comms[2][2]; /* of the FSDP groups */
-  reshard_sharder sharders[4];
+  reshard_comm comms[2][2];       /* of the FSDP groups */
+  reshard_sharder sharders[2][2]; /* likewise */
   reshard_tree trees[4], flat[4];
 } tp_fsdp;
 
@@ -103,18 +103,19 @@ static void tp_fsdp_open(tp_fsdp *w) {
   static const int64_t half[2] = {8, 3};
   static const reshard_properties with_grad = {.dtype = RESHARD_I32, .requires_grad = 1};
   sharded_ranks_open(&w->p, 4, NULL);
-  for (int t = 0; t < 2; t++)
+  for (int t = 0; t < 2; t++) {
+    const int64_t group[2] = {t, 2 + t};
+    const reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
     GOOD(reshard_comm_create_local(2, NULL, w->comms[t]));
+    sharders_open(2, w->comms[t], &options, w->sharders[t]);
+  }
   reshard_layout cut = layout_from_text("chunk(0)", 2, half, 2);
   for (int64_t r = 0; r < 4; r++) {
     int64_t t = r % 2, g = r / 2;
-    const int64_t group[2] = {t, 2 + t};
-    reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
     const reshard_shard outer[2] = {rows(0, 8, 3, 2 * g), rows(8, 16, 3, 2 * g + 1)};
     reshard_sharded_tensor inner;
     reshard_tree node;
-    GOOD(reshard_sharder_create(w->comms[t][g], &options, &w->sharders[r]));
-    GOOD(reshard_sharded_tensor_empty(w->sharders[r], cut, &with_grad, NULL, &inner));
+    GOOD(reshard_sharded_tensor_empty(w->sharders[t][g], cut, &with_grad, NULL, &inner));
     GOOD(reshard_state_sharded(inner, &node));
     reshard_sharded_tensor_release(inner);
     w->trees[r] = at_key(
@@ -127,7 +128,7 @@ static void tp_fsdp_close(tp_fsdp *w) {
   for (int64_t r = 0; r < 4; r++) {
     reshard_tree_release(w->trees[r]);
     reshard_tree_release(w->flat[r]);
-    reshard_sharder_destroy(w->sharders[r]);
+    reshard_sharder_destroy(w->sharders[r % 2][r / 2]);
     reshard_comm_destroy(w->comms[r % 2][r / 2]);
   }
   sharded_ranks_close(&w->p);

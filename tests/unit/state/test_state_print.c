@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/state_dict.h>
@@ -18,7 +19,7 @@ static const int64_t shape[2] = {8, 6};
 static const reshard_properties bf16 = {.dtype = RESHARD_BF16, .requires_grad = 1}, f32 = {.dtype = RESHARD_F32};
 
 typedef struct world {
-  reshard_comm comms[RANKS];
+  sharded_ranks p;
   reshard_sharder sharder; /* of rank 1 */
   reshard_tree state;
 } world;
@@ -45,7 +46,7 @@ static void add_dtensor(world *w) {
   reshard_mesh mesh;
   reshard_dtensor tensor;
   reshard_tree leaf;
-  GOOD(reshard_mesh_parse(w->comms[1], 0, "dp=2,tp=2", &mesh));
+  GOOD(reshard_mesh_parse(w->p.comms[1], 0, "dp=2,tp=2", &mesh));
   const reshard_placing placing = {mesh, placements, NULL};
   GOOD(reshard_dtensor_empty(w->sharder, &placing, 2, shape, &f32, NULL, &tensor));
   GOOD(reshard_state_dtensor(tensor, &leaf));
@@ -82,9 +83,8 @@ static void test_drawn(void **state) {
   reshard_tree value;
   char text[1024];
   size_t needed;
-  const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1};
-  GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
-  GOOD(reshard_sharder_create(w.comms[1], NULL, &w.sharder));
+  sharded_ranks_open(&w.p, RANKS, NULL);
+  w.sharder = w.p.sharders[1];
   GOOD(reshard_tree_dict(&w.state));
   state_add(&w, "embedding", sharded_leaf(&w, "chunk(0)", shape));
   add_dtensor(&w);
@@ -95,9 +95,7 @@ static void test_drawn(void **state) {
   assert_string_equal(text, drawn);
   assert_int_equal(needed, sizeof drawn);
   reshard_tree_release(w.state);
-  reshard_sharder_destroy(w.sharder);
-  for (int64_t r = 0; r < RANKS; r++)
-    reshard_comm_destroy(w.comms[r]);
+  sharded_ranks_close(&w.p);
 }
 
 /* A layout of a hundred boxes is cut off, and the line ends there. */
@@ -110,18 +108,15 @@ static void test_long_layout(void **state) {
   for (int i = 0; i < 100; i++)
     n += (size_t)snprintf(boxes + n, sizeof boxes - n, "%s%d:[%d,0]+[1,1]", i > 0 ? ";" : "", i % RANKS, i);
   snprintf(boxes + n, sizeof boxes - n, ")");
-  const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1};
-  GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
-  GOOD(reshard_sharder_create(w.comms[1], NULL, &w.sharder));
+  sharded_ranks_open(&w.p, RANKS, NULL);
+  w.sharder = w.p.sharders[1];
   reshard_tree leaf = sharded_leaf(&w, boxes, tall);
   GOOD(reshard_tree_print(leaf, text, sizeof text, NULL));
   assert_memory_equal(text, "<sharded tensor> bf16 100x1 boxes(0:[0,0]+[1,1];", 48);
   assert_non_null(strstr(text, "... requires_grad\n"));
   assert_true(strlen(text) < 300);
   reshard_tree_release(leaf);
-  reshard_sharder_destroy(w.sharder);
-  for (int64_t r = 0; r < RANKS; r++)
-    reshard_comm_destroy(w.comms[r]);
+  sharded_ranks_close(&w.p);
 }
 
 int main(void) {

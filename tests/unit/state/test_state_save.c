@@ -287,7 +287,7 @@ static void test_partial(void **state) {
  * columns. A distributed tensor beside it. */
 typedef struct training {
   reshard_comm comms[2][2];
-  reshard_sharder sharders[4];
+  reshard_sharder sharders[2][2];
   reshard_tree trees[4];
   reshard_sharded_tensor inner[4];
   reshard_dtensor dtensors[4];
@@ -302,19 +302,21 @@ static void open_training(training *t, sharded_ranks *p) {
   const int64_t whole[2] = {16, 6}, half[2] = {8, 6};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   reshard_layout cut = layout_from_text("chunk(1)", 2, half, 2);
-  for (int i = 0; i < 2; i++)
-    CLI_TRY("", reshard_comm_create_local(2, NULL, t->comms[i]));
+  for (int64_t k = 0; k < 2; k++) {
+    const int64_t group[2] = {k, 2 + k};
+    const reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
+    CLI_TRY("", reshard_comm_create_local(2, NULL, t->comms[k]));
+    sharders_open(2, t->comms[k], &options, t->sharders[k]);
+  }
   for (int64_t r = 0; r < 4; r++) {
-    int64_t k = r % 2, g = r / 2, group[2] = {k, 2 + k};
-    reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
+    int64_t k = r % 2, g = r / 2;
     const reshard_shard outer[2] = {rows_of(0, 2 * g), rows_of(8, 2 * g + 1)};
     reshard_metadata metadata;
     reshard_tree inner, leaf;
     reshard_mesh mesh;
     reshard_placement placements[2];
     int order[2];
-    CLI_TRY("", reshard_sharder_create(t->comms[k][g], &options, &t->sharders[r]));
-    CLI_TRY("", reshard_sharded_tensor_empty(t->sharders[r], cut, &f32, NULL, &t->inner[r]));
+    CLI_TRY("", reshard_sharded_tensor_empty(t->sharders[k][g], cut, &f32, NULL, &t->inner[r]));
     CLI_TRY("", reshard_state_sharded(t->inner[r], &inner));
     CLI_TRY("", reshard_metadata_create(&f32, 2, whole, 2, outer, &metadata));
     CLI_TRY("", reshard_state_nested(p->sharders[r], metadata, 1, &outer[k], &inner, &leaf));
@@ -338,7 +340,7 @@ static void close_training(training *t) {
     reshard_tree_release(t->trees[r]);
     reshard_sharded_tensor_release(t->inner[r]);
     reshard_dtensor_release(t->dtensors[r]);
-    reshard_sharder_destroy(t->sharders[r]);
+    reshard_sharder_destroy(t->sharders[r % 2][r / 2]);
     reshard_comm_destroy(t->comms[r % 2][r / 2]);
   }
 }

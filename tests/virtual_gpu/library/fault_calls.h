@@ -334,6 +334,7 @@ static reshard_status make_sharder(rank *me) {
       .size = RESHARD_SHARDER_OPTIONS_INIT, .path = me->world->call->path, .device = me->device};
   return reshard_sharder_create(me->comm, &options, &me->sharder);
 }
+static bool no_sharder(const rank *me) { return me->sharder == NULL; }
 static reshard_status make_sharded(rank *me) {
   RS_TRY(make_sharder(me));
   RS_TRY(make_rows(me));
@@ -443,7 +444,7 @@ static const public_call calls[] = {
     {"reshard_sync_tensors", "direct", LOCAL, make_whole, sync_tensors, whole_is_right, NONE, DIRECT, 0, false, true},
     {"reshard_sync_tensors", "packed", ALL, make_whole, sync_tensors, whole_is_right, NONE, PACKED, 0, false, true},
     {"reshard_sync_module_states", "", ALL, make_module, sync_module, whole_is_right, NONE, 0, 0, false, true},
-    {"reshard_sharder_create", "", ALL, NONE, make_sharder, NONE, NONE, 0, 0, true, false},
+    {"reshard_sharder_create", "", ALL, NONE, make_sharder, NONE, no_sharder, 0, 0, false, true},
     {"reshard_sharded_tensor_empty", "", ALL, make_sharder, sharded_empty, NONE, nothing_sharded, 0, 0, true, false},
     {"reshard_sharded_tensor_zeros", "", ALL, make_sharder, sharded_zeros, NONE, nothing_sharded, 0, 0, true, false},
     {"reshard_sharded_tensor_scatter", "", ALL, make_scatter, sharded_scatter, made_is_columns, nothing_sharded, 0, 0,

@@ -1,7 +1,7 @@
 /* Sharded tensors and DTensors in a tree that is moved to a GPU and back, and cast there, on the virtual GPU; what
  * cannot be on a device; sets, which a move leaves where they are. */
 #include "support/fixtures/expect.h"
-#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/sharded_ranks.h"
 #include "support/fixtures/trees.h"
 #include "virtual_gpu.h"
 
@@ -38,8 +38,7 @@ static void fixture_begin(fixture *s, uint64_t seed) {
   const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = s->gpus, .ndevices = 1};
   GOOD(reshard_comm_create_local(RANKS, &local, s->comms));
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = s->gpus[0]};
-  for (int r = 0; r < RANKS; r++)
-    GOOD(reshard_sharder_create(s->comms[r], &options, &s->sharders[r]));
+  sharders_open(RANKS, s->comms, &options, s->sharders);
 }
 
 static void fixture_end(fixture *s) {

@@ -23,6 +23,7 @@ typedef struct world {
   int64_t timeout_ms;
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
   int64_t failing; /* call of rank 0 that fails; 0: none */
+  size_t limit;    /* of rank 1's pool; 0: none */
   reshard_path path;
   uint64_t seed;
   rank_result result[NODE_RANKS];
@@ -38,7 +39,8 @@ static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
   char name[32];
   node_gatherer gatherer = {&w->gather, rank};
   reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT, .timeout_ms = w->timeout_ms};
-  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1};
+  const reshard_device_options shared = {
+      .size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1, .limit_bytes = rank == 1 ? w->limit : 0};
   snprintf(name, sizeof name, "cuda:%d", (int)(rank % w->gpus));
   reshard_status status = reshard_device_create(name, &shared, &me->device);
   options.device = me->device;
@@ -82,7 +84,7 @@ static void run_right(world w) {
   for (int r = 0; r < NODE_RANKS; r++)
     assert_int_equal(w.wrong[r], 0);
   assert_int_equal(reports, 0);
-  assert_true(vg_calls("cuMemImportFromShareableHandle") > 0);
+  assert_true(w.limit > 0 || vg_calls("cuMemImportFromShareableHandle") > 0);
 }
 
 /* --- Sharders ----------------------------------------------------------------------------------------------------- */
@@ -185,6 +187,43 @@ static bool is_moved(const moving *m) {
     right += here == 1 + i / columns;
   }
   return info.shape[0] == NODE_RANKS && right == (NODE_RANKS * columns + 96) / 97;
+}
+
+/* The pool counts the mailboxes, which its limit is for, too: two slots of 2 MiB for each peer, and the words. */
+static void count_mailboxes(world *w, contract_rank *me, int64_t rank) {
+  enum { SLOTS = 2 * (NODE_RANKS - 1) * (2 << 20) };
+  const char *part = "rank 1: mailboxes and words of meetings: ";
+  moving m = {.mesh = NULL};
+  reshard_memory_stats before, after;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 3 << 10, &m));
+  CONTRACT_SUCCEEDS(me, reshard_device_get_memory_stats(me->device, &before));
+  CONTRACT_CHECK(me, before.meeting_bytes == 0);
+  for (int i = 0; i < 2; i++)
+    CONTRACT_ALL(me, move_once(me, 1 - i, &m), w->limit > 0 ? RESHARD_ERROR_OUT_OF_MEMORY : RESHARD_SUCCESS, part);
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  CONTRACT_SUCCEEDS(me, reshard_device_get_memory_stats(me->device, &after));
+  if (w->limit > 0) {
+    CONTRACT_CHECK(me, after.meeting_bytes == 0);
+    CONTRACT_CHECK(me, rank != 1 || after.peak_held_bytes <= w->limit);
+  } else {
+    CONTRACT_CHECK(me, after.meeting_bytes > SLOTS && after.meeting_bytes <= SLOTS + (2 << 20));
+    CONTRACT_CHECK(me, after.in_use_bytes >= before.in_use_bytes + after.meeting_bytes);
+    CONTRACT_CHECK(me, after.peak_held_bytes >= after.in_use_bytes);
+  }
+  end_moving(&m);
+  reshard_sharder_destroy(me->sharder);
+  me->sharder = NULL;
+  reshard_comm_destroy(me->comm);
+  me->comm = NULL;
+  CONTRACT_SUCCEEDS(me, reshard_device_get_memory_stats(me->device, &after));
+  CONTRACT_CHECK(me, after.meeting_bytes == 0 && after.in_use_bytes == 0);
+}
+
+static void test_mailboxes(void **state) {
+  (void)state;
+  static const size_t limits[2] = {0, 6 << 20};
+  for (int i = 0; i < 2; i++)
+    run_right((world){.gpus = NODE_RANKS, .timeout_ms = 60000, .body = count_mailboxes, .limit = limits[i]});
 }
 
 /* Pools give all back in each turn: peers close it in the next one, so memory does not grow. */
@@ -294,9 +333,9 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors),    cmocka_unit_test(test_sharded),
-                                     cmocka_unit_test(test_fsdp),        cmocka_unit_test(test_freed_memory),
-                                     cmocka_unit_test(test_passed_once), cmocka_unit_test(test_edges),
-                                     cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors),  cmocka_unit_test(test_sharded),
+                                     cmocka_unit_test(test_fsdp),      cmocka_unit_test(test_freed_memory),
+                                     cmocka_unit_test(test_mailboxes), cmocka_unit_test(test_passed_once),
+                                     cmocka_unit_test(test_edges),     cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
