@@ -76,6 +76,15 @@ for way in '' '-G' '--path direct'; do
 done
 VG_DEVICES=3 expect 0 "${processes[@]}" 3 --json -; says '"path":"direct"'
 VG_DEVICES=1 expect 0 "${processes[@]}" 2; says "$row"
+# trace: each process tells of its own stream, which meets the other's before the copy and after it
+expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --json -
+says '"2 ranks, direct, node communicator, virtual GPU 0"'
+for rank in 0 1; do
+  says "\"thread_name\",\"pid\":$((rank + 1)),.*\"rank $rank: copy after peers, user after peers\""
+  for step in 'copy after peers' copy 'user after peers'; do
+    says "\"name\":\"$step\",\"pid\":$((rank + 1)),.*\"cat\":\"work\""
+  done
+done
 refuse 3 'the direct path alone between GPUs' "${processes[@]}" 2 --path packed
 expect 0 verify --device cuda --comm node --processes 2 --cases "$cases"; says '^0 of them failed'
 
