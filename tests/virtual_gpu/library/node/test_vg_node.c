@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "comm/comm.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
@@ -370,6 +371,57 @@ static void test_forked_graph(void **state) {
   }
 }
 
+/* --- The order of peers ------------------------------------------------------------------------------------------- */
+
+static const rs_device_processes *original;
+static const char *sent_to[RANKS][RANKS], *received_from[RANKS][RANKS]; /* slots, by rank, in the order of copies */
+
+/* Notes in which slots a rank's messages lie: it sends to its own room, and receives from those of its peers. */
+static reshard_status record_copy(rs_device *device, const rs_stream_meeting *meeting, int64_t n, const rs_span *spans,
+                                  int64_t total_bytes, void *stream) {
+  const char *room = original->room(meeting, -1);
+  for (int64_t i = 0; i < n && n == RANKS - 1; i++)
+    if (spans[i].dst >= room && spans[i].dst < room + (64 << 20))
+      sent_to[device->index][i] = spans[i].dst;
+    else
+      received_from[device->index][i] = spans[i].src;
+  return original->copy(device, meeting, n, spans, total_bytes, stream);
+}
+
+/* Peers are numbered by rank, and slots and rooms are in the order of peers. */
+static void move_in_order(node_rank *me) {
+  static rs_device_processes recording[RANKS];
+  rs_device *device = me->comm->device;
+  rs_stream_meeting *meeting = me->comm->meeting;
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    original = device->processes;
+    memset(sent_to, 0, sizeof sent_to);
+    memset(received_from, 0, sizeof received_from);
+  }
+  node_gather_meet(&me->w->gather);
+  recording[me->rank] = *original;
+  recording[me->rank].copy = record_copy;
+  device->processes = &recording[me->rank];
+  move_packed(me);
+  device->processes = original;
+  const char *const *sent = sent_to[me->rank], *const *received = received_from[me->rank];
+  bool up = me->rank != 1; /* the peers after rank 1 are 2 and 0 */
+  NEED(me, sent[0] != NULL && sent[1] != NULL && (sent[0] < sent[1]) == up);
+  for (int i = 0; i < RANKS - 1; i++) {
+    const char *room = original->room(meeting, up ? i : 1 - i), *other = original->room(meeting, up ? 1 - i : i);
+    NEED(me, received[i] >= room && !(room < other && other <= received[i]));
+  }
+}
+
+static void test_order(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .timeout_ms = 60000, .body = move_in_order, .path = RESHARD_PATH_PACKED};
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+  assert_right(&w);
+}
+
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
 
 /* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
@@ -652,7 +704,8 @@ int main(void) {
       cmocka_unit_test(test_stuck),          cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_packed),         cmocka_unit_test(test_forked_graph),
       cmocka_unit_test(test_destroys_first), cmocka_unit_test(test_survivors),
-      cmocka_unit_test(test_edges),          cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_order),          cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
