@@ -138,6 +138,7 @@ measure_reshard packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to column
 measure_reshard packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 \
   --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
 
+first=${CUDA_VISIBLE_DEVICES:-0} first=${first%%,*} # the GPU that processes share
 export program work
 export -f nccl_processes measure_collectives run_tool
 if step nccl-host 30 "2 processes on one GPU" bash -c 'nccl_processes "$@"' nccl 2 "$program" bench --device cuda \
@@ -170,6 +171,15 @@ done
 step tiles 45 "how copies are best cut here" "$micro" bench --sweep --bytes "$((bytes > 1 << 20 ? bytes / 4 : bytes))" \
   --iters "$iterations" --json "$work/tiles.json"
 report # later steps may be cut off
+# Processes of one node that share the GPU: their streams meet by words in its memory, and open each other's arrays.
+nodes=(--device cuda --comm node --processes 2)
+step node-verify 40 "random cases, 2 processes on one GPU" env RESHARD_TIMEOUT_MS=20000 CUDA_VISIBLE_DEVICES="$first" \
+  "$program" verify "${nodes[@]}" --cases $((quick ? 10 : 25)) --seed "$seed"
+for path in direct packed; do # lacking where the program refuses a path
+  step "node-$path" 25 "2 processes on one GPU" env RESHARD_TIMEOUT_MS=20000 CUDA_VISIBLE_DEVICES="$first" \
+    "$program" bench "${nodes[@]}" --path "$path" -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 \
+    -b "${few[0]}" -e "${few[1]}" -f 64 -J "$work/node-$path.json"
+done
 for n in 2 4; do # correctness alone
   [ -z "$quick" ] || [ "$n" = 2 ] || continue
   step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify \

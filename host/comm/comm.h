@@ -176,6 +176,7 @@ struct reshard_comm_s {
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
+  bool held;                       /* some of that stays when the communicator goes */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
   bool cancellable;                /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                    /* objects made on this handle so far: numbers them */

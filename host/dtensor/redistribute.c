@@ -150,6 +150,13 @@ static reshard_status finish_move(redistribution *r, reshard_status status, resh
   return status;
 }
 
+/* Finds the ranks, and refuses a stream that is being captured: rs_once_begin. */
+static reshard_status begin_move(redistribution *r, reshard_dtensor first, reshard_status *mine) {
+  find_ranks(r, first);
+  *mine = RESHARD_SUCCESS;
+  return r->outside ? RESHARD_SUCCESS : rs_once_begin(r->call, r->sharder->comm, r->stream, mine);
+}
+
 /* Collective, but for a rank outside of the group. mine: the status of this rank's preparations. */
 static reshard_status run_move(redistribution *r, reshard_status mine, reshard_dtensor *results) {
   if (r->outside)
@@ -173,8 +180,10 @@ reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *te
     return RESHARD_SUCCESS;
   while (*tensors == NULL)
     tensors++;
-  find_ranks(&r, *tensors);
-  return run_move(&r, prepare_move(&r, results), results);
+  reshard_status mine;
+  RS_TRY(begin_move(&r, *tensors, &mine));
+  RS_THEN(mine, prepare_move(&r, results));
+  return run_move(&r, mine, results);
 }
 
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
@@ -194,8 +203,9 @@ reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshar
   const reshard_placing placing = {tensor->mesh, replicate, NULL};
   redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = &placing};
   reshard_dtensor result = NULL;
-  find_ranks(&r, tensor);
-  reshard_status mine = whole != NULL ? prepare_move(&r, &result) : rs_error_null(call, "whole");
+  reshard_status mine;
+  RS_TRY(begin_move(&r, tensor, &mine));
+  RS_THEN(mine, whole != NULL ? prepare_move(&r, &result) : rs_error_null(call, "whole"));
   RS_TRY(run_move(&r, mine, &result));
   *whole = reshard_tensor_retain(reshard_dtensor_local(result));
   reshard_dtensor_release(result);

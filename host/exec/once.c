@@ -400,6 +400,15 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
   return execute_new(comm, call, memory, workspace_bytes);
 }
 
+reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine) {
+  bool captured = false;
+  *mine = comm->device->streams->capturing(comm->device, stream, &captured);
+  if (*mine == RESHARD_SUCCESS && captured)
+    *mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream %p is being captured; only executes of transfers can be", call,
+                     stream);
+  return captured && comm->locals == 1 ? *mine : RESHARD_SUCCESS;
+}
+
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes) {
   if (mine == RESHARD_SUCCESS)

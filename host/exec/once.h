@@ -55,6 +55,13 @@ typedef struct rs_once_call {
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes);
 
+/* Local; begins a call that comes to rs_execute_once, before the ranks meet and before any work is given to the stream.
+ *
+ * *mine: RESHARD_ERROR_INVALID where the stream is being captured: the call compiles copies for itself alone. Ranks
+ * that are threads of one process hear of it in their meeting. To a rank that is a process it is also returned, and
+ * ends the call: the others have been told nothing, and the communicator goes on. */
+reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine);
+
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
  * would bring something from others, too. */
 reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,

@@ -452,6 +452,8 @@ static void try_destroy(rs_deferred_destroy *deferred) {
   if ((t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
       first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
     free_transfer(t);
+  else
+    t->comm->held = true;
 }
 
 void reshard_transfer_destroy(reshard_transfer t) {

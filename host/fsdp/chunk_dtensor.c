@@ -7,7 +7,7 @@
 
 #include "dtensor/group.h"
 
-#include "exec/record.h"
+#include "exec/once.h"
 #include "mesh/mesh.h"
 #include "metadata/group.h"
 
@@ -131,7 +131,9 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown order %d", call, (int)order);
   reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
   reshard_dtensor whole = NULL, made;
-  reshard_status status = chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk");
+  reshard_status status;
+  RS_TRY(rs_once_begin(call, sharder->comm, stream, &status));
+  RS_THEN(status, chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk"));
   RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
   if (status != RESHARD_SUCCESS)
     return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(call, sharder, parent, status, stream) : status;

@@ -93,8 +93,10 @@ static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor,
     return rs_error_null(p->call, "tensor");
   p->what = "output";
   p->sharder = tensor->sharder;
+  reshard_status mine;
+  RS_TRY(rs_once_begin(p->call, p->sharder->comm, stream, &mine));
   RS_CALL_AS(p->sharder->comm, p->call, 0);
-  reshard_status mine = prepare_gather(p, tensor, out, stream);
+  RS_THEN(mine, prepare_gather(p, tensor, out, stream));
   reshard_status status = rs_sharder_execute_with(p->sharder, p->plan, &p->entry, mine, &p->rank, stream, NULL);
   rs_local_arrays_free(&p->cast);
   rs_local_arrays_free(&p->whole);
@@ -143,10 +145,12 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
                   .rank = {"reshard_sharded_tensor_scatter: src", src}};
   if (sharder == NULL)
     return rs_error_null(p.call, "sharder");
+  reshard_status mine;
+  RS_TRY(rs_once_begin(p.call, sharder->comm, stream, &mine));
   RS_CALL(sharder->comm, 0);
   reshard_sharded_tensor made = NULL;
-  reshard_status mine =
-      tensor == NULL ? rs_error_null(p.call, "tensor") : prepare_scatter(&p, whole, layout, properties, stream, &made);
+  RS_THEN(mine, tensor == NULL ? rs_error_null(p.call, "tensor")
+                               : prepare_scatter(&p, whole, layout, properties, stream, &made));
   reshard_status status = rs_sharder_execute_with(sharder, p.plan, &p.entry, mine, &p.rank, stream, NULL);
   rs_local_arrays_free(&p.whole);
   return rs_sharded_return(status, made, tensor);

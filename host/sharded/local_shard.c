@@ -117,7 +117,9 @@ static reshard_status move_chunk(shard_move *x, bool same_dim, const reshard_loc
   if (x->sharder == NULL)
     return rs_error_null(x->call, "sharder");
   bool grad = false;
-  reshard_status mine = prepare_move(x, same_dim, cuts, local, result);
+  reshard_status mine;
+  RS_TRY(rs_once_begin(x->call, x->sharder->comm, x->stream, &mine));
+  RS_THEN(mine, prepare_move(x, same_dim, cuts, local, result));
   reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)
     status = rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL);

@@ -117,8 +117,11 @@ reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_t
   RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
+  reshard_status status;
+  RS_TRY(rs_once_begin(r.call, r.sharder->comm, stream, &status));
   RS_CALL(r.sharder->comm, 0);
-  reshard_status status = run_reshard(&r, prepare_reshard(&r));
+  RS_THEN(status, prepare_reshard(&r));
+  status = run_reshard(&r, status);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     swap_arrays(tensors[i], &r.made[i]);
   free_resharding(&r);
@@ -144,9 +147,12 @@ reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharde
   RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
+  reshard_status status;
+  RS_TRY(rs_once_begin(r.call, r.sharder->comm, stream, &status));
   RS_CALL(r.sharder->comm, 0);
   reshard_sharded_tensor *made = NULL;
-  reshard_status status = run_reshard(&r, make_results(&r, results, &made));
+  RS_THEN(status, make_results(&r, results, &made));
+  status = run_reshard(&r, status);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
     swap_arrays(made[i], &r.made[i]);
     results[i] = made[i];

@@ -18,6 +18,8 @@
  * - The sharder is that of the root's communicator. It makes one for each group, with its own options. It keeps that,
  *   and the mesh, until it is destroyed.
  *
+ * Streams that are being captured are refused, as in sharded.h.
+ *
  * A NULL DTensor has 0 dims and NULL for everything else. Calls that return a status refuse it (RESHARD_ERROR_INVALID).
  *
  * Source: torch/distributed/tensor: _api.py, _dtensor_spec.py, _redistribute.py, _utils.py. */

@@ -3,6 +3,8 @@
  *
  * Calls that return a status refuse NULL for required arguments (RESHARD_ERROR_INVALID).
  *
+ * Streams that are being captured are refused, as in sharded.h.
+ *
  * Source: torch/distributed/tensor/parallel/fsdp.py (DTensorExtensions), torch/distributed/fsdp/_fsdp_extensions.py. */
 #ifndef RESHARD_FSDP_H
 #define RESHARD_FSDP_H

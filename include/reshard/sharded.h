@@ -6,6 +6,11 @@
  * All ranks of its communicator make its collective calls, in one order. They succeed on all, or return the same error
  * on all and leave everything as it was.
  *
+ * None of its calls that have a stream can be captured into a graph: RESHARD_ERROR_INVALID where the stream is being
+ * captured. Only reshard_execute and reshard_execute_all are for that. Ranks that are threads of one process all have
+ * the error. A rank that is a process returns before it meets the others, and nothing is lost: all ranks capture, or
+ * none does.
+ *
  * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
  * handles (RESHARD_ERROR_INVALID).
  *

@@ -143,9 +143,9 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  * Packs and unpacks of rounds that overlap are on side streams of the least one. So a stream of greater priority
  * (cudaStreamCreateWithPriority) lets messages over NCCL go ahead of them.
  *
- * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. The graph
- * has the arrays that the transfer was bound to then. Bytes that a launched graph moves are not in the communicator's
- * statistics.
+ * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. No other
+ * call that moves data between ranks can be. The graph has the arrays that the transfer was bound to then. Bytes that a
+ * launched graph moves are not in the communicator's statistics.
  *
  * Over NCCL executes on several communicators of a GPU, and launches of graphs that hold them, come in one order on all
  * ranks: see reshard_comm_from_nccl. */

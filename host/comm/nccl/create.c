@@ -29,10 +29,11 @@ static reshard_status make_buffers(rs_nccl *c) {
 }
 
 /* Frees nothing of ours while a kernel may still write to it. Kernels of our own communicator have ended with it. On a
- * caller's communicator that was given up a kernel may wait for a peer, so its stream and memory stay. */
+ * caller's communicator that was given up, or whose transfers stay, a kernel may wait for a peer, so its stream and
+ * memory stay: freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !c->borrowed || !c->ended;
+  bool idle = !c->borrowed || !(c->ended || c->base.held);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
   if (idle) {

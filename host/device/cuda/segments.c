@@ -105,10 +105,11 @@ static reshard_status find_granule(rs_cuda *cuda, size_t *granule) {
 }
 
 reshard_status rs_cuda_share(rs_cuda *cuda) {
-  size_t granule = 0;
-  RS_TRY(find_granule(cuda, &granule));
-  cuda->base.granule = granule;
-  return RESHARD_SUCCESS;
+  rs_cuda_before before;
+  RS_TRY(rs_cuda_enter(&cuda->base, &before));
+  reshard_status status = find_granule(cuda, &cuda->base.granule);
+  rs_cuda_leave(before);
+  return status;
 }
 
 /* --- Mapping ------------------------------------------------------------------------------------------------------ */

@@ -8,8 +8,8 @@
 #include "virtual_gpu.h"
 #include "virtual_gpu/library/nccl/nccl_rank.h"
 
-#include <reshard/dtensor.h>
 #include <reshard/reshard.h>
+#include <reshard/torch.h>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -247,6 +247,122 @@ static void test_local(void **state) {
   }
 }
 
+/* --- A captured stream -------------------------------------------------------------------------------------------- */
+
+static bool refused(reshard_status status) {
+  return status == RESHARD_ERROR_INVALID && strstr(reshard_last_error(), "is being captured") != NULL;
+}
+#define REFUSED(call) \
+  do { \
+    if (!refused(call)) \
+      return rs_error(RESHARD_ERROR_INTERNAL, "%s: %s", #call, reshard_last_error()); \
+  } while (0)
+
+/* Each collective call that moves data. What the result of each would hold lies in place: nothing is packed. */
+static reshard_status move_captured(world *w, rank *r) {
+  const reshard_placing to = placing_of(r, 1 - r->at), from = placing_of(r, r->at);
+  const reshard_remote_device ranks[MOST] = {{0, RESHARD_DEVICE_CUDA, 0},
+                                             {1, RESHARD_DEVICE_CUDA, 1},
+                                             {2, RESHARD_DEVICE_CUDA, 2},
+                                             {3, RESHARD_DEVICE_CUDA, 3}};
+  reshard_local_reshard cuts = {.size = RESHARD_LOCAL_RESHARD_INIT,
+                                .dtype = RESHARD_F32,
+                                .ndim = 2,
+                                .shape = shape,
+                                .before = {r->at, w->n, ranks},
+                                .after = {1 - r->at, w->n, ranks}};
+  reshard_tensor root = r == w->ranks ? r->whole : NULL, local = reshard_dtensor_local(r->tensor), whole;
+  reshard_sharded_tensor view = reshard_dtensor_sharded(r->tensor), made;
+  reshard_layout layout = reshard_sharded_tensor_layout(view);
+  reshard_dtensor next;
+  REFUSED(reshard_dtensor_redistribute(1, &r->tensor, &to, r->stream, &next));
+  REFUSED(reshard_dtensor_full(r->tensor, r->stream, &whole));
+  REFUSED(reshard_dtensor_distribute(r->sharder, &from, root, 0, 2, shape, &f32, r->stream, &next));
+  REFUSED(reshard_sharded_tensor_gather(view, 0, root, r->stream));
+  REFUSED(reshard_sharded_tensor_gather_as(view, 0, RESHARD_F32, root, r->stream));
+  REFUSED(reshard_sharded_tensor_gather_all(view, r->whole, r->stream));
+  REFUSED(reshard_sharded_tensor_scatter(r->sharder, root, 0, layout, &f32, r->stream, &made));
+  REFUSED(reshard_sharded_tensor_reshard(1, &view, &layout, r->stream));
+  REFUSED(reshard_sharded_tensor_reshard_to(1, &view, &layout, r->stream, &made));
+  REFUSED(reshard_reshard_local_shard(r->sharder, &cuts, local, r->stream, &whole));
+  cuts.after = cuts.before;
+  REFUSED(reshard_reshuffle_local_shard(r->sharder, &cuts, local, r->stream, &whole));
+  REFUSED(reshard_sync_tensors(r->comm, 0, 1, &r->whole, NULL, NULL, r->stream, NULL));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status capture_rank(world *w, rank *r) {
+  cudaGraph_t graph;
+  size_t nodes = 0;
+  RS_TRY(cuda(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal)));
+  reshard_status status = move_captured(w, r);
+  RS_TRY(cuda(cudaStreamEndCapture(r->stream, &graph)));
+  RS_TRY(cuda(cudaGraphGetNodes(graph, NULL, &nodes)));
+  RS_TRY(cuda(cudaGraphDestroy(graph)));
+  RS_TRY(status);
+  return nodes == 0 ? status : rs_error(RESHARD_ERROR_INTERNAL, "%d nodes in the graph", (int)nodes);
+}
+
+static void capture_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, capture_rank(w, &w->ranks[i]));
+}
+
+/* Rank 1 alone captures: ranks of one process all hear of it. */
+static void capture_alone_body(void *user, int64_t i) {
+  world *w = user;
+  cudaGraph_t graph;
+  if (i == 1)
+    cudaStreamBeginCapture(w->ranks[i].stream, cudaStreamCaptureModeThreadLocal);
+  rank_result_set(&w->ranks[i].result, move_captured(w, &w->ranks[i]));
+  if (i == 1 && cudaStreamEndCapture(w->ranks[i].stream, &graph) == cudaSuccess)
+    cudaGraphDestroy(graph);
+}
+
+/* gpus: as in check_steady. Also where plans are kept, over the library's own communicator of NCCL. */
+static void check_captured(int64_t n, int gpus, reshard_path path) {
+  world w = {.n = n, .nccl = gpus <= 0, .borrowed = gpus < 0, .options = {.path = path}};
+  vg_begin(&(vg_options){.devices = (int)n, .seed = 1});
+  if (w.nccl)
+    GOOD(reshard_nccl_unique_id(w.id));
+  else
+    open_local(&w, gpus);
+  run_phase(&w, open_body);
+  run_phase(&w, capture_body);
+  for (w.calls = 3; w.calls > 0; w.calls--) {
+    run_phase(&w, move_body);
+    check_whole(&w);
+    vg_counts before = vg_count();
+    run_phase(&w, capture_body);
+    if (!w.nccl && n > 1)
+      run_phase(&w, capture_alone_body);
+    vg_counts after = vg_count();
+    assert_int_equal(after.launches + after.copies, before.launches + before.copies);
+  }
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < n; i++) {
+    if (!w.nccl)
+      reshard_device_release(w.ranks[i].device);
+    if (w.borrowed)
+      ncclCommAbort(w.ranks[i].nccl);
+    cudaStreamDestroy(w.ranks[i].stream);
+  }
+  if (vg_end() != 0)
+    fail_msg("%d ranks, %d GPUs: %s", (int)n, gpus, vg_report(0));
+}
+
+/* Calls that move data are refused on a stream that is being captured. The graph is empty, and later calls go well. */
+static void test_captured(void **state) {
+  (void)state;
+  check_captured(1, 1, RESHARD_PATH_AUTO);
+  check_captured(3, 1, RESHARD_PATH_AUTO);
+  check_captured(3, 3, RESHARD_PATH_AUTO);
+  check_captured(3, 3, RESHARD_PATH_PACKED);
+  check_captured(1, 0, RESHARD_PATH_AUTO);
+  check_captured(3, 0, RESHARD_PATH_AUTO);
+  check_captured(3, -1, RESHARD_PATH_AUTO);
+}
+
 /* --- Destroying beside a capture ---------------------------------------------------------------------------------- */
 
 /* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
@@ -390,8 +506,8 @@ static void test_fails_alone_borrowed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_capture_elsewhere), cmocka_unit_test(test_fails_alone),
-                                     cmocka_unit_test(test_fails_alone_borrowed)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl),        cmocka_unit_test(test_local),
+                                     cmocka_unit_test(test_captured),    cmocka_unit_test(test_capture_elsewhere),
+                                     cmocka_unit_test(test_fails_alone), cmocka_unit_test(test_fails_alone_borrowed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,9 +74,11 @@ for goal in 'boxes of 4-64 KiB, extra memory' 'boxes of 4-64 KiB, a loop of cuda
 done
 says '^\| execute over NCCL.* \| +- \| +<= 5 \| not measured'
 for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck \
-  sanitizer-verify ncu-transposing ncu-8-large-spans ncu-report nsys tiles nvidia-smi direct-4-threads; do
+  sanitizer-verify ncu-transposing ncu-8-large-spans ncu-report nsys tiles nvidia-smi direct-4-threads node-verify \
+  node-direct; do
   says "$step: passed"
 done
+says 'node-packed: (passed|lacking) - '; says 'node-verify: passed - .*: [1-9][0-9]* cases'
 says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
 says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed'
 
@@ -98,7 +100,8 @@ for row in 'cast f32 to bf16' 'box copy, runs of 4 B' 'box copy, rows of 4100 B'
   holds steps.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "
 done
 holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'
-holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds steps.txt '^==> sweep-direct: passed'
+holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds bench.json '^.?"node-direct":'
+holds steps.txt '^==> sweep-direct: passed'
 [ "$NCCL" != 1 ] || holds README.md \
   '^\| all-gather \| 524288 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| (collective|sends) \|$'
 

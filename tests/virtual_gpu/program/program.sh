@@ -85,6 +85,15 @@ done
 refuse 3 '--path mixed: --comm mpi alone connects nodes' "${processes[@]}" 2 --path mixed
 expect 0 verify --device cuda --comm node --processes 3 --cases "$cases"; says '^0 of them failed'
 expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; says '^0 of them failed'
+# trace: each process tells of its own stream, which meets the other's before the copy and after it
+expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --json -
+says '"2 ranks, direct, node communicator, virtual GPU 0"'
+for rank in 0 1; do
+  says "\"thread_name\",\"pid\":$((rank + 1)),.*\"rank $rank: copy after peers, user after peers\""
+  for step in 'copy after peers' copy 'user after peers'; do
+    says "\"name\":\"$step\",\"pid\":$((rank + 1)),.*\"cat\":\"work\""
+  done
+done
 
 # copies, casts, selections, storage: the program reshard_gpu, of one thread
 reshard=$RESHARD

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "comm/comm.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
@@ -412,6 +413,57 @@ static void test_different_transfers(void **state) {
   }
 }
 
+/* --- The order of peers ------------------------------------------------------------------------------------------- */
+
+static const rs_device_processes *original;
+static const char *sent_to[RANKS][RANKS], *received_from[RANKS][RANKS]; /* slots, by rank, in the order of copies */
+
+/* Notes in which slots a rank's messages lie: it sends to its own room, and receives from those of its peers. */
+static reshard_status record_copy(rs_device *device, const rs_stream_meeting *meeting, int64_t n, const rs_span *spans,
+                                  int64_t total_bytes, void *stream) {
+  const char *room = original->room(meeting, -1);
+  for (int64_t i = 0; i < n && n == RANKS - 1; i++)
+    if (spans[i].dst >= room && spans[i].dst < room + (64 << 20))
+      sent_to[device->index][i] = spans[i].dst;
+    else
+      received_from[device->index][i] = spans[i].src;
+  return original->copy(device, meeting, n, spans, total_bytes, stream);
+}
+
+/* Peers are numbered by rank, and slots and rooms are in the order of peers. */
+static void move_in_order(node_rank *me) {
+  static rs_device_processes recording[RANKS];
+  rs_device *device = me->comm->device;
+  rs_stream_meeting *meeting = me->comm->meeting;
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    original = device->processes;
+    memset(sent_to, 0, sizeof sent_to);
+    memset(received_from, 0, sizeof received_from);
+  }
+  node_gather_meet(&me->w->gather);
+  recording[me->rank] = *original;
+  recording[me->rank].copy = record_copy;
+  device->processes = &recording[me->rank];
+  move_packed(me);
+  device->processes = original;
+  const char *const *sent = sent_to[me->rank], *const *received = received_from[me->rank];
+  bool up = me->rank != 1; /* the peers after rank 1 are 2 and 0 */
+  NEED(me, sent[0] != NULL && sent[1] != NULL && (sent[0] < sent[1]) == up);
+  for (int i = 0; i < RANKS - 1; i++) {
+    const char *room = original->room(meeting, up ? i : 1 - i), *other = original->room(meeting, up ? 1 - i : i);
+    NEED(me, received[i] >= room && !(room < other && other <= received[i]));
+  }
+}
+
+static void test_order(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .timeout_ms = 60000, .body = move_in_order, .path = RESHARD_PATH_PACKED};
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
+  assert_right(&w);
+}
+
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
 
 /* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
@@ -505,6 +557,120 @@ static void test_destroys_first(void **state) {
   assert_right(&w);
 }
 
+/* --- Those that are left ------------------------------------------------------------------------------------------ */
+
+/* All columns of SIDE rows that are cut over the ranks of a communicator, in arrays of their own. */
+static reshard_status move_columns(node_rank *me, reshard_comm comm, reshard_path path) {
+  const int64_t shape[2] = {SIDE, SIDE}, n = reshard_comm_size(comm), rank = reshard_comm_rank(comm), width = SIDE / n;
+  const reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  char *src, *dst, here[SIDE * SIDE];
+  size_t bytes = (size_t)(SIDE * width);
+  cudaMalloc((void **)&src, bytes);
+  cudaMalloc((void **)&dst, bytes);
+  cudaMemsetAsync(src, byte_of(0, rank), bytes, me->stream);
+  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){dst}};
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, n, &entry.src);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, rank, NULL, &plan));
+  RS_THEN(status, reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
+  for (int i = 0; i < 2; i++)
+    RS_THEN(status, reshard_execute(transfer, me->stream));
+  cudaStreamSynchronize(me->stream);
+  vg_peek(here, dst, bytes);
+  for (int64_t i = 0; i < SIDE * width && status == RESHARD_SUCCESS; i++)
+    if (here[i] != byte_of(0, i / width / width))
+      status = rs_error(RESHARD_ERROR_INTERNAL, "byte %d is %d", (int)i, here[i]);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  cudaFree(src); /* on a virtual GPU that ranks share it waits for all that they do there */
+  cudaFree(dst);
+  RS_THEN(status, reshard_comm_barrier(comm));
+  return status;
+}
+
+static void move_both_ways(node_rank *me, reshard_comm comm) {
+  NEED(me, move_columns(me, comm, RESHARD_PATH_DIRECT) == RESHARD_SUCCESS);
+  NEED(me, move_columns(me, comm, RESHARD_PATH_PACKED) == RESHARD_SUCCESS);
+}
+
+/* The others go on without rank 2: in what is left, and in that split again with its ranks the other way round. */
+static void go_on_without_one(node_rank *me) {
+  const int64_t lost[1] = {2};
+  reshard_comm rest = NULL, turned = NULL;
+  NEED(me, reshard_comm_shrink(me->comm, 1, lost, &rest) == RESHARD_SUCCESS);
+  if (rest == NULL)
+    return;
+  NEED(me, reshard_comm_size(rest) == RANKS - 1 && reshard_comm_rank(rest) == me->rank);
+  move_both_ways(me, rest);
+  NEED(me, reshard_comm_split(rest, 0, -me->rank, &turned) == RESHARD_SUCCESS);
+  if (turned != NULL) {
+    NEED(me, reshard_comm_rank(turned) == RANKS - 2 - me->rank);
+    move_both_ways(me, turned);
+  }
+  reshard_comm_destroy(turned);
+  reshard_comm_destroy(rest);
+}
+
+/* Rank 2 does not execute, on either path. The others' streams wait for it until the deadline. */
+static void lose_one_late(node_rank *me) {
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  if (me->rank < 2) {
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+    NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
+    go_on_without_one(me);
+  }
+  node_gather_meet(&me->w->gather); /* it is there all the time */
+}
+
+/* Rank 2 aborts after an execute. */
+static void lose_one_aborting(node_rank *me) {
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 2)
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+  node_gather_meet(&me->w->gather);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
+  if (me->rank < 2)
+    go_on_without_one(me);
+}
+
+/* Two of three ranks split off, and none is lost. */
+static void split_off(node_rank *me) {
+  reshard_comm part = NULL;
+  NEED(me, reshard_comm_split(me->comm, me->rank == 1 ? -1 : 0, 0, &part) == RESHARD_SUCCESS);
+  if (part != NULL)
+    move_both_ways(me, part);
+  reshard_comm_destroy(part);
+  node_gather_meet(&me->w->gather);
+  move_again_and_again(me);
+}
+
+static void test_survivors(void **state) {
+  static void (*const bodies[3])(node_rank * me) = {lose_one_late, lose_one_aborting, split_off};
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    world w = {.gpus = seed % 4 == 3 ? 1 : RANKS,
+               .body = bodies[seed % 3],
+               .timeout_ms = seed % 3 == 2 ? 60000 : 300,
+               .path = seed % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
+    int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+    for (int r = 0; r < RANKS; r++)
+      if (w.wrong[r] != NULL)
+        fail_msg("seed %d, rank %d: %s", (int)seed, r, w.wrong[r]);
+    if (reports != 0)
+      fail_msg("seed %d: %s", (int)seed, vg_report(0));
+  }
+}
+
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
 static void test_edges(void **state) {
@@ -574,20 +740,14 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),
-      cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),
-      cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed),
-      cmocka_unit_test(test_forked_graph),
-      cmocka_unit_test(test_different_transfers),
-      cmocka_unit_test(test_destroys_first),
-      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_moves),          cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),          cmocka_unit_test(test_rebinds),
+      cmocka_unit_test(test_late),           cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_stuck),          cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_packed),         cmocka_unit_test(test_forked_graph),
+      cmocka_unit_test(test_destroys_first), cmocka_unit_test(test_survivors),
+      cmocka_unit_test(test_order),          cmocka_unit_test(test_different_transfers),
+      cmocka_unit_test(test_edges),          cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
 
 #include "comm/node/node.h"
 #include "node_gather.h"
-#include "reshard/dtensor.h"
 #include "reshard/reshard.h"
+#include "reshard/torch.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -282,6 +282,44 @@ static void test_two_streams(void **state) {
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = move_on_two_streams}, seed);
 }
 
+/* --- A captured stream -------------------------------------------------------------------------------------------- */
+
+/* Messages of a gather of rows lie in place: nothing but the check refuses them. */
+static void gather_captured(node_rank *me) {
+  moving *m = &me->moving[0];
+  reshard_sharded_tensor view = reshard_dtensor_sharded(m->tensor);
+  const reshard_placing to = placing_of(me, 1 - m->dim);
+  reshard_dtensor next;
+  cudaGraph_t graph;
+  size_t nodes = 1;
+  NEED(me, cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  NEED(me, reshard_sharded_tensor_gather_all(view, m->whole, m->stream) == RESHARD_ERROR_INVALID);
+  NEED(me, strstr(reshard_last_error(), "is being captured") != NULL);
+  NEED(me, reshard_dtensor_redistribute(1, &m->tensor, &to, m->stream, &next) == RESHARD_ERROR_INVALID);
+  NEED(me, reshard_sync_tensors(me->comm, 0, 1, &m->whole, NULL, NULL, m->stream, NULL) == RESHARD_ERROR_INVALID);
+  NEED(me, cudaStreamEndCapture(m->stream, &graph) == cudaSuccess);
+  NEED(me, cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 0);
+  NEED(me, cudaGraphDestroy(graph) == cudaSuccess);
+}
+
+/* The communicator goes on, also where plans are kept. */
+static void move_around_captures(node_rank *me) {
+  moving *m = &me->moving[0];
+  for (int i = 0; i < 3; i++) {
+    gather_captured(me);
+    NEED(me,
+         reshard_sharded_tensor_gather_all(reshard_dtensor_sharded(m->tensor), m->whole, m->stream) == RESHARD_SUCCESS);
+    NEED(me, move_once(me, m) == RESHARD_SUCCESS);
+  }
+  check_whole(me);
+}
+
+static void test_captured(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 2; seed++)
+    run_right((world){.gpus = seed == 0 ? NODE_RANKS : 1, .body = move_around_captures}, seed);
+}
+
 /* --- A rank that is lost, or fails alone -------------------------------------------------------------------------- */
 
 /* Rank 2 does not come to a call that went well before. The others' streams end by the deadline, and their next call
@@ -451,6 +489,7 @@ int main(void) {
       cmocka_unit_test(test_later_calls_cost_nothing),
       cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_two_streams),
+      cmocka_unit_test(test_captured),
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_another_call),

@@ -10,6 +10,7 @@
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
+#include "support/contracts/steady.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/processes/children.h"
 #include "virtual_gpu.h"
@@ -114,6 +115,8 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
   (void)rank;
   contract_check_sharded(me, w->seed);
   contract_check_refusals(me);
+  if (w->seed < 2) /* by each path */
+    contract_check_steady(me);
 }
 
 static void test_sharded(void **state) {
