@@ -24,11 +24,13 @@ run_soak() { # [MINUTES]: batches with new seeds
   mutate_host "$minutes"
 }
 
-soak_tests() { # MINUTES: tests that ./run test leaves out, and ranks that are lost
+soak_tests() { # MINUTES: tests that ./run test leaves out, a figure of calls, and ranks that are lost
   need "${test_packages[@]}"
   build_or_die release all
   local scale
   scale=$(awk -v m="$1" 'BEGIN { print m < 10 ? m / 10 : 1 }')
+  say "redistribute beside the bare execute"
+  bash "$root/tests/redistribute" "$build" "$root/profiles/results/redistribute.md" || die "soak failed: redistribute"
   say "losing ranks, at scale $scale"
   bash "$root/tests/stops" "$build" "$root/profiles/results/stops.md" "$scale" || die "soak failed: lost ranks"
   if [[ $(ctest --test-dir "$build" -N -L soak -E '^simt_mutate_soak$' 2>/dev/null) != *"Test "*"#"* ]]; then

@@ -106,9 +106,11 @@ class Ours:
             raise Skipped(f"{name} is not built here")
         return path
 
-    def bench(self, *options, layouts=ROWS, start=()):
+    def bench(self, *options, layouts=ROWS, start=(), path=None):
         row = self.json(*start, self.program("reshard"), "bench", "--shape", f"{self.side}x{self.side}", "--src", layouts[0],
                         "--dst", layouts[1], "-n", 5, "-w", 1, "--json", "-", *options)["rows"][0]
+        if path not in (None, row["path"]):
+            raise Skipped(f"ours takes the {row['path']} path here, not the {path} one")
         return row["algbw"], row["memcpy_gbps"]
 
     def micro(self, case):
@@ -130,7 +132,9 @@ class Ours:
             return self.bench("--ranks", RANKS, "--threads", 1)[0]
         if kind == "execute, processes of a node":
             return self.bench("--processes", RANKS, "--comm", "node", layouts=layouts)[0]
-        if kind == "execute over MPI":
+        if kind == "execute over MPI, shared memory":
+            return self.bench("--comm", "mpi", layouts=layouts, start=MPIRUN, path="direct")[0]
+        if kind == "execute over MPI, messages":
             return self.bench("--comm", "mpi", "--path", "packed", layouts=layouts, start=MPIRUN)[0]
         if kind == "save":
             shutil.rmtree(stored, ignore_errors=True)
@@ -155,13 +159,14 @@ def groups(options, directory, mib):
     side, bytes_, sizes = options.side, 4 * options.side**2, [str(options.side), str(RANKS)]
     script = os.path.join(HERE, "peer_{}.py").format
     scalapack = [*MPIRUN, os.path.join(options.build, "reshard_scalapack"), str(side)]
-    by_blocks = ["execute over MPI, blocks", "execute, processes of a node, blocks"]
+    by_processes = ["execute over MPI, messages", "execute over MPI, shared memory", "execute, processes of a node"]
+    by_blocks = [f"{kind}, blocks" for kind in by_processes]
     torch = [options.torch_python, "-W", "ignore", script("torch"), *sizes, directory, str(mib)]
     return {
         "numpy": ([options.python, script("numpy"), *sizes], [
             ("slices", "numpy, slices, 1 thread", bytes_, 1, ["execute, 1 thread", "execute"])]),
         "mpi": ([*MPIRUN, os.path.join(options.build, "reshard_alltoall"), str(side)], [
-            (way, way, bytes_, 1, ["execute over MPI", "execute, processes of a node"])
+            (way, way, bytes_, 1, by_processes)
             for way in ("MPI_Alltoallw", "pack + MPI_Alltoall")]),
         "scalapack": (scalapack, [("psgemr2d", "ScaLAPACK, psgemr2d, blocks", bytes_, 1, by_blocks)]),
         "costa": (scalapack, [("psgemr2d", "COSTA, psgemr2d, blocks", bytes_, 1, by_blocks)]),

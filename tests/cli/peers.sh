@@ -46,10 +46,14 @@ while read -r _ name _; do says "\\| $name"; done <<<'| numpy
 | COSTA'
 says 'COSTA, psgemr2d, blocks .*RESHARD_COSTA: no file '
 if [ -x "$alltoall" ] && command -v mpirun >/dev/null; then
-  says '^\| pack \+ MPI_Alltoall .*\| execute over MPI '
+  for ours in messages 'shared memory'; do
+    says "^\\| MPI_Alltoallw .*\\| execute over MPI, $ours "
+    says "^\\| pack \\+ MPI_Alltoall .*\\| execute over MPI, $ours "
+  done
 fi
 if [ -x "$scalapack" ] && command -v mpirun >/dev/null; then
-  says '^\| ScaLAPACK, psgemr2d, blocks .*\| execute over MPI, blocks '
+  says '^\| ScaLAPACK, psgemr2d, blocks .*\| execute over MPI, messages, blocks '
+  says '^\| ScaLAPACK, psgemr2d, blocks .*\| execute over MPI, shared memory, blocks '
   # A library that has psgemr2d is called in the place of ScaLAPACK's, as COSTA's is.
   RESHARD_COSTA=$(ldd "$scalapack" | sed -n 's/.*libscalapack.* => \([^ ]*\) .*/\1/p')
   peers 0 --quick --only costa

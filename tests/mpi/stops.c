@@ -6,7 +6,7 @@
  * usage: mpi_stops STEP LOSSES [SEED [kill|late]], by mpirun with 2 or more ranks. STEP: one of the table below, or
  * all. LOSSES: of each step, which RESHARD_TEST_SCALE scales. kill: the rank is killed instead, which ends the program.
  * late: it sleeps, and comes back by itself. STOPS_PER_NODE: so many ranks are on a node, and read each other's
- * sources: the mixed path, or the direct one where all are on one. A rank is then lost at its pieces of work, too. */
+ * sources: the mixed path, or the direct one where all are on one. 0 or unset: there are messages alone. */
 #include "device/handle.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
@@ -43,13 +43,13 @@ typedef struct trial {
   reshard_comm comm, sub;
   reshard_plan plan;
   reshard_transfer transfer;
-  reshard_device device; /* with shared storage; NULL: the library's own */
+  reshard_device device; /* with shared storage where ranks read each other's */
   reshard_tensor source; /* of the device */
   char *src, *dst;
   bool strided, aborts;
 } trial;
 
-static int countdown, work_countdown, skipped;
+static int countdown, work_countdown, destroy_countdown, skipped;
 static int per_node; /* 0: no rank reads memory of another */
 static bool kills, sleeps;
 static int deadline_ms = 300;
@@ -157,18 +157,18 @@ static char element_value(int from, int64_t i) {
 }
 
 static void open_memory(trial *t) {
-  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .shared = true};
+  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .shared = per_node > 0};
   reshard_tensor_info info = {.data = NULL};
   t->dst = malloc(BYTES);
+  CHECK(reshard_device_create("cpu", &options, &t->device) == RESHARD_SUCCESS, "device");
+  real_work = t->device->device->work;
+  counted_work = *real_work;
+  counted_work.run = counted_run;
+  counted_work.compile = counted_compile;
+  t->device->device->work = &counted_work;
   if (per_node == 0) {
     t->src = mmap(NULL, COLUMNS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   } else {
-    CHECK(reshard_device_create("cpu", &options, &t->device) == RESHARD_SUCCESS, "device");
-    real_work = t->device->device->work;
-    counted_work = *real_work;
-    counted_work.run = counted_run;
-    counted_work.compile = counted_compile;
-    t->device->device->work = &counted_work;
     CHECK(reshard_tensor_create_on(t->device, RESHARD_U8, 1, (int64_t[]){COLUMNS}, NULL, &t->source) == RESHARD_SUCCESS,
           "source");
     CHECK(reshard_tensor_get_info(t->source, &info) == RESHARD_SUCCESS, "source");
@@ -216,23 +216,70 @@ static reshard_status make_transfer(trial *t) {
 
 static reshard_status trial_execute(trial *t) { return reshard_execute(t->transfer, NULL); }
 
+/* Destroying a transfer is no call of MPI: the others notice when they meet. */
+static reshard_status destroy_transfer(trial *t) {
+  reshard_status status = reshard_execute(t->transfer, NULL);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  pass(&destroy_countdown);
+  reshard_transfer_destroy(t->transfer);
+  t->transfer = NULL;
+  pass(&destroy_countdown);
+  return reshard_comm_barrier(t->comm);
+}
+
+/* Where a rank is lost: at a call of MPI, or at a piece of work. COPY: where ranks read each other's memory. PACK and
+ * UNPACK: that of a message. DESTROY: before it or after it. */
+typedef enum place { AT_CALL, AT_WORK, AT_COPY, AT_PACK, AT_UNPACK, AT_DESTROY } place;
+
 static const struct step {
   const char *name;
   reshard_status (*run)(trial *t);
-  int calls;                   /* of MPI, about: it is stopped at one of these */
-  int before;                  /* steps: a communicator, a transfer */
-  bool strided, aborts, works; /* works: it is lost at its pieces of work, where ranks read each other's memory */
-} steps[] = {{"make", make_comm, 24, 0, false, false, false},
-             {"meet", trial_meet, 6, 1, false, false, false},
-             {"split", split_comm, 24, 1, false, false, false},
-             {"transfer", make_transfer, 24, 1, false, false, false},
-             {"execute", trial_execute, 16, 2, false, false, false},
-             {"strided", trial_execute, 16, 2, true, false, false},
-             {"bind", make_transfer, 6, 1, true, false, true},
-             {"copy", trial_execute, 5, 2, true, false, true},
-             {"abort", trial_execute, 4000, 2, false, true, false},
-             {"abort strided", trial_execute, 4000, 2, true, true, false}};
+  int calls;  /* about: it is lost at one of these; of the place's kind, but of packs and unpacks */
+  int before; /* steps: a communicator, a transfer */
+  bool strided, aborts;
+  place place;
+} steps[] = {{"make", make_comm, 24, 0, false, false, AT_CALL},
+             {"meet", trial_meet, 6, 1, false, false, AT_CALL},
+             {"split", split_comm, 24, 1, false, false, AT_CALL},
+             {"transfer", make_transfer, 24, 1, false, false, AT_CALL},
+             {"execute", trial_execute, 16, 2, false, false, AT_CALL},
+             {"strided", trial_execute, 16, 2, true, false, AT_CALL},
+             {"bind", make_transfer, 6, 1, true, false, AT_WORK},
+             {"copy", trial_execute, 5, 2, true, false, AT_COPY},
+             {"abort", trial_execute, 4000, 2, false, true, AT_CALL},
+             {"abort strided", trial_execute, 4000, 2, true, true, AT_CALL},
+             {"pack", trial_execute, 0, 2, true, false, AT_PACK},
+             {"unpack", trial_execute, 0, 2, true, false, AT_UNPACK},
+             {"destroy", destroy_transfer, 2, 2, true, false, AT_DESTROY}};
 enum { STEPS = sizeof steps / sizeof *steps };
+
+/* Ranks that messages go to, and come from; 0: all read each other's memory. */
+static int count_remote(void) { return per_node == 0 ? size - 1 : per_node < size ? size - per_node : 0; }
+
+static bool has_place(const struct step *step) {
+  return step->place == AT_COPY                               ? per_node > 0
+         : step->place == AT_PACK || step->place == AT_UNPACK ? count_remote() > 0
+                                                              : true;
+}
+
+/* Ranks that read each other's memory meet and show more. */
+static int draw_call(const struct step *step, uint64_t seed) {
+  return 1 + (int)(seed % (uint64_t)(per_node > 0 ? 2 * step->calls : step->calls));
+}
+
+/* The victim's part: it is to be lost at a place that the seed draws. */
+static void set_countdown(const struct step *step, uint64_t seed) {
+  int remote = count_remote();
+  if (step->place == AT_CALL)
+    countdown = draw_call(step, seed);
+  else if (step->place == AT_DESTROY)
+    destroy_countdown = 1 + (int)(seed % (uint64_t)step->calls);
+  else if (step->place == AT_PACK || step->place == AT_UNPACK) /* of one round: all packs come first */
+    work_countdown = 1 + (step->place == AT_UNPACK ? remote : 0) + (int)(seed % (uint64_t)remote);
+  else
+    work_countdown = 1 + (int)(seed % (uint64_t)step->calls);
+}
 
 /* --- Trials ------------------------------------------------------------------------------------------------------ */
 
@@ -380,17 +427,15 @@ static bool stop_in(const struct step *step, uint64_t seed) {
   pthread_t thread;
   if (all) {
     int64_t since = now_ms();
-    int calls = per_node > 0 && !step->works ? 2 * step->calls : step->calls; /* ranks meet and show more */
-    int at = 1 + (int)((seed >> 16) % (uint64_t)calls);
     if (rank == victim && step->aborts) {
-      abort_us = at;
+      abort_us = draw_call(step, seed >> 16);
       pthread_create(&thread, NULL, abort_soon, t.comm);
     } else if (rank == victim) {
-      *(step->works ? &work_countdown : &countdown) = at;
+      set_countdown(step, seed >> 16);
     }
     stop_counts *count = &counts[step - steps];
     status = step->run(&t);
-    countdown = work_countdown = 0;
+    countdown = work_countdown = destroy_countdown = 0;
     failed = status != RESHARD_SUCCESS;
     if (failed && rank != victim)
       count_error(count, step, now_ms() - since);
@@ -424,7 +469,7 @@ static bool stop_in(const struct step *step, uint64_t seed) {
     if (failed)
       for (int64_t i = 0; i < BYTES; i++)
         wrong += (unsigned char)t.dst[i] != POISON;
-    else if (step->run == trial_execute)
+    else if (step->run == trial_execute || step->run == destroy_transfer)
       wrong = count_wrong(&t);
     count->wrong += wrong;
     CHECK(wrong == 0, "%s, seed %llu: after %s %lld bytes of the destination are wrong", step->name,
@@ -480,17 +525,20 @@ int main(int argc, char **argv) {
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
   kills = argc > 4 && strcmp(argv[4], "kill") == 0;
   sleeps = argc > 4 && strcmp(argv[4], "late") == 0;
-  if (getenv("STOPS_PER_NODE") != NULL) {
+  const char *nodes = getenv("STOPS_PER_NODE");
+  per_node = nodes != NULL ? atoi(nodes) : 0;
+  if (per_node > 0) {
     char node[16];
-    per_node = atoi(getenv("STOPS_PER_NODE"));
     snprintf(node, sizeof node, "%d", rank / per_node);
     setenv("RESHARD_NODE", node, 1);
   }
+  if (size > 8) /* on few cores */
+    deadline_ms = 1000;
   if (kills) /* those that are left meet again by it, while Open MPI looks after the loss and the machine is busy */
     deadline_ms = 4000;
   open_board();
   for (int s = 0; s < STEPS; s++) {
-    if ((strcmp(name, "all") != 0 && strcmp(name, steps[s].name) != 0) || (steps[s].works && per_node == 0))
+    if ((strcmp(name, "all") != 0 && strcmp(name, steps[s].name) != 0) || !has_place(&steps[s]))
       continue;
     int64_t most = shared->stopped + losses; /* a step may be over before the place that is drawn */
     for (int64_t i = 0; i < 8 * losses && shared->stopped < most; i++)

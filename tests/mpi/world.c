@@ -1,6 +1,8 @@
 /* Processes that mpirun has started, and the MPI communicator. */
 #include "support/processes/world.h"
 
+#include "comm/mpi/mpi.h"
+
 #include <mpi.h>
 #include <reshard/mpi.h>
 
@@ -55,4 +57,17 @@ reshard_status world_connect_without(int64_t timeout_ms, reshard_comm *comm) {
   if (timeout_ms == 0)
     return MPI_Comm_dup(MPI_COMM_WORLD, &copy) == MPI_SUCCESS ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
   return reshard_comm_from_mpi(&copy, NULL, timeout_ms, comm);
+}
+
+static _Atomic int64_t records;
+
+/* Stands before MPI's: a rank sends its record to each of the others in a meeting. */
+int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+  records += tag % RS_MPI_TAGS == RS_MPI_TAG_RECORD;
+  return PMPI_Isend(at, n, type, to, tag, comm, request);
+}
+
+int64_t world_meetings(reshard_comm comm) {
+  int64_t others = reshard_comm_size(comm) - 1;
+  return others > 0 ? records / others : 0;
 }

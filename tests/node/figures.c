@@ -1,10 +1,11 @@
-/* Figures of processes of one node, each beside what bounds it, in one run: medians of ratios, or of differences, of
- * calls that alternate.
+/* Figures of ranks that are processes, each beside what bounds it, in one run: medians of ratios, or of differences, of
+ * calls that alternate. Over MPI WORLD_PER_NODE says how many of them read each other's memory; unset: none do.
  *
- * usage: node_figures RANKS redistribute|matrix|private|small|small_private|sync TURNS */
+ * usage: node_figures RANKS FIGURE TURNS, or mpirun -n RANKS mpi_figures FIGURE TURNS. FIGURE: redistribute, matrix,
+ * private, small, small_private or sync. */
 #define _GNU_SOURCE
-#include "comm/node/node.h"
 #include "device/cpu/cpu.h"
+#include "exec/path.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
 
@@ -13,11 +14,14 @@
 #include <reshard/sync.h>
 #include <reshard/tensor.h>
 
+#include <linux/perf_event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static reshard_comm comm;
 static reshard_device device; /* of arrays that others reach, or not */
@@ -81,8 +85,37 @@ static void free_matrix(matrix *m) {
     reshard_tensor_release(m->tensors[i]);
 }
 
-/* Processor time of this rank's last timed call, which tells more than the clock where the machine is busy. */
-static double processor_ns;
+/* Beside time: what this rank's last timed call took. Processor time tells more than the clock where the machine is
+ * busy. Waits and system calls are of this thread alone: MPI has others. */
+static struct spent {
+  double processor_ns;
+  int64_t meetings, waits, system_calls;
+} spent;
+static int call_counter = -1; /* of system calls; -1: the system has none for this user */
+
+static void open_call_counter(void) {
+  struct perf_event_attr event = {.type = PERF_TYPE_TRACEPOINT, .size = sizeof event};
+  FILE *number = fopen("/sys/kernel/tracing/events/raw_syscalls/sys_enter/id", "r");
+  unsigned long long id;
+  if (number != NULL && fscanf(number, "%llu", &id) == 1) {
+    event.config = id;
+    call_counter = (int)syscall(SYS_perf_event_open, &event, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+  }
+  if (number != NULL)
+    fclose(number);
+}
+
+/* The number so far, of which each reading is one. */
+static int64_t count_system_calls(void) {
+  int64_t n = 0;
+  return call_counter >= 0 && read(call_counter, &n, sizeof n) == sizeof n ? n : 0;
+}
+
+static int64_t count_waits(void) {
+  struct rusage u;
+  getrusage(RUSAGE_THREAD, &u);
+  return u.ru_nvcsw;
+}
 
 static double read_processor(void) {
   struct timespec t;
@@ -108,11 +141,16 @@ static double span_of_all(int64_t begun, int64_t ended) {
 #define TIMED(ns, call) \
   do { \
     reshard_comm_barrier(comm); \
-    int64_t begun_ = rs_now_ns(); \
+    int64_t meetings_ = world_meetings(comm), waits_ = count_waits(), begun_ = rs_now_ns(); \
     double processor_ = read_processor(); \
+    int64_t system_calls_ = count_system_calls(); \
     call; \
-    processor_ns = read_processor() - processor_; \
-    (ns) = span_of_all(begun_, rs_now_ns()); \
+    spent.system_calls = count_system_calls() - system_calls_ - 1; \
+    spent.processor_ns = read_processor() - processor_; \
+    int64_t ended_ = rs_now_ns(); \
+    spent.waits = count_waits() - waits_; \
+    spent.meetings = world_meetings(comm) - meetings_; \
+    (ns) = span_of_all(begun_, ended_); \
   } while (0)
 
 static void print_ratios(const char *name, int turns, double ratios[4][1000]) {
@@ -137,11 +175,11 @@ static void measure_matrix(const char *name, int64_t n, int turns) {
   for (int i = -1; i < turns; i++)
     for (int streaming = 0; streaming < 2; streaming++) {
       TIMED(straight, copy_straight(&m, streaming));
-      processor = processor_ns;
+      processor = spent.processor_ns;
       TIMED(ours, CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS, "execute"));
       if (i >= 0) {
         ratios[streaming][i] = straight / ours;
-        ratios[2 + streaming][i] = processor / processor_ns;
+        ratios[2 + streaming][i] = processor / spent.processor_ns;
       }
     }
   if (rank == 0)
@@ -170,17 +208,45 @@ static void measure_small(const char *name, int turns) {
 
 /* --- Redistribute ------------------------------------------------------------------------------------------------- */
 
-static int64_t count_waits(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return u.ru_nvcsw;
+/* Sums over batches of calls of one kind. */
+typedef struct call_sums {
+  double us[1000]; /* a call, of each batch */
+  int64_t calls, meetings, waits, system_calls;
+} call_sums;
+
+static void add_batch(call_sums *sums, int turn, int64_t calls, double ns) {
+  sums->us[turn] = ns / (double)calls * 1e-3;
+  sums->calls += calls;
+  sums->meetings += spent.meetings;
+  sums->waits += spent.waits;
+  sums->system_calls += spent.system_calls;
+}
+
+static double per_call(const call_sums *sums, int64_t n) { return (double)n / (double)sums->calls; }
+
+/* A row of profiles/results/redistribute.md. */
+static void print_redistribute(const matrix *m, int turns, call_sums *execute, call_sums *ours) {
+  reshard_transfer_info info = {.path = RESHARD_PATH_AUTO};
+  double beyond[1000];
+  CHECK(reshard_transfer_get_info(m->transfer, &info) == RESHARD_SUCCESS, "info");
+  for (int i = 0; i < turns; i++)
+    beyond[i] = ours->us[i] - execute->us[i];
+  printf("redistribute: %s | %s | %d | %lld | %.1f | %.1f", world_name, rs_path_name(info.path), size,
+         (long long)(m->bytes * size >> 10), median_of(turns, execute->us), median_of(turns, beyond));
+  printf(" | %.1f / %.1f | %.2f / %.2f | ", per_call(execute, execute->meetings), per_call(ours, ours->meetings),
+         per_call(execute, execute->waits), per_call(ours, ours->waits));
+  if (call_counter >= 0)
+    printf("%.2f / %.2f\n", per_call(execute, execute->system_calls), per_call(ours, ours->system_calls));
+  else
+    printf("not counted\n");
 }
 
 /* A cached pair, beyond the bare execute of a transfer between the same arrays. */
 static void measure_redistribute(int64_t n, int turns) {
   enum { BATCH = 50 };
   int64_t shape[] = {n, n};
-  double beyond[1000], bare[1000], ours, execute;
+  static call_sums execute, ours;
+  double ns;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   reshard_sharder sharder = NULL;
   reshard_mesh mesh = NULL;
@@ -200,31 +266,22 @@ static void measure_redistribute(int64_t n, int turns) {
   reshard_tensor_info info = {.data = NULL};
   CHECK(reshard_tensor_get_info(reshard_dtensor_local(rows), &info) == RESHARD_SUCCESS, "rows");
   memset(info.data, 1, (size_t)m.bytes);
-  uint64_t meetings = 0;
-  int64_t waits = 0;
   for (int i = -1; i < turns; i++) {
-    TIMED(execute, for (int k = 0; k < BATCH; k++) reshard_execute(m.transfer, NULL));
-    if (i == 0)
-      meetings = rs_node_of(comm)->meetings;
-    int64_t before = count_waits();
+    TIMED(ns, for (int k = 0; k < BATCH; k++) reshard_execute(m.transfer, NULL));
+    if (i >= 0)
+      add_batch(&execute, i, BATCH, ns);
     TIMED(
-        ours, for (int k = 0; k < BATCH; k++) {
+        ns, for (int k = 0; k < BATCH; k++) {
           CHECK(reshard_dtensor_redistribute(1, &rows, &to, NULL, &columns) == RESHARD_SUCCESS, "redistribute");
           reshard_dtensor_release(columns);
         });
-    waits += i >= 0 ? count_waits() - before : 0;
-    if (i == 0)
-      meetings = rs_node_of(comm)->meetings - meetings - 2;
-    if (i >= 0) {
-      beyond[i] = (ours - execute) / BATCH * 1e-3;
-      bare[i] = execute / BATCH * 1e-3;
-    }
+    if (i >= 0)
+      add_batch(&ours, i, BATCH, ns);
   }
+  CHECK(execute.meetings > 0 && ours.meetings == execute.meetings, "%lld meetings, %lld of as many bare executes",
+        (long long)ours.meetings, (long long)execute.meetings);
   if (rank == 0)
-    printf("redistribute, %d ranks, %lld KiB: %.1f us beyond the bare execute of %.1f us; %.1f meetings and %.2f waits "
-           "a call\n",
-           size, (long long)(n * n * 4 >> 10), median_of(turns, beyond), median_of(turns, bare),
-           (double)meetings / BATCH, (double)waits / BATCH / turns);
+    print_redistribute(&m, turns, &execute, &ours);
   reshard_dtensor_release(rows);
   reshard_mesh_release(mesh);
   reshard_sharder_destroy(sharder);
@@ -253,12 +310,12 @@ static void measure_sync(int turns) {
   for (int i = -1; i < turns; i++)
     for (int streaming = 0; streaming < 2; streaming++) {
       TIMED(straight, if (rank != 0) rs_device_cpu_straight(comm->device, into, from, bytes, streaming));
-      processor = processor_ns;
+      processor = spent.processor_ns;
       TIMED(ours,
             CHECK(reshard_sync_tensors(comm, 0, TENSORS, tensors, NULL, NULL, NULL, NULL) == RESHARD_SUCCESS, "sync"));
       if (i >= 0) {
         ratios[streaming][i] = straight / ours;
-        ratios[2 + streaming][i] = processor / processor_ns;
+        ratios[2 + streaming][i] = processor / spent.processor_ns;
       }
     }
   for (int64_t i = 0; i < TENSORS; i++)
@@ -275,8 +332,10 @@ int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
   const char *what = argc > 1 ? argv[1] : "";
   int turns = argc > 2 ? atoi(argv[2]) : 21;
+  turns = turns < 1 ? 1 : turns > 1000 ? 1000 : turns;
   CHECK(world_connect(600000, &comm) == RESHARD_SUCCESS, "a communicator");
   open_device(strstr(what, "private") == NULL);
+  open_call_counter();
   if (strcmp(what, "redistribute") == 0)
     measure_redistribute(512, turns);
   else if (strcmp(what, "matrix") == 0 || strcmp(what, "private") == 0)
@@ -287,6 +346,8 @@ int main(int argc, char **argv) {
     measure_sync(turns);
   else
     CHECK(false, "%s is no figure", what);
+  if (call_counter >= 0)
+    close(call_counter);
   reshard_device_release(device);
   reshard_comm_destroy(comm);
   return world_close(failures) > 0;

@@ -3,6 +3,7 @@
 #include "support/processes/world.h"
 
 #include "bench/cli/util.h"
+#include "comm/node/node.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -119,3 +120,5 @@ int64_t world_close(int64_t failures) {
   world_barrier();
   return page->failures;
 }
+
+int64_t world_meetings(reshard_comm comm) { return (int64_t)rs_node_of(comm)->meetings; }
