@@ -680,7 +680,7 @@ static void test_edges(void **state) {
                                                         .run = node_scenario_run,
                                                         .user = &(node_scenario){&w.gather, run_rank, &w},
                                                         .options = {.devices = RANKS, .seed = 1},
-                                                        .seeds = 3,
+                                                        .seeds = 6,
                                                         .covered = "the transfer waits for its peers before it ends",
                                                         .covered_edges = "execute before host"});
   assert_int_equal(r.false_alarms, 0);
