@@ -47,7 +47,8 @@ void bench_print_head(const bench_state *b, const machine *m) {
   print_ways(b);
   printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
          "destinations have,\n"
-         "# alternating with ours; ratio: its time / ours, median of pairs%s\n#\n",
+         "# alternating with ours, median where it has 3/4 of its best speed; ratio: its time / ours, median of these "
+         "pairs%s\n#\n",
          (long long)o->iterations, (long long)o->warmup,
          by_host ? ""
                  : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
