@@ -42,7 +42,9 @@ extern "C" {
  * - RESHARD_ERROR_TIMEOUT: a rank did not come, or was lost in the duplication; the text names it. Of the first rank
  *   that gives up the others hear at once, and so does one that comes later. The duplication then stays under way, for
  *   MPI has no end for it. A later call with mpi_comm waits for that, until that rank has called, too: MPI would take
- *   one for the other. Two messages of each rank may be left on mpi_comm, with its highest tag. */
+ *   one for the other. A rank's n-th call with mpi_comm is that of the others, also after errors. Two messages of each
+ *   rank may be left on mpi_comm, with its highest tag. So after an error mpi_comm is not freed until all ranks have
+ *   returned. The text names no rank where all are there by the time of the error. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 

@@ -1,5 +1,6 @@
 /* A rank gives up a communicator while it is made: all others hear it at once, whatever their deadlines, and get the
- * same error. So does one that comes later. The next communicator from the same MPI_Comm is made.
+ * same error. So does one that comes later. Calls that follow while a rank is absent name it, on all ranks. The next
+ * communicator from the same MPI_Comm is made.
  *
  * usage: mpi_farewells, by mpirun with 3 or more ranks. */
 #include "base/base.h"
@@ -65,23 +66,54 @@ static void give_up(MPI_Comm mpi, way way, const char *why) {
   check_one_text(IMPATIENT, text);
 }
 
+/* Calls that rank 0 makes after all others have given up all of theirs. It has as many before the next is made. */
+static void give_up_often(MPI_Comm mpi, int times) {
+  char text[1024], why[256];
+  reshard_comm comm = NULL;
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0)
+    MPI_Barrier(MPI_COMM_WORLD);
+  for (int i = 0; i < times; i++) {
+    reshard_status status = reshard_comm_from_mpi(&mpi, NULL, rank == IMPATIENT ? IMPATIENT_MS : PATIENT_MS, &comm);
+    snprintf(text, sizeof text, "%s", reshard_last_error());
+    CHECK(status == RESHARD_ERROR_TIMEOUT && comm == NULL, "time %d: %s", i, reshard_status_string(status));
+    snprintf(why, sizeof why, "call 1: %sMPI_Comm_idup: not done within %d ms; missing: 0", i > 0 ? "an earlier " : "",
+             IMPATIENT_MS);
+    CHECK(strstr(text, why) != NULL, "time %d: '%s' is not in '%s'", i, why, text);
+  }
+  if (rank != 0)
+    MPI_Barrier(MPI_COMM_WORLD);
+  check_one_text(IMPATIENT, text);
+}
+
+static void check_next(MPI_Comm mpi, int way) {
+  reshard_comm comm = NULL;
+  CHECK(reshard_comm_from_mpi(&mpi, NULL, PATIENT_MS, &comm) == RESHARD_SUCCESS, "after way %d", way);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "after way %d", way);
+  reshard_comm_destroy(comm);
+}
+
 int main(int argc, char **argv) {
   static const char *const whys[] = {
       [NOT_THERE] = "reshard_comm_from_mpi, call 1: MPI_Comm_idup: not done within 1000 ms; missing: 0",
       [STOPPED] = "reshard_comm_from_mpi, call 1: MPI_Comm_idup: not done within 1000 ms; missing: 0",
-      [BLIND] = "reshard_comm_from_mpi, call 1: MPI_Comm_idup on rank 1: not done within 1000 ms"};
+      [BLIND] = "reshard_comm_from_mpi, call 1: MPI_Comm_idup: not done within 1000 ms"};
   int level, all = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   for (int way = NOT_THERE; way <= BLIND; way++) {
     MPI_Comm mpi;
-    reshard_comm comm = NULL;
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-    give_up(mpi, (enum way)way, whys[way]);
-    CHECK(reshard_comm_from_mpi(&mpi, NULL, PATIENT_MS, &comm) == RESHARD_SUCCESS, "after way %d", way);
-    CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "after way %d", way);
-    reshard_comm_destroy(comm);
+    for (int i = 0; i < 2 && (i == 0 || way == BLIND); i++) /* again: the others begin a duplication, and rank 1 none */
+      give_up(mpi, (enum way)way, whys[way]);
+    check_next(mpi, way);
+  }
+  for (int times = 2; times <= 3; times++) {
+    MPI_Comm mpi;
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+    give_up_often(mpi, times);
+    check_next(mpi, BLIND + times);
   }
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)

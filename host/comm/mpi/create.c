@@ -20,7 +20,7 @@ reshard_status rs_mpi_check_build(void) {
 
 /* --- The link ----------------------------------------------------------------------------------------------------- */
 
-static void release_link(rs_mpi_link *link) {
+void rs_mpi_release_link(rs_mpi_link *link) {
   int finalized = 0;
   if (atomic_fetch_sub(&link->users, 1) > 1)
     return;
@@ -38,7 +38,7 @@ static void release_link(rs_mpi_link *link) {
   free(link);
 }
 
-static reshard_status create_link(rs_mpi_link **out) {
+reshard_status rs_mpi_create_link(rs_mpi_link **out) {
   rs_mpi_link *link = NULL;
   RS_TRY(rs_alloc_zero(&link, 1, sizeof *link));
   int failed = pthread_mutex_init(&link->tree, NULL);
@@ -65,7 +65,7 @@ static void free_comm(rs_mpi *c) {
     free(m);
   }
   reshard_device_release(c->handle);
-  release_link(c->link);
+  rs_mpi_release_link(c->link);
   free(c->why);
   free(c->notes[0]);
   free(c->notes[1]);
@@ -254,7 +254,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   MPI_Comm mpi = *(const MPI_Comm *)mpi_comm;
   MPI_Comm_size(mpi, &size);
   MPI_Comm_rank(mpi, &rank);
-  RS_TRY(create_link(&link));
+  RS_TRY(rs_mpi_create_link(&link));
   reshard_status status = rs_mpi_create(link, size, rank, NULL, &made);
   if (status == RESHARD_SUCCESS) { /* what fails from here on is told to the others */
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
@@ -266,7 +266,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
     status = connect_ranks(made, mpi, own, timeout_ms);
   }
-  release_link(link);
+  rs_mpi_release_link(link);
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;
   else if (made != NULL)

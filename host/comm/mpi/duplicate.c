@@ -6,13 +6,17 @@
  *
  * Whoever gives up tells all others why, and they give up with the same error. That goes from rank to rank on the
  * caller's communicator, for Open MPI takes no collective call there while a duplication is under way. What an earlier
- * creation has left there has a lower number. */
+ * creation has left there has a lower number.
+ *
+ * The duplication of a creation is the one of its number. A rank that gives up before it begins owes it, and begins it
+ * first in its next creation. */
 #include "comm/mpi/duplicate.h"
 
 #include "comm/mpi/end.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { GIVE_UP_MS = 500 }; /* for others to tell that they are there */
 
@@ -23,10 +27,10 @@ static int highest_tag(MPI_Comm mpi) {
 
 /* --- Farewells --------------------------------------------------------------------------------------------------- */
 
-/* Of one communicator of the caller's: the number of the last creation, and the link of one whose duplication may still
- * be under way. That link stays. */
+/* Of one communicator of the caller's: the number of the last creation, that of the last duplication that was begun,
+ * and the link of one that may still be under way. That link stays. */
 typedef struct creations {
-  int64_t number;
+  int64_t number, begun;
   rs_mpi_link *unfinished; /* NULL: none */
 } creations;
 
@@ -43,7 +47,7 @@ static void make_creations_key(void) {
     creations_key = MPI_KEYVAL_INVALID;
 }
 
-/* Those of the caller's communicator; numbers are the same on all ranks, which make them in one order. */
+/* Those of the caller's communicator. Numbers are the same on all ranks, which make as many calls in one order. */
 static reshard_status find_creations(MPI_Comm mpi, creations **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   int found = 0, code;
@@ -87,8 +91,10 @@ reshard_status rs_mpi_hear_farewells(rs_mpi *c) {
              MPI_SUCCESS) {
     if (heard.number < c->creation) /* of an earlier one */
       continue;
-    if (heard.status != RESHARD_SUCCESS)
+    if (heard.status != RESHARD_SUCCESS) {
+      c->caller = MPI_COMM_NULL; /* whoever gave up has told all: this rank tells nobody */
       return rs_error((reshard_status)heard.status, "%s", heard.text);
+    }
     c->link->asked[from.MPI_SOURCE] = true;
     send_farewell(c, RESHARD_SUCCESS, "");
   }
@@ -115,27 +121,33 @@ static reshard_status alloc_greetings(rs_mpi_link *link, int64_t size) {
   return RESHARD_SUCCESS;
 }
 
-static int begin_greetings(rs_mpi *c, MPI_Comm mpi) {
-  rs_mpi_link *link = c->link;
-  int64_t size = c->base.size;
+/* Begins the next duplication, after the greetings. */
+static int begin_duplicate(creations *all, rs_mpi_link *link, int64_t size, MPI_Comm mpi) {
   int code = MPI_SUCCESS;
+  all->begun++;
   for (int64_t r = 0; r < size && code == MPI_SUCCESS; r++)
     code = MPI_Iscatterv(link->bytes + size, link->parts, link->parts + size, MPI_CHAR, link->bytes + r, 1, MPI_CHAR,
                          (int)r, mpi, &link->greetings[r]);
-  return code;
+  return code == MPI_SUCCESS ? MPI_Comm_idup(mpi, &link->mpi, &link->made) : code;
+}
+
+/* Marks the ranks of which a greeting is out. This rank's own may be: it does not come to one that is stopped. */
+static reshard_status find_out(rs_mpi *c, const rs_mpi_link *link, int64_t *out) {
+  int ngot = 0, code = MPI_Testsome((int)c->base.size, link->greetings, &ngot, c->done, c->statuses);
+  for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
+    c->missing[c->done[i]] = c->statuses[i].MPI_ERROR != MPI_SUCCESS;
+  if (code != MPI_SUCCESS)
+    return rs_mpi_error(c, code, "MPI_Iscatterv");
+  *out = 0;
+  for (int64_t r = 0; r < c->base.size; r++)
+    *out += c->missing[r] = link->greetings[r] != MPI_REQUEST_NULL && r != c->base.rank;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status await_greetings(rs_mpi *c) {
-  MPI_Request *greetings = c->link->greetings;
   for (int64_t since = rs_now_ns();; rs_mpi_sleep(since)) {
-    int ngot = 0, code = MPI_Testsome((int)c->base.size, greetings, &ngot, c->done, c->statuses);
-    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
-      c->missing[c->done[i]] = c->statuses[i].MPI_ERROR != MPI_SUCCESS;
-    if (code != MPI_SUCCESS)
-      return rs_mpi_error(c, code, "MPI_Iscatterv");
-    int64_t out = 0; /* this rank's own may be: they do not come to one that is stopped */
-    for (int64_t r = 0; r < c->base.size; r++)
-      out += c->missing[r] = greetings[r] != MPI_REQUEST_NULL && r != c->base.rank;
+    int64_t out;
+    RS_TRY(find_out(c, c->link, &out));
     if (out == 0)
       return RESHARD_SUCCESS;
     RS_TRY(rs_mpi_hear_farewells(c));
@@ -146,7 +158,6 @@ static reshard_status await_greetings(rs_mpi *c) {
 /* The error, with the ranks that do not tell that they are there. */
 static reshard_status error_silent(rs_mpi *c) {
   int64_t silent = 1, since = rs_now_ns();
-  char step[64];
   send_farewell(c, RESHARD_SUCCESS, "");
   for (; silent > 0 && !rs_late(since, rs_min(c->timeout_ms, GIVE_UP_MS)); rs_mpi_sleep(since)) {
     RS_TRY(rs_mpi_hear_farewells(c));
@@ -156,8 +167,7 @@ static reshard_status error_silent(rs_mpi *c) {
   }
   if (silent > 0)
     return rs_mpi_await(c, rs_now_ns() - c->timeout_ms * 1000000, "MPI_Comm_idup");
-  snprintf(step, sizeof step, "MPI_Comm_idup on rank %lld", (long long)c->base.rank);
-  return rs_comm_error_timeout(&c->base, step, c->timeout_ms, "");
+  return rs_comm_error_timeout(&c->base, "MPI_Comm_idup", c->timeout_ms, "");
 }
 
 static reshard_status await_duplicate(rs_mpi *c) {
@@ -176,21 +186,39 @@ static reshard_status await_duplicate(rs_mpi *c) {
   }
 }
 
-/* An earlier duplication has come to its end, for which MPI would take this one: that rank has called by now. */
+/* An earlier duplication has come to its end, for which MPI would take the next one: that rank has called by now. */
 static reshard_status await_earlier(rs_mpi *c, creations *all) {
-  char step[64];
-  snprintf(step, sizeof step, "an earlier MPI_Comm_idup on rank %lld", (long long)c->base.rank);
+  static const char step[] = "an earlier MPI_Comm_idup";
   for (int64_t since = rs_now_ns(); all->unfinished != NULL; rs_mpi_sleep(since)) {
+    int64_t out;
     int made = 0, code = MPI_Test(&all->unfinished->made, &made, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS)
       return rs_mpi_error(c, code, step);
+    RS_TRY(rs_mpi_hear_farewells(c));
+    RS_TRY(find_out(c, all->unfinished, &out));
     if (made)
       all->unfinished = NULL;
-    RS_TRY(rs_mpi_hear_farewells(c));
-    if (!made && rs_late(since, c->timeout_ms))
-      return rs_comm_error_timeout(&c->base, step, c->timeout_ms, "");
+    else if (out > 0)
+      RS_TRY(rs_mpi_await(c, since, step));
+    else if (rs_late(since, c->timeout_ms))
+      return error_silent(c);
   }
+  memset(c->missing, 0, (size_t)c->base.size);
   return RESHARD_SUCCESS;
+}
+
+/* Begins a duplication that this rank owes; nobody uses what it makes. */
+static reshard_status begin_owed(rs_mpi *c, creations *all, MPI_Comm mpi) {
+  rs_mpi_link *link;
+  RS_TRY(rs_mpi_create_link(&link));
+  reshard_status status = alloc_greetings(link, c->base.size);
+  if (status != RESHARD_SUCCESS) {
+    rs_mpi_release_link(link);
+    return status;
+  }
+  all->unfinished = link;
+  int code = begin_duplicate(all, link, c->base.size, mpi);
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "MPI_Comm_idup");
 }
 
 reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi) {
@@ -203,9 +231,11 @@ reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi) {
   c->creation = ++all->number;
   c->caller = mpi;
   RS_TRY(await_earlier(c, all));
-  int code = begin_greetings(c, mpi);
-  if (code == MPI_SUCCESS)
-    code = MPI_Comm_idup(mpi, &link->mpi, &link->made);
+  while (all->begun + 1 < all->number) {
+    RS_TRY(begin_owed(c, all, mpi));
+    RS_TRY(await_earlier(c, all));
+  }
+  int code = begin_duplicate(all, link, c->base.size, mpi);
   status = code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "MPI_Comm_idup");
   RS_THEN(status, await_greetings(c));
   RS_THEN(status, await_duplicate(c));

@@ -15,9 +15,15 @@ enum { INQUIRY_MS = 500, /* at most, for the others to answer */ DECISION_MS = 5
 
 static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->timeout_ms / 2, INQUIRY_MS); }
 
+/* From the first answer on the duplicate stays. No call receives all answers: one may still be under way when ranks
+ * destroy their handles. MPI gives the context of a communicator that is freed to the next one, where a message that is
+ * late would appear. That costs one context where a deadline was nearly missed. */
+static void keep_duplicate(rs_mpi *c) { c->link->stays = true; }
+
 void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
   rs_mpi_inquiry *q = &c->inquiry;
   int64_t now = rs_now_ns();
+  keep_duplicate(c);
   if (c->received->inquiry > q->number) {
     q->number = c->received->inquiry;
     q->begun = now;
@@ -36,6 +42,7 @@ static void send_answer(rs_mpi *c) {
   MPI_Request *talks = c->talks + 5 * size;
   if (MPI_Testall((int)size, talks, &sent, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !sent)
     return;
+  keep_duplicate(c);
   q->answered = q->number;
   c->answer->inquiry = q->answered;
   memset(c->answer->missing, 0, (size_t)bits);

@@ -38,7 +38,7 @@ typedef struct rs_mpi_link {
   atomic_int users;
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */
   _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
-  atomic_bool stays;      /* a communicator has ended: a rank may never come to free the duplicate */
+  atomic_bool stays;      /* a rank may never come to free the duplicate, or a message on it may come after that */
   /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
   atomic_int inside;        /* threads in calls */
   atomic_int telling;       /* threads that tell an end, or look who does */
@@ -151,6 +151,9 @@ static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note
 
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
 reshard_status rs_mpi_check_build(void);
+/* With one user. */
+reshard_status rs_mpi_create_link(rs_mpi_link **out);
+void rs_mpi_release_link(rs_mpi_link *link);
 /* One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
  * The device and all that follows from options is for the caller to set. */
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
