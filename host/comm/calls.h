@@ -98,7 +98,7 @@ static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status
   RS_CALL_SET(call->status, (int32_t)status);
   RS_CALL_SET(call->steps, RS_CALL_GET(c->steps));
   RS_CALL_SET(call->end, ticks);
-  RS_CALL_SET(c->turn, RS_CALL_GET(c->turn) - 1);
+  RS_CALL_SET(c->turn, RS_CALL_GET(c->turn) & ~(uint64_t)1);
 }
 
 /* A call from its begin to where the function returns, with the last error of the thread as its own. */

@@ -1,5 +1,6 @@
 /* A rank is lost in the middle of an execute of many rounds, in a ring: the next rank waits for it, and the one after
- * that for the next rank. That one alone has a short deadline. All name the rank that is lost, with one text.
+ * that for the next rank. That one alone has a short deadline. All name the rank that is lost, with one text. A rank
+ * that others wait for, and that works, is not named where one is lost.
  *
  * usage: node_chain RANKS, 4 or more; mpi_chain by mpirun. */
 #include "comm/comm.h"
@@ -47,6 +48,27 @@ static reshard_status make_transfer(reshard_comm comm, char *src, char *dst, res
   return reshard_transfer_create(*plan, comm, &arrays, &packed, transfer);
 }
 
+/* A rank waits for the one that is lost, and for one that waits for another, which works: the lost one is named. */
+static void check_working(void) {
+  enum { WORKING, WAITING = 2, IMPATIENT = 3 };
+  static char in[2];
+  const rs_part parts[] = {{.peer = rank == WAITING ? WORKING : LOST, .at = in, .bytes = 1, .turn = -1},
+                           {.peer = WAITING, .at = in + 1, .bytes = 1, .turn = -1}};
+  reshard_comm comm = NULL;
+  int64_t missing[64] = {-1}, n = 0;
+  CHECK(world_connect(rank == IMPATIENT ? IMPATIENT_MS : PATIENT_MS, &comm) == RESHARD_SUCCESS, "communicator");
+  world_barrier();
+  if (rank == WAITING || rank == IMPATIENT) {
+    const rs_turn turn = {.comm = comm, .nreceives = rank == WAITING ? 1 : 2, .receives = parts};
+    CHECK(comm->ops->reserve(comm, 2) == RESHARD_SUCCESS, "reserve");
+    CHECK(comm->ops->exchange(1, &turn, 2) == RESHARD_ERROR_TIMEOUT, "exchange");
+    CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == LOST,
+          "%lld missing, the first is %lld", (long long)n, (long long)missing[0]);
+  }
+  world_barrier();
+  reshard_comm_destroy(comm);
+}
+
 int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
   const int impatient = (LOST + 2) % size;
@@ -89,6 +111,7 @@ int main(int argc, char **argv) {
   reshard_comm_destroy(comm);
   free(src);
   free(dst);
+  check_working();
   int64_t failed = world_close(failures);
   if (rank == 0)
     printf("%s, %d ranks: %lld checks failed\n", world_name, size, (long long)failed);

@@ -2,8 +2,8 @@
  *
  * A rank waits for its next messages, of ranks that may wait themselves, for one that is lost. So before its deadline a
  * rank tells all others for whom it waits. They tell it and each other the same, each once, from inside their own
- * waits. Whoever has told is there. Lost are those for whom some rank waits, and who have told nothing. All that are
- * there have heard the same then. The lowest of them decides, and its error is everyone's.
+ * waits. Whoever has told is there. The lowest of those decides, and its error is everyone's. Lost are those that it
+ * waits for itself, and that have told nothing. Where there are none, lost are those that other ranks wait for so.
  *
  * A note of status RESHARD_SUCCESS carries it. Where nobody is found lost, as where ranks wait in a circle, a rank
  * names those that it waits for. */
@@ -78,24 +78,27 @@ void rs_mpi_inquire(rs_mpi *c, int64_t since) {
     send_answer(c);
 }
 
-static bool is_lost(const rs_mpi *c, int64_t rank) {
-  const rs_mpi_inquiry *q = &c->inquiry;
-  return rank != c->base.rank && q->waiting[rank] < q->from && (c->missing[rank] || q->awaited[rank] >= q->from);
+static bool is_silent(const rs_mpi *c, int64_t rank) {
+  return rank != c->base.rank && c->inquiry.waiting[rank] < c->inquiry.from;
 }
 
+/* A rank that another one waits for may be there, and work: so those that this rank waits for come first. */
 bool rs_mpi_find_lost(rs_mpi *c, int64_t since) {
-  int64_t n = c->base.size, lost = 0;
+  const rs_mpi_inquiry *q = &c->inquiry;
+  int64_t n = c->base.size, own = 0, others = 0;
   bool lower = false;
   if (!can_inquire(c))
     return true;
   pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < c->base.rank; r++)
-    lower |= c->inquiry.waiting[r] >= c->inquiry.from;
+    lower |= q->waiting[r] >= q->from;
   lower = lower && !rs_late(since, c->timeout_ms + DECISION_MS);
-  for (int64_t r = 0; r < n; r++)
-    lost += is_lost(c, r);
-  for (int64_t r = 0; r < n && lost > 0 && !lower; r++)
-    c->missing[r] = is_lost(c, r);
+  for (int64_t r = 0; r < n; r++) {
+    own += is_silent(c, r) && c->missing[r];
+    others += is_silent(c, r) && q->awaited[r] >= q->from;
+  }
+  for (int64_t r = 0; r < n && own + others > 0 && !lower; r++)
+    c->missing[r] = is_silent(c, r) && (own > 0 ? c->missing[r] : q->awaited[r] >= q->from);
   pthread_mutex_unlock(&c->link->tree);
   return !lower;
 }

@@ -3,6 +3,7 @@
  * is passed on when a rank is to read it. */
 #include "comm/node/create.h"
 #include "comm/node/end.h"
+#include "comm/node/wait.h"
 
 #include "device/cpu/segment.h"
 
@@ -60,12 +61,12 @@ static reshard_status error_of_gpu(int64_t rank, int failed) {
 static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   char text[24];
   RS_TRY(rs_node_check(c, true));
-  rs_node_own_rank(c)->waited = rs_now_ns();
+  memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
+  c->missing[rank] = true;
+  rs_node_show_wait(c);
   rs_comm_await(&c->base, 1, &rank);
   if (!rs_late(since, c->timeout_ms))
     return RESHARD_SUCCESS;
-  memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
-  c->missing[rank] = true;
   snprintf(text, sizeof text, "%lld", (long long)rank);
   return rs_node_give_up(c, rs_comm_error_timeout(&c->base, "memory of GPUs", c->timeout_ms, text), c->missing);
 }
@@ -85,8 +86,10 @@ reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint
   for (;;) {
     int failed = rs_node_send(c->sockets[rank], &number, sizeof number, &fd, with, rs_now_ns() + WAIT_NS);
     *done = failed == 0;
-    if (*done)
+    if (*done) {
+      rs_node_own_rank(c)->waited = 0;
       return refused == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, refused);
+    }
     if (is_held(c, failed, with, since))
       nanosleep(&(struct timespec){0, WAIT_NS}, NULL);
     else if (with && failed != ETIMEDOUT && failed != EPIPE && failed != ECONNRESET) {
@@ -107,7 +110,9 @@ reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint
   *done = failed == 0 || failed == EMFILE || failed == EPROTO; /* without its descriptor, of which there is no room */
   if (failed == ETIMEDOUT)
     return look_at_passing(c, rank, since);
-  if (!*done)
+  if (*done)
+    rs_node_own_rank(c)->waited = 0;
+  else
     RS_TRY(rs_node_check(c, true));
   return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, failed);
 }

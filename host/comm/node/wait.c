@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 20 };
+enum { LOOK_MS = 20, SILENT_MS = 500 /* at most, since a rank that waits has looked last */ };
 
 void rs_node_ring(rs_node *c, int64_t rank) {
   rs_node_doorbell *doorbell = &c->ranks[rank].doorbell;
@@ -59,8 +59,7 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
   return rs_node_give_up(c, status, c->missing);
 }
 
-/* Tells for whom this rank waits. */
-static void show_wait(rs_node *c) {
+void rs_node_show_wait(rs_node *c) {
   for (int64_t r = 0, n = c->base.size; r < n; r++)
     c->awaited[c->base.rank * n + r] = c->missing[r];
   rs_node_own_rank(c)->waited = rs_now_ns();
@@ -78,14 +77,23 @@ static void follow_waits(rs_node *c, int64_t since) {
   }
 }
 
-/* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. */
+/* Those that are marked, and do not wait themselves. */
+static int64_t count_silent(const rs_node *c, int64_t since) {
+  int64_t silent = 0;
+  for (int64_t r = 0; r < c->base.size; r++)
+    silent += c->missing[r] && c->ranks[r].waited < since;
+  return silent;
+}
+
+/* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. Where a rank
+ * that this one waits for is silent, no other is looked for: that may be there, and work. */
 static void excuse_waiting(rs_node *c) {
-  int64_t since = rs_now_ns() - c->timeout_ms * 1000000 / 2, n = c->base.size, others = 0;
-  follow_waits(c, since);
+  int64_t since = rs_now_ns() - rs_min(c->timeout_ms * 1000000 / 2, (int64_t)SILENT_MS * 1000000), n = c->base.size;
+  if (count_silent(c, since) == 0)
+    follow_waits(c, since);
+  int64_t silent = count_silent(c, since);
   for (int64_t r = 0; r < n; r++)
-    others += c->missing[r] && c->ranks[r].waited < since;
-  for (int64_t r = 0; r < n; r++)
-    c->missing[r] = others > 0 ? c->missing[r] && c->ranks[r].waited < since : c->awaited[c->base.rank * n + r];
+    c->missing[r] = silent > 0 ? c->missing[r] && c->ranks[r].waited < since : c->awaited[c->base.rank * n + r];
 }
 
 /* Nothing has rung for a while. */
@@ -95,7 +103,7 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   bool late = rs_late(w->since, c->timeout_ms);
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
-  show_wait(c);
+  rs_node_show_wait(c);
   for (int64_t r = 0; r < c->base.size; r++)
     if (c->missing[r] && is_gone(c, r))
       return end_without(c, w, r);

@@ -19,6 +19,8 @@ static inline void rs_node_wait_end(rs_node *c, const rs_node_wait *w) {
   if (w->looked != 0)
     rs_node_own_rank(c)->waited = 0;
 }
+/* Shows that this rank waits for those that c->missing marks. */
+void rs_node_show_wait(rs_node *c);
 /* Waits a little, unless this rank's doorbell has rung since it was `seen`; the caller looks again then. An error when
  * the communicator ends, by this rank or another. */
 reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen);
