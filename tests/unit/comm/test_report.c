@@ -88,6 +88,19 @@ static void test_behind(void **state) {
 
 /* --- Calls that are kept ------------------------------------------------------------------------------------------ */
 
+/* A call that has ended is not open, however often it is told so. */
+static void test_ended_twice(void **state) {
+  static rs_calls calls;
+  (void)state;
+  rs_call *call = rs_call_begin(&calls, "reshard_execute", 0, 0);
+  assert_true(rs_calls_open(&calls));
+  for (int i = 0; i < 2; i++) {
+    rs_call_end(&calls, call, RESHARD_SUCCESS, 1);
+    assert_false(rs_calls_open(&calls));
+    assert_int_equal(rs_calls_made(&calls), 1);
+  }
+}
+
 static int count_parts(const char *part) {
   int n = 0;
   for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
@@ -265,9 +278,9 @@ static void test_any_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind),  cmocka_unit_test(test_last_calls),
-                                     cmocka_unit_test(test_tree),    cmocka_unit_test(test_transfers),
-                                     cmocka_unit_test(test_times),   cmocka_unit_test(test_open_call),
-                                     cmocka_unit_test(test_any_time)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind),     cmocka_unit_test(test_ended_twice),
+                                     cmocka_unit_test(test_last_calls), cmocka_unit_test(test_tree),
+                                     cmocka_unit_test(test_transfers),  cmocka_unit_test(test_times),
+                                     cmocka_unit_test(test_open_call),  cmocka_unit_test(test_any_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

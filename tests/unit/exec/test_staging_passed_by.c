@@ -20,12 +20,15 @@ typedef struct way {
   int64_t shape[2];
   int64_t shift; /* bytes from a line to the destination's begin */
   bool packs;    /* to staging of a sender; that of a receiver is never used */
+  bool uneven;   /* messages: one may have no room in staging of another */
+  int64_t limit; /* of the workspace, or 0: the library's */
 } way;
 
 typedef struct rank_memory {
   unsigned char *src, *dst, *workspace; /* whole lines */
   int64_t src_bytes, dst_bytes, staged; /* staged: bytes of the workspace that the transfer says it uses */
-  int64_t room;                         /* bytes of the workspace */
+  int64_t room;                         /* bytes of the workspace; what is not staged is a guard */
+  int64_t rounds;
 } rank_memory;
 
 typedef struct scene {
@@ -64,6 +67,7 @@ static reshard_status execute_rank(scene *s, int64_t rank, reshard_plan plan) {
     return status;
   status = reshard_transfer_get_info(transfer, &info);
   m->staged = (int64_t)info.workspace_bytes;
+  m->rounds = info.rounds;
   for (int turn = 0; turn < 2 && status == RESHARD_SUCCESS; turn++)
     status = reshard_execute(transfer, NULL);
   reshard_transfer_destroy(transfer);
@@ -73,7 +77,8 @@ static reshard_status execute_rank(scene *s, int64_t rank, reshard_plan plan) {
 static void run_rank(void *user, int64_t rank) {
   scene *s = user;
   reshard_plan plan;
-  reshard_status status = reshard_plan_create(1, &s->entry, rank, NULL, &plan);
+  const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = s->way->limit};
+  reshard_status status = reshard_plan_create(1, &s->entry, rank, &options, &plan);
   if (status == RESHARD_SUCCESS) {
     status = execute_rank(s, rank, plan);
     reshard_plan_destroy(plan);
@@ -83,9 +88,12 @@ static void run_rank(void *user, int64_t rank) {
 
 /* Tells if a rank's staging was packed to. Sends lie before receives, and both take as much where both are staged. */
 static bool check_staging(const way *w, const rank_memory *m) {
-  bool packed = false, received = false;
+  bool packed = false, received = false, passed = false;
   int64_t receives = strncmp(w->src, "cyclic", 6) == 0 ? m->staged / 2 : m->staged;
-  assert_true(m->staged > 0 && m->staged <= m->room);
+  assert_true(m->staged > 0 && m->staged < m->room);
+  for (int64_t i = m->staged; i < m->room; i++)
+    passed |= m->workspace[i] != POISON;
+  assert_false(passed);
   for (int64_t i = 0; i < m->staged; i++)
     *(i < receives ? &packed : &received) |= m->workspace[i] != POISON;
   assert_false(received);
@@ -134,11 +142,12 @@ static void check_way_by(const way *w, int threads) {
   rank_results_assert(RANKS, s.results, RESHARD_SUCCESS, NULL, w->src);
   rank_comms_close(RANKS, s.comms);
   for (int64_t r = 0; r < RANKS; r++) {
+    assert_true(s.memory[r].rounds > 1 || !w->uneven || r == 1);
     packed += check_staging(w, &s.memory[r]);
     close_rank(&s, r, &to);
   }
   assert_int_equal(packed > 0, w->packs);
-  assert_true(packed <= 1 || threads > 1); /* messages are equal, so the first one's staging has room for all */
+  assert_true(packed <= 1 || threads > 1 || w->uneven); /* the first one's staging has room for equal messages */
   assert_int_equal(rank_buffers_gather(&to, result), 0);
   assert_memory_equal(result, tensor, (size_t)elements * sizeof(float));
   free(result);
@@ -157,22 +166,33 @@ static void check_way(const way *w) {
 /* Messages lie in place at the receiver, whose memory they are packed to. */
 static void test_packed_there(void **state) {
   (void)state;
-  check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 0, false});
-  check_way(&(way){"chunk(0)", "chunk(1)", {16384, 256}, 0, false});
+  check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 0, false, false, 0});
+  check_way(&(way){"chunk(0)", "chunk(1)", {16384, 256}, 0, false, false, 0});
 }
 
 /* Stores past the cache would not be of whole lines: packed in the cache, and sent. */
 static void test_packed_in_staging(void **state) {
   (void)state;
-  check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 16, true});
-  check_way(&(way){"chunk(0)", "chunk(1)", {32768, 48}, 0, true});
+  check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 16, true, false, 0});
+  check_way(&(way){"chunk(0)", "chunk(1)", {32768, 48}, 0, true, false, 0});
 }
 
 static void test_unpacked_there(void **state) {
   (void)state;
-  check_way(&(way){"chunk(1)", "chunk(0)", {2048, 2048}, 0, false});
-  check_way(&(way){"cyclic(2x2;64x64)", "cyclic(2x2;96x96)", {1536, 1536}, 0, true});
-  check_way(&(way){"cyclic(2x2;64x60)", "cyclic(2x2;96x90)", {1536, 1440}, 8, true});
+  check_way(&(way){"chunk(1)", "chunk(0)", {2048, 2048}, 0, false, false, 0});
+  check_way(&(way){"cyclic(2x2;64x64)", "cyclic(2x2;96x96)", {1536, 1536}, 0, true, false, 0});
+  check_way(&(way){"cyclic(2x2;64x60)", "cyclic(2x2;96x90)", {1536, 1440}, 8, true, false, 0});
+}
+
+/* The first message is rank 1's, which are the smallest: its staging has no room for another. Places in staging are not
+ * of whole lines. */
+static void test_uneven(void **state) {
+  static const char rows[] = "boxes(0:[0,0]+[422,1111];1:[422,0]+[8,1111];2:[430,0]+[201,1111];3:[631,0]+[369,1111])";
+  (void)state;
+  for (int64_t limit = 0; limit <= 256 << 10; limit += 64 << 10) {
+    check_way(&(way){rows, "chunk(1)", {1000, 1111}, 4, true, true, limit});
+    check_way(&(way){"chunk(1)", rows, {1000, 1111}, 4, false, true, limit});
+  }
 }
 
 int main(void) {
@@ -180,6 +200,7 @@ int main(void) {
       cmocka_unit_test(test_packed_there),
       cmocka_unit_test(test_packed_in_staging),
       cmocka_unit_test(test_unpacked_there),
+      cmocka_unit_test(test_uneven),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
