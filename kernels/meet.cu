@@ -1,6 +1,7 @@
 /* One block; its threads take peers in turn. All have stored before one polls, since a peer may wait for any of them.
- * Nothing that was stored is taken back, and numbers change only when all have come. So the kernel may be run again
- * from its start, as the tests' executor does with kernels that poll. */
+ * Nothing that was stored is taken back, and numbers change only when all have come. The host is told of another
+ * subject before the meeting is closed. So the kernel may be run again from its start, as the tests' executor does with
+ * kernels that poll. */
 #include "kernels/meet.h"
 
 #include "kernels/launch.h"
@@ -60,36 +61,50 @@ __device__ __forceinline__ int64_t now_ns() {
 #endif
 }
 
-/* Outcome of a wait for a peer. */
-enum outcome { CAME, ENDED, LATE, DIFFERS };
-
-/* A peer that is a meeting ahead has found the subjects of this one equal. */
-__device__ outcome await_peer(const rs_meet &meet, const rs_meet_peer &peer, uint32_t number, int64_t since) {
-  uint64_t word;
-  while (static_cast<int32_t>(static_cast<uint32_t>(word = load_word(peer.ours)) - number) < 0) {
-    if (*const_cast<const volatile int64_t *>(meet.ended) != 0)
-      return ENDED;
-    if (meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns)
-      return LATE;
-    __nanosleep(NAP_NS);
-  }
-  return static_cast<uint32_t>(word) == number && word >> 32 != meet.subject ? DIFFERS : CAME;
-}
-
-/* By all threads of the block. A peer with another subject counts: this rank may wait in vain for more beside it. */
-__device__ void tell_host(const rs_meet &meet, outcome found, int64_t rank) {
-  const bool differs = __syncthreads_or(found == DIFFERS) != 0;
-  if (found == DIFFERS || (found == LATE && !differs)) {
-    *const_cast<volatile int64_t *>(meet.late) = differs ? -(1 + rank) : 1 + rank;
-    __threadfence_system();
-  }
-}
+/* Outcome of a wait for peers. Of those of several peers the last one of this list counts. */
+enum outcome { CAME, MISSING, ENDED, LATE, DIFFERS };
 
 /* The next peer of a thread that is met, from i on; n: there is none. */
 __device__ uint32_t next_peer(const rs_meet &meet, uint32_t i) {
   while (i < meet.n && meet.some != 0 && (meet.bits[i / 32] >> i % 32 & 1) == 0)
     i += THREADS;
   return i;
+}
+
+/* A peer that is a meeting ahead has found the subjects of this one equal. */
+__device__ outcome look_at_peer(const rs_meet &meet, const rs_meet_peer &peer) {
+  const uint64_t word = load_word(peer.ours);
+  const uint32_t number = peer.number + 1, held = static_cast<uint32_t>(word);
+  if (static_cast<int32_t>(held - number) < 0)
+    return MISSING;
+  return held == number && word >> 32 != meet.subject ? DIFFERS : CAME;
+}
+
+/* Awaits the peers of a thread, and looks at all of them each time: behind one that never comes may be one with another
+ * subject. *rank: of that one, else of the first that is missing. */
+__device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t since, int64_t *rank) {
+  for (;;) {
+    outcome found = CAME;
+    for (uint32_t i = first; i < meet.n; i = next_peer(meet, i + THREADS)) {
+      const outcome one = look_at_peer(meet, meet.peers[i]);
+      if (one > found) {
+        found = one;
+        *rank = meet.peers[i].rank;
+      }
+    }
+    if (found != MISSING)
+      return found;
+    if (*const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(&meet.state->closed) != 0)
+      return ENDED;
+    if (meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns)
+      return LATE;
+    __nanosleep(NAP_NS);
+  }
+}
+
+__device__ void tell_host(const rs_meet &meet, int64_t late) {
+  *const_cast<volatile int64_t *>(meet.late) = late;
+  __threadfence_system();
 }
 
 __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) meet) {
@@ -105,15 +120,15 @@ __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) 
     store_word(peers[i].theirs, static_cast<uint64_t>(meet.subject) << 32 | (peers[i].number + 1));
   __syncthreads();
   const int64_t since = state->since;
-  outcome found = CAME;
   int64_t rank = 0;
-  for (uint32_t i = first; i < meet.n && found == CAME && meet.wait != 0; i = next_peer(meet, i + THREADS)) {
-    found = await_peer(meet, peers[i], peers[i].number + 1, since);
-    rank = peers[i].rank;
+  const outcome found = meet.wait != 0 ? await_peers(meet, first, since, &rank) : CAME;
+  if (found == DIFFERS) { /* at once: the other threads may wait in vain, and leave when they see it */
+    tell_host(meet, -(1 + rank));
+    store_flag(&state->closed, 1);
   }
   const bool failed = __syncthreads_or(found != CAME) != 0;
-  if (failed)
-    tell_host(meet, found, rank);
+  if (failed && __syncthreads_or(found == DIFFERS) == 0 && found == LATE)
+    tell_host(meet, 1 + rank);
   for (uint32_t i = first; i < meet.n && !failed; i = next_peer(meet, i + THREADS))
     peers[i].number++;
   if (threadIdx.x != 0)

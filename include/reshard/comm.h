@@ -153,9 +153,10 @@ typedef struct reshard_node_options {
  * its host calls; its streams wait for the deadline.
  *
  * Ranks that execute different transfers on the packed path, as those of different calls of sharders, find that out on
- * their streams: those that have messages for each other receive nothing. The next call of one that found it ends the
- * communicator, and from then on each rank's is RESHARD_ERROR_MISMATCH, which names two ranks. On the direct path they
- * wait for each other until the deadline.
+ * their streams: those that have messages for each other receive nothing, and wait for nobody else. The next call of
+ * one that found it ends the communicator, and with it the wait of streams of others for that one. From then on each
+ * rank's is RESHARD_ERROR_MISMATCH, which names two ranks. On the direct path they wait for each other until the
+ * deadline.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;

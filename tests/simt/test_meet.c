@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { RANKS = 3, MEETINGS = 20, MANY = 300 };
+enum { RANKS = 3, MEETINGS = 20, MANY = 300, THREADS = 128 };
 
 /* Memory of one rank's GPU: its state, then the words of all ranks. */
 typedef struct room {
@@ -143,18 +143,49 @@ static void test_other_subject(void **state) {
   }
 }
 
-/* And rank 1 does not come: by the deadline that says nothing new. */
+/* And rank 1 does not come: that is not waited for, and by a deadline it says nothing new. */
 static void test_other_subject_and_late(void **state) {
   (void)state;
-  rs_meet_peer peers[RANKS];
-  int64_t ended = 0, late = 0;
-  memset(rooms, 0, sizeof rooms);
-  rooms[0].words[2] = 1;
-  rs_meet meet = meet_of(0, peers, &ended, &late);
-  meet.timeout_ns = 2000000;
-  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(late, -(1 + 2));
-  assert_int_equal(rooms[0].state.closed, 1);
+  for (int deadline = 0; deadline < 2; deadline++) {
+    rs_meet_peer peers[RANKS];
+    int64_t ended = 0, late = 0;
+    memset(rooms, 0, sizeof rooms);
+    rooms[0].words[2] = 1;
+    rs_meet meet = meet_of(0, peers, &ended, &late);
+    meet.timeout_ns = deadline; /* which has passed */
+    assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+    assert_int_equal(late, -(1 + 2));
+    assert_int_equal(rooms[0].state.closed, 1);
+    assert_true(peers[0].number == 0 && peers[1].number == 0);
+  }
+}
+
+/* The same where one thread has both peers, whichever it looks at first. */
+static void test_other_subject_of_many(void **state) {
+  (void)state;
+  static uint64_t theirs[MANY];
+  static rs_meet_peer peers[MANY];
+  static const int pairs[][2] = {{0, THREADS}, {2 * THREADS, 0}, {THREADS, 2 * THREADS}};
+  for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+    int64_t ended = 0, late = 0;
+    memset(rooms, 0, sizeof rooms);
+    for (int i = 0; i < MANY; i++) {
+      rooms[0].words[i] = word(1);
+      peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i, 0, 0};
+    }
+    rooms[0].words[pairs[k][0]] = 0;
+    rooms[0].words[pairs[k][1]] = 1;
+    rs_meet meet = {.state = &rooms[0].state,
+                    .peers = peers,
+                    .ended = &ended,
+                    .late = &late,
+                    .n = MANY,
+                    .wait = 1,
+                    .subject = SUBJECT};
+    assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+    assert_int_equal(late, -(1 + pairs[k][1]));
+    assert_int_equal(rooms[0].state.closed, 1);
+  }
 }
 
 /* More peers than the block has threads; and one that does not wait. */
@@ -185,6 +216,10 @@ static void test_many_peers(void **state) {
     rooms[0].words[i] = 3;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(late, 1 + MANY - 1);
+  rooms[0].state.closed = 0;
+  rooms[0].words[MANY - 1 - THREADS] = 2; /* and one that its thread looks at before */
+  assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+  assert_int_equal(late, 1 + MANY - 1 - THREADS);
 }
 
 /* Some of the peers: only these are told, waited for and counted. */
@@ -226,6 +261,7 @@ int main(void) {
       cmocka_unit_test(test_ended),
       cmocka_unit_test(test_other_subject),
       cmocka_unit_test(test_other_subject_and_late),
+      cmocka_unit_test(test_other_subject_of_many),
       cmocka_unit_test(test_many_peers),
       cmocka_unit_test(test_some_peers),
   };

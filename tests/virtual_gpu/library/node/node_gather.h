@@ -10,13 +10,14 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { NODE_RANKS = 3 };
+enum { NODE_RANKS = 3, NODE_MOST_RANKS = 4 };
 
 typedef struct node_gather {
   pthread_mutex_t mutex;
   pthread_cond_t moved;
+  int ranks; /* NODE_RANKS at first */
   int came, meetings;
-  char shown[NODE_RANKS][4096];
+  char shown[NODE_MOST_RANKS][4096];
 } node_gather;
 
 /* One rank, the user of its all-gather. */
@@ -27,6 +28,7 @@ typedef struct node_gatherer {
 
 static inline void node_gather_begin(node_gather *g) {
   memset(g, 0, sizeof *g);
+  g->ranks = NODE_RANKS;
   pthread_mutex_init(&g->mutex, NULL);
   pthread_cond_init(&g->moved, NULL);
 }
@@ -63,7 +65,7 @@ static inline void node_scenario_run(void *scenario, const vg_options *options) 
 static inline void node_gather_meet(node_gather *g) {
   pthread_mutex_lock(&g->mutex);
   int meeting = g->meetings;
-  if (++g->came == NODE_RANKS) {
+  if (++g->came == g->ranks) {
     g->came = 0;
     g->meetings++;
     pthread_cond_broadcast(&g->moved);
@@ -78,7 +80,7 @@ static inline reshard_status node_gather_all(void *user, const void *mine, size_
   const node_gatherer *me = user;
   memcpy(me->gather->shown[me->rank], mine, bytes);
   node_gather_meet(me->gather);
-  for (int r = 0; r < NODE_RANKS; r++)
+  for (int r = 0; r < me->gather->ranks; r++)
     memcpy((char *)all + (size_t)r * bytes, me->gather->shown[r], bytes);
   node_gather_meet(me->gather);
   return RESHARD_SUCCESS;

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 6, COLUMNS = 30, KEPT = 3, STREAMS = 2 };
+enum { ROWS = 12, COLUMNS = 30, KEPT = 3, STREAMS = 2 };
 
 typedef struct world world;
 
@@ -44,15 +44,16 @@ typedef struct node_rank {
 } node_rank;
 
 struct world {
-  int gpus;
+  int gpus, ranks;             /* ranks 0: NODE_RANKS */
   int64_t timeout_ms, columns; /* 0: a minute; COLUMNS */
+  bool endless;                /* ranks wait without a deadline */
   bool own_memory;             /* of the arrays, that no other process can open */
   reshard_sharder_options options;
   void (*body)(node_rank *me);
   int64_t failing; /* call of rank 0 that fails; 0: none */
   node_gather gather;
-  rank_result result[NODE_RANKS];
-  const char *wrong[NODE_RANKS];
+  rank_result result[NODE_MOST_RANKS];
+  const char *wrong[NODE_MOST_RANKS];
 };
 
 #define NEED(me, what) \
@@ -70,13 +71,15 @@ static reshard_placing placing_of(const node_rank *me, int dim) {
 }
 
 static reshard_status open_rank(node_rank *me) {
-  const int64_t n = NODE_RANKS;
+  const int64_t n = me->w->gather.ranks;
   char name[32];
   node_gatherer gatherer = {&me->w->gather, me->rank};
   reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT,
                                   .timeout_ms = me->w->timeout_ms > 0 ? me->w->timeout_ms : 60000};
   const reshard_device_options storage = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = !me->w->own_memory};
   reshard_sharder_options sharder = me->w->options;
+  if (me->w->endless)
+    options.timeout_ms = 0;
   snprintf(name, sizeof name, "cuda:%d", (int)(me->rank % me->w->gpus));
   reshard_status status = reshard_device_create(name, &storage, &me->device);
   options.device = me->device;
@@ -193,8 +196,10 @@ static void run_rank(void *user, int64_t rank) {
 /* Reports. */
 static int run_world(world *w, const vg_options *options) {
   node_gather_begin(&w->gather);
+  if (w->ranks > 0)
+    w->gather.ranks = w->ranks;
   vg_begin(options);
-  rank_threads_run(NODE_RANKS, run_rank, w);
+  rank_threads_run(w->gather.ranks, run_rank, w);
   int reports = vg_end();
   node_gather_end(&w->gather);
   return reports;
@@ -202,8 +207,8 @@ static int run_world(world *w, const vg_options *options) {
 
 static void run_right(world w, uint64_t seed) {
   int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
-  rank_results_assert(NODE_RANKS, w.result, RESHARD_SUCCESS, NULL, "opening");
-  for (int r = 0; r < NODE_RANKS; r++)
+  rank_results_assert(w.gather.ranks, w.result, RESHARD_SUCCESS, NULL, "opening");
+  for (int r = 0; r < w.gather.ranks; r++)
     if (w.wrong[r] != NULL)
       fail_msg("seed %d, rank %d: %s", (int)seed, r, w.wrong[r]);
   if (reports != 0)
@@ -389,6 +394,7 @@ static void call_another(node_rank *me) {
   check_whole(me);
   node_gather_meet(&me->w->gather);
   NEED(me, gather_whole(me, m, me->rank == 1) == RESHARD_SUCCESS);
+  node_gather_meet(&me->w->gather); /* one that finds it does not wait for who has not called yet */
   NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_MISMATCH);
   NEED(me, strstr(reshard_last_error(), "ranks 0 and 1 execute different transfers") != NULL);
@@ -399,6 +405,38 @@ static void test_another_call(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
+}
+
+/* Ranks 0 and 3 gather to rank 0, ranks 1 and 2 to rank 1; plans of both are kept. Ranks 0 and 1 find each other's
+ * call, and wait for nobody else: that who goes elsewhere never comes. Their next call ends the wait of the others. */
+static void gather_to_two(node_rank *me) {
+  moving *m = &me->moving[0];
+  reshard_sharded_tensor rows = reshard_dtensor_sharded(m->tensor);
+  for (int64_t i = 0; i < 4; i++)
+    NEED(me,
+         reshard_sharded_tensor_gather(rows, i % 2, me->rank == i % 2 ? m->whole : NULL, m->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  int64_t dst = me->rank == 1 || me->rank == 2, begin = rs_now_ns();
+  NEED(me, reshard_sharded_tensor_gather(rows, dst, me->rank == dst ? m->whole : NULL, m->stream) == RESHARD_SUCCESS);
+  if (me->rank < 2)
+    NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_MISMATCH);
+  NEED(me, strstr(reshard_last_error(), "ranks 0 and 1 execute different transfers") != NULL);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  NEED(me, rs_now_ns() - begin < INT64_C(30000000000)); /* half of the deadline, where there is one */
+  NEED(me, reshard_sharded_tensor_gather_all(rows, m->whole, m->stream) == RESHARD_ERROR_MISMATCH);
+}
+
+static void test_two_calls(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 4; seed++)
+    run_right((world){.gpus = seed % 2 == 0 ? NODE_MOST_RANKS : 1,
+                      .ranks = NODE_MOST_RANKS,
+                      .endless = seed >= 2,
+                      .body = gather_to_two},
+              seed);
 }
 
 /* Ranks that want unequal things all hear of it when they make their sharders. */
@@ -493,6 +531,7 @@ int main(void) {
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_another_call),
+      cmocka_unit_test(test_two_calls),
       cmocka_unit_test(test_unequal_options),
       cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
