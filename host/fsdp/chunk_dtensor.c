@@ -182,10 +182,13 @@ static reshard_status agree_on_gather(reshard_sharder sharder, reshard_dtensor t
 
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole) {
-  RS_TRY(RS_GIVEN("reshard_fsdp_all_gather", sharder));
+  static const char call[] = "reshard_fsdp_all_gather";
+  RS_TRY(RS_GIVEN(call, sharder));
   reshard_tree made = NULL;
-  reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
+  reshard_status status;
+  RS_TRY(rs_once_begin(call, tensor != NULL ? tensor->sharder->comm : sharder->comm, stream, &status));
+  RS_THEN(status, prepare_gather(sharder, leaf, parent, whole, &made));
   if (status != RESHARD_SUCCESS)
     return agree_on_gather(sharder, tensor, parent, status, stream);
   reshard_placement placements[RESHARD_MAX_DIMS];

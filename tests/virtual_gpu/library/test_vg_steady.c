@@ -8,6 +8,7 @@
 #include "virtual_gpu.h"
 #include "virtual_gpu/library/nccl/nccl_rank.h"
 
+#include <reshard/fsdp.h>
 #include <reshard/reshard.h>
 #include <reshard/torch.h>
 
@@ -291,11 +292,24 @@ static reshard_status move_captured(world *w, rank *r) {
   return RESHARD_SUCCESS;
 }
 
+/* Calls of FSDP, of a leaf and of none: the stream is looked at first. */
+static reshard_status shard_captured(rank *r) {
+  reshard_tree leaf, made;
+  RS_TRY(reshard_state_dtensor(r->tensor, &leaf));
+  bool gathers = refused(reshard_fsdp_all_gather(r->sharder, leaf, NULL, r->stream, &made)) &&
+                 refused(reshard_fsdp_all_gather(r->sharder, NULL, NULL, r->stream, &made));
+  bool chunks = gathers && refused(reshard_fsdp_chunk_dtensor(r->sharder, leaf, r->mesh, r->stream, &made));
+  reshard_tree_release(leaf);
+  return chunks ? RESHARD_SUCCESS
+                : rs_error(RESHARD_ERROR_INTERNAL, "%s: %s", gathers ? "chunk" : "all-gather", reshard_last_error());
+}
+
 static reshard_status capture_rank(world *w, rank *r) {
   cudaGraph_t graph;
   size_t nodes = 0;
   RS_TRY(cuda(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal)));
   reshard_status status = move_captured(w, r);
+  RS_THEN(status, shard_captured(r));
   RS_TRY(cuda(cudaStreamEndCapture(r->stream, &graph)));
   RS_TRY(cuda(cudaGraphGetNodes(graph, NULL, &nodes)));
   RS_TRY(cuda(cudaGraphDestroy(graph)));
@@ -506,8 +520,13 @@ static void test_fails_alone_borrowed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl),        cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_captured),    cmocka_unit_test(test_capture_elsewhere),
-                                     cmocka_unit_test(test_fails_alone), cmocka_unit_test(test_fails_alone_borrowed)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_nccl),
+      cmocka_unit_test(test_local),
+      cmocka_unit_test(test_captured),
+      cmocka_unit_test(test_capture_elsewhere),
+      cmocka_unit_test(test_fails_alone),
+      cmocka_unit_test(test_fails_alone_borrowed),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
