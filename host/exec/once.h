@@ -59,7 +59,8 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
  *
  * *mine: RESHARD_ERROR_INVALID where the stream is being captured: the call compiles copies for itself alone. Ranks
  * that are threads of one process hear of it in their meeting. To a rank that is a process it is also returned, and
- * ends the call: the others have been told nothing, and the communicator goes on. */
+ * ends the call: the communicator goes on where all capture. The others have been told nothing: with a cached transfer
+ * no host could, but by ending the communicator. They wait for one that captures alone until their deadline. */
 reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine);
 
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it

@@ -8,8 +8,9 @@
  *
  * None of its calls that have a stream can be captured into a graph: RESHARD_ERROR_INVALID where the stream is being
  * captured. Only reshard_execute and reshard_execute_all are for that. Ranks that are threads of one process all have
- * the error. A rank that is a process returns before it meets the others, and nothing is lost: all ranks capture, or
- * none does.
+ * the error. A rank that is a process returns before it meets the others. Nothing is lost where all ranks capture.
+ * Where one of them alone does, it alone has the error: the others wait for it until their deadline, for ever without
+ * one, as for a rank that does not come.
  *
  * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
  * handles (RESHARD_ERROR_INVALID).
@@ -43,7 +44,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  *
  * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path
  * (reshard_comm_create_node). Over either, once a plan is cached, an error that a rank finds before it knows the plan
- * also ends the library's own communicator. So do different calls of ranks of a node. */
+ * also ends the library's own communicator, but for a stream that is being captured. So do different calls of ranks of
+ * a node. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All

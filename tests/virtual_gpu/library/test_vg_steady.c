@@ -377,6 +377,51 @@ static void test_captured(void **state) {
   check_captured(3, -1, RESHARD_PATH_AUTO);
 }
 
+/* Rank 1, a process, captures alone and returns at once. The others wait for it until their deadline. */
+static void capture_alone(void *user, int64_t i) {
+  world *w = user;
+  rank *r = &w->ranks[i];
+  cudaGraph_t graph;
+  size_t nodes = 1;
+  if (i != 1) {
+    reshard_status status = move_rank(w, r); /* cached: its part is given to the stream */
+    rank_result_set(&r->result, status == RESHARD_SUCCESS ? reshard_comm_barrier(r->comm) : status);
+    return;
+  }
+  cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal);
+  bool right = refused(move_rank(w, r));
+  right &= cudaStreamEndCapture(r->stream, &graph) == cudaSuccess;
+  right &= cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 0;
+  cudaGraphDestroy(graph);
+  rank_result_set(&r->result, right ? RESHARD_SUCCESS : RESHARD_ERROR_INTERNAL);
+}
+
+/* Over the library's own communicator of NCCL, which ends then; in the first call, and where plans are kept. */
+static void test_captured_by_one_process(void **state) {
+  (void)state;
+  vg_quiet(true);
+  for (int warm = 0; warm < 2; warm++) {
+    world w = {.n = 3, .nccl = true, .calls = 4 * warm};
+    vg_begin(&(vg_options){.devices = 3, .seed = 5});
+    GOOD(reshard_nccl_unique_id(w.id));
+    run_phase(&w, open_body);
+    run_phase(&w, move_body);
+    w.calls = 1;
+    rank_threads_run(w.n, capture_alone, &w);
+    assert_int_equal(w.ranks[1].result.status, RESHARD_SUCCESS);
+    for (int64_t i = 0; i < w.n; i += 2)
+      assert_true(w.ranks[i].result.status == RESHARD_ERROR_TIMEOUT || w.ranks[i].result.status == RESHARD_ERROR_PEER);
+    assert_true(w.ranks[0].result.status == RESHARD_ERROR_TIMEOUT || w.ranks[2].result.status == RESHARD_ERROR_TIMEOUT);
+    for (int64_t i = 0; i < w.n; i++)
+      assert_int_equal(cudaStreamSynchronize(w.ranks[i].stream), cudaSuccess); /* nothing is left on it */
+    run_phase(&w, close_body);
+    for (int64_t i = 0; i < w.n; i++)
+      cudaStreamDestroy(w.ranks[i].stream);
+    (void)vg_end();
+  }
+  vg_quiet(false);
+}
+
 /* --- Destroying beside a capture ---------------------------------------------------------------------------------- */
 
 /* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
@@ -524,6 +569,7 @@ int main(void) {
       cmocka_unit_test(test_nccl),
       cmocka_unit_test(test_local),
       cmocka_unit_test(test_captured),
+      cmocka_unit_test(test_captured_by_one_process),
       cmocka_unit_test(test_capture_elsewhere),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_fails_alone_borrowed),

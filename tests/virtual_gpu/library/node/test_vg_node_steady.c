@@ -47,6 +47,7 @@ struct world {
   int gpus, ranks;             /* ranks 0: NODE_RANKS */
   int64_t timeout_ms, columns; /* 0: a minute; COLUMNS */
   bool endless;                /* ranks wait without a deadline */
+  bool warm;                   /* calls have gone well before */
   bool own_memory;             /* of the arrays, that no other process can open */
   reshard_sharder_options options;
   void (*body)(node_rank *me);
@@ -439,6 +440,41 @@ static void test_two_calls(void **state) {
               seed);
 }
 
+/* Rank 1 captures alone and returns at once. The others wait for it until their deadline. */
+static void capture_alone(node_rank *me) {
+  moving *m = &me->moving[0];
+  cudaGraph_t graph;
+  size_t nodes = 1;
+  for (int i = 0; i < 2 * me->w->warm; i++)
+    NEED(me, move_once(me, m) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 1) {
+    NEED(me, cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    NEED(me, move_once(me, m) == RESHARD_ERROR_INVALID);
+    NEED(me, strstr(reshard_last_error(), "is being captured") != NULL);
+    NEED(me, cudaStreamEndCapture(m->stream, &graph) == cudaSuccess);
+    NEED(me, cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 0);
+    NEED(me, cudaGraphDestroy(graph) == cudaSuccess);
+  } else {
+    reshard_status status = move_once(me, m);
+    NEED(me, (status == RESHARD_SUCCESS) == me->w->warm); /* its part is given to the stream */
+    NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+    if (me->w->warm)
+      status = move_once(me, m);
+    NEED(me, status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER);
+    NEED(me, strstr(reshard_last_error(), "missing: 1") != NULL);
+  }
+  node_gather_meet(&me->w->gather);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
+}
+
+static void test_captured_by_one(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 4; seed++)
+    run_right((world){.gpus = NODE_RANKS, .body = capture_alone, .timeout_ms = 200, .warm = seed % 2 == 1}, seed);
+}
+
 /* Ranks that want unequal things all hear of it when they make their sharders. */
 static void give_unequal_options(node_rank *me) {
   const reshard_sharder_options options = {
@@ -532,6 +568,7 @@ int main(void) {
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_another_call),
       cmocka_unit_test(test_two_calls),
+      cmocka_unit_test(test_captured_by_one),
       cmocka_unit_test(test_unequal_options),
       cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
