@@ -175,7 +175,7 @@ report # later steps may be cut off
 nodes=(--device cuda --comm node --processes 2)
 step node-verify 40 "random cases, 2 processes on one GPU" env RESHARD_TIMEOUT_MS=20000 CUDA_VISIBLE_DEVICES="$first" \
   "$program" verify "${nodes[@]}" --cases $((quick ? 10 : 25)) --seed "$seed"
-for path in direct packed; do # lacking where the program refuses a path
+for path in direct packed; do
   step "node-$path" 25 "2 processes on one GPU" env RESHARD_TIMEOUT_MS=20000 CUDA_VISIBLE_DEVICES="$first" \
     "$program" bench "${nodes[@]}" --path "$path" -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 \
     -b "${few[0]}" -e "${few[1]}" -f 64 -J "$work/node-$path.json"
