@@ -564,6 +564,52 @@ static void test_fails_alone_borrowed(void **state) {
   vg_quiet(false);
 }
 
+/* --- Sharders that cannot be made --------------------------------------------------------------------------------- */
+
+/* Another sharder: rank 1's options are out of bounds, then unlike the others'; then all are well. */
+static reshard_status make_sharders(rank *r, int64_t i) {
+  reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
+  reshard_sharder made = NULL;
+  options.cached_plans = i == 1 ? -2 : 5;
+  reshard_status status = reshard_sharder_create(r->comm, &options, &made);
+  if (status != RESHARD_ERROR_INVALID || strstr(reshard_last_error(), "rank 1: -2 cached plans") == NULL)
+    return rs_error(RESHARD_ERROR_INTERNAL, "a rank that fails: %s", reshard_last_error());
+  options.cached_plans = i == 1 ? 3 : 5;
+  status = reshard_sharder_create(r->comm, &options, &made);
+  if (status != RESHARD_ERROR_MISMATCH ||
+      strstr(reshard_last_error(), "cached_plans 5 on rank 0, 3 on rank 1") == NULL || made != NULL)
+    return rs_error(RESHARD_ERROR_INTERNAL, "unequal options: %s", reshard_last_error());
+  options.cached_plans = 5;
+  RS_TRY(reshard_sharder_create(r->comm, &options, &made));
+  reshard_sharder_destroy(made);
+  return RESHARD_SUCCESS;
+}
+
+static void make_sharders_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, make_sharders(&w->ranks[i], i));
+}
+
+/* All ranks get the same error, and the caller's communicator goes on. */
+static void test_sharders_borrowed(void **state) {
+  (void)state;
+  world w = {.n = 3, .nccl = true, .borrowed = true};
+  vg_begin(&(vg_options){.devices = 3, .seed = 2});
+  GOOD(reshard_nccl_unique_id(w.id));
+  run_phase(&w, open_body);
+  run_phase(&w, make_sharders_body);
+  w.calls = 2;
+  run_phase(&w, move_body);
+  check_whole(&w);
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < w.n; i++) {
+    ncclCommAbort(w.ranks[i].nccl);
+    cudaStreamDestroy(w.ranks[i].stream);
+  }
+  if (vg_end() != 0)
+    fail_msg("%s", vg_report(0));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nccl),
@@ -573,6 +619,7 @@ int main(void) {
       cmocka_unit_test(test_capture_elsewhere),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_fails_alone_borrowed),
+      cmocka_unit_test(test_sharders_borrowed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,6 +287,41 @@ static void test_rebinds(void **state) {
   }
 }
 
+/* Rank 1 replays its part of each execute, the others give it to their streams. */
+static void launch_beside(node_rank *me) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  if (me->rank != 1) {
+    move_again_and_again(me);
+    return;
+  }
+  NEED(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
+  NEED(me, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  for (int round = 0; round < ROUNDS; round++) {
+    cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
+    NEED(me, cudaGraphLaunch(exec, me->stream) == cudaSuccess);
+    if (round == 1)
+      continue;
+    NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    NEED(me, is_moved(me->dst, round));
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+static void test_graph_of_one_rank(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = launch_beside, .timeout_ms = 60000};
+    w.path = seed < 4 ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT;
+    assert_int_equal(run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed}), 0);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+    assert_right(&w);
+  }
+}
+
 static void test_refusals(void **state) {
   (void)state;
   for (int kind = POOLED; kind <= MAPPED; kind++) {
@@ -744,6 +779,7 @@ int main(void) {
       cmocka_unit_test(test_moves),
       cmocka_unit_test(test_later_calls_wait_for_nothing),
       cmocka_unit_test(test_graph),
+      cmocka_unit_test(test_graph_of_one_rank),
       cmocka_unit_test(test_rebinds),
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_abort),
