@@ -279,8 +279,8 @@ static void measure_redistribute(int64_t n, int turns) {
       add_batch(&ours, i, BATCH, ns);
   }
   /* A meeting of a node alone is a fraction of one of all, and each batch rounds its sum. */
-  CHECK(execute.meetings > 0 && llabs(ours.meetings - execute.meetings) <= turns, "%lld meetings, %lld of as many bare executes",
-        (long long)ours.meetings, (long long)execute.meetings);
+  CHECK(execute.meetings > 0 && llabs(ours.meetings - execute.meetings) <= turns,
+        "%lld meetings, %lld of as many bare executes", (long long)ours.meetings, (long long)execute.meetings);
   if (rank == 0)
     print_redistribute(&m, turns, &execute, &ours);
   reshard_dtensor_release(rows);
