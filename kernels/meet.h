@@ -6,9 +6,9 @@
  * kept in memory of the GPU and advanced by the kernel, so that a graph can hold it. Stores release what the stream has
  * done before, loads acquire what the peers have done.
  *
- * A meeting fails when its communicator has ended, when a peer has not come by the deadline, or as soon as one has come
- * for something else, whoever is still to come. It is closed: later ones do nothing, and copies that are told of it
- * (rs_box_batch) copy nothing. */
+ * A meeting fails when its communicator has ended, or when a peer has not come by the deadline. It fails as soon as one
+ * has come for something else, whoever is still to come. It is closed then: later ones do nothing, and copies that are
+ * told of it (rs_box_batch) copy nothing. */
 #ifndef RS_KERNELS_MEET_H
 #define RS_KERNELS_MEET_H
 

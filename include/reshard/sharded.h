@@ -44,8 +44,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  *
  * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path
  * (reshard_comm_create_node). Over either, once a plan is cached, an error that a rank finds before it knows the plan
- * also ends the library's own communicator, but for a stream that is being captured. So do different calls of ranks of
- * a node. */
+ * also ends the library's own communicator. A stream that is being captured does not end it. Different calls of ranks
+ * of a node do. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All
