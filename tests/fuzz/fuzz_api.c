@@ -270,7 +270,7 @@ static void check_ways(api_objects *o, api_input *in) {
                          .dtype = RESHARD_U8};
   reshard_plan plans[2] = {NULL, NULL};
   reshard_plan_info info[2];
-  if (reshard_layout_world(entry.src) != 2 ||
+  if (reshard_layout_world(entry.src) != 2 || !lists_fit(1, &entry) ||
       told(reshard_plan_create_all(1, &entry, 2, NULL, NULL, plans)) != RESHARD_SUCCESS)
     return;
   for (int r = 0; r < 2; r++)
