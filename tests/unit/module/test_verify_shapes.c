@@ -249,7 +249,7 @@ static void test_failures(void **state) {
   sharded_ranks_run(&p, one_does_not, &l);
   sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, NULL);
   assert_string_equal(p.results[0].text, "ranks 0 and 2 make different collective calls at once: "
-                                         "reshard_verify_shapes, call 4, and reshard_sync_tensors, call 4");
+                                         "reshard_verify_shapes, call 5, and reshard_sync_tensors, call 5");
   assert_int_equal(reshard_verify_shapes(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_verify_shapes: comm is NULL");
   sharded_ranks_run(&p, verify, &l); /* and all goes on */
