@@ -499,16 +499,16 @@ static void test_workspace(void **state) {
     rows_to_columns_must_create(&s);
     rows_to_columns_must_execute(&s);
     rows_to_columns_must_execute(&s);
+    bool used = false; /* on one rank at least: a thread packs all its messages to the staging of one */
     for (int64_t r = 0; r < 3; r++) {
-      bool used = false;
       for (size_t i = 0; i < bytes[r] + 2 * GUARD; i++) {
         if (i >= GUARD + 1 && i < GUARD + 1 + bytes[r])
           used |= memory[r][i] != 0x5a;
         else
           assert_int_equal(memory[r][i], 0x5a);
       }
-      assert_true(used);
     }
+    assert_true(used);
     rows_to_columns_close(&s);
     for (int64_t r = 0; r < 3; r++)
       free(memory[r]);
