@@ -189,16 +189,32 @@ static void open_local(world *w, int ngpus) {
   }
 }
 
+/* gpus: as in check_steady. */
+static void open_world(world *w, int gpus) {
+  if (w->nccl)
+    GOOD(reshard_nccl_unique_id(w->id));
+  else
+    open_local(w, gpus);
+  run_phase(w, open_body);
+}
+
+static void close_world(world *w) {
+  run_phase(w, close_body);
+  for (int64_t i = 0; i < w->n; i++) {
+    if (!w->nccl)
+      reshard_device_release(w->ranks[i].device);
+    if (w->borrowed)
+      ncclCommAbort(w->ranks[i].nccl);
+    cudaStreamDestroy(w->ranks[i].stream);
+  }
+}
+
 /* gpus: 0: over NCCL; -1: over the caller's communicators. */
 static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
   enum { WARM = 8, CALLS = 12 };
   world w = {.n = n, .nccl = gpus <= 0, .borrowed = gpus < 0, .options = {.path = path, .workspace_limit = limit}};
   vg_begin(&(vg_options){.devices = (int)n, .seed = seed});
-  if (w.nccl)
-    GOOD(reshard_nccl_unique_id(w.id));
-  else
-    open_local(&w, gpus);
-  run_phase(&w, open_body);
+  open_world(&w, gpus);
   w.calls = WARM;
   run_phase(&w, move_body);
   check_whole(&w);
@@ -216,14 +232,7 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
              (int)gathers, (int)driver, (int)(after.allocs - before.allocs), (int)(after.frees - before.frees),
              (int)(after.host_syncs - before.host_syncs), (int)(after.creates - before.creates), CALLS);
   check_whole(&w);
-  run_phase(&w, close_body);
-  for (int64_t i = 0; i < n; i++) {
-    if (!w.nccl)
-      reshard_device_release(w.ranks[i].device);
-    if (w.borrowed)
-      ncclCommAbort(w.ranks[i].nccl);
-    cudaStreamDestroy(w.ranks[i].stream);
-  }
+  close_world(&w);
   if (vg_end() != 0)
     fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
 }
@@ -337,11 +346,7 @@ static void capture_alone_body(void *user, int64_t i) {
 static void check_captured(int64_t n, int gpus, reshard_path path) {
   world w = {.n = n, .nccl = gpus <= 0, .borrowed = gpus < 0, .options = {.path = path}};
   vg_begin(&(vg_options){.devices = (int)n, .seed = 1});
-  if (w.nccl)
-    GOOD(reshard_nccl_unique_id(w.id));
-  else
-    open_local(&w, gpus);
-  run_phase(&w, open_body);
+  open_world(&w, gpus);
   run_phase(&w, capture_body);
   for (w.calls = 3; w.calls > 0; w.calls--) {
     run_phase(&w, move_body);
@@ -353,14 +358,7 @@ static void check_captured(int64_t n, int gpus, reshard_path path) {
     vg_counts after = vg_count();
     assert_int_equal(after.launches + after.copies, before.launches + before.copies);
   }
-  run_phase(&w, close_body);
-  for (int64_t i = 0; i < n; i++) {
-    if (!w.nccl)
-      reshard_device_release(w.ranks[i].device);
-    if (w.borrowed)
-      ncclCommAbort(w.ranks[i].nccl);
-    cudaStreamDestroy(w.ranks[i].stream);
-  }
+  close_world(&w);
   if (vg_end() != 0)
     fail_msg("%d ranks, %d GPUs: %s", (int)n, gpus, vg_report(0));
 }

@@ -229,14 +229,20 @@ static void test_later_calls_wait_for_nothing(void **state) {
   assert_right(&w);
 }
 
-/* A graph holds the meetings: their numbers go on with each launch. */
-static void launch_graph(node_rank *me) {
+static cudaGraphExec_t capture_execute(node_rank *me) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   NEED(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
   NEED(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
   NEED(me, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  return exec;
+}
+
+/* A graph holds the meetings: their numbers go on with each launch. */
+static void launch_graph(node_rank *me) {
+  cudaGraphExec_t exec = capture_execute(me);
   for (int round = 0; round < ROUNDS; round++) {
     cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
     NEED(me, cudaGraphLaunch(exec, me->stream) == cudaSuccess);
@@ -245,7 +251,6 @@ static void launch_graph(node_rank *me) {
     NEED(me, round < ROUNDS - 1 || is_moved(me->dst, round));
   }
   cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
 }
 
 static void test_graph(void **state) {
@@ -289,16 +294,11 @@ static void test_rebinds(void **state) {
 
 /* Rank 1 replays its part of each execute, the others give it to their streams. */
 static void launch_beside(node_rank *me) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
   if (me->rank != 1) {
     move_again_and_again(me);
     return;
   }
-  NEED(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
-  NEED(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
-  NEED(me, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  cudaGraphExec_t exec = capture_execute(me);
   for (int round = 0; round < ROUNDS; round++) {
     cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
     NEED(me, cudaGraphLaunch(exec, me->stream) == cudaSuccess);
@@ -308,7 +308,6 @@ static void launch_beside(node_rank *me) {
     NEED(me, is_moved(me->dst, round));
   }
   cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
 }
 
 static void test_graph_of_one_rank(void **state) {
