@@ -4,7 +4,8 @@
 Reads the tables that ./run bench prints and profiles/results/ has. Prints the rows that differ most, the share of rows
 that agree within so many per cent, and the spread. Exit status 1: fewer agree than --share says. Says also how many
 rows each run has settled: the samples agree within so many per cent, and what is beside them went at its full pace. A
-machine that settles few rows was not quiet.
+machine that settles few rows was not quiet. What the machine itself has done - the straight copy, the pace of a core -
+is no figure. Where both runs have the best pace of a core, times are compared in its steps.
 
     ./run bench >a.md; ./run bench >b.md; profiles/compare.py a.md b.md
 """
@@ -25,6 +26,7 @@ class Number:
         factor = SCALE.get(own or unit, 1.0) * 10**int(exponent or 0)
         self.text = match[0].strip()
         self.value = float(digits.replace(",", "")) * factor
+        self.is_time = (own or unit) in SCALE
         self.half = 0.5 * 10**-len(digits.partition(".")[2]) * factor
 
 
@@ -65,6 +67,15 @@ def rows_of(text):
     return rows
 
 
+def take_yardsticks(rows):
+    """Takes out the rows of what the machine has done. Returns the best pace of a core; 0 where there is none."""
+    pace = 0.0
+    for key in [key for key, cells in rows.items() if any("at the slowest" in cell for cell in cells)]:
+        best = sum(map(numbers_of, rows.pop(key)), [])[0].value
+        pace = best if key[0].startswith("a core") else pace
+    return pace
+
+
 def read_rows(path):
     with open(path, encoding="utf-8") as file:
         return rows_of(file.read())
@@ -78,11 +89,14 @@ def main():
     parser.add_argument("--share", type=float, default=90, metavar="PERCENT", help="so many have to (default 90)")
     options = parser.parse_args()
     a, b = read_rows(options.a), read_rows(options.b)
+    paces = take_yardsticks(a), take_yardsticks(b)
+    steps = paces if all(paces) else (1.0, 1.0)
     spreads = []
     for label, on in a.keys() & b.keys():
         for x, y in zip(sum(map(numbers_of, a[label, on]), []), sum(map(numbers_of, b[label, on]), [])):
-            most = max(x.value, y.value)
-            spread = 100 * abs(x.value - y.value) / most if most else 0.0
+            of_a, of_b = (n.value * (pace if n.is_time else 1) for n, pace in zip((x, y), steps))
+            most = max(of_a, of_b)
+            spread = 100 * abs(of_a - of_b) / most if most else 0.0
             spreads.append((spread, f"{label} {on}".strip(), x.text, y.text))
     if not spreads:
         sys.exit("compare: the files have no row in common")

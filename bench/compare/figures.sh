@@ -88,19 +88,21 @@ micro_times() { # FILTER: nanoseconds by the clock and of the processor for each
     --benchmark_min_time=0.05 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
     awk -F, '/_median/ { sub(/^"/, "", $1); sub(/_median"$/, "", $1); print $1, 1000 * $3, 1000 * $4, $7 }'
 }
-case_time() { # UNIT FILTER: processor time
-  "$micro" --benchmark_filter="^$2(/|\$)" --benchmark_min_time=0.05 --benchmark_format=csv 2>/dev/null |
-    awk -F, -v unit="$1" 'cases && !n++ { print $4 / (unit == "ms" ? 1e3 : unit == "us" ? 1 : 1e-3) }
-      /^name,/ { cases = 1 }'
+case_time() { # UNIT FILTER: processor time, and the pace of the core beside it
+  "$micro" --benchmark_filter="^(core_chain|$2)(/|\$)" --benchmark_min_time=0.05 --benchmark_format=csv 2>/dev/null |
+    awk -F, -v unit="$1" '/^"core_chain"/ { steps = $7 / 1e9; next }
+      cases && !n++ { time = $4 / (unit == "ms" ? 1e3 : unit == "us" ? 1 : 1e-3) }
+      /^name,/ { cases = 1 }
+      END { if (n && steps) print time, steps }'
 }
 case_of_micro() { # GOAL UNIT LABEL FILTER
   add time "$2" "<= $1 $2" "$3" case_time "$2" "$4"
 }
 
-case_times() { # CASE CASE: us by the clock of an item of the first case, and of one of the second
-  micro_times "^($1|$2)/real_time\$" | awk -v first="$1/real_time" '
-      { if ($1 == first) is = 1e6 / $4; else beside = 1e6 / $4 }
-      END { if (is && beside) print is, beside }'
+case_times() { # CASE CASE: us by the clock of an item of the first case, and of one of the second; the core's pace
+  micro_times "^(core_chain|($1|$2)/real_time)\$" | awk -v first="$1/real_time" '
+      { if ($1 == first) is = 1e6 / $4; else if ($1 == "core_chain") steps = $4 / 1e9; else beside = 1e6 / $4 }
+      END { if (is && beside && steps) print is, beside, steps }'
 }
 difference() { # GOAL LABEL CASE CASE
   add difference us "<= $1 us" "$2" case_times "$3" "$4"
@@ -128,7 +130,7 @@ deadline_ratio() { # time of 256 MiB by messages of 2 ranks without a deadline o
 }
 
 head_of 'copies: ratio to a straight copy of as many bytes'
-add pace GB/s '' 'straight copy, GB/s' true
+add pace '' '' 'straight copy, GB/s' bench_ratio
 cyclic=(--shape 8192x8192 --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4)
 rows_to_columns 0.95 2048 'rows to columns, direct, runs of 8 KiB' --path direct
 rows_to_columns 0.95 256 'rows to columns, direct, runs of 1 KiB' --path direct
@@ -166,6 +168,7 @@ if [ -x "$micro" ]; then
   case_of_micro 200 ns 'storage of a tensor freed and allocated again, 4 KiB' storage_alloc_and_free/4096
   case_of_micro 200 ns '  64 MiB' storage_alloc_and_free/67108864
   head_of 'planning: time on one core'
+  add pace '' '' 'a core: multiplications and additions in a chain, 1/ns' case_time
   case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
   case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
   case_of_micro 60 ms '  all plans in one call: tiles' plan_all_boxes_tiles_64_ranks/1000000
@@ -191,23 +194,29 @@ if [ -x "$micro" ]; then
 fi
 
 # --- Rounds, and the table --------------------------------------------------------------------------------------------
-fastest=0 slowest= # straight copy of the rows of `bench`, GB/s
+# Paces by the command of a row: a straight copy, GB/s; a core, steps a nanosecond. Those of other rows are their own.
+declare -A fastest=([bench_ratio]=0 [case_time]=0) slowest=()
+yardstick() { # ROW: the command that its paces are of, as others are
+  local command=${commands[$1]%% *}
+  [ "$command" != case_times ] || command=case_time
+  echo "$command"
+}
+pace_of() { local of; of=$(yardstick "$1"); echo "${fastest[$of]:-0}"; } # ROW
+
 is_open() { # ROW
-  local pace=0
   [[ ${kinds[$1]} != head && ${kinds[$1]} != pace ]] || return 1
   [ -e "$work/$1" ] || return 0
   [ "${kinds[$1]}" != once ] && [ -s "$work/$1" ] || return 1
-  [[ ${commands[$1]} != bench_ratio* ]] || pace=$fastest
-  ! settle "${kinds[$1]}" "$work/$1" "$pace" >/dev/null
+  ! settle "${kinds[$1]}" "$work/$1" "$(pace_of "$1")" >/dev/null
 }
 sample() { # ROW: one more
-  local figure pace
+  local of pace
   eval "${commands[$1]}" >>"$work/$1" || true
-  [[ ${commands[$1]} == bench_ratio* ]] && read -r figure pace < <(tail -n 1 "$work/$1") || return 0
-  [[ $pace ]] || return 0
-  fastest=$(awk -v pace="$pace" -v fastest="$fastest" 'BEGIN { print (pace + 0 > fastest + 0 ? pace : fastest) }')
-  slowest=$(awk -v pace="$pace" -v slowest="$slowest" \
-    'BEGIN { print (slowest == "" || pace + 0 < slowest + 0 ? pace : slowest) }')
+  of=$(yardstick "$1")
+  pace=$(tail -n 1 "$work/$1" | awk '{ print $NF }')
+  [ -n "${fastest[$of]:-}" ] && [ -n "$pace" ] || return 0
+  fastest[$of]=$(printf '%s\n' "$pace" "${fastest[$of]}" | sort -g | tail -n 1)
+  slowest[$of]=$(printf '%s\n' "$pace" "${slowest[$of]:-$pace}" | sort -g | head -n 1)
 }
 for ((left = 1; left > 0;)); do
   left=0
@@ -220,10 +229,13 @@ for ((left = 1; left > 0;)); do
 done
 for i in "${!labels[@]}"; do
   figure=measured
-  if [ "${kinds[$i]}" = pace ]; then figure=$(printf '%.1f (%.1f at the slowest)' "$fastest" "${slowest:-0}"); fi
+  if [ "${kinds[$i]}" = pace ]; then
+    of=$(yardstick "$i")
+    figure=$(printf '%.3g (%.3g at the slowest)' "${fastest[$of]}" "${slowest[$of]:-0}")
+  fi
   if [ "${kinds[$i]}" = once ]; then figure=$(cat "$work/$i"); fi
   if [[ ${kinds[$i]} == ratio || ${kinds[$i]} == time || ${kinds[$i]} == difference ]]; then
-    figure=$( (settle "${kinds[$i]}" "$work/$i" || true) | show_figure "${units[$i]}")
+    figure=$( (settle "${kinds[$i]}" "$work/$i" "$(pace_of "$i")" || true) | show_figure "${units[$i]}")
   fi
   row "${labels[$i]}" "${goals[$i]}" "${figure:-failed}"
   [ "$i" != 0 ] || row '---' '---' '---'

@@ -2,16 +2,17 @@
 
 # settle KIND FILE [PACE]: of samples, a line each, prints "FIGURE SPREAD", and ends with 0 where the row is settled:
 # there are 4 or more, and those that count lie within 2 %. A `time` is the second of the least three, which count:
-# what disturbs it only makes it longer. A `difference` is that of two such times, a line, and settled when both are;
-# its spread is the sum of theirs. A `ratio` is the median, and the middle half counts. Where the pace of what
-# it is compared with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet
+# what disturbs it only makes it longer. Where the pace of the core stands behind it, it is what a core takes that runs
+# at PACE, or at the best of these. A `difference` is that of two such times, a line, and settled when both are; its
+# spread is the sum of theirs. A `ratio` is the median, and the middle half counts. Where the pace of what it is
+# compared with stands behind it, the fastest quarter alone is looked at, 3 at least of 6: the machine was quiet
 # there. These have at least nine tenths of PACE in a row that is settled. What else keeps a row from being settled
 # stands behind the spread.
 settle() {
   local first second moves=0
   if [ "$1" = difference ]; then
-    first=$(settle time <(cut -d ' ' -f 1 "$2")) || moves=1
-    second=$(settle time <(cut -d ' ' -f 2 "$2")) || moves=1
+    first=$(settle time <(cut -d ' ' -f 1,3 "$2") "${3:-0}") || moves=1
+    second=$(settle time <(cut -d ' ' -f 2,3 "$2") "${3:-0}") || moves=1
     printf '%s\n' "$first" "$second" | awk '
       NF > 1 { v[++n] = $1; spread[n] = $2; note = $3 " " $4 }
       END {
@@ -33,6 +34,11 @@ settle() {
     /[0-9]/ { v[++n] = $1; paces[n] = $2; paced = NF > 1 }
     END {
       if (n < 1) exit 1
+      if (kind == "time") {
+        if (paced && pace == 0) pace = paces[1]
+        for (i = 1; i <= n && paced; i++) v[i] *= paces[i] / pace
+        paced = 0
+      }
       note = n < (paced ? 6 : 4) ? "samples " n : ""
       if (paced) {
         n = n < 3 ? n : n < 12 ? 3 : int(n / 4)

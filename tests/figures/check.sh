@@ -68,6 +68,8 @@ settled() { # STATUS FIGURE KIND UNIT SAMPLE...
 settled 0 '101 ns (2.0 %)' time ns 150 100 102 190 101
 settled 1 '101 ns (3.0 %)' time ns 150 100 103 190 101
 settled 1 '101 ns (2.0 %, samples 3)' time ns 100 102 101
+settled 0 '33.7 ns (2.0 %)' time ns '200 2' '50 4' '50.5 4' '34 6' # a slower core counts as many steps
+pace=5 settled 0 '40.4 ns (2.0 %)' time ns '200 2' '50 4' '50.5 4' '34 6'
 settled 0 '1.01 (2.0 %)' ratio '' 0.2 1.00 1.02 9
 settled 1 '1.02 (3.9 %)' ratio '' 0.5 1.00 1.04 9
 settled 0 '0.0123 ms (0.8 %)' time ms 1.23e-2 0.0123 0.0124 0.02
@@ -80,6 +82,7 @@ settled 1 '0.850 (35.3 %, samples 2)' ratio '' '0.7 10' '1.00 31'
 settled 1 '-1.50 us (133.3 %)' ratio us -3 -2 -2.5 -0.5 -1 2
 settled 0 '5.00 us (8.0 %)' difference us '50 10.1' '15 9.9' '15.1 10' '14.9 30'
 settled 1 '5.00 us (22.0 %)' difference us '50 10.1' '15 9.2' '15.1 10' '14.9 30'
+settled 0 '5.00 us (8.0 %)' difference us '100 20.2 1' '15 9.9 2' '15.1 10 2' '29.8 60 1'
 settled 1 '-1.00 us (20.0 %, samples 3)' difference us '9 10.1' '9 9.9' '9 10'
 : >"$work/samples"
 for kind in ratio difference; do
@@ -100,5 +103,15 @@ sed -i 's/| row 5 .*/| row 5 | >= 0.95 | 0.2 (5.1 %) |/
   s/| row 6 .*/| row 6 | >= 0.95 | 1.06 (1.0 %, pace 62 %) |/' "$work/b"
 ! compare || fault "eight of ten rows are enough"
 grep -q "^$work/b: 8 of 10 rows are settled within 5 %" "$work/said" || fault "$(cat "$work/said")"
+yardsticks() { # FILE PACE COPY TIME
+  printf '| copies | goal | measured |\n| straight copy, GB/s | | %s (1.0 at the slowest) |\n' "$3" >"$1"
+  printf '| a core, 1/ns | | %s (0.4 at the slowest) |\n| a plan | <= 9 us | %s us |\n' "$2" "$4" >>"$1"
+}
+yardsticks "$work/a" 1.0 20 4.00
+yardsticks "$work/b" 0.8 10 5.00
+compare || fault "a time is not compared in steps of the core: $(cat "$work/said")"
+grep -q '1 of 1 figures' "$work/said" || fault "what the machine has done counts: $(cat "$work/said")"
+yardsticks "$work/b" 0.8 20 4.00
+! compare || fault "a time of a slower core agrees"
 echo "| other | goal | measured |" >"$work/b"
 ! compare || fault "files without a row in common agree"
