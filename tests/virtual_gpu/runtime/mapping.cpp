@@ -37,8 +37,9 @@ struct Physical {
   Head head;
   bool exportable;
   int file;
-  int holders;  /* handles, and mappings */
-  Alloc *first; /* mapping; NULL: not mapped yet */
+  int holders;    /* handles, and mappings */
+  Alloc *first;   /* mapping; NULL: not mapped yet */
+  Clock unmapped; /* of the mappings that have ended: the last end comes after all */
   bool foreign() const { return head.process != getpid(); }
   ~Physical() { close_file(); }
   void close_file() {
@@ -160,7 +161,7 @@ static cudaError_t create(unsigned long long *handle, size_t bytes, const CUmemA
   Head head{{}, ++last_number, getpid(), p->location.id, bytes};
   memcpy(head.magic, magic, sizeof magic);
   bool exportable = p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  std::shared_ptr<Physical> made(new Physical{head, exportable, make_file(head), 0, nullptr});
+  std::shared_ptr<Physical> made(new Physical{head, exportable, make_file(head), 0, nullptr, {}});
   if (made->file < 0)
     return api.end(cudaErrorOperatingSystem);
   if (!take_memory(p->location.id, bytes))
@@ -249,8 +250,9 @@ static cudaError_t unmap(unsigned long long at, size_t bytes) {
     report("close " + std::to_string(alloc.number), "close while in use: %s has no order with %s of %s", "cuMemUnmap",
            describe(late).c_str(), describe(*physical->first).c_str());
   alloc.ended = true;
+  physical->unmapped.join(thread.clock);
   if (!alloc.of && !kept)
-    access_end(alloc, thread_note(thread, "cuMemUnmap"), thread.clock);
+    access_end(alloc, thread_note(thread, "cuMemUnmap"), physical->unmapped);
   drop(physical);
   map_pages(r->base, bytes, -1);
   r->mapped = nullptr;
@@ -292,7 +294,7 @@ static std::shared_ptr<Physical> exported_memory(const Head &head, int fd) {
   if (head.process == getpid())
     return exported[head.number].lock();
   int file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  return std::shared_ptr<Physical>(file < 0 ? nullptr : new Physical{head, false, file, 0, nullptr});
+  return std::shared_ptr<Physical>(file < 0 ? nullptr : new Physical{head, false, file, 0, nullptr, {}});
 }
 
 static cudaError_t import_handle(unsigned long long *handle, void *file, CUmemAllocationHandleType type) {
