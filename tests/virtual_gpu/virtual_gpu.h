@@ -180,6 +180,7 @@ typedef struct vg_edge_search {
   void *user;
   vg_options options;
   int seeds;        /* for each use; there are more when proving */
+  int most;         /* uses of an edge that are left out, spread over all of them; 0, and when proving: each */
   const char *only; /* names that begin so, as "move: "; NULL: all */
   /* NULL, or why uses need not be missed here: something else keeps the same order in this scenario, as a host that
    * waits. They are counted by themselves. Every name has to be found in some other scenario. */
@@ -187,7 +188,7 @@ typedef struct vg_edge_search {
   const char *covered_edges; /* those of which that is so, "name|name"; NULL: all */
 } vg_edge_search;
 typedef struct vg_edge_result {
-  int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */
+  int edges, uses;  /* names; places of use left out, without records that nobody waits for before the end */
   int found;        /* uses whose loss was reported */
   int covered;      /* not found, and allowed not to be */
   int false_alarms; /* reports of runs with nothing left out, and seeds that gave another run the second time */

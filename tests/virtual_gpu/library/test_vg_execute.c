@@ -182,7 +182,7 @@ static void scenario(void *user, const vg_options *options) {
 static vg_edge_result edges_of(const stream_way *way) {
   stream_way copy = *way;
   vg_edge_search search = {
-      .path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1, .covered = NULL};
+      .path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1, .most = 4};
   if (way->drive == STREAM_CACHED) {
     search.covered = "ranks of one GPU execute together, and the transfer waits for its execute before its memory goes";
     search.covered_edges = vg_proving() /* one execute under one seed misses fewer */

@@ -86,6 +86,20 @@ int find(const vg_edge_search &search, int seeds, const Edge &edge, int use) {
   return -1;
 }
 
+/* Uses to be left out: all but idle records, or so many of them, the first and the last too. */
+std::vector<int> chosen(const vg_edge_search &search, const Uses &uses, const Edge &edge, int n) {
+  std::vector<int> all, some;
+  for (int use = 0; use < n; use++)
+    if (!uses.idle.count({edge, use}))
+      all.push_back(use);
+  int most = search.most;
+  if (most < 2 || vg_proving() || (int)all.size() <= most)
+    return all;
+  for (int i = 0; i < most; i++)
+    some.push_back(all[(size_t)i * (all.size() - 1) / (size_t)(most - 1)]);
+  return some;
+}
+
 bool is_covered(const vg_edge_search &search, const Edge &edge) {
   if (!search.covered || !search.covered_edges)
     return search.covered;
@@ -151,9 +165,7 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search) {
   vg_quiet(true);
   for (const auto &[edge, n] : first.seen) {
     result.edges++;
-    for (int use = 0; use < n; use++) {
-      if (first.idle.count({edge, use}))
-        continue;
+    for (int use : chosen(*search, first, edge, n)) {
       bool named = search->covered_edges && is_covered(*search, edge); /* nothing is lost with those not found */
       int seed = find(*search, named ? search->seeds : seeds, edge, use);
       result.uses++;

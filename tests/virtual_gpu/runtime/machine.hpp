@@ -34,6 +34,12 @@ struct Clock {
       t.resize(chain + 1);
     t[chain] = time;
   }
+  bool has(const Clock &other) const {
+    for (size_t i = 0; i < other.t.size(); i++)
+      if (at((uint32_t)i) < other.t[i])
+        return false;
+    return true;
+  }
   void join(const Clock &other) {
     if (t.size() < other.t.size())
       t.resize(other.t.size());

@@ -157,12 +157,14 @@ void kernel_seen(const void *at, size_t n, int write) {
     seen((uintptr_t)at, n, write != 0);
 }
 
-static Op *kernel;  /* that runs */
-static bool pauses; /* it polls: it is run again */
+static Op *kernel;                      /* that runs */
+static bool pauses;                     /* it polls: it is run again */
+static std::vector<uintptr_t> acquired; /* flags that it has loaded in this run, in which nobody else stores */
 
 void watch_begin(Op &op) {
   kernel = &op;
   pauses = false;
+  acquired.clear();
   kernel_object = kernel_last[0] = kernel_last[1] = Span{};
   kernel_recorder.clear();
   kernel_accesses = 0;
@@ -188,6 +190,11 @@ void kernel_pauses() { pauses = true; }
   if (!in_arena(at)) {
     must_be_its_own(at, n, stores);
     return;
+  }
+  if (!stores) { /* all threads of a block may load one */
+    if (std::find(acquired.begin(), acquired.end(), at) != acquired.end())
+      return;
+    acquired.push_back(at);
   }
   access_flag(kernel->id, kernel->clock, kernel->device, at, n);
   auto found = M.flags.find(own_memory(at));

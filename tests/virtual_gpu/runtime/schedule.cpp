@@ -62,8 +62,10 @@ void come_after(Id later, Id before) {
 }
 
 /* Clocks have been given on already, to what was issued after it: to operations, and to streams, events and
- * waits that they are at the end of. */
+ * waits that they are at the end of. These have all that it has: where it learns nothing, they do not. */
 void learn(Op *from, const Clock &clock) {
+  if (from->clock.has(clock))
+    return;
   std::vector<Op *> todo{from};
   std::set<Id> reached{from->id};
   while (!todo.empty()) {

@@ -434,6 +434,7 @@ static void test_edges(void **state) {
                                            .user = &e,
                                            .options = {.devices = 3, .seed = 11, .patience_ms = 300},
                                            .seeds = 2,
+                                           .most = 4,
                                            .covered = "the host has waited for the stream before it destroys",
                                            .covered_edges = "execute before host"});
     vg_quiet(false);
