@@ -519,19 +519,20 @@ static void creation(void **test) {
 }
 
 int main(void) {
+#if defined(__SANITIZE_THREAD__)
+  const bool alone = false; /* nothing is told about one thread */
+#else
+  const bool alone = true;
+#endif
+  const struct CMUnitTest of_one_thread[] = {
+      cmocka_unit_test(walks),      cmocka_unit_test(far_runs),       cmocka_unit_test(streams),
+      cmocka_unit_test(transposes), cmocka_unit_test(canonical_form),
+  };
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(walks),
-      cmocka_unit_test(far_runs),
-      cmocka_unit_test(streams),
-      cmocka_unit_test(transposes),
-      cmocka_unit_test(canonical_form),
-      cmocka_unit_test(random_programs),
-      cmocka_unit_test(regular_programs),
-      cmocka_unit_test(several_programs),
-      cmocka_unit_test(spans),
-      cmocka_unit_test(memory),
-      cmocka_unit_test(creation),
+      cmocka_unit_test(random_programs), cmocka_unit_test(regular_programs), cmocka_unit_test(several_programs),
+      cmocka_unit_test(spans),           cmocka_unit_test(memory),           cmocka_unit_test(creation),
       cmocka_unit_test(callers),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  int failed = alone ? cmocka_run_group_tests(of_one_thread, setup, teardown) : 0;
+  return failed + cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -3,6 +3,7 @@
 #include "file/format/torch.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/recorded.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -254,7 +255,7 @@ static void test_truncated(void **state) {
   recorded_sharded("d");
   for (int f = 0; f < 3; f++) {
     recorded file = recorded_read(names[f][0]);
-    for (size_t n = 0; n < file.n; n += f == 1 ? 37 : 5) {
+    for (size_t n = 0; n < file.n; n += (f == 1 ? 37 : 5) * (size_t)test_one_in(16)) {
       scratch_write(names[f][1], file.at, n);
       scratch_refused(f < 2 ? "d" : "s.pt", RESHARD_ERROR_INVALID, names[f][1], "");
     }
@@ -272,7 +273,7 @@ static void test_changed_bytes(void **state) {
   int64_t opened = 0, refused = 0;
   for (int f = 0; f < 2; f++) {
     recorded file = recorded_read(names[f][0]);
-    for (size_t i = 0; i < file.n; i += 3) {
+    for (size_t i = 0; i < file.n; i += 3 * (size_t)test_one_in(16)) {
       char kept = file.at[i];
       file.at[i] = (char)(kept + 1 + (int)(i % 250));
       scratch_write(names[f][1], file.at, file.n);
@@ -287,7 +288,7 @@ static void test_changed_bytes(void **state) {
     recorded_free(&file);
     recorded_sharded("d");
   }
-  assert_true(refused > 1000 && opened > 1000);
+  assert_true(refused > 1000 / test_one_in(16) && opened > 1000 / test_one_in(16));
 }
 
 /* A named pipe in place of .metadata is not waited for; a length above the limit is not read. */
