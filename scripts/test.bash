@@ -116,7 +116,7 @@ run_test() {
   else count 1 "release: build"; fi
   if wait_build asan; then run_ctest asan 0.1 -LE 'soak|perf'; else count 1 "asan: build"; fi
   if wait_build tsan; then run_ctest tsan 0.05 -LE 'soak|perf'; else count 1 "tsan: build"; fi
-  if wait_build fuzz; then fuzz_all 3; else count 1 "fuzz: build"; fi
+  if wait_build fuzz; then fuzz_all 1; else count 1 "fuzz: build"; fi
   # Timed tests run when nothing else does.
   if [[ $(ctest --test-dir "$build" -N -L perf 2>/dev/null) == *"Test "*"#"* ]]; then run_ctest release 1 -L perf; fi
   report
