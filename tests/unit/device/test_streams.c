@@ -24,6 +24,8 @@ enum { SPARSE = 1 };
 #endif
 enum { DEVICES = 3, EXECUTES = 2, TRIES = 4000 };
 
+static bool in_full; /* else fewer cases, and fewer edges and calls of those that are many: the virtual GPU has all */
+
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
 /* Inside of an execute nothing is allocated and nothing waited for. */
@@ -41,7 +43,7 @@ static void streams_watch(void *user, bool on) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = test_scaled(2000 / SPARSE, 1), executed = 0;
+  int64_t cases = test_scaled((in_full ? 2000 : 1000) / SPARSE, 1), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
@@ -109,7 +111,7 @@ static void test_edges(void **state) {
     int64_t edges = run_way(w, &c, 1, 0, 0, false).edges;
     if (w->edges >= 0)
       assert_int_equal(edges, EXECUTES * w->edges);
-    int64_t step = edges > 60 ? 3 * SPARSE : SPARSE; /* the virtual GPU looks at each of them */
+    int64_t step = (edges > 60 ? 3 : 1) * (in_full || edges < 16 ? 1 : edges > 60 ? 3 : 2) * SPARSE;
     for (int64_t k = 1; k <= edges; k += step) {
       bool found = false;
       for (int64_t t = 0; t < TRIES && !found; t++, runs++) {
@@ -125,8 +127,6 @@ static void test_edges(void **state) {
   printf("%lld edges of %d ways, %lld runs\n", (long long)total, stream_nways, (long long)runs);
 }
 
-static bool every_call; /* else steps grow: test_vg_execute makes calls fail as well */
-
 /* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
  * behind, and nobody waits for ever. */
 static void test_faults(void **state) {
@@ -136,7 +136,7 @@ static void test_faults(void **state) {
     case_plan c;
     stream_way_make(&stream_ways[i], &c);
     for (int go_on = 0; go_on < 2; go_on++)
-      for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE + (every_call ? 0 : k / 16), runs++) {
+      for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE + (in_full ? 0 : k / 8), runs++) {
         outcome o = run_way(&stream_ways[i], &c, (uint64_t)k, 0, k, go_on);
         failed = o.failed;
         assert_int_equal(o.left, 0);
@@ -212,7 +212,7 @@ static void test_devices(void **state) {
 /* With an argument, in full. */
 int main(int argc, char **argv) {
   (void)argv;
-  every_call = argc > 1;
+  in_full = argc > 1;
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_faults), cmocka_unit_test(test_apart),
                                      cmocka_unit_test(test_devices)};
