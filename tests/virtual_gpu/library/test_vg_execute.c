@@ -323,7 +323,7 @@ static void test_faults(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
     skip();
-  const int64_t one = vg_proving() ? 16 : 6, rest = vg_proving() ? 4 : 2; /* steps grow by one in so many */
+  const int64_t one = vg_proving() ? 16 : 3, rest = vg_proving() ? 4 : 2; /* steps grow by one in so many */
   int64_t runs = 0;
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i += SPARSE == 1 ? 1 : 2)
