@@ -21,9 +21,9 @@ extern "C" {
  *   all ranks are on one node, else RESHARD_PATH_MIXED. The system must let a process open files of another one
  *   (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have what it has, where two of their ranks
  *   are on one node.
- * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever. Before it has
- *   passed, ranks that wait tell each other for whom. The error names those that tell nothing, and not those that wait
- *   for them; it is one text on all ranks.
+ * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever. It is that of this
+ *   call as a whole, and of a split. Before it has passed, ranks that wait tell each other for whom. The error names
+ *   those that tell nothing, and not those that wait for them; it is one text on all ranks.
  *
  * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
  * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the

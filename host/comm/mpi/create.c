@@ -73,6 +73,7 @@ static void free_comm(rs_mpi *c) {
   free(c->answer);
   free(c->inquiry.waiting);
   free(c->inquiry.awaited);
+  free(c->inquiry.deciding);
   free(c->out);
   free(c->missing);
   free(c->callers);
@@ -132,6 +133,7 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->answer, 1, note));
   RS_TRY(rs_alloc_zero(&c->inquiry.waiting, size, sizeof *c->inquiry.waiting));
   RS_TRY(rs_alloc_zero(&c->inquiry.awaited, size, sizeof *c->inquiry.awaited));
+  RS_TRY(rs_alloc_zero(&c->inquiry.deciding, size, sizeof *c->inquiry.deciding));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
   RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
@@ -152,6 +154,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   c->base = (struct reshard_comm_s){.ops = &rs_mpi_ops, .rank = rank, .size = size};
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
+  atomic_flag_clear(&c->inquiry.answering);
   c->caller = MPI_COMM_NULL;
   reshard_status status = alloc_comm(c, size);
   if (status != RESHARD_SUCCESS) {
@@ -264,7 +267,9 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
       own = rs_environment_number("RESHARD_NODE", &made->node);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
+    made->begun = rs_now_ns();
     status = connect_ranks(made, mpi, own, timeout_ms);
+    made->begun = 0;
   }
   rs_mpi_release_link(link);
   if (status == RESHARD_SUCCESS)

@@ -181,7 +181,7 @@ static reshard_status await_duplicate(rs_mpi *c) {
     if (made && greeted)
       return RESHARD_SUCCESS;
     RS_TRY(rs_mpi_hear_farewells(c));
-    if (rs_late(since, c->timeout_ms))
+    if (rs_late(rs_mpi_waits_from(c, since), c->timeout_ms))
       return error_silent(c);
   }
 }
@@ -200,7 +200,7 @@ static reshard_status await_earlier(rs_mpi *c, creations *all) {
       all->unfinished = NULL;
     else if (out > 0)
       RS_TRY(rs_mpi_await(c, since, step));
-    else if (rs_late(since, c->timeout_ms))
+    else if (rs_late(rs_mpi_waits_from(c, since), c->timeout_ms))
       return error_silent(c);
   }
   memset(c->missing, 0, (size_t)c->base.size);

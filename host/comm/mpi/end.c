@@ -238,7 +238,7 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
   int64_t few[LISTED];
   rs_mpi_inquire(c, since);
-  bool gives_up = rs_late(since, c->timeout_ms) && rs_mpi_find_lost(c, since);
+  bool gives_up = rs_late(rs_mpi_waits_from(c, since), c->timeout_ms) && rs_mpi_find_lost(c, since);
   int64_t n = list_missing(c, few);
   if (gives_up) {
     rs_ranges_text(missing, sizeof missing, n, few);

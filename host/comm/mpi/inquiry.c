@@ -5,9 +5,13 @@
  * waits. Whoever has told is there. The lowest of those decides, and its error is everyone's. Lost are those that it
  * waits for itself, and that have told nothing. Where there are none, lost are those that other ranks wait for so.
  *
+ * A rank that waits on what was split from the communicator answers, too. It is in no call here, and does not decide.
+ *
  * A note of status RESHARD_SUCCESS carries it. Where nobody is found lost, as where ranks wait in a circle, a rank
  * names those that it waits for. */
 #include "comm/mpi/inquiry.h"
+
+#include "comm/mpi/end.h"
 
 #include <string.h>
 
@@ -29,13 +33,16 @@ void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
     q->begun = now;
   }
   q->waiting[rank] = now;
+  if (!c->received->elsewhere)
+    q->deciding[rank] = now;
   for (int64_t r = 0; r < c->base.size; r++)
     if (c->received->missing[r / 8] >> r % 8 & 1)
       q->awaited[r] = now;
 }
 
-/* Not while an earlier answer is on its way to a rank that takes none. */
-static void send_answer(rs_mpi *c) {
+/* Tells the ranks of c that this one waits for those that inner->missing marks; inner is c, or was split from it. Not
+ * while an earlier answer is on its way to a rank that takes none. */
+static void send_answer(rs_mpi *c, const rs_mpi *inner) {
   rs_mpi_inquiry *q = &c->inquiry;
   int64_t size = c->base.size, bits = (size + 7) / 8;
   int sent = 0;
@@ -45,9 +52,12 @@ static void send_answer(rs_mpi *c) {
   keep_duplicate(c);
   q->answered = q->number;
   c->answer->inquiry = q->answered;
+  c->answer->elsewhere = inner != c;
   memset(c->answer->missing, 0, (size_t)bits);
-  for (int64_t r = 0; r < size; r++)
-    c->answer->missing[r / 8] |= (unsigned char)(c->missing[r] << r % 8);
+  for (int64_t r = 0; r < inner->base.size; r++) {
+    int64_t there = inner == c ? r : rs_mpi_find_rank(c, rs_mpi_rank(inner, r));
+    c->answer->missing[there / 8] |= (unsigned char)(inner->missing[r] << there % 8);
+  }
   for (int64_t r = 0; r < size; r++)
     if (r != c->base.rank)
       (void)MPI_Isend(c->answer, (int)rs_mpi_note_bytes(size), MPI_BYTE, rs_mpi_rank(c, r),
@@ -57,6 +67,15 @@ static void send_answer(rs_mpi *c) {
 /* While the duplicate is made ranks are known to have come, or not. */
 static bool can_inquire(const rs_mpi *c) { return c->link->numbers > 0; }
 
+/* Not by two threads at once: one that is in a call on c, or on something else that was split from it, answers. */
+static void answer_once(rs_mpi *c, const rs_mpi *inner) {
+  if (c->inquiry.answered >= c->inquiry.number || atomic_flag_test_and_set(&c->inquiry.answering))
+    return;
+  if (!c->ended && c->inquiry.answered < c->inquiry.number)
+    send_answer(c, inner);
+  atomic_flag_clear(&c->inquiry.answering);
+}
+
 void rs_mpi_inquire(rs_mpi *c, int64_t since) {
   rs_mpi_inquiry *q = &c->inquiry;
   if (!can_inquire(c))
@@ -65,7 +84,7 @@ void rs_mpi_inquire(rs_mpi *c, int64_t since) {
     q->wait = since;
     q->from = 0;
   }
-  if (q->from == 0 && rs_late(since, c->timeout_ms - inquiry_ms(c))) {
+  if (q->from == 0 && rs_late(rs_mpi_waits_from(c, since), c->timeout_ms - inquiry_ms(c))) {
     pthread_mutex_lock(&c->link->tree);
     if (q->number == 0 || rs_late(q->begun, inquiry_ms(c))) { /* else one is under way */
       q->number++;
@@ -74,8 +93,8 @@ void rs_mpi_inquire(rs_mpi *c, int64_t since) {
     q->from = q->begun;
     pthread_mutex_unlock(&c->link->tree);
   }
-  if (q->answered < q->number)
-    send_answer(c);
+  for (rs_mpi *outer = c; outer != NULL; outer = outer->parent)
+    answer_once(outer, c);
 }
 
 static bool is_silent(const rs_mpi *c, int64_t rank) {
@@ -91,8 +110,8 @@ bool rs_mpi_find_lost(rs_mpi *c, int64_t since) {
     return true;
   pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < c->base.rank; r++)
-    lower |= q->waiting[r] >= q->from;
-  lower = lower && !rs_late(since, c->timeout_ms + DECISION_MS);
+    lower |= q->deciding[r] >= q->from;
+  lower = lower && !rs_late(rs_mpi_waits_from(c, since), c->timeout_ms + DECISION_MS);
   for (int64_t r = 0; r < n; r++) {
     own += is_silent(c, r) && c->missing[r];
     others += is_silent(c, r) && q->awaited[r] >= q->from;

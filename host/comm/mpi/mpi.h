@@ -18,6 +18,7 @@ enum { RS_MPI_BLOCK = 1 << 20 };
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
 /* Requests per rank: a record received, one sent; sent two notes, a loss, an answer, two farewells. */
 enum { RS_MPI_TALKS = 8 };
+enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its call ends */
 
 typedef struct rs_mpi rs_mpi;
 typedef struct rs_mpi_losses rs_mpi_losses;
@@ -50,6 +51,7 @@ typedef struct rs_mpi_note {
   int32_t status;  /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
   bool aborted;    /* with all that was split from it */
   bool out;        /* the rank has no message under way into memory of its caller */
+  bool elsewhere;  /* it waits on what was split from the communicator */
   int64_t inquiry; /* that it answers */
   char text[RS_COMM_RECORD];
   unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
@@ -87,9 +89,11 @@ typedef struct rs_mpi_seen_word {
 typedef struct rs_mpi_inquiry {
   atomic_llong number;        /* of the last one that this rank knows of; 0: there was none */
   int64_t begun;              /* when it came to know of it */
-  long long answered;         /* the last one that it has taken part in */
+  atomic_llong answered;      /* the last one that it has taken part in */
+  atomic_flag answering;      /* a thread of this rank tells the others */
   int64_t wait, from;         /* begin of its wait; the time since which answers count for that, or 0 */
   int64_t *waiting, *awaited; /* [size] when a rank has told last that it waits; when one has that it waits for it */
+  int64_t *deciding;          /* [size] when a rank has told last that it waits in a call on this communicator */
 } rs_mpi_inquiry;
 
 /* A rank tells the others, on the caller's communicator, that it gives up a creation. */
@@ -105,13 +109,14 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
-  int64_t node;                            /* RESHARD_NODE: ranks with other numbers are on other nodes */
-  atomic_bool ended;                       /* set under the link's mutex, once why is */
-  atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
-  atomic_bool waits;                       /* to be told by the thread that is inside */
-  rs_mpi *next_untold;                     /* of the link's */
-  atomic_bool told[2];                     /* the others have the first, the second note */
-  atomic_flag hearing;                     /* a thread takes notes */
+  int64_t begun;       /* of a creation or split: all its waits have one deadline; 0: each its own */
+  int64_t node;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  atomic_bool ended;   /* set under the link's mutex, once why is */
+  atomic_bool inside;  /* a thread is in a call on it, and will see `ended` */
+  atomic_bool waits;   /* to be told by the thread that is inside */
+  rs_mpi *next_untold; /* of the link's */
+  atomic_bool told[2]; /* the others have the first, the second note */
+  atomic_flag hearing; /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
   int64_t *global_ranks;        /* of base */
@@ -147,6 +152,14 @@ static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
   return (int)(c->global_ranks != NULL ? c->global_ranks[rank] : rank);
 }
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
+/* The deadline of a wait that has begun at `since` counts from here: from where its call has begun, where that has one
+ * deadline. A wait that begins near its end has a moment more: whoever has given up by then tells why. */
+static inline int64_t rs_mpi_waits_from(const rs_mpi *c, int64_t since) {
+  const int64_t moment = rs_min(c->timeout_ms / 4, RS_MPI_MOMENT_MS);
+  if (c->begun == 0)
+    return since;
+  return rs_min(rs_max(c->begun, since - (c->timeout_ms - moment) * 1000000), c->begun + moment * 1000000);
+}
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */

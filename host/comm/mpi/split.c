@@ -40,18 +40,18 @@ static reshard_status agree_number(rs_mpi *c, int64_t *number) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
+static reshard_status split_ranks(rs_mpi *c, const rs_split *mine, reshard_comm *sub) {
+  rs_mpi *made = NULL;
   rs_split_group group;
   int64_t number = 0;
-  RS_TRY(rs_split_group_find(comm, mine, &group));
+  RS_TRY(rs_split_group_find(&c->base, mine, &group));
   reshard_status status = agree_number(c, &number);
   if (status == RESHARD_SUCCESS) {
     if (group.n > 0)
       status = create_part(c, number, group.n, group.key, group.global_ranks, &made);
     if (made != NULL)
       status = rs_mpi_share_files(c, made);
-    status = rs_split_agree(comm, status);
+    status = rs_split_agree(&c->base, status);
   }
   if (made == NULL)
     free(group.global_ranks);
@@ -64,6 +64,14 @@ reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_com
     rs_mpi_adopt(c, made);
   *sub = made != NULL ? &made->base : NULL;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
+  rs_mpi *c = rs_mpi_of(comm);
+  c->begun = rs_now_ns();
+  reshard_status status = split_ranks(c, mine, sub);
+  c->begun = 0;
+  return status;
 }
 
 /* --- Shrinks ----------------------------------------------------------------------------------------------------- */
