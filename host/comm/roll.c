@@ -12,12 +12,15 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A rank in the page. Zeros: it is out of sight. */
 typedef struct roll_rank {
   _Alignas(64) _Atomic uint64_t came[RS_ROLL_KINDS];
-  _Atomic int32_t pid; /* 0: it has not joined */
+  _Atomic int64_t waited; /* when it has told last that it waits in what it came to, or has come */
+  atomic_bool inside;     /* it is not through with that */
+  _Atomic int32_t pid;    /* 0: it has not joined */
   atomic_bool left;
   atomic_bool missing; /* when the reason was given */
 } roll_rank;
@@ -40,6 +43,7 @@ struct rs_roll {
   atomic_bool left;
   size_t bytes;
   _Atomic rs_roll_kind kind; /* what the rank waits in */
+  int64_t asked;             /* when it was about to give up; 0: it is not */
 };
 
 /* --- Pages -------------------------------------------------------------------------------------------------------- */
@@ -158,7 +162,21 @@ void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
   if (own == NULL)
     return;
   roll->kind = kind;
+  own->waited = rs_now_ns();
+  own->inside = kind != RS_ROLL_CALL; /* where the ranks meet in its steps */
   own->came[kind] = kind == RS_ROLL_CALL ? number : own->came[kind] + 1;
+}
+
+void rs_roll_pass(rs_roll *roll) {
+  roll_rank *own = own_rank(roll);
+  if (own != NULL)
+    own->inside = false;
+}
+
+void rs_roll_wait(rs_roll *roll) {
+  roll_rank *own = own_rank(roll);
+  if (own != NULL)
+    own->waited = rs_now_ns();
 }
 
 void rs_roll_leave(rs_roll *roll) {
@@ -189,16 +207,46 @@ static bool is_absent(const rs_roll *roll, const roll_rank *own, int64_t r) {
          (pid != own->pid && process_ended(pid));
 }
 
-int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks) {
+/* It is in the same as this rank, and has not told since then that it waits there. */
+static bool is_silent(const rs_roll *roll, const roll_rank *own, int64_t r) {
+  const roll_rank *other = &roll->joined->ranks[r];
+  return other != own && other->pid != 0 && other->inside && other->came[roll->kind] == own->came[roll->kind] &&
+         other->waited < roll->asked;
+}
+
+void rs_roll_ask(rs_roll *roll, int64_t limit_ms) {
+  const roll_rank *own = own_rank(roll);
+  bool silent = own != NULL;
+  if (own == NULL)
+    return;
+  for (roll->asked = rs_now_ns(); silent && rs_roll_reason(roll) == NULL && !rs_late(roll->asked, limit_ms);) {
+    rs_roll_wait(roll); /* others may ask, too */
+    silent = false;
+    for (int64_t r = 0; r < roll->n; r++)
+      silent |= is_silent(roll, own, r);
+    if (silent)
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
+}
+
+typedef bool rank_test(const rs_roll *roll, const roll_rank *own, int64_t r);
+
+static int64_t list_ranks(const rs_roll *roll, rank_test *is, int64_t nlost, const int64_t *lost, int64_t most,
+                          int64_t *ranks) {
   const roll_rank *own = own_rank(roll);
   int64_t n = 0;
   for (int64_t r = 0, l = 0; own != NULL && r < roll->n && n < most; r++) {
     while (l < nlost && lost[l] < r)
       l++;
-    if ((l >= nlost || lost[l] != r) && is_absent(roll, own, r))
+    if ((l >= nlost || lost[l] != r) && is(roll, own, r))
       ranks[n++] = r;
   }
   return n;
+}
+
+int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks) {
+  int64_t n = list_ranks(roll, is_absent, nlost, lost, most, ranks);
+  return n > 0 ? n : list_ranks(roll, is_silent, nlost, lost, most, ranks);
 }
 
 /* Ranks that have not joined, at most `most`. */
@@ -243,8 +291,9 @@ const char *rs_roll_conclude(rs_roll *roll, const char *reason) {
     return NULL;
   roll_page *page = roll->joined;
   if (atomic_compare_exchange_strong(&page->state, &expected, REASON_BEGUN)) {
+    rank_test *is = list_ranks(roll, is_absent, 0, NULL, 1, &(int64_t){0}) > 0 ? is_absent : is_silent;
     for (int64_t r = 0; r < roll->n; r++)
-      page->ranks[r].missing = is_absent(roll, own, r);
+      page->ranks[r].missing = is(roll, own, r);
     snprintf(page->reason, sizeof page->reason, "%s", reason);
     page->state = REASON_THERE;
   }

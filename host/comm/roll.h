@@ -34,10 +34,18 @@ void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);
 
 /* This rank has come to the next step, to the call of that number, or to a shrink; it is what it waits in now. */
 void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number);
+/* This rank is through with what it came to. */
+void rs_roll_pass(rs_roll *roll);
+/* It waits there for others: told again and again, while it does. */
+void rs_roll_wait(rs_roll *roll);
+/* This rank is about to give up: waits, limit_ms at most, until all that are in the same with it have told that they
+ * wait. Of those that have come, the ones that do not tell are absent from then on: they are held up before others can
+ * meet them. */
+void rs_roll_ask(rs_roll *roll, int64_t limit_ms);
 /* This rank comes to no more steps, and others wait for it in vain. From any thread. */
 void rs_roll_leave(rs_roll *roll);
-/* Ranks that have not come to what this one waits in, have left, or whose process has ended: ascending, at most `most`.
- * In a shrink those `lost`, ascending, are not waited for. */
+/* Ranks that have not come to what this one waits in, have left, or whose process has ended; else those that do not
+ * tell. Ascending, `most` at most. In a shrink those `lost`, ascending, are not waited for. */
 int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks);
 /* The absent ranks in words: "1-2", "1; not known of: 4-7", "not known, of: 4-7", "none: all ranks have come". "" where
  * no roll was joined. Returns buffer. */

@@ -59,8 +59,9 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  *
  * NCCL does not tell for whom it waits. Ranks of one node tell each other to which calls they have come, by a page of
  * memory. They share it from the first collective call on. So RESHARD_ERROR_TIMEOUT names the missing ranks: those that
- * have not come to the call, have left or aborted the communicator, or whose process has ended. All ranks of a node
- * that wait get the same text, as soon as one gives up. Ranks that share no page are out of sight:
+ * have not come to the call, have left or aborted the communicator, or whose process has ended. Where there are none,
+ * those are named that are held up in the call before NCCL has it. All ranks of a node that wait get the same text, as
+ * soon as one gives up. Ranks that share no page are out of sight:
  *
  * - those of other nodes, users, or namespaces of processes;
  * - a rank without a descriptor for the page;

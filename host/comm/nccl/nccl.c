@@ -24,6 +24,7 @@
 #include <time.h>
 
 enum { LOOK_NS = 20000000 }; /* between two looks at who has come */
+enum { ASK_MS = 250 };       /* at most, for others to tell that they wait */
 enum { WINDOW = 1024 };      /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
@@ -119,6 +120,7 @@ typedef struct peer_wait {
 static reshard_status give_up(rs_nccl *c, const char *call) {
   char missing[RS_ROLL_TEXT];
   rs_roll *roll = c->closing ? NULL : c->roll;
+  rs_roll_ask(roll, rs_min(c->timeout_ms / 2, ASK_MS));
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
   const char *reason = rs_roll_conclude(roll, reshard_last_error());
   if (reason != NULL)
@@ -135,6 +137,7 @@ static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
     return give_up(c, w->call);
   if (now - w->looked >= LOOK_NS) {
     w->looked = now;
+    rs_roll_wait(c->roll);
     rs_comm_await(&c->base, rs_roll_absent(c->roll, 0, NULL, RS_AWAITED, few), few);
   }
   rs_nccl_pause(w->since, spin_ns);
@@ -239,6 +242,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   memcpy(c->mine->record, mine, bytes);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(end_after_error(c, allgather_records(c)));
+  rs_roll_pass(c->roll);
   rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != c->all[0].bytes)
@@ -354,11 +358,10 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
 
 /* Sends a byte to each peer and receives one, in the buffers and on the stream of the all-gather. The received bytes
  * are not read. The host connects when it plans the group, so nothing has to be waited for. */
-static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                                   const int64_t *receives, reshard_collective kind, int64_t root) {
-  rs_nccl *c = rs_nccl_of(comm);
+static reshard_status connect_peers(rs_nccl *c, int64_t nsends, const int64_t *sends, int64_t nreceives,
+                                    const int64_t *receives, reshard_collective kind, int64_t root) {
+  reshard_comm comm = &c->base;
   rs_part *parts = NULL;
-  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   if (kind != RESHARD_COLLECTIVE_NONE) {
     char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
     rs_collective o = {kind, root, send, send + comm->size, 1};
@@ -376,6 +379,15 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
   reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);
   return status;
+}
+
+static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
+                                   const int64_t *receives, reshard_collective kind, int64_t root) {
+  rs_nccl *c = rs_nccl_of(comm);
+  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
+  RS_TRY(connect_peers(c, nsends, sends, nreceives, receives, kind, root));
+  rs_roll_pass(c->roll);
+  return RESHARD_SUCCESS;
 }
 
 /* --- The rest --------------------------------------------------------------------------------------------------- */

@@ -26,6 +26,8 @@ static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclCo
     status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
   }
   rs_cuda_leave(previous);
+  if (status == RESHARD_SUCCESS)
+    rs_roll_pass(c->roll);
   if (!c->ended) {
     *out = *c->split;
     *c->split = NULL;

@@ -92,6 +92,39 @@ static void test_steps(void **state) {
   assert_int_equal(count_maps_of("reshard-roll"), 0);
 }
 
+/* All have come, and one is held up before others can meet it: it does not tell that it waits. */
+static void test_silent(void **state) {
+  (void)state;
+  world w;
+  int64_t ranks[4] = {0};
+  world_make(&w, 4);
+  world_join(&w);
+  come(&w, 0, 4, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[0], "none: all ranks have come"); /* nobody was asked */
+  rs_roll_ask(w.rolls[0], 1);
+  assert_text(w.rolls[0], "1-3");
+  assert_text(w.rolls[1], "none: all ranks have come"); /* it has not asked */
+  rs_roll_wait(w.rolls[1]);
+  rs_roll_pass(w.rolls[2]);
+  assert_text(w.rolls[0], "3");
+  rs_roll_pass(w.rolls[3]);
+  assert_text(w.rolls[0], "none: all ranks have come");
+  come(&w, 0, 3, RS_ROLL_STEP, 0);
+  rs_roll_ask(w.rolls[0], 1);
+  assert_text(w.rolls[0], "3"); /* it has not come: ranks 1 and 2 may not get on without it */
+  come(&w, 3, 4, RS_ROLL_STEP, 0);
+  rs_roll_wait(w.rolls[1]);
+  rs_roll_wait(w.rolls[2]);
+  rs_roll_ask(w.rolls[0], 1);
+  rs_roll_wait(w.rolls[1]);
+  rs_roll_wait(w.rolls[2]);
+  assert_non_null(rs_roll_conclude(w.rolls[0], "it ends"));
+  assert_int_equal(rs_roll_missing(w.rolls[1], ranks), 1);
+  assert_int_equal(ranks[0], 3);
+  rs_roll_ask(w.rolls[1], 1000000); /* the reason is there */
+  world_destroy(&w);
+}
+
 /* The first reason counts, with the ranks that were absent then. */
 static void test_reason(void **state) {
   (void)state;
@@ -243,8 +276,8 @@ static void test_fork(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),     cmocka_unit_test(test_reason), cmocka_unit_test(test_out_of_sight),
-      cmocka_unit_test(test_processes), cmocka_unit_test(test_fork),
+      cmocka_unit_test(test_steps),        cmocka_unit_test(test_silent),    cmocka_unit_test(test_reason),
+      cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_processes), cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
