@@ -270,9 +270,10 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
 bound:
   binding = t->binding;
 fail:
-  free_binding(comm, t != NULL ? t->path : NULL, &binding);
-  if (t != NULL)
-    t->binding = (rs_binding){0};
+  if (t == NULL)
+    free_binding(comm, NULL, &binding);
+  else
+    t->binding = binding; /* it stays where the GPU is stuck */
   reshard_transfer_destroy(t);
   return status;
 }
@@ -321,26 +322,40 @@ static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t
   return RESHARD_SUCCESS;
 }
 
+/* The GPU has work of a caller's communicator that was given up: whatever waits for the GPU would wait for that. */
+static bool is_stuck(reshard_comm comm) {
+  bool done = false;
+  return comm->given_up && comm->pending != NULL &&
+         (comm->device->streams->event_done(comm->device, comm->pending, &done) != RESHARD_SUCCESS || !done);
+}
+
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
- * device that cannot be waited for twice is lost. */
-static reshard_status finish_streams(reshard_transfer t) {
+ * device that cannot be waited for twice is lost. *late: they have not done it by the deadline, or are stuck. */
+static void finish_streams(reshard_transfer t, bool *late) {
   int64_t since = rs_now_ns();
-  bool late = false;
   reshard_status status = t->lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
+  *late = false;
   if (!t->on_streams)
-    return RESHARD_SUCCESS;
-  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, &late));
-  RS_THEN(status, wait_for_event(t->comm, t->ended, since, &late));
-  if (late)
-    return rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
-                    (long long)t->comm->timeout_ms);
+    return;
+  *late = is_stuck(t->comm);
+  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, late));
+  RS_THEN(status, wait_for_event(t->comm, t->ended, since, late));
+  if (*late)
+    return;
   for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
     rs_device *device = t->comm->lane_devices[g];
     if (device->streams->finish(device) != RESHARD_SUCCESS)
       (void)device->streams->finish(device);
   }
   t->lost = false;
-  return RESHARD_SUCCESS;
+}
+
+static reshard_status finish_execute(reshard_transfer t) {
+  bool late;
+  finish_streams(t, &late);
+  return late ? rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
+                         (long long)t->comm->timeout_ms)
+              : RESHARD_SUCCESS;
 }
 
 /* True when all peers have closed what they had open of this rank's memory, or are gone; false: one is stuck. */
@@ -355,7 +370,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   uint64_t times = 0;
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
-  reshard_status status = finish_streams(t);
+  reshard_status status = finish_execute(t);
   RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
   if (!t->path->reads_others) {
     RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
@@ -449,7 +464,8 @@ static void try_destroy(rs_deferred_destroy *deferred) {
   reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
   bool done = false, ended = false;
   rs_device *first = t->comm->lane_devices[0];
-  if ((t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
+  if (!is_stuck(t->comm) &&
+      (t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
       first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
     free_transfer(t);
   else
@@ -457,9 +473,11 @@ static void try_destroy(rs_deferred_destroy *deferred) {
 }
 
 void reshard_transfer_destroy(reshard_transfer t) {
+  bool late;
   if (t == NULL)
     return;
-  if (finish_streams(t) == RESHARD_SUCCESS) {
+  finish_streams(t, &late);
+  if (!late) {
     free_transfer(t);
     return;
   }

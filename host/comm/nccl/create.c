@@ -28,12 +28,25 @@ static reshard_status make_buffers(rs_nccl *c) {
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
+/* The GPU may wait for a peer for ever: in the records of a caller's communicator that was given up, of which this may
+ * be a part. */
+static bool is_stuck(const rs_nccl *c) {
+  bool done = true;
+  for (const rs_nccl *from = c; from != NULL && done; from = from->parent) {
+    rs_device *device = from->base.device;
+    if (from->borrowed && from->ended && from->gathered != NULL &&
+        device->streams->event_done(device, from->gathered, &done) != RESHARD_SUCCESS)
+      done = false;
+  }
+  return !done;
+}
+
 /* Frees nothing of ours while a kernel may still write to it. Kernels of our own communicator have ended with it. On a
- * caller's communicator that was given up, or whose transfers stay, a kernel may wait for a peer, so its stream and
- * memory stay: freeing them would wait for the GPU. */
+ * caller's communicator one may wait for a peer, as one of a transfer that stays does. Then streams and memory stay:
+ * freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !c->borrowed || !(c->ended || c->base.held);
+  bool idle = !(c->borrowed && c->base.held) && !is_stuck(c);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
   if (idle) {
@@ -174,6 +187,7 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   }
   if (status == RESHARD_SUCCESS)
     status = make_buffers(c);
+  c->base.pending = c->gathered;
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
     if (c->handle == NULL)

@@ -88,6 +88,7 @@ void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl) {
 
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
+  c->base.given_up = c->borrowed;
   rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
   ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
