@@ -2,21 +2,34 @@
  * from it. And a rank that waits on what was split from a communicator is there for those that wait on that: they name
  * the one that it waits for.
  *
- * usage: mpi_patience, by mpirun with 4 ranks. */
+ * usage: mpi_patience [TIMES], by mpirun with 4 ranks. */
 #include "comm/mpi/mpi.h"
+#include "support/fixtures/stop_counts.h"
 #include "support/processes/check_ranks.h"
 
 #include <mpi.h>
 #include <reshard/mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { SLOW = 2, LIMIT_MS = 1000, PATIENT_MS = 60000, STEP_MS = 3 * LIMIT_MS / 5, TAG = 7 };
+enum { SLOW = 2, LIMIT_MS = 1000, PATIENT_MS = 60000, STEP_MS = 4 * LIMIT_MS / 5, TAG = 7 };
 
 static bool slow, tells; /* this rank is late; it says so when it waits */
 static int steps;        /* at which it was late */
+enum { MAKE, SPLIT, PART, WHATS };
+static const char *const what_names[WHATS] = {"make", "split", "meet beside a split"};
+static stop_counts counts[WHATS];
+
+/* An error of one that is there. */
+static void count_error(int what, bool named, int64_t ms) {
+  counts[what].stops += rank == SLOW - 1;
+  counts[what].errors += rank != SLOW;
+  counts[what].unnamed += rank != SLOW && !named;
+  counts[what].late += rank != SLOW && ms > LIMIT_MS + 1000;
+}
 
 /* Once all others wait. Each sleep is shorter than the deadline, two are longer. */
 static void be_late(void) {
@@ -59,9 +72,9 @@ int MPI_Testsome(int n, MPI_Request requests[], int *ngot, int got[], MPI_Status
   return PMPI_Testsome(n, requests, ngot, got, statuses);
 }
 
-/* The others have an error by the deadline; the slow one has theirs when it comes. may_come: it is there again while
- * they ask, and then no rank is missing. */
-static void check_late(reshard_status status, int64_t since, const char *call, bool may_come) {
+/* The others have an error by the deadline; the slow one has theirs when it comes. In a creation it may be there again
+ * while they ask, and then no rank is missing. */
+static void check_late(reshard_status status, int64_t since, const char *call, int what) {
   int64_t ms = (rs_now_ns() - since) / 1000000;
   char name[32];
   slow = tells = false;
@@ -69,11 +82,10 @@ static void check_late(reshard_status status, int64_t since, const char *call, b
   const char *missing = strstr(reshard_last_error(), "; missing: ");
   CHECK(status == RESHARD_ERROR_TIMEOUT, "%s: %s", call, reshard_status_string(status));
   CHECK(strstr(reshard_last_error(), call) != NULL, "names the call");
-  CHECK(missing != NULL ? strcmp(missing, name) == 0 : may_come, "names the rank that is late, and no other");
+  CHECK(missing != NULL ? strcmp(missing, name) == 0 : what == MAKE, "names the rank that is late, and no other");
   CHECK(rank != SLOW || steps > 1, "%s: late at %d steps", call, steps);
   CHECK(ms < PATIENT_MS / 2, "%s: %lld ms", call, (long long)ms);
-  if (rank == 0)
-    printf("%s: an error after %lld ms, deadline %d ms\n", call, (long long)ms, LIMIT_MS);
+  count_error(what, missing != NULL, ms);
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -84,7 +96,7 @@ static void check_creation(MPI_Comm mpi) {
   steps = 0;
   int64_t since = rs_now_ns();
   reshard_status status = reshard_comm_from_mpi(&mpi, NULL, LIMIT_MS, &comm);
-  check_late(status, since, "reshard_comm_from_mpi", true);
+  check_late(status, since, "reshard_comm_from_mpi", MAKE);
 }
 
 static void check_split(MPI_Comm mpi) {
@@ -96,7 +108,7 @@ static void check_split(MPI_Comm mpi) {
   steps = 0;
   int64_t since = rs_now_ns();
   reshard_status status = reshard_comm_split(comm, 0, 0, &part);
-  check_late(status, since, "reshard_comm_split", false);
+  check_late(status, since, "reshard_comm_split", SPLIT);
   reshard_comm_destroy(comm);
 }
 
@@ -118,10 +130,12 @@ static void check_part(MPI_Comm mpi) {
     status = reshard_comm_barrier(part);
     CHECK(status == RESHARD_SUCCESS, "%s", reshard_status_string(status));
   } else {
+    int64_t since = rs_now_ns();
     status = reshard_comm_barrier(comm);
     const char *missing = strstr(reshard_last_error(), "; missing: ");
     CHECK(status == RESHARD_ERROR_TIMEOUT, "%s", reshard_status_string(status));
     CHECK(missing != NULL && strcmp(missing, "; missing: 2") == 0, "names the rank that is lost, and no other");
+    count_error(PART, missing != NULL, (rs_now_ns() - since) / 1000000);
     PMPI_Send(NULL, 0, MPI_CHAR, SLOW, TAG, MPI_COMM_WORLD);
   }
   MPI_Barrier(MPI_COMM_WORLD);
@@ -130,15 +144,23 @@ static void check_part(MPI_Comm mpi) {
 }
 
 int main(int argc, char **argv) {
-  void (*const checks[])(MPI_Comm) = {check_creation, check_split, check_part};
+  void (*const checks[WHATS])(MPI_Comm) = {check_creation, check_split, check_part};
   int level, all = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+  int times = argc > 1 ? atoi(argv[1]) : 1;
+  for (int i = 0; i < times * WHATS; i++) {
     MPI_Comm mpi;
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-    checks[i](mpi);
+    checks[i % WHATS](mpi);
+  }
+  for (int what = 0; what < WHATS; what++) {
+    int64_t sum[] = {counts[what].stops, counts[what].errors, counts[what].late, counts[what].unnamed};
+    MPI_Allreduce(MPI_IN_PLACE, sum, 4, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    if (rank == 0)
+      stop_counts_print("mpi, any, 4 processes", what == PART ? "stop" : "late at each step", what_names[what],
+                        &(stop_counts){sum[0], sum[1], 0, sum[2], sum[3]});
   }
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
