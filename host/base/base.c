@@ -251,6 +251,17 @@ uint64_t rs_system_hash(const char *kind) {
   return n > 0 && stat(path, &namespace) == 0 ? rs_hash((uint64_t) namespace.st_ino, boot, strlen(boot)) : 0;
 }
 
+uint64_t rs_process_hash(void) {
+  struct {
+    char host[256];
+    pid_t pid;
+  } name;
+  memset(&name, 0, sizeof name);
+  (void)gethostname(name.host, sizeof name.host - 1);
+  name.pid = getpid();
+  return rs_hash(1, &name, sizeof name);
+}
+
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape) {
   rs_text text = {.at = buffer, .size = RS_SHAPE_TEXT};
   rs_text_string(&text, ndim == 0 ? "scalar" : "");

@@ -136,6 +136,7 @@ RS_PRIVATE_API uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
 /* Hash of the running system and of this process's namespace of a kind ("pid", "net"): processes of which it is the
  * same see each other's numbers, or sockets. 0: the system does not say. */
 RS_PRIVATE_API uint64_t rs_system_hash(const char *kind);
+uint64_t rs_process_hash(void); /* of this process, and its host's name: two processes mostly have different ones */
 
 /* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
 #define RS_SHAPE_TEXT 176

@@ -101,6 +101,8 @@ void vg_undefine(void *at, size_t n);
  * report, as is memory that is freed while it is imported, and an import that is closed while in use. Streams and
  * events are of their thread's process; the default streams are of process 0. */
 void vg_process(int number);
+/* A variable of the environment for the calling thread, until vg_end: it hides the program's of that name. */
+void vg_setenv(const char *name, const char *value);
 void vg_name_stream(void *stream, const char *name);
 void vg_name_thread(const char *name);
 /* Runs everything that can run, without a synchronisation in the sense of the checker. */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* --- State of a rank beside the ncclComm_t ----------------------------------------------------------------------- */
 
@@ -134,17 +133,6 @@ void rs_nccl_close(rs_nccl *c) {
   release_comm(c);
 }
 
-static uint64_t this_process(void) {
-  struct {
-    char host[256];
-    pid_t pid;
-  } name;
-  memset(&name, 0, sizeof name);
-  (void)gethostname(name.host, sizeof name.host - 1);
-  name.pid = getpid();
-  return rs_hash(1, &name, sizeof name);
-}
-
 reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
                               int64_t timeout_ms, rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
@@ -167,7 +155,7 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   c->borrowed = borrowed;
   c->timeout_ms = timeout_ms;
   c->spin_ns = RS_NCCL_SPIN_NS;
-  c->process = this_process();
+  c->process = rs_process_hash();
   char name[32];
   snprintf(name, sizeof name, "cuda:%d", index);
   reshard_status status = RESHARD_SUCCESS;

@@ -33,6 +33,8 @@ static void less(const Place &p) {
  * has enabled them; that of a pool to those that its owner has opened it to. */
 static void must_reach(const ncclComm *rank, const ncclComm *owner, const char *at) {
   const Alloc *alloc = find((uintptr_t)at);
+  if (M.processes[rank->chain] != M.processes[owner->chain])
+    return;
   if (!M.options.no_peers && rank->device != owner->device && alloc && alloc->pool &&
       !alloc->pool->access[(size_t)rank->device])
     report("nccl pool " + owner->name,

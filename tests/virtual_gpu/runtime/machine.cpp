@@ -10,6 +10,7 @@ namespace vg {
 Machine M;
 static thread_local Thread *mine;
 static thread_local int own_process;
+static thread_local std::map<std::string, std::string> own_environment;
 static std::vector<std::unique_ptr<Thread>> threads; /* all that ever called, until the process ends */
 static std::vector<Thread *> ended;                  /* of these: used again */
 
@@ -47,6 +48,7 @@ Thread &self() {
     *mine = Thread{};
     mine->generation = M.generation;
     own_process = 0;
+    own_environment.clear();
     if (!M.on)
       return *mine;
     mine->name = "thread " + std::to_string(M.threads++);
@@ -74,6 +76,30 @@ void vg_process(int number) {
     return;
   vg::M.processes[vg::self().chain] = vg::own_process = number;
   vg::M.most_processes = std::max(vg::M.most_processes, number + 1);
+}
+
+void vg_setenv(const char *name, const char *value) {
+  vg::Lock lock;
+  if (vg::M.on && vg::self().generation == vg::M.generation)
+    vg::own_environment[name] = value;
+}
+
+/* A process, as others know it, and its environment. */
+extern "C" {
+uint64_t __real_rs_process_hash(void);
+char *__real_getenv(const char *name);
+
+static bool is_of_machine(void) { return vg::M.on && vg::mine && vg::mine->generation == vg::M.generation; }
+
+uint64_t __wrap_rs_process_hash(void) {
+  return __real_rs_process_hash() + (is_of_machine() ? (uint64_t)vg::own_process : 0);
+}
+
+char *__wrap_getenv(const char *name) {
+  if (is_of_machine() && vg::own_environment.count(name) > 0)
+    return vg::own_environment[name].data();
+  return __real_getenv(name);
+}
 }
 
 namespace vg {
