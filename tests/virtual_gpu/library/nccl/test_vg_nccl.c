@@ -7,159 +7,17 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/case_binding.h"
 #include "comm/comm.h"
-#include "nccl_rank.h"
-#include "support/fixtures/rank_threads.h"
+#include "nccl_case.h"
 #include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16 };
-
-typedef struct world {
-  int64_t n, timeout_ms;
-  unsigned char id[RESHARD_NCCL_ID_BYTES];
-  reshard_comm comm[MOST];
-  rank_result result[MOST];
-  const case_plan *c;
-  bool check; /* the data */
-  bool graph; /* captured once, by each rank, and launched for each execute */
-  int executes;
-  int64_t rounds[MOST];
-  char why[MOST][600];
-} world;
-
 static void gpus_begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices = devices, .seed = seed}); }
 
-static void open_rank(void *user, int64_t rank) {
-  world *w = user;
-  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, w->timeout_ms, &w->comm[rank]));
-}
-
-static void open_world(world *w, int64_t n, int64_t timeout_ms) {
-  *w = (world){.n = n, .timeout_ms = timeout_ms};
-  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
-  rank_threads_run(n, open_rank, w);
-  rank_results_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
-}
-
-static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
-
-static void close_world(world *w) { rank_threads_run(w->n, close_rank, w); }
-
 /* --- Random cases ----------------------------------------------------------------------------------------------- */
-
-/* A binding's arena on the GPU, and pointers into it. */
-typedef struct mirror {
-  case_binding host;
-  char *device;
-  void **pointer;
-} mirror;
-
-static bool mirror_make(const case_plan *c, int64_t rank, bool source, mirror *m) {
-  case_binding_make(c, rank, source, 0, &m->host);
-  m->device = NULL;
-  if (cudaMalloc((void **)&m->device, (size_t)m->host.bytes + 1) != cudaSuccess)
-    return false;
-  m->pointer = calloc((size_t)m->host.n + 1, sizeof *m->pointer);
-  for (int64_t i = 0; i < m->host.n; i++)
-    if (m->host.pointer[i] != NULL)
-      m->pointer[i] = m->device + ((unsigned char *)m->host.pointer[i] - m->host.arena);
-  return true;
-}
-
-static void mirror_free(mirror *m) {
-  cudaFree(m->device);
-  case_binding_free(&m->host);
-  free(m->pointer);
-}
-
-static reshard_status status_of(cudaError_t error) {
-  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
-}
-
-static reshard_status transfer_capture(reshard_transfer transfer, cudaStream_t stream, cudaGraphExec_t *exec) {
-  cudaGraph_t graph = NULL;
-  RS_TRY(status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
-  reshard_status status = reshard_execute(transfer, stream), ended = status_of(cudaStreamEndCapture(stream, &graph));
-  if (status == RESHARD_SUCCESS)
-    status = ended;
-  if (status == RESHARD_SUCCESS)
-    status = status_of(cudaGraphInstantiate(exec, graph, 0));
-  if (graph != NULL)
-    cudaGraphDestroy(graph);
-  return status;
-}
-
-/* Cleans up as a user whose rank fails: the others do not wait for it, and nothing is left on its stream. False: with
- * an edge left out something may be, which writes to the host's memory yet. */
-static bool give_up(world *w, cudaStream_t stream) {
-  for (int64_t r = 0; r < w->n; r++)
-    reshard_comm_abort(w->comm[r]);
-  return cudaStreamSynchronize(stream) == cudaSuccess;
-}
-
-/* Fill, execute, compare, on a stream of the rank's own. */
-static reshard_status world_turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
-                                 mirror *dst, cudaStream_t stream, int generation) {
-  rs_text why = {0};
-  case_binding_fill(w->c, &src->host, FILL_SOURCE, generation);
-  case_binding_fill(w->c, &dst->host, FILL_DESTINATION, generation);
-  cudaMemcpyAsync(src->device, src->host.arena, (size_t)src->host.bytes, cudaMemcpyHostToDevice, stream);
-  cudaMemcpyAsync(dst->device, dst->host.arena, (size_t)dst->host.bytes, cudaMemcpyHostToDevice, stream);
-  reshard_status status = graph != NULL ? status_of(cudaGraphLaunch(graph, stream)) : reshard_execute(transfer, stream);
-  cudaMemcpyAsync(dst->host.arena, dst->device, (size_t)dst->host.bytes, cudaMemcpyDeviceToHost, stream);
-  cudaMemsetAsync(src->device, 0x77, (size_t)src->host.bytes, stream); /* it may be overwritten from here on */
-  if (cudaStreamSynchronize(stream) != cudaSuccess)
-    return rs_error(RESHARD_ERROR_SYSTEM, "the stream does not come to its end");
-  if (w->check && status == RESHARD_SUCCESS &&
-      !case_binding_check(w->c, &dst->host, FILL_DESTINATION, generation, rank, &why))
-    snprintf(w->why[rank], sizeof w->why[rank], "%s", why.at);
-  free(why.at);
-  return status;
-}
-
-static void case_rank(void *user, int64_t rank) {
-  world *w = user;
-  const case_plan *c = w->c;
-  mirror src = {0}, dst = {0};
-  cudaStream_t stream = NULL;
-  cudaGraphExec_t graph = NULL;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  reshard_entry *entries = case_entries(c);
-  cudaSetDevice((int)rank);
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  mirror_make(c, rank, true, &src);
-  mirror_make(c, rank, false, &dst);
-  reshard_arrays arrays = {RESHARD_ARRAYS_INIT,  src.pointer, dst.pointer, src.host.stride_list,
-                           dst.host.stride_list, src.host.n,  dst.host.n};
-  reshard_status status = reshard_plan_create(c->nentries, entries, rank, &c->options, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, w->comm[rank], &arrays, NULL, &transfer);
-  reshard_plan_info info;
-  w->rounds[rank] = reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS ? info.rounds : 0;
-  if (status == RESHARD_SUCCESS && w->graph)
-    status = transfer_capture(transfer, stream, &graph);
-  for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)
-    status = world_turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
-  rank_result_set(&w->result[rank], status);
-  bool idle = status == RESHARD_SUCCESS || give_up(w, stream);
-  if (graph != NULL)
-    cudaGraphExecDestroy(graph);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  if (idle) {
-    mirror_free(&src);
-    mirror_free(&dst);
-  }
-  cudaStreamDestroy(stream);
-  free(entries);
-}
 
 static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
   rs_text why = {0};
@@ -173,21 +31,21 @@ static void test_random(void **state) {
   int64_t most = vg_scaled(60, 1500), cases = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     case_plan c;
-    world w;
+    nccl_world w;
     uint64_t seed = vg_first_seed() + (uint64_t)i;
     if (!vg_is_mine(i / 6)) /* what is drawn by the remainder of the seed is in each */
       continue;
     cases++;
-    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, seed % 3 != 0, &c);
+    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (NCCL_MOST - 1)) : 1 + i % 8, seed % 3 != 0, &c);
     gpus_begin((int)c.world, seed);
-    open_world(&w, c.world, 60000);
+    nccl_world_open(&w, c.world, 60000);
     w.c = &c;
     w.check = true;
     w.graph = seed / 3 % 3 == 0;
     w.executes = 2;
     replayed += w.graph ? 2 : 0;
     bool rounds = false;
-    rank_threads_run(w.n, case_rank, &w);
+    rank_threads_run(w.n, nccl_case_rank, &w);
     rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
     for (int64_t r = 0; r < w.n; r++) {
       reshard_comm_stats stats;
@@ -197,7 +55,7 @@ static void test_random(void **state) {
       assert_int_equal(stats.received_bytes, (w.graph ? 1 : 2) * c.counts.lacked[r]); /* captured once */
     }
     in_rounds += rounds;
-    close_world(&w);
+    nccl_world_close(&w);
     if (vg_end() != 0)
       fail_msg("seed %lld: the checker reports %s", (long long)seed, vg_report(0));
     case_free(&c);
@@ -211,12 +69,12 @@ static void test_random(void **state) {
 /* --- Records, splits, refusals ------------------------------------------------------------------------------------ */
 
 static void barrier_rank(void *user, int64_t rank) {
-  world *w = user;
+  nccl_world *w = user;
   rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
 }
 
 static void gather_rank(void *user, int64_t rank) {
-  world *w = user;
+  nccl_world *w = user;
   const void *all;
   char mine[RS_COMM_RECORD];
   memset(mine, 'a' + (int)rank, sizeof mine);
@@ -233,7 +91,7 @@ static void gather_rank(void *user, int64_t rank) {
 }
 
 static void mixed_rank(void *user, int64_t rank) {
-  world *w = user;
+  nccl_world *w = user;
   const void *all;
   char mine[64] = "";
   rank_result_set(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
@@ -241,22 +99,22 @@ static void mixed_rank(void *user, int64_t rank) {
 
 static void test_records(void **state) {
   (void)state;
-  world w;
+  nccl_world w;
   gpus_begin(4, 1);
-  open_world(&w, 4, 60000);
+  nccl_world_open(&w, 4, 60000);
   rank_threads_run(4, gather_rank, &w);
   rank_results_assert(4, w.result, RESHARD_SUCCESS, NULL, "records");
   rank_threads_run(4, mixed_rank, &w);
   rank_results_assert(4, w.result, RESHARD_ERROR_MISMATCH, "different collective calls", "calls that do not match");
   rank_threads_run(4, barrier_rank, &w);
   rank_results_assert(4, w.result, RESHARD_SUCCESS, NULL, "after that");
-  close_world(&w);
+  nccl_world_close(&w);
   assert_int_equal(vg_end(), 0);
 }
 
 typedef struct split_world {
-  world w;
-  reshard_comm sub[MOST];
+  nccl_world w;
+  reshard_comm sub[NCCL_MOST];
   bool refuse;
 } split_world;
 
@@ -281,7 +139,7 @@ static void test_split(void **state) {
   (void)state;
   split_world s = {0};
   gpus_begin(5, 2);
-  open_world(&s.w, 5, 60000);
+  nccl_world_open(&s.w, 5, 60000);
   rank_threads_run(5, split_rank, &s);
   rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
   static const int64_t place[] = {1, 1, 0, 0}; /* the larger key first */
@@ -292,7 +150,7 @@ static void test_split(void **state) {
     assert_int_equal(reshard_comm_global_ranks(s.sub[r])[1], r % 2);
   }
   assert_null(s.sub[4]);
-  close_world(&s.w); /* the parts live on */
+  nccl_world_close(&s.w); /* the parts live on */
   rank_threads_run(5, sub_barrier_rank, &s);
   rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "barriers of the parts");
   rank_threads_run(5, close_sub_rank, &s);
@@ -300,17 +158,17 @@ static void test_split(void **state) {
 
   s = (split_world){.refuse = true};
   gpus_begin(5, 3);
-  open_world(&s.w, 5, 60000);
+  nccl_world_open(&s.w, 5, 60000);
   s.refuse = true;
   rank_threads_run(5, split_rank, &s);
   rank_results_assert(5, s.w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: ", "a rank that failed");
-  close_world(&s.w);
+  nccl_world_close(&s.w);
   assert_int_equal(vg_end(), 0);
 }
 
 static void test_same_gpu(void **state) {
   (void)state;
-  world w = {.n = 2, .timeout_ms = 60000};
+  nccl_world w = {.n = 2, .timeout_ms = 60000};
   gpus_begin(1, 4); /* cuda:1 is not there */
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
   reshard_device device;
@@ -325,7 +183,7 @@ static void test_same_gpu(void **state) {
 /* --- Deadlines, aborts -------------------------------------------------------------------------------------------- */
 
 static void late_rank(void *user, int64_t rank) {
-  world *w = user;
+  nccl_world *w = user;
   if (rank == 0) {
     rank_result_set(&w->result[0], RESHARD_ERROR_TIMEOUT);
     return;
@@ -337,27 +195,27 @@ static void late_rank(void *user, int64_t rank) {
 
 static void test_deadline(void **state) {
   (void)state;
-  world w;
+  nccl_world w;
   gpus_begin(3, 5);
-  open_world(&w, 3, 3000); /* under ThreadSanitizer time is real */
+  nccl_world_open(&w, 3, 3000); /* under ThreadSanitizer time is real */
   rank_threads_run(3, late_rank, &w);
   for (int r = 1; r < 3; r++)
     assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
-  close_world(&w);
+  nccl_world_close(&w);
   assert_int_equal(vg_end(), 0);
 
   /* a rank that never comes to the creation */
-  w = (world){.n = 2, .timeout_ms = 3000};
+  w = (nccl_world){.n = 2, .timeout_ms = 3000};
   gpus_begin(2, 6);
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-  rank_threads_run(1, open_rank, &w);
+  rank_threads_run(1, nccl_world_open_rank, &w);
   assert_int_equal(w.result[0].status, RESHARD_ERROR_TIMEOUT);
   assert_non_null(strstr(w.result[0].text, "rank 0 of 2"));
   assert_int_equal(vg_end(), 0);
 }
 
 static void abort_rank(void *user, int64_t rank) {
-  world *w = user;
+  nccl_world *w = user;
   if (rank == 0) {
     test_sleep_ms(50);
     for (int64_t r = 0; r < w->n; r++)
@@ -370,13 +228,13 @@ static void abort_rank(void *user, int64_t rank) {
 
 static void test_abort(void **state) {
   (void)state;
-  world w;
+  nccl_world w;
   gpus_begin(3, 7);
-  open_world(&w, 3, 0);
+  nccl_world_open(&w, 3, 0);
   rank_threads_run(3, abort_rank, &w);
   for (int r = 1; r < 3; r++)
     assert_int_equal(w.result[r].status, RESHARD_ERROR_PEER);
-  close_world(&w);
+  nccl_world_close(&w);
   assert_int_equal(vg_end(), 0);
 }
 
@@ -392,14 +250,14 @@ typedef struct edge_case {
 
 static void edge_scenario(void *user, const vg_options *options) {
   const edge_case *e = user;
-  world w;
+  nccl_world w;
   vg_begin(options);
-  open_world(&w, 3, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
+  nccl_world_open(&w, 3, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
   w.c = e->c;
   w.graph = e->graph;
   w.executes = 2;
-  rank_threads_run(3, case_rank, &w);
-  close_world(&w);
+  rank_threads_run(3, nccl_case_rank, &w);
+  nccl_world_close(&w);
   vg_end();
 }
 
