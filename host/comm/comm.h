@@ -76,7 +76,7 @@ typedef struct rs_comm_ops {
   reshard_status (*meet)(reshard_comm comm);
   /* Returns when all ranks of this node have come, with this key: the end of an execute in which they have read each
    * other's memory. RESHARD_ERROR_MISMATCH on them where one has come with another. Ranks of other nodes do not take
-   * part. NULL: `elsewhere` is never set where there are imports. */
+   * part. NULL: `elsewhere` is never set where there are imports, or the streams of a node's ranks meet. */
   reshard_status (*meet_node)(reshard_comm comm, uint64_t key);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
    * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
@@ -111,16 +111,21 @@ typedef struct rs_comm_ops {
    * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
+  /* Sets imports, elsewhere, ended and late, for the ranks of each node, where all ranks are processes of several nodes
+   * with neighbours; nothing where that was done. Collective: all ranks succeed, or all get the same error and it stays
+   * as it was. Only a wish of the user is worth it. NULL: they are set when the communicator is made, or never. */
+  reshard_status (*open_node)(reshard_comm comm);
   /* Passes a descriptor of this process on to a rank, with a number, and takes one, which is this process's from then
    * on. Neither is collective, or waits for longer than some ms. *done false: it is not possible now, and was not since
    * then (rs_now_ns). pass: a descriptor that cannot be passed on is an error on both sides, fd -1 there alone. An
    * error with *done is of this message alone, which has come; one without ends all passing to and from that rank.
-   * NULL: ranks are no processes of one node. */
+   * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
   /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
    * has ended. *times: 0, and set; or what an earlier call has set, which is then looked at again, without a wait.
-   * False: a rank has not. NULL: ranks have nothing of each other's open that they would have to close. */
+   * False: a rank has not. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open
+   * that they would have to close. */
   bool (*part)(reshard_comm comm, uint64_t *times);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
@@ -162,7 +167,8 @@ struct reshard_comm_s {
   int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
-   * others can this one's. NULL on all ranks: they cannot, or reach it anyway. The table's owner has opened this
+   * others can this one's. On GPUs these stand for memory of the GPUs, of which descriptors are passed on. NULL on all
+   * ranks: they cannot, reach it anyway, or have not opened their nodes yet. The table's owner has opened this
    * process's file for as long as it lives. */
   struct rs_import **imports;
   bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */

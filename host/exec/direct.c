@@ -35,7 +35,10 @@ static void drop_programs(rs_direct_programs *shared) {
   free(shared);
 }
 
-static bool direct_applicable(reshard_comm comm) { return comm->direct || (comm->imports != NULL && !comm->elsewhere); }
+static bool direct_applicable(reshard_comm comm, reshard_path wish) {
+  (void)wish;
+  return comm->direct || (comm->imports != NULL && !comm->elsewhere);
+}
 
 static bool between_processes(reshard_comm comm) { return !comm->direct; }
 
@@ -146,20 +149,9 @@ static reshard_status direct_run(rs_execution *x) {
   return status;
 }
 
-/* The peers' streams and this rank's go on when all have come here. */
-static reshard_status meet_on_stream(rs_execution *x, const char *edge) {
-  rs_stream_meeting *meeting = x->t[0]->meeting;
-  rs_lane *lane = x->flow.lane[0];
-  void *stream;
-  if (meeting == NULL)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
-  return rs_stream_meet(lane->device, meeting, NULL, 0, stream, edge); /* the meeting is this transfer's alone */
-}
-
 static reshard_status direct_run_on_streams(rs_execution *x) {
   const rs_direct_programs *direct = x->t[0]->binding.direct;
-  RS_TRY(meet_on_stream(x, RS_EDGE("copy after peers")));
+  RS_TRY(rs_execution_meet(x, RS_MOVE, RS_EDGE("copy after peers")));
   if (x->flow.n > 1)
     RS_TRY(rs_flow_start(&x->flow));
   for (int64_t g = 0; g < x->flow.n; g++) {
@@ -173,7 +165,7 @@ static reshard_status direct_run_on_streams(rs_execution *x) {
     rs_trace_worked(lane->device, stream);
     RS_TRY(status);
   }
-  RS_TRY(meet_on_stream(x, RS_EDGE("user after peers")));
+  RS_TRY(rs_execution_meet(x, RS_MOVE, RS_EDGE("user after peers")));
   count_bytes(x);
   return RESHARD_SUCCESS;
 }

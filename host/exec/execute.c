@@ -76,20 +76,31 @@ static reshard_status run_together(int64_t n, void **all) {
   return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
-/* Ranks that are processes with GPUs, of which no host waits for another. */
-static bool meets_on_stream(reshard_transfer t) { return t->on_streams && t->comm->ended != NULL; }
+/* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
+static bool meets_on_stream(reshard_transfer t) {
+  return t->on_streams && t->comm->ended != NULL && t->comm->ops->meet != NULL;
+}
 
-/* Its stream meets those of the others: a rank that fails alone ends the communicator, which ends their wait. */
-static reshard_status run_alone(reshard_transfer t, void *stream) {
+/* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
+static reshard_status end_waits(reshard_transfer t, reshard_status status) {
   char text[512];
-  RS_TRY(t->comm->ops->alive(t->comm));
-  reshard_status status = rs_transfers_run(1, &t, stream, false);
-  if (status != RESHARD_SUCCESS) {
-    snprintf(text, sizeof text, "%s", reshard_last_error());
-    (void)t->comm->ops->abort(t->comm);
-    rs_error_set(text);
-  }
+  if (status == RESHARD_SUCCESS)
+    return status;
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  (void)t->comm->ops->abort(t->comm);
+  rs_error_set(text);
   return status;
+}
+
+static reshard_status run_alone(reshard_transfer t, void *stream) {
+  RS_TRY(t->comm->ops->alive(t->comm));
+  return end_waits(t, rs_transfers_run(1, &t, stream, false));
+}
+
+/* With the others of the process, if it has any. */
+static reshard_status run_with_others(reshard_transfer t) {
+  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
+  return t->meeting != NULL ? end_waits(t, status) : status;
 }
 
 /* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
@@ -106,8 +117,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   rs_gate_come(&t->gate, stream);
   t->comm->subject =
       call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */
-  reshard_status status =
-      meets_on_stream(t) ? run_alone(t, stream) : rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
+  reshard_status status = meets_on_stream(t) ? run_alone(t, stream) : run_with_others(t);
   t->comm->subject = 0;
   if (!t->on_streams)
     rs_trace_end(device, NULL);

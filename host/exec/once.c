@@ -226,10 +226,10 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
   return mine;
 }
 
-/* The direct path between processes with GPUs: what others read would be shown to them in each call, in meetings of the
- * hosts beside the call's own. */
+/* A path between processes with GPUs that reads others: these would be shown the sources in each call, in meetings of
+ * the hosts beside the call's own. */
 static bool shows_each_time(reshard_comm comm, const rs_path_ops *path) {
-  return path == &rs_direct_path && comm->locals < comm->size && comm->device->streams->asynchronous;
+  return path->reads_others && comm->locals < comm->size && comm->device->streams->asynchronous;
 }
 
 /* With a transfer that is made, and cached or not. */
@@ -258,7 +258,8 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
   cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
-  if (status != RESHARD_SUCCESS || call->cached == NULL || !transfer->path->packs)
+  if (status != RESHARD_SUCCESS || call->cached == NULL || !transfer->path->packs ||
+      shows_each_time(comm, transfer->path))
     rs_cached_free(cached); /* what others read is shown to them in each call */
   return status;
 }

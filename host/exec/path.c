@@ -1,5 +1,8 @@
 #include "exec/path.h"
 
+#include "device/stream.h"
+#include "exec/transfer.h"
+
 #include <stddef.h>
 
 /* The best first. */
@@ -8,7 +11,7 @@ enum { PATHS = sizeof paths / sizeof *paths };
 
 const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish) {
   for (int i = 0; i < PATHS; i++)
-    if ((wish == RESHARD_PATH_AUTO || wish == paths[i]->number) && paths[i]->applicable(comm))
+    if ((wish == RESHARD_PATH_AUTO || wish == paths[i]->number) && paths[i]->applicable(comm, wish))
       return paths[i];
   return NULL;
 }
@@ -18,4 +21,14 @@ const char *rs_path_name(reshard_path number) {
     if (paths[i]->number == number)
       return paths[i]->name;
   return "auto";
+}
+
+reshard_status rs_execution_meet(rs_execution *x, rs_step step, const char *edge) {
+  rs_stream_meeting *meeting = x->t[0]->meeting;
+  rs_lane *lane = x->flow.lane[0];
+  void *stream;
+  if (meeting == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_flow_use(&x->flow, lane, step, &stream));
+  return rs_stream_meet(lane->device, meeting, NULL, 0, stream, edge); /* the meeting is this transfer's alone */
 }

@@ -24,8 +24,9 @@ typedef struct rs_path_ops {
   const char *no_collective; /* why its messages are no collective; NULL: they may be one */
   bool reads_others;         /* bind reads sources of other ranks: it is collective, with their offers, by rank */
   bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
-  /* True when the ranks of the communicator can move so; the same on all. */
-  bool (*applicable)(reshard_comm comm);
+  /* True when the ranks of the communicator can move so, by the wish of who makes the transfer; the same on all. Where
+   * they open their nodes for a wish, that may be refused still. */
+  bool (*applicable)(reshard_comm comm, reshard_path wish);
   /* Lists and compiles the copies between the arrays of `binding`; after an error the caller releases it. */
   reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding, const struct rs_offer *const *offers);
   /* Collective, once, after the first bind; NULL: there is nothing to prepare. */
@@ -37,6 +38,10 @@ typedef struct rs_path_ops {
   /* Frees what bind has put into a binding, which may be all zero. */
   void (*release)(reshard_comm comm, struct rs_binding *binding);
 } rs_path_ops;
+
+/* The streams of the transfer's peers and a step's go on when all have come here; nothing where the transfer has no
+ * meeting. */
+reshard_status rs_execution_meet(rs_execution *execution, rs_step step, const char *edge);
 
 extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 

@@ -155,7 +155,7 @@ static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *al
       continue;
     for (int64_t other = 0; other < t->comm->size; other++)
       leave = leave && !all[other].only;
-    if (!leave || !rs_packed_path.applicable(t->comm))
+    if (!leave || !rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED))
       return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
     t->path = &rs_packed_path;
   }
@@ -167,7 +167,7 @@ static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memo
   int64_t *peers, n = 0;
   RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
   for (int64_t i = 0; i < t->plan->peers.n; i++)
-    if (t->plan->peers.at[i].rank != t->comm->rank)
+    if (t->comm->imports[t->plan->peers.at[i].rank] != NULL)
       peers[n++] = t->plan->peers.at[i].rank;
   const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
                                          .npeers = n,
@@ -179,6 +179,16 @@ static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memo
   reshard_status status = t->comm->device->processes->connect(t->comm->device, t->meeting, &terms);
   free(peers);
   return status;
+}
+
+/* Opens the nodes of a communicator for its first transfer that asks for it. The rounds are other ones then, which the
+ * ranks tell each other in records anew. Collective. */
+static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_record *mine, const rs_record **all) {
+  if (t->path != &rs_mixed_path || t->comm->imports != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(t->comm->ops->open_node(t->comm));
+  rs_record_set_status(mine, find_rounds(t, arrays, mine));
+  return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
 /* Makes the meeting of ranks that are processes with GPUs. Collective, once. */
@@ -259,6 +269,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, keep_or_leave_path(t, all, true), fail);
+  RS_TRY_GOTO(status, open_node(t, &binding.arrays, &mine, &all), fail);
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
   agree_on_rounds(t, all);
   RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
@@ -308,6 +319,8 @@ static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t
   int64_t limit_ms = comm->timeout_ms == 0 && !comm->borrowed ? LOOK_MS : comm->timeout_ms;
   for (int64_t from = since; !done && !*late;) {
     RS_TRY(device->streams->event_done(device, event, &done));
+    if (!done)
+      (void)comm->ops->alive(comm); /* a peer may have ended it, and with it what the stream waits for */
     if (!done && rs_late(from, limit_ms)) {
       *late = comm->borrowed;
       if (!comm->borrowed)

@@ -71,7 +71,7 @@ struct reshard_transfer_s {
 
 /* True where the transfer reads the rank's sources itself; no message of it goes from that rank, or to it. */
 static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
-  return t->path == &rs_mixed_path && t->comm->imports[rank] != NULL;
+  return t->path == &rs_mixed_path && t->comm->imports != NULL && t->comm->imports[rank] != NULL;
 }
 
 /* Checks that a plan is the one of the communicator's rank. */

@@ -23,7 +23,8 @@ static reshard_status find_device(reshard_comm comm, const reshard_sharder_optio
   const reshard_device_options own = {.size = RESHARD_DEVICE_OPTIONS_INIT,
                                       .threads = 1,
                                       .keep_bytes = options->keep_bytes,
-                                      .shared = comm->imports != NULL};
+                                      .shared = comm->ops->open_node != NULL ? options->path == RESHARD_PATH_MIXED
+                                                                             : comm->imports != NULL};
   char name[32] = "cpu";
   if (of_comm->type == RESHARD_DEVICE_CUDA)
     snprintf(name, sizeof name, "cuda:%d", of_comm->index);

@@ -71,6 +71,25 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * text says "not known, of: 8-15"; with all in sight, "none: all ranks have come", and the GPU or NCCL holds them up.
  * Where nothing is known, no rank is named. An execute is not waited for by the host: the next call that meets tells.
  *
+ * Transfers send all bytes by NCCL, but with RESHARD_PATH_MIXED. Then a rank's GPU reads sources of the ranks on its
+ * node where they lie. Beside that NCCL's messages go to the others, and come from them. It is for several nodes, with
+ * more than one rank on some. Ranks that read each other are processes of their own, of one user and in one network
+ * namespace. RESHARD_NODE parts ranks of one system. Memory that is read is as in reshard_comm_create_node, and one
+ * rank with a source elsewhere makes it RESHARD_ERROR_UNSUPPORTED on all.
+ *
+ * - AUTO does not take it: no GPU has measured it yet. Sharders that are told to take it make a transfer in each call,
+ *   whose end the host waits for: the others are shown the sources then.
+ * - The first such transfer opens the nodes, for all later ones: by the same call on all ranks, with a descriptor per
+ *   rank of the node.
+ * - Execute gives meetings of the node's streams to a stream of its own, before and after the copies from there. No
+ *   host waits, and a graph can hold it. All ranks give them to their GPU before NCCL's first group, in one order: both
+ *   kinds wait for peers, and have to be on the GPU at once.
+ * - timeout_ms is also the deadline of a stream for the ranks of its node. Beyond it, or when one of them has ended the
+ *   communicator, that execute and all later ones copy nothing of others on the node. The rank's next call, or the one
+ *   that it waits in, says so and ends the communicator. It is RESHARD_ERROR_TIMEOUT with the peer that did not come,
+ *   or RESHARD_ERROR_PEER with the one that ended it. A caller's ncclComm_t is the caller's to abort. A rank whose
+ *   execute fails alone ends the communicator at once.
+ *
  * Errors:
  * - RESHARD_ERROR_UNSUPPORTED: a build without NCCL; no NCCL can be loaded, or one that is too old.
  * - RESHARD_ERROR_INVALID: another device than the communicator's. */

@@ -35,10 +35,11 @@ typedef struct reshard_arrays {
   { sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef enum reshard_path {
-  RESHARD_PATH_AUTO = 0, /* direct where every rank's sources can be reached by the others; else mixed, else packed */
-  RESHARD_PATH_DIRECT,   /* strided source to strided destination in one pass */
-  RESHARD_PATH_PACKED,   /* pack, exchange, unpack */
-  RESHARD_PATH_MIXED     /* direct from ranks of this node, packed to and from the others, in one execute */
+  /* Direct where every rank's sources can be reached by the others; else mixed, else packed. Over NCCL packed. */
+  RESHARD_PATH_AUTO = 0,
+  RESHARD_PATH_DIRECT, /* strided source to strided destination in one pass */
+  RESHARD_PATH_PACKED, /* pack, exchange, unpack */
+  RESHARD_PATH_MIXED   /* direct from ranks of this node, packed to and from the others, in one execute */
 } reshard_path;
 
 /* Choice of one call of the communicator for messages that are a collective together (reshard_collective). One call is
@@ -75,6 +76,7 @@ typedef struct reshard_transfer_options {
  * and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all
  * ranks. A peer that reads it later all the same finds zeros, not a fault. On GPUs see reshard_comm_create_node.
  * Over an MPI communicator ranks of one node reach each other's sources likewise, and get messages from other nodes.
+ * So they do over NCCL, by RESHARD_PATH_MIXED alone: see reshard_comm_from_nccl.
  *
  * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
  * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
@@ -94,9 +96,9 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  * for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an execute
  * of the transfer must not be launched.
  *
- * It is local, but on the direct path over processes that read each other's GPUs, as no memory is freed that a peer has
- * open. There it waits until all ranks that are there destroy theirs, by the deadline at most. Ranks destroy several in
- * one order.
+ * It is local, but where processes read each other's GPUs, on the direct and the mixed path: no memory is freed that a
+ * peer has open. There it waits until all ranks that are there, on the node, destroy theirs, by the deadline at most.
+ * Ranks destroy several in one order.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline

@@ -2,6 +2,7 @@
  * that deadlines hold. */
 #include "comm/nccl/nccl.h"
 
+#include "comm/nccl/node.h"
 #include "device/cuda/cuda.h"
 #include "device/environment.h"
 #include "device/plain.h"
@@ -46,6 +47,7 @@ static bool is_stuck(const rs_nccl *c) {
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   bool idle = !(c->borrowed && c->base.held) && !is_stuck(c);
+  rs_nccl_close_node(c, idle);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
   if (idle) {
@@ -190,9 +192,11 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
 
 /* --- Public ------------------------------------------------------------------------------------------------------ */
 
-static reshard_status read_timeout(const char *call, int64_t *timeout_ms) {
+static reshard_status read_environment(const char *call, int64_t *timeout_ms, int64_t *number) {
   if (*timeout_ms < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: timeout of %lld ms", call, (long long)*timeout_ms);
+  *number = 0;
+  RS_TRY(rs_environment_number("RESHARD_NODE", number));
   return *timeout_ms == 0 ? rs_environment_number("RESHARD_TIMEOUT_MS", timeout_ms) : RESHARD_SUCCESS;
 }
 
@@ -201,11 +205,13 @@ reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_versio
   if (nccl_comm == NULL || comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_nccl: %s is NULL",
                     nccl_comm == NULL ? "nccl_comm" : "comm");
-  RS_TRY(read_timeout("reshard_comm_from_nccl", &timeout_ms));
+  int64_t number;
+  RS_TRY(read_environment("reshard_comm_from_nccl", &timeout_ms, &number));
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(get_version, &api));
   rs_nccl *made;
   RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, &made));
+  made->number = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
 }
@@ -280,7 +286,8 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   if (n < 1 || n > INT32_MAX || rank < 0 || rank >= n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: rank %lld of %lld", (long long)rank,
                     (long long)n);
-  RS_TRY(read_timeout("reshard_comm_create_nccl", &timeout_ms));
+  int64_t number;
+  RS_TRY(read_environment("reshard_comm_create_nccl", &timeout_ms, &number));
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(NULL, &api));
   reshard_device mine = reshard_device_retain(device);
@@ -304,6 +311,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   }
   reshard_device_release(mine);
   if (status == RESHARD_SUCCESS) {
+    made->number = number;
     status = meet_first(made);
     if (status != RESHARD_SUCCESS) {
       rs_nccl_end(made); /* the others may have got on: no end that waits for them */

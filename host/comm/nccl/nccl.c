@@ -14,6 +14,7 @@
 #include "comm/nccl/nccl.h"
 
 #include "base/range.h"
+#include "comm/nccl/node.h"
 #include "device/cuda/memory.h"
 #include "device/stream.h"
 
@@ -56,9 +57,7 @@ static reshard_status check_alive(const rs_nccl *c) {
                         : rs_comm_error_ended();
 }
 
-/* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
- * this one. The others hear by their deadline, or before. */
-static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
+reshard_status rs_nccl_end_after_error(rs_nccl *c, reshard_status status) {
   if (status == RESHARD_SUCCESS || c->ended)
     return status;
   c->lost = status;
@@ -66,6 +65,26 @@ static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
   rs_nccl_end(c);
   rs_nccl_quiesce(c);
   return status;
+}
+
+/* Ends the communicator where its node has ended. Ranks in sight say the same: what the first of them has found. */
+static reshard_status check_node(rs_nccl *c) {
+  reshard_status status = c->ended || c->closing ? RESHARD_SUCCESS : rs_nccl_check_node(c);
+  if (status == RESHARD_SUCCESS)
+    return status;
+  static const char ended[] = "the communicator has ended: "; /* as later calls say */
+  const char *reason = rs_roll_conclude(c->roll, reshard_last_error());
+  snprintf(c->why, sizeof c->why, "%s%s", ended, reason != NULL ? reason : reshard_last_error());
+  c->lost = RESHARD_ERROR_PEER;
+  rs_nccl_end(c);
+  rs_nccl_quiesce(c);
+  return rs_error(status, "%s", c->why + strlen(ended));
+}
+
+/* The same when the rank comes to a call. */
+static reshard_status check_call(rs_nccl *c) {
+  RS_TRY(check_node(c));
+  return check_alive(c);
 }
 
 reshard_status rs_nccl_lock(rs_nccl *c) {
@@ -91,6 +110,7 @@ void rs_nccl_end(rs_nccl *c) {
   c->base.given_up = c->borrowed;
   rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
+  rs_nccl_end_node(c);
   ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
   if (nccl != NULL && !c->closing && rs_nccl_revoke(c)) {
     c->revoked = true; /* rs_nccl_close aborts it */
@@ -131,9 +151,10 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   return status;
 }
 
-/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up. */
+/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. */
 static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
   int64_t few[RS_AWAITED], now = rs_now_ns();
+  RS_TRY(check_node(c));
   if (rs_late(w->since, c->timeout_ms) || (!c->closing && rs_roll_reason(c->roll) != NULL))
     return give_up(c, w->call);
   if (now - w->looked >= LOOK_NS) {
@@ -232,7 +253,7 @@ static reshard_status allgather_records(rs_nccl *c) {
 
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_alive(c)); /* the stream may still read the record */
+  RS_TRY(check_call(c)); /* the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes,
                               .device = comm->device->index,
                               .process = c->process,
@@ -242,7 +263,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
-  RS_TRY(end_after_error(c, allgather_records(c)));
+  RS_TRY(rs_nccl_end_after_error(c, allgather_records(c)));
   rs_roll_pass(c->roll);
   rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
   for (int64_t r = 0; r < comm->size; r++)
@@ -334,14 +355,14 @@ static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *strea
   rs_cuda_before previous;
   reshard_status status = rs_cuda_enter(c->base.device, &previous);
   if (status != RESHARD_SUCCESS)
-    return end_after_error(c, status);
+    return rs_nccl_end_after_error(c, status);
   if (turn->collective != NULL)
     status = exchange_collective(c, turn->collective, stream);
   for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
     if (has_window(c, turn, w))
       status = exchange_window(c, turn, w, stream);
   rs_cuda_leave(previous);
-  return end_after_error(c, status);
+  return rs_nccl_end_after_error(c, status);
 }
 
 static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
@@ -393,11 +414,11 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 
 /* --- The rest --------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process: there is no other to meet. */
-/* The rank has come to its call, also where it has nothing to send or receive in it. */
+/* One rank of this process: there is no other to meet. It has come to its call, also where it has nothing to send or
+ * receive in it. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_alive(c));
+  RS_TRY(check_call(c));
   rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&c->base.calls));
   return run(1, &mine);
 }
@@ -410,7 +431,7 @@ static int64_t nccl_missing(reshard_comm comm, int64_t *ranks) {
   return rs_roll_missing(rs_nccl_of(comm)->roll, ranks);
 }
 
-static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
+static reshard_status nccl_enter(reshard_comm comm) { return check_call(rs_nccl_of(comm)); }
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
 
@@ -441,6 +462,10 @@ const rs_comm_ops rs_nccl_ops = {
     .reserve = nccl_reserve,
     .fit = nccl_fit,
     .connect = nccl_connect,
+    .open_node = rs_nccl_open_node,
+    .pass = rs_nccl_pass,
+    .take = rs_nccl_take,
+    .part = rs_nccl_part,
     .split = rs_nccl_split,
     .missing = nccl_missing,
     .caller = nccl_caller,

@@ -44,10 +44,13 @@ typedef struct rs_nccl {
   rs_roll *roll;               /* NCCL does not tell which ranks have not come */
   const rs_split_group *group; /* of a split, with its part where that is made; NULL: none */
   struct rs_nccl *part;
-  char *packed;                             /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
-  int64_t *global_ranks;                    /* of base; owned */
-  ncclComm_t *split;                        /* where NCCL puts what a split makes when that is done, ... */
-  bool splitting;                           /* ... which may be after it was given up */
+  char *packed;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
+  int64_t *global_ranks; /* of base; owned */
+  ncclComm_t *split;     /* where NCCL puts what a split makes when that is done, ... */
+  bool splitting;        /* ... which may be after it was given up */
+  int64_t number;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  struct rs_node *node;  /* the ranks of this node, once they are opened: under the mutex for who ends it; NULL: none */
+  int64_t *numbers;      /* [size] of ranks in it; -1: on another one */
   struct rs_nccl *parent, *children, *next; /* the tree of splits: an abort goes down; under the parent's mutex */
   int64_t users;                            /* the handle, and children */
 } rs_nccl;
@@ -70,6 +73,10 @@ void rs_nccl_unlock(rs_nccl *c);
 void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl);
 /* Ends it and those that were split from it. Callable from any thread. */
 void rs_nccl_end(rs_nccl *c);
+
+/* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
+ * this one. The others hear by their deadline, or before. Returns the status. */
+reshard_status rs_nccl_end_after_error(rs_nccl *c, reshard_status status);
 
 /* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
  * to end. */

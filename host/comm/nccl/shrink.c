@@ -154,6 +154,7 @@ static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, 
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = left;
+  (*out)->number = c->number;
   return rs_board_join(&(*out)->base, &c->base);
 }
 

@@ -65,6 +65,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
+  (*out)->number = parent->number;
   group->global_ranks = NULL;
   add_child(parent, *out);
   return rs_board_join(&(*out)->base, &parent->base);

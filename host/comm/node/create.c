@@ -105,8 +105,7 @@ fail:
 
 /* --- Cards -------------------------------------------------------------------------------------------------------- */
 
-/* Processes of one number find each other's sockets. */
-static uint64_t find_node(void) {
+uint64_t rs_node_hash(void) {
   char name[64] = "";
   uint64_t node = rs_system_hash("net");
   if (node == 0) {
@@ -120,7 +119,7 @@ void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status,
                           int *listener) {
   *address =
       (rs_node_address){.build = rs_hash(sizeof(rs_node_rank), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
-                        .node = find_node(),
+                        .node = rs_node_hash(),
                         .job = job,
                         .size = c->base.size,
                         .rank = c->base.rank,
@@ -161,17 +160,18 @@ static reshard_status error_absent(const node_joining *j) {
   int64_t few[64], n = 0; /* a text has no room for more */
   for (int64_t r = 0; r < j->c->base.size && n < 64; r++)
     if (r != j->c->base.rank && j->c->sockets[r] < 0)
-      few[n++] = r;
+      few[n++] = rs_node_name(j->c, r);
   return rs_error(RESHARD_ERROR_TIMEOUT, "%s: connecting %lld processes: not done within %lld ms; missing: %s", j->call,
                   (long long)j->c->base.size, (long long)j->c->timeout_ms, rs_ranges_text(text, sizeof text, n, few));
 }
 
 static reshard_status error_of(const node_joining *j, int64_t rank, int failed) {
+  long long name = (long long)rs_node_name(j->c, rank);
   if (failed == ETIMEDOUT)
     return error_absent(j);
   if (failed == ECONNREFUSED || failed == ECONNRESET || failed == EPIPE)
-    return rs_error(RESHARD_ERROR_PEER, "%s: rank %lld is gone", j->call, (long long)rank);
-  return rs_error(RESHARD_ERROR_SYSTEM, "%s: connecting to rank %lld: %s", j->call, (long long)rank, strerror(failed));
+    return rs_error(RESHARD_ERROR_PEER, "%s: rank %lld is gone", j->call, name);
+  return rs_error(RESHARD_ERROR_SYSTEM, "%s: connecting to rank %lld: %s", j->call, name, strerror(failed));
 }
 
 static reshard_status connect_before(const node_joining *j) {
@@ -256,7 +256,7 @@ static void collect_verdict(const node_joining *j, node_verdict *verdict) {
                                                         j->end != 0 ? j->end + GRACE_MS / 2 * (int64_t)1000000 : 0);
     if (failed == ETIMEDOUT)
       set_verdict(&other, rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
-                                   (long long)j->c->timeout_ms, (long long)r));
+                                   (long long)j->c->timeout_ms, (long long)rs_node_name(j->c, r)));
     else if (failed != 0)
       set_verdict(&other, error_of(j, r, failed));
     bool reason = other.status != RESHARD_ERROR_PEER && other.status != RESHARD_SUCCESS;
@@ -287,8 +287,8 @@ static reshard_status agree_by_sockets(const node_joining *j, reshard_status sta
     if (failed != 0 && status != RESHARD_SUCCESS && status != RESHARD_ERROR_PEER)
       return status; /* a peer that is gone may have gone because rank 0 has */
     if (failed == ETIMEDOUT)
-      return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: 0", j->call,
-                      (long long)c->timeout_ms);
+      return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
+                      (long long)c->timeout_ms, (long long)rs_node_name(c, 0));
     if (failed != 0)
       return error_of(j, 0, failed);
   }

@@ -5,7 +5,10 @@
 #include "comm/node/node.h"
 #include "comm/node/sockets.h"
 
-/* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. */
+/* Processes of one number find each other's sockets. */
+uint64_t rs_node_hash(void);
+/* A rank that is not connected yet. global_ranks (NULL: the same numbers) is taken on success. The device, the deadline
+ * and `whole` are for the caller to set. */
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
 /* Fills the address, and opens the socket that others connect to (-1: there is none, as the status in it tells). */
 void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,

@@ -45,14 +45,14 @@ static const rs_node_why *find_end(rs_node *c) {
 static reshard_status end_if_late(rs_node *c, bool waits) {
   const volatile int64_t *late = &rs_node_own_rank(c)->late;
   char text[RS_CALL_TEXT];
-  int64_t told = *late, rank = told > 0 ? told - 1 : -told - 1, me = c->base.rank;
+  int64_t told = *late, rank = told > 0 ? told - 1 : -told - 1, me = rs_node_name(c, c->base.rank);
   reshard_status status;
   if (told == 0)
     return RESHARD_SUCCESS;
   for (int64_t r = 0; r < c->base.size; r++)
-    c->missing[r] = r == rank && told > 0;
+    c->missing[r] = rs_node_name(c, r) == rank && told > 0;
   if (told > 0)
-    status = rs_comm_error_timeout(&c->base, "execute on the GPU", c->timeout_ms,
+    status = rs_comm_error_timeout(rs_node_named(c), "execute on the GPU", c->timeout_ms,
                                    rs_ranges_text(text, sizeof text, 1, &rank));
   else
     status = rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",

@@ -13,11 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-static reshard_status error_passing(int64_t rank, int failed) {
+static reshard_status error_passing(const rs_node *c, int64_t rank, int failed) {
   return rs_error(failed == ETIMEDOUT                       ? RESHARD_ERROR_TIMEOUT
                   : failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER
                                                             : RESHARD_ERROR_SYSTEM,
-                  "memory file to or from rank %lld: %s", (long long)rank, strerror(failed));
+                  "memory file to or from rank %lld: %s", (long long)rs_node_name(c, rank), strerror(failed));
 }
 
 reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
@@ -34,13 +34,13 @@ reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
     int64_t r = (me + i) % n;
     int failed = rs_node_send(c->sockets[r], &me, sizeof me, &own, 1, end);
     if (failed != 0)
-      return error_passing(r, failed);
+      return error_passing(c, r, failed);
   }
   for (int64_t i = 1; i < n; i++) {
     int64_t r = (me + n - i) % n, from;
     int fd, failed = rs_node_receive(c->sockets[r], &from, sizeof from, &fd, 1, end);
     if (failed != 0)
-      return error_passing(r, failed);
+      return error_passing(c, r, failed);
     RS_TRY(rs_import_open(fd, &c->base.imports[r]));
   }
   return RESHARD_SUCCESS;
@@ -51,24 +51,25 @@ reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
 enum { WAIT_NS = 1000000 };
 #define HELD_NS 10000000000 /* and half of the deadline: the system may hold a descriptor back, while nothing moves */
 
-static reshard_status error_of_gpu(int64_t rank, int failed) {
+static reshard_status error_of_gpu(const rs_node *c, int64_t rank, int failed) {
   return rs_error(failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER : RESHARD_ERROR_SYSTEM,
-                  "memory of a GPU to or from rank %lld: %s", (long long)rank,
+                  "memory of a GPU to or from rank %lld: %s", (long long)rs_node_name(c, rank),
                   failed == EPROTO ? "it could not be passed on" : strerror(failed));
 }
 
 /* Nothing could be passed on now. A rank that waits here is held up itself: others do not miss it. */
 static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   char text[24];
+  int64_t name = rs_node_name(c, rank);
   RS_TRY(rs_node_check(c, true));
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   c->missing[rank] = true;
   rs_node_show_wait(c);
-  rs_comm_await(&c->base, 1, &rank);
+  rs_comm_await(rs_node_named(c), 1, &name);
   if (!rs_late(since, c->timeout_ms))
     return RESHARD_SUCCESS;
-  snprintf(text, sizeof text, "%lld", (long long)rank);
-  return rs_node_give_up(c, rs_comm_error_timeout(&c->base, "memory of GPUs", c->timeout_ms, text), c->missing);
+  snprintf(text, sizeof text, "%lld", (long long)name);
+  return rs_node_give_up(c, rs_comm_error_timeout(rs_node_named(c), "memory of GPUs", c->timeout_ms, text), c->missing);
 }
 
 /* The system has no room for it now: a user's descriptors that are under way are limited, and there is its memory. */
@@ -88,7 +89,7 @@ reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint
     *done = failed == 0;
     if (*done) {
       rs_node_own_rank(c)->waited = 0;
-      return refused == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, refused);
+      return refused == 0 ? RESHARD_SUCCESS : error_of_gpu(c, rank, refused);
     }
     if (is_held(c, failed, with, since))
       nanosleep(&(struct timespec){0, WAIT_NS}, NULL);
@@ -98,7 +99,7 @@ reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint
       continue;
     } else if (failed != ETIMEDOUT) {
       RS_TRY(rs_node_check(c, true)); /* a peer that has given up says why, and goes */
-      return error_of_gpu(rank, failed);
+      return error_of_gpu(c, rank, failed);
     }
     return look_at_passing(c, rank, since);
   }
@@ -114,5 +115,5 @@ reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint
     rs_node_own_rank(c)->waited = 0;
   else
     RS_TRY(rs_node_check(c, true));
-  return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(rank, failed);
+  return failed == 0 ? RESHARD_SUCCESS : error_of_gpu(c, rank, failed);
 }

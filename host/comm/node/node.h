@@ -87,6 +87,7 @@ typedef struct rs_node {
   atomic_bool forked; /* this is a child process, which is no rank */
   atomic_int users;
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
+  reshard_comm whole;     /* the communicator whose ranks on this node these are: errors name its; NULL: none */
   reshard_device handle;
   int64_t timeout_ms;
   int spins;                /* before a wait sleeps */
@@ -112,6 +113,11 @@ typedef struct rs_node {
 } rs_node;
 
 static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }
+/* The communicator whose calls an error names, and the number of a rank there. */
+static inline reshard_comm rs_node_named(rs_node *c) { return c->whole != NULL ? c->whole : &c->base; }
+static inline int64_t rs_node_name(const rs_node *c, int64_t rank) {
+  return c->whole != NULL ? c->global_ranks[rank] : rank;
+}
 static inline rs_node_rank *rs_node_own_rank(const rs_node *c) { return &c->ranks[c->base.rank]; }
 static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
   return &c->slots[2 * (from * c->base.size + to) + turn % 2];

@@ -274,7 +274,7 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
     const rs_peer *p = &plan->peers.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
     passing with = {.rank = p->rank, .next = p->sent > 0 ? 0 : state.mine->n, .last = state.mine->n};
-    if (p->rank == comm->rank)
+    if (comm->imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
     if (p->received > 0) {
       close_freed(comm, peer, &peers->lists[p->rank]);

@@ -374,6 +374,9 @@ static reshard_status make_keep(packer *p) {
                               ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
                               : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
   RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
+  if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
+      p->transfer->meeting != NULL) /* it reads others' memory */
+    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->meeting);
   rs_copies_free(&kept);
   return status;
 }

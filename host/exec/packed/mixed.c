@@ -5,10 +5,19 @@
  * no source is read before its rank has come, and none after a rank has returned. The first one is the packed path's,
  * before anything is written; within another call it is held here, unless that binds a cached transfer: ranks have met
  * then, to tell if they could. The second one is of each node alone, so that no rank waits for one that reads nothing
- * of it. */
+ * of it.
+ *
+ * On GPUs the streams of a node meet, and no host waits. Both meetings are on the stream of the copies that stay on the
+ * rank, beside the rounds. The second one comes after those copies, and the user's stream after it. All ranks give a
+ * meeting to their GPU before the first round, so that none that waits is ahead of what it waits for. */
 #include "exec/packed/packed.h"
 
-static bool mixed_applicable(reshard_comm comm) { return comm->imports != NULL && comm->elsewhere; }
+/* No GPU has told yet if it is faster there, so it is taken by a wish alone. */
+static bool mixed_applicable(reshard_comm comm, reshard_path wish) {
+  if (comm->ops->open_node != NULL)
+    return wish == RESHARD_PATH_MIXED;
+  return comm->imports != NULL && comm->elsewhere;
+}
 
 static reshard_status mixed_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
@@ -19,6 +28,12 @@ static reshard_status mixed_run(rs_execution *x) {
   if (status == RESHARD_SUCCESS)
     rs_comm_count(comm, x->t[0]->binding.foreign_bytes, 0);
   return status;
+}
+
+static reshard_status mixed_run_on_streams(rs_execution *x) {
+  RS_TRY(rs_packed_run_on_streams(x));
+  rs_comm_count(x->t[0]->comm, x->t[0]->binding.foreign_bytes, 0);
+  return RESHARD_SUCCESS;
 }
 
 static void mixed_release(reshard_comm comm, rs_binding *binding) {
@@ -37,5 +52,6 @@ const rs_path_ops rs_mixed_path = {
     .bind = rs_packed_bind,
     .prepare = rs_packed_prepare,
     .run = mixed_run,
+    .run_on_streams = mixed_run_on_streams,
     .release = mixed_release,
 };

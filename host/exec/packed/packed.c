@@ -17,7 +17,10 @@
 #include <string.h>
 
 /* Mailboxes are memory of the CPU. */
-static bool packed_applicable(reshard_comm comm) { return comm->mailbox == 0 || !comm->device->streams->asynchronous; }
+static bool packed_applicable(reshard_comm comm, reshard_path wish) {
+  (void)wish;
+  return comm->mailbox == 0 || !comm->device->streams->asynchronous;
+}
 
 /* The leader's part of a packed transfer: room for the receives that one exchange can bring. */
 static reshard_status reserve_exchange(int64_t n, void **all) {
@@ -33,13 +36,15 @@ static reshard_status reserve_exchange(int64_t n, void **all) {
   return comm->ops->reserve(comm, most);
 }
 
-/* Connections to the peers: every rank has bound its arrays. */
+/* Connections to the peers that messages go to or come from: every rank has bound its arrays. */
 static reshard_status connect_peers(reshard_transfer t) {
   const struct reshard_plan_s *plan = t->plan;
   int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
   reshard_status status = rs_alloc(&sends, plan->peers.n, sizeof *sends);
   RS_THEN(status, rs_alloc(&receives, plan->peers.n, sizeof *receives));
   for (int64_t i = 0; i < plan->peers.n && status == RESHARD_SUCCESS; i++) {
+    if (rs_transfer_reaches(t, plan->peers.at[i].rank))
+      continue;
     if (plan->peers.at[i].sent > 0)
       sends[nsends++] = plan->peers.at[i].rank;
     if (plan->peers.at[i].received > 0)

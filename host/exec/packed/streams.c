@@ -4,11 +4,12 @@
  *   pack     0   1 .   2 .   3            pack k waits for move k-2, which sent from its half of the staging
  *   move         0   1   2   3            move k waits for pack k, and for unpack k-2, which emptied its half
  *   unpack           0   1   2   3        unpack k waits for move k
- *   keep     copies that stay on the rank, beside all of that
+ *   keep     copies that stay on the rank, beside all of that; on the mixed path between two meetings of the node
  *
  * Without a limit there is one round, and pack, move and unpack follow one another on one stream. A rank skips rounds
  * in which it has nothing, and takes the halves of its staging by turns of its own. So the waits of a round are found
  * rank by rank. */
+#include "device/stream.h"
 #include "device/trace.h"
 #include "exec/packed/packed.h"
 
@@ -32,7 +33,7 @@ static int64_t bytes_of(const rs_part *parts, int64_t n, bool staged_only) {
 /* round NULL: what a rank keeps, or all that it gets. */
 static int64_t bytes_of_step(const struct reshard_transfer_s *t, const rs_round *round, rs_step step) {
   if (round == NULL)
-    return step == RS_KEEP ? t->plan->info.kept_bytes : 0;
+    return step == RS_KEEP ? t->plan->info.kept_bytes + t->binding.foreign_bytes : 0;
   return step == RS_PACK ? bytes_of(round->sends, round->nsends, true)
                          : bytes_of(round->receives, round->nreceives, step == RS_UNPACK);
 }
@@ -180,6 +181,7 @@ static reshard_status unpack_lane(rs_execution *x, int64_t g, int64_t number) {
 }
 
 static reshard_status copy_kept(rs_execution *x) {
+  RS_TRY(rs_execution_meet(x, RS_KEEP, RS_EDGE("keep after peers")));
   for (int64_t g = 0; g < x->flow.n; g++) {
     bool any = false;
     void *stream;
@@ -190,7 +192,7 @@ static reshard_status copy_kept(rs_execution *x) {
     RS_TRY(rs_flow_use(&x->flow, x->flow.lane[g], RS_KEEP, &stream));
     RS_TRY(run_programs(x, g, RS_KEEP, stream, -1));
   }
-  return RESHARD_SUCCESS;
+  return rs_execution_meet(x, RS_KEEP, RS_EDGE("user after readers"));
 }
 
 /* In one call for all lanes. */

@@ -1,0 +1,351 @@
+/* The mixed path over NCCL: ranks are processes on several nodes, with a GPU each. Ranks of a node read each other's
+ * arrays, the others send messages, in one execute. The nodes are those of RESHARD_NODE. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "library/nccl/nccl_case.h"
+#include "node_nccl.h"
+#include "reshard/reshard.h"
+#include "reshard/tensor.h"
+#include "support/reshards/stream_case.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Bytes that NCCL moves ---------------------------------------------------------------------------------------- */
+
+/* The table of each communicator, with functions that count. */
+static struct {
+  const rs_comm_ops *original;
+  rs_comm_ops ops;
+  int64_t nodes, bytes[NCCL_MOST];
+  atomic_int within; /* messages, or connections, between ranks of a node */
+} counted;
+
+static reshard_status count_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+  const rs_turn *t = &turns[0];
+  for (int64_t i = 0; i < t->nreceives; i++) {
+    counted.bytes[t->comm->rank] += t->receives[i].bytes;
+    counted.within += on_one_node(counted.nodes, t->receives[i].peer, t->comm->rank);
+  }
+  return counted.original->exchange(n, turns, total_bytes);
+}
+
+static reshard_status count_connections(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
+                                        const int64_t *receives, reshard_collective kind, int64_t root) {
+  for (int64_t i = 0; i < nsends; i++)
+    counted.within += on_one_node(counted.nodes, sends[i], comm->rank);
+  for (int64_t i = 0; i < nreceives; i++)
+    counted.within += on_one_node(counted.nodes, receives[i], comm->rank);
+  return counted.original->connect(comm, nsends, sends, nreceives, receives, kind, root);
+}
+
+static void count_of(nccl_world *w) {
+  memset(counted.bytes, 0, sizeof counted.bytes);
+  counted.within = 0;
+  counted.nodes = w->nodes;
+  counted.original = w->comm[0]->ops;
+  counted.ops = *counted.original;
+  counted.ops.exchange = count_exchange;
+  counted.ops.connect = count_connections;
+  for (int64_t r = 0; r < w->n; r++)
+    w->comm[r]->ops = &counted.ops;
+}
+
+/* Bytes that a rank lacks, and that ranks of other nodes send it. */
+static int64_t bytes_from_elsewhere(const nccl_world *w, int64_t rank) {
+  reshard_plan plan = NULL;
+  reshard_plan_info info;
+  int64_t bytes = 0;
+  reshard_entry *entries = case_entries(w->c);
+  assert_int_equal(reshard_plan_create(w->c->nentries, entries, rank, &w->c->options, &plan), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+  for (int64_t i = 0; i < info.peers; i++) {
+    int64_t peer, sent, received;
+    assert_int_equal(reshard_plan_peer(plan, i, &peer, &sent, &received), RESHARD_SUCCESS);
+    bytes += on_one_node(w->nodes, peer, rank) ? 0 : received;
+  }
+  reshard_plan_destroy(plan);
+  free(entries);
+  return bytes;
+}
+
+/* --- Random cases ------------------------------------------------------------------------------------------------- */
+
+static void assert_counts(nccl_world *w, int executes) {
+  for (int64_t r = 0; r < w->n; r++) {
+    reshard_comm_stats stats;
+    assert_string_equal(w->why[r], "");
+    assert_int_equal(w->info[r].path, RESHARD_PATH_MIXED);
+    assert_int_equal(reshard_comm_get_stats(w->comm[r], &stats), RESHARD_SUCCESS);
+    assert_int_equal(stats.received_bytes, executes * w->c->counts.lacked[r]);
+    assert_int_equal(counted.bytes[r], executes * bytes_from_elsewhere(w, r));
+  }
+  assert_int_equal(counted.within, 0);
+}
+
+static void test_random(void **state) {
+  (void)state;
+  int64_t most = vg_scaled(40, 600), cases = 0, in_rounds = 0, crossing = 0;
+  for (int64_t i = 0; i < most; i++) {
+    case_plan c;
+    uint64_t seed = vg_first_seed() + (uint64_t)i;
+    rs_text why = {0};
+    if (!vg_is_mine(i))
+      continue;
+    cases++;
+    const case_choices choices = {.ranks = 3 + i % 4, .rounds = seed % 3 == 0, .path = RESHARD_PATH_PACKED};
+    if (!case_make(4400 + seed, &choices, &c, &why))
+      fail_msg("seed %lld: %s", (long long)seed, why.at);
+    free(why.at);
+    nccl_world w = {.n = c.world, .timeout_ms = LIMIT_MS, .nodes = 2, .path = RESHARD_PATH_MIXED};
+    w.c = &c;
+    w.check = true;
+    w.graph = seed % 4 == 1;
+    w.executes = 2;
+    vg_begin(&(vg_options){.devices = (int)c.world, .seed = seed});
+    nccl_world_begin(&w);
+    count_of(&w);
+    rank_threads_run(w.n, nccl_case_rank, &w);
+    rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
+    assert_counts(&w, w.graph ? 1 : 2); /* captured once */
+    bool crosses = false;
+    for (int64_t r = 0; r < w.n; r++)
+      crosses |= counted.bytes[r] > 0 && counted.bytes[r] < (w.graph ? 1 : 2) * c.counts.lacked[r];
+    crossing += crosses;
+    in_rounds += w.info[0].rounds > 1;
+    nccl_world_close(&w);
+    if (vg_end() != 0)
+      fail_msg("seed %lld: the checker reports %s", (long long)seed, vg_report(0));
+    case_free(&c);
+  }
+  printf("%lld cases over NCCL and nodes, %lld in several rounds, %lld with both\n", (long long)cases,
+         (long long)in_rounds, (long long)crossing);
+  assert_true(in_rounds * 8 >= cases && crossing * 4 >= cases);
+}
+
+/* --- Edges -------------------------------------------------------------------------------------------------------- */
+
+typedef struct edge_case {
+  const char *path;
+  stream_side src, dst;
+  int64_t limit;
+  bool graph;
+  const case_plan *c;
+} edge_case;
+
+static void edge_scenario(void *user, const vg_options *options) {
+  const edge_case *e = user;
+  nccl_world w = {.n = RANKS, .timeout_ms = 300, .nodes = NODES, .path = RESHARD_PATH_MIXED};
+  vg_begin(options);
+  nccl_world_begin(&w);
+  w.c = e->c;
+  w.graph = e->graph;
+  w.executes = 2;
+  rank_threads_run(RANKS, nccl_case_rank, &w);
+  nccl_world_close(&w);
+  vg_end();
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  static const edge_case cases[] = {
+      {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false, NULL},
+      {"NCCL and nodes, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true, NULL},
+      {"NCCL and nodes, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false, NULL},
+      {"NCCL and nodes, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true, NULL},
+  };
+  enum { ALL = sizeof cases / sizeof *cases, FEW = 1 };
+  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
+    if (!vg_is_mine(i))
+      continue;
+    case_plan c;
+    edge_case e = cases[i];
+    stream_case_make(RANKS, e.src, e.dst, e.limit, &c);
+    e.c = &c;
+    vg_quiet(true);
+    vg_edge_result result =
+        vg_for_each_edge(&(vg_edge_search){.path = e.path,
+                                           .run = edge_scenario,
+                                           .user = &e,
+                                           .options = {.devices = RANKS, .seed = 11, .patience_ms = 300},
+                                           .seeds = 6,
+                                           .covered = "the host has waited for the stream before it destroys",
+                                           .covered_edges = "execute before host"});
+    vg_quiet(false);
+    printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses - result.covered, result.edges);
+    case_free(&c);
+    assert_true(result.edges > 0);
+    assert_int_equal(result.false_alarms, 0);
+    assert_int_equal(result.found + result.covered, result.uses);
+  }
+}
+
+/* --- Transfers ---------------------------------------------------------------------------------------------------- */
+
+/* A later call waits for nothing, and asks the driver for nothing. */
+static void count_calls(moving_rank *me) {
+  enum { CALLS = 3 };
+  static vg_counts before;
+  reshard_transfer_info info = {.path = RESHARD_PATH_AUTO};
+  NEED(me, reshard_transfer_get_info(me->transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_MIXED);
+  move_once(me, 0);
+  node_gather_meet(&me->m->gather);
+  if (me->rank == 0)
+    before = vg_count();
+  node_gather_meet(&me->m->gather);
+  for (int i = 0; i < CALLS; i++)
+    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  node_gather_meet(&me->m->gather);
+  if (me->rank == 0) {
+    vg_counts now = vg_count();
+    NEED(me, now.allocs == before.allocs && now.frees == before.frees);
+    NEED(me, now.creates == before.creates && now.host_syncs == before.host_syncs);
+  }
+  node_gather_meet(&me->m->gather);
+  cudaStreamSynchronize(me->stream);
+}
+
+static void test_later_calls_wait_for_nothing(void **state) {
+  (void)state;
+  moving m = {.nodes = NODES, .body = count_calls, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
+  assert_moved(&m, 5);
+}
+
+/* After a rebind the old arrays are the owner's alone. The new ones are storage whose descriptors are passed on. */
+static void rebind_arrays(moving_rank *me) {
+  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = true};
+  const int64_t elements = BYTES + 100;
+  char name[32];
+  reshard_device device = NULL;
+  reshard_tensor tensor = NULL;
+  reshard_tensor_info info = {.data = NULL};
+  snprintf(name, sizeof name, "cuda:%d", (int)me->rank);
+  NEED(me, reshard_device_create(name, &shared, &device) == RESHARD_SUCCESS);
+  NEED(me, reshard_tensor_create_on(device, RESHARD_U8, 1, &elements, me->stream, &tensor) == RESHARD_SUCCESS);
+  NEED(me, reshard_tensor_get_info(tensor, &info) == RESHARD_SUCCESS);
+  move_once(me, 0);
+  char *src = (char *)info.data + 100, *old = me->src;
+  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){me->dst}};
+  NEED(me, reshard_transfer_rebind(me->transfer, &arrays) == RESHARD_SUCCESS);
+  cudaFree(old);
+  me->src = src;
+  move_once(me, 1);
+  move_once(me, 2);
+  reshard_transfer_destroy(me->transfer);
+  me->transfer = NULL;
+  reshard_tensor_release(tensor);
+  cudaMalloc((void **)&me->src, BYTES);
+  NEED(me, make_transfer(me, me->src, me->dst, RESHARD_PATH_MIXED) == RESHARD_SUCCESS); /* the nodes are open */
+  move_once(me, 3);
+  reshard_comm_barrier(me->comm);
+  reshard_device_release(device);
+}
+
+static void test_rebinds(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++) {
+    moving m = {.nodes = NODES, .body = rebind_arrays, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
+    assert_moved(&m, seed);
+  }
+}
+
+/* AUTO and PACKED send all by NCCL, before a mixed transfer and after it. */
+static void take_turns(moving_rank *me) {
+  static const reshard_path wishes[] = {RESHARD_PATH_MIXED, RESHARD_PATH_AUTO, RESHARD_PATH_PACKED, RESHARD_PATH_MIXED};
+  reshard_transfer_info info = {.path = RESHARD_PATH_AUTO};
+  move_once(me, 0);
+  for (int i = 0; i < 4; i++) {
+    NEED(me, reshard_transfer_get_info(me->transfer, &info) == RESHARD_SUCCESS);
+    NEED(me, info.path == (i % 3 == 1 ? RESHARD_PATH_MIXED : RESHARD_PATH_PACKED));
+    reshard_transfer_destroy(me->transfer);
+    me->transfer = NULL;
+    NEED(me, make_transfer(me, me->src, me->dst, wishes[i]) == RESHARD_SUCCESS);
+    move_once(me, i + 1);
+  }
+}
+
+static void test_wish(void **state) {
+  (void)state;
+  moving m = {.nodes = NODES, .body = take_turns, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_AUTO};
+  assert_moved(&m, 3);
+}
+
+/* --- Refusals ----------------------------------------------------------------------------------------------------- */
+
+/* The communicator goes on. */
+static void move_packed(moving_rank *me) {
+  NEED(me, make_transfer(me, me->src, me->dst, RESHARD_PATH_AUTO) == RESHARD_SUCCESS);
+  move_once(me, 1);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  static const struct {
+    int64_t nodes;
+    bool threads, pooled;
+    const char *part;
+  } cases[] = {
+      {1, false, false, "all ranks are on one node"},
+      {RANKS, false, false, "no two ranks are on one node"},
+      {NODES, true, false, "ranks 0 and 2 of one are threads of one process"},
+      {NODES, false, true, "rank 1 has a source of entry 0 'weights'"},
+  };
+  for (int i = 0; i < 4; i++) {
+    moving m = {.nodes = cases[i].nodes, .threads = cases[i].threads, .pooled = cases[i].pooled};
+    m.path = RESHARD_PATH_MIXED;
+    m.timeout_ms = LIMIT_MS;
+    m.body = move_packed;
+    assert_int_equal(moving_run(&m, (uint64_t)i, run_rank), 0);
+    rank_results_assert(RANKS, m.result, RESHARD_ERROR_UNSUPPORTED, cases[i].part, "where nobody can be read");
+    for (int r = 0; r < RANKS; r++)
+      assert_null(m.wrong[r]);
+  }
+}
+
+/* One rank wishes another path, or has no plan: all get the same error, and nobody opens nodes alone. */
+static void wish_otherwise(moving_rank *me) {
+  reshard_transfer none = NULL;
+  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){me->src}, .dst = (void *[]){me->dst}};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_MIXED};
+  NEED(me, make_transfer(me, me->src, me->dst, me->rank == 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_MIXED) ==
+               RESHARD_ERROR_MISMATCH);
+  NEED(me, strstr(reshard_last_error(), "path mixed on rank 0, packed on rank 2") != NULL);
+  NEED(me, reshard_transfer_create(me->rank == 3 ? NULL : me->plan, me->comm, &arrays, &options, &none) ==
+               RESHARD_ERROR_INVALID);
+  NEED(me, strstr(reshard_last_error(), "rank 3: ") != NULL);
+  NEED(me, make_transfer(me, me->src, me->dst, RESHARD_PATH_MIXED) == RESHARD_SUCCESS);
+  move_once(me, 1);
+}
+
+static void test_differing_wishes(void **state) {
+  (void)state;
+  moving m = {.nodes = NODES, .body = wish_otherwise, .timeout_ms = LIMIT_MS};
+  assert_int_equal(moving_run(&m, 1, run_without), 0);
+  for (int r = 0; r < RANKS; r++)
+    if (m.wrong[r] != NULL)
+      fail_msg("rank %d: %s", r, m.wrong[r]);
+}
+
+int main(int argc, char **argv) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  if (argc > 1)
+    cmocka_set_test_filter(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random),   cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_rebinds),  cmocka_unit_test(test_wish),
+      cmocka_unit_test(test_refusals), cmocka_unit_test(test_differing_wishes),
+      cmocka_unit_test(test_edges),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
