@@ -72,7 +72,8 @@ static const option_row option_rows[] = {
     {"processes", 0, "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, processes, 1, 4096),
      "start so many processes, a rank each (--comm node, or nccl with --device cuda)"},
     {"path", 0, "auto|direct|packed|mixed", RESHARDS | COMMAND_VERIFY, IS(CHOICE, path),
-     "how bytes are moved (default auto: direct within a node, mixed over nodes of --comm mpi, else packed)"},
+     "how bytes are moved (default auto: direct within a node, mixed over nodes of --comm mpi, else packed; mixed over "
+     "nodes of --comm nccl only where it is said)"},
     {"collective", 0, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE, IS(CHOICE, collective),
      "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
     {"workspace", 0, "BYTES|none", RESHARDS, IN(LIMIT, workspace, 0, INT64_MAX),

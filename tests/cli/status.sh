@@ -31,7 +31,7 @@ refuse 2 "--ranks: '0x' is no number" plan "${four[@]}" --ranks 0x
 refuse 2 '--ranks: 0 is not between' plan "${four[@]}" --ranks 0
 refuse 2 "--path: 'fast' is not one of auto.direct.packed.mixed" plan "${four[@]}" --path fast
 refuse 2 '--path mixed: a plan knows no nodes' plan "${four[@]}" --path mixed
-refuse 3 '--path mixed: --comm mpi alone connects nodes.*, not local' bench "${four[@]}" --path mixed
+refuse 3 '--path mixed: --comm mpi and nccl connect nodes.*, not local' bench "${four[@]}" --path mixed
 refuse 3 '--path mixed: .*, not node' verify --path mixed --processes 2
 refuse 2 "--workspace: '12Q'" plan "${four[@]}" --workspace 12Q
 refuse 2 "--workspace: '99999999999G'" plan "${four[@]}" --workspace 99999999999G
