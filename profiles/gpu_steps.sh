@@ -15,13 +15,18 @@ find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
 }
 
 interrupted() { # writes the report of the steps so far
-  [ -z "$running" ] || kill "$running" 2>/dev/null
+  local i running
+  for ((i = 0; i < 20; i++)); do # a step that begins just now may miss the first
+    running=$(jobs -p)
+    [ -n "$running" ] && kill $running 2>/dev/null || break
+    sleep 0.1
+  done
   [ -z "$out" ] || report
   exit 143
 }
 
 # --- Steps and goals --------------------------------------------------------------------------------------------------
-steps=() failures=0 running=
+steps=() failures=0
 note() { # NAME STATE SECONDS WHAT
   steps+=("$1|$2|$3|$4")
   say "$1: $2$([ -z "$4" ] || echo " - $4")"
@@ -40,9 +45,7 @@ step() { # NAME MOST-SECONDS WHAT COMMAND...
   fi
   [ "$left" -gt "$limit" ] || limit=$left
   timeout -k 3 "$limit" "$@" >"$work/$name.txt" 2>&1 </dev/null &
-  running=$!
-  wait "$running" || status=$?
-  running=
+  wait $! || status=$?
   last=$(grep -v '^$' "$work/$name.txt" | tail -1 | cut -c1-200)
   case $status in
   0)

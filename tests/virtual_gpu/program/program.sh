@@ -82,7 +82,7 @@ for path in direct packed; do
   expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --path $path \
     --json -
 done
-refuse 3 '--path mixed: --comm mpi alone connects nodes' "${processes[@]}" 2 --path mixed
+refuse 3 '--path mixed: --comm mpi and nccl connect nodes' "${processes[@]}" 2 --path mixed
 expect 0 verify --device cuda --comm node --processes 3 --cases "$cases"; says '^0 of them failed'
 expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; says '^0 of them failed'
 # trace: each process tells of its own stream, which meets the other's before the copy and after it
