@@ -1,7 +1,9 @@
 # Files of tensors for the tests of convert, made by the shell. Sourced after common.bash.
 checkpoint=$(dirname "$RESHARD")/reshard_demo_checkpoint # MODEL OUT [SEED]: writes random tensors
 
-bytes() { tail -c "+$(($2 + 1))" "$RESHARD" | head -c "$1"; } # N OFFSET: data that no writer makes by accident
+bytes() { # N OFFSET: data that no writer makes by accident; the program may be shorter
+  cat "$RESHARD" "$RESHARD" "$RESHARD" "$RESHARD" 2>/dev/null | tail -c "+$(($2 + 1))" | head -c "$1"
+}
 little() { # N VALUE: a number of N bytes, the lowest first
   local i
   for ((i = 0; i < $1; i++)); do printf '%b' "\\x$(printf '%02x' $(($2 >> 8 * i & 255)))"; done
