@@ -59,7 +59,7 @@ int command_verify(int argc, char **argv) {
                                         : MOST_WORKERS,
       .fixed = {.ranks = o.ranks,
                 .threads = (int)o.threads,
-                .path = reached ? o.path : RESHARD_PATH_PACKED,
+                .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,

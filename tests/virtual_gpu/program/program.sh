@@ -65,6 +65,8 @@ done
 if [ "$NCCL" = 1 ]; then
   VG_DEVICES=3 expect 0 verify --device cuda --comm nccl -g 3 --cases "$cases"; says '^0 of them failed'
   expect 0 verify --device cuda --comm nccl --cases "$cases" -G; says '^0 of them failed'
+  VG_DEVICES=3 expect 1 verify --device cuda --comm nccl -g 3 --path mixed --cases 1
+  says 'the mixed path reads memory of other processes of a node' # and no other path is tested in its place
 fi
 
 # processes of a node, each with a virtual GPU of its own, or all with one
