@@ -31,6 +31,7 @@ enum { NO_REASON, REASON_BEGUN, REASON_THERE };
 typedef struct roll_page {
   uint64_t key; /* of the rank that has made it */
   _Atomic uint32_t state;
+  int32_t status; /* of the reason */
   char reason[RS_ROLL_REASON];
   roll_rank ranks[];
 } roll_page;
@@ -283,17 +284,24 @@ const char *rs_roll_reason(const rs_roll *roll) {
   return own_rank(roll) != NULL && roll->joined->state == REASON_THERE ? roll->joined->reason : NULL;
 }
 
+reshard_status rs_roll_status(const rs_roll *roll) {
+  return rs_roll_reason(roll) != NULL ? (reshard_status)roll->joined->status : RESHARD_SUCCESS;
+}
+
 /* A process that ends within this leaves the others without the text: they do not wait for it for long. */
-const char *rs_roll_conclude(rs_roll *roll, const char *reason) {
+const char *rs_roll_conclude(rs_roll *roll, reshard_status status, const char *reason) {
   const roll_rank *own = own_rank(roll);
   uint32_t expected = NO_REASON;
   if (own == NULL)
     return NULL;
+  if (own->pid != (int32_t)getpid()) /* a child of fork, and no rank */
+    return rs_roll_reason(roll);
   roll_page *page = roll->joined;
   if (atomic_compare_exchange_strong(&page->state, &expected, REASON_BEGUN)) {
     rank_test *is = list_ranks(roll, is_absent, 0, NULL, 1, &(int64_t){0}) > 0 ? is_absent : is_silent;
     for (int64_t r = 0; r < roll->n; r++)
-      page->ranks[r].missing = is(roll, own, r);
+      page->ranks[r].missing = status == RESHARD_ERROR_TIMEOUT && is(roll, own, r);
+    page->status = status;
     snprintf(page->reason, sizeof page->reason, "%s", reason);
     page->state = REASON_THERE;
   }

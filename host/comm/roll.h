@@ -51,11 +51,13 @@ int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, 
  * no roll was joined. Returns buffer. */
 const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost, char buffer[RS_ROLL_TEXT]);
 
-/* The reason why the communicator has ended, of the first rank that gives one; it is there for all ranks of the roll.
- * NULL: there is no roll. With it the absent ranks are kept. */
-const char *rs_roll_conclude(rs_roll *roll, const char *reason);
+/* The reason why the communicator has ended, with its status, of the first rank that gives one; it is there for all
+ * ranks of the roll. NULL: there is no roll. With RESHARD_ERROR_TIMEOUT the absent ranks are kept. */
+const char *rs_roll_conclude(rs_roll *roll, reshard_status status, const char *reason);
 /* That reason; NULL: it goes on. */
 const char *rs_roll_reason(const rs_roll *roll);
+/* Its status; SUCCESS: it goes on. */
+reshard_status rs_roll_status(const rs_roll *roll);
 /* The absent ranks that were kept, to ranks [n]; 0 where some rank is out of sight. */
 int64_t rs_roll_missing(const rs_roll *roll, int64_t *ranks);
 

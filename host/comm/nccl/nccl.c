@@ -67,13 +67,16 @@ reshard_status rs_nccl_end_after_error(rs_nccl *c, reshard_status status) {
   return status;
 }
 
-/* Ends the communicator where its node has ended. Ranks in sight say the same: what the first of them has found. */
+/* Ends the communicator where its node has ended. Ranks in sight say the same: what the first of them has found. In a
+ * child of fork, which is no rank, nothing ends. */
 static reshard_status check_node(rs_nccl *c) {
   reshard_status status = c->ended || c->closing ? RESHARD_SUCCESS : rs_nccl_check_node(c);
-  if (status == RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS || rs_nccl_is_forked(c))
     return status;
   static const char ended[] = "the communicator has ended: "; /* as later calls say */
-  const char *reason = rs_roll_conclude(c->roll, reshard_last_error());
+  const char *reason = rs_roll_conclude(c->roll, status, reshard_last_error());
+  if (reason != NULL)
+    status = rs_roll_status(c->roll);
   snprintf(c->why, sizeof c->why, "%s%s", ended, reason != NULL ? reason : reshard_last_error());
   c->lost = RESHARD_ERROR_PEER;
   rs_nccl_end(c);
@@ -110,7 +113,7 @@ void rs_nccl_end(rs_nccl *c) {
   c->base.given_up = c->borrowed;
   rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
-  rs_nccl_end_node(c);
+  rs_nccl_leave_node(c);
   ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
   if (nccl != NULL && !c->closing && rs_nccl_revoke(c)) {
     c->revoked = true; /* rs_nccl_close aborts it */
@@ -143,19 +146,26 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   rs_roll *roll = c->closing ? NULL : c->roll;
   rs_roll_ask(roll, rs_min(c->timeout_ms / 2, ASK_MS));
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
-  const char *reason = rs_roll_conclude(roll, reshard_last_error());
+  const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_error(RESHARD_ERROR_TIMEOUT, "%s", reason);
+    status = rs_error(rs_roll_status(roll), "%s", reason);
+  pthread_mutex_lock(&c->mutex);
+  if (!c->closing) /* the node hears the same, also where there is no roll */
+    rs_nccl_end_node(c, status, reshard_last_error());
+  pthread_mutex_unlock(&c->mutex);
   rs_nccl_end(c);
   rs_nccl_quiesce(c);
   return status;
 }
 
-/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. */
+/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. The
+ * roll comes first: those that give up end their nodes after it. */
 static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
   int64_t few[RS_AWAITED], now = rs_now_ns();
+  if (!c->closing && rs_roll_reason(c->roll) != NULL)
+    return give_up(c, w->call);
   RS_TRY(check_node(c));
-  if (rs_late(w->since, c->timeout_ms) || (!c->closing && rs_roll_reason(c->roll) != NULL))
+  if (rs_late(w->since, c->timeout_ms))
     return give_up(c, w->call);
   if (now - w->looked >= LOOK_NS) {
     w->looked = now;

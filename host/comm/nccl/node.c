@@ -106,7 +106,7 @@ static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, 
   pthread_mutex_lock(&c->mutex);
   c->node = node;
   if (c->ended) /* meanwhile, of another thread */
-    rs_nccl_end_node(c);
+    rs_nccl_leave_node(c);
   pthread_mutex_unlock(&c->mutex);
 }
 
@@ -165,12 +165,17 @@ reshard_status rs_nccl_check_node(const rs_nccl *c) {
   return c->node != NULL ? rs_node_check(c->node, true) : RESHARD_SUCCESS;
 }
 
-void rs_nccl_end_node(const rs_nccl *c) {
+bool rs_nccl_is_forked(const rs_nccl *c) { return c->node != NULL && c->node->forked; }
+
+void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text) {
+  if (c->node != NULL && !c->node->forked)
+    rs_node_end(c->node, status, false, text, NULL);
+}
+
+void rs_nccl_leave_node(const rs_nccl *c) {
   char text[64];
-  if (c->node == NULL || c->node->forked)
-    return;
   snprintf(text, sizeof text, "rank %lld has ended the communicator", (long long)c->base.rank);
-  rs_node_end(c->node, RESHARD_ERROR_PEER, false, text, NULL);
+  rs_nccl_end_node(c, RESHARD_ERROR_PEER, text);
 }
 
 void rs_nccl_close_node(rs_nccl *c, bool idle) {

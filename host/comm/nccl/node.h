@@ -12,8 +12,12 @@ bool rs_nccl_part(reshard_comm comm, uint64_t *times);
 /* RESHARD_ERROR_PEER when a rank of the node has ended it, RESHARD_ERROR_TIMEOUT when a stream has waited in vain: says
  * why. */
 reshard_status rs_nccl_check_node(const rs_nccl *c);
-/* Tells the node that this rank has ended the communicator. With the communicator locked. */
-void rs_nccl_end_node(const rs_nccl *c);
+/* In a child of fork, which is no rank of the node. */
+bool rs_nccl_is_forked(const rs_nccl *c);
+/* Ends the node with a reason, unless it has ended. With the communicator locked. */
+void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text);
+/* The same where this rank has ended the communicator. */
+void rs_nccl_leave_node(const rs_nccl *c);
 /* The ranks of the node find that this one is gone. idle: no stream of it waits for them any more. */
 void rs_nccl_close_node(rs_nccl *c, bool idle);
 

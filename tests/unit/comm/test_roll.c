@@ -118,7 +118,7 @@ static void test_silent(void **state) {
   rs_roll_ask(w.rolls[0], 1);
   rs_roll_wait(w.rolls[1]);
   rs_roll_wait(w.rolls[2]);
-  assert_non_null(rs_roll_conclude(w.rolls[0], "it ends"));
+  assert_non_null(rs_roll_conclude(w.rolls[0], RESHARD_ERROR_TIMEOUT, "it ends"));
   assert_int_equal(rs_roll_missing(w.rolls[1], ranks), 1);
   assert_int_equal(ranks[0], 3);
   rs_roll_ask(w.rolls[1], 1000000); /* the reason is there */
@@ -131,19 +131,39 @@ static void test_reason(void **state) {
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
-  assert_null(rs_roll_conclude(w.rolls[0], "nobody hears it"));
+  assert_null(rs_roll_conclude(w.rolls[0], RESHARD_ERROR_TIMEOUT, "nobody hears it"));
   world_join(&w);
   come(&w, 0, 4, RS_ROLL_STEP, 0);
   come(&w, 1, 3, RS_ROLL_STEP, 0);
   assert_null(rs_roll_reason(w.rolls[3]));
   assert_int_equal(rs_roll_missing(w.rolls[3], ranks), 0);
-  assert_string_equal(rs_roll_conclude(w.rolls[1], "rank 1 waits for 0 and 3"), "rank 1 waits for 0 and 3");
+  assert_string_equal(rs_roll_conclude(w.rolls[1], RESHARD_ERROR_TIMEOUT, "rank 1 waits for 0 and 3"),
+                      "rank 1 waits for 0 and 3");
   come(&w, 3, 4, RS_ROLL_STEP, 0); /* too late */
-  assert_string_equal(rs_roll_conclude(w.rolls[2], "rank 2 waits for 0"), "rank 1 waits for 0 and 3");
+  assert_string_equal(rs_roll_conclude(w.rolls[2], RESHARD_ERROR_TIMEOUT, "rank 2 waits for 0"),
+                      "rank 1 waits for 0 and 3");
   for (int64_t r = 0; r < 4; r++) {
     assert_string_equal(rs_roll_reason(w.rolls[r]), "rank 1 waits for 0 and 3");
     assert_int_equal(rs_roll_missing(w.rolls[r], ranks), 2);
     assert_true(ranks[0] == 0 && ranks[1] == 3);
+  }
+  world_destroy(&w);
+}
+
+/* An end before any deadline: nobody is missing, and a later deadline changes nothing. */
+static void test_status(void **state) {
+  (void)state;
+  world w;
+  int64_t ranks[4] = {0};
+  world_make(&w, 4);
+  world_join(&w);
+  come(&w, 0, 3, RS_ROLL_STEP, 0);
+  assert_int_equal(rs_roll_status(w.rolls[0]), RESHARD_SUCCESS);
+  assert_string_equal(rs_roll_conclude(w.rolls[1], RESHARD_ERROR_PEER, "rank 3 has ended it"), "rank 3 has ended it");
+  assert_string_equal(rs_roll_conclude(w.rolls[0], RESHARD_ERROR_TIMEOUT, "too late"), "rank 3 has ended it");
+  for (int64_t r = 0; r < 4; r++) {
+    assert_int_equal(rs_roll_status(w.rolls[r]), RESHARD_ERROR_PEER);
+    assert_int_equal(rs_roll_missing(w.rolls[r], ranks), 0);
   }
   world_destroy(&w);
 }
@@ -164,7 +184,7 @@ static void test_out_of_sight(void **state) {
   assert_text(w.rolls[2], "not known, of: 0,5-7");
   come(&w, 2, 5, RS_ROLL_STEP, 0);
   assert_text(w.rolls[2], "1; not known of: 0,5-7");
-  assert_non_null(rs_roll_conclude(w.rolls[2], "it ends"));
+  assert_non_null(rs_roll_conclude(w.rolls[2], RESHARD_ERROR_TIMEOUT, "it ends"));
   assert_int_equal(rs_roll_missing(w.rolls[2], ranks), 0); /* there may be more */
   w.offers[1].fd = taken;                                  /* of rank 0: another page than rank 1 has told of */
   rs_roll_join(w.rolls[5], w.offers, sizeof *w.offers);
@@ -228,7 +248,7 @@ static void run_process(shared *s, int64_t r) {
     CHILD_CHECK(strcmp(text, "1") == 0);
     sched_yield();
   }
-  const char *reason = rs_roll_conclude(roll, text);
+  const char *reason = rs_roll_conclude(roll, RESHARD_ERROR_TIMEOUT, text);
   CHILD_CHECK(reason != NULL && strcmp(reason, "1-2") == 0);
   int64_t ranks[PROCESSES];
   CHILD_CHECK(rs_roll_missing(roll, ranks) == 2 && ranks[0] == 1 && ranks[1] == 2);
@@ -266,18 +286,21 @@ static void test_fork(void **state) {
   assert_true(child >= 0);
   if (child == 0) {
     rs_roll_leave(w.rolls[1]);
+    CHILD_CHECK(rs_roll_conclude(w.rolls[1], RESHARD_ERROR_TIMEOUT, "of a child") == NULL);
     world_destroy(&w);
     _exit(0);
   }
   assert_true(child_is_good(child));
   assert_text(w.rolls[0], "none: all ranks have come");
+  assert_null(rs_roll_reason(w.rolls[0]));
   world_destroy(&w);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),        cmocka_unit_test(test_silent),    cmocka_unit_test(test_reason),
-      cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_processes), cmocka_unit_test(test_fork),
+      cmocka_unit_test(test_steps),  cmocka_unit_test(test_silent),       cmocka_unit_test(test_reason),
+      cmocka_unit_test(test_status), cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

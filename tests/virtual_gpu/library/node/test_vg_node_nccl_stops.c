@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "comm/nccl/nccl.h"
+#include "comm/node/node.h"
 #include "node_nccl.h"
 #include "reshard/dtensor.h"
 
@@ -25,9 +27,8 @@ static bool is_unread(const moving_rank *me) {
 }
 
 static bool is_named(moving_rank *me, reshard_status status) {
-  const char *at = strstr(reshard_last_error(), "missing: 3");
-  NEED(me, status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER);
-  return at != NULL;
+  NEED(me, status == RESHARD_ERROR_TIMEOUT);
+  return strstr(reshard_last_error(), "missing: 3") != NULL;
 }
 
 /* From here on nothing is written to its memory. */
@@ -35,6 +36,12 @@ static void end_transfer(moving_rank *me) {
   reshard_transfer_destroy(me->transfer);
   me->transfer = NULL;
   NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+}
+
+/* No deadline has passed. */
+static bool none_missing(const moving_rank *me) {
+  int64_t ranks[RANKS], n = -1;
+  return reshard_comm_missing(me->comm, ranks, &n) == RESHARD_SUCCESS && n == 0;
 }
 
 /* Rank 3 does not come to an execute, which that of its node hears on its stream, and all by their deadline. */
@@ -112,8 +119,9 @@ static void abort_beside_call(moving_rank *me) {
     test_sleep_ms(50);
     NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
   } else {
-    NEED(me, reshard_comm_barrier(me->comm) != RESHARD_SUCCESS);
+    NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
     NEED(me, strstr(reshard_last_error(), "rank 3 has ended the communicator") != NULL);
+    NEED(me, none_missing(me));
   }
   node_gather_meet(&me->m->gather);
 }
@@ -145,6 +153,24 @@ static void test_abort(void **state) {
   assert_lost(abort_instead, 0);
   assert_lost(destroy_after_abort, 0);
   assert_lost(abort_beside_call, 0);
+}
+
+/* A child of fork has the handle of rank 3. It ends nothing. */
+static void call_in_child(moving_rank *me) {
+  if (me->rank == 3) {
+    rs_node *node = rs_nccl_of(me->comm)->node;
+    node->forked = true; /* as a child finds it */
+    NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
+    NEED(me, strstr(reshard_last_error(), "the process that was forked") != NULL);
+    node->forked = false;
+  }
+  move_once(me, 0);
+}
+
+static void test_fork(void **state) {
+  (void)state;
+  moving m = {.nodes = NODES, .body = call_in_child, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
+  assert_moved(&m, 0);
 }
 
 /* --- A communicator of the caller's ------------------------------------------------------------------------------- */
@@ -364,6 +390,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lost),  cmocka_unit_test(test_abort),   cmocka_unit_test(test_borrowed),
       cmocka_unit_test(test_parts), cmocka_unit_test(test_sharded), cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
