@@ -123,8 +123,9 @@ typedef struct rs_comm_ops {
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
   /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
-   * has ended. *times: 0, and set; or what an earlier call has set, which is then looked at again, without a wait.
-   * False: a rank has not. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open
+   * has ended. Over NCCL that is for 2 s at most: ranks that hear of the end in different steps need not all call it.
+   * *times: 0, and set; or what an earlier call has set, which is then looked at again, without a wait. False: a rank
+   * has not. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open
    * that they would have to close. */
   bool (*part)(reshard_comm comm, uint64_t *times);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { LOOK_MS = 20, SILENT_MS = 500 /* at most, since a rank that waits has looked last */ };
+enum { PART_MS = 2000 }; /* after the end */
 
 void rs_node_ring(rs_node *c, int64_t rank) {
   rs_node_doorbell *doorbell = &c->ranks[rank].doorbell;
@@ -148,14 +149,22 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
+/* Ranks that heard of the end in different steps of a call may have nothing to part from. */
+static bool is_part_of_ended(const rs_node *c) { return c->whole != NULL && atomic_load(&c->block->ended) != 0; }
+
 bool rs_node_part(reshard_comm comm, uint64_t *times) {
   rs_node *c = rs_node_of(comm);
   if (c->forked)
     return true;
   if (*times == 0) {
     *times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-    for (int64_t since = rs_now_ns(); !all_parted(c, *times) && !rs_late(since, c->timeout_ms);)
+    for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, *times) && !rs_late(since, c->timeout_ms);) {
+      if (ended == 0 && is_part_of_ended(c))
+        ended = rs_now_ns();
+      if (ended != 0 && rs_late(ended, PART_MS))
+        break;
       nanosleep(&(struct timespec){0, 50000}, NULL);
+    }
   }
   return all_parted(c, *times);
 }

@@ -112,6 +112,21 @@ static void destroy_after_abort(moving_rank *me) {
   NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
 }
 
+/* Rank 3 has ended the communicator, and does not part from the rank on its node. That goes on after a while. */
+static void destroy_before_peer(moving_rank *me) {
+  move_once(me, 0);
+  if (me->rank == 3)
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+  node_gather_meet(&me->m->gather);
+  if (me->rank == 1)
+    end_transfer(me);
+  node_gather_meet(&me->m->gather);
+  if (me->rank == 3)
+    end_transfer(me);
+  node_gather_meet(&me->m->gather);
+  NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+}
+
 /* Rank 3 aborts while the others wait for it in a call: that of its node hears it, and those in sight of that. */
 static void abort_beside_call(moving_rank *me) {
   move_once(me, 0);
@@ -153,6 +168,7 @@ static void test_abort(void **state) {
   assert_lost(abort_instead, 0);
   assert_lost(destroy_after_abort, 0);
   assert_lost(abort_beside_call, 0);
+  assert_lost(destroy_before_peer, 0);
 }
 
 /* A child of fork has the handle of rank 3. It ends nothing. */
