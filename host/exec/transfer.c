@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -312,6 +313,14 @@ static void stop_streams(reshard_comm comm) {
     (void)comm->ops->abort(comm);
 }
 
+/* A peer may have ended the communicator, and with it what a stream waits for. The caller's last error stays. */
+static void look_at_peers(reshard_comm comm) {
+  char text[1024];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  if (comm->ops->alive(comm) != RESHARD_SUCCESS)
+    rs_error_set(text);
+}
+
 /* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
 static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
   rs_device *device = comm->lane_devices[0];
@@ -320,7 +329,7 @@ static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t
   for (int64_t from = since; !done && !*late;) {
     RS_TRY(device->streams->event_done(device, event, &done));
     if (!done)
-      (void)comm->ops->alive(comm); /* a peer may have ended it, and with it what the stream waits for */
+      look_at_peers(comm);
     if (!done && rs_late(from, limit_ms)) {
       *late = comm->borrowed;
       if (!comm->borrowed)

@@ -98,7 +98,8 @@ static void abort_instead(moving_rank *me) {
 }
 
 /* Streams of ranks 1 and 3 wait for the other node, which does not come. Rank 3 aborts, and the rank on its node makes
- * no call before it destroys its transfer. That waits for the stream, and not for ever. */
+ * no call before it destroys its transfer. That waits for the stream, and not for ever. The last error of a caller who
+ * destroys it for that stays. */
 static void destroy_after_abort(moving_rank *me) {
   move_once(me, 0);
   NEED(me, me->rank % 2 == 0 || reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
@@ -106,8 +107,11 @@ static void destroy_after_abort(moving_rank *me) {
   if (me->rank == 3)
     NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
   node_gather_meet(&me->m->gather);
-  if (me->rank % 2 == 1)
+  if (me->rank % 2 == 1) {
+    (void)rs_error(RESHARD_ERROR_INVALID, "the caller's");
     end_transfer(me);
+    NEED(me, strcmp(reshard_last_error(), "the caller's") == 0);
+  }
   node_gather_meet(&me->m->gather);
   NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
 }
