@@ -2,6 +2,7 @@
  * does, but leaves what a shrink needs. An older NCCL has the shrink alone, which then ends them itself. */
 #include "comm/nccl/nccl.h"
 
+#include "comm/nccl/node.h"
 #include "comm/split_group.h"
 #include "device/cuda/cuda.h"
 
@@ -51,6 +52,9 @@ static reshard_status prepare_shrink(rs_nccl *c, int *flags) {
   if (has_revoke(c))
     rs_nccl_end(c);
   c->ended = true;
+  pthread_mutex_lock(&c->mutex);
+  rs_nccl_leave_node(c); /* streams wait there for a lost rank */
+  pthread_mutex_unlock(&c->mutex);
   if (c->revoked)
     state = wait_for_ended(c, c->timeout_ms);
   if (state == ncclInProgress)
