@@ -145,6 +145,9 @@ typedef struct rs_comm_ops {
    * ended by then: ends what an abort has left for a shrink, and with it that work. Not collective. NULL: an abort
    * leaves no such work. */
   void (*stop)(reshard_comm comm);
+  /* Its GPU may wait for a peer for ever, in work of a caller's communicator that was given up; so would whatever waits
+   * for the GPU. Not collective. NULL: it never does. */
+  bool (*stuck)(reshard_comm comm);
   void (*destroy)(reshard_comm comm); /* not collective */
 } rs_comm_ops;
 
@@ -182,8 +185,6 @@ struct reshard_comm_s {
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
-  rs_event *pending;               /* after the communicator's own records on its GPU; NULL: it has none there */
-  atomic_bool given_up;            /* it is borrowed, and has ended: these may stay for ever */
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
   bool held;                       /* some of that stays when the communicator goes */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */

@@ -344,12 +344,7 @@ static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t
   return RESHARD_SUCCESS;
 }
 
-/* The GPU has work of a caller's communicator that was given up: whatever waits for the GPU would wait for that. */
-static bool is_stuck(reshard_comm comm) {
-  bool done = false;
-  return comm->given_up && comm->pending != NULL &&
-         (comm->device->streams->event_done(comm->device, comm->pending, &done) != RESHARD_SUCCESS || !done);
-}
+static bool is_stuck(reshard_comm comm) { return comm->ops->stuck != NULL && comm->ops->stuck(comm); }
 
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
  * device that cannot be waited for twice is lost. *late: they have not done it by the deadline, or are stuck. */

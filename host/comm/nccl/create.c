@@ -28,14 +28,15 @@ static reshard_status make_buffers(rs_nccl *c) {
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
-/* The GPU may wait for a peer for ever: in the records of a caller's communicator that was given up, of which this may
- * be a part. */
-static bool is_stuck(const rs_nccl *c) {
+/* This may be a part of the caller's communicator. What NCCL was handed there stays its own, also when the caller has
+ * aborted it: nobody can ask by then. */
+bool rs_nccl_stuck(reshard_comm comm) {
   bool done = true;
-  for (const rs_nccl *from = c; from != NULL && done; from = from->parent) {
+  for (const rs_nccl *from = rs_nccl_of(comm); from != NULL && done; from = from->parent) {
     rs_device *device = from->base.device;
-    if (from->borrowed && from->ended && from->gathered != NULL &&
-        device->streams->event_done(device, from->gathered, &done) != RESHARD_SUCCESS)
+    if (!from->borrowed || !from->ended || from->gathered == NULL)
+      continue;
+    if (from->handed || device->streams->event_done(device, from->gathered, &done) != RESHARD_SUCCESS)
       done = false;
   }
   return !done;
@@ -46,7 +47,7 @@ static bool is_stuck(const rs_nccl *c) {
  * freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !(c->borrowed && c->base.held) && !is_stuck(c);
+  bool idle = !(c->borrowed && c->base.held) && !rs_nccl_stuck(&c->base);
   rs_nccl_close_node(c, idle);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
@@ -56,6 +57,7 @@ static void free_buffers(rs_nccl *c) {
     device->memory->host_free(device, c->all);
     device->memory->host_free(device, c->mine);
     device->streams->event_destroy(device, c->gathered);
+    c->gathered = NULL; /* a part may ask after it */
     device->streams->destroy(device, c->stream);
   }
   free(c->packed);
@@ -177,7 +179,6 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   }
   if (status == RESHARD_SUCCESS)
     status = make_buffers(c);
-  c->base.pending = c->gathered;
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
     if (c->handle == NULL)

@@ -110,7 +110,6 @@ void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl) {
 
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
-  c->base.given_up = c->borrowed;
   rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
   rs_nccl_leave_node(c);
@@ -232,6 +231,7 @@ static reshard_status start_allgather(rs_nccl *c) {
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {
+    c->handed = true;
     ncclResult_t result = c->api.ncclAllGather(c->device_mine, c->device_all, sizeof *c->mine, ncclInt8, c->nccl,
                                                (cudaStream_t)c->stream);
     rs_nccl_unlock(c);
@@ -251,13 +251,21 @@ static reshard_status open_storage(rs_nccl *c) {
   return RESHARD_SUCCESS;
 }
 
+/* The event comes after all that was given to the stream. */
+static reshard_status record_gathered(rs_nccl *c) {
+  c->handed = true;
+  RS_TRY(rs_stream_record(c->base.device, c->gathered, c->stream, RS_EDGE("records before host")));
+  c->handed = false;
+  return RESHARD_SUCCESS;
+}
+
 /* c->mine of every rank, to c->all. */
 static reshard_status allgather_records(rs_nccl *c) {
   rs_device *device = c->base.device;
   RS_TRY(device->memory->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(start_allgather(c));
   RS_TRY(device->memory->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
-  RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
+  RS_TRY(record_gathered(c));
   return wait_for_event(c, c->gathered, "all-gather of records");
 }
 
@@ -288,6 +296,13 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
 
 /* --- Messages --------------------------------------------------------------------------------------------------- */
 
+/* NCCL has launched what it was handed: the stream's own events come after it. */
+static reshard_status settle_handed(rs_nccl *c, ncclResult_t result, const char *call) {
+  RS_TRY(rs_nccl_settle(c, result, call));
+  c->handed = false;
+  return RESHARD_SUCCESS;
+}
+
 /* Number of the group that a message from sender to receiver is in: the same for both. */
 static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
   return ((receiver - sender + size) % size - 1) / WINDOW;
@@ -296,6 +311,7 @@ static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
 static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
   int64_t me = c->base.rank, size = c->base.size;
   RS_TRY(rs_nccl_lock(c));
+  c->handed = true;
   ncclResult_t result = c->api.ncclGroupStart(), end;
   bool open = result == ncclSuccess;
   int64_t send = rs_parts_begin(turn->sends, turn->nsends, me),
@@ -315,7 +331,7 @@ static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t w
     result = result == ncclSuccess || result == ncclInProgress ? end : result;
   }
   rs_nccl_unlock(c);
-  return rs_nccl_settle(c, result, "group of sends and receives");
+  return settle_handed(c, result, "group of sends and receives");
 }
 
 static bool has_window(const rs_nccl *c, const rs_turn *turn, int64_t window) {
@@ -343,9 +359,10 @@ static ncclResult_t start_collective(rs_nccl *c, const rs_collective *o, cudaStr
 
 static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, void *stream) {
   RS_TRY(rs_nccl_lock(c));
+  c->handed = true;
   ncclResult_t result = start_collective(c, o, (cudaStream_t)stream);
   rs_nccl_unlock(c);
-  return rs_nccl_settle(c, result, reshard_collective_string(o->kind));
+  return settle_handed(c, result, reshard_collective_string(o->kind));
 }
 
 /* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
@@ -418,6 +435,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
   rs_nccl *c = rs_nccl_of(comm);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(connect_peers(c, nsends, sends, nreceives, receives, kind, root));
+  RS_TRY(rs_nccl_end_after_error(c, record_gathered(c)));
   rs_roll_pass(c->roll);
   return RESHARD_SUCCESS;
 }
@@ -483,5 +501,6 @@ const rs_comm_ops rs_nccl_ops = {
     .alive = nccl_enter,
     .abort = nccl_abort,
     .stop = nccl_stop,
+    .stuck = rs_nccl_stuck,
     .destroy = nccl_destroy,
 };

@@ -38,7 +38,8 @@ typedef struct rs_nccl {
   bool met;              /* the ranks know who is in one process */
   reshard_device handle; /* kept */
   void *stream;          /* side stream of the all-gathers */
-  rs_event *gathered;
+  rs_event *gathered;    /* after what this rank has given to it; NULL once they are freed */
+  atomic_bool handed;    /* NCCL has a call that no event comes after yet, and may launch it later */
   rs_nccl_record *mine, *all; /* pinned; [1], [size] */
   rs_nccl_record *device_mine, *device_all;
   rs_roll *roll;               /* NCCL does not tell which ranks have not come */
@@ -84,6 +85,9 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
                               int64_t timeout_ms, rs_nccl **out);
 /* Ends the handle: the communicator now, and the rest with the last of its children. */
 void rs_nccl_close(rs_nccl *c);
+
+/* create.c: as in the table. */
+bool rs_nccl_stuck(reshard_comm comm);
 
 /* split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -26,6 +27,7 @@ typedef struct world {
   reshard_comm comm[RANKS], sub[RANKS];
   rank_result result[RANKS];
   int device_of[RANKS];
+  size_t kept[RANKS]; /* bytes of a transfer that stay when it is destroyed */
   atomic_int next;
 } world;
 
@@ -78,6 +80,24 @@ static void test_parent_first(void **state) {
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
   rank_threads_run(RANKS, close_rank, &w);
   rank_threads_run(RANKS, close_sub_rank, &w);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* ... and where the caller's has ended, of which they are parts. */
+static void test_ended_parent_first(void **state) {
+  (void)state;
+  world w;
+  world_begin(&w, RANKS, 0);
+  rank_threads_run(RANKS, borrowed_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, split_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
+  for (int r = 0; r < RANKS; r++)
+    assert_int_equal(reshard_comm_abort(w.comm[r]), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, close_rank, &w);
+  rank_threads_run(RANKS, close_sub_rank, &w);
+  for (int r = 0; r < RANKS; r++)
+    ncclCommAbort(w.nccl[r]);
   assert_int_equal(vg_end(), 0);
 }
 
@@ -277,16 +297,16 @@ static void test_older_nccl(void **state) {
 /* --- A graph that is launched after the end ----------------------------------------------------------------------- */
 
 static reshard_status transfer_make(reshard_comm comm, void *memory, reshard_plan *plan, reshard_transfer *transfer) {
-  const int64_t shape[] = {RANKS, RANKS};
+  const int64_t n = reshard_comm_size(comm), shape[] = {n, n};
   reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
                            .src = (void *[]){memory},
                            .dst = (void *[]){(char *)memory + 4 * RANKS},
                            .nsrc = 1,
                            .ndst = 1};
-  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, n, &entry.src);
   if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
+    status = reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst);
   if (status == RESHARD_SUCCESS)
     status = reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan);
   if (status == RESHARD_SUCCESS)
@@ -350,6 +370,131 @@ static void test_graph_after_end(void **state) {
   }
 }
 
+/* --- A rank that comes too late to the caller's communicator ------------------------------------------------------ */
+
+static _Thread_local struct handed {
+  const void *send;
+  void *receive;
+  size_t n;
+  ncclComm_t nccl;
+  cudaStream_t stream;
+} handed;
+
+/* As of an NCCL that connects first: it launches nothing before all ranks have come. */
+static ncclResult_t take_all_gather(const void *send, void *receive, size_t n, ncclDataType_t type, ncclComm_t nccl,
+                                    cudaStream_t stream) {
+  (void)type;
+  handed = (struct handed){send, receive, n, nccl, stream};
+  return ncclInProgress;
+}
+
+static ncclResult_t tell_progress(ncclComm_t nccl, ncclResult_t *state) {
+  ncclResult_t result = ncclCommGetAsyncError(nccl, state);
+  if (handed.nccl == nccl && *state == ncclSuccess)
+    *state = ncclInProgress;
+  return result;
+}
+
+/* Rank 1 comes when the others have a timeout, and have destroyed their handles. */
+static void late_rank(void *user, int64_t rank) {
+  world *w = user;
+  char *memory = NULL;
+  ncclResult_t result = ncclSuccess;
+  cudaSetDevice((int)rank);
+  if (rank != 1) {
+    rs_nccl_of(w->comm[rank])->api.ncclAllGather = take_all_gather;
+    rs_nccl_of(w->comm[rank])->api.ncclCommGetAsyncError = tell_progress;
+    rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+  } else {
+    cudaMalloc((void **)&memory, (RANKS + 1) * sizeof(rs_nccl_record));
+    cudaMemset(memory, 0, (RANKS + 1) * sizeof(rs_nccl_record));
+    cudaDeviceSynchronize();
+    handed = (struct handed){memory, memory + sizeof(rs_nccl_record), sizeof(rs_nccl_record), w->nccl[1], NULL};
+  }
+  reshard_comm_destroy(w->comm[rank]);
+  w->next++;
+  while (w->next < RANKS)
+    sched_yield();
+  if (handed.nccl != NULL)
+    result = ncclAllGather(handed.send, handed.receive, handed.n, ncclInt8, handed.nccl, handed.stream);
+  while (result == ncclInProgress)
+    ncclCommGetAsyncError(w->nccl[rank], &result);
+  if (result != ncclSuccess || cudaDeviceSynchronize() != cudaSuccess)
+    rank_result_set(&w->result[rank], RESHARD_ERROR_INTERNAL);
+  cudaFree(memory);
+}
+
+static void test_late_rank(void **state) {
+  (void)state;
+  world w;
+  world_begin(&w, RANKS, 100);
+  vg_quiet(true);
+  rank_threads_run(RANKS, borrowed_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, late_rank, &w);
+  for (int r = 0; r < RANKS; r++) {
+    assert_int_equal(w.result[r].status, r == 1 ? RESHARD_SUCCESS : RESHARD_ERROR_TIMEOUT);
+    assert_int_equal(ncclCommAbort(w.nccl[r]), ncclSuccess);
+  }
+  int reports = vg_end();
+  vg_quiet(false);
+  assert_int_equal(reports, vg_reports_with("leak")); /* what NCCL was handed is never freed */
+}
+
+static size_t bytes_in_use(reshard_comm comm) {
+  reshard_memory_stats stats = {0};
+  (void)reshard_device_get_memory_stats(rs_nccl_of(comm)->handle, &stats);
+  return stats.in_use_bytes;
+}
+
+/* A rank ends what it has on a part, while its GPU waits for one that did not come to the whole. */
+static void end_part_rank(void *user, int64_t rank) {
+  world *w = user;
+  void *memory = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  cudaSetDevice((int)rank);
+  cudaMalloc(&memory, 8 * RANKS);
+  reshard_status status = reshard_comm_barrier(w->comm[rank]);
+  size_t before = bytes_in_use(w->comm[rank]);
+  if (status == RESHARD_SUCCESS && rank > 0)
+    status = transfer_make(w->sub[rank], memory, &plan, &transfer);
+  if (status == RESHARD_SUCCESS && rank > 0)
+    status = reshard_comm_barrier(w->comm[rank]);
+  rank_result_set(&w->result[rank], status);
+  reshard_transfer_destroy(transfer);
+  w->kept[rank] = bytes_in_use(w->comm[rank]) - before;
+  w->next++;
+  while (w->next < RANKS)
+    sched_yield();
+  ncclCommAbort(w->nccl[rank]);
+  cudaDeviceSynchronize();
+  reshard_comm_destroy(w->sub[rank]);
+  reshard_comm_destroy(w->comm[rank]);
+  reshard_plan_destroy(plan);
+  cudaFree(memory);
+}
+
+static void test_part_of_stuck(void **state) {
+  (void)state;
+  world w;
+  world_begin(&w, RANKS, 100);
+  vg_quiet(true);
+  rank_threads_run(RANKS, borrowed_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, split_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
+  rank_threads_run(RANKS, end_part_rank, &w);
+  assert_int_equal(w.result[0].status, RESHARD_SUCCESS);
+  for (int r = 1; r < RANKS; r++) {
+    assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
+    assert_true(w.kept[r] > 0);
+  }
+  int reports = vg_end();
+  vg_quiet(false);
+  assert_int_equal(reports, 0);
+}
+
 static void test_same_gpu(void **state) {
   (void)state;
   world w;
@@ -363,13 +508,16 @@ static void test_same_gpu(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parent_first),
+      cmocka_unit_test(test_ended_parent_first),
+      cmocka_unit_test(test_part_of_stuck),
       cmocka_unit_test(test_same_gpu),
       cmocka_unit_test(test_end_beside_capture),
       cmocka_unit_test(test_shrink),
       cmocka_unit_test(test_no_shrink),
       cmocka_unit_test(test_older_nccl),
       cmocka_unit_test(test_graph_after_end),
-      cmocka_unit_test(test_split_given_up), /* last: what NCCL may still write to is never freed */
+      cmocka_unit_test(test_late_rank), /* last: what NCCL may still write to is never freed */
+      cmocka_unit_test(test_split_given_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
