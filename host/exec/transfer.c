@@ -388,6 +388,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_execute(t);
+  bool idle = status == RESHARD_SUCCESS;
   RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
   if (!t->path->reads_others) {
     RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
@@ -409,7 +410,10 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->binding = binding;
     binding = old;
   }
-  free_binding(t->comm, t->path, &binding);
+  if (status != RESHARD_SUCCESS && idle && is_stuck(t->comm))
+    t->failed = binding; /* the only one: none begins on a GPU that is stuck */
+  else
+    free_binding(t->comm, t->path, &binding);
   (void)part_meeting(t, &times);
   atomic_flag_clear(&t->busy);
   return status;
@@ -453,6 +457,7 @@ static void free_meeting(rs_deferred_destroy *deferred) {
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
+  free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->disconnect(device, t->meeting);
   bool parted = part_meeting(t, &t->parted);

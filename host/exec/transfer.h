@@ -50,6 +50,7 @@ struct reshard_transfer_s {
   int64_t ncompiled;
   rs_call *call; /* of the thread that executes for all; NULL: within another one */
   rs_binding binding;
+  rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
   struct reshard_transfer_s **ranks;
   rs_program **programs;
