@@ -163,6 +163,7 @@ void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
   if (own == NULL)
     return;
   roll->kind = kind;
+  roll->asked = 0; /* that was in an earlier call */
   own->waited = rs_now_ns();
   own->inside = kind != RS_ROLL_CALL; /* where the ranks meet in its steps */
   own->came[kind] = kind == RS_ROLL_CALL ? number : own->came[kind] + 1;

@@ -109,6 +109,10 @@ static void test_silent(void **state) {
   assert_text(w.rolls[0], "3");
   rs_roll_pass(w.rolls[3]);
   assert_text(w.rolls[0], "none: all ranks have come");
+  come(&w, 1, 4, RS_ROLL_SHRINK, 0);
+  rs_roll_ask(w.rolls[0], 1);
+  come(&w, 0, 1, RS_ROLL_SHRINK, 0);
+  assert_text(w.rolls[0], "none: all ranks have come"); /* it has not asked in the shrink */
   come(&w, 0, 3, RS_ROLL_STEP, 0);
   rs_roll_ask(w.rolls[0], 1);
   assert_text(w.rolls[0], "3"); /* it has not come: ranks 1 and 2 may not get on without it */
