@@ -25,7 +25,7 @@
 #include <time.h>
 
 enum { LOOK_NS = 20000000 }; /* between two looks at who has come */
-enum { ASK_MS = 250 };       /* at most, for others to tell that they wait */
+enum { ASK_MS = 250 };       /* at most, and two looks at least, for others to tell that they wait */
 enum { WINDOW = 1024 };      /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ typedef struct peer_wait {
 static reshard_status give_up(rs_nccl *c, const char *call) {
   char missing[RS_ROLL_TEXT];
   rs_roll *roll = c->closing ? NULL : c->roll;
-  rs_roll_ask(roll, rs_min(c->timeout_ms / 2, ASK_MS));
+  rs_roll_ask(roll, rs_max(rs_min(c->timeout_ms / 2, ASK_MS), 2 * LOOK_NS / 1000000));
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
   const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
   if (reason != NULL)
