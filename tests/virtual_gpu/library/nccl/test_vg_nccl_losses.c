@@ -622,6 +622,11 @@ static int run_trials(int64_t n, int64_t trials, uint64_t seed, int step, int wa
   return failures;
 }
 
+/* Without arguments those of the library and of the caller take turns; each does in the long form. */
+static bool has_turn(uint64_t seed, int step, int way, bool borrowed, int argc) {
+  return argc > 0 || vg_proving() || !has_step(step, true) || borrowed == (seed + (uint64_t)(step + way)) % 2;
+}
+
 static bool is_chosen(int argc, char **argv, int argument, const char *name) {
   return argc <= argument || strcmp(argv[argument], name) == 0;
 }
@@ -631,8 +636,9 @@ static int run_all(int64_t n, int64_t trials, uint64_t seed, int argc, char **ar
   for (int step = 0; step < STEPS; step++)
     for (int way = 0; way < WAYS; way++)
       for (int borrowed = 0; borrowed < 2; borrowed++)
-        if (has_step(step, borrowed) && is_chosen(argc, argv, 4, step_names[step]) &&
-            is_chosen(argc, argv, 5, way_names[way]) && is_chosen(argc, argv, 6, borrowed ? "borrowed" : "own"))
+        if (has_step(step, borrowed) && has_turn(seed, step, way, borrowed, argc) &&
+            is_chosen(argc, argv, 4, step_names[step]) && is_chosen(argc, argv, 5, way_names[way]) &&
+            is_chosen(argc, argv, 6, borrowed ? "borrowed" : "own"))
           failures += run_trials(n, trials, seed, step, way, borrowed);
   return failures;
 }
