@@ -153,12 +153,13 @@ static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
 }
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
 /* The deadline of a wait that has begun at `since` counts from here: from where its call has begun, where that has one
- * deadline. A wait that begins near its end has a moment more: whoever has given up by then tells why. */
+ * deadline. A wait that begins near its end, or after it, has a moment of its own: whoever has given up by then tells
+ * why, and ranks that are there have come. A call has few waits. */
 static inline int64_t rs_mpi_waits_from(const rs_mpi *c, int64_t since) {
   const int64_t moment = rs_min(c->timeout_ms / 4, RS_MPI_MOMENT_MS);
   if (c->begun == 0)
     return since;
-  return rs_min(rs_max(c->begun, since - (c->timeout_ms - moment) * 1000000), c->begun + moment * 1000000);
+  return rs_max(c->begun, since - (c->timeout_ms - moment) * 1000000);
 }
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
