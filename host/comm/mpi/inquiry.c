@@ -55,8 +55,10 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
   c->answer->elsewhere = inner != c;
   memset(c->answer->missing, 0, (size_t)bits);
   for (int64_t r = 0; r < inner->base.size; r++) {
+    if (!inner->missing[r])
+      continue;
     int64_t there = inner == c ? r : rs_mpi_find_rank(c, rs_mpi_rank(inner, r));
-    c->answer->missing[there / 8] |= (unsigned char)(inner->missing[r] << there % 8);
+    c->answer->missing[there / 8] |= (unsigned char)(1 << there % 8);
   }
   for (int64_t r = 0; r < size; r++)
     if (r != c->base.rank)
@@ -67,8 +69,11 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
 /* While the duplicate is made ranks are known to have come, or not. */
 static bool can_inquire(const rs_mpi *c) { return c->link->numbers > 0; }
 
-/* Not by two threads at once: one that is in a call on c, or on something else that was split from it, answers. */
+/* Not by two threads at once: one that is in a call on c answers, else one that is on something that was split from it.
+ */
 static void answer_once(rs_mpi *c, const rs_mpi *inner) {
+  if (inner != c && c->inside)
+    return;
   if (c->inquiry.answered >= c->inquiry.number || atomic_flag_test_and_set(&c->inquiry.answering))
     return;
   if (!c->ended && c->inquiry.answered < c->inquiry.number)
