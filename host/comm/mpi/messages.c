@@ -216,12 +216,18 @@ reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {
   return RESHARD_SUCCESS;
 }
 
+/* A thread that waits on a part may answer for c meanwhile, by the same requests. */
 bool rs_mpi_quiet(rs_mpi *c) {
   int finalized = 0, talked = 0, moved = 0;
   MPI_Finalized(&finalized);
-  return finalized ||
-         (MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
-          talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved);
+  if (finalized)
+    return true;
+  if (atomic_flag_test_and_set(&c->inquiry.answering))
+    return false;
+  bool quiet = MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+               talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved;
+  atomic_flag_clear(&c->inquiry.answering);
+  return quiet;
 }
 
 void rs_mpi_retire(reshard_comm comm, void *memory) {
