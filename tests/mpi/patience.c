@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SLOW = 2, LIMIT_MS = 1000, PATIENT_MS = 60000, STEP_MS = 4 * LIMIT_MS / 5, TAG = 7 };
+enum { SLOW = 2, LIMIT_MS = 1000, PATIENT_MS = 60000, STEP_MS = 4 * LIMIT_MS / 5, TAG = 7, TRIES = 20 };
 
 static bool slow, tells; /* this rank is late; it says so when it waits */
 static int steps;        /* at which it was late */
@@ -83,7 +83,6 @@ static void check_late(reshard_status status, int64_t since, const char *call, i
   CHECK(status == RESHARD_ERROR_TIMEOUT, "%s: %s", call, reshard_status_string(status));
   CHECK(strstr(reshard_last_error(), call) != NULL, "names the call");
   CHECK(missing != NULL ? strcmp(missing, name) == 0 : what == MAKE, "names the rank that is late, and no other");
-  CHECK(rank != SLOW || steps > 1, "%s: late at %d steps", call, steps);
   CHECK(ms < PATIENT_MS / 2, "%s: %lld ms", call, (long long)ms);
   count_error(what, missing != NULL, ms);
   MPI_Barrier(MPI_COMM_WORLD);
@@ -151,9 +150,15 @@ int main(int argc, char **argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   int times = argc > 1 ? atoi(argv[1]) : 1;
   for (int i = 0; i < times * WHATS; i++) {
-    MPI_Comm mpi;
-    MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-    checks[i % WHATS](mpi);
+    int late_at = 1; /* on a busy machine the others may give up before its second step */
+    for (int tries = 0; tries < TRIES && late_at == 1; tries++) {
+      MPI_Comm mpi;
+      MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+      checks[i % WHATS](mpi);
+      late_at = i % WHATS == PART ? 0 : steps;
+      MPI_Bcast(&late_at, 1, MPI_INT, SLOW, MPI_COMM_WORLD);
+    }
+    CHECK(i % WHATS == PART || late_at > 1, "%s: late at %d steps", what_names[i % WHATS], late_at);
   }
   for (int what = 0; what < WHATS; what++) {
     int64_t sum[] = {counts[what].stops, counts[what].errors, counts[what].late, counts[what].unnamed};
