@@ -142,12 +142,23 @@ static void check_part(MPI_Comm mpi) {
   reshard_comm_destroy(comm);
 }
 
+/* A wait has the rest of its call's time, and a moment at least, also when that has passed. */
+static void check_moment(void) {
+  const int64_t ms = 1000000, begun = 5000 * ms;
+  const rs_mpi c = {.timeout_ms = LIMIT_MS, .begun = begun};
+  for (int64_t passed = 0; passed <= 3 * LIMIT_MS; passed += 50) {
+    int64_t left = rs_mpi_waits_from(&c, begun + passed * ms) / ms + LIMIT_MS - 5000 - passed;
+    CHECK(left == rs_max(LIMIT_MS - passed, RS_MPI_MOMENT_MS), "%d ms are left after %d", (int)left, (int)passed);
+  }
+}
+
 int main(int argc, char **argv) {
   void (*const checks[WHATS])(MPI_Comm) = {check_creation, check_split, check_part};
   int level, all = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  check_moment();
   int times = argc > 1 ? atoi(argv[1]) : 1;
   for (int i = 0; i < times * WHATS; i++) {
     int late_at = 1; /* on a busy machine the others may give up before its second step */
