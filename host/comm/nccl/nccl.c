@@ -259,6 +259,25 @@ static reshard_status record_gathered(rs_nccl *c) {
   return RESHARD_SUCCESS;
 }
 
+/* As rs_nccl_end_after_error. NCCL may launch what it was handed by its caller's communicator after an error yet: what it
+ * takes up in a moment an event comes after, as ever. */
+static reshard_status end_handed(rs_nccl *c, reshard_status status) {
+  ncclResult_t state = ncclInProgress;
+  status = rs_nccl_end_after_error(c, status);
+  if (status == RESHARD_SUCCESS || !c->borrowed)
+    return status;
+  for (int64_t since = rs_now_ns(); c->handed && state == ncclInProgress && rs_now_ns() - since < LOOK_NS;) {
+    pthread_mutex_lock(&c->mutex);
+    if (c->api.ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess)
+      state = ncclInternalError;
+    pthread_mutex_unlock(&c->mutex);
+    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
+  }
+  if (c->handed && state != ncclInProgress)
+    (void)record_gathered(c);
+  return status;
+}
+
 /* c->mine of every rank, to c->all. */
 static reshard_status allgather_records(rs_nccl *c) {
   rs_device *device = c->base.device;
@@ -281,7 +300,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
-  RS_TRY(rs_nccl_end_after_error(c, allgather_records(c)));
+  RS_TRY(end_handed(c, allgather_records(c)));
   rs_roll_pass(c->roll);
   rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
   for (int64_t r = 0; r < comm->size; r++)
@@ -389,7 +408,7 @@ static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *strea
     if (has_window(c, turn, w))
       status = exchange_window(c, turn, w, stream);
   rs_cuda_leave(previous);
-  return rs_nccl_end_after_error(c, status);
+  return end_handed(c, status);
 }
 
 static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
