@@ -259,8 +259,8 @@ static reshard_status record_gathered(rs_nccl *c) {
   return RESHARD_SUCCESS;
 }
 
-/* As rs_nccl_end_after_error. NCCL may launch what it was handed by its caller's communicator after an error yet: what it
- * takes up in a moment an event comes after, as ever. */
+/* As rs_nccl_end_after_error. The caller's NCCL may launch yet what it was handed: what it takes up in a moment an
+ * event comes after, as ever. */
 static reshard_status end_handed(rs_nccl *c, reshard_status status) {
   ncclResult_t state = ncclInProgress;
   status = rs_nccl_end_after_error(c, status);
