@@ -354,7 +354,7 @@ static reshard_status take_step(rank *me, bool rehearsal, int64_t place) {
   }
 }
 
-/* Where the victim is lost, of so many calls: -1 is nowhere, 0 before the first. */
+/* Call at which the victim is lost, of so many: -1 is none, 0 before the first. */
 static int64_t draw_place(const world *w, int64_t calls) {
   int64_t drawn = (int64_t)(w->seed * 0x9e3779b97f4a7c15u >> 33);
   switch (w->step) {

@@ -3,10 +3,9 @@
 #ifndef TESTS_VG_NODE_NCCL_H
 #define TESTS_VG_NODE_NCCL_H
 
-#include "base/base.h"
+#include "columns.h"
 #include "library/nccl/nccl_case.h"
 #include "node_gather.h"
-#include "reshard/reshard.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -46,22 +45,7 @@ struct moving {
   const char *wrong[RANKS];
 };
 
-#define NEED(me, what) \
-  do { \
-    if (!(what) && (me)->wrong == NULL) \
-      (me)->wrong = #what; \
-  } while (0)
-
-static inline reshard_status make_plan(moving_rank *me) {
-  const int64_t shape[2] = {SIDE, SIDE};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8, .name = "weights"};
-  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
-  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
-  RS_THEN(status, reshard_plan_create(1, &entry, me->rank, NULL, &me->plan));
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  return status;
-}
+static inline reshard_status make_plan(moving_rank *me) { return columns_plan(SIDE, RANKS, me->rank, &me->plan); }
 
 static inline reshard_status make_transfer(moving_rank *me, char *src, char *dst, reshard_path path) {
   const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){dst}};
@@ -152,8 +136,19 @@ static inline void assert_moved(moving *m, uint64_t seed) {
     fail_msg("seed %d: %s", (int)seed, vg_report(0));
 }
 
-/* Each rank's source is of one byte: that of its round and rank. */
-static inline int byte_of(int round, int64_t rank) { return 16 * round + (int)rank + 1; }
+/* Runs a body in which a rank is lost. Races and uses of freed memory are faults, and leaks where they count. Reports
+ * of messages that nobody took are none. */
+static inline void assert_lost_once(moving *m, uint64_t seed, bool leaks_count) {
+  vg_quiet(true);
+  (void)moving_run(m, seed, run_rank);
+  vg_quiet(false);
+  rank_results_assert(RANKS, m->result, RESHARD_SUCCESS, NULL, "a transfer");
+  for (int r = 0; r < RANKS; r++)
+    if (m->wrong[r] != NULL)
+      fail_msg("seed %d, rank %d: %s; %s", (int)seed, r, m->wrong[r], vg_reports() > 0 ? vg_report(0) : "");
+  if (vg_reports_with("race") + vg_reports_with("freed") + (leaks_count ? vg_reports_with("leak") : 0) > 0)
+    fail_msg("seed %d: %s", (int)seed, vg_report(vg_reports() - 1));
+}
 
 static inline bool is_moved(const char *dst, int round) {
   char here[BYTES];

@@ -7,10 +7,9 @@
 
 #include <cmocka.h>
 
-#include "base/base.h"
+#include "columns.h"
 #include "comm/comm.h"
 #include "node_gather.h"
-#include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -47,24 +46,7 @@ struct world {
   const char *wrong[RANKS];
 };
 
-#define NEED(me, what) \
-  do { \
-    if (!(what) && (me)->wrong == NULL) \
-      (me)->wrong = #what; \
-  } while (0)
-
-static reshard_status make_plan(node_rank *me) {
-  const int64_t shape[2] = {SIDE, SIDE};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8, .name = "weights"};
-  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, me->rank, NULL, &me->plan);
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  return status;
-}
+static reshard_status make_plan(node_rank *me) { return columns_plan(SIDE, RANKS, me->rank, &me->plan); }
 
 static void alloc_source(node_rank *me, int gpu) {
   if (me->rank != 1 || me->w->kind == PLAIN)
@@ -150,9 +132,6 @@ static void assert_right(const world *w) {
     if (w->wrong[r] != NULL)
       fail_msg("rank %d: %s", r, w->wrong[r]);
 }
-
-/* Each rank's source is of one byte: that of its round and rank. */
-static int byte_of(int round, int64_t rank) { return 16 * round + (int)rank + 1; }
 
 static bool is_moved(const char *dst, int round) {
   char here[BYTES];
@@ -594,43 +573,9 @@ static void test_destroys_first(void **state) {
 
 /* --- Those that are left ------------------------------------------------------------------------------------------ */
 
-/* All columns of SIDE rows that are cut over the ranks of a communicator, in arrays of their own. */
-static reshard_status move_columns(node_rank *me, reshard_comm comm, reshard_path path) {
-  const int64_t shape[2] = {SIDE, SIDE}, n = reshard_comm_size(comm), rank = reshard_comm_rank(comm), width = SIDE / n;
-  const reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  char *src, *dst, here[SIDE * SIDE];
-  size_t bytes = (size_t)(SIDE * width);
-  cudaMalloc((void **)&src, bytes);
-  cudaMalloc((void **)&dst, bytes);
-  cudaMemsetAsync(src, byte_of(0, rank), bytes, me->stream);
-  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){dst}};
-  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, n, &entry.src);
-  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst));
-  RS_THEN(status, reshard_plan_create(1, &entry, rank, NULL, &plan));
-  RS_THEN(status, reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
-  for (int i = 0; i < 2; i++)
-    RS_THEN(status, reshard_execute(transfer, me->stream));
-  cudaStreamSynchronize(me->stream);
-  vg_peek(here, dst, bytes);
-  for (int64_t i = 0; i < SIDE * width && status == RESHARD_SUCCESS; i++)
-    if (here[i] != byte_of(0, i / width / width))
-      status = rs_error(RESHARD_ERROR_INTERNAL, "byte %d is %d", (int)i, here[i]);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  cudaFree(src); /* on a virtual GPU that ranks share it waits for all that they do there */
-  cudaFree(dst);
-  RS_THEN(status, reshard_comm_barrier(comm));
-  return status;
-}
-
 static void move_both_ways(node_rank *me, reshard_comm comm) {
-  NEED(me, move_columns(me, comm, RESHARD_PATH_DIRECT) == RESHARD_SUCCESS);
-  NEED(me, move_columns(me, comm, RESHARD_PATH_PACKED) == RESHARD_SUCCESS);
+  NEED(me, columns_move(SIDE, comm, RESHARD_PATH_DIRECT, me->stream) == RESHARD_SUCCESS);
+  NEED(me, columns_move(SIDE, comm, RESHARD_PATH_PACKED, me->stream) == RESHARD_SUCCESS);
 }
 
 /* The others go on without rank 2: in what is left, and in that split again with its ranks the other way round. */

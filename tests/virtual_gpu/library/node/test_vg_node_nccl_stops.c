@@ -145,19 +145,10 @@ static void abort_beside_call(moving_rank *me) {
   node_gather_meet(&me->m->gather);
 }
 
-/* Reports of messages that nobody took are no fault. */
 static void assert_lost(void (*body)(moving_rank *me), int64_t timeout_ms) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     moving m = {.nodes = NODES, .body = body, .timeout_ms = timeout_ms, .path = RESHARD_PATH_MIXED};
-    vg_quiet(true);
-    (void)moving_run(&m, seed, run_rank);
-    vg_quiet(false);
-    rank_results_assert(RANKS, m.result, RESHARD_SUCCESS, NULL, "a transfer");
-    for (int r = 0; r < RANKS; r++)
-      if (m.wrong[r] != NULL)
-        fail_msg("seed %d, rank %d: %s; %s", (int)seed, r, m.wrong[r], vg_reports() > 0 ? vg_report(0) : "");
-    if (vg_reports_with("race") + vg_reports_with("freed") + vg_reports_with("leak") > 0)
-      fail_msg("seed %d: %s", (int)seed, vg_report(vg_reports() - 1));
+    assert_lost_once(&m, seed, true);
   }
 }
 
@@ -236,40 +227,6 @@ static void test_borrowed(void **state) {
 
 /* --- Parts -------------------------------------------------------------------------------------------------------- */
 
-/* All columns of SIDE rows that are cut over the ranks of a communicator. */
-static reshard_status move_columns(moving_rank *me, reshard_comm comm) {
-  const int64_t shape[2] = {SIDE, SIDE}, n = reshard_comm_size(comm), rank = reshard_comm_rank(comm), width = SIDE / n;
-  const reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_MIXED};
-  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  char *src, *dst, here[SIDE * SIDE];
-  size_t bytes = (size_t)(SIDE * width);
-  cudaMalloc((void **)&src, bytes);
-  cudaMalloc((void **)&dst, bytes);
-  cudaMemsetAsync(src, byte_of(0, rank), bytes, me->stream);
-  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){dst}};
-  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, n, &entry.src);
-  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst));
-  RS_THEN(status, reshard_plan_create(1, &entry, rank, NULL, &plan));
-  RS_THEN(status, reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
-  for (int i = 0; i < 2; i++)
-    RS_THEN(status, reshard_execute(transfer, me->stream));
-  cudaStreamSynchronize(me->stream);
-  vg_peek(here, dst, bytes);
-  for (int64_t i = 0; i < SIDE * width && status == RESHARD_SUCCESS; i++)
-    if (here[i] != byte_of(0, i / width / width))
-      status = rs_error(RESHARD_ERROR_INTERNAL, "byte %d is %d", (int)i, here[i]);
-  reshard_transfer_destroy(transfer);
-  reshard_plan_destroy(plan);
-  reshard_layout_release(entry.src);
-  reshard_layout_release(entry.dst);
-  cudaFree(src);
-  cudaFree(dst);
-  RS_THEN(status, reshard_comm_barrier(comm));
-  return status;
-}
-
 /* Parts and what is left after a loss have nodes of their own. */
 static void split_and_shrink(moving_rank *me) {
   const int64_t lost[1] = {3};
@@ -277,13 +234,13 @@ static void split_and_shrink(moving_rank *me) {
   move_once(me, 0);
   NEED(me, reshard_comm_split(me->comm, 0, -me->rank, &turned) == RESHARD_SUCCESS);
   NEED(me, reshard_comm_rank(turned) == RANKS - 1 - me->rank);
-  NEED(me, move_columns(me, turned) == RESHARD_SUCCESS);
+  NEED(me, columns_move(SIDE, turned, RESHARD_PATH_MIXED, me->stream) == RESHARD_SUCCESS);
   reshard_comm_destroy(turned);
   move_once(me, 1);
   node_gather_meet(&me->m->gather);
   if (me->rank != 3) {
     NEED(me, reshard_comm_shrink(me->comm, 1, lost, &rest) == RESHARD_SUCCESS);
-    NEED(me, move_columns(me, rest) == RESHARD_SUCCESS);
+    NEED(me, columns_move(SIDE, rest, RESHARD_PATH_MIXED, me->stream) == RESHARD_SUCCESS);
     reshard_comm_destroy(rest);
   }
   node_gather_meet(&me->m->gather);
@@ -300,7 +257,7 @@ static void shrink_unrevoked(moving_rank *me) {
     NEED(me, me->rank != 1 || reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
     NEED(me, reshard_comm_shrink(me->comm, 1, lost, &rest) == RESHARD_SUCCESS);
     end_transfer(me);
-    NEED(me, move_columns(me, rest) == RESHARD_SUCCESS);
+    NEED(me, columns_move(SIDE, rest, RESHARD_PATH_MIXED, me->stream) == RESHARD_SUCCESS);
     reshard_comm_destroy(rest);
   }
   node_gather_meet(&me->m->gather);
