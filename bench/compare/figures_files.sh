@@ -2,16 +2,18 @@
 # Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
 # root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system.
 # The ratio of their speeds is the median of the pairs in which cp was fastest. They end where the row is settled
-# (samples.bash): 6 at least, and 4 at most once so many seconds (default 30) are over. The spread stands in brackets.
-# Space is reserved within our time, and copied within cp's; neither syncs in it. Default directories: the shared memory
-# file system where it has the room, and the build directory.
+# (samples.bash): 6 at least, and 4 at most once the row's part of so many seconds (default 100) is over. The spread
+# stands in brackets. Space is reserved within our time, and copied within cp's; neither syncs in it. GIB is 1: what is
+# written and taken away again then stays below the share of memory at which the system begins to write it to the disk.
+# Default directories: the shared memory file system where it has the room, and the build directory.
 set -euo pipefail
 program=${1:?usage: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...]}
-gib=${2:-2}
-end=$((SECONDS + ${3:-30}))
+gib=${2:-1}
+started=$SECONDS seconds=${3:-100} made=0
 . "$(dirname "$0")/samples.bash"
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
+micro=$(dirname "$program")/reshard_micro
 saver=$(dirname "$program")/reshard_state_bench
 directories=("$@")
 has_room() { # DIRECTORY N: for N times GIB
@@ -25,6 +27,11 @@ fi
 row() { printf '| %-52s | %-9s | %8s | %25s |\n' "$@"; }
 now() { date +%s%N; }
 
+measure() { # GOAL LABEL COMMAND...: a row of pairs; it has what earlier rows have left of their time, too
+  made=$((made + 1))
+  end=$((started + seconds * made / (6 * ${#directories[@]})))
+  row "$2" "$where" "$1" "$("${@:3}")"
+}
 pairs() { # COMMAND...: of pairs that it makes, a ratio each; prints the figure
   local n
   rm -f "$work"/samples "$work"/headers
@@ -46,6 +53,11 @@ of_ours() { # NS FIELDS UNITS: these ns over the sum of such fields of JSON, so 
     END { printf "%.4f %.4f\n", cp / 1e9 / (t / units), 1e9 / cp }'
 }
 
+core_pace() { # steps of a core in a nanosecond
+  [ ! -x "$micro" ] || "$micro" --benchmark_filter='^core_chain' --benchmark_min_time=0.02 --benchmark_format=csv \
+    2>/dev/null | awk -F, '/^"core_chain"/ { print $7 / 1e9 }'
+}
+
 ratio() { # IN OPTION...: cp's time / ours; the time for headers, layouts and plans goes to a file
   local in=$1 begin copied
   shift
@@ -56,7 +68,8 @@ ratio() { # IN OPTION...: cp's time / ours; the time for headers, layouts and pl
   rm -rf "$work/copy"
   "$program" convert "$in" "$@" --json - >"$work/line"
   of_ours "$copied" '"(reserve|move)_us"' 1e6 <"$work/line"
-  sed -n 's/.*"open_us": *\([0-9.e+-]*\).*/\1/p' "$work/line" | awk '{ print $1 / 1e6 }' >>"$work/headers"
+  sed -n 's/.*"open_us": *\([0-9.e+-]*\).*/\1/p' "$work/line" |
+    awk -v pace="$(core_pace)" '{ print $1 / 1e6, pace }' >>"$work/headers"
 }
 ratios() { # IN OPTION...
   cat "$1"/* "$1" >/dev/null 2>&1 || true # into the page cache
@@ -107,25 +120,24 @@ for directory in "${directories[@]}"; do
   [ "$directory" != "${directories[0]}" ] || row '---' '---' '---' '---'
   printf '[{"name": "w", "shape": [%d, 16384], "dtype": "f32"}]' $((gib * 16384)) >"$work/model.json"
   "$maker" "$work/model.json" "$work/in.safetensors" >/dev/null
-  row "$gib GiB, one file to 4 shards of rows" "$where" '>= 0.9' \
-    "$(ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+  measure '>= 0.9' "$gib GiB, one file to 4 shards of rows" ratios "$work/in.safetensors" "$work/out" \
+    --dst 'chunk(0;0-3)'
   "$program" convert "$work/in.safetensors" "$work/rows4" --dst 'chunk(0;0-3)' >/dev/null
-  row "$gib GiB, 4 shards of rows to one file" "$where" '>= 0.9' "$(ratios "$work/rows4" "$work/out.safetensors")"
+  measure '>= 0.9' "$gib GiB, 4 shards of rows to one file" ratios "$work/rows4" "$work/out.safetensors"
   rm -rf "$work/rows4"
   "$program" convert "$work/in.safetensors" "$work/rows8" --dst 'chunk(0;0-7)' >/dev/null
   rm -rf "$work/in.safetensors"
-  row "$gib GiB, 8 shards of rows to 3 shards of columns" "$where" '>= 0.8' \
-    "$(ratios "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
+  measure '>= 0.8' "$gib GiB, 8 shards of rows to 3 shards of columns" ratios "$work/rows8" "$work/out" \
+    --dst 'chunk(1;0-2)'
   rm -rf "$work/rows8"
-  [ ! -x "$saver" ] || row "$gib GiB of a state dict, saved by 4 ranks" "$where" '>= 0.9' "$(pairs saved)"
+  [ ! -x "$saver" ] || measure '>= 0.9' "$gib GiB of a state dict, saved by 4 ranks" pairs saved
   rm -rf "$work/out"
   # All tensors of a large mixture of experts, each with a hundredth of its rows: 578 MiB.
   "$maker" qwen3-30b-a3b "$work/in.safetensors" 1 100 >/dev/null
-  row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' \
-    "$(ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+  measure '>= 0.5' '18,867 tensors, one file to 4 shards' ratios "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)'
   row '  its headers, plans and layouts' "$where" '<= 0.3 s' \
     "$( (settle time "$work/headers" || true) | show_figure s)"
-  row '  with digests of what is written, to without' "$where" '>= 0.87' "$(pairs digested "$work/in.safetensors")"
+  measure '>= 0.87' '  with digests of what is written, to without' pairs digested "$work/in.safetensors"
   rm -rf "$work/"*
   # A file of ten times the size that is all hole behind its header; what is written has its full size on the disk.
   if [ "$directory" = "${directories[-1]}" ] && has_room "$work" 11; then
