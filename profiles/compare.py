@@ -93,21 +93,26 @@ def main():
     steps = paces if all(paces) else (1.0, 1.0)
     spreads = []
     for label, on in a.keys() & b.keys():
+        settled = all(is_settled(cell, options.within) for cell in a[label, on] + b[label, on])
         for x, y in zip(sum(map(numbers_of, a[label, on]), []), sum(map(numbers_of, b[label, on]), [])):
             of_a, of_b = (n.value * (pace if n.is_time else 1) for n, pace in zip((x, y), steps))
             most = max(of_a, of_b)
             spread = 100 * abs(of_a - of_b) / most if most else 0.0
-            spreads.append((spread, f"{label} {on}".strip(), x.text, y.text))
+            spreads.append((spread, settled, f"{label} {on}".strip(), x.text, y.text))
     if not spreads:
         sys.exit("compare: the files have no row in common")
     spreads.sort(reverse=True)
     agree = sum(spread <= options.within for spread, *_ in spreads)
-    for spread, label, x, y in spreads:
+    for spread, settled, label, x, y in spreads:
         if spread > options.within:
-            print(f"{spread:6.1f} %  {label}: {x}, {y}")
+            print(f"{spread:6.1f} %  {label}: {x}, {y}" + ("" if settled else "; not settled"))
     for path, rows in ((options.a, a), (options.b, b)):
         settled = sum(all(is_settled(cell, options.within) for cell in cells) for cells in rows.values())
         print(f"{path}: {settled} of {len(rows)} rows are settled within {options.within:g} %")
+    quiet = [spread <= options.within for spread, settled, *_ in spreads if settled]
+    if quiet:
+        print(f"{sum(quiet)} of {len(quiet)} figures ({100 * sum(quiet) / len(quiet):.1f} %) that both have settled "
+              f"agree within {options.within:g} %")
     alone = len(a.keys() ^ b.keys())
     share = 100 * agree / len(spreads)
     print(f"{agree} of {len(spreads)} figures ({share:.1f} %) agree within {options.within:g} %; spread: median "
