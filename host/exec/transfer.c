@@ -101,7 +101,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->cached = cached;
-  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, 1);
+  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));

@@ -11,8 +11,8 @@
  * so the largest K of all ranks fits all. What goes in place takes no staging, but is cut alike.
  *
  * The CPU packs, moves and unpacks at once, so its rounds do not overlap. It is the faster the more of that stays in
- * the cache. So it stages CACHED at most, whatever the limit allows. On GPUs a round hides the time of its launches
- * and messages where it moves tens of MiB. */
+ * the cache. So it stages CACHED at most, or what the communicator has found to be best, whatever the limit allows. On
+ * GPUs a round hides the time of its launches and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
 #include "plan/place.h"
 
@@ -27,19 +27,19 @@ enum {
   DEFAULT_SHARE = 50,        /* one in so many of the bytes that a rank has on average */
 };
 
-/* Limit that holds on a kind of device; INT64_MAX: none. */
-static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu) {
+/* Limit that holds on a kind of device; INT64_MAX: none. best: staging of a rank on the CPU, 0: CACHED. */
+static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu, int64_t best) {
   int64_t asked = plan->limit == RESHARD_NO_LIMIT ? INT64_MAX : plan->limit;
   int64_t world = rs_min(plan->world, INT64_MAX / CACHED_OF_PEER);
-  int64_t cached = rs_max(CACHED, CACHED_OF_PEER * world);
+  int64_t cached = rs_max(best > 0 ? best : CACHED, CACHED_OF_PEER * world);
   if (cpu)
     return asked == RESHARD_DEFAULT_LIMIT ? cached : rs_min(asked, cached);
   int64_t share = plan->info.bytes / world / DEFAULT_SHARE / STEP * STEP;
   return asked == RESHARD_DEFAULT_LIMIT ? rs_max(share, rs_max(DEFAULT, DEFAULT_OF_PEER * world)) : asked;
 }
 
-rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds) {
-  return (rs_pace){plan->world, limit_on(plan, cpu), cpu ? 1 : 2, rounds};
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds) {
+  return (rs_pace){plan->world, limit_on(plan, cpu, best), cpu ? 1 : 2, rounds};
 }
 
 /* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
@@ -153,7 +153,7 @@ int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes)
 /* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
   bool *in_place;
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, rounds);
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rounds);
   RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
   find_in_place(plan, in_place);
   if (rounds < 0)
@@ -197,7 +197,7 @@ reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, resha
 
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 1);
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1);
   *bytes = (size_t)rs_min(rs_plan_staging(plan, &pace, NULL).bytes, pace.limit);
   return RESHARD_SUCCESS;
 }

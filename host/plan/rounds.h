@@ -14,8 +14,8 @@ typedef struct rs_pace {
   int64_t halves; /* of the workspace, which rounds take by turns: 2 where neighbouring rounds overlap, else 1 */
   int64_t rounds; /* those that all ranks take */
 } rs_pace;
-/* The pace of a plan on the CPU, or on GPUs. */
-rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t rounds);
+/* The pace of a plan on the CPU, or on GPUs. best: reshard_comm_s's best_staging. */
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds);
 
 /* False where no rank can need several rounds, for any arrays: the same on all. */
 bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace);

@@ -57,7 +57,7 @@ typedef struct reshard_entry {
  * ranks have the same. A collective of the communicator is taken whatever staging it needs then.
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
- * the cache; more would be slower.
+ * the cache; more would be slower. Over MPI on one node it is 256 KiB, or 16 KiB x world.
  *
  * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
  * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole

@@ -26,7 +26,11 @@ takes packed 1
 takes mixed 2 --path mixed
 grep -q '"path": *"mixed", *"workspace_bytes"' said || fail "the option is not told: $(cat said)"
 takes mixed 2 --workspace 8K
-for per_node in 1 2 4; do takes packed $per_node --path packed; done
+for per_node in 1 2 4; do
+  takes packed $per_node --path packed
+  limit=$((per_node == 4 ? 262144 : 1048576)) # processes of one node stage less: their messages stay in the cache
+  grep -q "\"workspace_limit\": *$limit," said || fail "by $per_node: not a limit of $limit: $(cat said)"
+done
 four 0 2 "${bench[@]}" --path mixed --csv rows.csv
 grep -q 'path mixed, workspace limit' said || fail "the option is not told: $(cat said)"
 grep -q ',"mixed",' rows.csv || fail "no mixed row: $(cat rows.csv)"

@@ -1,4 +1,5 @@
-/* Memory files of the ranks on this node (device/cpu/segment.h), for paths that read other processes' arrays.
+/* Ranks that are on one node, and their memory files (device/cpu/segment.h), for paths that read other processes'
+ * arrays.
  *
  * A rank opens the file of another one through /proc, where the system lets it: they run for one user, and see each
  * other's numbers. What it has opened is compared with what that rank says its file is. One rank that cannot open the
@@ -23,6 +24,10 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* MPI copies a message between processes of one node: that is in the cache yet, beside what is packed next. Messages to
+ * other nodes are better long. Measured: profiles/results/limits.md. */
+enum { STAGED_ON_NODE = 256 << 10 };
 
 /* A rank's process and file, as all ranks see them. */
 typedef struct mpi_process {
@@ -68,6 +73,13 @@ static rs_import *open_file(const mpi_process *other) {
     return NULL;
   }
   return rs_import_open(fd, &import) == RESHARD_SUCCESS ? import : NULL;
+}
+
+static bool all_on_one_node(int64_t n, const mpi_process *all) {
+  for (int64_t r = 0; r < n; r++)
+    if (all[r].system == 0 || !on_one_node(&all[0], &all[r]))
+      return false;
+  return true;
 }
 
 static bool all_share(int64_t n, const mpi_process *all) {
@@ -256,6 +268,8 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   if (c->base.imports == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(look_for_neighbours(part, &neighbours, &part->base.elsewhere));
+  if (!part->base.elsewhere)
+    part->base.best_staging = STAGED_ON_NODE;
   if (!neighbours)
     return RESHARD_SUCCESS;
   RS_TRY(rs_shared_open(&own));
@@ -275,6 +289,8 @@ reshard_status rs_mpi_open_files(rs_mpi *c) {
   const void *all;
   describe_own(c, &own);
   reshard_status status = rs_comm_allgather(&c->base, &own, sizeof own, &all);
+  if (status == RESHARD_SUCCESS && all_on_one_node(c->base.size, all))
+    c->base.best_staging = STAGED_ON_NODE;
   if (status == RESHARD_SUCCESS && all_share(c->base.size, all))
     return open_files(c, all);
   if (own.shares)

@@ -18,6 +18,7 @@ static reshard_status create_part(rs_mpi *c, int64_t number, int64_t size, int64
   (*out)->number = number;
   (*out)->timeout_ms = c->timeout_ms;
   (*out)->base.staged = c->base.staged;
+  (*out)->base.best_staging = c->base.best_staging;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
   (void)rs_board_join(&(*out)->base, &c->base);
