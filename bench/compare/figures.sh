@@ -121,7 +121,7 @@ deadline_ratio() { # time of 256 MiB by messages of 2 ranks without a deadline o
   local deadline time times=()
   for deadline in '' RESHARD_TIMEOUT_MS=60000; do
     time=$(env -u RESHARD_TIMEOUT_MS ${deadline:+"$deadline"} \
-      mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$program" bench -n 5 -w 1 --shape 8192x8192 \
+      mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$program" bench -n 21 -w 3 --shape 8192x8192 \
       --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --comm mpi --path packed --json - |
       sed -n 's/.*"p50_us": *\([0-9.]*\).*/\1/p' | head -1)
     times+=("${time:?}")
