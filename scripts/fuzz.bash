@@ -11,19 +11,23 @@ fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the bu
   return "$status"
 }
 
+# True when a run has found an input to crash at, which libFuzzer writes down: else something else has ended it.
+fuzz_crashed() { grep -qE 'Test unit written to .*(crash|leak|timeout|oom)-[0-9a-f]+$' "$log/fuzz-$1.log"; } # NAME
+
 fuzz_runs=() # NAME SECONDS-OF-A-PROCESSOR INPUTS CRASHES of each run of fuzz_all
 fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]: as many at a time as there are cores, each counted
-  local seconds=$1 only=${2:-} target name status inputs seconds_used running=() names=()
+  local seconds=$1 only=${2:-} target name status crashes inputs seconds_used running=() names=()
   fuzz_runs=()
   finish() { # waits for the oldest
-    status=0
+    status=0 crashes=0
     wait "${running[0]}" || status=$?
     name=${names[0]} running=("${running[@]:1}") names=("${names[@]:1}")
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log/fuzz-$name.log")
     count "$status" "fuzz: $name"
     # the last line: bash tells there first of a target that a signal has ended
     seconds_used=$(awk '{ sum = $1 + $2 } END { print sum + 0 }' "$log/fuzz-$name.times")
-    fuzz_runs+=("$name $seconds_used ${inputs:-0} $((status != 0))")
+    [ "$status" = 0 ] || ! fuzz_crashed "$name" || crashes=1
+    fuzz_runs+=("$name $seconds_used ${inputs:-0} $crashes")
     if [ "$status" = 0 ]; then
       say "fuzz $name: $inputs inputs, nothing found"
     else
@@ -41,7 +45,8 @@ fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]: as many at a time as there are cores
   while [ ${#running[@]} -gt 0 ]; do finish; done
 }
 
-# Adds the runs of fuzz_all to the table of all runs so far. Others may do so at the same time.
+# Adds the runs of fuzz_all to the table of all runs so far. Others may do so at the same time. A list behind the table,
+# of what the crashes were, stays as it is.
 fuzz_ledger() {
   local table=$root/profiles/results/fuzz.md lock
   touch "$table"
@@ -53,6 +58,7 @@ fuzz_ledger() {
     }
     FILENAME ~ /[.]md$/ {
       if (split($0, cell, / *[|] */) == 7 && cell[3] ~ /^[0-9.]+$/) add(cell[2], cell[3], cell[4], cell[5], cell[6])
+      if (/^- /) notes = notes $0 "\n"
       next
     }
     NF == 4 { add($1, $2 / 3600, $3, $4, today) }
@@ -60,13 +66,16 @@ fuzz_ledger() {
       print "# Fuzzing so far\n"
       print "`./run fuzz SECONDS` and `./run soak` add their runs. Inputs that reach new code are kept in"
       print "build/fuzz/corpus, and the next run begins with them; those in tests/fuzz/corpus are replayed by every"
-      print "build. A crash is an input that a sanitizer stops at, that takes more than 60 s or 2 GiB.\n"
+      print "build. A crash is an input that a sanitizer stops at, that takes more than 60 s or 2 GiB. A run that"
+      print "something else has ended counts by its inputs alone.\n"
       print "Hours are those of a processor, in the fuzzer and the system: other work on the machine does not count."
       print "Of the first runs only the clock was read: their inputs and crashes count here, and no hours.\n"
       print "| target | processor hours | inputs | crashes | last run |\n| --- | ---: | ---: | ---: | --- |"
       fflush()
       for (name in total)
         printf "| %s | %.4f | %.0f | %d | %s |\n", name, total[name], units[name], found[name], last[name] | "sort"
+      close("sort")
+      if (notes != "") printf "\nThe crashes:\n\n%s", notes
     }' "$table" - >"$table.tmp" && mv "$table.tmp" "$table"
   exec {lock}>&-
 }

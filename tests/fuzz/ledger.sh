@@ -19,12 +19,18 @@ target() { # NAME COMMAND...
 
 target busy 'for ((i = 0; i < 300000; i++)); do :; done; echo "stat::number_of_executed_units: 7"'
 target idle 'sleep 1; echo "stat::number_of_executed_units: 5"'
-target crash 'ulimit -c 0; for ((i = 0; i < 300000; i++)); do :; done; kill -ABRT $$'
+target crash 'ulimit -c 0; for ((i = 0; i < 300000; i++)); do :; done
+echo "artifact_prefix=/crashes/; Test unit written to /crashes/crash-crash-0123456789abcdef"; kill -ABRT $$'
+target lost 'kill -KILL $$'
+target slow 'echo "artifact_prefix=/crashes/; Test unit written to /crashes/slow-slow-unit-0123456789abcdef"
+echo "stat::number_of_executed_units: 3"'
+target told 'echo "==1== libFuzzer: run interrupted; exiting"; echo "stat::number_of_executed_units: 9"; exit 72'
 fuzz_all 1 >said
-[ "$passed $failed" = '2 1' ] || fault "$passed passed, $failed failed: $(cat said)"
+[ "$passed $failed" = '3 3' ] || fault "$passed passed, $failed failed: $(cat said)"
 rm said
 runs=$(printf '%s\n' "${fuzz_runs[@]}" | sort | awk '{ print $1, ($2 > 0.05), ($2 < 0.5), $3, $4 }' | tr '\n' ';')
-[[ $runs =~ ^'busy 1 '[01]' 7 0;crash 1 '[01]' 0 1;idle 0 1 5 0;'$ ]] || fault "runs: ${fuzz_runs[*]}"
+wanted='^busy 1 [01] 7 0;crash 1 [01] 0 1;idle 0 1 5 0;lost 0 1 0 0;slow 0 1 3 0;told 0 1 9 0;$'
+[[ $runs =~ $wanted ]] || fault "runs: ${fuzz_runs[*]}"
 
 expect() { # ROW...: of the table
   local row
@@ -40,7 +46,10 @@ for _ in {1..8}; do
   (fuzz_runs=('api 900 10 0'); fuzz_ledger) &
 done
 wait
+list=$'\nThe crashes:\n\n- api: the first\n- api: all others'
+printf '%s\n' "$list" >>"$table"
 expect 'api | 3.5000 | 1080 | 1' 'npy | 0.0001 | 2147483648 | 0'
 fuzz_runs=() # none was built
 fuzz_ledger
 expect 'api | 3.5000 | 1080 | 1' 'npy | 0.0001 | 2147483648 | 0'
+[ "$(tail -n 5 "$table")" = "$list" ] || fault "the list: $(cat "$table")"
