@@ -1,19 +1,28 @@
-#define _GNU_SOURCE /* memfd_create */
+#define _GNU_SOURCE /* memfd_create, struct ucred */
 #include "comm/roll.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#define MEMORY "reshard-roll"
+
+enum { FIND_MS = 20 }; /* at most, for the process that holds a name to listen */
 
 /* A rank in the page. Zeros: it is out of sight. */
 typedef struct roll_rank {
@@ -29,7 +38,8 @@ typedef struct roll_rank {
 enum { NO_REASON, REASON_BEGUN, REASON_THERE };
 
 typedef struct roll_page {
-  uint64_t key; /* of the rank that has made it */
+  uint64_t key;          /* of the rank that has made it */
+  _Atomic uint64_t name; /* hash of the communicator's, by which its ranks find it; 0: they do not */
   _Atomic uint32_t state;
   int32_t status; /* of the reason */
   char reason[RS_ROLL_REASON];
@@ -43,8 +53,10 @@ struct rs_roll {
   _Atomic(roll_page *) joined; /* the page once this rank is in it: it stays then; any thread may look */
   atomic_bool left;
   size_t bytes;
-  _Atomic rs_roll_kind kind; /* what the rank waits in */
-  int64_t asked;             /* when it was about to give up; 0: it is not */
+  uint64_t came[RS_ROLL_KINDS]; /* as in the page, also before there is one */
+  int32_t listener;             /* of the name; -1: none */
+  _Atomic rs_roll_kind kind;    /* what the rank waits in */
+  int64_t asked;                /* when it was about to give up; 0: it is not */
 };
 
 /* --- Pages -------------------------------------------------------------------------------------------------------- */
@@ -63,16 +75,16 @@ static void drop_page(rs_roll *roll) {
   roll->page = NULL;
 }
 
-static void drop_descriptor(rs_roll *roll) {
-  if (roll->offer.fd >= 0)
-    close(roll->offer.fd);
-  roll->offer.fd = -1;
+static void close_descriptor(int32_t *fd) {
+  if (*fd >= 0)
+    close(*fd);
+  *fd = -1;
 }
 
 static void make_page(rs_roll *roll) {
   const void *address = roll;
   int64_t draw[] = {rs_now_ns(), getpid()};
-  int fd = memfd_create("reshard-roll", MFD_CLOEXEC);
+  int fd = memfd_create(MEMORY, MFD_CLOEXEC);
   if (fd < 0)
     return;
   if (ftruncate(fd, (off_t)roll->bytes) == 0)
@@ -88,7 +100,7 @@ static void make_page(rs_roll *roll) {
 reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll) {
   rs_roll *made = NULL;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  *made = (rs_roll){.n = n, .rank = rank, .offer.fd = -1};
+  *made = (rs_roll){.n = n, .rank = rank, .offer.fd = -1, .listener = -1};
   made->bytes = sizeof *made->page + (size_t)n * sizeof *made->page->ranks;
   make_page(made);
   *roll = made;
@@ -99,7 +111,8 @@ void rs_roll_destroy(rs_roll *roll) {
   if (roll == NULL)
     return;
   drop_page(roll);
-  drop_descriptor(roll);
+  close_descriptor(&roll->offer.fd);
+  close_descriptor(&roll->listener);
   free(roll);
 }
 
@@ -121,13 +134,94 @@ static roll_page *open_page(const rs_roll_offer *offer, size_t bytes) {
   return page;
 }
 
+/* This rank's place in the page is its own from then on; false: another one has it. */
+static bool enter_page(rs_roll *roll, roll_page *page) {
+  roll_rank *own = &page->ranks[roll->rank];
+  int32_t none = 0;
+  if (!atomic_compare_exchange_strong(&own->pid, &none, (int32_t)getpid()))
+    return false;
+  for (int kind = 0; kind < RS_ROLL_KINDS; kind++)
+    own->came[kind] = roll->came[kind];
+  roll->joined = page;
+  if (roll->left) /* meanwhile, of another thread */
+    own->left = true;
+  return true;
+}
+
+/* Process that listens at the name: this one from now on, where there is none. Not above 0: it cannot be known. */
+static pid_t hold_name(rs_roll *roll, uint64_t name) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX}; /* abstract: it leaves no file */
+  int length = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, MEMORY "-%016llx", (unsigned long long)name);
+  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+  for (int64_t since = rs_now_ns(); !rs_late(since, FIND_MS); sched_yield()) {
+    struct ucred who = {.pid = -1};
+    socklen_t bytes = sizeof who;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+      return -1;
+    if (bind(fd, (struct sockaddr *)&at, size) == 0) {
+      roll->page->name = name; /* before anyone looks for it */
+      roll->listener = fd;
+      return listen(fd, SOMAXCONN) == 0 ? getpid() : -1;
+    }
+    bool refused = errno != EADDRINUSE;
+    bool found = !refused && connect(fd, (struct sockaddr *)&at, size) == 0 &&
+                 getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0;
+    close(fd);
+    if (found || refused)
+      return who.pid;
+  }
+  return -1;
+}
+
+/* Enters the page of that name, of which the process has a descriptor. */
+static void find_page(rs_roll *roll, pid_t pid, uint64_t name) {
+  char path[64], link[64];
+  snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+  DIR *list = opendir(path);
+  for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+    ssize_t length = readlinkat(dirfd(list), entry->d_name, link, sizeof link - 1);
+    link[rs_max(length, 0)] = '\0';
+    if (strstr(link, "memfd:" MEMORY) == NULL)
+      continue;
+    int32_t fd = openat(dirfd(list), entry->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    roll_page *page = fd >= 0 ? map_page(fd, roll->bytes) : NULL;
+    if (page != NULL && page->name == name && enter_page(roll, page)) {
+      drop_page(roll);
+      close_descriptor(&roll->offer.fd);
+      roll->page = page;
+      roll->offer.key = page->key;
+      roll->offer.fd = fd;
+      break;
+    }
+    if (page != NULL)
+      munmap(page, roll->bytes);
+    close_descriptor(&fd);
+  }
+  if (list != NULL)
+    closedir(list);
+}
+
+/* Processes that do not see each other's numbers find different names. */
+void rs_roll_find(rs_roll *roll, const void *name, size_t bytes) {
+  if (roll == NULL || roll->page == NULL || roll->offer.node == 0)
+    return;
+  uint64_t hash = rs_hash(roll->offer.node, name, bytes);
+  pid_t holder = hold_name(roll, hash);
+  if (roll->listener >= 0)
+    (void)enter_page(roll, roll->page);
+  else if (holder > 0)
+    find_page(roll, holder, hash);
+}
+
 void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
   if (roll == NULL || roll->joins >= 2)
     return;
   if (++roll->joins == 2) {
-    drop_descriptor(roll);
+    close_descriptor(&roll->offer.fd);
     return;
   }
+  close_descriptor(&roll->listener);
   const rs_roll_offer *offer = NULL;
   int64_t holder = -1;
   for (int64_t r = 0; r < roll->n && holder < 0; r++) {
@@ -135,19 +229,14 @@ void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
     if (offer->fd >= 0 && offer->node != 0 && offer->node == roll->offer.node)
       holder = r;
   }
-  if (holder != roll->rank) {
+  if (holder < 0 || roll->page == NULL || roll->page->key != offer->key) {
+    roll->joined = NULL; /* others have found another page, or none */
     drop_page(roll);
-    drop_descriptor(roll);
+    close_descriptor(&roll->offer.fd);
     roll->page = holder >= 0 ? open_page(offer, roll->bytes) : NULL;
   }
-  if (roll->page == NULL)
-    return;
-  roll_rank *own = &roll->page->ranks[roll->rank];
-  own->came[RS_ROLL_STEP] = 1; /* the all-gather */
-  own->pid = roll->offer.pid;
-  roll->joined = roll->page;
-  if (roll->left) /* meanwhile, of another thread */
-    own->left = true;
+  if (roll->page != NULL && roll->joined == NULL)
+    (void)enter_page(roll, roll->page);
 }
 
 /* --- Ranks that came ---------------------------------------------------------------------------------------------- */
@@ -160,13 +249,16 @@ static roll_rank *own_rank(const rs_roll *roll) {
 
 void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number) {
   roll_rank *own = own_rank(roll);
-  if (own == NULL)
+  if (roll == NULL)
     return;
   roll->kind = kind;
   roll->asked = 0; /* that was in an earlier call */
+  roll->came[kind] = kind == RS_ROLL_CALL ? number : roll->came[kind] + 1;
+  if (own == NULL)
+    return;
   own->waited = rs_now_ns();
   own->inside = kind != RS_ROLL_CALL; /* where the ranks meet in its steps */
-  own->came[kind] = kind == RS_ROLL_CALL ? number : own->came[kind] + 1;
+  own->came[kind] = roll->came[kind];
 }
 
 void rs_roll_pass(rs_roll *roll) {
@@ -263,6 +355,7 @@ static int64_t list_unseen(const rs_roll *roll, int64_t most, int64_t *ranks) {
 const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost, char buffer[RS_ROLL_TEXT]) {
   int64_t few[64]; /* a text has no room for more */
   char absent[RS_ROLL_TEXT / 3], unseen[RS_ROLL_TEXT / 3];
+  bool met = roll != NULL && roll->joins > 0;
   buffer[0] = '\0';
   if (own_rank(roll) == NULL)
     return buffer;
@@ -271,9 +364,13 @@ const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost
   int64_t nunseen = list_unseen(roll, 64, few);
   rs_ranges_text(unseen, sizeof unseen, nunseen, few);
   if (nabsent > 0)
-    snprintf(buffer, RS_ROLL_TEXT, "%s%s%s", absent, nunseen > 0 ? "; not known of: " : "", unseen);
+    snprintf(buffer, RS_ROLL_TEXT, "%s%s%s", absent,
+             nunseen == 0 ? ""
+             : met        ? "; not known of: "
+                          : "; not come, or out of sight: ",
+             unseen);
   else if (nunseen > 0)
-    snprintf(buffer, RS_ROLL_TEXT, "not known, of: %s", unseen);
+    snprintf(buffer, RS_ROLL_TEXT, "%s: %s", met ? "not known, of" : "not come, or out of sight", unseen);
   else
     snprintf(buffer, RS_ROLL_TEXT, "none: all ranks have come");
   return buffer;

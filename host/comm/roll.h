@@ -5,7 +5,9 @@
  * Each rank makes a roll with a page of its own, and offers that in the first all-gather that there is. Of the ranks
  * that see each other the lowest one's page is everyone's from then on. No file names it, and it ends with the last
  * process that has it, however that ends. Ranks that do not join, on other nodes or without a descriptor, are out of
- * sight: nothing is known of them. Nothing that goes wrong here is an error. */
+ * sight: nothing is known of them. Nothing that goes wrong here is an error.
+ *
+ * Ranks that know a name of their communicator, which no other one has, find each other before that. */
 #ifndef RS_COMM_ROLL_H
 #define RS_COMM_ROLL_H
 
@@ -28,6 +30,9 @@ enum { RS_ROLL_TEXT = 240, RS_ROLL_REASON = 512 };
 reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll);
 void rs_roll_destroy(rs_roll *roll); /* NULL is allowed, here and below: nothing is known then */
 rs_roll_offer rs_roll_own_offer(const rs_roll *roll);
+/* Joins the ranks of the node that have given the same name, before the first all-gather. Where that cannot be, nothing
+ * is known before it. Of these ranks the first one listens at a socket until it has met the others. */
+void rs_roll_find(rs_roll *roll, const void *name, size_t bytes);
 /* After each all-gather, with the offers of all ranks in rank order, `stride` bytes apart. The first one joins. After
  * the second one all have joined, and no descriptor is kept. */
 void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);
@@ -47,8 +52,9 @@ void rs_roll_leave(rs_roll *roll);
 /* Ranks that have not come to what this one waits in, have left, or whose process has ended; else those that do not
  * tell. Ascending, `most` at most. In a shrink those `lost`, ascending, are not waited for. */
 int64_t rs_roll_absent(const rs_roll *roll, int64_t nlost, const int64_t *lost, int64_t most, int64_t *ranks);
-/* The absent ranks in words: "1-2", "1; not known of: 4-7", "not known, of: 4-7", "none: all ranks have come". "" where
- * no roll was joined. Returns buffer. */
+/* The absent ranks in words: "1-2", "1; not known of: 4-7", "not known, of: 4-7", "none: all ranks have come". Before
+ * the first all-gather: "1; not come, or out of sight: 4-7", "not come, or out of sight: 4-7". "" where no roll was
+ * joined. Returns buffer. */
 const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost, char buffer[RS_ROLL_TEXT]);
 
 /* The reason why the communicator has ended, with its status, of the first rank that gives one; it is there for all

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { MOST = 70 };
@@ -212,6 +213,116 @@ static void test_out_of_sight(void **state) {
   assert_null(rs_roll_reason(NULL));
 }
 
+/* --- Ranks that find each other by a name ------------------------------------------------------------------------- */
+
+/* No other process has it. */
+static void world_find(world *w, int64_t r, const char *name) {
+  const int64_t mine[] = {getpid(), (int64_t)(uintptr_t)name};
+  rs_roll_find(w->rolls[r], mine, sizeof mine);
+  w->offers[r] = rs_roll_own_offer(w->rolls[r]);
+}
+
+static void test_find(void **state) {
+  (void)state;
+  static const char name[] = "one", other[] = "other";
+  world w;
+  int descriptors = count_descriptors();
+  world_make(&w, 4);
+  world_find(&w, 1, name); /* the first */
+  come(&w, 1, 2, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[1], "not come, or out of sight: 0,2-3");
+  world_find(&w, 3, name);
+  world_find(&w, 0, name);
+  assert_text(w.rolls[1], "0,3; not come, or out of sight: 2");
+  come(&w, 0, 1, RS_ROLL_STEP, 0);
+  come(&w, 3, 4, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[0], "not come, or out of sight: 2");
+  world_find(&w, 2, other); /* of another communicator */
+  come(&w, 2, 3, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[2], "not come, or out of sight: 0-1,3");
+  assert_text(w.rolls[0], "not come, or out of sight: 2");
+  come(&w, 0, 2, RS_ROLL_STEP, 0); /* the all-gather */
+  assert_text(w.rolls[0], "3; not come, or out of sight: 2");
+  come(&w, 2, 4, RS_ROLL_STEP, 0);
+  world_join(&w);
+  assert_text(w.rolls[0], "none: all ranks have come");
+  assert_text(w.rolls[2], "none: all ranks have come");
+  come(&w, 0, 3, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[2], "3");
+  assert_int_equal(count_maps_of("reshard-roll"), 4);
+  world_join(&w);
+  assert_int_equal(count_descriptors(), descriptors);
+  world_destroy(&w);
+
+  world_make(&w, 4); /* they end before they have met */
+  for (int64_t r = 0; r < 4; r++)
+    world_find(&w, r, name);
+  come(&w, 0, 4, RS_ROLL_STEP, 0);
+  rs_roll_leave(w.rolls[2]);
+  assert_text(w.rolls[0], "2");
+  assert_string_equal(rs_roll_conclude(w.rolls[1], RESHARD_ERROR_TIMEOUT, "rank 2 is gone"), "rank 2 is gone");
+  assert_string_equal(rs_roll_reason(w.rolls[3]), "rank 2 is gone");
+  world_destroy(&w);
+  assert_int_equal(count_descriptors(), descriptors);
+  assert_int_equal(count_maps_of("reshard-roll"), 0);
+}
+
+/* A name that another communicator still has; ranks meet all the same. */
+static void test_find_again(void **state) {
+  (void)state;
+  static const char name[] = "again";
+  world first, second;
+  int descriptors = count_descriptors();
+  world_make(&first, 2);
+  world_make(&second, 2);
+  for (int64_t r = 0; r < 2; r++)
+    world_find(&first, r, name);
+  for (int64_t r = 0; r < 2; r++) {
+    world_find(&second, r, name);
+    come(&second, r, r + 1, RS_ROLL_STEP, 0);
+    assert_text(second.rolls[r], "");
+  }
+  come(&first, 0, 1, RS_ROLL_STEP, 0);
+  assert_text(first.rolls[0], "1");
+  world_join(&second);
+  assert_text(second.rolls[0], "none: all ranks have come");
+  world_join(&second);
+  world_destroy(&second);
+  world_join(&first);
+  world_make(&second, 2); /* it is to be had now, while the page of the first one is still offered */
+  for (int64_t r = 0; r < 2; r++)
+    world_find(&second, r, name);
+  come(&second, 0, 1, RS_ROLL_STEP, 0);
+  assert_text(second.rolls[0], "1");
+  world_destroy(&second);
+  world_destroy(&first);
+  assert_int_equal(count_descriptors(), descriptors);
+}
+
+/* A rank that has no descriptor left for a socket is out of sight until the ranks meet. */
+static void test_find_without_sockets(void **state) {
+  (void)state;
+  static const char name[] = "without";
+  world w;
+  struct rlimit limit, none;
+  world_make(&w, 2);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  int next = dup(STDERR_FILENO);
+  close(next);
+  none = (struct rlimit){(rlim_t)next, limit.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  world_find(&w, 0, name);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  world_find(&w, 1, name);
+  come(&w, 0, 2, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[0], "");
+  assert_text(w.rolls[1], "not come, or out of sight: 0");
+  world_join(&w);
+  come(&w, 0, 1, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[0], "1");
+  world_destroy(&w);
+}
+
 /* --- Ranks that are processes ------------------------------------------------------------------------------------- */
 
 enum { PROCESSES = 4 };
@@ -279,6 +390,48 @@ static void test_processes(void **state) {
   munmap(s, sizeof *s);
 }
 
+/* Rank r comes as number r. Rank 0, at whose socket the others find it, ends. */
+static void run_finder(shared *s, int64_t r, const int64_t *name) {
+  rs_roll *roll;
+  char text[RS_ROLL_TEXT];
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  CHILD_CHECK(rs_roll_make(PROCESSES, r, &roll) == RESHARD_SUCCESS);
+  await(&s->made, (int)r);
+  rs_roll_find(roll, name, 2 * sizeof *name);
+  s->made++;
+  rs_roll_come(roll, RS_ROLL_STEP, 0);
+  s->steps++;
+  await(&s->steps, PROCESSES - 1);
+  if (r == 0)
+    _exit(0);
+  while (strcmp(rs_roll_text(roll, 0, NULL, text), "0; not come, or out of sight: 3") != 0) {
+    CHILD_CHECK(strcmp(text, "not come, or out of sight: 3") == 0);
+    sched_yield();
+  }
+  s->read++;
+  await(&s->read, 2);
+  rs_roll_destroy(roll);
+  _exit(0);
+}
+
+static void test_finders(void **state) {
+  (void)state;
+  pid_t children[PROCESSES - 1];
+  const int64_t name[] = {getpid(), rs_now_ns()};
+  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(s, MAP_FAILED);
+  for (int64_t r = 0; r < PROCESSES - 1; r++) {
+    fflush(NULL);
+    children[r] = fork();
+    assert_true(children[r] >= 0);
+    if (children[r] == 0)
+      run_finder(s, r, name);
+  }
+  for (int64_t r = PROCESSES - 2; r >= 0; r--) /* rank 0 has ended and is not waited for while others look */
+    assert_true(child_is_good(children[r]));
+  munmap(s, sizeof *s);
+}
+
 /* A child of fork is no rank, whatever it does. */
 static void test_fork(void **state) {
   (void)state;
@@ -302,8 +455,11 @@ static void test_fork(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),  cmocka_unit_test(test_silent),       cmocka_unit_test(test_reason),
-      cmocka_unit_test(test_status), cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_steps),        cmocka_unit_test(test_silent),
+      cmocka_unit_test(test_reason),       cmocka_unit_test(test_status),
+      cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_find),
+      cmocka_unit_test(test_find_again),   cmocka_unit_test(test_find_without_sockets),
+      cmocka_unit_test(test_processes),    cmocka_unit_test(test_finders),
       cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
