@@ -120,7 +120,11 @@ RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
  *
  * A rank that could not make a call which the others make ends its communicator at once. Its later calls give that
  * error, and the others hear of it by their deadline, which names it as reshard_comm_from_nccl says. The ranks meet
- * here once, so that the first call after it can do so. Of ranks that never come here nothing is known. */
+ * here once, so that the first call after it can do so.
+ *
+ * Ranks of a node find each other before NCCL connects them. The first one to come listens at a socket in the meantime,
+ * whose name follows from the id and leaves no file. So the error names ranks that have come and go on no more. Those
+ * that have not come may be healthy ones of another node: it lists them as "not come, or out of sight: 8-15". */
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
 

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOMENT_MS = 250 }; /* at most, at the deadline */
+
 /* --- State of a rank beside the ncclComm_t ----------------------------------------------------------------------- */
 
 static reshard_status make_buffers(rs_nccl *c) {
@@ -24,7 +26,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(rs_device_alloc_open(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
   RS_TRY(rs_device_alloc_open(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
-  RS_TRY(rs_roll_make(c->base.size, c->base.rank, &c->roll));
+  if (c->roll == NULL)
+    RS_TRY(rs_roll_make(c->base.size, c->base.rank, &c->roll));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
@@ -137,8 +140,9 @@ void rs_nccl_close(rs_nccl *c) {
   release_comm(c);
 }
 
-reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
-                              int64_t timeout_ms, rs_nccl **out) {
+/* With the roll, which is the caller's after an error; NULL: one of its own. */
+static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
+                                  int64_t timeout_ms, rs_roll *roll, rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
   ncclResult_t result = api->ncclCommCount(nccl, &size);
   if (result == ncclSuccess)
@@ -160,6 +164,7 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   c->timeout_ms = timeout_ms;
   c->spin_ns = RS_NCCL_SPIN_NS;
   c->process = rs_process_hash();
+  c->roll = roll;
   char name[32];
   snprintf(name, sizeof name, "cuda:%d", index);
   reshard_status status = RESHARD_SUCCESS;
@@ -181,6 +186,8 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
     status = make_buffers(c);
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
+    if (roll != NULL)
+      c->roll = NULL;
     if (c->handle == NULL)
       free(c);
     else
@@ -189,6 +196,11 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   }
   *out = c;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
+                              int64_t timeout_ms, rs_nccl **out) {
+  return create_rank(api, nccl, borrowed, device, timeout_ms, NULL, out);
 }
 
 /* --- Public ------------------------------------------------------------------------------------------------------ */
@@ -235,49 +247,100 @@ reshard_status reshard_nccl_unique_id(void *id) {
   return RESHARD_SUCCESS;
 }
 
-/* The other ranks may be late or never come: this waits for them until the deadline. */
-static reshard_status create_nccl(const rs_nccl_api *api, const void *id, int64_t n, int64_t rank, int64_t timeout_ms,
-                                  ncclComm_t *out) {
+/* --- An own communicator ------------------------------------------------------------------------------------------ */
+
+/* One rank's part of a creation. */
+typedef struct nccl_creation {
+  int64_t n, rank, timeout_ms, since;
+  reshard_device device;
+  rs_roll *roll; /* of the ranks of this node that have come; NULL once the communicator has it */
+} nccl_creation;
+
+static reshard_status error_creation(const nccl_creation *o, reshard_status status, const char *text) {
+  return rs_error(status, "reshard_comm_create_nccl: rank %lld of %lld: %s", (long long)o->rank, (long long)o->n, text);
+}
+
+/* Time that others have at the deadline to tell that they wait. */
+static int64_t moment_ms(const nccl_creation *o) { return rs_max(rs_min(o->timeout_ms / 4, MOMENT_MS), 1); }
+
+/* The ranks of a node that give up say the same: what the first of them has found. */
+static reshard_status give_up(const nccl_creation *o) {
+  char missing[RS_ROLL_TEXT];
+  rs_roll_ask(o->roll, moment_ms(o));
+  rs_roll_text(o->roll, 0, NULL, missing);
+  reshard_status status = rs_error(RESHARD_ERROR_TIMEOUT, "not all ranks came within %lld ms%s%s",
+                                   (long long)o->timeout_ms, missing[0] != '\0' ? "; missing: " : "", missing);
+  const char *reason = rs_roll_conclude(o->roll, status, reshard_last_error());
+  if (reason != NULL)
+    status = rs_roll_status(o->roll);
+  return error_creation(o, status, reason != NULL ? reason : reshard_last_error());
+}
+
+/* The other ranks may be late or never come: this waits for them until the deadline, or until one of them gives up. */
+static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t *state) {
+  while (*state == ncclInProgress) {
+    ncclResult_t result = api->ncclCommGetAsyncError(nccl, state);
+    if (result != ncclSuccess)
+      *state = result;
+    bool ended = rs_roll_reason(o->roll) != NULL && (*state == ncclInProgress || *state == ncclRemoteError);
+    if (ended || (*state == ncclInProgress && rs_late(o->since, o->timeout_ms)))
+      return give_up(o);
+    if (*state != ncclInProgress)
+      break;
+    rs_roll_wait(o->roll);
+    rs_nccl_pause(o->since, RS_NCCL_SPIN_NS);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api, const void *id, ncclComm_t *out) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId name;
   ncclComm_t nccl = NULL;
   config.blocking = 0;
   memcpy(&name, id, sizeof name);
-  int64_t since = rs_now_ns();
-  ncclResult_t result = api->ncclCommInitRankConfig(&nccl, (int)n, name, (int)rank, &config), state = ncclInProgress;
-  if (result != ncclSuccess && result != ncclInProgress)
-    state = result;
-  while (state == ncclInProgress) {
-    result = api->ncclCommGetAsyncError(nccl, &state);
-    if (result != ncclSuccess)
-      state = result;
-    if (state != ncclInProgress)
-      break;
-    if (rs_late(since, timeout_ms)) {
-      (void)api->ncclCommAbort(nccl);
-      return rs_error(RESHARD_ERROR_TIMEOUT,
-                      "reshard_comm_create_nccl: rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
-                      (long long)n, (long long)timeout_ms);
-    }
-    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-  }
-  if (state == ncclSuccess) {
+  rs_roll_come(o->roll, RS_ROLL_STEP, 0);
+  ncclResult_t result = api->ncclCommInitRankConfig(&nccl, (int)o->n, name, (int)o->rank, &config);
+  ncclResult_t state = result != ncclSuccess && result != ncclInProgress ? result : ncclInProgress;
+  reshard_status status = await_nccl(o, api, nccl, &state);
+  rs_roll_pass(o->roll);
+  if (status == RESHARD_SUCCESS && state != ncclSuccess)
+    status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
+  if (status == RESHARD_SUCCESS)
     *out = nccl;
-    return RESHARD_SUCCESS;
-  }
-  reshard_status status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
-  if (nccl != NULL)
+  else if (nccl != NULL)
     (void)api->ncclCommAbort(nccl);
   return status;
 }
 
 /* The ranks learn of each other, so that an error of any call names those that are missing. */
-static reshard_status meet_first(rs_nccl *c) {
+static reshard_status meet_first(const nccl_creation *o, rs_nccl *c) {
   const void *all;
   reshard_status status = rs_nccl_ops.allgather(&c->base, "", 1, &all);
-  return status == RESHARD_SUCCESS ? status
-                                   : rs_error(status, "reshard_comm_create_nccl: rank %lld of %lld: %s",
-                                              (long long)c->base.rank, (long long)c->base.size, reshard_last_error());
+  return status == RESHARD_SUCCESS ? status : error_creation(o, status, reshard_last_error());
+}
+
+static reshard_status create_own(nccl_creation *o, const rs_nccl_api *api, const void *id, rs_nccl **made) {
+  ncclComm_t nccl = NULL;
+  rs_cuda_before previous;
+  RS_TRY(rs_cuda_enter(o->device->device, &previous));
+  reshard_status status = create_nccl(o, api, id, &nccl);
+  rs_cuda_leave(previous);
+  RS_TRY(status);
+  status = create_rank(api, nccl, false, o->device, o->timeout_ms, o->roll, made);
+  if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
+    previous = rs_cuda_try_enter(o->device->device);
+    (void)api->ncclCommAbort(nccl);
+    rs_cuda_leave(previous);
+    return status;
+  }
+  o->roll = NULL;
+  status = meet_first(o, *made);
+  if (status != RESHARD_SUCCESS) {
+    rs_nccl_end(*made); /* the others may have got on: no end that waits for them */
+    rs_nccl_close(*made);
+  }
+  return status;
 }
 
 reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
@@ -291,35 +354,20 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   RS_TRY(read_environment("reshard_comm_create_nccl", &timeout_ms, &number));
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(NULL, &api));
-  reshard_device mine = reshard_device_retain(device);
-  if (mine == NULL)
-    RS_TRY(reshard_device_create("cuda", NULL, &mine));
+  nccl_creation own = {.n = n, .rank = rank, .timeout_ms = timeout_ms, .device = reshard_device_retain(device)};
+  if (own.device == NULL)
+    RS_TRY(reshard_device_create("cuda", NULL, &own.device));
   rs_nccl *made = NULL;
-  ncclComm_t nccl = NULL;
-  rs_cuda_before previous;
-  reshard_status status = rs_cuda_enter(mine->device, &previous);
-  if (status == RESHARD_SUCCESS) {
-    status = create_nccl(&api, id, n, rank, timeout_ms, &nccl);
-    rs_cuda_leave(previous);
-  }
-  if (status == RESHARD_SUCCESS) {
-    status = rs_nccl_create(&api, nccl, false, mine, timeout_ms, &made);
-    if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
-      previous = rs_cuda_try_enter(mine->device);
-      (void)api.ncclCommAbort(nccl);
-      rs_cuda_leave(previous);
-    }
-  }
-  reshard_device_release(mine);
-  if (status == RESHARD_SUCCESS) {
-    made->number = number;
-    status = meet_first(made);
-    if (status != RESHARD_SUCCESS) {
-      rs_nccl_end(made); /* the others may have got on: no end that waits for them */
-      rs_nccl_close(made);
-    }
-  }
-  if (status == RESHARD_SUCCESS)
-    *comm = &made->base;
-  return status;
+  own.since = rs_now_ns();
+  reshard_status status = rs_roll_make(n, rank, &own.roll);
+  rs_roll_find(own.roll, id, sizeof(ncclUniqueId));
+  RS_THEN(status, create_own(&own, &api, id, &made));
+  rs_roll_leave(own.roll);
+  rs_roll_destroy(own.roll);
+  reshard_device_release(own.device);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  made->number = number;
+  *comm = &made->base;
+  return RESHARD_SUCCESS;
 }

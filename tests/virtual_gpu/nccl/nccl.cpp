@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <ctime>
+#include <unistd.h>
 
 namespace vg::nccl {
 
@@ -262,7 +263,9 @@ const char *ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
   VG_NCCL(ncclGetUniqueId, CALL_NO_GPU_NEEDED);
   memset(id, 0, sizeof *id);
-  snprintf(id->internal, sizeof id->internal, "communicator %d", (int)++N.ids);
+  snprintf(id->internal, sizeof id->internal / 2, "communicator %d", (int)++N.ids);
+  const int64_t draw[] = {now_ns(), getpid()}; /* no other id is the same, of any process: behind the name */
+  memcpy(id->internal + sizeof id->internal / 2, draw, sizeof draw);
   return ncclSuccess;
 }
 
