@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOMENT_MS = 250 }; /* at most, at the deadline */
+enum { MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its creation ends */
 
 /* --- State of a rank beside the ncclComm_t ----------------------------------------------------------------------- */
 
@@ -249,7 +249,7 @@ reshard_status reshard_nccl_unique_id(void *id) {
 
 /* --- An own communicator ------------------------------------------------------------------------------------------ */
 
-/* One rank's part of a creation. */
+/* One rank's part of a creation. A later wait has what is left of its deadline. */
 typedef struct nccl_creation {
   int64_t n, rank, timeout_ms, since;
   reshard_device device;
@@ -260,8 +260,14 @@ static reshard_status error_creation(const nccl_creation *o, reshard_status stat
   return rs_error(status, "reshard_comm_create_nccl: rank %lld of %lld: %s", (long long)o->rank, (long long)o->n, text);
 }
 
-/* Time that others have at the deadline to tell that they wait. */
+/* Time that a wait has when it begins near the deadline, or after it: ranks that came just in time have come. */
 static int64_t moment_ms(const nccl_creation *o) { return rs_max(rs_min(o->timeout_ms / 4, MOMENT_MS), 1); }
+
+/* Time until the deadline; 0: there is none. */
+static int64_t time_left_ms(const nccl_creation *o) {
+  int64_t passed = (rs_now_ns() - o->since) / 1000000;
+  return o->timeout_ms > 0 ? rs_max(o->timeout_ms - passed, moment_ms(o)) : 0;
+}
 
 /* The ranks of a node that give up say the same: what the first of them has found. */
 static reshard_status give_up(const nccl_creation *o) {
@@ -316,7 +322,9 @@ static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api
 /* The ranks learn of each other, so that an error of any call names those that are missing. */
 static reshard_status meet_first(const nccl_creation *o, rs_nccl *c) {
   const void *all;
+  c->timeout_ms = time_left_ms(o);
   reshard_status status = rs_nccl_ops.allgather(&c->base, "", 1, &all);
+  c->timeout_ms = o->timeout_ms;
   return status == RESHARD_SUCCESS ? status : error_creation(o, status, reshard_last_error());
 }
 
