@@ -451,6 +451,24 @@ static void test_fork(void **state) {
   assert_text(w.rolls[0], "none: all ranks have come");
   assert_null(rs_roll_reason(w.rolls[0]));
   world_destroy(&w);
+
+  world_make(&w, 2); /* before they have met: the parent's rank is still to be found */
+  world_find(&w, 0, __func__);
+  fflush(NULL);
+  child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    rs_roll_leave(w.rolls[0]);
+    CHILD_CHECK(rs_roll_conclude(w.rolls[0], RESHARD_ERROR_TIMEOUT, "of a child") == NULL);
+    world_destroy(&w);
+    _exit(0);
+  }
+  assert_true(child_is_good(child));
+  world_find(&w, 1, __func__);
+  come(&w, 1, 2, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[1], "0");
+  assert_null(rs_roll_reason(w.rolls[1]));
+  world_destroy(&w);
 }
 
 int main(void) {
