@@ -75,7 +75,7 @@ static void find_axes(const rs_lowering *w, lowered *out) {
     lowered_axis axis = {.runs = list->runs, .count = list->count, .length = list->length};
     if (a == g->cut) {
       axis.skip = w->segment->begin;
-      axis.length = w->segment->end - w->segment->begin;
+      axis.length = rs_segment_rows(w->segment, g);
     }
     axis.src_linear = w->src == NULL;
     axis.dst_linear = w->dst == NULL;

@@ -168,7 +168,7 @@ static reshard_status receive_hit(void *user, const rs_hit *hit) {
   RS_TRY(keep_lists(w, hit, &at));
   if (rs_layout_holder_count(c->src, hit->cell) == 1) {
     rs_holder storage, h = *rs_layout_holders(c->src, hit->cell, &storage);
-    return rs_add_segment(w, h.rank, w->rank, (rs_segment){h.array, w->array, at, 0, rows, hit->elements});
+    return rs_add_segment(w, h.rank, w->rank, (rs_segment){h.array, w->array, at, 0, hit->elements});
   }
   RS_TRY(rs_vec_reserve(&w->wants, w->wants.n + 1));
   w->wants.at[w->wants.n++] = (rs_want){hit->cell, w->array, hit->elements, rows, at};

@@ -70,7 +70,7 @@ static inline reshard_status rs_add_holder(rs_work *w, rs_holder h, int64_t elem
     return rs_add_receiver(w, h, elements, rows, lists);
   if (h.rank == w->rank)
     w->class_->kept += elements;
-  return rs_add_segment(w, w->rank, h.rank, (rs_segment){w->array, h.array, lists, 0, rows, elements});
+  return rs_add_segment(w, w->rank, h.rank, (rs_segment){w->array, h.array, lists, 0, elements});
 }
 
 /* Around the query of a source array to the destination. *mine is false where another holder's array is asked for all

@@ -72,7 +72,7 @@ static reshard_status receive_cell(void *user, int64_t cell) {
     if (holders->rank == w->rank)
       return RESHARD_SUCCESS;
     int64_t elements = shared_elements(q, cell, &rows);
-    return rs_add_segment(w, holders->rank, w->rank, (rs_segment){holders->array, w->array, -1, 0, rows, elements});
+    return rs_add_segment(w, holders->rank, w->rank, (rs_segment){holders->array, w->array, -1, 0, elements});
   }
   if (rs_layout_holds(w->class_->src, cell, w->rank))
     return RESHARD_SUCCESS;

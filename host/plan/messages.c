@@ -211,14 +211,19 @@ void rs_segment_geometry(const rs_class *c, const rs_side *side, rs_route route,
   out->naxes = c->space.naxes;
   out->src_asks = side->src_asks;
   out->cut = -1;
+  out->row = 1;
   if (segment->lists < 0)
     meet_boxes(c, route, segment, out);
-  else
-    for (int a = 0; a < out->naxes; a++) {
+  int64_t elements = 1;
+  for (int a = out->naxes - 1; a >= 0; a--) {
+    if (segment->lists >= 0) {
       const rs_list *list = &side->lists.list.at[side->ids.at[segment->lists + a]];
       out->axis[a] = (rs_span_list){side->lists.run.at + list->first, list->count, list->length};
     }
-  for (int a = out->naxes - 1; a >= 0; a--)
-    if (out->axis[a].length > 1)
+    if (out->axis[a].length > 1) {
       out->cut = a;
+      out->row = elements;
+      elements *= out->axis[a].length;
+    }
+  }
 }

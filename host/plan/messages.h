@@ -17,10 +17,16 @@ typedef struct rs_geometry {
   bool src_asks;
   rs_span_list axis[RS_MAX_AXES];
   rs_run storage[RS_MAX_AXES];
-  int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
+  int cut;     /* the outermost axis with more than one index; -1: there is none */
+  int64_t row; /* elements of one index of it */
 } rs_geometry;
 void rs_segment_geometry(const rs_class *class_, const rs_side *side, rs_route route, const rs_segment *segment,
                          rs_geometry *out);
+
+/* Indices of the cut that the segment has. */
+static inline int64_t rs_segment_rows(const rs_segment *segment, const rs_geometry *geometry) {
+  return segment->elements / geometry->row;
+}
 
 void rs_class_free(rs_class *class_);
 void rs_side_free(rs_side *side);

@@ -12,7 +12,7 @@ static bool same_elements(const rs_class *c, rs_route to_a, const rs_segment *a,
   rs_geometry x, y;
   rs_segment_geometry(c, &c->send, to_a, a, &x);
   rs_segment_geometry(c, &c->send, to_b, b, &y);
-  if (x.cut != y.cut || (x.cut >= 0 && (a->begin != b->begin || a->end != b->end)))
+  if (x.cut != y.cut || a->begin != b->begin)
     return false;
   for (int d = 0; d < x.naxes; d++) {
     if (x.axis[d].count != y.axis[d].count)

@@ -18,7 +18,7 @@ static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const 
       if (begin_of(&list->runs[r], ask) != begin_of(&list->runs[r - 1], ask) + list->runs[r - 1].n)
         return false;
     if (a == g->cut) {
-      length = s->end - s->begin;
+      length = rs_segment_rows(s, g);
       first += s->begin;
     }
     if (own_dim[a] < 0)
@@ -29,17 +29,6 @@ static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const 
     expected *= length;
   }
   return true;
-}
-
-/* Quick no: several rows that follow one another have the stride of some dim as their length. */
-static bool may_be_contiguous(const rs_segment *s, int ndim, const int64_t *strides) {
-  int64_t rows = s->end - s->begin, row = s->elements / rows;
-  if (rows == 1)
-    return true;
-  for (int d = 0; d < ndim; d++)
-    if (strides[d] == row)
-      return true;
-  return false;
 }
 
 /* Buffer, offset and strides of an array of a rank. Boxes, of which there may be a million, are looked up in place. */
@@ -71,8 +60,6 @@ static bool find_range(const rs_class *c, const rs_side *side, rs_route route, c
     rs_geometry g;
     find_array(own, of_source ? route.src : route.dst, of_source ? s->src_array : s->dst_array, &array);
     const int64_t *given = strides != NULL && strides[array.buffer] != NULL ? strides[array.buffer] : array.strides;
-    if (!may_be_contiguous(s, own->ndim, given))
-      return false;
     rs_segment_geometry(c, side, route, s, &g);
     if (!segment_contiguous(&g, s, own_dim, g.src_asks == of_source, given, &offset))
       return false;
@@ -88,12 +75,13 @@ static bool find_range(const rs_class *c, const rs_side *side, rs_route route, c
   return m->count > 0;
 }
 
-/* Indices of each axis that two boxes share, as far as the segment goes. */
+/* Indices of each axis that two boxes share. Of the rows that replicas share, a segment has one, or all or several,
+ * which makes no difference here. */
 static void find_lengths(const rs_class *c, const rs_segment *segment, const int64_t *src, const int64_t *dst,
                          int64_t *length) {
   const rs_space *s = &c->space;
-  bool cut = false;
-  for (int a = 0; a < s->naxes; a++) {
+  int64_t elements = 1, row = 1, none, *rows = &none;
+  for (int a = s->naxes - 1; a >= 0; a--) {
     int64_t begin = 0, end = s->extent[a];
     if (s->src_dim[a] >= 0) {
       begin = rs_max(begin, src[s->src_dim[a]] - s->src_offset[a]);
@@ -103,10 +91,15 @@ static void find_lengths(const rs_class *c, const rs_segment *segment, const int
       begin = rs_max(begin, dst[s->dst_dim[a]] - s->dst_offset[a]);
       end = rs_min(end, dst[c->dst->ndim + s->dst_dim[a]] - s->dst_offset[a]);
     }
-    bool cuts = !cut && end - begin > 1;
-    length[a] = cuts ? segment->end - segment->begin : end - begin;
-    cut |= cuts;
+    length[a] = end - begin;
+    if (length[a] > 1) {
+      rows = &length[a];
+      row = elements;
+    }
+    elements *= length[a];
   }
+  if (segment->elements == row)
+    *rows = 1;
 }
 
 typedef enum answer { NO, YES, UNKNOWN } answer;

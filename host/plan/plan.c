@@ -15,6 +15,14 @@ static const char *label_of(char text[LABEL_TEXT], int64_t i, const reshard_entr
   return text;
 }
 
+/* Segments have narrow numbers of arrays. Only boxes, an array each, could be too many. */
+static reshard_status check_arrays(const char *label, const char *side, const struct reshard_layout_s *l) {
+  return l->kind == RESHARD_LAYOUT_BOXES && l->boxes->n > INT32_MAX
+             ? rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: %s layout has %lld boxes, a plan takes %d at most", label, side,
+                        (long long)l->boxes->n, INT32_MAX)
+             : RESHARD_SUCCESS;
+}
+
 static reshard_status check_entry(const char *label, const reshard_entry *e, int64_t world, bool smaller) {
   if (e->size != sizeof *e)
     return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_entry has %zu", label, e->size,
@@ -36,6 +44,8 @@ static reshard_status check_entry(const char *label, const reshard_entry *e, int
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown operation %d", label, (int)e->op);
   if (e->op != RESHARD_OP_COPY)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: operation %s is not built, copy is", label, op_names[e->op]);
+  RS_TRY(check_arrays(label, "src", e->src));
+  RS_TRY(check_arrays(label, "dst", e->dst));
   reshard_status status = reshard_layout_check_source(e->src);
   if (status != RESHARD_SUCCESS) {
     char text[768];

@@ -30,13 +30,14 @@ static inline rs_route rs_route_of(int64_t rank, bool sending, int64_t peer) {
   return sending ? (rs_route){rank, peer} : (rs_route){peer, rank};
 }
 
-/* Intersection of one source array and one destination array, row-major over the axes. Of this, rows [begin, end) of
- * the outermost axis with more than one index: all of them unless replicas share the work. Its ranks are those of its
- * message: worlds have segments by the million. */
+/* Intersection of one source array and one destination array, row-major over the axes. Of this, rows of the outermost
+ * axis with more than one index: all of them unless replicas share the work. Worlds have segments by the million, and
+ * are planned as fast as that memory is filled. So ranks are the message's, arrays narrow (layouts with more boxes are
+ * refused), and rows are counted where they are asked for (rs_segment_rows). */
 typedef struct rs_segment {
-  int64_t src_array, dst_array;
+  int32_t src_array, dst_array;
   int64_t lists; /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
-  int64_t begin, end;
+  int64_t begin; /* the first row */
   int64_t elements;
 } rs_segment;
 

@@ -124,9 +124,9 @@ static reshard_status send_line(rs_work *w, line l) {
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
     if (begin < end)
-      RS_TRY(rs_add_segment(
-          w, w->rank, r->rank,
-          (rs_segment){w->array, r->array, r->lists, begin, end, (end - begin) * (r->elements / r->rows)}));
+      RS_TRY(
+          rs_add_segment(w, w->rank, r->rank,
+                         (rs_segment){w->array, r->array, r->lists, begin, (end - begin) * (r->elements / r->rows)}));
     before += r->elements;
   }
   return RESHARD_SUCCESS;
@@ -160,7 +160,7 @@ static reshard_status receive_part(rs_work *w, const rs_receiver *part, int64_t 
     if (begin < end)
       RS_TRY(rs_add_segment(
           w, h.rank, part->rank,
-          (rs_segment){h.array, part->array, part->lists, begin, end, (end - begin) * (part->elements / part->rows)}));
+          (rs_segment){h.array, part->array, part->lists, begin, (end - begin) * (part->elements / part->rows)}));
   }
   return RESHARD_SUCCESS;
 }
@@ -203,7 +203,7 @@ reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_
     return RESHARD_SUCCESS;
   const rs_holder *own = bsearch(&h, w->sources.at, (size_t)w->sources.n, sizeof h, holder_by_rank);
   w->of_rank[h.rank]->kept += elements;
-  return rs_add_segment(w, h.rank, h.rank, (rs_segment){own->array, h.array, lists, 0, rows, elements});
+  return rs_add_segment(w, h.rank, h.rank, (rs_segment){own->array, h.array, lists, 0, elements});
 }
 
 static reshard_status note_receivers(void *user, const rs_hit *hit) {

@@ -71,6 +71,26 @@ static void test_in_place(void **unused) {
   }
 }
 
+/* Two holders share the rows of a part that is narrower than their boxes: one row is a range of its box, two are none.
+ */
+static void test_shared_rows(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *src, *dst;
+    int64_t rows, skipped;
+  } cases[] = {{"boxes(replicated;0:[0,0]+[2,8];1:[0,0]+[2,8])", "boxes(2:[0,2]+[2,4])", 2, 1},
+               {"boxes(replicated;0:[0,0]+[4,8];1:[0,0]+[4,8])", "boxes(2:[0,2]+[4,4])", 4, 0}};
+  for (int i = 0; i < 2; i++)
+    for (int64_t rank = 0; rank < 3; rank++) {
+      reshard_plan plan = plan_of(cases[i].src, cases[i].dst, SHAPE(cases[i].rows, 8), 3, RESHARD_U8, rank, NULL);
+      reshard_plan_info info = info_of(plan);
+      assert_int_equal(info.sent_bytes, rank < 2 ? cases[i].rows / 2 * 4 : 0);
+      assert_int_equal(info.packs_skipped, rank < 2 ? cases[i].skipped : 0);
+      assert_int_equal(info.unpacks_skipped, rank < 2 ? 0 : 2);
+      reshard_plan_destroy(plan);
+    }
+}
+
 /* Four ranks, rows to columns: a rank packs 3 messages of 65,536 bytes and receives as many in place. */
 static void test_pieces(void **unused) {
   (void)unused;
@@ -359,6 +379,28 @@ static void test_empty(void **unused) {
   reshard_plan_destroy(plan);
 }
 
+/* Segments number the arrays of a rank in 32 bits: a layout that could have more is refused, on either side. */
+static void test_too_many_boxes(void **unused) {
+  (void)unused;
+  reshard_layout boxes = layout_from_text("boxes(0:[0]+[3];0:[3]+[1])", SHAPE(4), 1),
+                 one = layout_from_text("rank(0)", SHAPE(4), 1);
+  reshard_entry there = {RESHARD_ENTRY_INIT, .src = boxes, .dst = one, .dtype = RESHARD_F32}, back = there;
+  reshard_plan plan = NULL;
+  back.src = one;
+  back.dst = boxes;
+  boxes->boxes->n = (int64_t)INT32_MAX + 1; /* more than a test can make */
+  assert_int_equal(reshard_plan_create(1, &there, 0, NULL, &plan), RESHARD_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(reshard_last_error(), "entry 0 'tensor': src layout has 2147483648 boxes"));
+  assert_int_equal(reshard_plan_create_all(1, &back, 1, NULL, NULL, &plan), RESHARD_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(reshard_last_error(), "dst layout has 2147483648 boxes, a plan takes 2147483647 at most"));
+  assert_null(plan);
+  boxes->boxes->n = 2;
+  assert_int_equal(reshard_plan_create(1, &there, 0, NULL, &plan), RESHARD_SUCCESS);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(boxes);
+  reshard_layout_release(one);
+}
+
 /* --- Reverse ------------------------------------------------------------------------------------------------------ */
 
 static void refuses(const char *to, int64_t rank, reshard_status status, const char *part) {
@@ -536,11 +578,12 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),        cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_default),     cmocka_unit_test(test_least),         cmocka_unit_test(test_large),
-      cmocka_unit_test(test_full_rounds), cmocka_unit_test(test_endless_lists), cmocka_unit_test(test_listed_runs),
-      cmocka_unit_test(test_classes),     cmocka_unit_test(test_many),          cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_reverse),     cmocka_unit_test(test_explain),       cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),         cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_default),        cmocka_unit_test(test_least),
+      cmocka_unit_test(test_large),       cmocka_unit_test(test_full_rounds),    cmocka_unit_test(test_endless_lists),
+      cmocka_unit_test(test_listed_runs), cmocka_unit_test(test_classes),        cmocka_unit_test(test_many),
+      cmocka_unit_test(test_empty),       cmocka_unit_test(test_too_many_boxes), cmocka_unit_test(test_reverse),
+      cmocka_unit_test(test_explain),     cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

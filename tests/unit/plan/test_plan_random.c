@@ -33,7 +33,7 @@ static void walk(const rs_class *c, bool sending, rs_route route, const rs_segme
   assert_int_equal(reshard_layout_array(c->dst, route.dst, s->dst_array, &dst), RESHARD_SUCCESS);
   for (int a = 0; a < g.naxes; a++) {
     first[a] = a == g.cut ? s->begin : 0;
-    count[a] = a == g.cut ? s->end - s->begin : g.axis[a].length;
+    count[a] = a == g.cut ? rs_segment_rows(s, &g) : g.axis[a].length;
     elements *= count[a];
   }
   assert_int_equal(elements, s->elements);

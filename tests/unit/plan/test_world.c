@@ -24,7 +24,7 @@ static bool equal_geometry(rs_route route, const rs_class *a, const rs_side *x, 
   rs_geometry g, h;
   rs_segment_geometry(a, x, route, s, &g);
   rs_segment_geometry(b, y, route, t, &h);
-  bool equal = g.naxes == h.naxes && g.cut == h.cut;
+  bool equal = g.naxes == h.naxes && g.cut == h.cut && g.row == h.row;
   for (int d = 0; equal && d < g.naxes; d++) {
     equal = g.axis[d].count == h.axis[d].count && g.axis[d].length == h.axis[d].length;
     for (int64_t r = 0; equal && r < g.axis[d].count; r++) {
@@ -48,7 +48,7 @@ static const char *compare_sides(const rs_class *a, const rs_class *b, bool send
       return "places";
     for (int64_t k = 0; k < m->count; k++) {
       const rs_segment *s = &m->segments[k], *t = &n->segments[k];
-      if (s->src_array != t->src_array || s->dst_array != t->dst_array || s->begin != t->begin || s->end != t->end ||
+      if (s->src_array != t->src_array || s->dst_array != t->dst_array || s->begin != t->begin ||
           s->elements != t->elements)
         return "segments";
       if (!equal_geometry(rs_route_of(rank, sending, m->peer), a, x, s, b, y, t))
