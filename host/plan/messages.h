@@ -1,4 +1,4 @@
-/* Segments and messages of a class. */
+/* Segments and messages of a class, and the peers that the messages of all classes have. */
 #ifndef RS_PLAN_MESSAGES_H
 #define RS_PLAN_MESSAGES_H
 
@@ -35,6 +35,9 @@ void rs_side_free(rs_side *side);
 const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
 /* The message of a class with a peer; NULL when there is none. */
 const rs_message *rs_side_message(const rs_side *side, int64_t peer);
+
+/* Sets the peers of a plan, once its classes have their messages, and the numbers of these (peers.c). */
+reshard_status rs_plan_find_peers(struct reshard_plan_s *plan);
 
 /* A segment that is not in its message yet. */
 typedef struct rs_loose_segment {

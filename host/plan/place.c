@@ -151,16 +151,17 @@ void rs_message_find_places(const rs_class *c, const rs_side *side, rs_route rou
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place) {
   bool own = peer->rank == plan->rank, sent = sending || own; /* kept data is on the send side */
-  int64_t e = sent ? peer->send_entry : peer->receive_entry, buffer, begin;
-  if (e < 0)
+  int64_t number = sent ? peer->send_message : peer->receive_message, buffer, begin;
+  if (number < 0)
     return false;
-  const rs_class *c = &plan->classes.at[plan->entries[e].class_];
+  const rs_class *c = rs_plan_class_of_message(plan, sent, number);
   const rs_side *side = sent ? &c->send : &c->receive;
-  const rs_message *m = &side->messages.at[sent ? peer->send_message : peer->receive_message];
+  const rs_message *m = &side->messages.at[number - side->first_message];
   bool in_place = sending ? m->src_in_place : m->dst_in_place;
   if (strides == NULL && (!in_place || place == NULL))
     return in_place;
-  int64_t base = sending ? plan->entries[e].src_buffer : plan->entries[e].dst_buffer;
+  const rs_entry *e = &plan->entries[c->first_entry];
+  int64_t base = sending ? e->src_buffer : e->dst_buffer;
   if (!find_range(c, side, rs_route_of(plan->rank, sent, peer->rank), m, sending,
                   strides != NULL ? strides + base : NULL, &buffer, &begin))
     return false;
@@ -170,12 +171,12 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
 }
 
 rs_peer rs_plan_own(const struct reshard_plan_s *plan) {
-  rs_peer own = {.rank = plan->rank, .sent = plan->info.kept_bytes, .send_entry = -1, .receive_entry = -1};
-  for (int64_t e = 0; e < plan->nentries; e++) {
-    const rs_side *side = &plan->classes.at[plan->entries[e].class_].send;
-    const rs_message *m = rs_side_message(side, plan->rank);
+  rs_peer own = {.rank = plan->rank, .sent = plan->info.kept_bytes, .send_message = -1, .receive_message = -1};
+  for (int64_t i = 0; i < plan->classes.n; i++) {
+    const rs_class *c = &plan->classes.at[i];
+    const rs_message *m = rs_side_message(&c->send, plan->rank);
     if (m != NULL)
-      rs_peer_add_entry(&own, true, e, 1, m - side->messages.at);
+      rs_peer_add_message(&own, true, &c->send, m - c->send.messages.at, c->entries);
   }
   return own;
 }

@@ -137,60 +137,10 @@ static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const 
   return status;
 }
 
-/* Adds one message to what is known of a peer. */
-static void add_message(rs_peer *p, bool sending, const rs_class *c, int64_t message) {
-  const rs_side *side = sending ? &c->send : &c->receive;
-  int64_t bytes = side->messages.at[message].elements * c->width * c->entries;
-  rs_peer_add_entry(p, sending, c->first_entry, c->entries, message);
-  *(sending ? &p->sent : &p->received) += bytes;
-}
-
-/* Merges a class' messages, by peer, into the peers known so far, by rank: `from` to `into`. */
-static int64_t merge_messages(const struct reshard_plan_s *plan, const rs_class *c, const rs_peer *from, int64_t n,
-                              rs_peer *into) {
-  const rs_messages *send = &c->send.messages, *receive = &c->receive.messages;
-  int64_t i = 0, s = 0, r = 0, made = 0;
-  for (;;) {
-    s += s < send->n && send->at[s].peer == plan->rank; /* is kept */
-    int64_t sent = s < send->n ? send->at[s].peer : INT64_MAX;
-    int64_t received = r < receive->n ? receive->at[r].peer : INT64_MAX;
-    int64_t rank = rs_min(i < n ? from[i].rank : INT64_MAX, rs_min(sent, received));
-    if (rank == INT64_MAX)
-      return made;
-    rs_peer *p = &into[made++];
-    *p = i < n && from[i].rank == rank ? from[i++] : (rs_peer){.rank = rank, .send_entry = -1, .receive_entry = -1};
-    if (sent == rank)
-      add_message(p, true, c, s++);
-    if (received == rank)
-      add_message(p, false, c, r++);
-  }
-}
-
-/* Peers of all classes. A world full of peers, if any class has many, is merged over and over; distinct geometries are
- * few. */
-static reshard_status find_peers(struct reshard_plan_s *plan) {
-  int64_t most = 0, n = 0;
-  rs_peer *peers[2] = {NULL, NULL};
-  for (int64_t i = 0; i < plan->classes.n; i++)
-    most += plan->classes.at[i].send.messages.n + plan->classes.at[i].receive.messages.n;
-  most = rs_min(most, plan->world);
-  RS_TRY(rs_plan_alloc(plan, &peers[0], most, sizeof(rs_peer)));
-  plan->peers.at = peers[0];
-  if (plan->classes.n > 1)
-    RS_TRY(rs_alloc(&peers[1], most, sizeof(rs_peer)));
-  int from = plan->classes.n % 2; /* the last class' go to the first list */
-  for (int64_t i = 0; i < plan->classes.n; i++, from = 1 - from)
-    n = merge_messages(plan, &plan->classes.at[i], peers[from], n, peers[1 - from]);
-  plan->peers.n = n;
-  plan->peers.cap = most;
-  free(peers[1]);
-  return RESHARD_SUCCESS;
-}
-
 /* The totals. Every message's bytes fit, since an entry's do and a rank receives an element once. */
 static reshard_status add_up(struct reshard_plan_s *plan) {
   reshard_plan_info *info = &plan->info;
-  RS_TRY(find_peers(plan));
+  RS_TRY(rs_plan_find_peers(plan));
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
     int64_t bytes = c->width * c->entries;

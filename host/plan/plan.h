@@ -56,6 +56,7 @@ typedef RS_VEC(rs_message) rs_messages;
  * made together share storage, and a receiver's messages consist of the senders' segments. */
 typedef struct rs_side {
   rs_messages messages;        /* by peer */
+  int64_t first_message;       /* number of the first among those of all classes */
   RS_VEC(rs_segment) segments; /* of all messages, where they are not shared */
   rs_lists lists;              /* runs: `ask` is the source's array where src_asks, else the destination's */
   RS_VEC(int64_t) ids;         /* naxes list numbers per segment that has lists */
@@ -86,17 +87,15 @@ typedef struct rs_entry {
 typedef struct rs_peer {
   int64_t rank;
   int64_t sent, received; /* bytes */
-  /* The only entry of that message, and the message in the entry's class; -1 when there is no message, -2 when there
-   * are several entries, or a number beyond 31 bits. Narrow, as a dense world has peers by the million. */
-  int32_t send_entry, receive_entry;
+  /* The message, where it is one entry's alone: its number among those of all classes. -1 when there is none, -2 when
+   * there are several, or a number beyond 31 bits. Narrow, as a dense world has peers by the million. */
   int32_t send_message, receive_message;
 } rs_peer;
-/* Notes one more entry of the message to or from a peer; n entries at once are several. */
-static inline void rs_peer_add_entry(rs_peer *peer, bool sending, int64_t entry, int64_t n, int64_t message) {
-  int32_t *known = sending ? &peer->send_entry : &peer->receive_entry;
-  bool only = *known == -1 && n == 1 && entry <= INT32_MAX && message <= INT32_MAX;
-  *known = only ? (int32_t)entry : -2;
-  *(sending ? &peer->send_message : &peer->receive_message) = only ? (int32_t)message : 0;
+/* Notes one more message to or from a peer: the i-th of a side, of so many entries. */
+static inline void rs_peer_add_message(rs_peer *peer, bool sending, const rs_side *side, int64_t i, int64_t entries) {
+  int32_t *known = sending ? &peer->send_message : &peer->receive_message;
+  int64_t number = side->first_message + i;
+  *known = *known == -1 && entries == 1 && number <= INT32_MAX ? (int32_t)number : -2;
 }
 
 /* Storage of plans that were made together (world.c). */
@@ -149,6 +148,14 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
 reshard_status rs_plan_finish(struct reshard_plan_s *plan);
 /* World of the plan whose first entry this is. */
 reshard_status rs_plan_world(const reshard_entry *first, int64_t *world);
+
+/* The class of the message with this number, as rs_peer has it, of those that are sent or received. */
+static inline const rs_class *rs_plan_class_of_message(const struct reshard_plan_s *plan, bool sent, int64_t number) {
+  int64_t low = 0, high = plan->classes.n - 1;
+  const rs_class *c = plan->classes.at;
+  RS_LOWER_BOUND(low, high, (sent ? c[i + 1].send.first_message : c[i + 1].receive.first_message) <= number);
+  return &c[low];
+}
 
 /* reshard_plan_get_pattern. */
 reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan);
