@@ -266,7 +266,8 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   if (like->nodes != NULL)
     RS_TRY_GOTO(status, rs_alloc_copy(&made->nodes, like->nodes, like->world, sizeof *made->nodes), fail);
   RS_TRY_GOTO(status, copy_entries(made, like), fail);
-  RS_TRY_GOTO(status, rs_vec_reserve(&made->classes, like->classes.n), fail);
+  RS_TRY_GOTO(status, rs_alloc(&made->classes.at, like->classes.n, sizeof(rs_class)), fail);
+  made->classes.cap = like->classes.n;
   for (made->classes.n = 0; made->classes.n < like->classes.n; made->classes.n++) {
     rs_class *c = &made->classes.at[made->classes.n];
     *c = like->classes.at[made->classes.n];
