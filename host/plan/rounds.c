@@ -74,9 +74,11 @@ int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
 /* Marks what goes in place where all arrays are contiguous. */
 static void find_in_place(const struct reshard_plan_s *plan, bool *in_place) {
   for (int64_t i = 0; i < plan->peers.n; i++) {
-    const rs_peer *p = &plan->peers.at[i];
-    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, NULL, NULL);
-    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, NULL, NULL);
+    int64_t send = plan->peers.at[i].send_message, receive = plan->peers.at[i].receive_message;
+    const rs_side *sends = &rs_plan_class_of_message(plan, true, send)->send,
+                  *receives = &rs_plan_class_of_message(plan, false, receive)->receive;
+    in_place[2 * i] = send >= 0 && sends->messages.at[send - sends->first_message].src_in_place;
+    in_place[2 * i + 1] = receive >= 0 && receives->messages.at[receive - receives->first_message].dst_in_place;
   }
 }
 
@@ -118,9 +120,10 @@ static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pa
   return sum;
 }
 
-int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
-  rs_pace one = {pace->world, pace->limit, pace->halves, 1};
-  if (plan->peers.n == 0 || rs_plan_staging(plan, &one, in_place).bytes <= pace->limit)
+/* rs_plan_least_rounds, for so many bytes of staging in one round. */
+static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+                            int64_t bytes) {
+  if (plan->peers.n == 0 || bytes <= pace->limit)
     return plan->peers.n > 0;
   int64_t below = 1, rounds = 2, half = pace->limit / pace->halves; /* so many are too few; so many may do */
   while (bound_places(plan, pace, in_place, rounds) > half) {
@@ -135,6 +138,11 @@ int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *p
       rounds = middle;
   }
   return rounds;
+}
+
+int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
+  rs_pace one = {pace->world, pace->limit, pace->halves, 1};
+  return least_rounds(plan, pace, in_place, rs_plan_staging(plan, &one, in_place).bytes);
 }
 
 int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged) {
@@ -153,12 +161,13 @@ int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes)
 /* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
   bool *in_place;
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rounds);
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1);
   RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
   find_in_place(plan, in_place);
-  if (rounds < 0)
-    pace.rounds = rs_plan_least_rounds(plan, &pace, in_place);
   rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
+  pace.rounds = rounds >= 0 ? rounds : least_rounds(plan, &pace, in_place, staging.bytes);
+  if (pace.rounds > 1)
+    staging = rs_plan_staging(plan, &pace, in_place);
   info->rounds = pace.rounds;
   info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
   info->workspace_bytes = staging.bytes;
