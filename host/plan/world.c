@@ -134,6 +134,7 @@ static reshard_status list_received(world_class *w) {
       if (m->peer == r)
         continue;
       rs_message *there = w->receiver[m->peer].next++;
+      __builtin_prefetch(there + 2, 1); /* the line that the next senders write */
       *there = *m;
       there->peer = r;
     }
