@@ -175,13 +175,6 @@ const rs_message *rs_side_message(const rs_side *side, int64_t peer) {
   return low < side->messages.n && side->messages.at[low].peer == peer ? &side->messages.at[low] : NULL;
 }
 
-const int64_t *rs_array_corners(const struct reshard_layout_s *l, int64_t rank, int64_t array, int64_t *storage) {
-  if (l->kind == RESHARD_LAYOUT_BOXES)
-    return rs_boxes_lo(l->boxes, rs_boxes_of_array(l->boxes, rank, array));
-  rs_layout_cell_box(l, rs_layout_cell(l, rank, array), storage, storage + l->ndim);
-  return storage;
-}
-
 /* Geometry of a segment of two boxes: their intersection in the region. */
 static void meet_boxes(const rs_class *c, rs_route route, const rs_segment *segment, rs_geometry *out) {
   const rs_space *s = &c->space;

@@ -32,7 +32,13 @@ void rs_class_free(rs_class *class_);
 void rs_side_free(rs_side *side);
 
 /* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */
-const int64_t *rs_array_corners(const struct reshard_layout_s *layout, int64_t rank, int64_t array, int64_t *storage);
+static inline const int64_t *rs_array_corners(const struct reshard_layout_s *l, int64_t rank, int64_t array,
+                                              int64_t *storage) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return rs_boxes_lo(l->boxes, rs_boxes_of_array(l->boxes, rank, array));
+  rs_layout_cell_box(l, rs_layout_cell(l, rank, array), storage, storage + l->ndim);
+  return storage;
+}
 /* The message of a class with a peer; NULL when there is none. */
 const rs_message *rs_side_message(const rs_side *side, int64_t peer);
 
