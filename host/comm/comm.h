@@ -52,6 +52,13 @@ typedef struct rs_turn {
 #define RS_COMM_RECORD 512
 enum { RS_COMM_DIFFER_MS = 1000 }; /* without a deadline: for a rank that shrinks to try again with another list */
 
+/* Work of a rank that is done while the messages of its round are under way. */
+typedef struct rs_beside {
+  reshard_status (*run)(const void *user);
+  const void *user;
+  uint64_t key; /* of the meeting of the node that follows */
+} rs_beside;
+
 /* Tells if a communicator has a collective for messages of so many bytes. */
 typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
 
@@ -95,6 +102,9 @@ typedef struct rs_comm_ops {
    * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
    * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
+  /* The same, of one rank: where all have met, and its messages are under way, runs what is beside them, and then
+   * begins the meeting that meet_node ends. NULL where that is. */
+  reshard_status (*exchange_beside)(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`, or by all
    * ranks of a communicator of processes with GPUs: there it is collective, and makes their mailboxes. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
@@ -210,6 +220,8 @@ RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
 reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
+reshard_status rs_comm_exchange_beside(const rs_turn *turn, int64_t total_bytes, int64_t round,
+                                       const rs_beside *beside);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */
 RS_PRIVATE_API void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
 

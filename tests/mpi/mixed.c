@@ -268,6 +268,35 @@ static void meets_its_node(void) {
   close_moved(&m);
 }
 
+static bool waits_for_last; /* before its first message */
+static int records_left;    /* of this rank's, until it has begun the meeting of its node */
+
+/* Stands before MPI's. */
+int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+  if (waits_for_last && tag % RS_MPI_TAGS == RS_MPI_TAG_REST) {
+    waits_for_last = false;
+    PMPI_Recv(NULL, 0, MPI_BYTE, size - 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  if (records_left > 0 && tag % RS_MPI_TAGS == RS_MPI_TAG_RECORD && --records_left == 0)
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+  return PMPI_Isend(at, n, type, to, tag, comm, request);
+}
+
+/* The last rank has read its node's sources, and meets them, before a message of rank 0 to it is sent. */
+static void reads_beside_messages(void) {
+  moved m;
+  CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  rs_mpi_of(m.comm)->timeout_ms = 10000;
+  waits_for_last = rank == 0;
+  records_left = rank == size - 1 ? size : 0;
+  fill(&m, 8);
+  CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 8) == 0, "execute");
+  CHECK(!waits_for_last && records_left == 0, "%d records", records_left);
+  if (records_left > 0) /* rank 0 waits for it */
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+  close_moved(&m);
+}
+
 /* --- Parts of a communicator ------------------------------------------------------------------------------------ */
 
 /* Rows of all ranks of the part to columns, by the path that its ranks have. */
@@ -484,6 +513,7 @@ int main(int argc, char **argv) {
   executes_apart();
   misses_one();
   meets_its_node();
+  reads_beside_messages();
   splits(rank / per_node, 0); /* each node */
   splits(rank % per_node, 0); /* across nodes */
   splits(0, -rank);

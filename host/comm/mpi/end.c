@@ -171,14 +171,18 @@ reshard_status rs_mpi_begin(rs_mpi *c) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", c->why->text);
 }
 
-reshard_status rs_mpi_begin_records(rs_mpi *c) {
-  RS_TRY(rs_mpi_begin(c));
+reshard_status rs_mpi_check_left(rs_mpi *c) {
   int64_t left = rs_mpi_find_left(c);
   if (left < 0)
     return RESHARD_SUCCESS;
   end_without(c, left);
-  leave_call(c);
   return rs_error((reshard_status)c->why->status, "%s", c->why->text);
+}
+
+reshard_status rs_mpi_begin_records(rs_mpi *c) {
+  RS_TRY(rs_mpi_begin(c));
+  reshard_status status = rs_mpi_check_left(c);
+  return status == RESHARD_SUCCESS ? status : rs_mpi_end(c, status);
 }
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {

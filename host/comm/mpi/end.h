@@ -9,6 +9,8 @@ reshard_status rs_mpi_begin(rs_mpi *c);
 /* The same, of a call that no rank leaves before this one has sent its record. An error, too, where memory of another
  * rank that this one has read before may have changed since. */
 reshard_status rs_mpi_begin_records(rs_mpi *c);
+/* That error, within a call. */
+reshard_status rs_mpi_check_left(rs_mpi *c);
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status);
 /* Lets others run between two tests, since when there is something to wait for. */
 void rs_mpi_sleep(int64_t since);

@@ -90,10 +90,10 @@ static reshard_status compare_records(rs_mpi *c) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes, bool node) {
+static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
   RS_TRY(rs_mpi_begin_records(c));
   reshard_status status = rs_mpi_meet(c, true);
-  RS_THEN(status, send_records(c, mine, bytes, node));
+  RS_THEN(status, send_records(c, mine, bytes, false));
   RS_THEN(status, finish_records(c));
   if (status == RESHARD_SUCCESS)
     rs_mpi_take_words(c);
@@ -103,7 +103,7 @@ static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes, 
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_mpi *c = rs_mpi_of(comm);
   char *at = (char *)c->records;
-  RS_TRY(gather_records(c, mine, bytes, false));
+  RS_TRY(gather_records(c, mine, bytes));
   RS_TRY(compare_records(c));
   for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
     memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
@@ -139,11 +139,29 @@ static reshard_status mpi_meet(reshard_comm comm) {
   return rs_mpi_end(c, rs_mpi_meet(c, true));
 }
 
+reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key) {
+  RS_TRY(rs_mpi_check_left(c));
+  RS_TRY(send_records(c, &key, sizeof key, true));
+  c->node_due = true;
+  return RESHARD_SUCCESS;
+}
+
+/* Ends the meeting of the node, which an exchange may have begun. */
+static reshard_status gather_node(rs_mpi *c, uint64_t key) {
+  RS_TRY(rs_mpi_begin(c));
+  reshard_status status = c->node_due ? RESHARD_SUCCESS : rs_mpi_begin_node(c, key);
+  RS_THEN(status, finish_records(c));
+  c->node_due = false;
+  if (status == RESHARD_SUCCESS)
+    rs_mpi_take_words(c);
+  return rs_mpi_end(c, status);
+}
+
 /* The same error on all ranks of the node, since all have the same records. */
 static reshard_status mpi_meet_node(reshard_comm comm, uint64_t key) {
   rs_mpi *c = rs_mpi_of(comm);
   int64_t first = comm->rank;
-  RS_TRY(gather_records(c, &key, sizeof key, true));
+  RS_TRY(gather_node(c, key));
   for (int64_t r = comm->rank; r-- > 0;)
     first = takes_part(c, r, true) ? r : first;
   const rs_mpi_record *a = &c->records[first];
@@ -168,7 +186,7 @@ static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int6
   reshard_status status = run(1, &mine);
   if (status == RESHARD_SUCCESS && c->due)
     status = rs_comm_meet(comm);
-  c->due = false; /* after an error that ended the communicator */
+  c->due = c->node_due = false; /* after an error that ended the communicator */
   return status;
 }
 
@@ -192,6 +210,7 @@ const rs_comm_ops rs_mpi_ops = {
     .enter = mpi_alive,
     .leave = mpi_leave,
     .exchange = rs_mpi_exchange,
+    .exchange_beside = rs_mpi_exchange_beside,
     .reserve = rs_mpi_reserve,
     .retire = rs_mpi_retire,
     .split = rs_mpi_split,

@@ -133,6 +133,7 @@ struct rs_mpi {
   rs_mpi_word own_word;         /* the same, for the others */
   rs_mpi_seen_word *words;      /* [size] the others'; NULL: no record has come yet */
   bool due;                     /* the meeting of `together` has begun, and was not ended: its records use `talks` */
+  bool node_due;                /* the same of the meeting of the node, which was begun beside messages */
   MPI_Comm caller;              /* the caller's communicator, until all have come to the duplicate; or MPI_COMM_NULL */
   int64_t creation;             /* number of the creation on it */
   rs_mpi_farewell farewells[2]; /* to the others: this rank asks who is there; it gives up */
@@ -187,9 +188,13 @@ reshard_status rs_mpi_hear_losses(rs_mpi *made);
  * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not
  * waits: only if all have come. */
 reshard_status rs_mpi_meet(rs_mpi *c, bool waits);
+/* Begins the meeting of the node, after this rank has read memory of others there; within rs_mpi_begin and rs_mpi_end.
+ */
+reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_mpi_exchange_beside(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside);
 reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 /* True when no request of the communicator is under way. */

@@ -7,6 +7,9 @@
  * then, to tell if they could. The second one is of each node alone, so that no rank waits for one that reads nothing
  * of it.
  *
+ * A rank reads those sources while the messages of its first round are under way, and begins the second meeting then.
+ * So it waits for both at once, and as often, one wait after another, as on the packed path.
+ *
  * On GPUs the streams of a node meet, and no host waits. Both meetings are on the stream of the copies that stay on the
  * rank, beside the rounds. The second one comes after those copies, and the user's stream after it. All ranks give a
  * meeting to their GPU before the first round, so that none that waits is ahead of what it waits for. */

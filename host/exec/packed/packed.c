@@ -91,8 +91,9 @@ int64_t rs_packed_next_round(const rs_execution *x) {
   return first != NULL ? first->number : -1;
 }
 
-/* The next round; *more: there was one. */
-static reshard_status run_round(const rs_execution *x, bool *more) {
+/* The next round; *more: there was one. beside: by the one rank that executes, while its messages move; NULL: nothing.
+ */
+static reshard_status run_round(const rs_execution *x, const rs_beside *beside, bool *more) {
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
   int64_t number = rs_packed_next_round(x);
@@ -100,13 +101,16 @@ static reshard_status run_round(const rs_execution *x, bool *more) {
   if (!*more)
     return RESHARD_SUCCESS;
   rs_trace_work(device, NULL, "round", number, -1);
-  reshard_status status = rs_comm_exchange(x->n, t->turns, t->plan->info.bytes, number);
+  int64_t bytes = t->plan->info.bytes;
+  reshard_status status = beside == NULL ? rs_comm_exchange(x->n, t->turns, bytes, number)
+                                         : rs_comm_exchange_beside(t->turns, bytes, number, beside);
   rs_trace_worked(device, NULL);
   return status;
 }
 
-/* Copies what stays on the ranks. */
-static reshard_status keep_own(const rs_execution *x) {
+/* Copies what stays on the ranks, or comes from others of the node. user: the execution. */
+static reshard_status keep_own(const void *user) {
+  const rs_execution *x = user;
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
   for (int64_t i = 0; i < x->n; i++)
@@ -118,17 +122,19 @@ static reshard_status keep_own(const rs_execution *x) {
 }
 
 /* The first round comes first: it packs while ranks that are processes meet, and no destination is written before they
- * have met. */
+ * have met. Sources of others are read beside its messages: the node meets again after that, and waits for both. */
 reshard_status rs_packed_run(rs_execution *x) {
   reshard_transfer t = x->t[0];
-  bool more;
+  const rs_beside beside = {keep_own, x, t->key};
+  bool reads = t->path->reads_others, more;
   memset(t->cursor, 0, (size_t)x->n * sizeof *t->cursor);
-  reshard_status status = run_round(x, &more);
+  reshard_status status = run_round(x, reads ? &beside : NULL, &more);
   if (status == RESHARD_SUCCESS && !more)
     status = rs_comm_meet(t->comm);
-  RS_THEN(status, keep_own(x));
+  if (!reads || !more)
+    RS_THEN(status, keep_own(x));
   while (status == RESHARD_SUCCESS && more)
-    status = run_round(x, &more);
+    status = run_round(x, NULL, &more);
   return status;
 }
 
