@@ -1,5 +1,6 @@
 /* A rank aborts by another thread, where MPI lets one thread in at a time (MPI_THREAD_SERIALIZED): the thread that is
  * in a call tells the others, or waits until the one that aborts has done so. By mpirun with 2 or more ranks. */
+#include "comm/mpi/mpi.h"
 #include "support/processes/check_ranks.h"
 
 #include <reshard/reshard.h>
@@ -10,6 +11,7 @@
 #include <reshard/mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 #include <time.h>
 
 static pthread_t main_thread;
@@ -96,6 +98,46 @@ static void aborts_of_others(void) {
   }
 }
 
+/* Ends it on all ranks: rank 0 does not come by the deadline of the others. */
+static void pass_deadline(reshard_comm comm) {
+  rs_mpi_of(comm)->timeout_ms = 300;
+  if (rank != 0)
+    CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "a deadline");
+  MPI_Barrier(MPI_COMM_WORLD);
+  CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "after the deadline");
+}
+
+/* Parts go on beyond a deadline of the whole, until a rank aborts that: also those that it is not in. */
+static void aborts_of_ended(int aborter) {
+  reshard_comm comm = open_comm(), part = NULL, others = NULL;
+  CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "a part");
+  CHECK(reshard_comm_split(comm, rank == aborter, 0, &others) == RESHARD_SUCCESS, "all but one");
+  pass_deadline(comm);
+  CHECK(reshard_comm_barrier(part) == RESHARD_SUCCESS, "the part goes on");
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == aborter)
+    CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
+  CHECK(reshard_comm_barrier(rank == (aborter + 1) % size ? part : others) == RESHARD_ERROR_PEER, "a part goes on");
+  CHECK(strstr(reshard_last_error(), "aborted the communicator") != NULL, "names who aborted");
+  MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(others);
+  reshard_comm_destroy(part);
+  reshard_comm_destroy(comm);
+}
+
+/* The same by a thread beside one that is in a call on the part. */
+static void aborts_of_ended_by_threads(void) {
+  for (int i = 0; i < 3; i++) {
+    reshard_comm comm = open_comm(), part = NULL;
+    CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "a part");
+    pass_deadline(comm);
+    CHECK(call_and_abort(part, comm, INT_MAX, i) == RESHARD_ERROR_PEER, "the part goes on");
+    MPI_Barrier(MPI_COMM_WORLD);
+    reshard_comm_destroy(part);
+    reshard_comm_destroy(comm);
+  }
+}
+
 int main(int argc, char **argv) {
   int level, all = 0;
   main_thread = pthread_self();
@@ -104,6 +146,9 @@ int main(int argc, char **argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   aborts_by_threads();
   aborts_of_others();
+  for (int aborter = 0; aborter < 2; aborter++)
+    aborts_of_ended(aborter);
+  aborts_of_ended_by_threads();
   CHECK(at_once == 0, "%d calls of MPI while another thread was in it", (int)at_once);
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Finalize();

@@ -67,8 +67,8 @@ static void free_comm(rs_mpi *c) {
   reshard_device_release(c->handle);
   rs_mpi_release_link(c->link);
   free(c->why);
-  free(c->notes[0]);
-  free(c->notes[1]);
+  for (int i = 0; i < 3; i++)
+    free(c->notes[i]);
   free(c->received);
   free(c->answer);
   free(c->inquiry.waiting);
@@ -127,8 +127,8 @@ void rs_mpi_release(rs_mpi *c) {
 static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   size_t note = rs_mpi_note_bytes(size);
   RS_TRY(rs_alloc_zero(&c->why, 1, note));
-  RS_TRY(rs_alloc_zero(&c->notes[0], 1, note));
-  RS_TRY(rs_alloc_zero(&c->notes[1], 1, note));
+  for (int i = 0; i < 3; i++)
+    RS_TRY(rs_alloc_zero(&c->notes[i], 1, note));
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
   RS_TRY(rs_alloc_zero(&c->answer, 1, note));
   RS_TRY(rs_alloc_zero(&c->inquiry.waiting, size, sizeof *c->inquiry.waiting));

@@ -42,6 +42,18 @@ static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *t
   mark_ended(c);
 }
 
+/* An abort of what has ended for another reason, after which what was split from it goes on until then. False: it was
+ * aborted before. */
+static bool note_abort(rs_mpi *c, const char *text) {
+  rs_mpi_note *note = c->notes[2];
+  if (c->why->aborted || note->aborted)
+    return false;
+  note->status = RESHARD_ERROR_PEER;
+  note->aborted = true;
+  snprintf(note->text, sizeof note->text, "%s", text);
+  return true;
+}
+
 static void abort_children(rs_mpi *c, const char *text) {
   for (rs_mpi *child = c->children; child != NULL; child = child->next) {
     end_by(child, RESHARD_ERROR_PEER, true, text, NULL);
@@ -55,8 +67,9 @@ void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
   child->next = parent->children;
   parent->children = child;
   atomic_fetch_add(&parent->users, 1);
-  if (parent->ended && parent->why->aborted) /* meanwhile */
-    end_by(child, RESHARD_ERROR_PEER, true, parent->why->text, NULL);
+  const rs_mpi_note *why = parent->notes[2]->aborted ? parent->notes[2] : parent->why;
+  if (parent->ended && why->aborted) /* meanwhile */
+    end_by(child, RESHARD_ERROR_PEER, true, why->text, NULL);
   pthread_mutex_unlock(&parent->link->tree);
 }
 
@@ -84,8 +97,10 @@ void rs_mpi_hear(rs_mpi *c) {
       end_comm(c, c->received);
     else if (r < c->base.size)
       rs_mpi_take_answer(c, r);
-    if (c->received->aborted)
+    if (c->received->aborted) {
+      (void)note_abort(c, c->received->text);
       abort_children(c, c->received->text);
+    }
     pthread_mutex_unlock(&c->link->tree);
   }
   atomic_flag_clear(&c->hearing);
@@ -114,18 +129,24 @@ static void end_without(rs_mpi *c, int64_t rank) {
   c->missing[rank] = false;
 }
 
-void rs_mpi_tell(rs_mpi *c, bool out) {
-  rs_mpi_note *note = c->notes[out];
-  if (atomic_exchange(&c->told[out], true))
-    return;
-  pthread_mutex_lock(&c->link->tree);
-  memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
-  pthread_mutex_unlock(&c->link->tree);
-  note->out = out;
+static void send_note(rs_mpi *c, const rs_mpi_note *note, int talk) {
   for (int64_t r = 0; r < c->base.size; r++)
     if (r != c->base.rank)
       (void)MPI_Isend(note, (int)rs_mpi_note_bytes(c->base.size), MPI_BYTE, rs_mpi_rank(c, r),
-                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[(2 + out) * c->base.size + r]);
+                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[talk * c->base.size + r]);
+}
+
+void rs_mpi_tell(rs_mpi *c, bool out) {
+  rs_mpi_note *note = c->notes[out];
+  if (!atomic_exchange(&c->told[out], true)) {
+    pthread_mutex_lock(&c->link->tree);
+    memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
+    pthread_mutex_unlock(&c->link->tree);
+    note->out = out;
+    send_note(c, note, 2 + out);
+  }
+  if (c->aborts && !atomic_exchange(&c->told[2], true))
+    send_note(c, c->notes[2], 8);
 }
 
 /* Waits for a thread that tells an end: where MPI lets one thread in at a time, it goes first. */
@@ -137,6 +158,7 @@ static void let_tell(rs_mpi_link *link) {
 void rs_mpi_tell_untold(rs_mpi_link *link) {
   for (rs_mpi *c = atomic_exchange(&link->untold, NULL), *next; c != NULL; c = next) {
     next = c->next_untold;
+    c->waits = false; /* it may have more to tell */
     rs_mpi_tell(c, true);
     rs_mpi_release(c);
   }
@@ -154,7 +176,7 @@ static void leave_call(rs_mpi *c) {
       rs_mpi_tell(c, true);
     link->inside--;
     let_tell(link);
-    more = link->untold != NULL || (c->ended && !c->told[1]);
+    more = link->untold != NULL || (c->ended && !c->told[1]) || (c->aborts && !c->told[2]);
     if (more)
       link->inside++;
   }
@@ -280,6 +302,8 @@ reshard_status rs_mpi_abort(reshard_comm comm) {
   snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
   pthread_mutex_lock(&c->link->tree);
   end_by(c, RESHARD_ERROR_PEER, true, text, NULL);
+  if (note_abort(c, text))
+    c->aborts = true;
   abort_children(c, text);
   pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);

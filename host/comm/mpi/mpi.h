@@ -16,8 +16,8 @@
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
-/* Requests per rank: a record received, one sent; sent two notes, a loss, an answer, two farewells. */
-enum { RS_MPI_TALKS = 8 };
+/* Requests per rank: a record received, one sent; sent two notes, a loss, an answer, two farewells, a third note. */
+enum { RS_MPI_TALKS = 9 };
 enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its call ends */
 
 typedef struct rs_mpi rs_mpi;
@@ -115,14 +115,15 @@ struct rs_mpi {
   atomic_bool inside;  /* a thread is in a call on it, and will see `ended` */
   atomic_bool waits;   /* to be told by the thread that is inside */
   rs_mpi *next_untold; /* of the link's */
-  atomic_bool told[2]; /* the others have the first, the second note */
+  atomic_bool told[3]; /* the others have the first, the second, the third note */
+  atomic_bool aborts;  /* the third one is to be told */
   atomic_flag hearing; /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
   int64_t *global_ranks;        /* of base */
   rs_mpi_record *records;       /* [size + 1], the last is this rank's own */
   rs_mpi_note *why;             /* once ended; more may be missing later, under the link's mutex */
-  rs_mpi_note *notes[2];        /* to the others: it ends; it is out */
+  rs_mpi_note *notes[3];        /* to the others: it ends; it is out; it was aborted after its end, also by them */
   rs_mpi_note *received;        /* from another */
   rs_mpi_note *answer;          /* to the others: this rank waits */
   rs_mpi_inquiry inquiry;       /* under the link's mutex, but for what this rank's call alone has */
