@@ -25,6 +25,8 @@ from peers_table import measured, skipped, table
 from peers_gpu import gpu_rows
 
 RANKS, SIDE, LIMIT = 4, 8192, 300  # LIMIT: seconds for one answer
+# More turns where ranks are more than cores: times have modes there, by which ranks share a core.
+TURNS, MORE_TURNS = 5, {"mpi": 21}
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS, BLOCKS = ("chunk(0)", "chunk(1)"), ("cyclic(2x2;64x64)", "cyclic(2x2;96x96)")
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(RANKS)]
@@ -182,6 +184,11 @@ def groups(options, directory, mib):
     }
 
 
+def turns_of(options, name):
+    """Measured turns of a group; with no name, of most groups."""
+    return options.turns or (1 if options.quick else MORE_TURNS.get(name, TURNS))
+
+
 def program_missing(command):
     for program in (command[0], command[len(MPIRUN)] if command[:1] == MPIRUN[:1] else command[0]):
         if shutil.which(program) is None:
@@ -239,9 +246,11 @@ def page(rows, about, versions, options, mib, place):
     machine = (f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, "
                f"{about['memory']}, Linux {about['system']}, load {about['load']} when it began. "
                f"Python {about['python']}; {'; '.join(versions)}.")
+    turns = str(turns_of(options, None)) + "".join(f" ({name}: {turns_of(options, name)})" for name in MORE_TURNS
+                                                   if turns_of(options, name) != turns_of(options, None))
     what = (f"{options.side} x {options.side} f32, {RANKS} ranks, rows to columns; with \"blocks\", blocks of 64 x 64 to "
             f"blocks of 96 x 96, block-cyclic over 2 x 2 ranks. Checkpoints of {mib} MiB in {place}, page cache warm. GB/s "
-            f"are bytes of the tensor or checkpoint over time; medians of {options.turns} turns, in which theirs, ours and "
+            f"are bytes of the tensor or checkpoint over time; medians of {turns} turns, in which theirs, ours and "
             "a straight copy by all cores follow one another. Numbers of turns and of ranks, as all of it: "
             "build/peers.json." + (" Others kept the machine busy: all rates are low, and those of peers that are "
                                    "processes lower than of threads." if busy else ""))
@@ -255,7 +264,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a small tensor and few turns: does it work?")
     parser.add_argument("--only", metavar="NAME,...", help=f"these alone: {', '.join(names)}")
     parser.add_argument("--side", type=int, help=f"rows and columns of the tensor, a multiple of {RANKS} (default {SIDE}; quick 512)")
-    parser.add_argument("--turns", type=int, help="measured turns (default 5; quick 1)")
+    parser.add_argument("--turns", type=int, help=f"measured turns (default {TURNS}, mpi {MORE_TURNS['mpi']}; quick 1)")
     for name in ("build", "python", "torch-python", "json", "page"):  # by ./run
         parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -263,11 +272,11 @@ def main():
     whole = not (options.quick or options.only or options.side or options.turns)
     only = options.only.split(",") if options.only else names
     options.side = options.side or (512 if options.quick else SIDE)
-    options.turns = options.turns or (1 if options.quick else 5)
     if set(only) - set(names):
         parser.error(f"no peer '{sorted(set(only) - set(names))[0]}'; there are {', '.join(names)}")
-    if options.side < RANKS or options.side % RANKS or options.turns < 1:
-        parser.error(f"side {options.side}, turns {options.turns}: a multiple of {RANKS}, and 1 or more")
+    turns = turns_of(options, None)
+    if options.side < RANKS or options.side % RANKS or turns < 1:
+        parser.error(f"side {options.side}, turns {turns}: a multiple of {RANKS}, and 1 or more")
     options.command = " ".join(["./run peers", *(["--quick"] if options.quick else []),
                                 *(f"--{name} {value}" for name, value in given.items() if value)])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made in memory goes, and workers end
@@ -283,7 +292,7 @@ def main():
             try:
                 if name == "costa":
                     command.append(costa_library(os.path.join(options.build, "peers-costa")))
-                more, version = measure(command, works, ours, options.turns, os.path.join(directory, "log"))
+                more, version = measure(command, works, ours, turns_of(options, name), os.path.join(directory, "log"))
                 versions += [version] if version not in versions else []
                 rows += more
             except (Skipped, Lacking) as reason:

@@ -2,9 +2,10 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 sys.path.insert(0, sys.argv[1])
-from peers import Skipped, measure
+from peers import Skipped, measure, turns_of
 from peers_gpu import cub_rows, torch_rows
 from peers_table import measured, skipped, table
 
@@ -59,6 +60,10 @@ assert refusal("echo skipped no such module") == "no such module"
 assert refusal("echo ready; read; echo no memory >&2; exit 3") == "it ended, status 3; it said: no memory"
 assert refusal("echo hello there") == "it says 'hello there'"
 assert measure.__globals__["program_missing"](["no-such-program"]) == "no no-such-program here"
+
+for given, quick, name, turns in ((None, False, "numpy", 5), (None, False, "mpi", 21), (None, True, "mpi", 1),
+                                  (3, False, "mpi", 3)):
+    assert turns_of(SimpleNamespace(turns=given, quick=quick), name) == turns, (given, quick, name)
 
 rows = torch_rows("NVIDIA, torch 2.15, 4 ranks\n64 x 64 f32, from a graph: PyTorch 16.0 us, ours 2.0 us, 3 sets of buffers\n",
                   lambda n: 4 * n * n, 12.0, 4)
