@@ -237,16 +237,18 @@ static void misses_one(void) {
 
 static const rs_device_work *real_work;
 static const struct reshard_transfer_s *held_up; /* in its copies */
+static int mate_returned;                        /* meanwhile: a rank whose source it reads then */
 
 static reshard_status held_up_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
   if (held_up != NULL && programs[0] == held_up->binding.keep) {
     held_up = NULL;
     MPI_Recv(NULL, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Iprobe(size - 2, 2, MPI_COMM_WORLD, &mate_returned, MPI_STATUS_IGNORE);
   }
   return real_work->run(device, n, programs, stream);
 }
 
-/* The last rank has its messages, and reads those of its node only when a rank of another one has returned. */
+/* The last rank reads its node's sources only when a rank of another node has returned. None of its own has. */
 static void meets_its_node(void) {
   moved m;
   CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
@@ -261,7 +263,11 @@ static void meets_its_node(void) {
   CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 6) == 0, "execute");
   if (rank == 0)
     MPI_Send(NULL, 0, MPI_BYTE, size - 1, 0, MPI_COMM_WORLD);
-  CHECK(held_up == NULL, "it has copied");
+  if (rank == size - 2)
+    MPI_Send(NULL, 0, MPI_BYTE, size - 1, 2, MPI_COMM_WORLD);
+  if (rank == size - 1)
+    MPI_Recv(NULL, 0, MPI_BYTE, size - 2, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  CHECK(held_up == NULL && !mate_returned, "it has copied, and another of its node waits for that");
   fill(&m, 7);
   CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 7) == 0, "again");
   device->work = real_work;
