@@ -281,8 +281,10 @@ static void set_countdown(const struct step *step, uint64_t seed) {
     countdown = draw_call(step, seed);
   else if (step->place == AT_DESTROY)
     destroy_countdown = 1 + (int)(seed % (uint64_t)step->calls);
-  else if (step->place == AT_PACK || step->place == AT_UNPACK) /* of one round: all packs come first */
-    work_countdown = 1 + (step->place == AT_UNPACK ? remote : 0) + (int)(seed % (uint64_t)remote);
+  else if (step->place == AT_PACK) /* of one round: all packs come first */
+    work_countdown = 1 + (int)(seed % (uint64_t)remote);
+  else if (step->place == AT_UNPACK) /* then the node's sources are read */
+    work_countdown = 1 + remote + (per_node > 0) + (int)(seed % (uint64_t)remote);
   else
     work_countdown = 1 + (int)(seed % (uint64_t)work_found);
 }
