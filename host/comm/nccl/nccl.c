@@ -15,6 +15,7 @@
 
 #include "base/range.h"
 #include "comm/nccl/node.h"
+#include "comm/nccl/records.h"
 #include "device/cuda/memory.h"
 #include "device/stream.h"
 
@@ -24,9 +25,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_NS = 20000000 }; /* between two looks at who has come */
-enum { ASK_MS = 250 };       /* at most, and two looks at least, for others to tell that they wait */
-enum { WINDOW = 1024 };      /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
+enum { ASK_MS = 250 };  /* at most, and two looks at least, for others to tell that they wait */
+enum { WINDOW = 1024 }; /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
 
@@ -84,8 +84,7 @@ static reshard_status check_node(rs_nccl *c) {
   return rs_error(status, "%s", c->why + strlen(ended));
 }
 
-/* The same when the rank comes to a call. */
-static reshard_status check_call(rs_nccl *c) {
+reshard_status rs_nccl_check_call(rs_nccl *c) {
   RS_TRY(check_node(c));
   return check_alive(c);
 }
@@ -133,17 +132,11 @@ void rs_nccl_pause(int64_t since, int64_t spin_ns) {
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
-/* A wait for other ranks: since when, and when it was last looked who has come. */
-typedef struct peer_wait {
-  const char *call;
-  int64_t since, looked;
-} peer_wait;
-
 /* The ranks of a node that give up say the same: what the first of them has found. At its end none is waited for. */
 static reshard_status give_up(rs_nccl *c, const char *call) {
   char missing[RS_ROLL_TEXT];
   rs_roll *roll = c->closing ? NULL : c->roll;
-  rs_roll_ask(roll, rs_max(rs_min(c->timeout_ms / 2, ASK_MS), 2 * LOOK_NS / 1000000));
+  rs_roll_ask(roll, rs_max(rs_min(c->timeout_ms / 2, ASK_MS), 2 * RS_NCCL_LOOK_NS / 1000000));
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
   const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
   if (reason != NULL)
@@ -157,16 +150,15 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   return status;
 }
 
-/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. The
- * roll comes first: those that give up end their nodes after it. */
-static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
+/* The roll comes first: those that give up end their nodes after it. */
+reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *w, int64_t spin_ns) {
   int64_t few[RS_AWAITED], now = rs_now_ns();
   if (!c->closing && rs_roll_reason(c->roll) != NULL)
     return give_up(c, w->call);
   RS_TRY(check_node(c));
   if (rs_late(w->since, c->timeout_ms))
     return give_up(c, w->call);
-  if (now - w->looked >= LOOK_NS) {
+  if (now - w->looked >= RS_NCCL_LOOK_NS) {
     w->looked = now;
     rs_roll_wait(c->roll);
     rs_comm_await(&c->base, rs_roll_absent(c->roll, 0, NULL, RS_AWAITED, few), few);
@@ -175,8 +167,7 @@ static reshard_status wait_more(rs_nccl *c, peer_wait *w, int64_t spin_ns) {
   return RESHARD_SUCCESS;
 }
 
-/* The communicator's own state. */
-static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
+reshard_status rs_nccl_get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
   RS_TRY(rs_nccl_lock(c));
   ncclResult_t result = c->api.ncclCommGetAsyncError(c->nccl, state);
   reshard_status status = RESHARD_SUCCESS;
@@ -194,122 +185,16 @@ static void learn_spin(rs_nccl *c, int64_t took_ns) {
 }
 
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call) {
-  peer_wait w = {call, rs_now_ns(), rs_now_ns()};
+  rs_nccl_wait w = {call, rs_now_ns(), rs_now_ns()};
   if (result != ncclSuccess && result != ncclInProgress)
     return rs_nccl_error(&c->api, c->nccl, result, call);
   RS_RANGE("wait", -1, -1, -1, -1);
   while (result == ncclInProgress) {
-    RS_TRY(get_async_error(c, call, &result));
+    RS_TRY(rs_nccl_get_async_error(c, call, &result));
     if (result == ncclInProgress)
-      RS_TRY(wait_more(c, &w, c->spin_ns));
+      RS_TRY(rs_nccl_wait_more(c, &w, c->spin_ns));
   }
   learn_spin(c, rs_now_ns() - w.since);
-  return RESHARD_SUCCESS;
-}
-
-/* --- Records ---------------------------------------------------------------------------------------------------- */
-
-/* Blocks until the event has happened. */
-static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *call) {
-  rs_device *device = c->base.device;
-  peer_wait w = {call, rs_now_ns(), rs_now_ns()};
-  RS_RANGE("wait", -1, -1, -1, -1);
-  for (bool done = false; !done;) {
-    RS_TRY(device->streams->event_done(device, event, &done));
-    ncclResult_t state;
-    RS_TRY(get_async_error(c, call, &state));
-    if (!done)
-      RS_TRY(wait_more(c, &w, RS_NCCL_SPIN_NS));
-  }
-  return RESHARD_SUCCESS;
-}
-
-/* An earlier call that failed half-way, as a split, may be under way still. */
-static reshard_status start_allgather(rs_nccl *c) {
-  rs_cuda_before previous;
-  RS_TRY(rs_nccl_settle(c, ncclInProgress, "ncclAllGather"));
-  RS_TRY(rs_cuda_enter(c->base.device, &previous));
-  reshard_status status = rs_nccl_lock(c);
-  if (status == RESHARD_SUCCESS) {
-    c->handed = true;
-    ncclResult_t result = c->api.ncclAllGather(c->device_mine, c->device_all, sizeof *c->mine, ncclInt8, c->nccl,
-                                               (cudaStream_t)c->stream);
-    rs_nccl_unlock(c);
-    status = rs_nccl_settle(c, result, "ncclAllGather");
-  }
-  rs_cuda_leave(previous);
-  return status;
-}
-
-/* Between GPUs of one process NCCL reads and writes the callers' buffers where they are, which storage of a pool has to
- * be opened to. Ranks that meet for the first time learn who that is; everything that is moved comes after that. */
-static reshard_status open_storage(rs_nccl *c) {
-  for (int64_t r = 0; r < c->base.size && !c->met; r++)
-    if (c->all[r].process == c->process)
-      RS_TRY(rs_cuda_open(c->base.device, c->all[r].device));
-  c->met = true;
-  return RESHARD_SUCCESS;
-}
-
-/* The event comes after all that was given to the stream. */
-static reshard_status record_gathered(rs_nccl *c) {
-  c->handed = true;
-  RS_TRY(rs_stream_record(c->base.device, c->gathered, c->stream, RS_EDGE("records before host")));
-  c->handed = false;
-  return RESHARD_SUCCESS;
-}
-
-/* As rs_nccl_end_after_error. The caller's NCCL may launch yet what it was handed: what it takes up in a moment an
- * event comes after, as ever. */
-static reshard_status end_handed(rs_nccl *c, reshard_status status) {
-  ncclResult_t state = ncclInProgress;
-  status = rs_nccl_end_after_error(c, status);
-  if (status == RESHARD_SUCCESS || !c->borrowed)
-    return status;
-  for (int64_t since = rs_now_ns(); c->handed && state == ncclInProgress && rs_now_ns() - since < LOOK_NS;) {
-    pthread_mutex_lock(&c->mutex);
-    if (c->api.ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess)
-      state = ncclInternalError;
-    pthread_mutex_unlock(&c->mutex);
-    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-  }
-  if (c->handed && state != ncclInProgress)
-    (void)record_gathered(c);
-  return status;
-}
-
-/* c->mine of every rank, to c->all. */
-static reshard_status allgather_records(rs_nccl *c) {
-  rs_device *device = c->base.device;
-  RS_TRY(device->memory->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
-  RS_TRY(start_allgather(c));
-  RS_TRY(device->memory->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
-  RS_TRY(record_gathered(c));
-  return wait_for_event(c, c->gathered, "all-gather of records");
-}
-
-static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_call(c)); /* the stream may still read the record */
-  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes,
-                              .device = comm->device->index,
-                              .process = c->process,
-                              .color = c->part != NULL ? c->group->color : -1,
-                              .place = c->part != NULL ? c->group->key : -1,
-                              .roll = rs_roll_own_offer(c->part != NULL ? c->part->roll : c->roll)};
-  rs_call_stamp(comm, &c->mine->caller);
-  memcpy(c->mine->record, mine, bytes);
-  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
-  RS_TRY(end_handed(c, allgather_records(c)));
-  rs_roll_pass(c->roll);
-  rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
-  for (int64_t r = 0; r < comm->size; r++)
-    if (c->all[r].bytes != c->all[0].bytes)
-      return rs_comm_error_calls(comm, r);
-  RS_TRY(open_storage(c));
-  for (int64_t r = 0; r < comm->size; r++)
-    memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
-  *all = c->packed;
   return RESHARD_SUCCESS;
 }
 
@@ -408,7 +293,7 @@ static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *strea
     if (has_window(c, turn, w))
       status = exchange_window(c, turn, w, stream);
   rs_cuda_leave(previous);
-  return end_handed(c, status);
+  return rs_nccl_end_handed(c, status);
 }
 
 static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
@@ -454,7 +339,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
   rs_nccl *c = rs_nccl_of(comm);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(connect_peers(c, nsends, sends, nreceives, receives, kind, root));
-  RS_TRY(rs_nccl_end_after_error(c, record_gathered(c)));
+  RS_TRY(rs_nccl_end_after_error(c, rs_nccl_record_gathered(c)));
   rs_roll_pass(c->roll);
   return RESHARD_SUCCESS;
 }
@@ -465,7 +350,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
  * receive in it. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_call(c));
+  RS_TRY(rs_nccl_check_call(c));
   rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&c->base.calls));
   return run(1, &mine);
 }
@@ -478,7 +363,7 @@ static int64_t nccl_missing(reshard_comm comm, int64_t *ranks) {
   return rs_roll_missing(rs_nccl_of(comm)->roll, ranks);
 }
 
-static reshard_status nccl_enter(reshard_comm comm) { return check_call(rs_nccl_of(comm)); }
+static reshard_status nccl_enter(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
 
@@ -502,7 +387,7 @@ const rs_comm_ops rs_nccl_ops = {
     .alignment = 16, /* at other addresses NCCL moves byte by byte */
     .reach = false,
     .together = nccl_together,
-    .allgather = nccl_allgather,
+    .allgather = rs_nccl_allgather,
     .enter = nccl_enter,
     .leave = nccl_leave,
     .exchange = nccl_exchange,

@@ -63,6 +63,18 @@ reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult
 /* Waits until a call of a non-blocking communicator is through; result is what the call returned. At the deadline, or
  * when the communicator ends meanwhile, the communicator is given up. */
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call);
+/* A wait for other ranks: since when, and when it was last looked who has come. */
+typedef struct rs_nccl_wait {
+  const char *call;
+  int64_t since, looked;
+} rs_nccl_wait;
+enum { RS_NCCL_LOOK_NS = 20000000 }; /* between two such looks */
+/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. */
+reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *wait, int64_t spin_ns);
+/* The communicator's own state; an error where it has one. call: for its text. */
+reshard_status rs_nccl_get_async_error(rs_nccl *c, const char *call, ncclResult_t *state);
+/* When the rank comes to a call: SUCCESS, or why the communicator has ended, or ends now as its node has. */
+reshard_status rs_nccl_check_call(rs_nccl *c);
 /* Between two looks at something that NCCL or a GPU has still to do: short at first, for so long, and then a sleep. */
 enum { RS_NCCL_SPIN_NS = 20000 };
 void rs_nccl_pause(int64_t since_ns, int64_t spin_ns);
