@@ -236,20 +236,18 @@ static void count_held(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes) {
     pool->stats.peak_held_bytes = pool->held[RS_POOL_ALL];
 }
 
-reshard_status rs_pool_count_meeting(rs_storage_pool *pool, size_t bytes) {
+reshard_status rs_pool_count_driver(rs_storage_pool *pool, size_t bytes) {
   if (!make_room(pool, bytes, NULL))
     return RESHARD_ERROR_OUT_OF_MEMORY;
   count_held(pool, RS_POOL_DEDICATED, bytes);
   rs_pool_count_use(pool, bytes);
-  pool->stats.meeting_bytes += bytes;
   return RESHARD_SUCCESS;
 }
 
-void rs_pool_uncount_meeting(rs_storage_pool *pool, size_t bytes) {
+void rs_pool_uncount_driver(rs_storage_pool *pool, size_t bytes) {
   pool->held[RS_POOL_DEDICATED] -= bytes;
   pool->held[RS_POOL_ALL] -= bytes;
   pool->stats.in_use_bytes -= bytes;
-  pool->stats.meeting_bytes -= bytes;
 }
 
 reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,

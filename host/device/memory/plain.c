@@ -27,6 +27,12 @@ static int64_t find_place(const rs_storage_pool *pool, const void *memory) {
   return low;
 }
 
+static void list_plain(rs_storage_pool *pool, rs_pool_block *block) {
+  int64_t i = find_place(pool, block->base.memory);
+  memmove(pool->plain.at + i + 1, pool->plain.at + i, (size_t)(pool->plain.n++ - i) * sizeof *pool->plain.at);
+  pool->plain.at[i] = block;
+}
+
 static reshard_status alloc_plain(rs_storage_pool *pool, size_t bytes, void **memory) {
   rs_pool_block *block;
   RS_TRY(find_stream(pool));
@@ -42,20 +48,39 @@ static reshard_status alloc_plain(rs_storage_pool *pool, size_t bytes, void **me
     rs_pool_free_dedicated(pool, block, stream);
     return status;
   }
-  int64_t i = find_place(pool, block->base.memory);
-  memmove(pool->plain.at + i + 1, pool->plain.at + i, (size_t)(pool->plain.n++ - i) * sizeof *pool->plain.at);
-  pool->plain.at[i] = block;
+  list_plain(pool, block);
   *memory = block->base.memory;
   return RESHARD_SUCCESS;
 }
 
-/* False: the memory is not of the list. */
+/* Counts and lists memory that the driver has given, as a block without a stream. */
+static reshard_status add_driver(rs_storage_pool *pool, size_t bytes, void *memory) {
+  rs_pool_block *block;
+  RS_TRY(rs_vec_reserve(&pool->plain, pool->plain.n + 1));
+  RS_TRY(rs_pool_block_new(pool, &block));
+  reshard_status status = rs_pool_count_driver(pool, bytes);
+  if (status != RESHARD_SUCCESS) {
+    rs_pool_block_recycle(pool, block);
+    return rs_pool_error_memory(pool, bytes);
+  }
+  block->base.memory = memory;
+  block->base.bytes = block->size = bytes;
+  list_plain(pool, block);
+  return RESHARD_SUCCESS;
+}
+
+/* False: the memory is the driver's, of the list or not. */
 static bool free_plain(rs_storage_pool *pool, void *memory) {
   int64_t i = find_place(pool, memory);
   rs_pool_block **place = pool->plain.at + i, *block = i < pool->plain.n ? *place : NULL;
   if (block == NULL || block->base.memory != memory)
     return false;
   memmove(place, place + 1, (size_t)(--pool->plain.n - i) * sizeof *place);
+  if (block->stream == NULL) {
+    rs_pool_uncount_driver(pool, block->size);
+    rs_pool_block_recycle(pool, block);
+    return false;
+  }
   rs_pool_free_dedicated(pool, block, pool->plain_stream->handle);
   return true;
 }
@@ -71,8 +96,19 @@ reshard_status rs_device_alloc(rs_device *device, size_t bytes, void **memory) {
 }
 
 reshard_status rs_device_alloc_open(rs_device *device, size_t bytes, void **memory) {
-  bool own = device->pool == NULL || device->pool->upstream.user == device->pool;
-  return own ? device->memory->alloc(device, bytes, memory) : rs_device_alloc(device, bytes, memory);
+  rs_storage_pool *pool = device->pool;
+  void *made;
+  if (pool == NULL || pool->upstream.user != pool)
+    return rs_device_alloc(device, bytes, memory);
+  RS_TRY(device->memory->alloc(device, bytes, &made));
+  pthread_mutex_lock(&pool->mutex);
+  reshard_status status = add_driver(pool, bytes, made);
+  pthread_mutex_unlock(&pool->mutex);
+  if (status == RESHARD_SUCCESS)
+    *memory = made;
+  else
+    device->memory->free(device, made);
+  return status;
 }
 
 reshard_status rs_device_count_meeting(rs_device *device, size_t bytes) {
@@ -80,8 +116,10 @@ reshard_status rs_device_count_meeting(rs_device *device, size_t bytes) {
   if (pool == NULL)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
-  reshard_status status = rs_pool_count_meeting(pool, bytes);
-  if (status == RESHARD_ERROR_OUT_OF_MEMORY)
+  reshard_status status = rs_pool_count_driver(pool, bytes);
+  if (status == RESHARD_SUCCESS)
+    pool->stats.meeting_bytes += bytes;
+  else
     status = rs_pool_error_memory(pool, bytes);
   pthread_mutex_unlock(&pool->mutex);
   return status == RESHARD_SUCCESS ? status
@@ -93,7 +131,8 @@ void rs_device_uncount_meeting(rs_device *device, size_t bytes) {
   if (pool == NULL)
     return;
   pthread_mutex_lock(&pool->mutex);
-  rs_pool_uncount_meeting(pool, bytes);
+  rs_pool_uncount_driver(pool, bytes);
+  pool->stats.meeting_bytes -= bytes;
   pthread_mutex_unlock(&pool->mutex);
 }
 

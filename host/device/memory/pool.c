@@ -103,6 +103,8 @@ void rs_storage_pool_destroy(rs_storage_pool *pool) {
     streams->destroy(pool->device, pool->release_stream->handle);
   if (pool->plain_stream != NULL)
     streams->destroy(pool->device, pool->plain_stream->handle);
+  for (int64_t i = 0; i < pool->plain.n; i++) /* their memory stays: a GPU waits in it for ever */
+    rs_pool_block_recycle(pool, pool->plain.at[i]);
   free(pool->plain.at);
   for (int64_t i = 0; i < pool->streams.n; i++)
     rs_pool_stream_free(pool, pool->streams.at[i]);

@@ -152,9 +152,9 @@ void rs_pool_block_recycle(rs_storage_pool *pool, rs_pool_block *block);
 reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,
                                       void **memory);
 void rs_pool_upstream_free(rs_storage_pool *pool, rs_pool_kind kind, void *memory, size_t bytes, void *stream);
-/* Counts memory of meetings as held and in use, within the limit; no more when it is given back. */
-reshard_status rs_pool_count_meeting(rs_storage_pool *pool, size_t bytes);
-void rs_pool_uncount_meeting(rs_storage_pool *pool, size_t bytes);
+/* Counts memory of the driver's as held and in use, within the limit; no more when it is given back. */
+reshard_status rs_pool_count_driver(rs_storage_pool *pool, size_t bytes);
+void rs_pool_uncount_driver(rs_storage_pool *pool, size_t bytes);
 /* Adds a segment, as one free block of a stream that is in no list. */
 reshard_status rs_pool_segment_add(rs_storage_pool *pool, rs_pool_kind kind, size_t size, rs_pool_stream *stream,
                                    rs_pool_block **block);

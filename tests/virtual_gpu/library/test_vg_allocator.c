@@ -210,20 +210,74 @@ static void test_closed(void **state) {
   run_world("closed", false, true, RESHARD_PATH_PACKED, 0);
 }
 
-static void test_nccl(void **state) {
-  (void)state;
+static bool has_nccl(void) {
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   vg_begin(NULL);
   bool there = reshard_nccl_unique_id(id) == RESHARD_SUCCESS;
   vg_end();
-  if (!there)
+  return there;
+}
+
+static void test_nccl(void **state) {
+  (void)state;
+  if (!has_nccl())
     skip();
   run_world("NCCL", true, false, RESHARD_PATH_AUTO, 0);
   run_world("NCCL, rounds", true, false, RESHARD_PATH_AUTO, 16384);
 }
 
+/* Without an allocator of the caller's, records over NCCL come from the driver. The pool counts them, and keeps its
+ * limit. */
+static void open_nccl(void *user, int64_t r) {
+  world *w = user;
+  rank_result_set(&w->result[r], reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]));
+}
+
+static void close_nccl(void *user, int64_t r) { reshard_comm_destroy(((world *)user)->comm[r]); }
+
+static void count_records(size_t limit) {
+  world w = {.nccl = true};
+  vg_begin(&(vg_options){.devices = RANKS, .seed = 5});
+  for (int r = 0; r < RANKS; r++) {
+    char name[32];
+    const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .limit_bytes = limit};
+    snprintf(name, sizeof name, "cuda:%d", r);
+    GOOD(reshard_device_create(name, &options, &w.device[r]));
+  }
+  GOOD(reshard_nccl_unique_id(w.id));
+  rank_threads_run(RANKS, open_nccl, &w);
+  for (int r = 0; r < RANKS; r++) {
+    reshard_memory_stats stats;
+    GOOD(reshard_device_get_memory_stats(w.device[r], &stats));
+    if (limit > 0)
+      assert_int_equal(w.result[r].status, RESHARD_ERROR_OUT_OF_MEMORY);
+    else
+      GOOD(w.result[r].status);
+    assert_int_equal(stats.in_use_bytes, vg_memory_used(r));
+    assert_true(limit > 0 ? stats.peak_held_bytes <= limit : stats.in_use_bytes >= (RANKS + 1) * 512);
+    assert_int_equal(stats.meeting_bytes, 0);
+  }
+  rank_threads_run(RANKS, close_nccl, &w);
+  for (int r = 0; r < RANKS; r++) {
+    reshard_memory_stats stats;
+    GOOD(reshard_device_get_memory_stats(w.device[r], &stats));
+    assert_int_equal(stats.in_use_bytes, 0);
+    reshard_device_release(w.device[r]);
+  }
+  if (vg_end() != 0)
+    fail_msg("records, limit %zu: %s", limit, vg_report(0));
+}
+
+static void test_records(void **state) {
+  (void)state;
+  if (!has_nccl())
+    skip();
+  count_records(0);
+  count_records(1000);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_closed),
-                                     cmocka_unit_test(test_nccl)};
+                                     cmocka_unit_test(test_nccl), cmocka_unit_test(test_records)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

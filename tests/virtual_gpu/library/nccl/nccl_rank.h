@@ -6,6 +6,27 @@
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
+#include <stdlib.h>
+
+/* Bytes of the device's memory that are in use. */
+static inline size_t nccl_rank_in_use(reshard_device device) {
+  reshard_memory_stats stats = {0};
+  (void)reshard_device_get_memory_stats(device, &stats);
+  return stats.in_use_bytes;
+}
+
+/* Number of bytes of a GPU's memory that are not this value, when all work of the GPU is done. */
+static inline int64_t nccl_rank_overwritten(int64_t rank, const char *memory, size_t bytes, char value) {
+  char *now = malloc(bytes);
+  int64_t n = 0;
+  cudaSetDevice((int)rank);
+  cudaDeviceSynchronize();
+  cudaMemcpy(now, memory, bytes, cudaMemcpyDeviceToHost);
+  for (size_t b = 0; b < bytes; b++)
+    n += now[b] != value;
+  free(now);
+  return n;
+}
 
 /* Collective: creates the communicator on the GPU of the rank's number, which it keeps. */
 static inline reshard_status nccl_rank_open(const unsigned char *id, int64_t n, int64_t rank, int64_t timeout_ms,
