@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "nccl_case.h"
+#include "nccl_edges.h"
 #include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
@@ -240,27 +240,6 @@ static void test_abort(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-typedef struct edge_case {
-  const char *path;
-  stream_side src, dst;
-  int64_t limit;
-  bool graph;
-  const case_plan *c;
-} edge_case;
-
-static void edge_scenario(void *user, const vg_options *options) {
-  const edge_case *e = user;
-  nccl_world w;
-  vg_begin(options);
-  nccl_world_open(&w, 3, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
-  w.c = e->c;
-  w.graph = e->graph;
-  w.executes = 2;
-  rank_threads_run(3, nccl_case_rank, &w);
-  nccl_world_close(&w);
-  vg_end();
-}
-
 static void test_edges(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -268,40 +247,19 @@ static void test_edges(void **state) {
 #ifdef __SANITIZE_ADDRESS__
   skip(); /* the library's own accesses to pinned memory are not seen with a sanitizer */
 #endif
-  static const edge_case cases[] = {
-      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, false, NULL},
-      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false, NULL},
-      {"NCCL, few rounds", {-1, {7, 2}}, {-1, {3, 5}}, 2048, false, NULL},
-      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, false, NULL},
-      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, false, NULL},
-      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true, NULL},
-      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true, NULL},
+  static const nccl_edges cases[] = {
+      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, false},
+      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false},
+      {"NCCL, few rounds", {-1, {7, 2}}, {-1, {3, 5}}, 2048, false},
+      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, false},
+      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, false},
+      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true},
+      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true},
   };
   enum { ALL = sizeof cases / sizeof *cases, FEW = 2 };
-  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
-    if (!vg_is_mine(i))
-      continue;
-    case_plan c;
-    edge_case e = cases[i];
-    stream_case_make(3, e.src, e.dst, e.limit, &c);
-    e.c = &c;
-    vg_quiet(true);
-    vg_edge_result result =
-        vg_for_each_edge(&(vg_edge_search){.path = e.path,
-                                           .run = edge_scenario,
-                                           .user = &e,
-                                           .options = {.devices = 3, .seed = 11, .patience_ms = 300},
-                                           .seeds = 2,
-                                           .most = 4,
-                                           .covered = "the host has waited for the stream before it destroys",
-                                           .covered_edges = "execute before host"});
-    vg_quiet(false);
-    printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses - result.covered, result.edges);
-    case_free(&c);
-    assert_true(result.edges > 0);
-    assert_int_equal(result.false_alarms, 0);
-    assert_int_equal(result.found + result.covered, result.uses);
-  }
+  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++)
+    if (vg_is_mine(i)) /* with an edge left out records may be garbage, and ranks wait for nothing */
+      nccl_edges_find(&cases[i], (nccl_world){.n = 3, .timeout_ms = 300}, 2, 4);
 }
 
 /* An argument names the tests to run, with wildcards. */

@@ -1,6 +1,7 @@
 /* The shipped NCCL communicator where one ends, or is not what it should be: what a rank leaves behind that others, or
  * NCCL itself, still use; and GPUs that NCCL refuses. */
 #include "comm/nccl/nccl.h"
+#include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
@@ -441,12 +442,6 @@ static void test_late_rank(void **state) {
   assert_int_equal(reports, vg_reports_with("leak")); /* what NCCL was handed is never freed */
 }
 
-static size_t bytes_in_use(reshard_comm comm) {
-  reshard_memory_stats stats = {0};
-  (void)reshard_device_get_memory_stats(rs_nccl_of(comm)->handle, &stats);
-  return stats.in_use_bytes;
-}
-
 /* A rank ends what it has on a part, while its GPU waits for one that did not come to the whole. */
 static void end_part_rank(void *user, int64_t rank) {
   world *w = user;
@@ -456,14 +451,14 @@ static void end_part_rank(void *user, int64_t rank) {
   cudaSetDevice((int)rank);
   cudaMalloc(&memory, 8 * RANKS);
   reshard_status status = reshard_comm_barrier(w->comm[rank]);
-  size_t before = bytes_in_use(w->comm[rank]);
+  size_t before = nccl_rank_in_use(rs_nccl_of(w->comm[rank])->handle);
   if (status == RESHARD_SUCCESS && rank > 0)
     status = transfer_make(w->sub[rank], memory, &plan, &transfer);
   if (status == RESHARD_SUCCESS && rank > 0)
     status = reshard_comm_barrier(w->comm[rank]);
   rank_result_set(&w->result[rank], status);
   reshard_transfer_destroy(transfer);
-  w->kept[rank] = bytes_in_use(w->comm[rank]) - before;
+  w->kept[rank] = nccl_rank_in_use(rs_nccl_of(w->comm[rank])->handle) - before;
   w->next++;
   while (w->next < RANKS)
     sched_yield();

@@ -7,11 +7,10 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "library/nccl/nccl_case.h"
+#include "library/nccl/nccl_edges.h"
 #include "node_nccl.h"
 #include "reshard/reshard.h"
 #include "reshard/tensor.h"
-#include "support/reshards/stream_case.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -133,59 +132,19 @@ static void test_random(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-typedef struct edge_case {
-  const char *path;
-  stream_side src, dst;
-  int64_t limit;
-  bool graph;
-  const case_plan *c;
-} edge_case;
-
-static void edge_scenario(void *user, const vg_options *options) {
-  const edge_case *e = user;
-  nccl_world w = {.n = RANKS, .timeout_ms = 300, .nodes = NODES, .path = RESHARD_PATH_MIXED};
-  vg_begin(options);
-  nccl_world_begin(&w);
-  w.c = e->c;
-  w.graph = e->graph;
-  w.executes = 2;
-  rank_threads_run(RANKS, nccl_case_rank, &w);
-  nccl_world_close(&w);
-  vg_end();
-}
-
 static void test_edges(void **state) {
   (void)state;
-  static const edge_case cases[] = {
-      {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false, NULL},
-      {"NCCL and nodes, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true, NULL},
-      {"NCCL and nodes, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false, NULL},
-      {"NCCL and nodes, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true, NULL},
+  static const nccl_edges cases[] = {
+      {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false},
+      {"NCCL and nodes, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true},
+      {"NCCL and nodes, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false},
+      {"NCCL and nodes, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true},
   };
   enum { ALL = sizeof cases / sizeof *cases, FEW = 1 };
-  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
-    if (!vg_is_mine(i))
-      continue;
-    case_plan c;
-    edge_case e = cases[i];
-    stream_case_make(RANKS, e.src, e.dst, e.limit, &c);
-    e.c = &c;
-    vg_quiet(true);
-    vg_edge_result result =
-        vg_for_each_edge(&(vg_edge_search){.path = e.path,
-                                           .run = edge_scenario,
-                                           .user = &e,
-                                           .options = {.devices = RANKS, .seed = 11, .patience_ms = 300},
-                                           .seeds = 6,
-                                           .covered = "the host has waited for the stream before it destroys",
-                                           .covered_edges = "execute before host"});
-    vg_quiet(false);
-    printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses - result.covered, result.edges);
-    case_free(&c);
-    assert_true(result.edges > 0);
-    assert_int_equal(result.false_alarms, 0);
-    assert_int_equal(result.found + result.covered, result.uses);
-  }
+  const nccl_world world = {.n = RANKS, .timeout_ms = 300, .nodes = NODES, .path = RESHARD_PATH_MIXED};
+  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++)
+    if (vg_is_mine(i))
+      nccl_edges_find(&cases[i], world, 6, 0);
 }
 
 /* --- Transfers ---------------------------------------------------------------------------------------------------- */

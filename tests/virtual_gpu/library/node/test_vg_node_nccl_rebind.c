@@ -23,11 +23,7 @@ static ncclResult_t all_gather(const void *send, void *receive, size_t n, ncclDa
   return ncclAllGather(send, receive, n, type, comm, stream);
 }
 
-static size_t bytes_in_use(const moving_rank *me) {
-  reshard_memory_stats stats = {0};
-  (void)reshard_device_get_memory_stats(rs_nccl_of(me->comm)->handle, &stats);
-  return stats.in_use_bytes;
-}
+static size_t bytes_in_use(const moving_rank *me) { return nccl_rank_in_use(rs_nccl_of(me->comm)->handle); }
 
 /* The late rank has bound, too, and is not there when the ranks tell each other that they have. */
 static void rebind_twice(moving_rank *me) {
