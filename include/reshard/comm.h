@@ -80,8 +80,8 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * - AUTO does not take it: no GPU has measured it yet. Sharders that are told to take it make a transfer in each call,
  *   whose end the host waits for: the others are shown the sources then.
  * - The first such transfer opens the nodes, for all later ones: by the same call on all ranks, with a descriptor per
- *   rank of the node. A rank that waits there for its node hears of no abort, and of no end of NCCL's, until its
- *   deadline.
+ *   rank of the node. An abort ends a rank's wait for its node there. So does that of another rank which is there, too,
+ *   and what NCCL itself reports.
  * - Execute gives meetings of the node's streams to a stream of its own, before and after the copies from there. No
  *   host waits, and a graph can hold it. All ranks give them to their GPU before NCCL's first group, in one order: both
  *   kinds wait for peers, and have to be on the GPU at once.

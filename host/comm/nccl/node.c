@@ -47,6 +47,29 @@ static reshard_status check_places(const rs_nccl *c, const nccl_place *all) {
                   neighbours ? "all ranks are on one node" : "no two ranks are on one node");
 }
 
+static void print_end(const rs_nccl *c, char text[64]) {
+  snprintf(text, 64, "rank %lld has ended the communicator", (long long)c->base.rank);
+}
+
+/* SUCCESS, or why NCCL's has ended: by this rank, by one in sight, or as NCCL says. */
+static reshard_status look_at_whole(reshard_comm comm) {
+  rs_nccl *c = rs_nccl_of(comm);
+  ncclResult_t state;
+  RS_TRY(comm->ops->alive(comm));
+  const char *reason = rs_roll_reason(c->roll);
+  if (reason != NULL)
+    return rs_error(RESHARD_ERROR_PEER, "%s", reason);
+  return rs_nccl_get_async_error(c, "opening a node", &state);
+}
+
+/* Ranks in sight wait for this one in vain, where it has ended the communicator meanwhile. */
+static void tell_end(rs_nccl *c) {
+  char text[64];
+  print_end(c, text);
+  if (c->ended)
+    (void)rs_roll_conclude(c->roll, RESHARD_ERROR_PEER, text);
+}
+
 /* Local. Lists the ranks of this node, and prepares its communicator. After an error the caller frees what there is. */
 static reshard_status prepare_node(rs_nccl *c, const nccl_place *all, int64_t **numbers, rs_node **out) {
   const nccl_place *mine = &all[c->base.rank];
@@ -64,6 +87,7 @@ static reshard_status prepare_node(rs_nccl *c, const nccl_place *all, int64_t **
     return status;
   }
   (*out)->whole = &c->base;
+  (*out)->look = look_at_whole;
   (*out)->timeout_ms = c->timeout_ms;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
@@ -128,6 +152,7 @@ reshard_status rs_nccl_open_node(reshard_comm comm) {
     take_node(c, numbers, imports, node);
     return RESHARD_SUCCESS;
   }
+  tell_end(c);
   if (node != NULL)
     rs_node_release(node);
   free(imports);
@@ -174,7 +199,7 @@ void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text)
 
 void rs_nccl_leave_node(const rs_nccl *c) {
   char text[64];
-  snprintf(text, sizeof text, "rank %lld has ended the communicator", (long long)c->base.rank);
+  print_end(c, text);
   rs_nccl_end_node(c, RESHARD_ERROR_PEER, text);
 }
 

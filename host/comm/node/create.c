@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "comm/node/create.h"
 
+#include "comm/node/wait.h"
 #include "device/cpu/cpu.h"
 
 #include <errno.h>
@@ -167,6 +168,8 @@ static reshard_status error_absent(const node_joining *j) {
 
 static reshard_status error_of(const node_joining *j, int64_t rank, int failed) {
   long long name = (long long)rs_node_name(j->c, rank);
+  if (failed == ECANCELED)
+    return rs_node_error_look(j->c);
   if (failed == ETIMEDOUT)
     return error_absent(j);
   if (failed == ECONNREFUSED || failed == ECONNRESET || failed == EPIPE)
@@ -179,9 +182,9 @@ static reshard_status connect_before(const node_joining *j) {
   for (int64_t r = 0; r < c->base.rank; r++) {
     node_greeting g = {.rank = c->base.rank};
     memcpy(g.secret, j->addresses[r].secret, sizeof g.secret);
-    int failed = rs_node_dial(&j->addresses[r], j->end, &c->sockets[r]);
+    int failed = rs_node_dial_to(c, r, &j->addresses[r], j->end);
     if (failed == 0)
-      failed = rs_node_send(c->sockets[r], &g, sizeof g, NULL, 0, j->end);
+      failed = rs_node_send_to(c, r, &g, sizeof g, NULL, 0, j->end);
     if (failed != 0)
       return error_of(j, r, failed);
   }
@@ -222,6 +225,7 @@ static reshard_status admit_after(const node_joining *j) {
     int64_t left = j->end != 0 ? (j->end - rs_now_ns()) / 1000000 + 1 : LOOK_MS;
     if (left <= 0)
       return error_absent(j);
+    RS_TRY(rs_node_look(c));
     int ready = poll(&p, 1, (int)rs_min(left, LOOK_MS));
     wanted -= admit_some(j);
     for (int64_t r = c->base.rank + 1; r < c->base.size && ready == 0; r++)
@@ -249,11 +253,12 @@ static void set_verdict(node_verdict *v, reshard_status status) {
 
 /* Rank 0: of those that failed, one with a reason of its own is told before one that misses another. */
 static void collect_verdict(const node_joining *j, node_verdict *verdict) {
+  int64_t end = j->end != 0 ? j->end + GRACE_MS / 2 * (int64_t)1000000 : 0;
   for (int64_t r = 1; r < j->c->base.size; r++) {
     node_verdict other;
-    int failed = j->c->sockets[r] < 0 ? EPIPE
-                                      : rs_node_receive(j->c->sockets[r], &other, sizeof other, NULL, 0,
-                                                        j->end != 0 ? j->end + GRACE_MS / 2 * (int64_t)1000000 : 0);
+    int failed = EPIPE;
+    if (j->c->sockets[r] >= 0)
+      failed = rs_node_receive_from(j->c, r, &other, sizeof other, NULL, 0, end);
     if (failed == ETIMEDOUT)
       set_verdict(&other, rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
                                    (long long)j->c->timeout_ms, (long long)rs_node_name(j->c, r)));
@@ -276,12 +281,12 @@ static reshard_status agree_by_sockets(const node_joining *j, reshard_status sta
     bool passes = fd != NULL && verdict.status == RESHARD_SUCCESS;
     for (int64_t r = 1; r < c->base.size; r++)
       if (c->sockets[r] >= 0)
-        (void)rs_node_send(c->sockets[r], &verdict, sizeof verdict, fd, passes, j->end);
+        (void)rs_node_send_to(c, r, &verdict, sizeof verdict, fd, passes, j->end);
   } else if (c->sockets[0] >= 0) {
     int64_t end = j->end != 0 ? j->end + GRACE_MS * (int64_t)1000000 : 0;
-    failed = rs_node_send(c->sockets[0], &verdict, sizeof verdict, NULL, 0, j->end);
+    failed = rs_node_send_to(c, 0, &verdict, sizeof verdict, NULL, 0, j->end);
     if (failed == 0)
-      failed = rs_node_receive(c->sockets[0], &verdict, sizeof verdict, fd, fd != NULL, end);
+      failed = rs_node_receive_from(c, 0, &verdict, sizeof verdict, fd, fd != NULL, end);
     if (failed == EPROTO && verdict.status != RESHARD_SUCCESS) /* an error comes without a descriptor */
       failed = 0;
     if (failed != 0 && status != RESHARD_SUCCESS && status != RESHARD_ERROR_PEER)

@@ -14,7 +14,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
 void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
                           int *listener);
 /* Connects the ranks whose addresses these are, of which none has failed; by rank. Collective. call: its name, for
- * errors. Closes the listener. */
+ * errors. Closes the listener. Waits end, too, when what the ranks come from has ended. */
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener);
 /* The others find that this rank is gone. */
 void rs_node_close_sockets(rs_node *c);

@@ -13,7 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-static reshard_status error_passing(const rs_node *c, int64_t rank, int failed) {
+static reshard_status error_passing(rs_node *c, int64_t rank, int failed) {
+  if (failed == ECANCELED)
+    return rs_node_error_look(c);
   return rs_error(failed == ETIMEDOUT                       ? RESHARD_ERROR_TIMEOUT
                   : failed == EPIPE || failed == ECONNRESET ? RESHARD_ERROR_PEER
                                                             : RESHARD_ERROR_SYSTEM,
@@ -32,13 +34,13 @@ reshard_status rs_node_pass_files(rs_node *c, int64_t end) {
   }
   for (int64_t i = 1; i < n; i++) {
     int64_t r = (me + i) % n;
-    int failed = rs_node_send(c->sockets[r], &me, sizeof me, &own, 1, end);
+    int failed = rs_node_send_to(c, r, &me, sizeof me, &own, 1, end);
     if (failed != 0)
       return error_passing(c, r, failed);
   }
   for (int64_t i = 1; i < n; i++) {
     int64_t r = (me + n - i) % n, from;
-    int fd, failed = rs_node_receive(c->sockets[r], &from, sizeof from, &fd, 1, end);
+    int fd, failed = rs_node_receive_from(c, r, &from, sizeof from, &fd, 1, end);
     if (failed != 0)
       return error_passing(c, r, failed);
     RS_TRY(rs_import_open(fd, &c->base.imports[r]));

@@ -88,6 +88,7 @@ typedef struct rs_node {
   atomic_int users;
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
   reshard_comm whole;     /* the communicator whose ranks on this node these are: errors name its; NULL: none */
+  reshard_status (*look)(reshard_comm whole); /* SUCCESS, or why that has ended; NULL: nobody asks */
   reshard_device handle;
   int64_t timeout_ms;
   int spins;                /* before a wait sleeps */

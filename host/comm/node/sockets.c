@@ -17,8 +17,9 @@ enum { BACKLOG = 1024, MOST_DESCRIPTORS = 64 };
 
 static struct sockaddr_un socket_address(const rs_node_address *address, socklen_t *size) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
-  memcpy(at.sun_path, address->name, (size_t)address->name_bytes);
-  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)address->name_bytes);
+  size_t bytes = (size_t)rs_max(0, rs_min(address->name_bytes, sizeof address->name)); /* another process wrote it */
+  memcpy(at.sun_path, address->name, bytes);
+  *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
   return at;
 }
 

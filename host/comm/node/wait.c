@@ -6,8 +6,8 @@
 #define _GNU_SOURCE
 #include "comm/node/wait.h"
 #include "comm/node/end.h"
-#include "comm/node/sockets.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -141,6 +141,59 @@ reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
   w->looked = now;
   return look_around(c, w);
 }
+
+/* --- Connecting --------------------------------------------------------------------------------------------------- */
+
+reshard_status rs_node_look(rs_node *c) {
+  if (c->look != NULL)
+    return c->look(c->whole);
+  return c->parent != NULL ? rs_node_check(c->parent, true) : RESHARD_SUCCESS;
+}
+
+reshard_status rs_node_error_look(rs_node *c) {
+  reshard_status status = rs_node_look(c);
+  return status != RESHARD_SUCCESS ? status : rs_error(RESHARD_ERROR_PEER, "%s", reshard_last_error());
+}
+
+static int64_t next_look(int64_t end) {
+  int64_t look = rs_now_ns() + LOOK_MS * INT64_C(1000000);
+  return end != 0 ? rs_min(end, look) : look;
+}
+
+/* Tells whether to wait on after a step that ended with *failed at the next look. */
+static bool waits_on(rs_node *c, int64_t end, int *failed) {
+  if (*failed != ETIMEDOUT || (end != 0 && rs_now_ns() >= end))
+    return false;
+  if (rs_node_look(c) != RESHARD_SUCCESS)
+    *failed = ECANCELED;
+  return *failed == ETIMEDOUT;
+}
+
+int rs_node_send_to(rs_node *c, int64_t rank, const void *bytes, size_t n, const int *fds, int nfds, int64_t end) {
+  int failed;
+  do
+    failed = rs_node_send(c->sockets[rank], bytes, n, fds, nfds, next_look(end));
+  while (waits_on(c, end, &failed));
+  return failed;
+}
+
+int rs_node_receive_from(rs_node *c, int64_t rank, void *bytes, size_t n, int *fds, int nfds, int64_t end) {
+  int failed;
+  do
+    failed = rs_node_receive(c->sockets[rank], bytes, n, fds, nfds, next_look(end));
+  while (waits_on(c, end, &failed));
+  return failed;
+}
+
+int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end) {
+  int failed;
+  do
+    failed = rs_node_dial(address, next_look(end), &c->sockets[rank]);
+  while (waits_on(c, end, &failed));
+  return failed;
+}
+
+/* --- Parting ------------------------------------------------------------------------------------------------------ */
 
 static bool all_parted(const rs_node *c, uint64_t wanted) {
   for (int64_t r = 0; r < c->base.size; r++)

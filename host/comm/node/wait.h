@@ -3,6 +3,7 @@
 #define RS_COMM_NODE_WAIT_H
 
 #include "comm/node/node.h"
+#include "comm/node/sockets.h"
 
 /* A wait of a rank. */
 typedef struct rs_node_wait {
@@ -30,5 +31,15 @@ static inline uint32_t rs_node_rings(const rs_node *c) {
 /* Wakes a rank, after what it waits for was stored. */
 void rs_node_ring(rs_node *c, int64_t rank);
 void rs_node_ring_all(rs_node *c);
+
+/* While ranks are being connected: SUCCESS, or why what they come from has ended - the communicator that they are split
+ * from, or whose ranks on this node they are. */
+reshard_status rs_node_look(rs_node *c);
+/* Functions of sockets.h, between this rank and another; they look meanwhile. ECANCELED: it has ended, ... */
+int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end);
+int rs_node_send_to(rs_node *c, int64_t rank, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
+int rs_node_receive_from(rs_node *c, int64_t rank, void *bytes, size_t n, int *fds, int nfds, int64_t end);
+/* ... for this reason, in the thread that was told so. */
+reshard_status rs_node_error_look(rs_node *c);
 
 #endif

@@ -166,6 +166,92 @@ static void test_abort(void **state) {
   assert_lost(destroy_before_peer, 0);
 }
 
+/* --- Opening ------------------------------------------------------------------------------------------------------ */
+
+/* A rank that is held on its way to the others of its node, and the one whose communicator is aborted meanwhile. */
+typedef struct opening {
+  moving m;
+  int64_t held, aborts;
+  node_gather gate; /* of two: the held one with the one who aborts, then with the one who lets it go */
+  const rs_comm_ops *ops;
+  rs_comm_ops holding;
+  size_t last; /* all-gather of the held rank */
+} opening;
+
+/* After the ranks have shown their places comes the all-gather of their addresses. */
+static reshard_status gather_and_hold(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  const size_t places = 3 * sizeof(int64_t);
+  opening *o = (opening *)((char *)comm->ops - offsetof(opening, holding));
+  reshard_status status = o->ops->allgather(comm, mine, bytes, all);
+  bool addresses = o->last == places && bytes != places;
+  o->last = bytes;
+  if (addresses) {
+    node_gather_meet(&o->gate);
+    node_gather_meet(&o->gate);
+  }
+  return status;
+}
+
+typedef struct opening_rank {
+  opening *o;
+  moving_rank *me;
+} opening_rank;
+
+static void abort_beside(void *user, int64_t unused) {
+  const opening_rank *r = user;
+  (void)unused;
+  vg_process((int)r->me->rank);
+  node_gather_meet(&r->o->gate);
+  (void)reshard_comm_abort(r->me->comm);
+  if (r->o->held == r->me->rank)
+    node_gather_meet(&r->o->gate);
+}
+
+/* The transfer is the first that asks for the node. No rank waits for long. */
+static void open_and_abort(moving_rank *me) {
+  opening *o = (opening *)((char *)me->m - offsetof(opening, m));
+  opening_rank beside = {o, me};
+  rank_thread *thread = NULL;
+  int64_t begin = rs_now_ns();
+  if (me->rank == o->held) {
+    o->ops = me->comm->ops;
+    o->holding = *o->ops;
+    o->holding.allgather = gather_and_hold;
+    me->comm->ops = &o->holding;
+  }
+  if (me->rank == o->aborts)
+    thread = rank_thread_start(abort_beside, &beside);
+  NEED(me, make_transfer(me, me->src, me->dst, RESHARD_PATH_MIXED) == RESHARD_ERROR_PEER);
+  NEED(me, rs_now_ns() - begin < INT64_C(30000000000)); /* half of the deadline, where there is one */
+  if (me->rank == o->held)
+    me->comm->ops = o->ops;
+  if (on_one_node(NODES, me->rank, o->held) && me->rank != o->held && o->held != o->aborts)
+    node_gather_meet(&o->gate);
+  if (thread != NULL)
+    rank_thread_join(thread);
+}
+
+static void test_abort_while_opening(void **state) {
+  static const int64_t held[4] = {3, 1, 3, 3}, aborts[4] = {1, 3, 3, 0}; /* the last one is of the other node */
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    opening o = {.m = {.nodes = NODES, .body = open_and_abort, .timeout_ms = seed < 6 ? LIMIT_MS : 0},
+                 .held = held[seed % 4],
+                 .aborts = aborts[seed % 4]};
+    node_gather_begin(&o.gate);
+    o.gate.ranks = 2;
+    vg_quiet(true);
+    (void)moving_run(&o.m, seed, run_without);
+    vg_quiet(false);
+    node_gather_end(&o.gate);
+    for (int r = 0; r < RANKS; r++)
+      if (o.m.wrong[r] != NULL)
+        fail_msg("seed %d, rank %d: %s", (int)seed, r, o.m.wrong[r]);
+    if (vg_reports_with("race") + vg_reports_with("freed") + vg_reports_with("leak") > 0)
+      fail_msg("seed %d: %s", (int)seed, vg_report(vg_reports() - 1));
+  }
+}
+
 /* A child of fork has the handle of rank 3. It ends nothing. */
 static void call_in_child(moving_rank *me) {
   if (me->rank == 3) {
@@ -388,9 +474,10 @@ int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lost),  cmocka_unit_test(test_abort),   cmocka_unit_test(test_borrowed),
-      cmocka_unit_test(test_parts), cmocka_unit_test(test_sharded), cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_fork),
+      cmocka_unit_test(test_lost),     cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_borrowed), cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_sharded),  cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_fork),     cmocka_unit_test(test_abort_while_opening),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
