@@ -95,6 +95,11 @@ typedef struct rs_comm_ops {
    * given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
+  /* Shows the others that this rank's next work on a stream is of the transfer with this key, the same on all ranks.
+   * reads_others: it is on the direct path; captured: the work is put into a graph. Not collective, and no wait.
+   * RESHARD_ERROR_MISMATCH, and the communicator has ended, where another has come with other work instead. NULL: ranks
+   * meet in their executes, or on their streams alone. */
+  reshard_status (*show)(reshard_comm comm, uint64_t key, bool reads_others, bool captured);
   /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
    * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
    * At most as many receives, and as many sends, come in one call as were reserved. Without streams it also packs and

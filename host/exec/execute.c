@@ -78,7 +78,7 @@ static reshard_status run_together(int64_t n, void **all) {
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
 static bool meets_on_stream(reshard_transfer t) {
-  return t->on_streams && t->comm->ended != NULL && t->comm->ops->meet != NULL;
+  return t->on_streams && t->comm->ended != NULL && t->comm->ops->show != NULL;
 }
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
@@ -92,9 +92,17 @@ static reshard_status end_waits(reshard_transfer t, reshard_status status) {
   return status;
 }
 
+static reshard_status show_others(reshard_transfer t, void *stream) {
+  uint64_t capture;
+  RS_TRY(t->comm->device->processes->capture(t->comm->device, stream, &capture));
+  return t->comm->ops->show(t->comm, t->key, t->meeting != NULL, capture != 0);
+}
+
 static reshard_status run_alone(reshard_transfer t, void *stream) {
   RS_TRY(t->comm->ops->alive(t->comm));
-  return end_waits(t, rs_transfers_run(1, &t, stream, false));
+  reshard_status status = show_others(t, stream);
+  RS_THEN(status, rs_transfers_run(1, &t, stream, false));
+  return end_waits(t, status);
 }
 
 /* With the others of the process, if it has any. */

@@ -180,8 +180,13 @@ typedef struct reshard_node_options {
  * Ranks that execute different transfers on the packed path, as those of different calls of sharders, find that out on
  * their streams: those that have messages for each other receive nothing, and wait for nobody else. The next call of
  * one that found it ends the communicator, and with it the wait of streams of others for that one. From then on each
- * rank's is RESHARD_ERROR_MISMATCH, which names two ranks. On the direct path they wait for each other until the
- * deadline.
+ * rank's is RESHARD_ERROR_MISMATCH, which names two ranks.
+ *
+ * Where one of them is on the direct path, the execute of the later one is RESHARD_ERROR_MISMATCH already. It gives
+ * nothing to its stream, and ends the communicator: streams that wait for it copy nothing, and every rank's next call
+ * says the same. So it is where one executes and another waits for it in a call of hosts, as a sharder's whose plan is
+ * not kept. Executes that were still under way may copy nothing then. A rank that has captured an execute is
+ * not compared with others, which may launch graphs instead: on the direct path they wait for it until the deadline.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;

@@ -63,6 +63,7 @@ static void free_node(rs_node *c) {
   free(c->gathered);
   free(c->missing);
   free(c->progress);
+  free(c->compared);
   free(c->there);
   free(c->global_ranks);
   free(c);
@@ -95,6 +96,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
     c->sockets[r] = -1;
   RS_TRY_GOTO(status, rs_alloc(&c->gathered, size, RS_COMM_RECORD), fail);
   RS_TRY_GOTO(status, rs_alloc(&c->missing, size, sizeof *c->missing), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&c->compared, size, sizeof *c->compared), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&c->there, 2 * size, sizeof *c->there), fail);
   c->base.global_ranks = c->global_ranks = global_ranks;
   *out = c;

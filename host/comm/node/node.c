@@ -1,4 +1,4 @@
-/* Ranks that are processes of one node: meetings, all-gathers, and the table.
+/* Ranks that are processes of one node: meetings, all-gathers, executes on streams, and the table.
  *
  * A meeting is held when all ranks have come. Each leaves what it brings in its part of the block and counts itself;
  * the last one to come rings for the others. So a rank costs one store and, where it has to wait, one sleep.
@@ -47,6 +47,81 @@ static reshard_status compare_visits(rs_node *c) {
   return RESHARD_SUCCESS;
 }
 
+/* --- Executes on streams ------------------------------------------------------------------------------------------ */
+
+/* Hosts do not meet where their streams do. Each shows what it executes before it looks at what others have shown, so
+ * of two ranks that differ the later one finds it. Those whose streams wait for it by then hear of the end. */
+
+static bool is_comparable(const rs_node *c, int64_t rank) {
+  return rank != c->base.rank && !c->ranks[rank].executes.captured && !rs_node_own_rank(c)->executes.captured;
+}
+
+static reshard_status end_different(rs_node *c, int64_t rank) {
+  int64_t me = c->base.rank;
+  return rs_node_give_up(c,
+                         rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
+                                  (long long)rs_min(me, rank), (long long)rs_max(me, rank)),
+                         NULL);
+}
+
+/* caller: of the rank that waits in a meeting. */
+static reshard_status end_elsewhere(rs_node *c, int64_t executes, int64_t meets, const rs_stamp *caller) {
+  return rs_node_give_up(c,
+                         rs_error(RESHARD_ERROR_MISMATCH,
+                                  "ranks %lld and %lld make different calls: rank %lld executes a transfer, rank %lld "
+                                  "is in %s, call %lld",
+                                  (long long)rs_min(executes, meets), (long long)rs_max(executes, meets),
+                                  (long long)executes, (long long)meets, caller->name, (long long)caller->number),
+                         NULL);
+}
+
+/* Compares what this rank and another have both given. Of messages alone streams find that they differ. */
+static reshard_status compare_executes(rs_node *c, int64_t rank) {
+  const rs_node_executes *mine = &rs_node_own_rank(c)->executes, *theirs = &c->ranks[rank].executes;
+  int64_t both = rs_min(mine->given, theirs->given);
+  for (int64_t i = rs_max(c->compared[rank], both - RS_NODE_EXECUTES); i < both; i++) {
+    uint64_t a = mine->shown[i % RS_NODE_EXECUTES], b = theirs->shown[i % RS_NODE_EXECUTES];
+    bool there = mine->given - i <= RS_NODE_EXECUTES && theirs->given - i < RS_NODE_EXECUTES;
+    if (there && a != b && ((a | b) & 1) != 0)
+      return end_different(c, rank);
+  }
+  c->compared[rank] = both;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status node_show(reshard_comm comm, uint64_t key, bool reads_others, bool captured) {
+  rs_node *c = rs_node_of(comm);
+  rs_node_executes *mine = &rs_node_own_rank(c)->executes;
+  if (captured) {
+    mine->captured = true;
+    return RESHARD_SUCCESS;
+  }
+  int64_t number = mine->given;
+  mine->shown[number % RS_NODE_EXECUTES] = (key & ~UINT64_C(1)) | reads_others;
+  mine->given = number + 1;
+  for (int64_t r = 0; r < comm->size; r++) {
+    if (!is_comparable(c, r))
+      continue;
+    bool waits = c->block->came[r] > c->meetings; /* for this one, and gives nothing meanwhile */
+    if (waits && c->ranks[r].executes.given <= number)
+      return end_elsewhere(c, comm->rank, r, &c->ranks[r].visits[(c->meetings + 1) % 2].caller);
+    RS_TRY(compare_executes(c, r));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A rank that has not come to the meeting executes instead, where it has given more than this one. */
+static reshard_status look_at_executes(rs_node *c) {
+  for (int64_t r = 0; r < c->base.size; r++) {
+    bool more = c->ranks[r].executes.given > rs_node_own_rank(c)->executes.given;
+    if (more && c->block->came[r] < c->meetings && is_comparable(c, r))
+      return end_elsewhere(c, r, c->base.rank, &visit_of(c, c->base.rank)->caller);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- Meetings ----------------------------------------------------------------------------------------------------- */
+
 /* bytes: of an all-gather, of which the records stay in the parts of the ranks; -1: of a meeting. */
 static reshard_status hold_meeting(rs_node *c, reshard_status status, const void *mine, int64_t bytes) {
   rs_node_wait w = {.step = bytes < 0 ? "meeting" : "all-gather", .mark = mark_absent};
@@ -67,6 +142,8 @@ static reshard_status hold_meeting(rs_node *c, reshard_status status, const void
     rs_node_ring_all(c);
     return compare_visits(c);
   }
+  if (c->pinned != NULL) /* the ranks have GPUs */
+    RS_TRY(look_at_executes(c));
   rs_node_wait_begin(&w);
   for (;;) {
     uint32_t seen = rs_node_rings(c);
@@ -128,6 +205,7 @@ const rs_comm_ops rs_node_ops = {
     .allgather = node_allgather,
     .enter = node_alive,
     .leave = node_leave,
+    .show = node_show,
     .exchange = rs_node_exchange,
     .reserve = rs_node_reserve,
     .mailbox = rs_node_mailbox,

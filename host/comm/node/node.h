@@ -6,9 +6,10 @@
  * open as long as the communicator, tell that at once; descriptors of memory are passed over them.
  *
  * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
- * (streams.c). Their streams meet by words there (kernels/meet.h). The block is pinned, so that a kernel which polls
- * sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its rank's
- * part. The rank's next call ends the communicator. */
+ * (streams.c). Their streams meet by words there (kernels/meet.h). Hosts do not meet to execute: each shows in the
+ * block what it gives to a stream, and looks at what others have shown. The block is pinned, so that a kernel which
+ * polls sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its
+ * rank's part. The rank's next call ends the communicator. */
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
@@ -21,6 +22,8 @@
  * and each piece costs a part of a round. Memory of slots is there once a message has gone through them. */
 enum { RS_NODE_MAILBOXES = 64 << 20, RS_NODE_SLOT_LEAST = 64 << 10, RS_NODE_SLOT = 512 << 10 };
 enum { RS_NODE_PAGE = 4096, RS_NODE_LINE = 64 };
+/* Executes that ranks compare, of the last ones: more than a GPU takes launches of ahead of its work. */
+enum { RS_NODE_EXECUTES = 512 };
 
 /* --- The block of memory ------------------------------------------------------------------------------------------ */
 
@@ -38,6 +41,14 @@ typedef struct rs_node_visit {
   rs_stamp caller;
   char record[RS_COMM_RECORD]; /* of an all-gather; text of a status that is no success */
 } rs_node_visit;
+
+/* Executes that a rank's host has given to streams, in the order of its calls. */
+typedef struct rs_node_executes {
+  atomic_bool captured;  /* some are in graphs, whose launches nobody counts: no rank compares its own with them */
+  _Atomic int64_t given; /* as many */
+  /* By number: the key of the transfer, its lowest bit 1 where it reads peers. */
+  _Atomic uint64_t shown[RS_NODE_EXECUTES];
+} rs_node_executes;
 
 /* A try to shrink, as one of those that are there shows it. */
 typedef struct rs_node_loss {
@@ -63,6 +74,7 @@ typedef struct rs_node_rank {
   _Atomic uint64_t partings; /* calls of part */
   _Atomic int64_t waited;    /* time at which it looked last whether its wait is over, by the node's clock; 0: it is */
   rs_node_visit visits[2];
+  rs_node_executes executes;
   rs_node_why why;
   rs_node_loss loss;
 } rs_node_rank;
@@ -110,7 +122,8 @@ typedef struct rs_node {
   bool *missing;               /* [n]: of a step that waits */
   int64_t *progress;           /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
   int64_t reserved;
-  int64_t *there; /* [2 * n]: bytes of the slots to each rank that the system has given */
+  int64_t *compared; /* [n] executes of a rank that are known to be those of this one */
+  int64_t *there;    /* [2 * n]: bytes of the slots to each rank that the system has given */
 } rs_node;
 
 static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }

@@ -408,6 +408,28 @@ static void test_another_call(void **state) {
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
 }
 
+/* Rank 1 makes a call whose plan it has to make first, where the others' is kept: its host waits for theirs, and their
+ * streams for its own. */
+static void call_unknown(node_rank *me) {
+  moving *m = &me->moving[0];
+  for (int i = 0; i < 3; i++)
+    NEED(me, gather_whole(me, m, true) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  reshard_status status = gather_whole(me, m, me->rank != 1);
+  NEED(me, status == RESHARD_ERROR_MISMATCH || (me->rank != 1 && status == RESHARD_SUCCESS));
+  NEED(me, cudaStreamSynchronize(m->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_MISMATCH);
+  NEED(me, strstr(reshard_last_error(), " executes a transfer, rank 1 is in reshard_sharded_tensor_gather") != NULL);
+  NEED(me, gather_whole(me, m, true) == RESHARD_ERROR_MISMATCH);
+}
+
+static void test_unknown_call(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 6; seed++)
+    run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .endless = seed >= 3, .body = call_unknown}, seed);
+}
+
 /* Ranks 0 and 3 gather to rank 0, ranks 1 and 2 to rank 1; plans of both are kept. Ranks 0 and 1 find each other's
  * call, and wait for nobody else: that who goes elsewhere never comes. Their next call ends the wait of the others. */
 static void gather_to_two(node_rank *me) {
@@ -567,6 +589,7 @@ int main(void) {
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_another_call),
+      cmocka_unit_test(test_unknown_call),
       cmocka_unit_test(test_two_calls),
       cmocka_unit_test(test_captured_by_one),
       cmocka_unit_test(test_unequal_options),
