@@ -125,11 +125,13 @@ void rs_nccl_end(rs_nccl *c) {
   rs_nccl_abort(c, nccl);
 }
 
+/* The sleep grows with the wait: one that lasts until a deadline would look at NCCL 20,000 times a second. */
 void rs_nccl_pause(int64_t since, int64_t spin_ns) {
-  if (rs_now_ns() - since < spin_ns)
+  const int64_t shortest = 50000, longest = 1000000, waited = rs_now_ns() - since;
+  if (waited < spin_ns)
     sched_yield();
   else
-    nanosleep(&(struct timespec){0, 50000}, NULL);
+    nanosleep(&(struct timespec){0, rs_min(rs_max(waited / 16, shortest), longest)}, NULL);
 }
 
 /* The ranks of a node that give up say the same: what the first of them has found. At its end none is waited for. */
