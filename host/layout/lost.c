@@ -21,9 +21,13 @@ static bool is_lost(const lost_walk *w, int64_t rank) {
   return low < w->n && w->lost[low] == rank;
 }
 
-/* True for the lowest of a cell's holders, where no survivor is among them. */
+/* True for the lowest of a cell's holders, where no survivor is among them. Where they are more than the lost ranks one
+ * is, and they are not listed: they may be as many as the world has ranks. */
 static reshard_status check_holders(lost_walk *w, int64_t rank, int64_t cell, bool *first) {
   int64_t n = rs_layout_holder_count(w->layout, cell);
+  *first = false;
+  if (n > w->n)
+    return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&w->holders, n));
   const rs_holder *holders = rs_layout_holders(w->layout, cell, w->holders.at);
   *first = n > 0 && holders[0].rank == rank;

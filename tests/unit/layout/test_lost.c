@@ -108,6 +108,18 @@ static void test_sets(void **state) {
   }
 }
 
+/* More holders than any memory lists: most of them survive. */
+static void test_many_holders(void **state) {
+  (void)state;
+  const int64_t shape[1] = {8}, world = (int64_t)1 << 44;
+  marks m = {.ndim = 1, .shape = shape};
+  reshard_layout layout;
+  assert_int_equal(reshard_layout_parse("mesh(2x8796093022208;S0,R)", 1, shape, world, &layout), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_lost(layout, 2, (int64_t[]){0, world - 1}, box_mark, &m), RESHARD_SUCCESS);
+  assert_int_equal(m.boxes, 0);
+  reshard_layout_release(layout);
+}
+
 static void test_errors(void **state) {
   (void)state;
   const int64_t shape[1] = {8};
@@ -128,6 +140,7 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_errors)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_many_holders),
+                                     cmocka_unit_test(test_errors)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
