@@ -244,6 +244,24 @@ static void forks(void) {
   (void)waitpid(child, &status, 0);
 }
 
+/* A part goes on beyond a deadline of the whole, until a rank aborts that. */
+static void aborts_of_ended(void) {
+  reshard_comm comm = open_comm(60000), part = NULL;
+  CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "a part");
+  rs_node_of(comm)->timeout_ms = 300;
+  if (rank != 0)
+    CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "a deadline");
+  world_barrier();
+  CHECK(reshard_comm_barrier(part) == RESHARD_SUCCESS, "the part goes on");
+  world_barrier();
+  if (rank == 1)
+    CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
+  CHECK_ERROR(reshard_comm_barrier(part), RESHARD_ERROR_PEER, "rank 1 aborted the communicator");
+  world_barrier();
+  reshard_comm_destroy(part);
+  reshard_comm_destroy(comm);
+}
+
 /* --- Creations ---------------------------------------------------------------------------------------------------- */
 
 static reshard_status allgather(void *user, const void *mine, size_t bytes, void *all) {
@@ -324,6 +342,7 @@ int main(int argc, char **argv) {
   memory();
   long_messages();
   forks();
+  aborts_of_ended();
   creations();
   absent_ranks();
   int64_t all = world_close(failures);

@@ -194,7 +194,7 @@ bool rs_nccl_is_forked(const rs_nccl *c) { return c->node != NULL && c->node->fo
 
 void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text) {
   if (c->node != NULL && !c->node->forked)
-    rs_node_end(c->node, status, false, text, NULL);
+    rs_node_end(c->node, status, text, NULL);
 }
 
 void rs_nccl_leave_node(const rs_nccl *c) {

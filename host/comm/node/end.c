@@ -6,13 +6,12 @@
 
 #include <stdio.h>
 
-void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing) {
+void rs_node_end(rs_node *c, reshard_status status, const char *text, const bool *missing) {
   rs_node_why *why = &rs_node_own_rank(c)->why;
   int64_t goes_on = 0, n = c->base.size;
   pthread_mutex_lock(&c->ending);
   if (atomic_load(&c->block->ended) == 0) {
     why->status = status;
-    why->aborted = aborted;
     snprintf(why->text, sizeof why->text, "%s", text);
     for (int64_t r = 0; r < n; r++)
       c->losses[c->base.rank * n + r] = missing != NULL && missing[r];
@@ -23,19 +22,26 @@ void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *te
 }
 
 reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing) {
-  rs_node_end(c, status, false, reshard_last_error(), missing);
+  rs_node_end(c, status, reshard_last_error(), missing);
   return rs_node_check(c, true); /* another may have ended it first */
 }
 
-/* The one whose abort ends the communicator: itself, or what it was split from; NULL: none. */
-static const rs_node_why *find_end(rs_node *c) {
+static void write_abort(char *text, size_t size, int64_t rank) {
+  snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
+}
+
+/* The end of the communicator, or the abort of what it was split from, written to storage; NULL: it goes on. */
+static const rs_node_why *find_end(const rs_node *c, rs_node_why *storage) {
   int64_t by = atomic_load_explicit(&c->block->ended, memory_order_acquire);
   if (by != 0)
     return &c->ranks[by - 1].why;
-  for (rs_node *above = c->parent; above != NULL; above = above->parent) {
-    by = atomic_load_explicit(&above->block->ended, memory_order_acquire);
-    if (by != 0 && above->ranks[by - 1].why.aborted)
-      return &above->ranks[by - 1].why;
+  for (const rs_node *above = c->parent; above != NULL; above = above->parent) {
+    by = atomic_load_explicit(&above->block->aborted, memory_order_acquire);
+    if (by == 0)
+      continue;
+    storage->status = RESHARD_ERROR_PEER;
+    write_abort(storage->text, sizeof storage->text, by - 1);
+    return storage;
   }
   return NULL;
 }
@@ -57,7 +63,7 @@ static reshard_status end_if_late(rs_node *c, bool waits) {
   else
     status = rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)rs_min(me, rank), (long long)rs_max(me, rank));
-  rs_node_end(c, status, false, reshard_last_error(), c->missing);
+  rs_node_end(c, status, reshard_last_error(), c->missing);
   return rs_node_check(c, waits);
 }
 
@@ -65,7 +71,8 @@ reshard_status rs_node_check(rs_node *c, bool waits) {
   if (c->forked)
     return rs_error(RESHARD_ERROR_PEER, "rank %lld of a node communicator is the process that was forked, not this one",
                     (long long)c->base.rank);
-  const rs_node_why *why = find_end(c);
+  rs_node_why storage;
+  const rs_node_why *why = find_end(c, &storage);
   if (why == NULL && c->pinned != NULL)
     RS_TRY(end_if_late(c, waits));
   if (why == NULL)
@@ -78,10 +85,12 @@ reshard_status rs_node_check(rs_node *c, bool waits) {
 reshard_status rs_node_abort(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   char text[64];
+  int64_t none = 0;
   if (c->forked)
     return rs_node_check(c, false);
-  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
-  rs_node_end(c, RESHARD_ERROR_PEER, true, text, NULL);
+  write_abort(text, sizeof text, comm->rank);
+  atomic_compare_exchange_strong(&c->block->aborted, &none, comm->rank + 1);
+  rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
   return RESHARD_SUCCESS;
 }
 

@@ -8,7 +8,7 @@
 reshard_status rs_node_check(rs_node *c, bool waits);
 /* The communicator ends with this rank's last error, if it has not. missing: [n], NULL: none. */
 reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing);
-void rs_node_end(rs_node *c, reshard_status status, bool aborted, const char *text, const bool *missing);
+void rs_node_end(rs_node *c, reshard_status status, const char *text, const bool *missing);
 reshard_status rs_node_abort(reshard_comm comm);
 int64_t rs_node_missing(reshard_comm comm, int64_t *ranks);
 

@@ -61,7 +61,6 @@ typedef struct rs_node_loss {
 /* The reason why the communicator has ended, as one rank gives it. */
 typedef struct rs_node_why {
   int32_t status; /* for those that wait */
-  bool aborted;   /* with all that was split from it */
   char text[RS_COMM_RECORD];
 } rs_node_why;
 
@@ -88,6 +87,7 @@ typedef struct rs_node_slot {
 
 typedef struct rs_node_memory {
   _Atomic int64_t ended;   /* 1 + the rank whose reason counts; 0: it goes on */
+  _Atomic int64_t aborted; /* 1 + a rank that has aborted it with all that was split from it, also later; 0: none */
   _Atomic uint64_t came[]; /* [n] meetings that a rank has come to */
 } rs_node_memory;
 
