@@ -58,7 +58,7 @@ fuzz_ledger() {
     }
     FILENAME ~ /[.]md$/ {
       if (split($0, cell, / *[|] */) == 7 && cell[3] ~ /^[0-9.]+$/) add(cell[2], cell[3], cell[4], cell[5], cell[6])
-      if (/^- /) notes = notes $0 "\n"
+      if (/^The crashes:/ || notes != "") notes = notes $0 "\n"
       next
     }
     NF == 4 { add($1, $2 / 3600, $3, $4, today) }
@@ -75,7 +75,7 @@ fuzz_ledger() {
       for (name in total)
         printf "| %s | %.4f | %.0f | %d | %s |\n", name, total[name], units[name], found[name], last[name] | "sort"
       close("sort")
-      if (notes != "") printf "\nThe crashes:\n\n%s", notes
+      if (notes != "") printf "\n%s", notes
     }' "$table" - >"$table.tmp" && mv "$table.tmp" "$table"
   exec {lock}>&-
 }
