@@ -165,18 +165,33 @@ static void describe_preparation(bench_state *b, int64_t local, const preparatio
   }
 }
 
+/* The info of the rank's plan in the rounds that the transfer takes, under the limit that holds there. */
+static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, reshard_plan plan,
+                                          const reshard_transfer_info *taken) {
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .on_cpu = !b->s.cuda};
+  reshard_plan_info info;
+  reshard_plan same;
+  CLI_TRY("", reshard_plan_get_info(plan, &info));
+  if (taken->path == RESHARD_PATH_DIRECT || info.peers == 0)
+    return info;
+  options.workspace_limit = taken->workspace_limit;
+  CLI_TRY("", reshard_plan_create(b->w.n, b->entries, b->s.first + local, &options, &same));
+  CLI_TRY("", reshard_plan_get_info(same, &info));
+  if (taken->rounds > info.rounds) /* else messages go through what the communicator has, in rounds of its own */
+    CLI_TRY("", reshard_plan_get_info_at(same, taken->rounds, &info));
+  reshard_plan_destroy(same);
+  return info;
+}
+
 static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   bench_row none, *row = local == 0 ? &b->row : &none;
-  reshard_plan_info info;
   reshard_transfer_info taken;
-  reshard_plan_get_info(plan, &info);
   reshard_transfer_get_info(b->transfers[local], &taken);
   row->rounds = taken.rounds;
   row->least_rounds = taken.least_rounds;
   row->limit = taken.workspace_limit;
   row->workspace = gather_largest(b, local, (int64_t)taken.workspace_bytes, NULL);
-  if (taken.path == RESHARD_PATH_PACKED && taken.rounds > info.rounds && info.peers > 0)
-    reshard_plan_get_info_at(plan, taken.rounds, &info);
+  const reshard_plan_info info = info_of_transfer(b, local, plan, &taken);
   (void)gather_largest(b, local, info.messages_sent, &row->messages);
   int64_t received = gather_largest(b, local, info.received_bytes, &row->wire_bytes);
   int64_t sent = gather_largest(b, local, info.sent_bytes, NULL);

@@ -57,7 +57,8 @@ typedef struct reshard_entry {
  * ranks have the same. A collective of the communicator is taken whatever staging it needs then.
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
- * the cache; more would be slower. Over MPI on one node it is 256 KiB, or 16 KiB x world.
+ * the cache; more would be slower. Over MPI, where all ranks of the communicator that the caller made are on one node,
+ * it is 256 KiB, or 16 KiB x world.
  *
  * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
  * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole
@@ -91,7 +92,7 @@ typedef struct reshard_plan_options {
  * Errors:
  * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
  *   is named.
- * - RESHARD_ERROR_UNSUPPORTED: unequal dtypes, operations other than copy.
+ * - RESHARD_ERROR_UNSUPPORTED: unequal dtypes, operations other than copy, more than 2,147,483,647 boxes of a layout.
  * - RESHARD_ERROR_OUT_OF_MEMORY: with the number of runs, where they are what there is no memory for. */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);
@@ -169,7 +170,9 @@ RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64
                                              int64_t *received_bytes);
 
 /* The info with messages and workspace as they are when all ranks take so many rounds. A transfer takes the largest
- * `rounds` of all ranks. RESHARD_ERROR_INVALID: fewer than this rank needs. */
+ * `rounds` of all ranks. Over MPI on one node it stages less than the plan knows of: more rounds of shorter messages,
+ * which are those of a plan with the limit that the transfer's info tells. RESHARD_ERROR_INVALID: fewer than this rank
+ * needs. */
 RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info);
 
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never

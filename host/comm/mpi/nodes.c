@@ -268,8 +268,6 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   if (c->base.imports == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(look_for_neighbours(part, &neighbours, &part->base.elsewhere));
-  if (!part->base.elsewhere)
-    part->base.best_staging = STAGED_ON_NODE;
   if (!neighbours)
     return RESHARD_SUCCESS;
   RS_TRY(rs_shared_open(&own));
