@@ -27,6 +27,7 @@ from peers_gpu import gpu_rows
 RANKS, SIDE, LIMIT = 4, 8192, 300  # LIMIT: seconds for one answer
 # More turns where ranks are more than cores: times have modes there, by which ranks share a core.
 TURNS, MORE_TURNS = 5, {"mpi": 21}
+STAYS = 3  # turns that a peer's MPI processes live: which of them share a core is drawn anew then, as it is for ours
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS, BLOCKS = ("chunk(0)", "chunk(1)"), ("cyclic(2x2;64x64)", "cyclic(2x2;96x96)")
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(RANKS)]
@@ -208,6 +209,11 @@ def measure(command, works, ours, turns, log):
     theirs, mine, memcpy, unable = {work[0]: [] for work in works}, {kind: [] for kind in kinds}, [], {}
     try:
         for turn in range(turns + 1):  # the first is a warm-up
+            if command[:1] == MPIRUN[:1] and turn > 1 and turn % STAYS == 1:
+                worker.close()
+                worker = Worker(command, log)
+                for work in works:
+                    worker.seconds(work[0])  # not measured: its first one
             for work, _, bytes_, moves, _ in works:
                 theirs[work] += [moves * bytes_ / 1e9 / worker.seconds(work)][:turn]
             for kind in kinds:
