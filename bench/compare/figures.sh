@@ -3,13 +3,13 @@
 # source tree.
 #
 # Rows are sampled in rounds, each by a program of its own: the samples of a row lie minutes apart, in other memory. A
-# row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds (default 170) are over. The
+# row that is settled (samples.bash) rests; rounds go on until all are, or so many seconds (default 200) are over. The
 # spread stands in brackets. A ratio is that of a straight copy of as many bytes by as many threads, in turn with ours;
 # the rate of that copy stands beside each sample.
 set -euo pipefail
 program=${1:?usage: figures.sh PROGRAM [SECONDS]}
 micro=$(dirname "$program")/reshard_micro
-end=$((SECONDS + ${2:-170}))
+end=$((SECONDS + ${2:-200}))
 . "$(dirname "$0")/samples.bash"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

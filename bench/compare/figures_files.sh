@@ -2,14 +2,14 @@
 # Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...], from the
 # root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system.
 # The ratio of their speeds is the median of the pairs in which cp was fastest. They end where the row is settled
-# (samples.bash): 6 at least, and 4 at most once the row's part of so many seconds (default 100) is over. The spread
+# (samples.bash): 6 at least, and 4 at most once the row's part of so many seconds (default 115) is over. The spread
 # stands in brackets. Space is reserved within our time, and copied within cp's; neither syncs in it. GIB is 1: what is
 # written and taken away again then stays below the share of memory at which the system begins to write it to the disk.
 # Default directories: the shared memory file system where it has the room, and the build directory.
 set -euo pipefail
 program=${1:?usage: figures_files.sh PROGRAM [GIB] [SECONDS] [DIRECTORY...]}
 gib=${2:-1}
-started=$SECONDS seconds=${3:-100} made=0
+started=$SECONDS seconds=${3:-115} made=0
 . "$(dirname "$0")/samples.bash"
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
