@@ -66,8 +66,9 @@ static reshard_status look_at_whole(reshard_comm comm) {
 static void tell_end(rs_nccl *c) {
   char text[64];
   print_end(c, text);
-  if (c->ended)
-    (void)rs_roll_conclude(c->roll, RESHARD_ERROR_PEER, text);
+  if (c->ended) /* with an error of NCCL's, or by an abort */
+    (void)rs_roll_conclude(c->roll, c->lost != RESHARD_SUCCESS ? c->lost : RESHARD_ERROR_PEER,
+                           c->lost != RESHARD_SUCCESS ? c->why : text);
 }
 
 /* Local. Lists the ranks of this node, and prepares its communicator. After an error the caller frees what there is. */
