@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int rank, size, per_node, failures;
@@ -243,7 +244,10 @@ static reshard_status held_up_run(rs_device *device, int64_t n, rs_program *cons
   if (held_up != NULL && programs[0] == held_up->binding.keep) {
     held_up = NULL;
     MPI_Recv(NULL, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    MPI_Iprobe(size - 2, 2, MPI_COMM_WORLD, &mate_returned, MPI_STATUS_IGNORE);
+    for (int ms = 0; ms < 50 && !mate_returned; ms++) { /* time for it to come, if it does not wait */
+      MPI_Iprobe(size - 2, 2, MPI_COMM_WORLD, &mate_returned, MPI_STATUS_IGNORE);
+      nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
   }
   return real_work->run(device, n, programs, stream);
 }
