@@ -22,7 +22,8 @@
 
 #define MEMORY "reshard-roll"
 
-enum { FIND_MS = 20 }; /* at most, for the process that holds a name to listen */
+enum { FIND_MS = 250 }; /* at most, for the process that holds a name to listen: the machine may be busy */
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL }; /* of a page: no access to it ever ends in a SIGBUS */
 
 /* A rank in the page. Zeros: it is out of sight. */
 typedef struct roll_rank {
@@ -63,7 +64,8 @@ struct rs_roll {
 
 static roll_page *map_page(int fd, size_t bytes) {
   struct stat file;
-  if (fstat(fd, &file) != 0 || file.st_size != (off_t)bytes)
+  int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &file) != 0 || file.st_size != (off_t)bytes)
     return NULL;
   void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return page != MAP_FAILED ? page : NULL;
@@ -84,10 +86,10 @@ static void close_descriptor(int32_t *fd) {
 static void make_page(rs_roll *roll) {
   const void *address = roll;
   int64_t draw[] = {rs_now_ns(), getpid()};
-  int fd = memfd_create(MEMORY, MFD_CLOEXEC);
+  int fd = memfd_create(MEMORY, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
     return;
-  if (ftruncate(fd, (off_t)roll->bytes) == 0)
+  if (ftruncate(fd, (off_t)roll->bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
     roll->page = map_page(fd, roll->bytes);
   if (roll->page == NULL) {
     close(fd);
@@ -148,41 +150,57 @@ static bool enter_page(rs_roll *roll, roll_page *page) {
   return true;
 }
 
-/* Process that listens at the name: this one from now on, where there is none. Not above 0: it cannot be known. */
-static pid_t hold_name(rs_roll *roll, uint64_t name) {
-  struct sockaddr_un at = {.sun_family = AF_UNIX}; /* abstract: it leaves no file */
-  int length = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, MEMORY "-%016llx", (unsigned long long)name);
-  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-  for (int64_t since = rs_now_ns(); !rs_late(since, FIND_MS); sched_yield()) {
-    struct ucred who = {.pid = -1};
+static int open_socket(void) { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+/* Address of the name, which all users of the machine can list. Half of the hash does not give a secret in it away. */
+static socklen_t name_address(uint64_t name, struct sockaddr_un *at) {
+  *at = (struct sockaddr_un){.sun_family = AF_UNIX}; /* abstract: it leaves no file */
+  int length = snprintf(at->sun_path + 1, sizeof at->sun_path - 1, MEMORY "-%08x", (unsigned)(name >> 32));
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+/* This rank listens at the name from now on, for others to find its page; false: errno tells why it does not. */
+static bool hold_name(rs_roll *roll, uint64_t name, int fd) {
+  struct sockaddr_un at;
+  socklen_t size = name_address(name, &at);
+  if (bind(fd, (struct sockaddr *)&at, size) != 0)
+    return false;
+  roll->page->name = name; /* before anyone looks for it */
+  roll->listener = fd;
+  (void)listen(fd, SOMAXCONN);
+  return true;
+}
+
+/* Process of this user that listens at the name; -1: there is none, or it is this rank from now on. */
+static pid_t find_holder(rs_roll *roll, uint64_t name) {
+  struct sockaddr_un at;
+  socklen_t size = name_address(name, &at);
+  for (int64_t since = rs_now_ns(); !rs_late(since, FIND_MS); nanosleep(&(struct timespec){0, 1000000}, NULL)) {
+    struct ucred who;
     socklen_t bytes = sizeof who;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
+    int fd = open_socket();
+    if (fd < 0 || hold_name(roll, name, fd))
       return -1;
-    if (bind(fd, (struct sockaddr *)&at, size) == 0) {
-      roll->page->name = name; /* before anyone looks for it */
-      roll->listener = fd;
-      return listen(fd, SOMAXCONN) == 0 ? getpid() : -1;
-    }
     bool refused = errno != EADDRINUSE;
     bool found = !refused && connect(fd, (struct sockaddr *)&at, size) == 0 &&
                  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0;
     close(fd);
     if (found || refused)
-      return who.pid;
+      return found && who.uid == geteuid() ? who.pid : -1;
   }
   return -1;
 }
 
 /* Enters the page of that name, of which the process has a descriptor. */
 static void find_page(rs_roll *roll, pid_t pid, uint64_t name) {
+  static const char memory[] = "/memfd:" MEMORY " "; /* "(deleted)" */
   char path[64], link[64];
   snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
   DIR *list = opendir(path);
   for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
     ssize_t length = readlinkat(dirfd(list), entry->d_name, link, sizeof link - 1);
     link[rs_max(length, 0)] = '\0';
-    if (strstr(link, "memfd:" MEMORY) == NULL)
+    if (strncmp(link, memory, strlen(memory)) != 0)
       continue;
     int32_t fd = openat(dirfd(list), entry->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     roll_page *page = fd >= 0 ? map_page(fd, roll->bytes) : NULL;
@@ -207,7 +225,7 @@ void rs_roll_find(rs_roll *roll, const void *name, size_t bytes) {
   if (roll == NULL || roll->page == NULL || roll->offer.node == 0)
     return;
   uint64_t hash = rs_hash(roll->offer.node, name, bytes);
-  pid_t holder = hold_name(roll, hash);
+  pid_t holder = find_holder(roll, hash);
   if (roll->listener >= 0)
     (void)enter_page(roll, roll->page);
   else if (holder > 0)

@@ -31,7 +31,8 @@ reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll);
 void rs_roll_destroy(rs_roll *roll); /* NULL is allowed, here and below: nothing is known then */
 rs_roll_offer rs_roll_own_offer(const rs_roll *roll);
 /* Joins the ranks of the node that have given the same name, before the first all-gather. Where that cannot be, nothing
- * is known before it. Of these ranks the first one listens at a socket until it has met the others. */
+ * is known before it. Of these ranks the first one listens at a socket until it has met the others. A secret of 8
+ * bytes in the name stays one: the socket's address does not give it away. */
 void rs_roll_find(rs_roll *roll, const void *name, size_t bytes);
 /* After each all-gather, with the offers of all ranks in rank order, `stride` bytes apart. The first one joins. After
  * the second one all have joined, and no descriptor is kept. */
@@ -60,7 +61,7 @@ const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost
 /* The reason why the communicator has ended, with its status, of the first rank that gives one; it is there for all
  * ranks of the roll. NULL: there is no roll. With RESHARD_ERROR_TIMEOUT the absent ranks are kept. */
 const char *rs_roll_conclude(rs_roll *roll, reshard_status status, const char *reason);
-/* That reason; NULL: it goes on. */
+/* That reason; NULL: it goes on. Others have written it: RS_ROLL_REASON bytes at most, maybe without an end. */
 const char *rs_roll_reason(const rs_roll *roll);
 /* Its status; SUCCESS: it goes on. */
 reshard_status rs_roll_status(const rs_roll *roll);

@@ -53,7 +53,7 @@ static reshard_status check_alive(const rs_nccl *c) {
   const char *reason = rs_roll_reason(c->roll);
   if (c->lost != RESHARD_SUCCESS)
     return rs_error(c->lost, "%s", c->why);
-  return reason != NULL ? rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", reason)
+  return reason != NULL ? rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %.*s", RS_ROLL_REASON, reason)
                         : rs_comm_error_ended();
 }
 
@@ -77,7 +77,8 @@ static reshard_status check_node(rs_nccl *c) {
   const char *reason = rs_roll_conclude(c->roll, status, reshard_last_error());
   if (reason != NULL)
     status = rs_roll_status(c->roll);
-  snprintf(c->why, sizeof c->why, "%s%s", ended, reason != NULL ? reason : reshard_last_error());
+  snprintf(c->why, sizeof c->why, "%s%.*s", ended, (int)(sizeof c->why - sizeof ended),
+           reason != NULL ? reason : reshard_last_error());
   c->lost = RESHARD_ERROR_PEER;
   rs_nccl_end(c);
   rs_nccl_quiesce(c);
@@ -142,7 +143,7 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
   const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_error(rs_roll_status(roll), "%s", reason);
+    status = rs_error(rs_roll_status(roll), "%.*s", RS_ROLL_REASON, reason);
   pthread_mutex_lock(&c->mutex);
   if (!c->closing) /* the node hears the same, also where there is no roll */
     rs_nccl_end_node(c, status, reshard_last_error());

@@ -1,4 +1,5 @@
 /* The roll: ranks of a node see who has come to a step, whether they are threads of one process or processes. */
+#define _GNU_SOURCE /* memfd_create */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -267,6 +268,52 @@ static void test_find(void **state) {
   assert_int_equal(count_maps_of("reshard-roll"), 0);
 }
 
+/* All users can list the socket's address: it tells half of the hash, so that nothing follows from it. */
+static void test_name_is_secret(void **state) {
+  (void)state;
+  static const char name[] = "secret";
+  const int64_t mine[] = {getpid(), (int64_t)(uintptr_t)name};
+  char line[512], address[64];
+  int found = 0;
+  world w;
+  world_make(&w, 1);
+  uint64_t hash = rs_hash(w.offers[0].node, mine, sizeof mine);
+  world_find(&w, 0, name);
+  snprintf(address, sizeof address, "@reshard-roll-%08x", (unsigned)(hash >> 32));
+  FILE *list = fopen("/proc/net/unix", "r");
+  assert_non_null(list);
+  while (fgets(line, sizeof line, list) != NULL) {
+    const char *at = strstr(line, address);
+    found += at != NULL;
+    assert_true(at == NULL || at[strlen(address)] == '\n');
+  }
+  fclose(list);
+  assert_int_equal(found, 1);
+  world_destroy(&w);
+}
+
+/* A page does not get shorter while others have it; memory that may do so is none. */
+static void test_sealed(void **state) {
+  (void)state;
+  world w;
+  world_make(&w, 2);
+  assert_int_not_equal(ftruncate(w.offers[0].fd, 0), 0);
+  int open = memfd_create("reshard-roll", MFD_CLOEXEC);
+  off_t bytes = lseek(w.offers[0].fd, 0, SEEK_END);
+  assert_int_equal(ftruncate(open, bytes), 0);
+  char page[4096];
+  assert_true(bytes <= (off_t)sizeof page);
+  assert_int_equal(pread(w.offers[0].fd, page, (size_t)bytes, 0), bytes);
+  assert_int_equal(pwrite(open, page, (size_t)bytes, 0), bytes);
+  int32_t sealed = w.offers[0].fd;
+  w.offers[0].fd = open;
+  rs_roll_join(w.rolls[1], w.offers, sizeof *w.offers);
+  assert_text(w.rolls[1], "");
+  w.offers[0].fd = sealed;
+  close(open);
+  world_destroy(&w);
+}
+
 /* A name that another communicator still has; ranks meet all the same. */
 static void test_find_again(void **state) {
   (void)state;
@@ -432,6 +479,38 @@ static void test_finders(void **state) {
   munmap(s, sizeof *s);
 }
 
+/* Another user that listens at the name is not believed, also where this one may see what it has. */
+static void test_another_user(void **state) {
+  (void)state;
+  enum { NOBODY = 65534 };
+  const int64_t name[] = {getpid(), rs_now_ns()};
+  if (geteuid() != 0)
+    skip();
+  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(s, MAP_FAILED);
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  rs_roll *roll;
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CHILD_CHECK(seteuid(NOBODY) == 0);
+    CHILD_CHECK(rs_roll_make(2, 0, &roll) == RESHARD_SUCCESS);
+    rs_roll_find(roll, name, sizeof name);
+    s->made++;
+    await(&s->read, 1);
+    _exit(0);
+  }
+  await(&s->made, 1);
+  assert_int_equal(rs_roll_make(2, 1, &roll), RESHARD_SUCCESS);
+  rs_roll_find(roll, name, sizeof name);
+  assert_text(roll, "");
+  s->read++;
+  assert_true(child_is_good(child));
+  rs_roll_destroy(roll);
+  munmap(s, sizeof *s);
+}
+
 /* A child of fork is no rank, whatever it does. */
 static void test_fork(void **state) {
   (void)state;
@@ -473,11 +552,19 @@ static void test_fork(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),        cmocka_unit_test(test_silent),
-      cmocka_unit_test(test_reason),       cmocka_unit_test(test_status),
-      cmocka_unit_test(test_out_of_sight), cmocka_unit_test(test_find),
-      cmocka_unit_test(test_find_again),   cmocka_unit_test(test_find_without_sockets),
-      cmocka_unit_test(test_processes),    cmocka_unit_test(test_finders),
+      cmocka_unit_test(test_steps),
+      cmocka_unit_test(test_silent),
+      cmocka_unit_test(test_reason),
+      cmocka_unit_test(test_status),
+      cmocka_unit_test(test_out_of_sight),
+      cmocka_unit_test(test_find),
+      cmocka_unit_test(test_name_is_secret),
+      cmocka_unit_test(test_sealed),
+      cmocka_unit_test(test_find_again),
+      cmocka_unit_test(test_find_without_sockets),
+      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_finders),
+      cmocka_unit_test(test_another_user),
       cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
