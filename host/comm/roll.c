@@ -232,6 +232,14 @@ void rs_roll_find(rs_roll *roll, const void *name, size_t bytes) {
     find_page(roll, holder, hash);
 }
 
+void rs_roll_hold(rs_roll *roll) {
+  if (roll == NULL || roll->joined == NULL || roll->joins > 0 || roll->listener >= 0)
+    return;
+  int fd = open_socket();
+  if (fd >= 0 && !hold_name(roll, roll->page->name, fd))
+    close(fd);
+}
+
 void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
   if (roll == NULL || roll->joins >= 2)
     return;

@@ -34,6 +34,9 @@ rs_roll_offer rs_roll_own_offer(const rs_roll *roll);
  * is known before it. Of these ranks the first one listens at a socket until it has met the others. A secret of 8
  * bytes in the name stays one: the socket's address does not give it away. */
 void rs_roll_find(rs_roll *roll, const void *name, size_t bytes);
+/* Listens in place of the rank that did, if that has gone. Told from time to time until the first all-gather, so that
+ * ranks which come later find the same page. */
+void rs_roll_hold(rs_roll *roll);
 /* After each all-gather, with the offers of all ranks in rank order, `stride` bytes apart. The first one joins. After
  * the second one all have joined, and no descriptor is kept. */
 void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);

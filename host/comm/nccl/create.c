@@ -284,7 +284,7 @@ static reshard_status give_up(const nccl_creation *o) {
 
 /* The other ranks may be late or never come: this waits for them until the deadline, or until one of them gives up. */
 static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t *state) {
-  while (*state == ncclInProgress) {
+  for (int64_t looked = o->since; *state == ncclInProgress; rs_nccl_pause(o->since, RS_NCCL_SPIN_NS)) {
     ncclResult_t result = api->ncclCommGetAsyncError(nccl, state);
     if (result != ncclSuccess)
       *state = result;
@@ -294,7 +294,10 @@ static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api,
     if (*state != ncclInProgress)
       break;
     rs_roll_wait(o->roll);
-    rs_nccl_pause(o->since, RS_NCCL_SPIN_NS);
+    if (rs_now_ns() - looked < RS_NCCL_LOOK_NS)
+      continue;
+    looked = rs_now_ns();
+    rs_roll_hold(o->roll);
   }
   return RESHARD_SUCCESS;
 }

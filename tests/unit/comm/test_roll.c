@@ -268,6 +268,33 @@ static void test_find(void **state) {
   assert_int_equal(count_maps_of("reshard-roll"), 0);
 }
 
+/* The first rank goes before the others come: one that has met it is found in its place. */
+static void test_find_without_first(void **state) {
+  (void)state;
+  static const char name[] = "without the first";
+  world w;
+  int descriptors = count_descriptors();
+  world_make(&w, 4);
+  rs_roll_hold(w.rolls[0]); /* of no name */
+  world_find(&w, 1, name);
+  world_find(&w, 0, name);
+  rs_roll_hold(w.rolls[0]); /* the first one listens still */
+  rs_roll_leave(w.rolls[1]);
+  rs_roll_destroy(w.rolls[1]);
+  w.rolls[1] = NULL;
+  rs_roll_hold(w.rolls[0]);
+  rs_roll_hold(w.rolls[0]);
+  world_find(&w, 3, name);
+  come(&w, 3, 4, RS_ROLL_STEP, 0);
+  come(&w, 0, 1, RS_ROLL_STEP, 0);
+  assert_text(w.rolls[3], "1; not come, or out of sight: 2");
+  assert_text(w.rolls[0], "1; not come, or out of sight: 2");
+  assert_non_null(rs_roll_conclude(w.rolls[3], RESHARD_ERROR_PEER, "rank 1 is gone"));
+  assert_string_equal(rs_roll_reason(w.rolls[0]), "rank 1 is gone");
+  world_destroy(&w);
+  assert_int_equal(count_descriptors(), descriptors);
+}
+
 /* All users can list the socket's address: it tells half of the hash, so that nothing follows from it. */
 static void test_name_is_secret(void **state) {
   (void)state;
@@ -558,6 +585,7 @@ int main(void) {
       cmocka_unit_test(test_status),
       cmocka_unit_test(test_out_of_sight),
       cmocka_unit_test(test_find),
+      cmocka_unit_test(test_find_without_first),
       cmocka_unit_test(test_name_is_secret),
       cmocka_unit_test(test_sealed),
       cmocka_unit_test(test_find_again),
