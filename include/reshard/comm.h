@@ -125,8 +125,9 @@ RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
  * Ranks of a node find each other before NCCL connects them. The first one to come listens at a socket in the meantime.
  * If it goes, another one does. The socket's name follows from the id, which does not follow from it; there is no file.
  *
- * So the error names ranks that have come and go on no more. Those
- * that have not come may be healthy ones of another node: it lists them as "not come, or out of sight: 8-15". */
+ * So the error names ranks that have come and go on no more. NCCL's own error of a rank that is gone is
+ * RESHARD_ERROR_PEER with that rank. Ranks that have not come may be healthy ones of another node: the error lists them
+ * as "not come, or out of sight: 8-15". */
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
 

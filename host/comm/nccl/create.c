@@ -261,7 +261,9 @@ static reshard_status error_creation(const nccl_creation *o, reshard_status stat
 }
 
 /* Time that a wait has when it begins near the deadline, or after it: ranks that came just in time have come. */
-static int64_t moment_ms(const nccl_creation *o) { return rs_max(rs_min(o->timeout_ms / 4, MOMENT_MS), 1); }
+static int64_t moment_ms(const nccl_creation *o) {
+  return o->timeout_ms > 0 ? rs_max(rs_min(o->timeout_ms / 4, MOMENT_MS), 1) : MOMENT_MS;
+}
 
 /* Time until the deadline; 0: there is none. */
 static int64_t time_left_ms(const nccl_creation *o) {
@@ -269,17 +271,15 @@ static int64_t time_left_ms(const nccl_creation *o) {
   return o->timeout_ms > 0 ? rs_max(o->timeout_ms - passed, moment_ms(o)) : 0;
 }
 
-/* The ranks of a node that give up say the same: what the first of them has found. */
-static reshard_status give_up(const nccl_creation *o) {
+/* Gives up with the thread's last error. The ranks of a node that do so say the same: what the first has found. */
+static reshard_status give_up(const nccl_creation *o, reshard_status status) {
   char missing[RS_ROLL_TEXT];
-  rs_roll_ask(o->roll, moment_ms(o));
   rs_roll_text(o->roll, 0, NULL, missing);
-  reshard_status status = rs_error(RESHARD_ERROR_TIMEOUT, "not all ranks came within %lld ms%s%s",
-                                   (long long)o->timeout_ms, missing[0] != '\0' ? "; missing: " : "", missing);
+  status = rs_error(status, "%s%s%s", reshard_last_error(), missing[0] != '\0' ? "; missing: " : "", missing);
   const char *reason = rs_roll_conclude(o->roll, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_roll_status(o->roll);
-  return error_creation(o, status, reason != NULL ? reason : reshard_last_error());
+    status = rs_error(rs_roll_status(o->roll), "%.*s", RS_ROLL_REASON, reason);
+  return error_creation(o, status, reshard_last_error());
 }
 
 /* The other ranks may be late or never come: this waits for them until the deadline, or until one of them gives up. */
@@ -288,11 +288,12 @@ static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api,
     ncclResult_t result = api->ncclCommGetAsyncError(nccl, state);
     if (result != ncclSuccess)
       *state = result;
-    bool ended = rs_roll_reason(o->roll) != NULL && (*state == ncclInProgress || *state == ncclRemoteError);
-    if (ended || (*state == ncclInProgress && rs_late(o->since, o->timeout_ms)))
-      return give_up(o);
     if (*state != ncclInProgress)
       break;
+    if (rs_roll_reason(o->roll) != NULL || rs_late(o->since, o->timeout_ms)) {
+      rs_roll_ask(o->roll, moment_ms(o));
+      return give_up(o, rs_error(RESHARD_ERROR_TIMEOUT, "not all ranks came within %lld ms", (long long)o->timeout_ms));
+    }
     rs_roll_wait(o->roll);
     if (rs_now_ns() - looked < RS_NCCL_LOOK_NS)
       continue;
@@ -300,6 +301,17 @@ static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api,
     rs_roll_hold(o->roll);
   }
   return RESHARD_SUCCESS;
+}
+
+/* An error of NCCL that may come from other ranks names those that are lost, on all ranks of the node. */
+static reshard_status error_nccl(const nccl_creation *o, const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t state) {
+  int64_t one;
+  reshard_status status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
+  if (state != ncclRemoteError && state != ncclSystemError && state != ncclInternalError)
+    return status;
+  rs_roll_ask(o->roll, moment_ms(o)); /* a connection closes before its process has ended */
+  bool lost = rs_roll_reason(o->roll) != NULL || rs_roll_absent(o->roll, 0, NULL, 1, &one) > 0;
+  return lost ? give_up(o, RESHARD_ERROR_PEER) : status;
 }
 
 static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api, const void *id, ncclComm_t *out) {
@@ -312,12 +324,14 @@ static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api
   ncclResult_t result = api->ncclCommInitRankConfig(&nccl, (int)o->n, name, (int)o->rank, &config);
   ncclResult_t state = result != ncclSuccess && result != ncclInProgress ? result : ncclInProgress;
   reshard_status status = await_nccl(o, api, nccl, &state);
-  rs_roll_pass(o->roll);
   if (status == RESHARD_SUCCESS && state != ncclSuccess)
-    status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
+    status = error_nccl(o, api, nccl, state);
+  rs_roll_pass(o->roll);
   if (status == RESHARD_SUCCESS)
     *out = nccl;
-  else if (nccl != NULL)
+  else
+    rs_roll_leave(o->roll); /* before the others hear of it by NCCL */
+  if (status != RESHARD_SUCCESS && nccl != NULL)
     (void)api->ncclCommAbort(nccl);
   return status;
 }
@@ -340,6 +354,7 @@ static reshard_status create_own(nccl_creation *o, const rs_nccl_api *api, const
   RS_TRY(status);
   status = create_rank(api, nccl, false, o->device, o->timeout_ms, o->roll, made);
   if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
+    rs_roll_leave(o->roll);
     previous = rs_cuda_try_enter(o->device->device);
     (void)api->ncclCommAbort(nccl);
     rs_cuda_leave(previous);

@@ -5,9 +5,11 @@
 
 #include <cmocka.h>
 
+#include "comm/roll.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/processes/children.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -30,7 +32,7 @@ typedef struct world {
   ncclComm_t nccl[RANKS]; /* borrowed ones */
   reshard_comm comm[RANKS], sub[RANKS];
   rank_result result[RANKS];
-  atomic_int done;
+  atomic_int done, come; /* come: ranks below it may, in a creation */
 } world;
 
 static bool is_lost(const world *w, int64_t rank) { return (w->lost >> rank & 1) != 0; }
@@ -132,6 +134,66 @@ static void test_lost(void **state) {
   }
 }
 
+/* --- A creation --------------------------------------------------------------------------------------------------- */
+
+/* Returns when so many ranks are in NCCL's part of their creation. */
+static void await_calls(int64_t n) {
+  while (vg_calls("ncclCommInitRankConfig") < n)
+    test_sleep_ms(1);
+}
+
+/* Rank 1 is the first to come, and goes when rank 0 is there, too; the others come later. Then NCCL tells them. */
+static void go_first(world *w) {
+  rs_roll *roll = NULL;
+  int before = count_descriptors();
+  (void)rs_roll_make(RANKS, 1, &roll);
+  rs_roll_find(roll, w->id, sizeof w->id);
+  w->come = 1;
+  await_calls(1);
+  rs_roll_leave(roll);
+  rs_roll_destroy(roll);
+  while (count_descriptors() < before + 2 && w->done == 0) /* rank 0 has a page, and listens for the others */
+    test_sleep_ms(1);
+  w->come = RANKS;
+  await_calls(RANKS - 1);
+  vg_fail("ncclCommGetAsyncError", 1, true, ncclRemoteError);
+}
+
+static void create_rank(void *user, int64_t rank) {
+  world *w = user;
+  if (is_lost(w, rank)) {
+    go_first(w);
+    return;
+  }
+  while (w->come <= rank)
+    test_sleep_ms(1);
+  open_rank(user, rank);
+  w->done++;
+}
+
+/* What NCCL says of a rank that is gone, with the rank. */
+static void test_create(void **state) {
+  (void)state;
+  world w = {.timeout_ms = 60 * LIMIT_MS, .lost = 1 << 1};
+  vg_begin(&(vg_options){.devices = RANKS, .seed = 12});
+  vg_quiet(true);
+  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, create_rank, &w);
+  vg_fail(NULL, 0, false, 0);
+  for (int64_t r = 0; r < RANKS; r++) {
+    const char *text = strstr(w.result[r].text, "ncclCommInitRankConfig: ");
+    if (is_lost(&w, r))
+      continue;
+    assert_int_equal(w.result[r].status, RESHARD_ERROR_PEER);
+    if (text == NULL || strstr(text, "; missing: 1") == NULL)
+      fail_msg("rank %d: %s", (int)r, w.result[r].text);
+    assert_string_equal(text, strstr(w.result[0].text, "ncclCommInitRankConfig: "));
+  }
+  vg_end();
+  vg_quiet(false);
+  assert_int_equal(vg_reports_with("race") + vg_reports_with("misuse"), 0);
+}
+
 /* --- Other communicators ------------------------------------------------------------------------------------------ */
 
 static void split_rank(void *user, int64_t rank) {
@@ -193,7 +255,7 @@ static void test_report(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_lost), cmocka_unit_test(test_other_comms),
-                                     cmocka_unit_test(test_report)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_lost), cmocka_unit_test(test_create),
+                                     cmocka_unit_test(test_other_comms), cmocka_unit_test(test_report)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
