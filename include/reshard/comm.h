@@ -109,7 +109,7 @@ RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
  *
  * - id: 128 bytes from reshard_nccl_unique_id on one of the callers, which passes them on to the others.
  * - n, rank: number of ranks, and the caller's.
- * - device, timeout_ms: as in reshard_comm_from_nccl. The meeting below has what is left of the deadline.
+ * - device, timeout_ms: as in reshard_comm_from_nccl. It is one deadline for all of this, with the meeting below.
  *
  * The communicator is non-blocking, so that the deadline and reshard_comm_abort hold. One GPU per rank: two ranks on
  * one are INVALID. Between GPUs of one process, arrays in a memory pool of the caller's own are open to the others.

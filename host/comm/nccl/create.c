@@ -249,7 +249,7 @@ reshard_status reshard_nccl_unique_id(void *id) {
 
 /* --- An own communicator ------------------------------------------------------------------------------------------ */
 
-/* One rank's part of a creation. A later wait has what is left of its deadline. */
+/* One rank's part of a creation, which has one deadline. */
 typedef struct nccl_creation {
   int64_t n, rank, timeout_ms, since;
   reshard_device device;
@@ -263,12 +263,6 @@ static reshard_status error_creation(const nccl_creation *o, reshard_status stat
 /* Time that a wait has when it begins near the deadline, or after it: ranks that came just in time have come. */
 static int64_t moment_ms(const nccl_creation *o) {
   return o->timeout_ms > 0 ? rs_max(rs_min(o->timeout_ms / 4, MOMENT_MS), 1) : MOMENT_MS;
-}
-
-/* Time until the deadline; 0: there is none. */
-static int64_t time_left_ms(const nccl_creation *o) {
-  int64_t passed = (rs_now_ns() - o->since) / 1000000;
-  return o->timeout_ms > 0 ? rs_max(o->timeout_ms - passed, moment_ms(o)) : 0;
 }
 
 /* Gives up with the thread's last error. The ranks of a node that do so say the same: what the first has found. */
@@ -336,12 +330,14 @@ static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api
   return status;
 }
 
-/* The ranks learn of each other, so that an error of any call names those that are missing. */
+/* The ranks learn of each other, so that an error of any call names those that are missing. All waits in it end at the
+ * deadline of the creation. */
 static reshard_status meet_first(const nccl_creation *o, rs_nccl *c) {
   const void *all;
-  c->timeout_ms = time_left_ms(o);
+  int64_t early_ms = o->timeout_ms - moment_ms(o);
+  c->since = rs_late(o->since, early_ms) ? rs_now_ns() - early_ms * 1000000 : o->since;
   reshard_status status = rs_nccl_ops.allgather(&c->base, "", 1, &all);
-  c->timeout_ms = o->timeout_ms;
+  c->since = 0;
   return status == RESHARD_SUCCESS ? status : error_creation(o, status, reshard_last_error());
 }
 

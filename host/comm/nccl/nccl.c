@@ -159,7 +159,7 @@ reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *w, int64_t spin_ns) {
   if (!c->closing && rs_roll_reason(c->roll) != NULL)
     return give_up(c, w->call);
   RS_TRY(check_node(c));
-  if (rs_late(w->since, c->timeout_ms))
+  if (rs_late(c->since != 0 ? c->since : w->since, c->timeout_ms))
     return give_up(c, w->call);
   if (now - w->looked >= RS_NCCL_LOOK_NS) {
     w->looked = now;

@@ -33,6 +33,7 @@ typedef struct rs_nccl {
   reshard_status lost;   /* SUCCESS, or why this rank has ended it: it could not make a call that the others make */
   char why[512];         /* in words */
   int64_t timeout_ms;    /* 0: none */
+  int64_t since;         /* of a creation, whose deadline its waits have; 0: each has one of its own */
   uint64_t process;      /* as in a record */
   int64_t spin_ns;       /* time that calls of NCCL take now, and more: no sleep before that */
   bool met;              /* the ranks know who is in one process */
