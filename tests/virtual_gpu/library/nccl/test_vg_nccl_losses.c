@@ -615,10 +615,8 @@ static int run_trial(world w) {
 /* Creation and end are local where the communicator is the caller's. */
 static bool has_step(int step, bool borrowed) { return !borrowed || (step != CREATE && step != END); }
 
-/* Those that are in time have one deadline in a creation, and the machine may be busy. */
-static int64_t deadline_of(int64_t n, int step, int way) {
-  return (n > 4 ? 400 : 200) * (step == CREATE && way == IN_TIME ? 10 : 1);
-}
+/* The ranks come to a creation each by itself, and its deadline is one for all of it: the machine may be busy. */
+static int64_t deadline_of(int64_t n, int step) { return (n > 4 ? 400 : 200) * (step == CREATE ? 10 : 1); }
 
 /* The victim of a creation is late, and is lost before the ranks meet. NCCL takes long to take up their meeting: with
  * a deadline anew for each wait they would be late. */
@@ -640,7 +638,7 @@ static int run_trials(int64_t n, int64_t trials, uint64_t seed, int step, int wa
   int failures = 0;
   for (int64_t i = 0; i < trials; i++) {
     world w = {.n = n,
-               .timeout_ms = deadline_of(n, step, way),
+               .timeout_ms = deadline_of(n, step),
                .step = step,
                .way = way,
                .borrowed = borrowed,
