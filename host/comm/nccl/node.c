@@ -58,7 +58,7 @@ static reshard_status look_at_whole(reshard_comm comm) {
   RS_TRY(comm->ops->alive(comm));
   const char *reason = rs_roll_reason(c->roll);
   if (reason != NULL)
-    return rs_error(RESHARD_ERROR_PEER, "%s", reason);
+    return rs_error(RESHARD_ERROR_PEER, "%.*s", RS_ROLL_REASON, reason);
   return rs_nccl_get_async_error(c, "opening a node", &state);
 }
 

@@ -171,7 +171,7 @@ static void create_rank(void *user, int64_t rank) {
   w->done++;
 }
 
-/* What NCCL says of a rank that is gone, with the rank. */
+/* An error of NCCL, with the rank that is gone. */
 static void test_create(void **state) {
   (void)state;
   world w = {.timeout_ms = 60 * LIMIT_MS, .lost = 1 << 1};
