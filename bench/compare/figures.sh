@@ -169,8 +169,8 @@ if [ -x "$micro" ]; then
   case_of_micro 200 ns '  64 MiB' storage_alloc_and_free/67108864
   head_of 'planning: time on one core'
   add pace '' '' 'a core: multiplications and additions in a chain, 1/ns' case_time
-  case_of_micro 100 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
-  case_of_micro 100 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
+  case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
+  case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
   case_of_micro 60 ms '  all plans in one call: tiles' plan_all_boxes_tiles_64_ranks/1000000
   case_of_micro 80 ms '  all plans in one call: stripes' plan_all_boxes_stripes_1000_ranks/1000000
   case_of_micro 1 ms 'one rank of 16,384, 256 peers' plan_one_rank_256_peers_of_world
