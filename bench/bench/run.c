@@ -125,11 +125,15 @@ static reshard_status time_bind(bench_state *b, int64_t local, const reshard_arr
   return status;
 }
 
+static reshard_plan_options options_of(const bench_state *b, int64_t limit) {
+  return (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit, .on_cpu = !b->s.cuda};
+}
+
 static reshard_plan create_transfers(bench_state *b, int64_t local, preparation *took) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
-  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = b->o->workspace};
+  reshard_plan_options options = options_of(b, b->o->workspace);
   reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
   bench_fill(&b->w, &b->s, true, &b->src, local, stream);
   bench_poison(&b->dst, local, stream);
@@ -165,21 +169,23 @@ static void describe_preparation(bench_state *b, int64_t local, const preparatio
   }
 }
 
-/* The info of the rank's plan in the rounds that the transfer takes, under the limit that holds there. */
+/* The info of the rank's plan in the rounds that the transfer takes, under the limit that holds there. Over MPI that
+ * limit may be another one than the plan knows. */
 static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, reshard_plan plan,
                                           const reshard_transfer_info *taken) {
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .on_cpu = !b->s.cuda};
+  const reshard_plan_options options = options_of(b, taken->workspace_limit);
   reshard_plan_info info;
-  reshard_plan same;
+  reshard_plan limited = NULL;
   CLI_TRY("", reshard_plan_get_info(plan, &info));
   if (taken->path == RESHARD_PATH_DIRECT || info.peers == 0)
     return info;
-  options.workspace_limit = taken->workspace_limit;
-  CLI_TRY("", reshard_plan_create(b->w.n, b->entries, b->s.first + local, &options, &same));
-  CLI_TRY("", reshard_plan_get_info(same, &info));
+  if (taken->workspace_limit != info.workspace_limit) {
+    CLI_TRY("", reshard_plan_create(b->w.n, b->entries, b->s.first + local, &options, &limited));
+    CLI_TRY("", reshard_plan_get_info(limited, &info));
+  }
   if (taken->rounds > info.rounds) /* else messages go through what the communicator has, in rounds of its own */
-    CLI_TRY("", reshard_plan_get_info_at(same, taken->rounds, &info));
-  reshard_plan_destroy(same);
+    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, taken->rounds, &info));
+  reshard_plan_destroy(limited);
   return info;
 }
 
