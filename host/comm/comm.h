@@ -14,6 +14,8 @@
 #include <reshard/comm.h>
 #include <reshard/plan.h>
 
+#include <stdio.h>
+
 /* One send or receive of a round, contiguous on this side. */
 typedef struct rs_part {
   int64_t peer;
@@ -216,6 +218,11 @@ struct reshard_comm_s {
   reshard_comm board_next;
   rs_calls calls;
 };
+
+/* The reason of all communicators that a rank has aborted. */
+static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
+  snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
+}
 
 /* Closes the memory files of other ranks, and this process's own for this user; nothing where none are open. */
 RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);

@@ -252,7 +252,7 @@ static reshard_status local_alive(reshard_comm comm) {
 static reshard_status local_abort(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   char why[64];
-  snprintf(why, sizeof why, "rank %lld aborted the communicator", (long long)comm->rank);
+  rs_comm_abort_text(why, sizeof why, comm->rank);
   pthread_mutex_lock(&team->mutex);
   rs_team_end(team, why);
   pthread_mutex_unlock(&team->mutex);

@@ -299,7 +299,7 @@ static void tell_soon(rs_mpi *c) {
 reshard_status rs_mpi_abort(reshard_comm comm) {
   rs_mpi *c = rs_mpi_of(comm);
   char text[64];
-  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
+  rs_comm_abort_text(text, sizeof text, comm->rank);
   pthread_mutex_lock(&c->link->tree);
   end_by(c, RESHARD_ERROR_PEER, true, text, NULL);
   if (note_abort(c, text))

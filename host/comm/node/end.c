@@ -26,10 +26,6 @@ reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *mi
   return rs_node_check(c, true); /* another may have ended it first */
 }
 
-static void write_abort(char *text, size_t size, int64_t rank) {
-  snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
-}
-
 /* The end of the communicator, or the abort of what it was split from, written to storage; NULL: it goes on. */
 static const rs_node_why *find_end(const rs_node *c, rs_node_why *storage) {
   int64_t by = atomic_load_explicit(&c->block->ended, memory_order_acquire);
@@ -40,7 +36,7 @@ static const rs_node_why *find_end(const rs_node *c, rs_node_why *storage) {
     if (by == 0)
       continue;
     storage->status = RESHARD_ERROR_PEER;
-    write_abort(storage->text, sizeof storage->text, by - 1);
+    rs_comm_abort_text(storage->text, sizeof storage->text, by - 1);
     return storage;
   }
   return NULL;
@@ -88,7 +84,7 @@ reshard_status rs_node_abort(reshard_comm comm) {
   int64_t none = 0;
   if (c->forked)
     return rs_node_check(c, false);
-  write_abort(text, sizeof text, comm->rank);
+  rs_comm_abort_text(text, sizeof text, comm->rank);
   atomic_compare_exchange_strong(&c->block->aborted, &none, comm->rank + 1);
   rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
   return RESHARD_SUCCESS;
