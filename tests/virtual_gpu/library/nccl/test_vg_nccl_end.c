@@ -84,13 +84,18 @@ static void test_parent_first(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* Begins with communicators that are the caller's. */
+static void world_borrow(world *w, int64_t timeout_ms) {
+  world_begin(w, RANKS, timeout_ms);
+  rank_threads_run(RANKS, borrowed_rank, w);
+  rank_results_assert(RANKS, w->result, RESHARD_SUCCESS, NULL, "a communicator");
+}
+
 /* ... and where the caller's has ended, of which they are parts. */
 static void test_ended_parent_first(void **state) {
   (void)state;
   world w;
-  world_begin(&w, RANKS, 0);
-  rank_threads_run(RANKS, borrowed_rank, &w);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  world_borrow(&w, 0);
   rank_threads_run(RANKS, split_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
   for (int r = 0; r < RANKS; r++)
@@ -143,10 +148,8 @@ static void test_split_given_up(void **state) {
   world w;
   void *stack[RANKS];
   pthread_t thread[RANKS];
-  world_begin(&w, RANKS, 100);
+  world_borrow(&w, 100);
   vg_quiet(true);
-  rank_threads_run(RANKS, borrowed_rank, &w);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   for (int r = 0; r < RANKS; r++) {
     pthread_attr_t attributes;
     stack[r] = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -246,9 +249,7 @@ static void test_no_shrink(void **state) {
   rank_threads_run(RANKS, close_rank, &w);
   assert_int_equal(vg_end(), 0);
 
-  world_begin(&w, RANKS, 300);
-  rank_threads_run(RANKS, borrowed_rank, &w);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  world_borrow(&w, 300);
   assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
   assert_non_null(strstr(reshard_last_error(), "the NCCL communicator is the caller's"));
   rank_threads_run(RANKS, close_rank, &w);
@@ -428,10 +429,8 @@ static void late_rank(void *user, int64_t rank) {
 static void test_late_rank(void **state) {
   (void)state;
   world w;
-  world_begin(&w, RANKS, 100);
+  world_borrow(&w, 100);
   vg_quiet(true);
-  rank_threads_run(RANKS, borrowed_rank, &w);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   rank_threads_run(RANKS, late_rank, &w);
   for (int r = 0; r < RANKS; r++) {
     assert_int_equal(w.result[r].status, r == 1 ? RESHARD_SUCCESS : RESHARD_ERROR_TIMEOUT);
@@ -473,10 +472,8 @@ static void end_part_rank(void *user, int64_t rank) {
 static void test_part_of_stuck(void **state) {
   (void)state;
   world w;
-  world_begin(&w, RANKS, 100);
+  world_borrow(&w, 100);
   vg_quiet(true);
-  rank_threads_run(RANKS, borrowed_rank, &w);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   rank_threads_run(RANKS, split_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
   rank_threads_run(RANKS, end_part_rank, &w);
