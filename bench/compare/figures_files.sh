@@ -27,9 +27,10 @@ fi
 row() { printf '| %-52s | %-9s | %8s | %25s |\n' "$@"; }
 now() { date +%s%N; }
 
+pair_rows=6 # of a directory
 measure() { # GOAL LABEL COMMAND...: a row of pairs; it has what earlier rows have left of their time, too
   made=$((made + 1))
-  end=$((started + seconds * made / (6 * ${#directories[@]})))
+  end=$((started + seconds * made / (pair_rows * ${#directories[@]})))
   row "$2" "$where" "$1" "$("${@:3}")"
 }
 pairs() { # COMMAND...: of pairs that it makes, a ratio each; prints the figure

@@ -25,8 +25,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* MPI copies a message between processes of one node: that is in the cache yet, beside what is packed next. Messages to
- * other nodes are better long. Measured: profiles/results/limits.md. */
+/* MPI copies messages between processes of one node. Short ones are still in the cache then, with what is packed next.
+ * Messages to other nodes are better long. Measured: profiles/results/limits.md. */
 enum { STAGED_ON_NODE = 256 << 10 };
 
 /* A rank's process and file, as all ranks see them. */

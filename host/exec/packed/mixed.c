@@ -8,8 +8,8 @@
  * of it.
  *
  * A rank reads those sources while the messages of its first round are under way, and begins the second meeting then.
- * So it waits for both at once, and as often, one wait after another, as on the packed path. MPI moves what it does not
- * send eagerly behind that reading: a rank of another node waits for it then, and its deadline has to be longer.
+ * So it waits for both at once, and as often, one wait after another, as on the packed path. MPI moves large
+ * messages only after that reading: a rank of another node waits for it, so its deadline has to be longer.
  *
  * On GPUs the streams of a node meet, and no host waits. Both meetings are on the stream of the copies that stay on the
  * rank, beside the rounds. The second one comes after those copies, and the user's stream after it. All ranks give a
