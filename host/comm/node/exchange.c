@@ -71,6 +71,15 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
   return device->work->copy(device, 1, &(rs_span){src, dst, bytes, staging}, x->total_bytes, NULL);
 }
 
+/* The sender shows that it waits for an empty slot, and then looks once more. The receiver looks for that after it has
+ * emptied one, so one of them finds the other. */
+static bool is_full(rs_node_slot *slot, uint32_t sent) {
+  if (sent == atomic_load_explicit(&slot->taken, memory_order_acquire))
+    return false;
+  atomic_store(&slot->waits, true);
+  return sent != atomic_load(&slot->taken);
+}
+
 /* Fills the slots of a message as far as they are empty. */
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
@@ -79,7 +88,7 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
             me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
-    if (sent != atomic_load_explicit(&slot->taken, memory_order_acquire))
+    if (is_full(slot, sent))
       return RESHARD_SUCCESS;
     if (*done == 0)
       RS_TRY(run_program(x, p));
@@ -113,7 +122,10 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
     if (*done + bytes == p->bytes)
       RS_TRY(run_program(x, p));
     atomic_store(&slot->taken, taken + 1);
-    rs_node_ring(c, p->peer);
+    if (atomic_load(&slot->waits)) {
+      atomic_store(&slot->waits, false);
+      rs_node_ring(c, p->peer);
+    }
     *done += bytes;
     x->moved = true;
   }

@@ -30,7 +30,7 @@ enum { RS_NODE_EXECUTES = 512 };
 /* A rank sleeps on its own doorbell, whatever it waits for. */
 typedef struct rs_node_doorbell {
   _Alignas(RS_NODE_LINE) _Atomic uint32_t rings;
-  _Atomic uint32_t sleeps;
+  _Atomic uint32_t sleeps; /* the number of rings at which it has gone to sleep last */
 } rs_node_doorbell;
 
 /* Part of a rank in a meeting. Those of two meetings one after the other are apart. */
@@ -81,6 +81,7 @@ typedef struct rs_node_rank {
 /* A slot of a mailbox: full while more was sent than taken. */
 typedef struct rs_node_slot {
   _Alignas(RS_NODE_LINE) _Atomic uint32_t sent;
+  atomic_bool waits; /* the sender, for the slot to be empty */
   int64_t bytes;
   _Alignas(RS_NODE_LINE) _Atomic uint32_t taken;
 } rs_node_slot;

@@ -1,8 +1,9 @@
 /* Waits of a rank. It sleeps on its doorbell, which whoever changes what it may wait for rings. Now and then it looks
  * whether those that it waits for are alive, and at the clock.
  *
- * A ring is an increment, and a call of the system only where the other sleeps. Both sides are sequentially consistent:
- * either the sleeper finds the new number, or the one who rings finds that it sleeps. */
+ * A ring is an increment, and a call of the system only where it is the first one since the other has gone to sleep:
+ * those after it find the number of an earlier ring there. Both sides are sequentially consistent: either the sleeper
+ * finds the new number, or the one who rings finds where it sleeps. */
 #define _GNU_SOURCE
 #include "comm/node/wait.h"
 #include "comm/node/end.h"
@@ -19,8 +20,8 @@ enum { PART_MS = 2000 }; /* after the end */
 
 void rs_node_ring(rs_node *c, int64_t rank) {
   rs_node_doorbell *doorbell = &c->ranks[rank].doorbell;
-  atomic_fetch_add(&doorbell->rings, 1);
-  if (atomic_load(&doorbell->sleeps) != 0)
+  uint32_t seen = atomic_fetch_add(&doorbell->rings, 1);
+  if (atomic_load(&doorbell->sleeps) == seen)
     syscall(SYS_futex, &doorbell->rings, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
@@ -133,9 +134,8 @@ reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
     w->since = w->looked = now;
   if (!w->gone && now - w->looked < LOOK_MS * 1000000) {
     int64_t left = w->looked + LOOK_MS * 1000000 - now;
-    atomic_store(&doorbell->sleeps, 1);
+    atomic_store(&doorbell->sleeps, seen);
     syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, seen, &(struct timespec){0, left}, NULL, 0);
-    atomic_store(&doorbell->sleeps, 0);
     return RESHARD_SUCCESS;
   }
   w->looked = now;
