@@ -149,17 +149,29 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
   }
 }
 
-/* Private sources end the direct path: on all ranks, or with an error on all. */
+/* Small enough for mailboxes, by the rank that allows them most: they take one meeting, and ranks that read each other
+ * two. */
+static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
+  int64_t most = 0;
+  for (int64_t r = 0; r < t->comm->size; r++)
+    most = rs_max(most, all[r].mailed);
+  return reads_processes(t) && t->plan->info.bytes / t->comm->size < most;
+}
+
+/* Private sources end the direct path: on all ranks, or with an error on all. A small transfer leaves it, too. */
 static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
+  leave = leave && rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED);
+  for (int64_t r = 0; r < t->comm->size; r++)
+    leave = leave && !all[r].only;
   for (int64_t r = 0; t->path->reads_others && r < t->comm->size; r++) {
     if (all[r].private_entry < 0)
       continue;
-    for (int64_t other = 0; other < t->comm->size; other++)
-      leave = leave && !all[other].only;
-    if (!leave || !rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED))
+    if (!leave)
       return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
     t->path = &rs_packed_path;
   }
+  if (leave && is_small(t, all))
+    t->path = &rs_packed_path;
   return RESHARD_SUCCESS;
 }
 
@@ -259,6 +271,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     rs_record_set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
     mine.only = t->path_only;
+    mine.mailed = comm->mailed;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};

@@ -86,7 +86,8 @@ static void fail_allocations(processes *all, int64_t rank, void *user) {
   GOOD(reshard_plan_create(1, &entry, rank, NULL, &s.plan));
   const int64_t *list[1];
   reshard_arrays arrays = arrays_of(&s, 0, list); /* what is kept from the first time on */
-  GOOD(reshard_transfer_create(s.plan, s.comm, &arrays, NULL, &first));
+  const reshard_transfer_options direct = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
+  GOOD(reshard_transfer_create(s.plan, s.comm, &arrays, &direct, &first));
   fail_each(all, rank, &s, &transfer);
   fail_each(all, rank, &s, &transfer);
   memset(s.dst, 0, (size_t)bytes);

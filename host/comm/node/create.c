@@ -383,7 +383,8 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
     status = agree_by_sockets(&j, rs_node_pass_files(c, j.end), NULL);
   if (fd >= 0)
     close(fd);
-  /* Ranks that all have a core may wait a little before they sleep. */
+  /* Ranks that all have a core may wait a little before they sleep. Else a meeting costs as much as some copies. */
   c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
+  c->base.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
   return status;
 }

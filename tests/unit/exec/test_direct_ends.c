@@ -58,7 +58,8 @@ static void go_on(process_matrix *s, const kill_call *k) {
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
   CHILD_CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS);
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){s->src}, (void *[]){s->dst}, NULL, NULL, 1, 1};
-  CHILD_CHECK(reshard_transfer_create(plan, rest, &arrays, NULL, &transfer) == RESHARD_SUCCESS);
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
+  CHILD_CHECK(reshard_transfer_create(plan, rest, &arrays, &options, &transfer) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS && info.path == RESHARD_PATH_DIRECT);
   int64_t own = 12 / n;
   for (int64_t i = 0; i < own * 12; i++)
@@ -85,7 +86,7 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
     signal(SIGALRM, die);
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, k->delay_us}}, NULL);
   }
-  status = matrix_bind(&s, s.src, RESHARD_PATH_AUTO, false);
+  status = matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false);
   if (k->step >= KILL_REBIND && k->step != KILL_LATER)
     CHILD_CHECK(status == RESHARD_SUCCESS);
   for (int turn = 0; status == RESHARD_SUCCESS; turn++) {
