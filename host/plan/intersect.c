@@ -10,6 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A cell that is empty along one axis may have more pieces along another than memory holds. */
+static bool is_empty(const rs_space *s, const struct reshard_layout_s *own, const int *own_dim, int64_t cell) {
+  int64_t shape[RESHARD_MAX_DIMS];
+  rs_layout_cell_shape(own, cell, shape);
+  for (int a = 0; a < s->naxes; a++)
+    if (own_dim[a] >= 0 && (s->extent[a] == 0 || shape[own_dim[a]] == 0))
+      return true;
+  return false;
+}
+
 /* Pieces of a cell of `own` (the source when asks_src) along every axis, clipped to the region. They are in the
  * coordinates of the other side, as a query to it. *met is false when the cell has nothing in the region. */
 reshard_status rs_ask(rs_work *w, bool asks_src, int64_t cell, rs_query *query, bool *met) {
@@ -20,8 +30,10 @@ reshard_status rs_ask(rs_work *w, bool asks_src, int64_t cell, rs_query *query, 
   const int64_t *held_offset = asks_src ? s->dst_offset : s->src_offset;
   int64_t first[RS_MAX_AXES + 1];
   w->pieces.n = 0;
-  *met = true;
-  w->asked = 1;
+  *met = !is_empty(s, own, own_dim, cell);
+  w->asked = *met;
+  if (!*met)
+    return RESHARD_SUCCESS;
   for (int a = 0; a < s->naxes; a++) {
     int64_t from = first[a] = w->pieces.n, length = 0;
     int64_t base = held_dim[a] >= 0 ? held_offset[a] : 0;

@@ -377,6 +377,14 @@ static void test_empty(void **unused) {
   plan = plan_of("chunk(0)", "chunk(1)", SHAPE(0, 7), 4, RESHARD_F32, 2, NULL);
   assert_true(info_of(plan).bytes == 0 && info_of(plan).peers == 0);
   reshard_plan_destroy(plan);
+  /* Endless lists of a dim of which another one leaves nothing, on all ranks or this one, are not made. */
+  for (int64_t rows = 0; rows < 2; rows++)
+    for (int back = 0; back < 2; back++) {
+      plan = plan_of(back ? "chunk(1)" : "cyclic(2x2;9x1)", back ? "cyclic(2x2;9x1)" : "chunk(1)",
+                     SHAPE(INT64_C(1) << 58, rows), 4, RESHARD_U8, 1, NULL);
+      assert_true(info_of(plan).peers == 0 && info_of(plan).memory_bytes < 8192);
+      reshard_plan_destroy(plan);
+    }
 }
 
 /* Segments number the arrays of a rank in 32 bits: a layout that could have more is refused, on either side. */
