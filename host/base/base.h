@@ -85,7 +85,8 @@ static inline int64_t rs_ceil_div(int64_t a, int64_t b) { return a / b + (a % b 
 #define RS_DROP(object) \
   ((object) != NULL && atomic_fetch_sub_explicit(&(object)->references, 1, memory_order_acq_rel) == 1)
 
-/* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error. */
+/* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error.
+ * rs_alloc puts 2 MiB and more into huge pages, where the system has them. */
 RS_PRIVATE_API reshard_status rs_alloc(void *out, int64_t n, size_t element);
 RS_PRIVATE_API reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
 /* A copy of n elements of `from`. */

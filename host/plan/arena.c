@@ -1,26 +1,19 @@
-/* Blocks are doubled up to a few MiB, in huge pages where the system has them: the lists of a world's plans are
+/* Blocks are doubled up to a few MiB. Large ones are in huge pages (rs_alloc): the lists of a world's plans are
  * hundreds of MiB, and touching small pages for the first time would take longer than to fill them. */
-#define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
 #include "plan/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { LEAST = 16 << 10, MOST = 16 << 20, HUGE = 2 << 20, ALIGNMENT = 16 };
+enum { LEAST = 16 << 10, MOST = 16 << 20, STEP = 2 << 20, ALIGNMENT = 16 };
 
 static reshard_status add_block(rs_arena *arena, size_t need) {
   RS_TRY(rs_vec_reserve(&arena->blocks, arena->blocks.n + 1));
   size_t size = arena->blocks.n == 0 ? LEAST : 2 * arena->blocks.at[arena->blocks.n - 1].size;
   size = size < MOST ? size : MOST;
-  size = need > size ? (need + HUGE - 1) / HUGE * HUGE : size;
-  void *at = NULL;
-  if (posix_memalign(&at, size >= HUGE ? HUGE : ALIGNMENT, size) != 0)
-    return rs_error_memory(size);
-#if defined(MADV_HUGEPAGE)
-  if (size >= HUGE)
-    (void)madvise(at, size / HUGE * HUGE, MADV_HUGEPAGE);
-#endif
+  size = need > size ? (need + STEP - 1) / STEP * STEP : size;
+  char *at;
+  RS_TRY(rs_alloc(&at, (int64_t)size, 1));
   arena->blocks.at[arena->blocks.n++] = (rs_arena_block){at, size, 0};
   return RESHARD_SUCCESS;
 }
@@ -29,7 +22,7 @@ reshard_status rs_arena_alloc(rs_arena *arena, void *out, int64_t n, size_t elem
   int64_t bytes;
   void *none = NULL;
   memcpy(out, &none, sizeof none);
-  if (!rs_mul(n, (int64_t)element, &bytes) || bytes > INT64_MAX - HUGE)
+  if (!rs_mul(n, (int64_t)element, &bytes) || bytes > INT64_MAX - STEP)
     return rs_error_memory(SIZE_MAX);
   size_t need = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   if (need == 0)

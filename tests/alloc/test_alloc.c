@@ -311,6 +311,36 @@ static void test_comms(void **state) {
                 cases[i].n + cases[i].threads);
 }
 
+/* So many boxes that their corners, holders and pairs are large enough for huge pages. */
+enum { LARGE = 1 << 17 };
+static reshard_box large_boxes[LARGE];
+static int64_t large_ranks[LARGE];
+
+static reshard_status make_large(fault_output *out, const void *with) {
+  (void)with;
+  const int64_t length[1] = {LARGE};
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_boxes(1, length, WORLD, LARGE, large_ranks, large_boxes, 0, &made);
+  out->object = made;
+  return status;
+}
+static bool same_large(const fault_output *out, const void *with) {
+  const fault_output *wanted = with;
+  return reshard_layout_equal(out->object, wanted->object);
+}
+
+static void test_large_lists(void **state) {
+  (void)state;
+  fault_output wanted = {NULL};
+  for (int64_t i = 0; i < LARGE; i++) {
+    large_boxes[i] = (reshard_box){.offset = {i}, .extent = {1}};
+    large_ranks[i] = i % WORLD;
+  }
+  assert_int_equal(make_large(&wanted, NULL), RESHARD_SUCCESS);
+  assert_true(fault_local_run(&(fault_local){"large lists", make_large, same_large, drop_layout, &wanted}) >= 10);
+  reshard_layout_release(wanted.object);
+}
+
 /* Models and rules. */
 typedef struct model_case {
   const char *name;
@@ -487,8 +517,8 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
-      cmocka_unit_test(test_models),  cmocka_unit_test(test_rules),
+      cmocka_unit_test(test_layouts),     cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
+      cmocka_unit_test(test_large_lists), cmocka_unit_test(test_models),       cmocka_unit_test(test_rules),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -121,6 +121,26 @@ static void test_allocation(void **state) {
   }
 }
 
+/* Large lists begin at a huge page, whether the system has them or not, and may grow as others do. */
+static void test_large_lists(void **state) {
+  (void)state;
+  enum { HUGE_PAGE = 2 << 20 };
+  for (int64_t bytes = HUGE_PAGE - 1; bytes <= 5 * HUGE_PAGE; bytes = bytes < HUGE_PAGE ? HUGE_PAGE : 2 * bytes + 1) {
+    RS_VEC(char) list = {0};
+    assert_int_equal(rs_alloc(&list.at, bytes, 1), RESHARD_SUCCESS);
+    assert_true(bytes < HUGE_PAGE || (uintptr_t)list.at % HUGE_PAGE == 0);
+    memset(list.at, 7, (size_t)bytes);
+    list.n = list.cap = bytes;
+    assert_int_equal(rs_vec_reserve(&list, bytes + 1), RESHARD_SUCCESS);
+    assert_true(list.cap >= 2 * bytes && list.at[0] == 7 && list.at[bytes - 1] == 7);
+    char *copy;
+    assert_int_equal(rs_alloc_copy(&copy, list.at, bytes, 1), RESHARD_SUCCESS);
+    assert_memory_equal(copy, list.at, (size_t)bytes);
+    free(copy);
+    free(list.at);
+  }
+}
+
 static void test_vectors(void **state) {
   (void)state;
   RS_VEC(int64_t) v = {0};
@@ -311,7 +331,7 @@ int main(void) {
       cmocka_unit_test(test_vectors),          cmocka_unit_test(test_text),
       cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),
       cmocka_unit_test(test_dtypes),           cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_deadlines),
+      cmocka_unit_test(test_deadlines),        cmocka_unit_test(test_large_lists),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
