@@ -211,9 +211,10 @@ static reshard_status make_nodes(rs_tree *tree, const rs_pair *sorted) {
     todo.n += count;
   }
   tree->stride = sizeof(node) + (size_t)tree->nactive * sizeof(((node *)0)->box[0]);
-  RS_TRY_GOTO(status, rs_alloc_zero(&tree->nodes, plan.n, tree->stride), done);
+  RS_TRY_GOTO(status, rs_alloc(&tree->nodes, plan.n, tree->stride), done);
   for (int64_t i = plan.n - 1; i >= 0; i--) {
     node *at = node_at(tree, i);
+    memset(at, 0, tree->stride);
     memcpy(at, &plan.at[i], sizeof plan.at[i]);
     if (at->leaf)
       fill_leaf(tree, at);
@@ -332,6 +333,13 @@ typedef struct tree_walk {
   int64_t stack[DEPTH_MOST * (WIDTH - 1) + 1];
 } tree_walk;
 
+/* Nodes are far from each other in memory, and several are looked at before this one. */
+static inline void fetch_node(const rs_tree *tree, int64_t i) {
+  const char *at = tree->nodes + (size_t)i * tree->stride;
+  for (size_t line = 0; line < tree->stride; line += 64)
+    __builtin_prefetch(at + line);
+}
+
 /* Goes to the next leaf that has a box that meets the wanted one; *mask: which. NULL: there is none. */
 static inline const node *next_leaf(const rs_tree *tree, const wanted *w, tree_walk *walk, unsigned *mask) {
   while (walk->depth > 0) {
@@ -340,8 +348,11 @@ static inline const node *next_leaf(const rs_tree *tree, const wanted *w, tree_w
     if (at->leaf && *mask != 0)
       return at;
     if (!at->leaf) /* the first on top: boxes come in tree order, often as they were given */
-      for (; *mask != 0; *mask ^= 1u << highest_bit(*mask))
-        walk->stack[walk->depth++] = at->base + highest_bit(*mask);
+      for (; *mask != 0; *mask ^= 1u << highest_bit(*mask)) {
+        int64_t child = at->base + highest_bit(*mask);
+        fetch_node(tree, child);
+        walk->stack[walk->depth++] = child;
+      }
   }
   return NULL;
 }
