@@ -49,10 +49,20 @@ static void sort_sources(rs_segment *s, int64_t n) {
 
 static int64_t peer_of(const rs_loose_segment *f, bool sending) { return sending ? f->route.dst : f->route.src; }
 
-/* Sorts by peer and destination array: *order has the places in the list, or is NULL where the list itself is sorted,
- * by source array too. */
+/* Places in a list, in order: the low bits of each key. NULL keys: the list is in order itself. */
+typedef struct found_order {
+  const uint64_t *keys;
+  uint64_t mask;
+} found_order;
+
+static const rs_loose_segment *found_at(const rs_loose_segment *f, const found_order *order, int64_t i) {
+  return &f[order->keys != NULL ? (int64_t)(order->keys[i] & order->mask) : i];
+}
+
+/* Orders by peer and destination array; where the list itself is sorted, by source array too. A key has a segment's
+ * place as well: a rank's keys are to stay in the cache beside what is found. */
 static reshard_status sort_found(rs_loose_segment *f, int64_t n, bool sending, rs_sorting *scratch,
-                                 const rs_pair **order) {
+                                 found_order *order) {
   bool ordered = true, by_dst = true;
   int64_t most_peer = 0, most_array = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -63,8 +73,9 @@ static reshard_status sort_found(rs_loose_segment *f, int64_t n, bool sending, r
       by_dst = by_dst && f[i - 1].segment.dst_array <= f[i].segment.dst_array;
     }
   }
-  int array_bits = by_dst ? 0 : rs_bits((uint64_t)most_array), bits = array_bits + rs_bits((uint64_t)most_peer);
-  *order = NULL;
+  int places = rs_bits((uint64_t)n), arrays = by_dst ? 0 : rs_bits((uint64_t)most_array);
+  int bits = places + arrays + rs_bits((uint64_t)most_peer);
+  *order = (found_order){NULL, ((uint64_t)1 << places) - 1};
   if (ordered)
     return RESHARD_SUCCESS;
   if (n < 64 || bits > 64) {
@@ -72,33 +83,33 @@ static reshard_status sort_found(rs_loose_segment *f, int64_t n, bool sending, r
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_vec_reserve(scratch, 2 * n));
-  rs_pair *pairs = scratch->at;
+  uint64_t *keys = scratch->at;
   for (int64_t i = 0; i < n; i++) {
     uint64_t peer = (uint64_t)peer_of(&f[i], sending);
-    pairs[i] = (rs_pair){by_dst ? peer : peer << array_bits | (uint64_t)f[i].segment.dst_array, (uint64_t)i};
+    keys[i] = (by_dst ? peer : peer << arrays | (uint64_t)f[i].segment.dst_array) << places | (uint64_t)i;
   }
-  *order = rs_sort_pairs(pairs, pairs + n, n, false, 0, bits);
+  order->keys = rs_sort_keys(keys, keys + n, n, places, bits);
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
                                 rs_segment *sorted, rs_messages *messages) {
-  const rs_pair *order;
+  found_order order;
   RS_TRY(sort_found(found, n, sending, scratch, &order));
   messages->n = 0;
   for (int64_t i = 0, first; i < n;) {
-    const rs_loose_segment *f = &found[order != NULL ? (int64_t)order[i].value : i];
+    const rs_loose_segment *f = found_at(found, &order, i);
     int64_t peer = peer_of(f, sending), elements = 0;
     for (first = i; peer_of(f, sending) == peer;) {
-      if (order != NULL && i + FETCHED < n)
-        __builtin_prefetch(&found[order[i + FETCHED].value]);
+      if (order.keys != NULL && i + FETCHED < n)
+        __builtin_prefetch(found_at(found, &order, i + FETCHED));
       sorted[i++] = f->segment;
       elements += f->segment.elements;
       if (i == n)
         break;
-      f = &found[order != NULL ? (int64_t)order[i].value : i];
+      f = found_at(found, &order, i);
     }
-    if (order != NULL)
+    if (order.keys != NULL)
       sort_sources(sorted + first, i - first);
     RS_TRY(rs_vec_reserve(messages, messages->n + 1));
     rs_message *m = &messages->at[messages->n++];

@@ -2,7 +2,6 @@
 #ifndef RS_PLAN_MESSAGES_H
 #define RS_PLAN_MESSAGES_H
 
-#include "layout/sort.h"
 #include "plan/plan.h"
 
 /* One side of a segment, axis by axis, in elements of the rank's local arrays. */
@@ -52,7 +51,7 @@ typedef struct rs_loose_segment {
 } rs_loose_segment;
 
 /* Memory that sorting needs. */
-typedef RS_VEC(rs_pair) rs_sorting;
+typedef RS_VEC(uint64_t) rs_sorting;
 /* Puts segments that one rank sends, or receives, into sorted[n], by message, and lists the messages. Whether they are
  * in place is not known yet. The order of `found` may change. */
 reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
