@@ -50,6 +50,23 @@ static bool is_empty(const rs_boxes *b, int64_t box) {
   return empty;
 }
 
+static int64_t box_elements(const rs_boxes *b, int64_t box) {
+  const int64_t *lo = rs_boxes_lo(b, box), *hi = rs_boxes_hi(b, box);
+  int64_t elements = 1;
+  for (int d = 0; d < b->ndim; d++)
+    elements *= hi[d] - lo[d];
+  return elements;
+}
+
+/* Boxes that overlap within a rank are refused later, whatever the sum is. */
+static reshard_status add_elements(rs_boxes *b) {
+  RS_TRY(rs_alloc_zero(&b->rank_elements, b->nranks, sizeof *b->rank_elements));
+  for (int64_t r = 0; r < b->nranks; r++)
+    for (int64_t j = b->rank_first[r]; j < b->rank_first[r + 1]; j++)
+      b->rank_elements[r] = (int64_t)((uint64_t)b->rank_elements[r] + (uint64_t)box_elements(b, b->by_rank[j]));
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status group_ranks(rs_boxes *b) {
   reshard_status status;
   rs_pair *pairs = NULL, *spare = NULL;
@@ -144,14 +161,24 @@ static reshard_status make_holders(rs_boxes *b) {
   return RESHARD_SUCCESS;
 }
 
-void rs_boxes_of_rank(const rs_boxes *b, int64_t rank, int64_t *first, int64_t *count) {
+/* Place of a rank among those that hold boxes; -1: it has none. */
+static int64_t find_rank(const rs_boxes *b, int64_t rank) {
   int64_t low = 0, high = b->nranks;
   if (rank >= 0 && rank < high && b->rank[rank] == rank)
-    low = high = rank; /* all ranks up to this one hold boxes: the usual case */
+    return rank; /* all ranks up to this one hold boxes: the usual case */
   RS_LOWER_BOUND(low, high, b->rank[i] < rank);
-  bool found = low < b->nranks && b->rank[low] == rank;
-  *first = found ? b->rank_first[low] : 0;
-  *count = found ? b->rank_first[low + 1] - b->rank_first[low] : 0;
+  return low < b->nranks && b->rank[low] == rank ? low : -1;
+}
+
+void rs_boxes_of_rank(const rs_boxes *b, int64_t rank, int64_t *first, int64_t *count) {
+  int64_t at = find_rank(b, rank);
+  *first = at >= 0 ? b->rank_first[at] : 0;
+  *count = at >= 0 ? b->rank_first[at + 1] - b->rank_first[at] : 0;
+}
+
+int64_t rs_boxes_elements(const rs_boxes *b, int64_t rank) {
+  int64_t at = find_rank(b, rank);
+  return at >= 0 ? b->rank_elements[at] : 0;
 }
 
 static int64_t holder_box(const rs_boxes *b, rs_holder holder) {
@@ -319,6 +346,7 @@ reshard_status rs_boxes_create(int ndim, const int64_t *shape, int64_t world, in
   b->replicated = replicated;
   RS_TRY_GOTO(status, take_boxes(b, shape, world, ranks, boxes), fail);
   RS_TRY_GOTO(status, group_ranks(b), fail);
+  RS_TRY_GOTO(status, add_elements(b), fail);
   RS_TRY_GOTO(status, make_cells(b), fail);
   RS_TRY_GOTO(status, make_holders(b), fail);
   RS_TRY_GOTO(status, rs_alloc(&box, b->ncells, sizeof *box), fail);
@@ -347,6 +375,7 @@ void rs_boxes_free(rs_boxes *b) {
   free(b->corners);
   free(b->rank);
   free(b->rank_first);
+  free(b->rank_elements);
   free(b->by_rank);
   free(b->cell_box);
   free(b->cell_of);

@@ -19,9 +19,10 @@ typedef struct rs_boxes {
   int64_t *ranks;   /* [n] rank of each, as given */
   int64_t *corners; /* [n][2 * ndim] lo then hi of each, as given */
   bool replicated;
-  int64_t nranks;      /* ranks that hold at least one box, ascending: */
-  int64_t *rank;       /* [nranks] */
-  int64_t *rank_first; /* [nranks + 1] into by_rank */
+  int64_t nranks;         /* ranks that hold at least one box, ascending: */
+  int64_t *rank;          /* [nranks] */
+  int64_t *rank_first;    /* [nranks + 1] into by_rank */
+  int64_t *rank_elements; /* [nranks] of all its boxes */
   int64_t *by_rank;    /* [n] box numbers, by rank, as given within one: array j of rank[i] is at rank_first[i] + j */
   int64_t ncells;      /* distinct boxes; empty boxes (some extent 0) are cells too, but in no query */
   int64_t *cell_box;   /* [ncells] a box that has this extent (the first as given) */
@@ -62,6 +63,8 @@ reshard_status rs_near_query(const rs_near *near, const int64_t *lo, const int64
 
 /* Range [*first, *first + *count) in by_rank of a rank; count 0 for a rank without boxes. */
 void rs_boxes_of_rank(const rs_boxes *boxes, int64_t rank, int64_t *first, int64_t *count);
+/* Elements of all boxes of a rank. */
+int64_t rs_boxes_elements(const rs_boxes *boxes, int64_t rank);
 
 static inline const int64_t *rs_boxes_lo(const rs_boxes *b, int64_t box) { return b->corners + box * 2 * b->ndim; }
 static inline const int64_t *rs_boxes_hi(const rs_boxes *b, int64_t box) {

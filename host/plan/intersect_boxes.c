@@ -183,11 +183,25 @@ reshard_status rs_receive_boxes(rs_work *w) {
   return RESHARD_SUCCESS;
 }
 
+/* True where the region is all of the destination. */
+static bool wants_all(const rs_class *c) {
+  for (int a = 0; a < c->space.naxes; a++) {
+    int d = c->space.dst_dim[a];
+    if (d >= 0 && c->space.extent[a] != c->dst->shape[d])
+      return false;
+  }
+  return true;
+}
+
 void rs_count_wanted_boxes(rs_work *w) {
   const rs_boxes *own = w->class_->dst->boxes;
   int64_t first, count, lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   asking q = {.w = w, .held_dim = w->class_->space.src_dim, .lo = lo, .hi = hi};
   rs_boxes_of_rank(own, w->rank, &first, &count);
+  if (wants_all(w->class_)) {
+    w->class_->wanted += rs_boxes_elements(own, w->rank);
+    return;
+  }
   for (int64_t i = 0; i < count; i++) {
     const int64_t *box = own->by_rank + first + i;
     fetch_corners(own, box, count - i);

@@ -260,18 +260,24 @@ static void check_groups(const list *l, const rs_boxes *b) {
     assert_true(r == 0 || b->rank[r] > b->rank[r - 1]);
     rs_boxes_of_rank(b, b->rank[r], &first, &count);
     assert_true(first == b->rank_first[r] && count == b->rank_first[r + 1] - first && count > 0);
+    int64_t elements = 0;
     for (int64_t j = first; j < first + count; j++) {
+      int64_t product = 1;
+      for (int d = 0; d < b->ndim; d++)
+        product *= rs_boxes_hi(b, b->by_rank[j])[d] - rs_boxes_lo(b, b->by_rank[j])[d];
+      elements += product;
       assert_int_equal(l->ranks[b->by_rank[j]], b->rank[r]);
       assert_true(j == first || b->by_rank[j] > b->by_rank[j - 1]);
       seen++;
     }
+    assert_true(rs_boxes_elements(b, b->rank[r]) == elements);
   }
   assert_int_equal(seen, l->n);
   for (int64_t rank = 0, at = 0; rank < l->world; rank++) {
     int64_t first, count;
     rs_boxes_of_rank(b, rank, &first, &count);
     bool there = at < b->nranks && b->rank[at] == rank;
-    assert_true(there == (count > 0));
+    assert_true(there == (count > 0) && (there || rs_boxes_elements(b, rank) == 0));
     at += there;
   }
   assert_int_equal(b->cell_first[b->ncells], l->n);
