@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-/* One send or receive of a round, contiguous on this side. */
+/* One send or receive of a round. */
 typedef struct rs_part {
   int64_t peer;
   char *at;
@@ -28,6 +28,7 @@ typedef struct rs_part {
    * is the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
   int turn;
   rs_program *other_program;
+  void *type; /* of a send whose runs lie in the user's array from `at` on; NULL: it is contiguous */
 } rs_part;
 
 /* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,
@@ -121,6 +122,11 @@ typedef struct rs_comm_ops {
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
   void (*retire)(reshard_comm comm, void *memory);
+  /* Makes the type of sends of `runs` runs, each of `run` bytes, of which the next begins `stride` bytes further on.
+   * It is the caller's, who gives it back; a send that is under way keeps it. Not collective. NULL where least_run
+   * is 0. */
+  reshard_status (*make_type)(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
+  void (*free_type)(reshard_comm comm, void *type);
   /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
   rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
   /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
@@ -188,7 +194,9 @@ struct reshard_comm_s {
   int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   int64_t mailed;                 /* fewer bytes of a transfer per rank go faster through those than by reading peers */
   int64_t best_staging;           /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
-  bool direct;                    /* work on every rank's device can address every rank's arrays */
+  /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
+  int64_t least_run;
+  bool direct; /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
    * others can this one's. On GPUs these stand for memory of the GPUs, of which descriptors are passed on. NULL on all
    * ranks: they cannot, reach it anyway, or have not opened their nodes yet. The table's owner has opened this

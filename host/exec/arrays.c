@@ -1,6 +1,7 @@
 /* Checks the user's arrays once: pointers where there is something, strides that do not overlap in a destination. No
  * destination lies over a source or another destination. */
 #include "exec/arrays.h"
+#include "plan/messages.h"
 #include "plan/place.h"
 
 #include <stdlib.h>
@@ -271,4 +272,35 @@ char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *pl
     return NULL;
   char *at = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
   return (uintptr_t)at % alignment == 0 ? at : NULL;
+}
+
+/* The copy that packs a message, if that is one loop of runs, which follow one another in the message. */
+static rs_strided strided_of(const rs_copies *copies, int64_t least) {
+  const rs_copy *copy = copies->copy.at;
+  if (copies->copy.n != 1 || copy->naxes != 1 || copy->run < least)
+    return (rs_strided){NULL, 0, 0, 0};
+  const rs_axis *axis = &copies->axis.at[copy->axes];
+  if (axis->dst != copy->run)
+    return (rs_strided){NULL, 0, 0, 0};
+  return (rs_strided){copy->src, axis->n, copy->run, axis->src};
+}
+
+reshard_status rs_arrays_strided(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer,
+                                 int64_t least, rs_strided *strided) {
+  *strided = (rs_strided){NULL, 0, 0, 0};
+  if (peer->send_message < 0 || peer->sent > INT32_MAX)
+    return RESHARD_SUCCESS;
+  const rs_class *c = rs_plan_class_of_message(plan, true, peer->send_message);
+  const rs_message *m = &c->send.messages.at[peer->send_message - c->send.first_message];
+  if (m->count != 1)
+    return RESHARD_SUCCESS;
+  rs_view view;
+  rs_copies copies = {0};
+  rs_arrays_view(arrays, plan, c->first_entry, true, m->segments->src_array, &view);
+  const rs_lowering lowering = {c, true, rs_route_of(plan->rank, true, peer->rank), m->segments, &view, NULL, view.at};
+  reshard_status status = rs_lower(&lowering, &copies);
+  if (status == RESHARD_SUCCESS)
+    *strided = strided_of(&copies, least);
+  rs_copies_free(&copies);
+  return status;
 }

@@ -52,6 +52,15 @@ bool rs_arrays_same(const struct reshard_plan_s *plan, const rs_arrays *bound, c
 char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                         size_t alignment);
 
+/* A message that lies in its source as runs of one length, a stride apart. */
+typedef struct rs_strided {
+  const char *at;            /* of the first; NULL: the message is no such one */
+  int64_t runs, run, stride; /* 2 or more; bytes */
+} rs_strided;
+/* Looks if the message to a peer is one, of 2 GiB at most, in runs of `least` bytes or more. */
+reshard_status rs_arrays_strided(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer,
+                                 int64_t least, rs_strided *strided);
+
 /* One array of a rank in memory: its address, and a byte stride per dim. */
 typedef struct rs_view {
   char *at;

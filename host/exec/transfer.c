@@ -112,6 +112,20 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   return rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding->arrays);
 }
 
+/* Rounds where messages go from strided sources, too; only on one node, where none of the ranks is reached. */
+static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *arrays, bool *in_place,
+                                          rs_record *mine) {
+  rs_strided strided;
+  for (int64_t i = 0; i < t->plan->peers.n; i++) {
+    if (in_place[2 * i])
+      continue;
+    RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->least_run, &strided));
+    in_place[2 * i] = strided.at != NULL;
+  }
+  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  return RESHARD_SUCCESS;
+}
+
 /* Rounds that this rank needs at least for these arrays. */
 static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
   bool *in_place;
@@ -133,15 +147,30 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
       in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
   mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
   mine->mixed_staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  mine->strided_rounds = mine->rounds;
+  reshard_status status = RESHARD_SUCCESS;
+  if (mine->rounds > 1 && t->comm->least_run > 0)
+    status = find_strided_rounds(t, arrays, in_place, mine);
   free(in_place);
-  return RESHARD_SUCCESS;
+  return status;
+}
+
+/* True where all ranks need one round, since some send from strided sources, and would need several else. */
+static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record *all) {
+  bool several = false, one = t->comm->least_run > 0;
+  for (int64_t r = 0; r < t->comm->size; r++) {
+    several |= all[r].rounds > 1;
+    one = one && all[r].strided_rounds <= 1;
+  }
+  return several && one;
 }
 
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
 static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
-  bool one = t->collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
-  t->pace.rounds = t->least_rounds = one;
-  for (int64_t r = 0; r < t->comm->size && !one; r++) {
+  bool collective = t->collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
+  t->strided = !collective && !mixed && agree_on_strided(t, all);
+  t->pace.rounds = t->least_rounds = collective || t->strided;
+  for (int64_t r = 0; r < t->comm->size && !collective && !t->strided; r++) {
     int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
     t->pace.rounds = rs_max(t->pace.rounds, rounds);
     if (rounds > 0)

@@ -41,6 +41,7 @@ struct reshard_transfer_s {
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
   rs_pace pace;               /* of the packed path */
   int64_t least_rounds;       /* lower bound of its rounds */
+  bool strided;               /* messages go from strided sources where they can, and all in one round */
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;

@@ -58,7 +58,9 @@ typedef struct reshard_entry {
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
  * the cache; more would be slower. Over MPI, where all ranks of the communicator that the caller made are on one node,
- * it is 256 KiB, or 16 KiB x world.
+ * it is 256 KiB, or 16 KiB x world. Without a deadline, messages there may be sent from strided sources, by MPI's own
+ * types: those that are runs of 1 KiB or more, at one stride. They take no staging. It is done where all is one round
+ * then, and would be several else.
  *
  * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
  * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole
@@ -171,8 +173,8 @@ RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64
 
 /* The info with messages and workspace as they are when all ranks take so many rounds. A transfer takes the largest
  * `rounds` of all ranks. Over MPI on one node it stages less than the plan assumes, and takes more rounds of shorter
- * messages. A plan with the workspace_limit of the transfer's info tells these. RESHARD_ERROR_INVALID: fewer than this
- * rank needs. */
+ * messages; or one, where it sends from strided sources. A plan with the workspace_limit of the transfer's info tells
+ * these rounds. RESHARD_ERROR_INVALID: fewer than this rank needs. */
 RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info);
 
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never

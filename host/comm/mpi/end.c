@@ -13,7 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { NOTE_MS = 5000 }; /* at most, for the note of a rank that has given up to come */
+enum {
+  NOTE_MS = 5000,    /* at most, for the note of a rank that has given up to come */
+  AWAKE_NS = 200000, /* of a wait, before it sleeps */
+};
 
 static void mark_ended(rs_mpi *c) {
   rs_mpi_clear_word(c); /* before the caller can change what others read */
@@ -213,7 +216,7 @@ reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
 }
 
 void rs_mpi_sleep(int64_t since) {
-  if (rs_now_ns() - since < 200000)
+  if (rs_now_ns() - since < AWAKE_NS)
     sched_yield();
   else
     nanosleep(&(struct timespec){0, 50000}, NULL);
@@ -227,7 +230,8 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   RS_THEN(status, rs_mpi_hear_farewells(c));
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
-  rs_mpi_sleep(since);
+  if (!c->spins || rs_now_ns() - since >= AWAKE_NS) /* a yield may let another program run for milliseconds */
+    rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
 }
 

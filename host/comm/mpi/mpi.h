@@ -110,6 +110,7 @@ struct rs_mpi {
   reshard_device handle;
   int64_t timeout_ms;
   int64_t begun;       /* of a creation or split: all its waits have one deadline; 0: each its own */
+  bool spins;          /* every rank has a core of its own: a wait begins without yields */
   int64_t node;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
   atomic_bool ended;   /* set under the link's mutex, once why is */
   atomic_bool inside;  /* a thread is in a call on it, and will see `ended` */
@@ -198,6 +199,8 @@ reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_by
 reshard_status rs_mpi_exchange_beside(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside);
 reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
+reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
+void rs_mpi_free_type(reshard_comm comm, void *type);
 /* True when no request of the communicator is under way. */
 bool rs_mpi_quiet(rs_mpi *c);
 

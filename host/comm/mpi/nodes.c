@@ -16,6 +16,7 @@
 #include "comm/mpi/nodes.h"
 
 #include "comm/mpi/end.h"
+#include "device/cpu/cpu.h"
 #include "device/cpu/segment.h"
 
 #include <fcntl.h>
@@ -28,6 +29,10 @@
 /* MPI copies messages between processes of one node. Short ones are still in the cache then, with what is packed next.
  * Messages to other nodes are better long. Measured: profiles/results/limits.md. */
 enum { STAGED_ON_NODE = 256 << 10 };
+/* MPI sends long runs from where they are in short pieces: one is packed while another is received. That asks the
+ * system for no copy, and ranks wait for each other at the end alone. Into strided arrays it is slower than staging.
+ * Measured: profiles/results/limits.md. */
+enum { LEAST_RUN = 1 << 10 };
 
 /* A rank's process and file, as all ranks see them. */
 typedef struct mpi_process {
@@ -282,13 +287,23 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   return make_word(part);
 }
 
+/* Of the job: other communicators may have more ranks on this node. */
+static int count_processes(void) {
+  int processes;
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  return processes;
+}
+
 reshard_status rs_mpi_open_files(rs_mpi *c) {
   mpi_process own = {0};
   const void *all;
   describe_own(c, &own);
   reshard_status status = rs_comm_allgather(&c->base, &own, sizeof own, &all);
-  if (status == RESHARD_SUCCESS && all_on_one_node(c->base.size, all))
+  if (status == RESHARD_SUCCESS && all_on_one_node(c->base.size, all)) {
     c->base.best_staging = STAGED_ON_NODE;
+    c->base.least_run = c->base.staged ? 0 : LEAST_RUN;
+    c->spins = count_processes() <= rs_device_cpu_cores();
+  }
   if (status == RESHARD_SUCCESS && all_share(c->base.size, all))
     return open_files(c, all);
   if (own.shares)

@@ -18,6 +18,7 @@ typedef struct packed_message {
   int64_t pieces, piece;       /* all, and the next one */
   int64_t round;               /* of the next piece */
   char *in_place;              /* where the message is in the user's memory; NULL: staged */
+  rs_strided strided;          /* its runs there, where it is sent from them */
   char *staged;                /* its place in the first half of the staging */
   int32_t slot;                /* number of that place */
   bool own;                    /* kept data, as a part of a collective */
@@ -78,15 +79,20 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
   return RESHARD_SUCCESS;
 }
 
-static packed_message message_of(const packer *p, const rs_peer *peer, bool sending) {
+static reshard_status message_of(const packer *p, const rs_peer *peer, bool sending, packed_message *out) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
   int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->pace, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
   if (!p->transfer->comm->staged)
     msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
+  if (p->transfer->strided && sending && msg.in_place == NULL) {
+    RS_TRY(rs_arrays_strided(arrays, plan, peer, p->transfer->comm->least_run, &msg.strided));
+    msg.in_place = (char *)msg.strided.at; /* which is read alone */
+  }
   msg.round = rs_piece_round(&p->transfer->pace, pieces, 0);
-  return msg;
+  *out = msg;
+  return RESHARD_SUCCESS;
 }
 
 /* Lists the messages, those that go in place among them, and the size of the staging for the others. */
@@ -105,11 +111,11 @@ static reshard_status find_messages(packer *p) {
       continue;
     }
     if (peer->sent > 0) {
-      p->sends[p->nsends] = message_of(p, peer, true);
+      RS_TRY_GOTO(status, message_of(p, peer, true, &p->sends[p->nsends]), done);
       in_place[2 * i] = p->sends[p->nsends++].in_place != NULL;
     }
     if (peer->received > 0) {
-      p->receives[p->nreceives] = message_of(p, peer, false);
+      RS_TRY_GOTO(status, message_of(p, peer, false, &p->receives[p->nreceives]), done);
       in_place[2 * i + 1] = p->receives[p->nreceives++].in_place != NULL;
     }
     info->packs_skipped += in_place[2 * i];
@@ -253,7 +259,9 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
                   : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL};
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL, NULL};
+  if (msg->strided.at != NULL)
+    RS_TRY(comm->ops->make_type(comm, msg->strided.runs, msg->strided.run, msg->strided.stride, &part->type));
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)

@@ -1,9 +1,10 @@
 /* The packed path: packs, sends, receives and unpacks round after round, all with addresses that are known when the
  * arrays are bound.
  *
- * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging. In one round each message has a place of its own there. In several it has one for a piece in each of two
- * halves, which rounds take by turns.
+ * A message that is contiguous in the user's memory is sent from there or received there. Where the communicator sends
+ * from strided sources, long runs go from there too, if all is one round then. Every other message goes through
+ * staging. In one round each has a place of its own there. In several it has one for a piece in each of two halves,
+ * which rounds take by turns.
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
  * each. Else every message has its own, which the communicator runs when it suits it. */
@@ -156,11 +157,18 @@ static void release_programs(rs_device *device, rs_binding *b) {
   }
 }
 
+static void release_types(reshard_comm comm, int64_t n, const rs_part *sends) {
+  for (int64_t i = 0; i < n; i++)
+    if (sends[i].type != NULL)
+      comm->ops->free_type(comm, sends[i].type);
+}
+
 void rs_packed_release(reshard_comm comm, rs_binding *b) {
   if (!b->cached)
     release_programs(comm->device, b);
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];
+    release_types(comm, r->nsends, r->sends);
     free(r->sends);
     free(r->receives);
     free(r->send_slots);
