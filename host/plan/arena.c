@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST = 16 << 10, MOST = 16 << 20, STEP = 2 << 20, ALIGNMENT = 16 };
+enum { LEAST = 16 << 10, MOST = 4 << 20, STEP = 2 << 20, ALIGNMENT = 16 };
 
 static reshard_status add_block(rs_arena *arena, size_t need) {
   RS_TRY(rs_vec_reserve(&arena->blocks, arena->blocks.n + 1));
