@@ -28,8 +28,9 @@ extern "C" {
  * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
  * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the
  * caller's. That of the communicator is freed when its messages have come; it stays where they never do. Where no rank
- * has a deadline, messages that are contiguous go in place. A rank that hears of an abort then returns when those that
- * are under way to it have come: a peer that is stopped holds it up.
+ * has a deadline, messages that are contiguous go in place, and long runs from where they are (plan.h). A rank that
+ * hears of an abort then returns when what is under way to it has come, and such runs have gone: a peer that is stopped
+ * holds it up.
  *
  * After a loss reshard_comm_shrink goes on, where the launcher lets it: Open MPI's mpirun with --enable-recovery. MPI
  * itself may wait for the lost ranks, as MPI_Finalize does.

@@ -173,8 +173,8 @@ RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64
 
 /* The info with messages and workspace as they are when all ranks take so many rounds. A transfer takes the largest
  * `rounds` of all ranks. Over MPI on one node it stages less than the plan assumes, and takes more rounds of shorter
- * messages; or one, where it sends from strided sources. A plan with the workspace_limit of the transfer's info tells
- * these rounds. RESHARD_ERROR_INVALID: fewer than this rank needs. */
+ * messages: a plan with the workspace_limit of the transfer's info tells these. Of one that sends from strided
+ * sources no plan does: its messages are whole. RESHARD_ERROR_INVALID: fewer than this rank needs. */
 RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info);
 
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never

@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { PAD = 24 }; /* elements at the end of each row of a padded source */
+enum { PAD = 24 };   /* elements at the end of each row of a padded source */
+enum { UNEVEN = 1 }; /* the rank whose source alone has no long runs */
 
 static int64_t types; /* that were made, and not freed */
 
@@ -27,37 +28,39 @@ int MPI_Type_free(MPI_Datatype *type) {
 typedef struct strided_case {
   const char *what, *src, *dst;
   int64_t rows, columns; /* of a rank's part of each message */
-  bool padded;
+  bool padded, uneven;
   int64_t timeout_ms;
   bool strided;
 } strided_case;
 
 static const strided_case cases[] = {
-    {"long runs", "chunk(0)", "chunk(1)", 512, 256, false, 0, true},
-    {"long runs of padded rows", "chunk(0)", "chunk(1)", 512, 260, true, 0, true},
-    {"a deadline", "chunk(0)", "chunk(1)", 512, 256, false, 60000, false},
-    {"short runs", "chunk(0)", "chunk(1)", 2048, 64, false, 0, false},
-    {"messages that fit the staging", "chunk(0)", "chunk(1)", 32, 256, false, 0, false},
-    {"a strided destination", "chunk(1)", "chunk(0)", 512, 256, false, 0, false},
+    {"long runs", "chunk(0)", "chunk(1)", 512, 256, false, false, 0, true},
+    {"long runs of padded rows", "chunk(0)", "chunk(1)", 512, 260, true, false, 0, true},
+    {"long runs of all ranks but one", "chunk(0)", "chunk(1)", 512, 256, false, true, 0, false},
+    {"a deadline", "chunk(0)", "chunk(1)", 512, 256, false, false, 60000, false},
+    {"short runs", "chunk(0)", "chunk(1)", 2048, 64, false, false, 0, false},
+    {"messages that fit the staging", "chunk(0)", "chunk(1)", 32, 256, false, false, 0, false},
+    {"a strided destination", "chunk(1)", "chunk(0)", 512, 256, false, false, 0, false},
 };
 
 static float element(int64_t row, int64_t column, int turn) { return (float)((row * 4099 + column) % 9973 + turn); }
 
-/* A rank's part: from (row, column) on, in rows of `stride` elements. */
+/* A rank's part: from (row, column) on, in rows of `stride` elements, which are `step` apart. */
 typedef struct part {
-  int64_t row, column, rows, columns, stride;
+  int64_t row, column, rows, columns, stride, step;
   float *at;
 } part;
 
-static part make_part(const char *layout, int64_t rows, int64_t columns, int64_t pad) {
+static part make_part(const char *layout, int64_t rows, int64_t columns, int64_t pad, int64_t step) {
   bool by_rows = layout[6] == '0';
   part p = {by_rows ? rank * rows / size : 0,
             by_rows ? 0 : rank * columns / size,
             by_rows ? rows / size : rows,
             by_rows ? columns : columns / size,
             0,
+            step,
             NULL};
-  p.stride = p.columns + pad;
+  p.stride = p.columns * step + pad;
   p.at = malloc((size_t)(p.rows * p.stride) * sizeof *p.at);
   CHECK(p.at != NULL, "no memory");
   return p;
@@ -67,16 +70,31 @@ static int64_t count_wrong(const part *p, int turn) {
   int64_t wrong = 0;
   for (int64_t r = 0; r < p->rows; r++)
     for (int64_t c = 0; c < p->columns; c++)
-      wrong += p->at[r * p->stride + c] != element(p->row + r, p->column + c, turn);
+      wrong += p->at[r * p->stride + c * p->step] != element(p->row + r, p->column + c, turn);
   return wrong;
 }
 
 static void execute_strided(const strided_case *x, reshard_transfer transfer, part *src, part *dst, int turn) {
   for (int64_t r = 0; r < src->rows; r++)
     for (int64_t c = 0; c < src->columns; c++)
-      src->at[r * src->stride + c] = element(src->row + r, src->column + c, turn);
+      src->at[r * src->stride + c * src->step] = element(src->row + r, src->column + c, turn);
   CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS, "%s", x->what);
   CHECK(count_wrong(dst, turn) == 0, "%s: wrong elements", x->what);
+}
+
+/* One rank binds a source without long runs, and stages it, and then the first one again: a local call. */
+static void rebind_strided(const strided_case *x, reshard_transfer transfer, part *src, part *dst) {
+  part other = make_part(x->src, x->rows * size, x->columns * size, 0, 2);
+  part *bound[2] = {rank == UNEVEN ? &other : src, src};
+  for (int i = 0; i < 2; i++) {
+    const int64_t strides[2] = {bound[i]->stride, bound[i]->step};
+    reshard_arrays arrays = {
+        RESHARD_ARRAYS_INIT, (void *[]){bound[i]->at}, (void *[]){dst->at}, (const int64_t *[]){strides}, NULL, 1, 1};
+    CHECK(reshard_transfer_rebind(transfer, &arrays) == RESHARD_SUCCESS, "%s", x->what);
+    CHECK(types == (x->strided && bound[i]->step == 1 ? size - 1 : 0), "%s: %lld types", x->what, (long long)types);
+    execute_strided(x, transfer, bound[i], dst, 2 + i);
+  }
+  free(other.at);
 }
 
 static void run_case(const strided_case *x) {
@@ -86,8 +104,9 @@ static void run_case(const strided_case *x) {
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
   reshard_transfer_info info = {.rounds = 0};
-  part src = make_part(x->src, shape[0], shape[1], x->padded ? PAD : 0), dst = make_part(x->dst, shape[0], shape[1], 0);
-  const int64_t strides[2] = {src.stride, 1};
+  part src = make_part(x->src, shape[0], shape[1], x->padded ? PAD : 0, x->uneven && rank == UNEVEN ? 2 : 1),
+       dst = make_part(x->dst, shape[0], shape[1], 0, 1);
+  const int64_t strides[2] = {src.stride, src.step};
   reshard_arrays arrays = {
       RESHARD_ARRAYS_INIT, (void *[]){src.at}, (void *[]){dst.at}, (const int64_t *[]){strides}, NULL, 1, 1};
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
@@ -101,9 +120,12 @@ static void run_case(const strided_case *x) {
         (long long)info.packs_skipped);
   CHECK(!x->strided || (info.rounds == 1 && info.workspace_bytes == 0), "%s: %lld rounds, %zu bytes", x->what,
         (long long)info.rounds, info.workspace_bytes);
+  CHECK(!x->uneven || info.rounds > 1, "%s: %lld rounds", x->what, (long long)info.rounds);
   CHECK(types == (x->strided ? size - 1 : 0), "%s: %lld types", x->what, (long long)types);
   for (int turn = 0; turn < 2 && transfer != NULL; turn++)
     execute_strided(x, transfer, &src, &dst, turn);
+  if (transfer != NULL)
+    rebind_strided(x, transfer, &src, &dst);
   reshard_transfer_destroy(transfer);
   CHECK(types == 0, "%s: %lld types stay", x->what, (long long)types);
   reshard_plan_destroy(plan);

@@ -13,10 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum {
-  NOTE_MS = 5000,    /* at most, for the note of a rank that has given up to come */
-  AWAKE_NS = 200000, /* of a wait, before it sleeps */
-};
+enum { NOTE_MS = 5000 }; /* at most, for the note of a rank that has given up to come */
 
 static void mark_ended(rs_mpi *c) {
   rs_mpi_clear_word(c); /* before the caller can change what others read */
@@ -185,6 +182,23 @@ static void leave_call(rs_mpi *c) {
   }
 }
 
+void rs_mpi_enter(rs_mpi *c) {
+  c->link->inside++;
+  let_tell(c->link);
+}
+
+void rs_mpi_leave(rs_mpi *c) {
+  rs_mpi_link *link = c->link;
+  for (bool more = true; more;) {
+    let_tell(link);
+    rs_mpi_tell_untold(link);
+    link->inside--;
+    let_tell(link);
+    more = link->untold != NULL;
+    link->inside += more;
+  }
+}
+
 reshard_status rs_mpi_begin(rs_mpi *c) {
   c->inside = true;
   c->link->inside++;
@@ -216,7 +230,7 @@ reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
 }
 
 void rs_mpi_sleep(int64_t since) {
-  if (rs_now_ns() - since < AWAKE_NS)
+  if (rs_now_ns() - since < 200000)
     sched_yield();
   else
     nanosleep(&(struct timespec){0, 50000}, NULL);
@@ -230,8 +244,7 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   RS_THEN(status, rs_mpi_hear_farewells(c));
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
-  if (!c->spins || rs_now_ns() - since >= AWAKE_NS) /* a yield may let another program run for milliseconds */
-    rs_mpi_sleep(since);
+  rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
 }
 

@@ -6,6 +6,9 @@
 
 /* A call begins, if the communicator has not ended; and ends. */
 reshard_status rs_mpi_begin(rs_mpi *c);
+/* Around MPI of a local call, also after the end: a thread that tells an end goes before it, or after. */
+void rs_mpi_enter(rs_mpi *c);
+void rs_mpi_leave(rs_mpi *c);
 /* The same, of a call that no rank leaves before this one has sent its record. An error, too, where memory of another
  * rank that this one has read before may have changed since. */
 reshard_status rs_mpi_begin_records(rs_mpi *c);

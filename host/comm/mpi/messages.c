@@ -5,9 +5,9 @@
  * long runs are sent from their source by a derived type: MPI packs them in short pieces as they move. A message above
  * 2 GiB does not fit MPI's counts: its whole mebibytes go as a derived type, the rest as a message of its own.
  *
- * A request that a peer has matched is done by the peer alone. With a deadline messages go through staging, which stays
- * when an exchange fails until its requests are done. Without one they go in place, and a rank that is told to end
- * waits for what comes to it. */
+ * A request that a peer has matched is done by the peer alone; one with a type of runs, by its sender. With a deadline
+ * messages go through staging, which stays when an exchange fails until its requests are done. Without one they go in
+ * place. A rank that is told to end then waits for what comes to it, and for what MPI packs from its sources. */
 #include "comm/mpi/end.h"
 
 #include "device/plain.h"
@@ -73,17 +73,17 @@ static void mark_messages(rs_mpi *c, const rs_turn *turn) {
     c->missing[turn->sends[s].peer] |= under_way(c, turn->nreceives + s);
 }
 
-/* Time in which messages from strided sources move: 1 ns a byte, sent and received. A rank that sends one packs a piece
- * in each test, and MPI does not tell. So none sleeps before. */
-static int64_t typed_ns(const rs_turn *turn) {
+/* Time in which messages from strided sources may move still: 1 ns a byte, sent and received. A rank that sends one
+ * packs a piece in each test, and MPI does not tell. So none sleeps before. */
+static int64_t typed_ns(const rs_mpi *c, const rs_turn *turn) {
   int64_t ns = 0;
   for (int64_t s = 0; s < turn->nsends; s++)
-    ns += turn->sends[s].type != NULL ? 2 * turn->sends[s].bytes : 0;
+    ns += turn->sends[s].type != NULL && under_way(c, turn->nreceives + s) ? 2 * turn->sends[s].bytes : 0;
   return ns;
 }
 
 static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
-  int64_t since = rs_now_ns(), moves = typed_ns(turn);
+  int64_t since = rs_now_ns(), moves = typed_ns(c, turn);
   for (;;) {
     int ngot = 0, code = MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, c->statuses);
     for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
@@ -97,6 +97,7 @@ static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
     RS_TRY(unpack_received(c, turn, ngot, c->done));
     if (ngot > 0) {
       since = rs_now_ns(); /* they come, slowly perhaps */
+      moves = typed_ns(c, turn);
       continue;
     }
     RS_TRY(rs_mpi_pause(c, since + moves));
@@ -105,14 +106,14 @@ static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
   }
 }
 
-/* Waits until no message is on its way into memory of the caller. The peers come here too. One that has told that it is
- * out takes no more from this rank; one that is not in the exchange will not begin it. */
+/* Waits until no message is on its way into memory of the caller, or is packed from it by MPI. The peers come here too.
+ * One that has told that it is out takes no more from this rank; one that is not in the exchange will not begin it. */
 static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
   int64_t came = 0; /* when the last receive was done */
   rs_mpi_tell(c, false);
   for (;;) {
     int ngot = 0;
-    bool receives = false, sends = false;
+    bool receives = false, sends = false, packs = false;
     if (MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
         ngot == MPI_UNDEFINED)
       return;
@@ -120,13 +121,16 @@ static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
     rs_mpi_tell_untold(c->link);
     for (int64_t r = 0; r < turn->nreceives; r++)
       receives |= under_way(c, r);
-    for (int64_t s = 0; s < turn->nsends; s++)
-      sends |= under_way(c, turn->nreceives + s) && !c->out[turn->sends[s].peer];
+    for (int64_t s = 0; s < turn->nsends; s++) {
+      bool wanted = under_way(c, turn->nreceives + s) && !c->out[turn->sends[s].peer];
+      sends |= wanted;
+      packs |= wanted && turn->sends[s].type != NULL;
+    }
     if (!receives && came == 0) {
       came = rs_now_ns();
       rs_mpi_tell(c, true);
     }
-    if (!receives && (!sends || rs_late(came, SENDS_MS)))
+    if (!receives && !packs && (!sends || rs_late(came, SENDS_MS)))
       return;
     nanosleep(&(struct timespec){0, 50000}, NULL);
   }
@@ -250,12 +254,14 @@ reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type) {
   MPI_Datatype *made = NULL;
   RS_TRY(rs_alloc(&made, 1, sizeof *made));
+  rs_mpi_enter(rs_mpi_of(comm));
   int code = MPI_Type_create_hvector((int)runs, (int)run, (MPI_Aint)stride, MPI_BYTE, made);
   if (code == MPI_SUCCESS) {
     code = MPI_Type_commit(made);
     if (code != MPI_SUCCESS)
       MPI_Type_free(made);
   }
+  rs_mpi_leave(rs_mpi_of(comm));
   if (code == MPI_SUCCESS) {
     *type = made;
     return RESHARD_SUCCESS;
@@ -266,10 +272,11 @@ reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, in
 
 void rs_mpi_free_type(reshard_comm comm, void *type) {
   int finalized = 0;
-  (void)comm;
+  rs_mpi_enter(rs_mpi_of(comm));
   MPI_Finalized(&finalized);
   if (!finalized)
     MPI_Type_free(type);
+  rs_mpi_leave(rs_mpi_of(comm));
   free(type);
 }
 

@@ -110,7 +110,6 @@ struct rs_mpi {
   reshard_device handle;
   int64_t timeout_ms;
   int64_t begun;       /* of a creation or split: all its waits have one deadline; 0: each its own */
-  bool spins;          /* every rank has a core of its own: a wait begins without yields */
   int64_t node;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
   atomic_bool ended;   /* set under the link's mutex, once why is */
   atomic_bool inside;  /* a thread is in a call on it, and will see `ended` */

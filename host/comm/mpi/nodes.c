@@ -16,7 +16,6 @@
 #include "comm/mpi/nodes.h"
 
 #include "comm/mpi/end.h"
-#include "device/cpu/cpu.h"
 #include "device/cpu/segment.h"
 
 #include <fcntl.h>
@@ -287,13 +286,6 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   return make_word(part);
 }
 
-/* Of the job: other communicators may have more ranks on this node. */
-static int count_processes(void) {
-  int processes;
-  MPI_Comm_size(MPI_COMM_WORLD, &processes);
-  return processes;
-}
-
 reshard_status rs_mpi_open_files(rs_mpi *c) {
   mpi_process own = {0};
   const void *all;
@@ -302,7 +294,6 @@ reshard_status rs_mpi_open_files(rs_mpi *c) {
   if (status == RESHARD_SUCCESS && all_on_one_node(c->base.size, all)) {
     c->base.best_staging = STAGED_ON_NODE;
     c->base.least_run = c->base.staged ? 0 : LEAST_RUN;
-    c->spins = count_processes() <= rs_device_cpu_cores();
   }
   if (status == RESHARD_SUCCESS && all_share(c->base.size, all))
     return open_files(c, all);

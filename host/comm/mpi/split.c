@@ -17,7 +17,6 @@ static reshard_status create_part(rs_mpi *c, int64_t number, int64_t size, int64
   RS_TRY(rs_mpi_create(c->link, size, rank, global_ranks, out));
   (*out)->number = number;
   (*out)->timeout_ms = c->timeout_ms;
-  (*out)->spins = c->spins;
   (*out)->base.staged = c->base.staged;
   (*out)->base.best_staging = c->base.best_staging;
   (*out)->base.least_run = c->base.least_run;

@@ -13,7 +13,7 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
 /* Lets the storage of a new device be memory that other processes of the node can map (segment.h). */
 reshard_status rs_device_cpu_share(rs_device *device);
 /* Cores that the process may use. */
-RS_PRIVATE_API int rs_device_cpu_cores(void);
+int rs_device_cpu_cores(void);
 int rs_device_cpu_threads(const rs_device *device);
 reshard_isa rs_device_cpu_isa(const rs_device *device);
 
