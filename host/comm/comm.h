@@ -192,7 +192,7 @@ struct reshard_comm_s {
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
   int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
-  int64_t mailed;                 /* fewer bytes of a transfer per rank go faster through those than by reading peers */
+  int64_t mailed;                 /* fewer bytes of each rank go faster through those than by reading peers */
   int64_t best_staging;           /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
   /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
   int64_t least_run;

@@ -38,12 +38,12 @@ typedef struct rs_record {
   int64_t cached;                     /* agree: of the request */
   int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
   int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
-  int64_t strided_rounds;             /* where messages go from and to strided arrays, too */
+  int64_t strided_rounds;             /* where messages go from strided sources, too */
   int64_t private_entry;              /* create, rebind: as in rs_shown */
-  int64_t mailed;                     /* create: as in reshard_comm_s */
+  int64_t mailed, moved;              /* create: as in reshard_comm_s; bytes that the rank sends, or receives */
   int32_t only;                       /* 1: no other path will do */
   char argument[48];                  /* its name; "": there is none */
-  char text[188];                     /* of an error, else the library's version */
+  char text[180];                     /* of an error, else the library's version */
 } rs_record;
 
 /* Sets the status, and the text of an error. */

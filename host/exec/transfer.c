@@ -149,15 +149,16 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   mine->mixed_staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
-  if (mine->rounds > 1 && t->comm->least_run > 0)
+  if (mine->rounds > 1 && t->comm->least_run > 0 && !(t->path->reads_others && t->path_only))
     status = find_strided_rounds(t, arrays, in_place, mine);
   free(in_place);
   return status;
 }
 
-/* True where all ranks need one round, since some send from strided sources, and would need several else. */
+/* True where all ranks need one round, since some send from strided sources, and would need several else. Not where a
+ * transfer is cached: other sources of it would stage all of a message, beyond the limit. */
 static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record *all) {
-  bool several = false, one = t->comm->least_run > 0;
+  bool several = false, one = t->comm->least_run > 0 && t->cached == NULL;
   for (int64_t r = 0; r < t->comm->size; r++) {
     several |= all[r].rounds > 1;
     one = one && all[r].strided_rounds <= 1;
@@ -178,13 +179,15 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
   }
 }
 
-/* Small enough for mailboxes, by the rank that allows them most: they take one meeting, and ranks that read each other
- * two. */
+/* Small enough on each rank for mailboxes, by the rank that allows them most: they take one meeting, and ranks that
+ * read each other two. */
 static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
-  int64_t most = 0;
-  for (int64_t r = 0; r < t->comm->size; r++)
-    most = rs_max(most, all[r].mailed);
-  return reads_processes(t) && t->plan->info.bytes / t->comm->size < most;
+  int64_t mailed = 0, moved = 0;
+  for (int64_t r = 0; r < t->comm->size; r++) {
+    mailed = rs_max(mailed, all[r].mailed);
+    moved = rs_max(moved, all[r].moved);
+  }
+  return reads_processes(t) && moved < mailed;
 }
 
 /* Private sources end the direct path: on all ranks, or with an error on all. A small transfer leaves it, too. */
@@ -301,6 +304,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     mine.path = (int32_t)t->path->number;
     mine.only = t->path_only;
     mine.mailed = comm->mailed;
+    mine.moved = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};

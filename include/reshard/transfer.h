@@ -35,8 +35,9 @@ typedef struct reshard_arrays {
   { sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef enum reshard_path {
-  /* Direct where every rank's sources can be reached by the others; else mixed, else packed. Over NCCL packed. So are
-   * transfers of less than 32 KiB a rank between processes of a node that outnumber its cores: those meet once then. */
+  /* Direct where every rank's sources can be reached by the others; else mixed, else packed. Over NCCL packed.
+   * Ranks of reshard_comm_create_node on CPUs pack what is less than 32 KiB on each, where one may use fewer cores
+   * than there are ranks. They meet once then, and not twice. */
   RESHARD_PATH_AUTO = 0,
   RESHARD_PATH_DIRECT, /* strided source to strided destination in one pass */
   RESHARD_PATH_PACKED, /* pack, exchange, unpack */

@@ -76,7 +76,8 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
 static bool is_full(rs_node_slot *slot, uint32_t sent) {
   if (sent == atomic_load_explicit(&slot->taken, memory_order_acquire))
     return false;
-  atomic_store(&slot->waits, true);
+  if (!atomic_load(&slot->waits))
+    atomic_store(&slot->waits, true);
   return sent != atomic_load(&slot->taken);
 }
 

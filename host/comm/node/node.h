@@ -21,7 +21,7 @@
 /* Mailboxes take no more memory than RS_NODE_MAILBOXES, but for slots of the least size: pieces of messages fit a slot,
  * and each piece costs a part of a round. Memory of slots is there once a message has gone through them. */
 enum { RS_NODE_MAILBOXES = 64 << 20, RS_NODE_SLOT_LEAST = 64 << 10, RS_NODE_SLOT = 512 << 10 };
-/* Bytes of a transfer per rank below which one meeting more costs more than one copy more, where waits sleep. */
+/* Bytes that a rank sends, or receives, below which a meeting costs more than a second copy, where waits sleep. */
 enum { RS_NODE_MAILED = 32 << 10 };
 enum { RS_NODE_PAGE = 4096, RS_NODE_LINE = 64 };
 /* Executes that ranks compare, of the last ones: more than a GPU takes launches of ahead of its work. */

@@ -3,7 +3,7 @@
  *
  * A ring is an increment, and a call of the system only where it is the first one since the other has gone to sleep:
  * those after it find the number of an earlier ring there. Both sides are sequentially consistent: either the sleeper
- * finds the new number, or the one who rings finds where it sleeps. */
+ * finds the new number, or the one who rings finds where it sleeps. One that is held up in between costs LOOK_MS. */
 #define _GNU_SOURCE
 #include "comm/node/wait.h"
 #include "comm/node/end.h"
