@@ -1,5 +1,6 @@
 /* Blocks are doubled up to a few MiB. Large ones are in huge pages (rs_alloc): the lists of a world's plans are
- * hundreds of MiB, and touching small pages for the first time would take longer than to fill them. */
+ * hundreds of MiB, and touching small pages for the first time would take longer than to fill them. Still larger ones
+ * malloc would map, and the system clear, anew for each world. */
 #include "plan/arena.h"
 
 #include <stdlib.h>

@@ -164,45 +164,37 @@ void rs_mpi_tell_untold(rs_mpi_link *link) {
   }
 }
 
-/* Goes out of the call. Whoever ends a communicator meanwhile sees this thread inside, and it tells; or it waits. */
-static void leave_call(rs_mpi *c) {
-  rs_mpi_link *link = c->link;
-  bool more = true;
-  c->inside = false;
-  while (more) {
-    let_tell(link);
-    rs_mpi_tell_untold(link);
-    if (c->ended)
-      rs_mpi_tell(c, true);
-    link->inside--;
-    let_tell(link);
-    more = link->untold != NULL || (c->ended && !c->told[1]) || (c->aborts && !c->told[2]);
-    if (more)
-      link->inside++;
-  }
-}
-
 void rs_mpi_enter(rs_mpi *c) {
   c->link->inside++;
   let_tell(c->link);
 }
 
-void rs_mpi_leave(rs_mpi *c) {
+/* Whoever ends a communicator meanwhile sees this thread inside, and it tells; or it waits. */
+static void leave_link(rs_mpi *c, bool from_call) {
   rs_mpi_link *link = c->link;
   for (bool more = true; more;) {
     let_tell(link);
     rs_mpi_tell_untold(link);
+    if (from_call && c->ended)
+      rs_mpi_tell(c, true);
     link->inside--;
     let_tell(link);
-    more = link->untold != NULL;
-    link->inside += more;
+    more = link->untold != NULL || (from_call && ((c->ended && !c->told[1]) || (c->aborts && !c->told[2])));
+    if (more)
+      link->inside++;
   }
+}
+
+void rs_mpi_leave(rs_mpi *c) { leave_link(c, false); }
+
+static void leave_call(rs_mpi *c) {
+  c->inside = false;
+  leave_link(c, true);
 }
 
 reshard_status rs_mpi_begin(rs_mpi *c) {
   c->inside = true;
-  c->link->inside++;
-  let_tell(c->link);
+  rs_mpi_enter(c);
   rs_mpi_sweep(c->link);
   if (!heard_end(c))
     return RESHARD_SUCCESS;
