@@ -94,7 +94,7 @@ __device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t sinc
     }
     if (found != MISSING)
       return found;
-    if (*const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(&meet.state->closed) != 0)
+    if (*const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(meet.closed) != 0)
       return ENDED;
     if (meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns)
       return LATE;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) 
   rs_meet_state *state = meet.state;
   rs_meet_peer *peers = meet.peers;
   const uint32_t first = next_peer(meet, threadIdx.x);
-  if (load_flag(&state->closed) != 0)
+  if (load_flag(meet.closed) != 0)
     return;
   if (threadIdx.x == 0 && state->since == 0)
     state->since = now_ns();
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) 
   const outcome found = meet.wait != 0 ? await_peers(meet, first, since, &rank) : CAME;
   if (found == DIFFERS) { /* at once: the other threads may wait in vain, and leave when they see it */
     tell_host(meet, -(1 + rank));
-    store_flag(&state->closed, 1);
+    store_flag(meet.closed, 1);
   }
   const bool failed = __syncthreads_or(found != CAME) != 0;
   if (failed && __syncthreads_or(found == DIFFERS) == 0 && found == LATE)
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) 
     return;
   state->since = 0;
   if (failed)
-    store_flag(&state->closed, 1); /* copies on other streams may look at it */
+    store_flag(meet.closed, 1); /* copies on other streams may look at it */
 }
 
 } // namespace

@@ -8,7 +8,8 @@
  *
  * A meeting fails when its communicator has ended, or when a peer has not come by the deadline. It fails as soon as one
  * has come for something else, whoever is still to come. It is closed then: later ones do nothing, and copies that are
- * told of it (rs_box_batch) copy nothing. */
+ * told of it (rs_box_batch) copy nothing. All meetings of a communicator on a GPU are closed by one word: what one was
+ * to wait for is not there for later ones either. */
 #ifndef RS_KERNELS_MEET_H
 #define RS_KERNELS_MEET_H
 
@@ -20,8 +21,6 @@ extern "C" {
 
 /* In memory of the GPU, all 0 at first; the words of the ranks follow it. */
 typedef struct rs_meet_state {
-  uint32_t closed; /* 1: one has failed */
-  uint32_t unused;
   int64_t since; /* time at which the kernel began that is there, in ns; 0: none is */
 } rs_meet_state;
 
@@ -38,6 +37,7 @@ enum { RS_MEET_SOME = 1024 }; /* most peers of which a meeting takes some */
 
 typedef struct rs_meet {
   rs_meet_state *state;
+  uint32_t *closed;     /* in memory of the GPU, 0 at first: 1 once one has failed */
   rs_meet_peer *peers;  /* [n] in memory of the GPU */
   const int64_t *ended; /* in memory of the host: not 0 once the communicator has ended */
   int64_t *late;        /* there: 1 + the rank of a peer that did not come; less than 0: of one with another subject */

@@ -1,6 +1,7 @@
 #include "comm/comm.h"
 
 #include "device/cpu/segment.h"
+#include "device/plain.h"
 
 #include <stdlib.h>
 
@@ -40,6 +41,8 @@ void reshard_comm_destroy(reshard_comm comm) {
   }
   if (comm->peers != NULL)
     comm->drop_peers(comm);
+  if (comm->closed != NULL && !comm->held)
+    rs_device_free(comm->device, comm->closed);
   rs_board_leave(comm);
   comm->ops->destroy(comm);
 }

@@ -209,6 +209,7 @@ struct reshard_comm_s {
   /* Of all ranks, in their exchanges, where they are processes with GPUs. Programs of messages are guarded by it. NULL:
    * there is none, or none yet (reserve). */
   rs_stream_meeting *meeting;
+  uint32_t *closed; /* by which these and those of transfers are closed, on this rank's GPU; NULL: none yet */
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */

@@ -169,16 +169,18 @@ typedef struct rs_device_processes {
   reshard_status (*capture)(rs_device *device, void *stream, uint64_t *capture);
   /* Makes this rank's part of a meeting, and tells of its words. connect opens those of its peers, disconnect closes
    * them: all of them do so before one is destroyed. Where they have room behind them, bytes that peers read and write,
-   * they have a descriptor. Then each rank destroys its part when it likes. */
-  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **meeting,
-                           rs_exported_memory *words);
+   * they have a descriptor. Then each rank destroys its part when it likes. *closed: a word of the GPU, which the
+   * first one that fails sets, for all meetings that have it. NULL: it is made, and freed by rs_device_free after the
+   * last one. */
+  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, uint32_t **closed,
+                           rs_stream_meeting **meeting, rs_exported_memory *words);
   reshard_status (*connect)(rs_device *device, rs_stream_meeting *meeting, const rs_stream_meeting_terms *terms);
   void (*disconnect)(rs_device *device, rs_stream_meeting *meeting);
   void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
   /* The room of a peer, by its place in the terms, aligned to 256 bytes; -1: this rank's. */
   char *(*room)(const rs_stream_meeting *meeting, int64_t peer);
   /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far, with the
-   * same subject. One that failed is never held again. */
+   * same subject. Once one has failed none is held that has its word. */
   reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject, bool wait,
                         void *stream);
   /* A program copies nothing once the meeting has failed, which outlives it. */

@@ -242,7 +242,9 @@ static reshard_status make_meeting(reshard_transfer t) {
   rs_exported_memory mine = {0};
   const void *words;
   t->parts = true;
-  RS_TRY(rs_agree(comm, comm->device->processes->create(comm->device, comm->size, 0, &t->meeting, &mine)));
+  reshard_status status =
+      comm->device->processes->create(comm->device, comm->size, 0, &comm->closed, &t->meeting, &mine);
+  RS_TRY(rs_agree(comm, status));
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &words));
   return rs_agree(comm, connect_meeting(t, words));
 }

@@ -18,6 +18,7 @@ enum { RANKS = 3, MEETINGS = 20, MANY = 300, THREADS = 128 };
 /* Memory of one rank's GPU: its state, then the words of all ranks. */
 typedef struct room {
   rs_meet_state state;
+  uint32_t closed;
   uint64_t words[MANY];
   uint32_t from; /* number of its meetings before the first one */
 } room;
@@ -34,8 +35,14 @@ static rs_meet meet_of(int rank, rs_meet_peer *peers, const int64_t *ended, int6
   for (int r = 0; r < RANKS; r++)
     if (r != rank)
       peers[n++] = (rs_meet_peer){&rooms[r].words[rank], &rooms[rank].words[r], r, rooms[rank].from, 0};
-  return (rs_meet){
-      .state = &rooms[rank].state, .peers = peers, .ended = ended, .late = late, .n = n, .wait = 1, .subject = SUBJECT};
+  return (rs_meet){.state = &rooms[rank].state,
+                   .closed = &rooms[rank].closed,
+                   .peers = peers,
+                   .ended = ended,
+                   .late = late,
+                   .n = n,
+                   .wait = 1,
+                   .subject = SUBJECT};
 }
 
 /* Half of what the clock shows: a deadline that is far for a meeting, and has passed for one without a beginning. */
@@ -59,7 +66,7 @@ static void *meet_often(void *argument) {
   for (int i = 0; i < RANKS - 1; i++)
     wrong +=
         peers[i].number != rooms[rank].from + MEETINGS || rooms[rank].words[peers[i].rank] != word(peers[i].number);
-  wrong += rooms[rank].state.closed != 0;
+  wrong += rooms[rank].closed != 0;
   return NULL;
 }
 
@@ -96,7 +103,7 @@ static void test_late(void **state) {
   meet.timeout_ns = 2000000;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(late, 1 + 2);
-  assert_int_equal(rooms[0].state.closed, 1);
+  assert_int_equal(rooms[0].closed, 1);
   assert_true(peers[0].number == 0 && peers[1].number == 0);
   assert_int_equal(rooms[0].state.since, 0);
   assert_true(rooms[2].words[0] == word(1));
@@ -108,6 +115,23 @@ static void test_late(void **state) {
   assert_int_equal(rooms[2].words[0], 0);
 }
 
+/* Another meeting of the same GPU, for which all have come, comes after one that is late. */
+static void test_closed_by_another(void **state) {
+  (void)state;
+  rs_meet_peer peers[2][RANKS];
+  int64_t ended = 0, late = 0;
+  memset(rooms, 0, sizeof rooms);
+  rs_meet missed = meet_of(0, peers[0], &ended, &late), other = meet_of(1, peers[1], &ended, &late);
+  rooms[0].words[1] = rooms[1].words[0] = rooms[1].words[2] = word(1);
+  missed.timeout_ns = 1;
+  other.closed = missed.closed;
+  assert_int_equal(rs_meet_launch(&missed, NULL), 0);
+  assert_int_equal(rooms[0].closed, 1);
+  assert_int_equal(rs_meet_launch(&other, NULL), 0);
+  assert_true(peers[1][0].number == 0 && peers[1][1].number == 0);
+  assert_true(rooms[2].words[1] == 0);
+}
+
 static void test_ended(void **state) {
   (void)state;
   rs_meet_peer peers[RANKS];
@@ -115,12 +139,12 @@ static void test_ended(void **state) {
   memset(rooms, 0, sizeof rooms);
   rs_meet meet = meet_of(1, peers, &ended, &late);
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[1].state.closed, 1);
+  assert_int_equal(rooms[1].closed, 1);
   assert_int_equal(late, 0);
   memset(rooms, 0, sizeof rooms);
   rooms[1].words[0] = rooms[1].words[2] = word(1); /* all have come: the end is not looked at */
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[1].state.closed, 0);
+  assert_int_equal(rooms[1].closed, 0);
   assert_true(peers[0].number == 1 && peers[1].number == 1);
 }
 
@@ -137,7 +161,7 @@ static void test_other_subject(void **state) {
     rs_meet meet = meet_of(0, peers, &ended, &late);
     assert_int_equal(rs_meet_launch(&meet, NULL), 0);
     assert_int_equal(late, alike ? 0 : -(1 + 2));
-    assert_int_equal(rooms[0].state.closed, !alike);
+    assert_int_equal(rooms[0].closed, !alike);
     assert_true(peers[0].number == (uint32_t)alike && peers[1].number == (uint32_t)alike);
     assert_true(rooms[1].words[0] == word(1) && rooms[2].words[0] == word(1)); /* by which that one hears of it */
   }
@@ -155,7 +179,7 @@ static void test_other_subject_and_late(void **state) {
     meet.timeout_ns = deadline; /* which has passed */
     assert_int_equal(rs_meet_launch(&meet, NULL), 0);
     assert_int_equal(late, -(1 + 2));
-    assert_int_equal(rooms[0].state.closed, 1);
+    assert_int_equal(rooms[0].closed, 1);
     assert_true(peers[0].number == 0 && peers[1].number == 0);
   }
 }
@@ -176,6 +200,7 @@ static void test_other_subject_of_many(void **state) {
     rooms[0].words[pairs[k][0]] = 0;
     rooms[0].words[pairs[k][1]] = 1;
     rs_meet meet = {.state = &rooms[0].state,
+                    .closed = &rooms[0].closed,
                     .peers = peers,
                     .ended = &ended,
                     .late = &late,
@@ -184,7 +209,7 @@ static void test_other_subject_of_many(void **state) {
                     .subject = SUBJECT};
     assert_int_equal(rs_meet_launch(&meet, NULL), 0);
     assert_int_equal(late, -(1 + pairs[k][1]));
-    assert_int_equal(rooms[0].state.closed, 1);
+    assert_int_equal(rooms[0].closed, 1);
   }
 }
 
@@ -199,11 +224,17 @@ static void test_many_peers(void **state) {
     rooms[0].words[i] = 1 + i % 2; /* some are one ahead */
     peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i, 0, 0};
   }
-  rs_meet meet = {
-      .state = &rooms[0].state, .peers = peers, .ended = &ended, .late = &late, .n = MANY, .wait = 1, .timeout_ns = 1};
+  rs_meet meet = {.state = &rooms[0].state,
+                  .closed = &rooms[0].closed,
+                  .peers = peers,
+                  .ended = &ended,
+                  .late = &late,
+                  .n = MANY,
+                  .wait = 1,
+                  .timeout_ns = 1};
   assert_int_equal(rs_meet_load(), 0);
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[0].state.closed, 0);
+  assert_int_equal(rooms[0].closed, 0);
   for (int i = 0; i < MANY; i++)
     assert_int_equal(theirs[i], 1);
   meet.wait = 0;
@@ -216,7 +247,7 @@ static void test_many_peers(void **state) {
     rooms[0].words[i] = 3;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(late, 1 + MANY - 1);
-  rooms[0].state.closed = 0;
+  rooms[0].closed = 0;
   rooms[0].words[MANY - 1 - THREADS] = 2; /* and one that its thread looks at before */
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(late, 1 + MANY - 1 - THREADS);
@@ -229,8 +260,14 @@ static void test_some_peers(void **state) {
   static rs_meet_peer peers[MANY];
   static const int chosen[] = {0, 31, 32, 127, 128, MANY - 1};
   int64_t ended = 0, late = 0;
-  rs_meet meet = {
-      .state = &rooms[0].state, .peers = peers, .ended = &ended, .late = &late, .n = MANY, .wait = 1, .some = 1};
+  rs_meet meet = {.state = &rooms[0].state,
+                  .closed = &rooms[0].closed,
+                  .peers = peers,
+                  .ended = &ended,
+                  .late = &late,
+                  .n = MANY,
+                  .wait = 1,
+                  .some = 1};
   memset(rooms, 0, sizeof rooms);
   for (int i = 0; i < MANY; i++)
     peers[i] = (rs_meet_peer){&theirs[i], &rooms[0].words[i], i, 7, 0};
@@ -239,7 +276,7 @@ static void test_some_peers(void **state) {
     rooms[0].words[chosen[k]] = 8;
   }
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[0].state.closed, 0);
+  assert_int_equal(rooms[0].closed, 0);
   for (int i = 0, k = 0; i < MANY; i++) {
     bool met = i == chosen[k];
     k += met;
@@ -250,7 +287,7 @@ static void test_some_peers(void **state) {
   for (size_t k = 1; k < sizeof chosen / sizeof *chosen; k++)
     rooms[0].words[chosen[k]] = 9;
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
-  assert_int_equal(rooms[0].state.closed, 1);
+  assert_int_equal(rooms[0].closed, 1);
   assert_int_equal(peers[31].number, 8);
 }
 
@@ -259,6 +296,7 @@ int main(void) {
       cmocka_unit_test(test_all_come),
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_ended),
+      cmocka_unit_test(test_closed_by_another),
       cmocka_unit_test(test_other_subject),
       cmocka_unit_test(test_other_subject_and_late),
       cmocka_unit_test(test_other_subject_of_many),

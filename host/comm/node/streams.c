@@ -73,7 +73,8 @@ static reshard_status alloc_boxes(rs_node *c, rs_exported_memory *mine) {
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
   RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
-  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->boxes->meeting, mine);
+  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.closed,
+                                   &c->boxes->meeting, mine);
 }
 
 /* Descriptors on their way: of this rank's memory, and of the others'. */

@@ -84,8 +84,22 @@ static reshard_status alloc_words(rs_device *device, rs_stream_meeting *m, size_
                   : rs_cuda_alloc(device, bytes, (void **)&m->words);
 }
 
-static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, rs_stream_meeting **out,
-                                     rs_exported_memory *words) {
+/* The word of all meetings of a communicator on this GPU. */
+static reshard_status make_closed(rs_device *device, uint32_t **closed) {
+  void *made;
+  if (*closed != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_device_alloc(device, sizeof **closed, &made));
+  reshard_status status = fill_memory(device, made, NULL, sizeof **closed);
+  if (status == RESHARD_SUCCESS)
+    *closed = made;
+  else
+    rs_device_free(device, made);
+  return status;
+}
+
+static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, uint32_t **closed,
+                                     rs_stream_meeting **out, rs_exported_memory *words) {
   rs_stream_meeting *m;
   size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint64_t);
   int64_t inside;
@@ -97,10 +111,12 @@ static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t r
   if (status == RESHARD_SUCCESS && (!found || inside != 0))
     status = rs_error(RESHARD_ERROR_UNSUPPORTED,
                       "%zu bytes of a GPU cannot be opened by other processes: CUDA IPC is not there", bytes);
+  RS_THEN(status, make_closed(device, closed));
   RS_THEN(status, load_kernel(device));
   if (room > 0) /* copies are launched while meetings wait */
     RS_THEN(status, rs_cuda_load_copies(device));
   m->meet.state = (rs_meet_state *)(void *)m->words;
+  m->meet.closed = *closed;
   if (status == RESHARD_SUCCESS)
     *out = m;
   else
@@ -177,12 +193,12 @@ static reshard_status meeting_run(rs_device *device, rs_stream_meeting *m, const
 }
 
 static void guard_program(rs_program *program, const rs_stream_meeting *m) {
-  rs_cuda_program_close(program, &m->meet.state->closed);
+  rs_cuda_program_close(program, m->meet.closed);
 }
 
 static reshard_status copy_guarded(rs_device *device, const rs_stream_meeting *m, int64_t n, const rs_span *spans,
                                    int64_t total_bytes, void *stream) {
-  return rs_cuda_copy_unless(device, n, spans, total_bytes, &m->meet.state->closed, stream);
+  return rs_cuda_copy_unless(device, n, spans, total_bytes, m->meet.closed, stream);
 }
 
 static cudaError_t pin_memory(void *memory, size_t bytes, void **at) {
