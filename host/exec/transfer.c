@@ -242,6 +242,7 @@ static reshard_status make_meeting(reshard_transfer t) {
   rs_exported_memory mine = {0};
   const void *words;
   t->parts = true;
+  comm->ops->attach(comm);
   reshard_status status =
       comm->device->processes->create(comm->device, comm->size, 0, &comm->closed, &t->meeting, &mine);
   RS_TRY(rs_agree(comm, status));
@@ -424,8 +425,8 @@ static reshard_status finish_execute(reshard_transfer t) {
 }
 
 /* True when all peers have closed what they had open of this rank's memory, or are gone; false: one is stuck. */
-static bool part_meeting(reshard_transfer t, uint64_t *times) {
-  return !t->parts || t->comm->ops->part(t->comm, times);
+static bool part_meeting(reshard_transfer t, uint64_t *times, bool last) {
+  return !t->parts || t->comm->ops->part(t->comm, times, last);
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
@@ -462,7 +463,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
     free_binding(t->comm, t->path, &binding);
-  (void)part_meeting(t, &times);
+  (void)part_meeting(t, &times, false);
   atomic_flag_clear(&t->busy);
   return status;
 }
@@ -494,7 +495,7 @@ reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
 /* Frees the words that peers have had open; they stay while one that is stuck may write to them. */
 static void free_meeting(rs_deferred_destroy *deferred) {
   reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
-  if (!part_meeting(t, &t->parted))
+  if (!part_meeting(t, &t->parted, true))
     return;
   if (t->meeting != NULL)
     t->comm->device->processes->destroy(t->comm->device, t->meeting);
@@ -508,7 +509,7 @@ static void free_transfer(reshard_transfer t) {
   free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->disconnect(device, t->meeting);
-  bool parted = part_meeting(t, &t->parted);
+  bool parted = part_meeting(t, &t->parted, true);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);
