@@ -19,8 +19,10 @@ typedef struct rs_cached_transfer {
   reshard_transfer transfer; /* NULL: none is cached */
   /* Of processes that reach each other's memory, which need no transfer where all are on one node; NULL: none yet. */
   rs_reach *reach;
-  bool packed;    /* they took the transfer all the same, in their last call */
-  uint64_t shown; /* of the mixed path: hash of the sources of all ranks that it was bound to; 0: none */
+  bool packed; /* they took the transfer all the same, in their last call */
+  /* Of the mixed path on the CPU: hash of the sources of all ranks that it was bound to. Of GPUs that read each other's
+   * arrays: rs_sources_version of this rank's. 0: of none. */
+  uint64_t shown;
   reshard_comm comm;
   rs_staging_cache *staging_cache;
   bool bound;    /* the transfer's binding can be executed, with staging at the same place */

@@ -26,6 +26,10 @@ void rs_mappings_free(rs_mappings *mappings);
 /* Finds the first entry with a source that other processes cannot map; -1: none has. */
 reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                        int64_t *entry);
+/* A number for the memory of a GPU that the sources lie in: another one where other memory is at the same addresses.
+ * 0: some may be freed while others have it open, as that of cudaMalloc. */
+reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                  uint64_t *version);
 /* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry);

@@ -4,8 +4,9 @@
  * Ranks of one process that reach each other's memory need none: the rank that acts for all sees all arrays, lists the
  * copies to each rank, compiles and runs them. They meet only once, as they do with cached transfers. Nor do processes
  * that map each other's memory: they meet before the copies, with their status and where their arrays are, and after
- * them. Other ranks that are processes exchange a record before an execute, so that nothing moves where one of them has
- * failed. Over NCCL they do not meet at all.
+ * them. With GPUs they meet once, to tell if arrays have moved: a transfer is kept while none has. Other ranks that are
+ * processes exchange a record before an execute, so that nothing moves where one of them has failed. Over NCCL they do
+ * not meet at all.
  *
  * Anything unusual - a first call, a rank that failed, plans that differ - is left to the ordinary way, which tells all
  * ranks the error. */
@@ -226,41 +227,91 @@ static reshard_status execute_cached(reshard_comm comm, const rs_once_call *call
   return mine;
 }
 
-/* A path between processes with GPUs that reads others: these would be shown the sources in each call, in meetings of
- * the hosts beside the call's own. */
+/* A path between processes with GPUs that reads others: hosts meet in each call, to tell if sources have moved. */
 static bool shows_each_time(reshard_comm comm, const rs_path_ops *path) {
-  return path->reads_others && comm->locals < comm->size && comm->device->streams->asynchronous;
+  return path != NULL && path->reads_others && comm->locals < comm->size && comm->device->streams->asynchronous;
 }
 
-/* With a transfer that is made, and cached or not. */
+/* Agrees, and finds out if a transfer that reads others can be kept: no owner frees what it has mapped. */
+static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs_cached_transfer *cached, bool *kept) {
+  reshard_transfer transfer = cached->transfer;
+  rs_shown shown = {.version = 0};
+  const rs_record *all;
+  if (status == RESHARD_SUCCESS && *kept)
+    status = rs_sources_version(comm, transfer->plan, &transfer->binding.arrays, &shown.version);
+  RS_TRY(rs_agree_shown(comm, status, &(rs_request){.shown = &shown}, &all));
+  for (int64_t r = 0; r < comm->size; r++)
+    *kept = *kept && all[r].shown.version != 0;
+  cached->shown = shown.version;
+  return RESHARD_SUCCESS;
+}
+
+/* With a transfer that is made, or bound anew by all ranks, and cached or not. */
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
   rs_cached_transfer own = {.transfer = NULL}, *cached = call->cached != NULL ? call->cached : &own;
   reshard_path path = call->request.path;
+  reshard_status status;
   if (path == RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path)))
     path = RESHARD_PATH_PACKED;
-  reshard_status status =
-      rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
+  if (cached->transfer != NULL)
+    status = reshard_transfer_rebind(cached->transfer, call->arrays);
+  else
+    status = rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
     rs_cached_free(cached);
     return status;
   }
   reshard_transfer transfer = cached->transfer;
+  bool reads = shows_each_time(comm, transfer->path);
+  bool kept = call->cached != NULL && (reads ? transfer->path == &rs_direct_path : transfer->path->packs);
   status = reshard_execute(transfer, call->stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     bool streams = transfer->on_streams;
     if (status == RESHARD_SUCCESS ||
         !streams) /* else the others would take what this rank tells them for what it has not given */
-      status = rs_agree(comm, status);
+      status = reads ? agree_to_keep(comm, status, cached, &kept) : rs_agree(comm, status);
     if (status != RESHARD_SUCCESS && streams) /* streams may wait for ever for one that failed */
       (void)comm->ops->abort(comm);
   }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
   cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
-  if (status != RESHARD_SUCCESS || call->cached == NULL || !transfer->path->packs ||
-      shows_each_time(comm, transfer->path))
-    rs_cached_free(cached); /* what others read is shown to them in each call */
+  if (status != RESHARD_SUCCESS || !kept)
+    rs_cached_free(cached);
+  return status;
+}
+
+/* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
+static reshard_status compare_bound(reshard_comm comm, const rs_once_call *call, uint64_t *version) {
+  const rs_cached_transfer *cached = call->cached;
+  const rs_arrays *bound = &cached->transfer->binding.arrays;
+  uint64_t sources = 0;
+  if (rs_arrays_same(call->plan, bound, call->arrays))
+    RS_TRY(rs_sources_version(comm, call->plan, bound, &sources));
+  *version = sources != 0 && sources == cached->shown;
+  return RESHARD_SUCCESS;
+}
+
+/* Processes with GPUs that read each other's arrays. They meet in each call, and bind its transfer anew where one has
+ * other arrays than in its last. */
+static reshard_status execute_shown(reshard_comm comm, const rs_once_call *call, reshard_status mine,
+                                    rs_once_memory *memory, size_t *workspace_bytes) {
+  bool cached = call->cached != NULL && call->cached->transfer != NULL;
+  rs_shown shown = {.version = 0};
+  rs_request request = call->request;
+  const rs_record *all;
+  request.shown = &shown;
+  if (mine == RESHARD_SUCCESS && cached)
+    mine = compare_bound(comm, call, &shown.version);
+  RS_TRY(rs_agree_shown(comm, mine, &request, &all));
+  for (int64_t r = 0; r < comm->size; r++)
+    cached = cached && all[r].shown.version != 0;
+  if (!cached)
+    return execute_new(comm, call, memory, workspace_bytes);
+  reshard_status status = reshard_execute(call->cached->transfer, call->stream);
+  if (status != RESHARD_SUCCESS)
+    end_after_error(comm);
   return status;
 }
 
@@ -394,6 +445,8 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
       return RESHARD_SUCCESS;
   } else if (reaches_processes(comm, call)) {
     return execute_reaching(comm, call, mine, memory, workspace_bytes);
+  } else if (call->request.path != RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, call->request.path))) {
+    return execute_shown(comm, call, mine, memory, workspace_bytes);
   } else if (cached || (mine != RESHARD_SUCCESS && call->unsure)) {
     return execute_cached(comm, call, mine, workspace_bytes);
   }

@@ -168,8 +168,9 @@ typedef struct reshard_node_options {
  * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
  * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. The device's pool counts them: beyond its
  * limit that transfer is RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show
- * each other nothing, unless they are told RESHARD_PATH_DIRECT. They make a transfer in each call then, whose end the
- * host waits for.
+ * each other nothing, unless they are told RESHARD_PATH_DIRECT. Then hosts meet in each call, and keep its transfer
+ * while no rank's arrays have moved. Where some have, all bind it anew, and wait for its last execute. Where a source
+ * is of cudaMalloc, whose owner may free it after the call, each call makes a transfer and waits for its end.
  *
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
  * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of

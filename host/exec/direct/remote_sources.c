@@ -89,6 +89,22 @@ reshard_status rs_sources_find_private(rs_device *device, const struct reshard_p
   return status;
 }
 
+reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                  uint64_t *version) {
+  source_list t = {.device = comm->device};
+  int64_t private_entry;
+  uint64_t hash = 0;
+  reshard_status status = list_sources(plan, arrays, &t, &private_entry);
+  bool stays = status == RESHARD_SUCCESS && private_entry < 0;
+  for (int64_t i = 0; i < t.segments.n && stays; i++) {
+    hash = rs_hash(hash, &t.segments.at[i].exported.number, sizeof t.segments.at[i].exported.number);
+    stays = t.segments.at[i].exported.by_file;
+  }
+  *version = stays ? hash | 1 : 0;
+  source_list_free(&t);
+  return status;
+}
+
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                        char **bytes, int64_t *size, int64_t *private_entry) {
   source_list t = {.device = comm->device};

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "comm/node/node.h"
 #include "node_gather.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
@@ -283,15 +284,115 @@ static void test_passed_once(void **state) {
   assert_int_equal(count_descriptors(), descriptors);
 }
 
-/* --- Edges and faults --------------------------------------------------------------------------------------------- */
+/* --- Calls that are told to read ---------------------------------------------------------------------------------- */
 
-static void move_twice(world *w, contract_rank *me, int64_t rank) {
+/* Where no rank's arrays have moved, hosts meet once in a call, and nothing is made. */
+static void move_in_place(world *w, contract_rank *me, int64_t rank) {
+  static vg_counts before, now;
+  moving m = {.mesh = NULL};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 4 * CALLS; i++) {
+    uint64_t meetings = rs_node_of(me->comm)->meetings;
+    if (i == 2 * CALLS) {
+      node_gather_meet(&w->gather);
+      before = rank == 0 ? vg_count() : before;
+      node_gather_meet(&w->gather);
+    }
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_CHECK(me, i < 2 * CALLS || rs_node_of(me->comm)->meetings == meetings + 1);
+  }
+  node_gather_meet(&w->gather);
+  now = rank == 0 ? vg_count() : now;
+  node_gather_meet(&w->gather);
+  CONTRACT_CHECK(me, now.allocs == before.allocs && now.frees == before.frees && now.creates == before.creates);
+  CONTRACT_CHECK(me, now.host_syncs == before.host_syncs && now.launches > before.launches);
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
+}
+
+/* One rank's arrays move in some of the calls: they read its new ones. */
+static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  reshard_dtensor kept[CALLS] = {NULL};
   moving m = {.mesh = NULL};
   (void)w;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 6 * CALLS; i++) {
+    reshard_dtensor *place = &kept[i / 5 % CALLS];
+    if (rank == 1 && i % 5 == 0) {
+      reshard_dtensor_release(*place);
+      *place = reshard_dtensor_retain(m.tensor);
+    }
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_CHECK(me, i % 2 == 1 || (cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m)));
+  }
+  for (int i = 0; i < CALLS; i++)
+    reshard_dtensor_release(kept[i]);
+  end_moving(&m);
+}
+
+/* The caller frees a source between two calls, so nothing of it stays open, and takes another one. */
+static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  const int64_t shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  (void)w;
+  for (int i = 0; i < CALLS; i++) {
+    moving m = {.mesh = NULL};
+    const int64_t n = NODE_RANKS;
+    reshard_tensor own;
+    char *source;
+    cudaMalloc((void **)&source, 12);
+    cudaMemsetAsync(source, (int)rank + 1, 12, me->stream);
+    CONTRACT_SUCCEEDS(me, reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m.mesh));
+    CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, part, NULL, source, NULL, NULL, &own));
+    CONTRACT_SUCCEEDS(me, reshard_dtensor_from_local(me->sharder, &(reshard_placing){m.mesh, &rows, NULL}, own, 2,
+                                                     shape, 0, &m.tensor));
+    reshard_tensor_release(own);
+    CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+    cudaFree(source);
+    CONTRACT_SUCCEEDS(me, move_once(me, 0, &m));
+    end_moving(&m);
+  }
+}
+
+static void test_told_to_read(void **state) {
+  (void)state;
+  void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {move_in_place, move_elsewhere,
+                                                                         move_from_elsewhere};
+  for (uint64_t i = 0; i < 6; i++)
+    run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
+                      .timeout_ms = 60000,
+                      .body = bodies[i / 2],
+                      .path = RESHARD_PATH_DIRECT,
+                      .seed = i});
+}
+
+/* --- Edges and faults --------------------------------------------------------------------------------------------- */
+
+/* Not where a call is to fail: an end frees streams that wait for readers. */
+static void overwrite(const world *w, const contract_rank *me, reshard_dtensor tensor, int byte) {
+  reshard_tensor_info info;
+  if (w->failing > 0)
+    return;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(tensor), &info);
+  vg_own_calls(true);
+  cudaMemsetAsync(info.data, byte, 12, me->stream);
+  vg_own_calls(false);
+}
+
+/* Each source is written before its call, and after it. */
+static void move_on(world *w, contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
   (void)rank;
   reshard_status status = begin_moving(me, 12, &m);
-  for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
+  for (int i = 0; i < CALLS && status == RESHARD_SUCCESS; i++) {
+    reshard_dtensor source = reshard_dtensor_retain(m.tensor);
+    overwrite(w, me, source, 2 * i);
     status = move_once(me, (i + 1) % 2, &m);
+    overwrite(w, me, source, 2 * i + 1);
+    reshard_dtensor_release(source);
+  }
   vg_own_calls(true);
   cudaStreamSynchronize(me->stream);
   vg_own_calls(false);
@@ -300,25 +401,25 @@ static void move_twice(world *w, contract_rank *me, int64_t rank) {
 
 static void test_edges(void **state) {
   (void)state;
-  world w = {.gpus = NODE_RANKS, .body = move_twice, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
+  world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r =
       vg_for_each_edge(&(vg_edge_search){.path = "sharders of processes of a node",
                                          .run = node_scenario_run,
                                          .user = &(node_scenario){&w.gather, run_rank, &w},
                                          .options = {.devices = NODE_RANKS, .seed = 1},
                                          .seeds = 3,
-                                         .covered = "each call makes a transfer, and waits for its end",
+                                         .covered = "making a transfer waits for hosts, and so does its end",
                                          .covered_edges = "execute before host|copy after peers|user after peers"});
   assert_int_equal(r.false_alarms, 0);
   assert_int_equal(r.found + r.covered, r.uses);
-  assert_true(r.found >= NODE_RANKS);
+  assert_true(r.found >= 5 * NODE_RANKS);
 }
 
 /* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
 static void test_faults(void **state) {
   (void)state;
   int64_t fired = 1, descriptors = 0;
-  world w = {.gpus = NODE_RANKS, .body = move_twice, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
+  world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 4) {
     int reports = run_world(&w, &(vg_options){.devices = NODE_RANKS, .seed = (uint64_t)w.failing});
     fired = vg_failed();
@@ -336,9 +437,9 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors),  cmocka_unit_test(test_sharded),
-                                     cmocka_unit_test(test_fsdp),      cmocka_unit_test(test_freed_memory),
-                                     cmocka_unit_test(test_mailboxes), cmocka_unit_test(test_passed_once),
-                                     cmocka_unit_test(test_edges),     cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_dtensors),     cmocka_unit_test(test_sharded),   cmocka_unit_test(test_fsdp),
+      cmocka_unit_test(test_freed_memory), cmocka_unit_test(test_mailboxes), cmocka_unit_test(test_passed_once),
+      cmocka_unit_test(test_told_to_read), cmocka_unit_test(test_edges),     cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
