@@ -12,7 +12,7 @@ extern "C" {
 typedef struct micro_case {
   const char *name;
   int64_t parameter;
-  int64_t iterations; /* 0: as many as take half a second */
+  int64_t iterations; /* that are timed, after one that is not; 0: as many as take half a second */
   /* Returns the state, NULL when the case cannot be made; writes how many items a run handles. */
   void *(*make)(int64_t parameter, int64_t *items);
   int (*run)(void *state); /* non-zero: it failed */
