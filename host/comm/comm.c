@@ -39,10 +39,10 @@ void reshard_comm_destroy(reshard_comm comm) {
     next = deferred->next;
     deferred->try_free(deferred);
   }
-  if (comm->peers != NULL)
+  if (comm->peers != NULL && !comm->held)
     comm->drop_peers(comm);
-  if (comm->closed != NULL && !comm->held)
-    rs_device_free(comm->device, comm->closed);
+  if (comm->meetings != NULL && !comm->held)
+    comm->device->processes->end(comm->device, comm->meetings);
   rs_board_leave(comm);
   comm->ops->destroy(comm);
 }

@@ -145,15 +145,11 @@ typedef struct rs_comm_ops {
    * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-  /* Counts a transfer that is about to open memory of others. */
-  void (*attach)(reshard_comm comm);
   /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
-   * has ended. Over NCCL that is for 2 s at most: ranks that hear of the end in different steps need not all call it.
-   * *times: 0, and set; or what an earlier call has set, which is then looked at again, without a wait. last: of a
-   * transfer that was attached, and has closed all. False: a rank has not called it as often. After an end ranks may
-   * part in other orders, so it is also false while one has a transfer that is attached. With ranks of several nodes
-   * those of this one. NULL, both: ranks have nothing of each other's open that they would have to close. */
-  bool (*part)(reshard_comm comm, uint64_t *times, bool last);
+   * has ended. Over NCCL that is for 2 s at most then: ranks that hear of the end in different steps need not all call
+   * it. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open that they would
+   * have to close. */
+  void (*part)(reshard_comm comm);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
@@ -212,7 +208,7 @@ struct reshard_comm_s {
   /* Of all ranks, in their exchanges, where they are processes with GPUs. Programs of messages are guarded by it. NULL:
    * there is none, or none yet (reserve). */
   rs_stream_meeting *meeting;
-  uint32_t *closed; /* by which these and those of transfers are closed, on this rank's GPU; NULL: none yet */
+  rs_stream_meetings *meetings; /* shared by these and those of transfers; NULL: none yet */
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */

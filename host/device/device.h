@@ -137,14 +137,21 @@ typedef struct rs_exported_memory {
 
 /* Meetings of this rank's streams with those of its peers, which are other processes (kernels/meet.h). */
 typedef struct rs_stream_meeting rs_stream_meeting;
+/* What all meetings of a communicator on a GPU share: a word that closes them, and memory for theirs. */
+typedef struct rs_stream_meetings rs_stream_meetings;
+
+/* The words of a rank's part of a meeting, which its peers open by a descriptor. */
+typedef struct rs_shared_words {
+  rs_exported_memory memory;
+  int64_t inside;
+} rs_shared_words;
 
 /* The ranks of a meeting, and when it is given up. */
 typedef struct rs_stream_meeting_terms {
   int64_t rank, npeers;
-  const int64_t *peers;            /* [npeers] */
-  const rs_exported_memory *words; /* [ranks] as rs_device_processes.create gave them */
-  const int *files;                /* [ranks] descriptors of these, which stay the caller's; NULL: they have none */
-  const int64_t *ended;            /* pinned: not 0 once it is to be given up */
+  const int64_t *peers; /* [npeers] */
+  void *const *words;   /* [npeers] theirs, at addresses of this process, open as long as the meeting is there */
+  const int64_t *ended; /* pinned: not 0 once it is to be given up */
   int64_t *late; /* pinned: gets 1 + the rank of a peer that did not come, or less that of one with another subject */
   int64_t timeout_ms; /* 0: none */
 } rs_stream_meeting_terms;
@@ -167,20 +174,19 @@ typedef struct rs_device_processes {
   void (*unpin)(rs_device *device, void *memory);
   /* Finds the capture that takes the work of a stream, by a number that no other has; 0: it is not captured. */
   reshard_status (*capture)(rs_device *device, void *stream, uint64_t *capture);
-  /* Makes this rank's part of a meeting, and tells of its words. connect opens those of its peers, disconnect closes
-   * them: all of them do so before one is destroyed. Where they have room behind them, bytes that peers read and write,
-   * they have a descriptor. Then each rank destroys its part when it likes. *closed: a word of the GPU, which the
-   * first one that fails sets, for all meetings that have it. NULL: it is made, and freed by rs_device_free after the
-   * last one. */
-  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, uint32_t **closed,
-                           rs_stream_meeting **meeting, rs_exported_memory *words);
+  /* Makes this rank's part of a meeting, and tells where its words are; behind them is a room, bytes that peers read
+   * and write. A peer's mapping keeps all that: each rank destroys its part when it likes, once its streams have ended
+   * their meetings. *meetings: those of the communicator, all of as many ranks; NULL: they are made. `end` frees them
+   * after the last one. */
+  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, rs_stream_meetings **meetings,
+                           rs_stream_meeting **meeting, rs_shared_words *words);
   reshard_status (*connect)(rs_device *device, rs_stream_meeting *meeting, const rs_stream_meeting_terms *terms);
-  void (*disconnect)(rs_device *device, rs_stream_meeting *meeting);
   void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
+  void (*end)(rs_device *device, rs_stream_meetings *meetings);
   /* The room of a peer, by its place in the terms, aligned to 256 bytes; -1: this rank's. */
   char *(*room)(const rs_stream_meeting *meeting, int64_t peer);
   /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far, with the
-   * same subject. Once one has failed none is held that has its word. */
+   * same subject. Once one has failed none of the communicator's is held. */
   reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject, bool wait,
                         void *stream);
   /* A program copies nothing once the meeting has failed, which outlives it. */

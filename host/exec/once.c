@@ -243,6 +243,7 @@ static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs
   for (int64_t r = 0; r < comm->size; r++)
     *kept = *kept && all[r].shown.version != 0;
   cached->shown = shown.version;
+  transfer->parts = !*kept; /* it is of storage alone */
   return RESHARD_SUCCESS;
 }
 

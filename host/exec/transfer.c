@@ -207,21 +207,28 @@ static reshard_status keep_or_leave_path(reshard_transfer t, const rs_record *al
   return RESHARD_SUCCESS;
 }
 
-/* Local: opens the words of the peers, by whose execute a rank's stream waits for theirs. */
-static reshard_status connect_meeting(reshard_transfer t, const rs_exported_memory *words) {
+/* Local: takes the words of the peers, by whose execute a rank's stream waits for theirs. */
+static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
   int64_t *peers, n = 0;
+  void **theirs = NULL;
   RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
-  for (int64_t i = 0; i < t->plan->peers.n; i++)
-    if (t->comm->imports[t->plan->peers.at[i].rank] != NULL)
-      peers[n++] = t->plan->peers.at[i].rank;
+  reshard_status status = rs_alloc((void *)&theirs, t->plan->peers.n, sizeof *theirs);
+  for (int64_t i = 0; status == RESHARD_SUCCESS && i < t->plan->peers.n; i++) {
+    int64_t rank = t->plan->peers.at[i].rank;
+    if (t->comm->imports[rank] == NULL)
+      continue;
+    peers[n] = rank;
+    theirs[n++] = words[rank];
+  }
   const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
                                          .npeers = n,
                                          .peers = peers,
-                                         .words = words,
+                                         .words = theirs,
                                          .ended = t->comm->ended,
                                          .late = t->comm->late,
                                          .timeout_ms = t->comm->timeout_ms};
-  reshard_status status = t->comm->device->processes->connect(t->comm->device, t->meeting, &terms);
+  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->meeting, &terms));
+  free(theirs);
   free(peers);
   return status;
 }
@@ -236,31 +243,26 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
-/* Makes the meeting of ranks that are processes with GPUs. Collective, once. */
-static reshard_status make_meeting(reshard_transfer t) {
-  reshard_comm comm = t->comm;
-  rs_exported_memory mine = {0};
-  const void *words;
-  t->parts = true;
-  comm->ops->attach(comm);
-  reshard_status status =
-      comm->device->processes->create(comm->device, comm->size, 0, &comm->closed, &t->meeting, &mine);
-  RS_TRY(rs_agree(comm, status));
-  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &words));
-  return rs_agree(comm, connect_meeting(t, words));
-}
-
-/* Binds where ranks are processes, each of which maps the others' sources. */
+/* Binds where ranks are processes, each of which maps the others' sources. Those with GPUs make their meeting with it,
+ * once. */
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
+  reshard_comm comm = t->comm;
+  const rs_device_processes *processes = comm->device->processes;
+  reshard_status status = RESHARD_SUCCESS;
   rs_offers *offers;
-  const rs_offer mine = {t->comm->rank, t->plan, &binding->arrays, NULL};
-  if (t->on_streams && t->meeting == NULL)
-    RS_TRY(make_meeting(t));
-  RS_TRY(rs_offers_exchange(t->comm, t->plan, &binding->arrays, &offers));
+  const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
+  bool first = t->on_streams && t->meeting == NULL;
+  if (first)
+    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
+  t->parts = t->on_streams;
+  RS_TRY(rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers));
   binding->mappings = offers->mappings;
-  offers->offer[t->comm->rank] = &mine;
-  reshard_status status = rs_agree(t->comm, t->path->bind(t, binding, offers->offer));
-  offers->offer[t->comm->rank] = NULL;
+  if (first)
+    status = rs_agree(comm, connect_meeting(t, offers->words));
+  offers->offer[comm->rank] = &mine;
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(comm, t->path->bind(t, binding, offers->offer));
+  offers->offer[comm->rank] = NULL;
   rs_offers_free(offers);
   return status;
 }
@@ -424,16 +426,16 @@ static reshard_status finish_execute(reshard_transfer t) {
               : RESHARD_SUCCESS;
 }
 
-/* True when all peers have closed what they had open of this rank's memory, or are gone; false: one is stuck. */
-static bool part_meeting(reshard_transfer t, uint64_t *times, bool last) {
-  return !t->parts || t->comm->ops->part(t->comm, times, last);
+/* Waits until all peers have closed what they had open of memory of this rank's caller, or are gone. */
+static void part_from_peers(reshard_transfer t) {
+  if (t->parts)
+    t->comm->ops->part(t->comm);
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
   rs_binding binding = {0};
-  uint64_t times = 0;
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_execute(t);
@@ -444,6 +446,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);
+    t->parts = t->meeting != NULL;
     rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
     rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const rs_record *all;
@@ -463,7 +466,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
     free_binding(t->comm, t->path, &binding);
-  (void)part_meeting(t, &times, false);
+  part_from_peers(t);
   atomic_flag_clear(&t->busy);
   return status;
 }
@@ -492,24 +495,14 @@ reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
   return RESHARD_SUCCESS;
 }
 
-/* Frees the words that peers have had open; they stay while one that is stuck may write to them. */
-static void free_meeting(rs_deferred_destroy *deferred) {
-  reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
-  if (!part_meeting(t, &t->parted, true))
-    return;
-  if (t->meeting != NULL)
-    t->comm->device->processes->destroy(t->comm->device, t->meeting);
-  free(t);
-}
-
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
   free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
-    device->processes->disconnect(device, t->meeting);
-  bool parted = part_meeting(t, &t->parted, true);
+    device->processes->destroy(device, t->meeting);
+  part_from_peers(t);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);
@@ -522,12 +515,7 @@ static void free_transfer(reshard_transfer t) {
   free(t->programs);
   free(t->turns);
   free(t->cursor);
-  if (parted) {
-    free_meeting(&t->deferred);
-    return;
-  }
-  t->deferred = (rs_deferred_destroy){t->comm->deferred, free_meeting}; /* the communicator looks again at its end */
-  t->comm->deferred = &t->deferred;
+  free(t);
 }
 
 /* The communicator is about to go: what a GPU still uses stays. */

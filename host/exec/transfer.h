@@ -60,10 +60,10 @@ struct reshard_transfer_s {
   /* on a device with streams */
   rs_gate gate;
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
-  uint64_t parted;            /* as often this rank has parted when it was destroyed; 0: not yet */
-  bool parts;                 /* all ranks have begun to make it, and wait for each other before they end it */
-  rs_lane lane;               /* of the first rank on it */
-  rs_lane **lanes;            /* [comm->lanes], for the one who executes */
+  rs_shared_words words;      /* of it */
+  bool parts;      /* processes wait for each other before they end it: memory of callers is open to others */
+  rs_lane lane;    /* of the first rank on it */
+  rs_lane **lanes; /* [comm->lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
    * through gates have theirs instead. */
   rs_event *ended;

@@ -166,7 +166,8 @@ typedef struct reshard_node_options {
  * this library, PyTorch's expandable segments. Where a rank has some as a transfer is made, all take the packed path.
  * With RESHARD_PATH_DIRECT, or in a rebind of a transfer that is on the direct path, RESHARD_ERROR_UNSUPPORTED is on
  * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
- * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. The device's pool counts them: beyond its
+ * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Words by
+ * which the streams of ranks that read meet take some 2 MiB more. The device's pool counts them: beyond its
  * limit that transfer is RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show
  * each other nothing, unless they are told RESHARD_PATH_DIRECT. Then hosts meet in each call, and keep its transfer
  * while no rank's arrays have moved. Where some have, all bind it anew, and wait for its last execute. Where a source
@@ -195,7 +196,8 @@ typedef struct reshard_node_options {
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
  *   comm is NULL.
- * - RESHARD_ERROR_UNSUPPORTED: ranks on other nodes or of other users; GPUs without CUDA IPC, as a transfer is made.
+ * - RESHARD_ERROR_UNSUPPORTED: ranks on other nodes or of other users; GPUs without memory that descriptors stand
+ *   for (cuMemCreate), as a transfer is made.
  * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, kinds of device, or names of the job.
  * - RESHARD_ERROR_TIMEOUT, RESHARD_ERROR_PEER: a rank did not come, or is gone.
  * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no shared memory.

@@ -78,8 +78,7 @@ typedef struct reshard_sharder_options {
  * every rank's, with its number. A NULL comm is an error of this rank alone. */
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                                   reshard_sharder *sharder);
-/* Local. It waits, as reshard_transfer_destroy does, for ranks of the node to destroy theirs where they are processes
- * with GPUs, and it was told RESHARD_PATH_DIRECT. NULL is allowed. */
+/* Local. It waits for this rank's work on GPUs with what the sharder has kept, not for other ranks. NULL is allowed. */
 RESHARD_API void reshard_sharder_destroy(reshard_sharder sharder);
 typedef struct reshard_sharder_stats {
   int64_t hits, misses, evicted; /* of the cache of plans */

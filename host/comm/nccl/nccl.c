@@ -400,7 +400,6 @@ const rs_comm_ops rs_nccl_ops = {
     .open_node = rs_nccl_open_node,
     .pass = rs_nccl_pass,
     .take = rs_nccl_take,
-    .attach = rs_nccl_attach,
     .part = rs_nccl_part,
     .split = rs_nccl_split,
     .missing = nccl_missing,

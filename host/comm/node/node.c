@@ -211,7 +211,6 @@ const rs_comm_ops rs_node_ops = {
     .mailbox = rs_node_mailbox,
     .pass = rs_node_pass,
     .take = rs_node_take,
-    .attach = rs_node_attach,
     .part = rs_node_part,
     .split = rs_node_split,
     .shrink = rs_node_shrink,

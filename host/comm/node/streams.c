@@ -24,13 +24,20 @@
  * bounded, as long as each has the least. */
 enum { SLOT = 2 << 20, SLOTS = 64 << 20, SLOT_LEAST = 64 << 10, SLOT_STEP = 256 };
 
+/* A peer's memory. */
+typedef struct opened_box {
+  rs_exported_memory memory;
+  void *at; /* NULL: it is not open */
+} opened_box;
+
 struct rs_node_boxes {
   rs_stream_meeting *meeting; /* with room for the slots */
   int64_t slot;
-  bool *with;     /* [size - 1] by peer */
-  rs_span *spans; /* [size - 1] */
-  rs_event *end;  /* of the last exchange that is in no graph */
-  bool used;      /* there was one */
+  opened_box *opened; /* [size - 1] by peer */
+  bool *with;         /* [size - 1] */
+  rs_span *spans;     /* [size - 1] */
+  rs_event *end;      /* of the last exchange that is in no graph */
+  bool used;          /* there was one */
   /* The same of the last one that is in a graph, and the capture that it came by; 0: there was none. */
   rs_event *captured_end;
   uint64_t capture;
@@ -53,10 +60,13 @@ static void free_boxes(rs_node *c) {
     return;
   if (b->meeting != NULL)
     device->processes->destroy(device, b->meeting);
+  for (int64_t i = 0; b->opened != NULL && i < c->base.size - 1; i++)
+    device->processes->close(device, &b->opened[i].memory, b->opened[i].at);
   if (b->end != NULL)
     device->streams->event_destroy(device, b->end);
   if (b->captured_end != NULL)
     device->streams->event_destroy(device, b->captured_end);
+  free(b->opened);
   free(b->with);
   free(b->spans);
   free(b);
@@ -64,24 +74,25 @@ static void free_boxes(rs_node *c) {
 }
 
 /* Local. After an error the caller frees what there is. */
-static reshard_status alloc_boxes(rs_node *c, rs_exported_memory *mine) {
+static reshard_status alloc_boxes(rs_node *c, rs_shared_words *mine) {
   rs_device *device = c->base.device;
   int64_t peers = c->base.size - 1;
   RS_TRY(rs_alloc_zero(&c->boxes, 1, sizeof *c->boxes));
   c->boxes->slot = slot_bytes_on_gpu(peers);
+  RS_TRY(rs_alloc_zero(&c->boxes->opened, peers, sizeof *c->boxes->opened));
   RS_TRY(rs_alloc_zero(&c->boxes->with, peers, sizeof *c->boxes->with));
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
   RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
-  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.closed,
+  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.meetings,
                                    &c->boxes->meeting, mine);
 }
 
 /* Descriptors on their way: of this rank's memory, and of the others'. */
 typedef struct boxes_passing {
-  const rs_exported_memory *words; /* [size] */
-  int *files;                      /* [size]; -1: none has come */
-  bool *sent, *taken;              /* [size]; this rank's own are true */
+  const rs_shared_words *words; /* [size] */
+  int *files;                   /* [size]; -1: none has come */
+  bool *sent, *taken;           /* [size]; this rank's own are true */
   int own;
   int64_t since;         /* something has moved last */
   reshard_status status; /* the first error: the rank goes on with the others */
@@ -97,7 +108,7 @@ static void note_error(boxes_passing *p, reshard_status status) {
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
-  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].number, p->own, &done);
+  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].memory.number, p->own, &done);
   note_error(p, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
@@ -108,7 +119,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
   uint64_t number = 0;
   bool done;
   reshard_status status = rs_node_take(&c->base, rank, p->since, &number, &p->files[rank], &done);
-  if (done && status == RESHARD_SUCCESS && number != p->words[rank].number)
+  if (done && status == RESHARD_SUCCESS && number != p->words[rank].memory.number)
     status = rs_error(RESHARD_ERROR_INTERNAL, "rank %lld passes on other memory than its mailboxes", (long long)rank);
   note_error(p, status);
   p->taken[rank] = done || status != RESHARD_SUCCESS;
@@ -118,7 +129,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
 
 static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
   rs_device *device = c->base.device;
-  note_error(p, device->processes->file(device, p->words[c->base.rank].number, &p->own));
+  note_error(p, device->processes->file(device, p->words[c->base.rank].memory.number, &p->own));
   p->since = rs_now_ns();
   for (bool more = true; more;) {
     more = false;
@@ -136,27 +147,43 @@ static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
   return RESHARD_SUCCESS;
 }
 
+/* Opens the others' memory; `peers` and `theirs` have room for them. */
+static reshard_status open_boxes(rs_node *c, const boxes_passing *p, int64_t *peers, void **theirs) {
+  rs_device *device = c->base.device;
+  for (int64_t r = 0; r < c->base.size; r++) {
+    int64_t i = peer_of(c->base.rank, r);
+    opened_box *box = &c->boxes->opened[i];
+    if (r == c->base.rank)
+      continue;
+    box->memory = p->words[r].memory;
+    RS_TRY(device->processes->open(device, &box->memory, p->files[r], &box->at));
+    peers[i] = r;
+    theirs[i] = (char *)box->at + p->words[r].inside;
+  }
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status connect_boxes(rs_node *c, const boxes_passing *p) {
-  int64_t *peers, n = 0;
-  RS_TRY(rs_alloc(&peers, c->base.size - 1, sizeof *peers));
-  for (int64_t r = 0; r < c->base.size; r++)
-    if (r != c->base.rank)
-      peers[n++] = r;
+  int64_t *peers, n = c->base.size - 1;
+  void **theirs = NULL;
+  RS_TRY(rs_alloc(&peers, n, sizeof *peers));
+  reshard_status status = rs_alloc((void *)&theirs, n, sizeof *theirs);
+  RS_THEN(status, open_boxes(c, p, peers, theirs));
   const rs_stream_meeting_terms terms = {.rank = c->base.rank,
                                          .npeers = n,
                                          .peers = peers,
-                                         .words = p->words,
-                                         .files = p->files,
+                                         .words = theirs,
                                          .ended = c->base.ended,
                                          .late = c->base.late,
                                          .timeout_ms = c->base.timeout_ms};
-  reshard_status status = c->base.device->processes->connect(c->base.device, c->boxes->meeting, &terms);
+  RS_THEN(status, c->base.device->processes->connect(c->base.device, c->boxes->meeting, &terms));
+  free(theirs);
   free(peers);
   return status;
 }
 
 /* Local, with room for what passing takes. */
-static reshard_status alloc_passing(rs_node *c, boxes_passing *p, rs_exported_memory **words) {
+static reshard_status alloc_passing(rs_node *c, boxes_passing *p, rs_shared_words **words) {
   int64_t n = c->base.size;
   RS_TRY(rs_alloc(words, n, sizeof **words));
   p->words = *words;
@@ -182,7 +209,7 @@ static void free_passing(rs_node *c, const boxes_passing *p) {
 
 reshard_status rs_node_boxes_make(rs_node *c) {
   boxes_passing p = {.own = -1};
-  rs_exported_memory mine = {0}, *words = NULL;
+  rs_shared_words mine = {.inside = 0}, *words = NULL;
   const void *all;
   if (c->boxes != NULL || c->base.size == 1)
     return RESHARD_SUCCESS;
@@ -209,10 +236,7 @@ reshard_status rs_node_boxes_make(rs_node *c) {
 /* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the
  * memory for them, so nobody is waited for. */
 void rs_node_boxes_free(rs_node *c) {
-  if (c->boxes == NULL)
-    return;
   c->base.meeting = NULL;
-  c->base.device->processes->disconnect(c->base.device, c->boxes->meeting);
   free_boxes(c);
 }
 

@@ -202,40 +202,19 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-/* After an end ranks need not part from the same transfers in one order. */
-static bool all_closed(const rs_node *c) {
-  if (atomic_load(&c->block->ended) == 0)
-    return true;
-  for (int64_t r = 0; r < c->base.size; r++)
-    if (r != c->base.rank && c->ranks[r].attached > 0 && !is_gone(c, r))
-      return false;
-  return true;
-}
-
 /* Ranks that heard of the end in different steps of a call may have nothing to part from. */
 static bool is_part_of_ended(const rs_node *c) { return c->whole != NULL && atomic_load(&c->block->ended) != 0; }
 
-void rs_node_attach(reshard_comm comm) {
-  rs_node *c = rs_node_of(comm);
-  if (!c->forked)
-    atomic_fetch_add(&rs_node_own_rank(c)->attached, 1);
-}
-
-bool rs_node_part(reshard_comm comm, uint64_t *times, bool last) {
+void rs_node_part(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   if (c->forked)
-    return true;
-  if (*times == 0) {
-    if (last)
-      atomic_fetch_sub(&rs_node_own_rank(c)->attached, 1);
-    *times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-    for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, *times) && !rs_late(since, c->timeout_ms);) {
-      if (ended == 0 && is_part_of_ended(c))
-        ended = rs_now_ns();
-      if (ended != 0 && rs_late(ended, PART_MS))
-        break;
-      nanosleep(&(struct timespec){0, 50000}, NULL);
-    }
+    return;
+  uint64_t times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
+  for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, times) && !rs_late(since, c->timeout_ms);) {
+    if (ended == 0 && is_part_of_ended(c))
+      ended = rs_now_ns();
+    if (ended != 0 && rs_late(ended, PART_MS))
+      break;
+    nanosleep(&(struct timespec){0, 50000}, NULL);
   }
-  return all_parted(c, *times) && all_closed(c);
 }

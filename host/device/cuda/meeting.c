@@ -9,43 +9,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Words of a peer. */
-typedef struct opened_words {
-  void *at;
-  rs_exported_memory memory;
-} opened_words;
+/* A segment in pieces of one size, each of which has the words of a meeting, or no meeting's. */
+typedef struct word_segment {
+  char *memory;
+  size_t bytes; /* that the pool counts */
+  bool *taken;  /* [pieces] */
+  int64_t pieces;
+} word_segment;
+
+struct rs_stream_meetings {
+  uint32_t *closed;
+  size_t piece;
+  RS_VEC(word_segment) segments;
+};
 
 struct rs_stream_meeting {
   rs_meet meet;
-  char *words;          /* of this GPU, by cudaMalloc, or with room a segment: the state, and a word for each rank */
-  int64_t room_at;      /* place of the room behind them; 0: there is none */
-  size_t counted;       /* bytes of it that the pool counts */
-  rs_meet_peer *peers;  /* of this GPU */
-  opened_words *opened; /* [npeers] */
-  int64_t npeers;
+  char *words;         /* of this GPU, in a segment: the state, and a word for each rank */
+  int64_t room_at;     /* place of the room behind them; 0: there is none */
+  size_t counted;      /* bytes of a segment of its own that the pool counts */
+  bool *piece;         /* of the segment that it shares with other meetings; NULL: it has its own */
+  rs_meet_peer *peers; /* of this GPU */
+  void **theirs;       /* [npeers] words of the peers */
 };
 
-enum { ROOM_ALIGNMENT = 256 };
+enum { ALIGNMENT = 256 };
 
 static uint64_t *word_of(void *words, int64_t rank) { return (uint64_t *)((rs_meet_state *)words + 1) + rank; }
 
-static void meeting_disconnect(rs_device *device, rs_stream_meeting *m) {
-  for (int64_t i = 0; i < m->npeers; i++)
-    rs_cuda_close_exported(device, &m->opened[i].memory, m->opened[i].at);
-  m->npeers = 0;
+static void free_word_segment(rs_device *device, const word_segment *s) {
+  rs_cuda_segment_destroy(device, s->memory);
+  rs_device_uncount_meeting(device, s->bytes);
+  free(s->taken);
+}
+
+static void meetings_end(rs_device *device, rs_stream_meetings *meetings) {
+  if (meetings == NULL)
+    return;
+  for (int64_t i = 0; i < meetings->segments.n; i++)
+    free_word_segment(device, &meetings->segments.at[i]);
+  free(meetings->segments.at);
+  rs_device_free(device, meetings->closed);
+  free(meetings);
 }
 
 static void meeting_destroy(rs_device *device, rs_stream_meeting *m) {
   if (m == NULL)
     return;
-  meeting_disconnect(device, m);
   rs_device_free(device, m->peers);
-  if (m->room_at > 0)
-    rs_cuda_segment_destroy(device, m->words);
+  if (m->piece != NULL)
+    *m->piece = false;
   else
-    rs_cuda_free(device, m->words);
+    rs_cuda_segment_destroy(device, m->words);
   rs_device_uncount_meeting(device, m->counted);
-  free(m->opened);
+  free(m->theirs);
   free(m);
 }
 
@@ -72,51 +89,94 @@ static reshard_status fill_memory(rs_device *device, void *at, const void *from,
 
 static reshard_status load_kernel(rs_device *device) { RS_ON_DEVICE_RELAXED(device, rs_meet_load()); }
 
-static reshard_status alloc_words(rs_device *device, rs_stream_meeting *m, size_t bytes, int64_t room) {
-  if (room > 0) {
-    m->room_at = rs_ceil_div((int64_t)bytes, ROOM_ALIGNMENT) * ROOM_ALIGNMENT;
-    bytes = (size_t)(m->room_at + room);
-    RS_TRY(rs_cuda_segment_round(device, &bytes));
-  }
-  RS_TRY(rs_device_count_meeting(device, bytes));
-  m->counted = bytes;
-  return room > 0 ? rs_cuda_segment_create(device, bytes, (void **)&m->words)
-                  : rs_cuda_alloc(device, bytes, (void **)&m->words);
-}
-
-/* The word of all meetings of a communicator on this GPU. */
-static reshard_status make_closed(rs_device *device, uint32_t **closed) {
-  void *made;
-  if (*closed != NULL)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_device_alloc(device, sizeof **closed, &made));
-  reshard_status status = fill_memory(device, made, NULL, sizeof **closed);
-  if (status == RESHARD_SUCCESS)
-    *closed = made;
-  else
-    rs_device_free(device, made);
+static reshard_status create_segment(rs_device *device, size_t *bytes, char **memory) {
+  RS_TRY(rs_cuda_segment_round(device, bytes));
+  RS_TRY(rs_device_count_meeting(device, *bytes));
+  reshard_status status = rs_cuda_segment_create(device, *bytes, (void **)memory);
+  if (status != RESHARD_SUCCESS)
+    rs_device_uncount_meeting(device, *bytes);
   return status;
 }
 
-static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, uint32_t **closed,
-                                     rs_stream_meeting **out, rs_exported_memory *words) {
+static reshard_status add_word_segment(rs_device *device, rs_stream_meetings *meetings) {
+  word_segment made = {.bytes = meetings->piece};
+  RS_TRY(rs_vec_reserve(&meetings->segments, meetings->segments.n + 1));
+  RS_TRY(create_segment(device, &made.bytes, &made.memory));
+  made.pieces = (int64_t)(made.bytes / meetings->piece);
+  reshard_status status = rs_alloc_zero(&made.taken, made.pieces, sizeof *made.taken);
+  if (status == RESHARD_SUCCESS)
+    meetings->segments.at[meetings->segments.n++] = made;
+  else
+    free_word_segment(device, &made);
+  return status;
+}
+
+/* The first piece of those that are free. */
+static bool take_piece(rs_stream_meetings *meetings, rs_stream_meeting *m) {
+  for (int64_t i = 0; i < meetings->segments.n; i++) {
+    const word_segment *s = &meetings->segments.at[i];
+    bool *piece = memchr(s->taken, false, (size_t)s->pieces);
+    if (piece == NULL)
+      continue;
+    *piece = true;
+    m->piece = piece;
+    m->words = s->memory + (size_t)(piece - s->taken) * meetings->piece;
+    return true;
+  }
+  return false;
+}
+
+/* With a room it has a segment of its own. */
+static reshard_status alloc_words(rs_device *device, rs_stream_meetings *meetings, size_t bytes, int64_t room,
+                                  rs_stream_meeting *m) {
+  if (room > 0) {
+    m->room_at = rs_ceil_div((int64_t)bytes, ALIGNMENT) * ALIGNMENT;
+    bytes = (size_t)(m->room_at + room);
+    RS_TRY(create_segment(device, &bytes, &m->words));
+    m->counted = bytes;
+    return RESHARD_SUCCESS;
+  }
+  if (!take_piece(meetings, m)) {
+    RS_TRY(add_word_segment(device, meetings));
+    (void)take_piece(meetings, m);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_meetings(rs_device *device, size_t bytes, rs_stream_meetings **meetings) {
+  rs_stream_meetings *made;
+  void *closed;
+  if (*meetings != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->piece = (size_t)(rs_ceil_div((int64_t)bytes, ALIGNMENT) * ALIGNMENT);
+  reshard_status status = rs_device_alloc(device, sizeof *made->closed, &closed);
+  if (status == RESHARD_SUCCESS) {
+    made->closed = closed;
+    status = fill_memory(device, closed, NULL, sizeof *made->closed);
+  }
+  if (status == RESHARD_SUCCESS)
+    *meetings = made;
+  else
+    meetings_end(device, made);
+  return status;
+}
+
+static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t room, rs_stream_meetings **meetings,
+                                     rs_stream_meeting **out, rs_shared_words *words) {
   rs_stream_meeting *m;
   size_t bytes = sizeof(rs_meet_state) + (size_t)ranks * sizeof(uint64_t);
-  int64_t inside;
-  bool found = false;
+  bool found;
+  RS_TRY(make_meetings(device, bytes, meetings));
   RS_TRY(rs_alloc_zero(&m, 1, sizeof *m));
-  reshard_status status = alloc_words(device, m, bytes, room);
+  reshard_status status = alloc_words(device, *meetings, bytes, room, m);
   RS_THEN(status, fill_memory(device, m->words, NULL, bytes));
-  RS_THEN(status, rs_cuda_find_exported(device, m->words, m->words + bytes, words, &inside, &found));
-  if (status == RESHARD_SUCCESS && (!found || inside != 0))
-    status = rs_error(RESHARD_ERROR_UNSUPPORTED,
-                      "%zu bytes of a GPU cannot be opened by other processes: CUDA IPC is not there", bytes);
-  RS_THEN(status, make_closed(device, closed));
+  RS_THEN(status, rs_cuda_find_exported(device, m->words, m->words + bytes, &words->memory, &words->inside, &found));
   RS_THEN(status, load_kernel(device));
   if (room > 0) /* copies are launched while meetings wait */
     RS_THEN(status, rs_cuda_load_copies(device));
   m->meet.state = (rs_meet_state *)(void *)m->words;
-  m->meet.closed = *closed;
+  m->meet.closed = (*meetings)->closed;
   if (status == RESHARD_SUCCESS)
     *out = m;
   else
@@ -125,29 +185,21 @@ static reshard_status meeting_create(rs_device *device, int64_t ranks, int64_t r
 }
 
 static char *meeting_room(const rs_stream_meeting *m, int64_t peer) {
-  return (peer < 0 ? m->words : (char *)m->opened[peer].at) + m->room_at;
-}
-
-/* Opens the peers' words, and writes the table of them. */
-static reshard_status open_peers(rs_device *device, rs_stream_meeting *m, const rs_stream_meeting_terms *terms,
-                                 rs_meet_peer *table) {
-  for (int64_t i = 0; i < terms->npeers; i++) {
-    int64_t rank = terms->peers[i];
-    void *theirs = NULL;
-    RS_TRY(rs_cuda_open_exported(device, &terms->words[rank], terms->files != NULL ? terms->files[rank] : -1, &theirs));
-    m->opened[m->npeers++] = (opened_words){theirs, terms->words[rank]};
-    table[i] = (rs_meet_peer){.theirs = word_of(theirs, terms->rank), .ours = word_of(m->words, rank), .rank = rank};
-  }
-  return RESHARD_SUCCESS;
+  return (peer < 0 ? m->words : (char *)m->theirs[peer]) + m->room_at;
 }
 
 static reshard_status meeting_connect(rs_device *device, rs_stream_meeting *m, const rs_stream_meeting_terms *terms) {
   rs_meet_peer *table = NULL;
   size_t bytes = (size_t)terms->npeers * sizeof *table;
   reshard_status status = rs_alloc(&table, terms->npeers, sizeof *table);
-  RS_THEN(status, rs_alloc_zero(&m->opened, terms->npeers, sizeof *m->opened));
+  RS_THEN(status, rs_alloc(&m->theirs, terms->npeers, sizeof *m->theirs));
   RS_THEN(status, rs_device_alloc(device, bytes, (void **)&m->peers));
-  RS_THEN(status, open_peers(device, m, terms, table));
+  for (int64_t i = 0; status == RESHARD_SUCCESS && i < terms->npeers; i++) {
+    int64_t rank = terms->peers[i];
+    m->theirs[i] = terms->words[i];
+    table[i] =
+        (rs_meet_peer){.theirs = word_of(m->theirs[i], terms->rank), .ours = word_of(m->words, rank), .rank = rank};
+  }
   RS_THEN(status, fill_memory(device, m->peers, table, bytes));
   m->meet.peers = m->peers;
   m->meet.n = (uint32_t)terms->npeers;
@@ -249,8 +301,8 @@ const rs_device_processes rs_cuda_processes = {
     .capture = cuda_capture,
     .create = meeting_create,
     .connect = meeting_connect,
-    .disconnect = meeting_disconnect,
     .destroy = meeting_destroy,
+    .end = meetings_end,
     .room = meeting_room,
     .run = meeting_run,
     .guard = guard_program,

@@ -19,24 +19,31 @@ void rs_offers_free(rs_offers *offers) {
   for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
     rs_remote_sources_free(offers->offer[r]);
   free(offers->offer);
+  free(offers->words);
   free(offers);
 }
 
-/* Local: reads the strings of those that send to this rank. */
+/* Local: reads the strings of those that send to this rank, and where ranks meet those of all peers. */
 static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
-                                  rs_offers **out) {
+                                  bool meet, rs_offers **out) {
   rs_offers *made;
   reshard_status status;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->n = comm->size;
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->words, made->n, sizeof *made->words), fail);
   RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
-    if (plan->peers.at[i].received > 0 && comm->imports[rank] != NULL)
+    const char *theirs = all->bytes + all->first[rank];
+    if (comm->imports[rank] == NULL)
+      continue;
+    if (meet)
+      RS_TRY_GOTO(status, rs_remote_words_open(rank, theirs, made->mappings, &made->words[rank]), fail);
+    if (plan->peers.at[i].received > 0)
       RS_TRY_GOTO(status,
-                  rs_remote_sources_read(plan, rank, all->bytes + all->first[rank],
-                                         all->first[rank + 1] - all->first[rank], made->mappings, &made->offer[rank]),
+                  rs_remote_sources_read(plan, rank, theirs, all->first[rank + 1] - all->first[rank], made->mappings,
+                                         &made->offer[rank]),
                   fail);
   }
   *out = made;
@@ -61,18 +68,18 @@ static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s 
                          (long long)comm->size);
 }
 
-reshard_status rs_offers_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                  rs_offers **offers) {
+reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
+                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers) {
   char *mine = NULL;
   int64_t size = 0, private_entry;
   rs_strings *all;
-  reshard_status status = rs_remote_sources_write(comm, plan, arrays, &mine, &size, &private_entry);
+  RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, words, &mine, &size, &private_entry));
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
   rs_offers *made = NULL;
   status = pass_files(comm, plan, all);
-  RS_THEN(status, read_offers(comm, plan, all, &made));
+  RS_THEN(status, read_offers(comm, plan, all, words != NULL, &made));
   if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
     status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS) {

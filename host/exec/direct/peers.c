@@ -241,9 +241,10 @@ static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *lis
   }
 }
 
-static int64_t count_missing(peer_rank *p, const rs_peer_list *list) {
+/* Of the first n. */
+static int64_t count_missing(peer_rank *p, const rs_peer_list *list, int64_t n) {
   int64_t missing = 0;
-  for (int64_t i = 0; i < list->n; i++) {
+  for (int64_t i = 0; i < n; i++) {
     const rs_exported_memory memory = memory_of(list, i);
     missing += memory.by_file && find_memory(p, memory.number) == NULL;
   }
@@ -273,14 +274,13 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
-    passing with = {.rank = p->rank, .next = p->sent > 0 ? 0 : state.mine->n, .last = state.mine->n};
+    const rs_peer_list *theirs = &peers->lists[p->rank];
+    passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nwords};
     if (comm->imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
-    if (p->received > 0) {
-      close_freed(comm, peer, &peers->lists[p->rank]);
-      with.missing = count_missing(peer, &peers->lists[p->rank]);
-      note_status(&state, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
-    }
+    close_freed(comm, peer, theirs);
+    with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nwords);
+    note_status(&state, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     peers->passing[n++] = with;
   }
   return pass_in_turns(comm, &state, peers->passing, n);

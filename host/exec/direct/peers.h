@@ -13,6 +13,7 @@ typedef struct rs_peer_list {
   int64_t n, stride;
   const char *live; /* [nlive] numbers of what this rank has passed on and not freed, not aligned */
   int64_t nlive;
+  int64_t nwords; /* first ones of the memory that all peers open, also those that read no sources */
 } rs_peer_list;
 
 /* Local: makes room for passing on up to so many descriptors to each rank, so that passing needs no memory. Gives the
@@ -20,8 +21,8 @@ typedef struct rs_peer_list {
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive);
 /* Lists by rank, [comm->size], which the caller fills before it calls rs_peers_pass. */
 rs_peer_list *rs_peers_lists(reshard_comm comm);
-/* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read its
- * sources and lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
+/* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read it and
+ * lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
 /* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again: what has
  * come in it is closed, which nothing uses any more. */

@@ -107,7 +107,8 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
 static reshard_status write_sources(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
   char *shown_sources = NULL;
   int64_t bytes = 0;
-  RS_TRY(rs_remote_sources_write(reach->comm, reach->plan, &reach->arrays, &shown_sources, &bytes, private_entry));
+  RS_TRY(
+      rs_remote_sources_write(reach->comm, reach->plan, &reach->arrays, NULL, &shown_sources, &bytes, private_entry));
   if (reach->shown_sources != NULL && bytes == reach->shown_bytes &&
       memcmp(shown_sources, reach->shown_sources, (size_t)bytes) == 0) {
     free(shown_sources);

@@ -14,6 +14,8 @@ typedef struct source_header {
   int64_t segments, buffers;
   int64_t strided; /* 1: lists of strides follow the buffers, RESHARD_MAX_DIMS each */
   int64_t live;    /* numbers behind them: rs_peer_list.live */
+  int64_t words;   /* 1: the first segment has the words of a meeting of GPUs */
+  int64_t inside;  /* their place in it */
 } source_header;
 
 typedef struct source_buffer {
@@ -105,18 +107,28 @@ reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s
   return status;
 }
 
+/* A segment before those of the sources. */
+static reshard_status list_words(source_list *t, const rs_shared_words *words) {
+  RS_TRY(rs_vec_reserve(&t->segments, 1));
+  t->segments.at[t->segments.n++] = (source_memory){.exported = words->memory};
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       char **bytes, int64_t *size, int64_t *private_entry) {
+                                       const rs_shared_words *words, char **bytes, int64_t *size,
+                                       int64_t *private_entry) {
   source_list t = {.device = comm->device};
   char *made = NULL;
   uint64_t *live = NULL;
   int64_t nlive = 0;
-  reshard_status status;
-  RS_TRY_GOTO(status, list_sources(plan, arrays, &t, private_entry), done);
+  reshard_status status = words != NULL ? list_words(&t, words) : RESHARD_SUCCESS;
+  RS_THEN(status, list_sources(plan, arrays, &t, private_entry));
+  if (status != RESHARD_SUCCESS)
+    goto done;
   if (comm->device->processes != NULL)
     RS_TRY_GOTO(status, rs_peers_prepare(comm, t.segments.n, &live, &nlive), done);
   bool strided = arrays->src_strides != NULL;
-  source_header header = {t.segments.n, plan->nsrc, strided, nlive};
+  source_header header = {t.segments.n, plan->nsrc, strided, nlive, words != NULL, words != NULL ? words->inside : 0};
   size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
          row = RESHARD_MAX_DIMS * sizeof(int64_t);
   *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0) +
@@ -285,6 +297,7 @@ bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list)
   list->n = header.segments;
   list->live = bytes + size - header.live * (int64_t)sizeof(uint64_t);
   list->nlive = header.live;
+  list->nwords = header.words;
   return true;
 }
 
@@ -304,4 +317,17 @@ reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t
   reshard_status status = fill_arrays(&parts, rank, m, segments, &f->arrays);
   free(segments);
   return status;
+}
+
+reshard_status rs_remote_words_open(int64_t rank, const char *bytes, rs_mappings *m, void **words) {
+  source_header header;
+  source_memory memory;
+  const char *at;
+  memcpy(&header, bytes, sizeof header);
+  if (header.words == 0)
+    return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of no words to meet by", (long long)rank);
+  memcpy(&memory, bytes + sizeof header, sizeof memory);
+  RS_TRY(map_one(m, rank, &memory, &at));
+  *words = (char *)at + header.inside;
+  return RESHARD_SUCCESS;
 }

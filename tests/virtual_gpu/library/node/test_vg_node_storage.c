@@ -255,7 +255,7 @@ static void test_freed_memory(void **state) {
         .gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .path = RESHARD_PATH_DIRECT, .seed = seed});
 }
 
-/* A segment is passed on to each rank once, whatever is made of it. */
+/* A segment is passed on to each rank once, whatever is made of it: one of storage, and one of all meetings' words. */
 static void move_again(world *w, contract_rank *me, int64_t rank) {
   moving m = {.mesh = NULL};
   static int64_t imports, exports;
@@ -268,7 +268,7 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
   }
   if (rank == 0) {
     CONTRACT_CHECK(me, exports == imports && vg_calls("cuMemExportToShareableHandle") == exports);
-    CONTRACT_CHECK(me, imports == NODE_RANKS * (NODE_RANKS - 1));
+    CONTRACT_CHECK(me, imports == 2 * NODE_RANKS * (NODE_RANKS - 1));
     CONTRACT_CHECK(me, vg_calls("cuMemImportFromShareableHandle") == imports);
   }
   end_moving(&m);
@@ -356,11 +356,44 @@ static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   }
 }
 
+/* Sharders come and go, and so do transfers that they keep. A rank destroys its own before the others: it does not wait
+ * for them. Memory does not grow. */
+static void move_with_others(world *w, contract_rank *me, int64_t rank) {
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = w->path, .cached_plans = 2};
+  rs_node *c = rs_node_of(me->comm);
+  size_t used[2 * CALLS] = {0};
+  for (int i = 0; i < 2 * CALLS; i++) {
+    reshard_sharder first = me->sharder;
+    CONTRACT_SUCCEEDS(me, reshard_sharder_create(me->comm, &options, &me->sharder));
+    for (int64_t columns = 12; columns < 12 * CALLS; columns += 12) { /* each pair of plans evicts the last one */
+      moving m = {.mesh = NULL};
+      CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
+      for (int k = 0; k < CALLS - 1; k++)
+        CONTRACT_SUCCEEDS(me, move_once(me, (k + 1) % 2, &m));
+      CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+      end_moving(&m);
+    }
+    CONTRACT_CHECK(me, vg_calls("cudaIpcOpenMemHandle") == 0);
+    for (int64_t r = 0; r < NODE_RANKS; r++) { /* one after the other */
+      uint64_t partings = atomic_load(&rs_node_own_rank(c)->partings);
+      if (r == rank)
+        reshard_sharder_destroy(me->sharder);
+      CONTRACT_CHECK(me, atomic_load(&rs_node_own_rank(c)->partings) == partings);
+      node_gather_meet(&w->gather);
+    }
+    me->sharder = first;
+    used[i] = vg_memory_used((int)rank);
+    node_gather_meet(&w->gather);
+  }
+  CONTRACT_CHECK(me, used[CALLS] == used[CALLS - 1] && used[2 * CALLS - 1] == used[CALLS - 1]);
+}
+
 static void test_told_to_read(void **state) {
   (void)state;
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {move_in_place, move_elsewhere,
-                                                                         move_from_elsewhere};
-  for (uint64_t i = 0; i < 6; i++)
+                                                                         move_from_elsewhere, move_with_others};
+  for (uint64_t i = 0; i < 8; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
                       .body = bodies[i / 2],
