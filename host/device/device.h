@@ -137,7 +137,7 @@ typedef struct rs_exported_memory {
 
 /* Meetings of this rank's streams with those of its peers, which are other processes (kernels/meet.h). */
 typedef struct rs_stream_meeting rs_stream_meeting;
-/* What all meetings of a communicator on a GPU share: a word that closes them, and memory for theirs. */
+/* A word that closes all meetings of a communicator on a GPU, and memory for the words of each. */
 typedef struct rs_stream_meetings rs_stream_meetings;
 
 /* The words of a rank's part of a meeting, which its peers open by a descriptor. */

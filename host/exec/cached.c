@@ -40,24 +40,30 @@ reshard_status rs_cached_staging(rs_cached_transfer *k, size_t bytes, void **mem
   return RESHARD_SUCCESS;
 }
 
-/* Finds out if the binding is one to these arrays, and takes its staging. */
-static reshard_status find_bound(rs_cached_transfer *k, const reshard_arrays *arrays, bool *bound) {
+reshard_status rs_cached_compare(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
   const rs_binding *binding = &k->transfer->binding;
   void *was = k->staging, *memory = was;
-  *bound = k->bound && rs_arrays_same(k->transfer->plan, &binding->arrays, arrays);
-  if (*bound && binding->info.workspace_bytes > 0)
+  k->stream = stream;
+  k->bound = k->bound && rs_arrays_same(k->transfer->plan, &binding->arrays, arrays);
+  if (k->bound && binding->info.workspace_bytes > 0)
     RS_TRY(rs_cached_staging(k, binding->info.workspace_bytes, &memory));
-  *bound = *bound && memory == was;
+  k->bound = k->bound && memory == was;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, const rs_offer *const *offers,
                               void *stream) {
-  k->stream = stream;
-  RS_TRY(find_bound(k, arrays, &k->bound));
+  RS_TRY(rs_cached_compare(k, arrays, stream));
   if (k->bound)
     return RESHARD_SUCCESS;
   RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays, offers));
+  k->bound = true;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cached_rebind(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
+  k->stream = stream;
+  RS_TRY(reshard_transfer_rebind(k->transfer, arrays));
   k->bound = true;
   return RESHARD_SUCCESS;
 }

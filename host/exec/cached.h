@@ -36,10 +36,16 @@ typedef struct rs_cached_transfer {
 reshard_status rs_cached_create(rs_cached_transfer *cached, reshard_plan plan, reshard_comm comm,
                                 const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
                                 void *stream);
+/* Finds out if it is bound to these arrays, for the next execute, which is on `stream`, and takes its staging: `bound`.
+ * Local. */
+reshard_status rs_cached_compare(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
 /* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. offers: of a
  * transfer on the mixed path, by rank, else NULL; where they have changed, `bound` is cleared before. */
 reshard_status rs_cached_bind(rs_cached_transfer *cached, const reshard_arrays *arrays, const rs_offer *const *offers,
                               void *stream);
+/* The same by all ranks, where they read each other's arrays: reshard_transfer_rebind. After an error there is nothing
+ * to execute. */
+reshard_status rs_cached_rebind(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
 /* Gives staging back, in the order of the stream; after each of the above, and the execute. */
 void rs_cached_return(rs_cached_transfer *cached);
 /* Destroys the transfer alone; NULL is allowed. */

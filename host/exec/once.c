@@ -256,7 +256,7 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   if (path == RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path)))
     path = RESHARD_PATH_PACKED;
   if (cached->transfer != NULL)
-    status = reshard_transfer_rebind(cached->transfer, call->arrays);
+    status = rs_cached_rebind(cached, call->arrays, call->stream);
   else
     status = rs_cached_create(cached, call->plan, comm, call->arrays, path, &memory->staging_cache, call->stream);
   if (status != RESHARD_SUCCESS) {
@@ -265,7 +265,7 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   }
   reshard_transfer transfer = cached->transfer;
   bool reads = shows_each_time(comm, transfer->path);
-  bool kept = call->cached != NULL && (reads ? transfer->path == &rs_direct_path : transfer->path->packs);
+  bool kept = call->cached != NULL && (reads || transfer->path->packs);
   status = reshard_execute(transfer, call->stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     bool streams = transfer->on_streams;
@@ -285,11 +285,11 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
 
 /* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
 static reshard_status compare_bound(reshard_comm comm, const rs_once_call *call, uint64_t *version) {
-  const rs_cached_transfer *cached = call->cached;
-  const rs_arrays *bound = &cached->transfer->binding.arrays;
+  rs_cached_transfer *cached = call->cached;
   uint64_t sources = 0;
-  if (rs_arrays_same(call->plan, bound, call->arrays))
-    RS_TRY(rs_sources_version(comm, call->plan, bound, &sources));
+  RS_TRY(rs_cached_compare(cached, call->arrays, call->stream));
+  if (cached->bound)
+    RS_TRY(rs_sources_version(comm, call->plan, &cached->transfer->binding.arrays, &sources));
   *version = sources != 0 && sources == cached->shown;
   return RESHARD_SUCCESS;
 }
@@ -311,7 +311,9 @@ static reshard_status execute_shown(reshard_comm comm, const rs_once_call *call,
   if (!cached)
     return execute_new(comm, call, memory, workspace_bytes);
   reshard_status status = reshard_execute(call->cached->transfer, call->stream);
-  if (status != RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS)
+    *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
+  else
     end_after_error(comm);
   return status;
 }

@@ -435,11 +435,12 @@ static void part_from_peers(reshard_transfer t) {
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
-  rs_binding binding = {0};
+  rs_binding binding = {.cached = t->cached != NULL};
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_execute(t);
   bool idle = status == RESHARD_SUCCESS;
+  t->ncompiled = 0;
   RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
   if (!t->path->reads_others) {
     RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);

@@ -77,8 +77,8 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * namespace. RESHARD_NODE parts ranks of one system. Memory that is read is as in reshard_comm_create_node, and one
  * rank with a source elsewhere makes it RESHARD_ERROR_UNSUPPORTED on all.
  *
- * - AUTO does not take it: no GPU has measured it yet. Sharders that are told to take it make a transfer in each call,
- *   whose end the host waits for: the others are shown the sources then.
+ * - AUTO does not take it: no GPU has measured it yet. Hosts of sharders that are told to take it meet in each call.
+ *   They keep its transfer while no rank's arrays and staging have moved, as in reshard_comm_create_node.
  * - The first such transfer opens the nodes, for all later ones: by the same call on all ranks, with a descriptor per
  *   rank of the node. An abort ends a rank's wait for its node there. So does that of another rank which is there, too,
  *   and what NCCL itself reports.
@@ -166,12 +166,12 @@ typedef struct reshard_node_options {
  * this library, PyTorch's expandable segments. Where a rank has some as a transfer is made, all take the packed path.
  * With RESHARD_PATH_DIRECT, or in a rebind of a transfer that is on the direct path, RESHARD_ERROR_UNSUPPORTED is on
  * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
- * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Words by
- * which the streams of ranks that read meet take some 2 MiB more. The device's pool counts them: beyond its
- * limit that transfer is RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show
- * each other nothing, unless they are told RESHARD_PATH_DIRECT. Then hosts meet in each call, and keep its transfer
- * while no rank's arrays have moved. Where some have, all bind it anew, and wait for its last execute. Where a source
- * is of cudaMalloc, whose owner may free it after the call, each call makes a transfer and waits for its end.
+ * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Words by which the streams of ranks that
+ * read meet take some 2 MiB more. The device's pool counts them: beyond its limit that transfer is
+ * RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show each other nothing,
+ * unless they are told RESHARD_PATH_DIRECT. Then hosts meet in each call, and keep its transfer while no rank's arrays
+ * have moved. Where some have, all bind it anew, and wait for its last execute. Where a source is of cudaMalloc, whose
+ * owner may free it after the call, each call makes a transfer and waits for its end.
  *
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
  * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of

@@ -7,13 +7,13 @@
 #include <cmocka.h>
 
 #include "comm/node/node.h"
-#include "node_gather.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/steady.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/processes/children.h"
+#include "told_to_read.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -137,62 +137,6 @@ static void test_fsdp(void **state) {
 
 /* --- Descriptors and memory --------------------------------------------------------------------------------------- */
 
-/* A tensor of rows goes to columns and back, in pieces that have a segment each. */
-typedef struct moving {
-  reshard_mesh mesh;
-  reshard_dtensor tensor;
-} moving;
-
-enum { CALLS = 4 };
-
-static reshard_status begin_moving(contract_rank *me, int64_t columns, moving *m) {
-  const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, columns};
-  const reshard_properties bytes = {.dtype = RESHARD_U8};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
-  reshard_tensor_info info;
-  reshard_status status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m->mesh);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_dtensor_empty(me->sharder, &(reshard_placing){m->mesh, &rows, NULL}, 2, shape, &bytes, me->stream,
-                                   &m->tensor);
-  if (status != RESHARD_SUCCESS)
-    return status;
-  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
-  vg_own_calls(true);
-  cudaMemsetAsync(info.data, (int)reshard_comm_rank(me->comm) + 1, (size_t)columns, me->stream);
-  vg_own_calls(false);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status move_once(contract_rank *me, int dim, moving *m) {
-  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, dim, 0};
-  reshard_dtensor next;
-  reshard_status status =
-      reshard_dtensor_redistribute(1, &m->tensor, &(reshard_placing){m->mesh, &cut, NULL}, me->stream, &next);
-  if (status != RESHARD_SUCCESS)
-    return status;
-  reshard_dtensor_release(m->tensor);
-  m->tensor = next;
-  return RESHARD_SUCCESS;
-}
-
-static void end_moving(moving *m) {
-  reshard_dtensor_release(m->tensor);
-  reshard_mesh_release(m->mesh);
-}
-
-/* Each rank has a part of all rows, and each row is of the rank that had it. */
-static bool is_moved(const moving *m) {
-  reshard_tensor_info info;
-  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
-  int64_t columns = info.shape[1], right = 0;
-  for (int64_t i = 0; i < info.shape[0] * columns; i += 97) {
-    char here;
-    vg_peek(&here, (char *)info.data + i, 1);
-    right += here == 1 + i / columns;
-  }
-  return info.shape[0] == NODE_RANKS && right == (NODE_RANKS * columns + 96) / 97;
-}
-
 /* The pool counts the mailboxes, which its limit is for, too: two slots of 2 MiB for each peer, and the words. */
 static void count_mailboxes(world *w, contract_rank *me, int64_t rank) {
   enum { SLOTS = 2 * (NODE_RANKS - 1) * (2 << 20) };
@@ -286,107 +230,30 @@ static void test_passed_once(void **state) {
 
 /* --- Calls that are told to read ---------------------------------------------------------------------------------- */
 
-/* Where no rank's arrays have moved, hosts meet once in a call, and nothing is made. */
+static uint64_t meetings_of(reshard_comm comm) { return rs_node_of(comm)->meetings; }
+
+static uint64_t partings_of(reshard_comm comm) { return atomic_load(&rs_node_own_rank(rs_node_of(comm))->partings); }
+
+static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, partings_of, false}; }
+
 static void move_in_place(world *w, contract_rank *me, int64_t rank) {
-  static vg_counts before, now;
-  moving m = {.mesh = NULL};
-  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
-  for (int i = 0; i < 4 * CALLS; i++) {
-    uint64_t meetings = rs_node_of(me->comm)->meetings;
-    if (i == 2 * CALLS) {
-      node_gather_meet(&w->gather);
-      before = rank == 0 ? vg_count() : before;
-      node_gather_meet(&w->gather);
-    }
-    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
-    CONTRACT_CHECK(me, i < 2 * CALLS || rs_node_of(me->comm)->meetings == meetings + 1);
-  }
-  node_gather_meet(&w->gather);
-  now = rank == 0 ? vg_count() : now;
-  node_gather_meet(&w->gather);
-  CONTRACT_CHECK(me, now.allocs == before.allocs && now.frees == before.frees && now.creates == before.creates);
-  CONTRACT_CHECK(me, now.host_syncs == before.host_syncs && now.launches > before.launches);
-  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
-  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
-  end_moving(&m);
+  const told_comm c = told_of(w);
+  told_in_place(&c, me, rank);
 }
 
-/* One rank's arrays move in some of the calls: they read its new ones. */
 static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  reshard_dtensor kept[CALLS] = {NULL};
-  moving m = {.mesh = NULL};
   (void)w;
-  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
-  for (int i = 0; i < 6 * CALLS; i++) {
-    reshard_dtensor *place = &kept[i / 5 % CALLS];
-    if (rank == 1 && i % 5 == 0) {
-      reshard_dtensor_release(*place);
-      *place = reshard_dtensor_retain(m.tensor);
-    }
-    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
-    CONTRACT_CHECK(me, i % 2 == 1 || (cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m)));
-  }
-  for (int i = 0; i < CALLS; i++)
-    reshard_dtensor_release(kept[i]);
-  end_moving(&m);
+  told_elsewhere(me, rank);
 }
 
-/* The caller frees a source between two calls, so nothing of it stays open, and takes another one. */
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  const int64_t shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   (void)w;
-  for (int i = 0; i < CALLS; i++) {
-    moving m = {.mesh = NULL};
-    const int64_t n = NODE_RANKS;
-    reshard_tensor own;
-    char *source;
-    cudaMalloc((void **)&source, 12);
-    cudaMemsetAsync(source, (int)rank + 1, 12, me->stream);
-    CONTRACT_SUCCEEDS(me, reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m.mesh));
-    CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, part, NULL, source, NULL, NULL, &own));
-    CONTRACT_SUCCEEDS(me, reshard_dtensor_from_local(me->sharder, &(reshard_placing){m.mesh, &rows, NULL}, own, 2,
-                                                     shape, 0, &m.tensor));
-    reshard_tensor_release(own);
-    CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
-    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
-    cudaFree(source);
-    CONTRACT_SUCCEEDS(me, move_once(me, 0, &m));
-    end_moving(&m);
-  }
+  told_from_elsewhere(me, rank);
 }
 
-/* Sharders come and go, and so do transfers that they keep. A rank destroys its own before the others: it does not wait
- * for them. Memory does not grow. */
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
-  const reshard_sharder_options options = {
-      .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = w->path, .cached_plans = 2};
-  rs_node *c = rs_node_of(me->comm);
-  size_t used[2 * CALLS] = {0};
-  for (int i = 0; i < 2 * CALLS; i++) {
-    reshard_sharder first = me->sharder;
-    CONTRACT_SUCCEEDS(me, reshard_sharder_create(me->comm, &options, &me->sharder));
-    for (int64_t columns = 12; columns < 12 * CALLS; columns += 12) { /* each pair of plans evicts the last one */
-      moving m = {.mesh = NULL};
-      CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
-      for (int k = 0; k < CALLS - 1; k++)
-        CONTRACT_SUCCEEDS(me, move_once(me, (k + 1) % 2, &m));
-      CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
-      end_moving(&m);
-    }
-    CONTRACT_CHECK(me, vg_calls("cudaIpcOpenMemHandle") == 0);
-    for (int64_t r = 0; r < NODE_RANKS; r++) { /* one after the other */
-      uint64_t partings = atomic_load(&rs_node_own_rank(c)->partings);
-      if (r == rank)
-        reshard_sharder_destroy(me->sharder);
-      CONTRACT_CHECK(me, atomic_load(&rs_node_own_rank(c)->partings) == partings);
-      node_gather_meet(&w->gather);
-    }
-    me->sharder = first;
-    used[i] = vg_memory_used((int)rank);
-    node_gather_meet(&w->gather);
-  }
-  CONTRACT_CHECK(me, used[CALLS] == used[CALLS - 1] && used[2 * CALLS - 1] == used[CALLS - 1]);
+  const told_comm c = told_of(w);
+  told_with_others(&c, me, rank, w->path);
 }
 
 static void test_told_to_read(void **state) {

@@ -1,0 +1,227 @@
+/* Sharders over NCCL that take the mixed path by a wish: processes on two nodes, each with a GPU and shared storage.
+ * Those of a node read each other, and send messages to the others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/nccl/nccl.h"
+#include "comm/node/node.h"
+#include "library/nccl/nccl_case.h"
+#include "told_to_read.h"
+
+#include <nccl.h>
+
+typedef struct world {
+  node_gather gather;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  void (*body)(struct world *w, contract_rank *me, int64_t rank);
+  int64_t timeout_ms, failing; /* call of rank 0 that fails; 0: none */
+  rank_result result[NODE_RANKS];
+  int64_t wrong[NODE_RANKS];
+} world;
+
+static _Thread_local uint64_t gathers;
+
+static ncclResult_t all_gather(const void *send, void *receive, size_t n, ncclDataType_t type, ncclComm_t comm,
+                               cudaStream_t stream) {
+  gathers++;
+  return ncclAllGather(send, receive, n, type, comm, stream);
+}
+
+static uint64_t meetings_of(reshard_comm comm) {
+  (void)comm;
+  return gathers;
+}
+
+static uint64_t partings_of(reshard_comm comm) {
+  const rs_node *c = rs_nccl_of(comm)->node;
+  return c != NULL ? atomic_load(&rs_node_own_rank(c)->partings) : 0;
+}
+
+static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, partings_of, true}; }
+
+static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
+  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+}
+
+static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
+  char name[32];
+  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1};
+  snprintf(name, sizeof name, "cuda:%d", (int)rank);
+  RS_TRY(reshard_device_create(name, &shared, &me->device));
+  RS_TRY(reshard_comm_create_nccl(w->id, NODE_RANKS, rank, me->device, w->timeout_ms, &me->comm));
+  rs_nccl_of(me->comm)->api.ncclAllGather = all_gather;
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = RESHARD_PATH_MIXED};
+  return reshard_sharder_create(me->comm, &options, &me->sharder);
+}
+
+static void run_rank(void *user, int64_t rank) {
+  world *w = user;
+  contract_rank me = {.copy = copy_now};
+  gathers = 0;
+  vg_process((int)rank);
+  nccl_node_enter(rank % 2);
+  cudaSetDevice((int)rank);
+  cudaStreamCreateWithFlags((cudaStream_t *)&me.stream, cudaStreamNonBlocking);
+  vg_own_calls(true);
+  reshard_status status = open_rank(w, rank, &me);
+  vg_own_calls(false);
+  if (rank == 0 && w->failing > 0)
+    vg_fail_here(NULL, w->failing, false, 0);
+  if (status == RESHARD_SUCCESS)
+    w->body(w, &me, rank);
+  rank_result_set(&w->result[rank], status);
+  w->wrong[rank] = me.wrong;
+  vg_own_calls(w->failing > 0);
+  reshard_sharder_destroy(me.sharder);
+  reshard_comm_destroy(me.comm);
+  reshard_device_release(me.device);
+  cudaStreamDestroy(me.stream);
+  vg_own_calls(false);
+}
+
+/* Returns the reports. */
+static int run_world(world *w, uint64_t seed) {
+  node_gather_begin(&w->gather);
+  vg_begin(&(vg_options){.devices = NODE_RANKS, .seed = seed});
+  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  rank_threads_run(NODE_RANKS, run_rank, w);
+  int reports = vg_end();
+  node_gather_end(&w->gather);
+  rank_results_assert(NODE_RANKS, w->result, RESHARD_SUCCESS, NULL, "opening");
+  return reports;
+}
+
+static void run_right(void (*body)(world *w, contract_rank *me, int64_t rank)) {
+  for (uint64_t seed = 0; seed < 2; seed++) {
+    world w = {.body = body, .timeout_ms = 60000};
+    assert_int_equal(run_world(&w, seed), 0);
+    for (int r = 0; r < NODE_RANKS; r++)
+      assert_int_equal(w.wrong[r], 0);
+  }
+}
+
+static void move_in_place(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_in_place(&c, me, rank);
+}
+
+static void test_in_place(void **state) {
+  (void)state;
+  run_right(move_in_place);
+}
+
+static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_elsewhere(me, rank);
+}
+
+static void test_elsewhere(void **state) {
+  (void)state;
+  run_right(move_elsewhere);
+}
+
+static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_from_elsewhere(me, rank);
+}
+
+static void test_from_elsewhere(void **state) {
+  (void)state;
+  run_right(move_from_elsewhere);
+}
+
+static const void *data_of(const moving *m) {
+  reshard_tensor_info info;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  return info.data;
+}
+
+/* One rank's staging is elsewhere in some of the calls, while its arrays stay: memory of that size is taken. */
+static void stage_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  const int64_t staging = 8704;
+  reshard_tensor taken = NULL;
+  int64_t bound = 0;
+  const void *was[2] = {NULL, NULL};
+  moving m = {.mesh = NULL};
+  (void)w;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 3 * 4100, &m));
+  for (int i = 0; i < 6 * CALLS; i++) {
+    bool same = i > CALLS && data_of(&m) == was[i % 2];
+    was[i % 2] = data_of(&m);
+    if (rank == 1 && i % 5 == 0 && taken == NULL)
+      CONTRACT_SUCCEEDS(me, reshard_tensor_create_on(me->device, RESHARD_U8, 1, &staging, me->stream, &taken));
+    uint64_t before = meetings_of(me->comm);
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    bound += same && data_of(&m) == was[(i + 1) % 2] && meetings_of(me->comm) > before + 1;
+    CONTRACT_CHECK(me, i % 2 == 1 || (cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m)));
+    if (i % 5 == 3) {
+      reshard_tensor_release(taken);
+      taken = NULL;
+    }
+  }
+  CONTRACT_CHECK(me, rank != 1 || bound > 0);
+  reshard_tensor_release(taken);
+  end_moving(&m);
+}
+
+static void test_staged_elsewhere(void **state) {
+  (void)state;
+  run_right(stage_elsewhere);
+}
+
+static void move_with_others(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_with_others(&c, me, rank, RESHARD_PATH_MIXED);
+}
+
+static void test_with_others(void **state) {
+  (void)state;
+  run_right(move_with_others);
+}
+
+/* One call of rank 0 fails, each seventh or whichever: all ranks hear of it in one of their calls, and none after it
+ * has success. */
+static void move_until_failed(world *w, contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
+  (void)rank;
+  reshard_status status = begin_moving(me, 12, &m);
+  for (int i = 0; i < CALLS && status == RESHARD_SUCCESS; i++)
+    status = move_once(me, (i + 1) % 2, &m);
+  vg_own_calls(true);
+  cudaStreamSynchronize(me->stream);
+  end_moving(&m);
+  node_gather_meet(&w->gather); /* nobody reads its memory any more */
+  reshard_status met = reshard_comm_barrier(me->comm);
+  me->wrong += (met == RESHARD_SUCCESS) != (status == RESHARD_SUCCESS);
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  int64_t fired = 1;
+  world w = {.body = move_until_failed, .timeout_ms = 1000};
+  for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 7) {
+    vg_quiet(true);
+    (void)run_world(&w, (uint64_t)w.failing);
+    vg_quiet(false);
+    fired = vg_failed();
+    if (vg_reports_with("race") + vg_reports_with("freed") + vg_reports_with("ipc") + vg_reports_with("leak") > 0)
+      fail_msg("call %d of rank 0 fails: %s", (int)w.failing, vg_report(0));
+  }
+  assert_true(w.failing > 100);
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    printf("skipped: this build sees no accesses\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_in_place),       cmocka_unit_test(test_elsewhere),
+                                     cmocka_unit_test(test_from_elsewhere), cmocka_unit_test(test_staged_elsewhere),
+                                     cmocka_unit_test(test_with_others),    cmocka_unit_test(test_faults)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,176 @@
+/* Sharders over processes with GPUs that are told to read each other's storage: scenes of a rank among NODE_RANKS.
+ * Included after cmocka.h. */
+#ifndef TESTS_VG_TOLD_TO_READ_H
+#define TESTS_VG_TOLD_TO_READ_H
+
+#include "node_gather.h"
+#include "support/contracts/contract.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+
+/* The communicator of the ranks. */
+typedef struct told_comm {
+  node_gather *gather;
+  uint64_t (*meetings)(reshard_comm comm); /* of the rank's host with the others' */
+  uint64_t (*partings)(reshard_comm comm); /* waits for others to close what they have open */
+  bool by_gpu;                             /* hosts meet through their GPUs, which they wait for */
+} told_comm;
+
+/* A tensor of rows goes to columns and back, in pieces that have a segment each. */
+typedef struct moving {
+  reshard_mesh mesh;
+  reshard_dtensor tensor;
+} moving;
+
+enum { CALLS = 4 };
+
+static inline reshard_status begin_moving(contract_rank *me, int64_t columns, moving *m) {
+  const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, columns};
+  const reshard_properties bytes = {.dtype = RESHARD_U8};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  reshard_tensor_info info;
+  reshard_status status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m->mesh);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_dtensor_empty(me->sharder, &(reshard_placing){m->mesh, &rows, NULL}, 2, shape, &bytes, me->stream,
+                                   &m->tensor);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  vg_own_calls(true);
+  cudaMemsetAsync(info.data, (int)reshard_comm_rank(me->comm) + 1, (size_t)columns, me->stream);
+  vg_own_calls(false);
+  return RESHARD_SUCCESS;
+}
+
+static inline reshard_status move_once(contract_rank *me, int dim, moving *m) {
+  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  reshard_dtensor next;
+  reshard_status status =
+      reshard_dtensor_redistribute(1, &m->tensor, &(reshard_placing){m->mesh, &cut, NULL}, me->stream, &next);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  reshard_dtensor_release(m->tensor);
+  m->tensor = next;
+  return RESHARD_SUCCESS;
+}
+
+static inline void end_moving(moving *m) {
+  reshard_dtensor_release(m->tensor);
+  reshard_mesh_release(m->mesh);
+}
+
+/* Each rank has a part of all rows, and each row is of the rank that had it. */
+static inline bool is_moved(const moving *m) {
+  reshard_tensor_info info;
+  (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
+  int64_t columns = info.shape[1], right = 0;
+  for (int64_t i = 0; i < info.shape[0] * columns; i += 97) {
+    char here;
+    vg_peek(&here, (char *)info.data + i, 1);
+    right += here == 1 + i / columns;
+  }
+  return info.shape[0] == NODE_RANKS && right == (NODE_RANKS * columns + 96) / 97;
+}
+
+/* Where no rank's arrays have moved, hosts meet once in a call, and nothing is made. */
+static inline void told_in_place(const told_comm *c, contract_rank *me, int64_t rank) {
+  static vg_counts before, now;
+  moving m = {.mesh = NULL};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 4 * CALLS; i++) {
+    uint64_t before_it = c->meetings(me->comm);
+    if (i == 2 * CALLS) {
+      node_gather_meet(c->gather);
+      before = rank == 0 ? vg_count() : before;
+      node_gather_meet(c->gather);
+    }
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_CHECK(me, i < 2 * CALLS || c->meetings(me->comm) == before_it + 1);
+  }
+  node_gather_meet(c->gather);
+  now = rank == 0 ? vg_count() : now;
+  node_gather_meet(c->gather);
+  CONTRACT_CHECK(me, now.allocs == before.allocs && now.frees == before.frees && now.creates == before.creates);
+  CONTRACT_CHECK(me, (c->by_gpu || now.host_syncs == before.host_syncs) && now.launches > before.launches);
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
+}
+
+/* One rank's arrays move in some of the calls: they read its new ones. */
+static inline void told_elsewhere(contract_rank *me, int64_t rank) {
+  reshard_dtensor kept[CALLS] = {NULL};
+  moving m = {.mesh = NULL};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 6 * CALLS; i++) {
+    reshard_dtensor *place = &kept[i / 5 % CALLS];
+    if (rank == 1 && i % 5 == 0) {
+      reshard_dtensor_release(*place);
+      *place = reshard_dtensor_retain(m.tensor);
+    }
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_CHECK(me, i % 2 == 1 || (cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m)));
+  }
+  for (int i = 0; i < CALLS; i++)
+    reshard_dtensor_release(kept[i]);
+  end_moving(&m);
+}
+
+/* The caller frees a source between two calls, so nothing of it stays open, and takes another one. */
+static inline void told_from_elsewhere(contract_rank *me, int64_t rank) {
+  const int64_t shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  for (int i = 0; i < CALLS; i++) {
+    moving m = {.mesh = NULL};
+    const int64_t n = NODE_RANKS;
+    reshard_tensor own;
+    char *source;
+    cudaMalloc((void **)&source, 12);
+    cudaMemsetAsync(source, (int)rank + 1, 12, me->stream);
+    CONTRACT_SUCCEEDS(me, reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m.mesh));
+    CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, part, NULL, source, NULL, NULL, &own));
+    CONTRACT_SUCCEEDS(me, reshard_dtensor_from_local(me->sharder, &(reshard_placing){m.mesh, &rows, NULL}, own, 2,
+                                                     shape, 0, &m.tensor));
+    reshard_tensor_release(own);
+    CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+    cudaFree(source);
+    CONTRACT_SUCCEEDS(me, move_once(me, 0, &m));
+    end_moving(&m);
+  }
+}
+
+/* Sharders come and go, and so do transfers that they keep. A rank destroys its own before the others: it does not wait
+ * for them. Memory does not grow. */
+static inline void told_with_others(const told_comm *c, contract_rank *me, int64_t rank, reshard_path path) {
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = path, .cached_plans = 2};
+  size_t used[2 * CALLS] = {0};
+  for (int i = 0; i < 2 * CALLS; i++) {
+    reshard_sharder first = me->sharder;
+    CONTRACT_SUCCEEDS(me, reshard_sharder_create(me->comm, &options, &me->sharder));
+    for (int64_t columns = 12; columns < 12 * CALLS; columns += 12) { /* each pair of plans evicts the last one */
+      moving m = {.mesh = NULL};
+      CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
+      for (int k = 0; k < CALLS - 1; k++)
+        CONTRACT_SUCCEEDS(me, move_once(me, (k + 1) % 2, &m));
+      CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+      end_moving(&m);
+    }
+    CONTRACT_CHECK(me, vg_calls("cudaIpcOpenMemHandle") == 0);
+    for (int64_t r = 0; r < NODE_RANKS; r++) { /* one after the other */
+      uint64_t parted = c->partings(me->comm);
+      if (r == rank)
+        reshard_sharder_destroy(me->sharder);
+      CONTRACT_CHECK(me, c->partings(me->comm) == parted);
+      node_gather_meet(c->gather);
+    }
+    me->sharder = first;
+    used[i] = vg_memory_used((int)rank);
+    node_gather_meet(c->gather);
+  }
+  CONTRACT_CHECK(me, used[CALLS] == used[CALLS - 1] && used[2 * CALLS - 1] == used[CALLS - 1]);
+}
+
+#endif
