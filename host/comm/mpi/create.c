@@ -67,7 +67,7 @@ static void free_comm(rs_mpi *c) {
   reshard_device_release(c->handle);
   rs_mpi_release_link(c->link);
   free(c->why);
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < RS_MPI_NOTES; i++)
     free(c->notes[i]);
   free(c->received);
   free(c->answer);
@@ -127,7 +127,7 @@ void rs_mpi_release(rs_mpi *c) {
 static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   size_t note = rs_mpi_note_bytes(size);
   RS_TRY(rs_alloc_zero(&c->why, 1, note));
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < RS_MPI_NOTES; i++)
     RS_TRY(rs_alloc_zero(&c->notes[i], 1, note));
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
   RS_TRY(rs_alloc_zero(&c->answer, 1, note));

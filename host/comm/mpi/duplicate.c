@@ -78,7 +78,7 @@ static void send_farewell(rs_mpi *c, reshard_status status, const char *text) {
   for (int64_t r = 0; r < size; r++)
     if (r != c->base.rank)
       (void)MPI_Isend(farewell, sizeof *farewell, MPI_BYTE, (int)r, highest_tag(c->caller), c->caller,
-                      &c->talks[(6 + kind) * size + r]);
+                      &rs_mpi_talks(c, RS_MPI_TALK_ASKS + kind)[r]);
 }
 
 reshard_status rs_mpi_hear_farewells(rs_mpi *c) {

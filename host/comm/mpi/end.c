@@ -45,7 +45,7 @@ static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *t
 /* An abort of what has ended for another reason, after which what was split from it goes on until then. False: it was
  * aborted before. */
 static bool note_abort(rs_mpi *c, const char *text) {
-  rs_mpi_note *note = c->notes[2];
+  rs_mpi_note *note = c->notes[RS_MPI_NOTE_ABORT];
   if (c->why->aborted || note->aborted)
     return false;
   note->status = RESHARD_ERROR_PEER;
@@ -67,7 +67,7 @@ void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
   child->next = parent->children;
   parent->children = child;
   atomic_fetch_add(&parent->users, 1);
-  const rs_mpi_note *why = parent->notes[2]->aborted ? parent->notes[2] : parent->why;
+  const rs_mpi_note *why = parent->notes[RS_MPI_NOTE_ABORT]->aborted ? parent->notes[RS_MPI_NOTE_ABORT] : parent->why;
   if (parent->ended && why->aborted) /* meanwhile */
     end_by(child, RESHARD_ERROR_PEER, true, why->text, NULL);
   pthread_mutex_unlock(&parent->link->tree);
@@ -129,24 +129,25 @@ static void end_without(rs_mpi *c, int64_t rank) {
   c->missing[rank] = false;
 }
 
-static void send_note(rs_mpi *c, const rs_mpi_note *note, int talk) {
+static void send_note(rs_mpi *c, int note) {
   for (int64_t r = 0; r < c->base.size; r++)
     if (r != c->base.rank)
-      (void)MPI_Isend(note, (int)rs_mpi_note_bytes(c->base.size), MPI_BYTE, rs_mpi_rank(c, r),
-                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[talk * c->base.size + r]);
+      (void)MPI_Isend(c->notes[note], (int)rs_mpi_note_bytes(c->base.size), MPI_BYTE, rs_mpi_rank(c, r),
+                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &rs_mpi_talks(c, RS_MPI_TALK_NOTES + note)[r]);
 }
 
 void rs_mpi_tell(rs_mpi *c, bool out) {
-  rs_mpi_note *note = c->notes[out];
-  if (!atomic_exchange(&c->told[out], true)) {
+  int number = out ? RS_MPI_NOTE_OUT : RS_MPI_NOTE_END;
+  rs_mpi_note *note = c->notes[number];
+  if (!atomic_exchange(&c->told[number], true)) {
     pthread_mutex_lock(&c->link->tree);
     memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
     pthread_mutex_unlock(&c->link->tree);
     note->out = out;
-    send_note(c, note, 2 + out);
+    send_note(c, number);
   }
-  if (c->aborts && !atomic_exchange(&c->told[2], true))
-    send_note(c, c->notes[2], 8);
+  if (c->aborts && !atomic_exchange(&c->told[RS_MPI_NOTE_ABORT], true))
+    send_note(c, RS_MPI_NOTE_ABORT);
 }
 
 /* Waits for a thread that tells an end: where MPI lets one thread in at a time, it goes first. */
@@ -179,7 +180,8 @@ static void leave_link(rs_mpi *c, bool from_call) {
       rs_mpi_tell(c, true);
     link->inside--;
     let_tell(link);
-    more = link->untold != NULL || (from_call && ((c->ended && !c->told[1]) || (c->aborts && !c->told[2])));
+    more = link->untold != NULL ||
+           (from_call && ((c->ended && !c->told[RS_MPI_NOTE_OUT]) || (c->aborts && !c->told[RS_MPI_NOTE_ABORT])));
     if (more)
       link->inside++;
   }

@@ -46,7 +46,7 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
   rs_mpi_inquiry *q = &c->inquiry;
   int64_t size = c->base.size, bits = (size + 7) / 8;
   int sent = 0;
-  MPI_Request *talks = c->talks + 5 * size;
+  MPI_Request *talks = rs_mpi_talks(c, RS_MPI_TALK_ANSWER);
   if (MPI_Testall((int)size, talks, &sent, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !sent)
     return;
   keep_duplicate(c);

@@ -13,14 +13,15 @@
 static void mark_records(rs_mpi *c) {
   int64_t size = c->base.size, out = 0;
   for (int64_t r = 0; r < size; r++)
-    out += c->missing[r] = c->talks[r] != MPI_REQUEST_NULL;
+    out += c->missing[r] = rs_mpi_talks(c, RS_MPI_TALK_THEIRS)[r] != MPI_REQUEST_NULL;
   for (int64_t r = 0; r < size && out == 0; r++)
-    c->missing[r] = c->talks[size + r] != MPI_REQUEST_NULL;
+    c->missing[r] = rs_mpi_talks(c, RS_MPI_TALK_OURS)[r] != MPI_REQUEST_NULL;
 }
 
 /* One test. *got: some have come; *left: some are still out. */
 static reshard_status test_records(rs_mpi *c, bool *got, bool *left) {
-  int ngot = 0, code = MPI_Testsome((int)(2 * c->base.size), c->talks, &ngot, c->done, c->statuses);
+  int ngot = 0,
+      code = MPI_Testsome((int)(2 * c->base.size), rs_mpi_talks(c, RS_MPI_TALK_THEIRS), &ngot, c->done, c->statuses);
   for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
     c->missing[c->done[i] % c->base.size] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
   if (code != MPI_SUCCESS)
@@ -63,14 +64,15 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
     int64_t r = (me + i) % size;
     if (!takes_part(c, r, node))
       continue;
-    code = MPI_Irecv(c->records + r, sizeof *own, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[r]);
+    code = MPI_Irecv(c->records + r, sizeof *own, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi,
+                     &rs_mpi_talks(c, RS_MPI_TALK_THEIRS)[r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) {
     int64_t r = (me + i) % size;
     if (!takes_part(c, r, node))
       continue;
-    code = MPI_Isend(own, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &c->talks[size + r]);
+    code = MPI_Isend(own, bytes, MPI_BYTE, rs_mpi_rank(c, r), tag, c->link->mpi, &rs_mpi_talks(c, RS_MPI_TALK_OURS)[r]);
     c->missing[r] = code != MPI_SUCCESS;
   }
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));

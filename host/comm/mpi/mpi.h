@@ -16,8 +16,19 @@
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
-/* Requests per rank: a record received, one sent; sent two notes, a loss, an answer, two farewells, a third note. */
-enum { RS_MPI_TALKS = 9 };
+/* Notes to the others: it ends; this rank is out; it was aborted after its end, also by them. */
+enum { RS_MPI_NOTE_END, RS_MPI_NOTE_OUT, RS_MPI_NOTE_ABORT, RS_MPI_NOTES };
+/* Requests that each rank has with each other one: its record, this rank's, and what it sends beside them. */
+enum {
+  RS_MPI_TALK_THEIRS,
+  RS_MPI_TALK_OURS,
+  RS_MPI_TALK_NOTES,
+  RS_MPI_TALK_LOSS = RS_MPI_TALK_NOTES + RS_MPI_NOTES,
+  RS_MPI_TALK_ANSWER,
+  RS_MPI_TALK_ASKS, /* farewells */
+  RS_MPI_TALK_GIVES_UP,
+  RS_MPI_TALKS
+};
 enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its call ends */
 
 typedef struct rs_mpi rs_mpi;
@@ -109,21 +120,21 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
-  int64_t begun;       /* of a creation or split: all its waits have one deadline; 0: each its own */
-  int64_t node;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
-  atomic_bool ended;   /* set under the link's mutex, once why is */
-  atomic_bool inside;  /* a thread is in a call on it, and will see `ended` */
-  atomic_bool waits;   /* to be told by the thread that is inside */
-  rs_mpi *next_untold; /* of the link's */
-  atomic_bool told[3]; /* the others have the first, the second, the third note */
-  atomic_bool aborts;  /* the third one is to be told */
-  atomic_flag hearing; /* a thread takes notes */
+  int64_t begun;                  /* of a creation or split: all its waits have one deadline; 0: each its own */
+  int64_t node;                   /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  atomic_bool ended;              /* set under the link's mutex, once why is */
+  atomic_bool inside;             /* a thread is in a call on it, and will see `ended` */
+  atomic_bool waits;              /* to be told by the thread that is inside */
+  rs_mpi *next_untold;            /* of the link's */
+  atomic_bool told[RS_MPI_NOTES]; /* the others have the note */
+  atomic_bool aborts;             /* the third one is to be told */
+  atomic_flag hearing;            /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
-  int64_t *global_ranks;        /* of base */
-  rs_mpi_record *records;       /* [size + 1], the last is this rank's own */
-  rs_mpi_note *why;             /* once ended; more may be missing later, under the link's mutex */
-  rs_mpi_note *notes[3];        /* to the others: it ends; it is out; it was aborted after its end, also by them */
+  int64_t *global_ranks;  /* of base */
+  rs_mpi_record *records; /* [size + 1], the last is this rank's own */
+  rs_mpi_note *why;       /* once ended; more may be missing later, under the link's mutex */
+  rs_mpi_note *notes[RS_MPI_NOTES];
   rs_mpi_note *received;        /* from another */
   rs_mpi_note *answer;          /* to the others: this rank waits */
   rs_mpi_inquiry inquiry;       /* under the link's mutex, but for what this rank's call alone has */
@@ -153,6 +164,7 @@ static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
 static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
   return (int)(c->global_ranks != NULL ? c->global_ranks[rank] : rank);
 }
+static inline MPI_Request *rs_mpi_talks(const rs_mpi *c, int64_t talk) { return c->talks + talk * c->base.size; }
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
 /* The deadline of a wait that has begun at `since` counts from here: from where its call has begun, where that has one
  * deadline. A wait that begins near its end, or after it, has a moment of its own: whoever has given up by then tells

@@ -90,7 +90,7 @@ static void send_loss(rs_mpi *made, int tag, const loss *mine) {
   for (int64_t r = 0; r < made->base.size; r++)
     if (r != made->base.rank)
       (void)MPI_Isend(made->loss, sizeof made->loss, MPI_BYTE, rs_mpi_rank(made, r), tag, made->link->mpi,
-                      &made->talks[4 * made->base.size + r]);
+                      &rs_mpi_talks(made, RS_MPI_TALK_LOSS)[r]);
 }
 
 /* Takes the next list of a rank, or returns false. */
