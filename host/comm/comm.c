@@ -39,9 +39,10 @@ void reshard_comm_destroy(reshard_comm comm) {
     next = deferred->next;
     deferred->try_free(deferred);
   }
-  if (comm->peers != NULL && !comm->held)
+  bool used = comm->held || (comm->ops->stuck != NULL && comm->ops->stuck(comm));
+  if (comm->peers != NULL && !used)
     comm->drop_peers(comm);
-  if (comm->meetings != NULL && !comm->held)
+  if (comm->meetings != NULL && !used)
     comm->device->processes->end(comm->device, comm->meetings);
   rs_board_leave(comm);
   comm->ops->destroy(comm);

@@ -145,11 +145,11 @@ typedef struct rs_comm_ops {
    * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-  /* Waits until all ranks that are there have called it as often, by the deadline at most; also on a communicator that
-   * has ended. Over NCCL that is for 2 s at most then: ranks that hear of the end in different steps need not all call
-   * it. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open that they would
-   * have to close. */
-  void (*part)(reshard_comm comm);
+  /* Tells the others that this rank has closed what it had open of theirs. wait: until all that are there have called
+   * it as often, by the deadline at most. On a communicator that has ended that is for 2 s at most: ranks that hear of
+   * the end in different steps need not all call it. With ranks of several nodes those of this one. NULL: ranks have
+   * nothing of each other's open that they would have to close. */
+  void (*part)(reshard_comm comm, bool wait);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is

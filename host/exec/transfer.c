@@ -248,13 +248,16 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_comm comm = t->comm;
   const rs_device_processes *processes = comm->device->processes;
-  reshard_status status = RESHARD_SUCCESS;
+  uint64_t storage = 1;
   rs_offers *offers;
   const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
   bool first = t->on_streams && t->meeting == NULL;
+  reshard_status status =
+      t->on_streams ? rs_sources_version(comm, t->plan, &binding->arrays, &storage) : RESHARD_SUCCESS;
   if (first)
-    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
+    RS_THEN(status, processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words));
   t->parts = t->on_streams;
+  binding->exposed = storage == 0;
   RS_TRY(rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers));
   binding->mappings = offers->mappings;
   if (first)
@@ -426,10 +429,10 @@ static reshard_status finish_execute(reshard_transfer t) {
               : RESHARD_SUCCESS;
 }
 
-/* Waits until all peers have closed what they had open of memory of this rank's caller, or are gone. */
-static void part_from_peers(reshard_transfer t) {
+/* Where memory of this rank's caller was open, waits until all peers have closed it, or are gone. */
+static void part_from_peers(reshard_transfer t, bool exposed) {
   if (t->parts)
-    t->comm->ops->part(t->comm);
+    t->comm->ops->part(t->comm, exposed);
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
@@ -463,11 +466,12 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->binding = binding;
     binding = old;
   }
+  bool exposed = binding.exposed;
   if (status != RESHARD_SUCCESS && idle && is_stuck(t->comm))
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
     free_binding(t->comm, t->path, &binding);
-  part_from_peers(t);
+  part_from_peers(t, exposed);
   atomic_flag_clear(&t->busy);
   return status;
 }
@@ -499,11 +503,12 @@ reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
+  bool exposed = t->binding.exposed || t->failed.exposed;
   free_binding(t->comm, t->path, &t->binding);
   free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->destroy(device, t->meeting);
-  part_from_peers(t);
+  part_from_peers(t, exposed);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);

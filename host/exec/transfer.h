@@ -26,6 +26,7 @@ typedef struct rs_binding {
   int64_t nsent, nreceived;
   void *workspace; /* owned; NULL when it is the caller's, or cached */
   bool cached;     /* programs and staging are those of a transfer that is cached (cached.h) */
+  bool exposed;    /* other processes have memory of the caller's open, who may free it when it is bound no more */
   reshard_transfer_info info;
 } rs_binding;
 
@@ -61,9 +62,9 @@ struct reshard_transfer_s {
   rs_gate gate;
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
   rs_shared_words words;      /* of it */
-  bool parts;      /* processes wait for each other before they end it: memory of callers is open to others */
-  rs_lane lane;    /* of the first rank on it */
-  rs_lane **lanes; /* [comm->lanes], for the one who executes */
+  bool parts;                 /* processes tell each other that they have closed what was open for it */
+  rs_lane lane;                    /* of the first rank on it */
+  rs_lane **lanes;                 /* [comm->lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
    * through gates have theirs instead. */
   rs_event *ended;

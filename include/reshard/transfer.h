@@ -98,9 +98,10 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  * for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an execute
  * of the transfer must not be launched.
  *
- * It is local, but where processes read each other's GPUs, on the direct and the mixed path: no memory is freed that a
- * peer has open. There it waits until all ranks that are there, on the node, destroy theirs, by the deadline at most.
- * Ranks destroy several in one order.
+ * It is local, but where processes read each other's GPUs, on the direct and the mixed path, and this rank's sources
+ * are of cudaMalloc: no memory is freed that a peer has open. There it waits until all ranks that are there, on the
+ * node, destroy theirs. That is by the deadline at most, and for 2 s once the communicator has ended. Ranks destroy
+ * several in one order.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline

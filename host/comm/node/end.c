@@ -42,6 +42,11 @@ static const rs_node_why *find_end(const rs_node *c, rs_node_why *storage) {
   return NULL;
 }
 
+bool rs_node_has_ended(const rs_node *c) {
+  rs_node_why storage;
+  return find_end(c, &storage) != NULL;
+}
+
 /* A kernel of this rank may have waited in vain, or found another transfer: the first call after that ends the
  * communicator. */
 static reshard_status end_if_late(rs_node *c, bool waits) {

@@ -152,7 +152,7 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
 /* wait.c: rs_comm_ops.part. */
-void rs_node_part(reshard_comm comm);
+void rs_node_part(reshard_comm comm, bool wait);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

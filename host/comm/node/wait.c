@@ -202,16 +202,13 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-/* Ranks that heard of the end in different steps of a call may have nothing to part from. */
-static bool is_part_of_ended(const rs_node *c) { return c->whole != NULL && atomic_load(&c->block->ended) != 0; }
-
-void rs_node_part(reshard_comm comm) {
+void rs_node_part(reshard_comm comm, bool wait) {
   rs_node *c = rs_node_of(comm);
   if (c->forked)
     return;
   uint64_t times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-  for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, times) && !rs_late(since, c->timeout_ms);) {
-    if (ended == 0 && is_part_of_ended(c))
+  for (int64_t since = rs_now_ns(), ended = 0; wait && !all_parted(c, times) && !rs_late(since, c->timeout_ms);) {
+    if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to part from */
       ended = rs_now_ns();
     if (ended != 0 && rs_late(ended, PART_MS))
       break;

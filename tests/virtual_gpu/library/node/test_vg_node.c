@@ -622,6 +622,33 @@ static void lose_one_aborting(node_rank *me) {
     go_on_without_one(me);
 }
 
+/* A rank aborts, and destroys its transfer while the others keep theirs: without a deadline, too, it gets that done. */
+static void destroy_after_end(node_rank *me) {
+  cudaMemsetAsync(me->src, byte_of(0, me->rank), BYTES, me->stream);
+  NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
+  NEED(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  node_gather_meet(&me->w->gather);
+  if (me->rank == 0) {
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_SUCCESS);
+    reshard_transfer_destroy(me->transfer);
+    me->transfer = NULL;
+  }
+  node_gather_meet(&me->w->gather);
+  reshard_transfer_destroy(me->transfer);
+  me->transfer = NULL;
+  node_gather_meet(&me->w->gather); /* nobody has its memory open any more */
+}
+
+static void test_destroy_after_end(void **state) {
+  (void)state;
+  world w = {.gpus = RANKS, .body = destroy_after_end};
+  int reports = run_world(&w, &(vg_options){.devices = RANKS, .seed = 1});
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+  for (int r = 0; r < RANKS; r++)
+    assert_null(w.wrong[r]);
+  assert_int_equal(reports, 0);
+}
+
 /* Two of three ranks split off, and none is lost. */
 static void split_off(node_rank *me) {
   reshard_comm part = NULL;
@@ -720,23 +747,15 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),
-      cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_graph_of_one_rank),
-      cmocka_unit_test(test_rebinds),
-      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_stuck),
-      cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_packed),
-      cmocka_unit_test(test_forked_graph),
-      cmocka_unit_test(test_destroys_first),
-      cmocka_unit_test(test_survivors),
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_different_transfers),
-      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_moves),        cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(test_graph),        cmocka_unit_test(test_graph_of_one_rank),
+      cmocka_unit_test(test_rebinds),      cmocka_unit_test(test_late),
+      cmocka_unit_test(test_abort),        cmocka_unit_test(test_stuck),
+      cmocka_unit_test(test_refusals),     cmocka_unit_test(test_packed),
+      cmocka_unit_test(test_forked_graph), cmocka_unit_test(test_destroys_first),
+      cmocka_unit_test(test_survivors),    cmocka_unit_test(test_destroy_after_end),
+      cmocka_unit_test(test_order),        cmocka_unit_test(test_different_transfers),
+      cmocka_unit_test(test_edges),        cmocka_unit_test(test_faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
