@@ -223,6 +223,7 @@ struct reshard_comm_s {
   void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
   struct rs_peers *peers;          /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
+  struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;

@@ -163,6 +163,8 @@ typedef struct rs_device_processes {
                          int64_t *inside, bool *found);
   /* Tells whether memory that was found is there still. */
   bool (*there)(uint64_t number);
+  /* As often memory that has a descriptor was freed in this process. */
+  uint64_t (*freed)(void);
   /* A descriptor of memory that was found and is there, which the caller closes. */
   reshard_status (*file)(rs_device *device, uint64_t number, int *fd);
   /* Opens memory of another process for this GPU. It is closed as often, before its owner frees it where that has no

@@ -22,6 +22,8 @@ void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t ar
 typedef struct rs_mappings rs_mappings;
 /* NULL is allowed. */
 void rs_mappings_free(rs_mappings *mappings);
+/* Some of it is memory of GPUs that its owner has freed, as far as this rank has heard. NULL is allowed. */
+bool rs_mappings_freed(const rs_mappings *mappings);
 
 /* Finds the first entry with a source that other processes cannot map; -1: none has. */
 reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
@@ -48,6 +50,8 @@ typedef struct rs_offers {
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
                                   const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
+/* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
+bool rs_offers_outdated(reshard_comm comm);
 
 /* --- Arrays that are other ones in each call (direct/reach.c) ----------------------------------------------------- */
 

@@ -243,7 +243,8 @@ static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs
   for (int64_t r = 0; r < comm->size; r++)
     *kept = *kept && all[r].shown.version != 0;
   cached->shown = shown.version;
-  transfer->parts = !*kept; /* it is of storage alone */
+  if (*kept) /* all sources are storage */
+    rs_transfer_keep(transfer);
   return RESHARD_SUCCESS;
 }
 
@@ -283,12 +284,13 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   return status;
 }
 
-/* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
+/* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others, or this rank has freed
+ * other memory, which all have to hear of. */
 static reshard_status compare_bound(reshard_comm comm, const rs_once_call *call, uint64_t *version) {
   rs_cached_transfer *cached = call->cached;
   uint64_t sources = 0;
   RS_TRY(rs_cached_compare(cached, call->arrays, call->stream));
-  if (cached->bound)
+  if (cached->bound && !rs_offers_outdated(comm))
     RS_TRY(rs_sources_version(comm, call->plan, &cached->transfer->binding.arrays, &sources));
   *version = sources != 0 && sources == cached->shown;
   return RESHARD_SUCCESS;
@@ -310,7 +312,11 @@ static reshard_status execute_shown(reshard_comm comm, const rs_once_call *call,
     cached = cached && all[r].shown.version != 0;
   if (!cached)
     return execute_new(comm, call, memory, workspace_bytes);
-  reshard_status status = reshard_execute(call->cached->transfer, call->stream);
+  reshard_transfer transfer = call->cached->transfer;
+  reshard_status status = RESHARD_SUCCESS;
+  if (comm->locals == 1) /* its last execute may be on another stream */
+    status = rs_stream_wait(comm->device, call->stream, transfer->ended, RS_EDGE("execute after execute"));
+  RS_THEN(status, reshard_execute(transfer, call->stream));
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
   else

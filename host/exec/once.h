@@ -27,7 +27,8 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
  * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
  *   strides, where one has strides.
  * - cached: of the plan. NULL: nothing is cached. Whether it has a transfer must follow from what ranks know of each
- *   other: it has one after the first call that took one and succeeded, and only then.
+ *   other: it has one after the first call that took one and succeeded, and only then. Processes with GPUs that read
+ *   each other keep none of sources that their owner may free.
  * - unsure: the preparation failed before the rank could tell if the others have cached a transfer for this call. */
 typedef struct rs_once_call {
   rs_request request;
@@ -51,7 +52,7 @@ typedef struct rs_once_call {
  *
  * memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device with streams the
  * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is
- * cached. */
+ * cached; but for processes with GPUs that read each other, where one's arrays have moved. */
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes);
 

@@ -243,6 +243,37 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
+static void finish_streams(reshard_transfer t, bool *late);
+
+static void forget_kept(reshard_transfer t) {
+  struct reshard_transfer_s **at = &t->comm->kept_transfers;
+  while (*at != NULL && *at != t)
+    at = &(*at)->next;
+  if (*at == t)
+    *at = t->next;
+}
+
+/* Ends bindings of other transfers to memory that its owner has freed: as long as they have it open it is not free. */
+static void unbind_freed(const struct reshard_transfer_s *t) {
+  for (reshard_transfer kept = t->comm->kept_transfers; kept != NULL; kept = kept->next) {
+    bool late;
+    if (kept == t || !rs_mappings_freed(kept->binding.mappings))
+      continue;
+    finish_streams(kept, &late);
+    if (late)
+      continue;
+    free_binding(kept->comm, kept->path, &kept->binding);
+    kept->cached->bound = false;
+  }
+}
+
+void rs_transfer_keep(reshard_transfer t) {
+  t->parts = false;
+  forget_kept(t);
+  t->next = t->comm->kept_transfers;
+  t->comm->kept_transfers = t;
+}
+
 /* Binds where ranks are processes, each of which maps the others' sources. Those with GPUs make their meeting with it,
  * once. */
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
@@ -260,6 +291,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   binding->exposed = storage == 0;
   RS_TRY(rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers));
   binding->mappings = offers->mappings;
+  unbind_freed(t);
   if (first)
     status = rs_agree(comm, connect_meeting(t, offers->words));
   offers->offer[comm->rank] = &mine;
@@ -541,6 +573,7 @@ void reshard_transfer_destroy(reshard_transfer t) {
   bool late;
   if (t == NULL)
     return;
+  forget_kept(t);
   finish_streams(t, &late);
   if (!late) {
     free_transfer(t);

@@ -63,6 +63,7 @@ struct reshard_transfer_s {
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
   rs_shared_words words;      /* of it */
   bool parts;                 /* processes tell each other that they have closed what was open for it */
+  struct reshard_transfer_s *next; /* of comm->kept_transfers */
   rs_lane lane;                    /* of the first rank on it */
   rs_lane **lanes;                 /* [comm->lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
@@ -88,6 +89,9 @@ reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, c
  * of others, by rank, on a path that reads them; else NULL. */
 reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays,
                                          const rs_offer *const *offers);
+/* A cached transfer, which reads storage of others alone, may stay bound between calls. Its binding ends where others
+ * have freed that (`bound`), and nobody waits for this rank where it is destroyed. */
+void rs_transfer_keep(reshard_transfer transfer);
 /* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
 

@@ -62,10 +62,10 @@ typedef struct reshard_device_options {
   const reshard_allocator *allocator; /* borrowed while the device lives; NULL: the device's own */
   /* 1: storage is memory that the other processes of the node can map. Ranks that are processes then read each other's
    * arrays directly (RESHARD_PATH_DIRECT). On a CPU large pieces take their memory when they are allocated, not when
-   * they are first written. On a GPU it comes in pieces of 2 MiB and more, which take descriptors only while they
-   * are passed on; giving one back waits for the streams that used it, and others keep its memory until their next
-   * transfer from that rank is made. UNSUPPORTED where the driver has no virtual memory management. 0: the process's
-   * own. Not with an allocator. */
+   * they are first written. On a GPU it comes in pieces of 2 MiB and more, which take descriptors only while they are
+   * passed on. Giving one back waits for the streams that used it. Others keep its memory until they next bind a
+   * transfer that reads others, or make a call of a sharder or sync that does. UNSUPPORTED where the driver has no
+   * virtual memory management. 0: the process's own. Not with an allocator. */
   int shared;
   /* Most blocks of a launch of the library's copies and casts on a GPU; 0: as many as there is work for. A GPU that
    * also runs NCCL needs SMs for that: with 4 blocks on an SM, 4 x (its SMs - the communicator's maxCTAs) leave it

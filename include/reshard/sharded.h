@@ -35,17 +35,22 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * All ranks make it together, and compare its options then; later calls do not. The first call for a pair of layouts
  * makes the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
  * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
- * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves.
+ * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves. A plan that
+ * is evicted waits for its last call on a GPU.
  *
  * Processes of a node that read each other's arrays on CPUs meet twice in a call, before the copies and after them.
  * They show each other where the arrays are, and map and list what has changed since their last call for the pair. A
  * rank without memory for that is an error on all, and destinations are undefined. Where a rank has sources that the
  * others cannot map, all ranks take the packed path in that call, which is kept, too.
  *
- * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path
- * (reshard_comm_create_node). Over either, once a plan is cached, an error that a rank finds before it knows the plan
- * also ends the library's own communicator. A stream that is being captured does not end it. Different calls of ranks
- * of a node do. */
+ * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path. Over either, once a
+ * plan is cached, an error that a rank finds before it knows the plan also ends the library's own communicator. A
+ * stream that is being captured does not end it. Different calls of ranks of a node do.
+ *
+ * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
+ * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call. Where a rank's arrays have
+ * moved all bind the transfer anew, and wait for its last execute. An error before anything moves is one on all ranks,
+ * and the communicator goes on. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All
@@ -162,13 +167,13 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  * moved, without waiting for anything else.
  *
  * - stream: NULL on the CPU. On a GPU all is done in its order, also the release of old shards. The host waits for no
- *   device, but in the first call for a pair of layouts over NCCL or on the packed path. This holds for all calls
- *   below.
+ *   device, but in the first call for a pair of layouts over NCCL or on the packed path. Nor does it where processes
+ *   read each other's GPUs, but for what reshard_sharder says. This holds for all calls below.
  *
  * Ranks meet in the call, and all have the same error. Ranks over NCCL, and processes of a node with GPUs, do not from
- * the second call for a pair on. A rank that fails alone then, as without memory, ends a communicator of the library's
- * own. One of the caller's ends on this rank, and the caller has to abort it: other ranks' streams wait for this one.
- * Destinations are undefined then.
+ * the second call for a pair on, unless they read each other. A rank that fails alone then, as without memory, ends a
+ * communicator of the library's own. One of the caller's ends on this rank, and the caller has to abort it: other
+ * ranks' streams wait for this one. Destinations are undefined then.
  *
  * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,

@@ -293,6 +293,7 @@ static reshard_status cuda_capture(rs_device *device, void *stream, uint64_t *ca
 const rs_device_processes rs_cuda_processes = {
     .find = rs_cuda_find_exported,
     .there = rs_cuda_segment_there,
+    .freed = rs_cuda_segments_freed,
     .file = rs_cuda_segment_file,
     .open = rs_cuda_open_exported,
     .close = rs_cuda_close_exported,

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ typedef struct gpu_segment {
 
 static RS_VEC(gpu_segment) segments; /* by address */
 static uint64_t last_number;
+static _Atomic uint64_t freed;
 
 /* Numbers of segments, beside which there are the driver's of its allocations. */
 #define SEGMENT_NUMBERS ((uint64_t)1 << 63)
@@ -248,6 +250,7 @@ static void unlist_segment(const void *memory, gpu_segment *out) {
   rs_cuda_lock();
   gpu_segment *s = find_segment_at(memory);
   *out = *s;
+  atomic_fetch_add(&freed, 1);
   memmove(s, s + 1, (size_t)(segments.at + --segments.n - s) * sizeof *s);
   if (segments.n == 0) {
     free(segments.at);
@@ -317,6 +320,8 @@ static const gpu_segment *find_segment_number(uint64_t number) {
       return &segments.at[i];
   return NULL;
 }
+
+uint64_t rs_cuda_segments_freed(void) { return atomic_load(&freed); }
 
 bool rs_cuda_segment_there(uint64_t number) {
   rs_cuda_lock();

@@ -34,6 +34,7 @@ void rs_cuda_segment_find(const rs_cuda *cuda, const void *begin, const void *en
                           int64_t *inside, bool *found);
 /* Of a segment that was found: whether it is there still, and a descriptor, which the caller closes. */
 bool rs_cuda_segment_there(uint64_t number);
+uint64_t rs_cuda_segments_freed(void); /* as often as one was */
 reshard_status rs_cuda_segment_file(rs_device *device, uint64_t number, int *fd);
 
 /* Maps a segment of another process by its descriptor, which stays the caller's, for kernels of the device. */

@@ -93,6 +93,8 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
   return status;
 }
 
+bool rs_offers_outdated(reshard_comm comm) { return rs_peers_have_freed(comm); }
+
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry) {
   if (comm->device->processes != NULL && !comm->direct)

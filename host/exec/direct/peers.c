@@ -38,6 +38,7 @@ struct rs_peers {
   peer_rank *ranks;    /* [comm->size] */
   rs_peer_list *lists; /* [comm->size] */
   passing *passing;    /* [comm->size] */
+  uint64_t freed;      /* as rs_device_processes.freed was when others were told last */
 };
 
 static void close_memory(reshard_comm comm, const peer_memory *m) {
@@ -90,10 +91,25 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
   p->passed.n = p->settled = kept;
 }
 
+/* Asks for each only where the process has freed any at all. */
+bool rs_peers_have_freed(reshard_comm comm) {
+  struct rs_peers *peers = comm->peers;
+  uint64_t freed;
+  if (peers == NULL || (freed = comm->device->processes->freed()) == peers->freed)
+    return false;
+  for (int64_t r = 0; r < comm->size; r++)
+    for (int64_t i = 0; i < peers->ranks[r].passed.n; i++)
+      if (!comm->device->processes->there(peers->ranks[r].passed.at[i]))
+        return true;
+  peers->freed = freed;
+  return false;
+}
+
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive) {
   int64_t all = 0, listed = 0;
   uint64_t *made;
   RS_TRY(make_peers(comm));
+  comm->peers->freed = comm->device->processes->freed();
   for (int64_t r = 0; r < comm->size; r++) {
     peer_rank *p = &comm->peers->ranks[r];
     forget_freed(comm, p);
@@ -271,6 +287,9 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
   struct rs_peers *peers = comm->peers;
   pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
+  for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in this plan */
+    if (comm->imports[r] != NULL)
+      close_freed(comm, &peers->ranks[r], &peers->lists[r]);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
@@ -278,7 +297,6 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
     passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nwords};
     if (comm->imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
-    close_freed(comm, peer, theirs);
     with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nwords);
     note_status(&state, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     peers->passing[n++] = with;
@@ -319,6 +337,11 @@ reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_
   m->users++;
   *at = m->at;
   return RESHARD_SUCCESS;
+}
+
+bool rs_peers_is_gone(reshard_comm comm, int64_t rank, uint64_t number) {
+  const peer_memory *m = find_memory(&comm->peers->ranks[rank], number);
+  return m != NULL && m->gone;
 }
 
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number) {

@@ -21,6 +21,8 @@ typedef struct rs_peer_list {
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive);
 /* Lists by rank, [comm->size], which the caller fills before it calls rs_peers_pass. */
 rs_peer_list *rs_peers_lists(reshard_comm comm);
+/* Local: this rank has freed memory that it had passed on, and has not told so (rs_peers_prepare). */
+bool rs_peers_have_freed(reshard_comm comm);
 /* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read it and
  * lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
@@ -30,5 +32,7 @@ void rs_peers_settle(reshard_comm comm, bool success);
 /* Memory of a rank, which was opened when its descriptor came. It is closed as often. */
 reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at);
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number);
+/* Memory of a rank, which is open, was freed by it. */
+bool rs_peers_is_gone(reshard_comm comm, int64_t rank, uint64_t number);
 
 #endif

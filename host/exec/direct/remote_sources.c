@@ -192,6 +192,14 @@ void rs_mappings_free(rs_mappings *m) {
   free(m);
 }
 
+bool rs_mappings_freed(const rs_mappings *m) {
+  for (int64_t i = 0; m != NULL && i < m->list.n; i++)
+    if (m->list.at[i].memory.exported.by_file &&
+        rs_peers_is_gone(m->comm, m->list.at[i].rank, m->list.at[i].memory.exported.number))
+      return true;
+  return false;
+}
+
 static reshard_status map_one(rs_mappings *m, int64_t rank, const source_memory *memory, const char **at) {
   rs_device *device = m->comm->device;
   void *opened = NULL;

@@ -174,6 +174,17 @@ static void test_staged_elsewhere(void **state) {
   run_right(stage_elsewhere);
 }
 
+static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  (void)rank;
+  told_trimmed(&c, me);
+}
+
+static void test_trimmed(void **state) {
+  (void)state;
+  run_right(move_and_trim_plans);
+}
+
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_with_others(&c, me, rank, RESHARD_PATH_MIXED);
@@ -222,6 +233,7 @@ int main(void) {
   }
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_in_place),       cmocka_unit_test(test_elsewhere),
                                      cmocka_unit_test(test_from_elsewhere), cmocka_unit_test(test_staged_elsewhere),
-                                     cmocka_unit_test(test_with_others),    cmocka_unit_test(test_faults)};
+                                     cmocka_unit_test(test_trimmed),        cmocka_unit_test(test_with_others),
+                                     cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

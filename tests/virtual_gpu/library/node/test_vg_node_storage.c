@@ -256,11 +256,22 @@ static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   told_with_others(&c, me, rank, w->path);
 }
 
+static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  (void)rank;
+  told_trimmed(&c, me);
+}
+
+static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_on_two_streams(me, rank);
+}
+
 static void test_told_to_read(void **state) {
   (void)state;
-  void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {move_in_place, move_elsewhere,
-                                                                         move_from_elsewhere, move_with_others};
-  for (uint64_t i = 0; i < 8; i++)
+  void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
+      move_in_place, move_elsewhere, move_from_elsewhere, move_with_others, move_and_trim_plans, move_on_two_streams};
+  for (uint64_t i = 0; i < 12; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
                       .body = bodies[i / 2],
@@ -302,14 +313,16 @@ static void move_on(world *w, contract_rank *me, int64_t rank) {
 static void test_edges(void **state) {
   (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
-  vg_edge_result r =
-      vg_for_each_edge(&(vg_edge_search){.path = "sharders of processes of a node",
-                                         .run = node_scenario_run,
-                                         .user = &(node_scenario){&w.gather, run_rank, &w},
-                                         .options = {.devices = NODE_RANKS, .seed = 1},
-                                         .seeds = 3,
-                                         .covered = "making a transfer waits for hosts, and so does its end",
-                                         .covered_edges = "execute before host|copy after peers|user after peers"});
+  vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
+      .path = "sharders of processes of a node",
+      .run = node_scenario_run,
+      .user = &(node_scenario){&w.gather, run_rank, &w},
+      .options = {.devices = NODE_RANKS, .seed = 1},
+      .seeds = 3,
+      .covered = "making a transfer waits for hosts, and so does its end; told_on_two_streams has no order of "
+                 "its own between calls",
+      .covered_edges = "execute before host|copy after peers|user after peers|"
+                       "execute after execute"});
   assert_int_equal(r.false_alarms, 0);
   assert_int_equal(r.found + r.covered, r.uses);
   assert_true(r.found >= 5 * NODE_RANKS);

@@ -141,6 +141,76 @@ static inline void told_from_elsewhere(contract_rank *me, int64_t rank) {
   }
 }
 
+/* Pools give back what plans of other sizes have used: peers close it at the next call, though their transfers for
+ * those plans are kept. They are bound anew when they are taken again. */
+/* Of all GPUs. */
+static inline size_t memory_now(const told_comm *c) {
+  size_t used = 0;
+  node_gather_meet(c->gather);
+  for (int gpu = 0; gpu < NODE_RANKS; gpu++)
+    used += vg_memory_used(gpu);
+  node_gather_meet(c->gather);
+  return used;
+}
+
+static inline void move_and_give_back(contract_rank *me, int64_t columns) {
+  moving m = {.mesh = NULL};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
+  CONTRACT_SUCCEEDS(me, reshard_device_trim(me->device, 0));
+}
+
+static inline void told_trimmed(const told_comm *c, contract_rank *me) {
+  enum { LARGE = 3 << 19, SEGMENT = 2 << 20 };
+  size_t first = 0;
+  moving m = {.mesh = NULL};
+  for (int64_t i = 0; i < 3 * CALLS; i++) {
+    move_and_give_back(me, LARGE + 12 * (i % CALLS));
+    size_t used = memory_now(c);
+    first = i == 0 ? used : first;
+    CONTRACT_CHECK(me, used < first + SEGMENT);
+  }
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 2 * CALLS; i++)
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+  move_and_give_back(me, 3 * LARGE); /* more than the next call may take for its arrays */
+  size_t before = memory_now(c);
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m)); /* none of its arrays has moved */
+  CONTRACT_CHECK(me, memory_now(c) + SEGMENT <= before);
+  end_moving(&m);
+}
+
+/* Only ranks that write need an order of their own between calls on two streams: the others' transfer runs once at a
+ * time all the same. */
+static inline void told_on_two_streams(contract_rank *me, int64_t rank) {
+  const int64_t columns = 3 << 12, shape[2] = {NODE_RANKS, columns};
+  moving m = {.mesh = NULL};
+  cudaStream_t other;
+  reshard_tensor out = NULL;
+  reshard_tensor_info info;
+  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+  CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  if (rank == 0)
+    CONTRACT_SUCCEEDS(me, reshard_tensor_create_on(me->device, RESHARD_U8, 2, shape, me->stream, &out));
+  for (int i = 0; i < 4 * CALLS; i++)
+    CONTRACT_SUCCEEDS(me, reshard_sharded_tensor_gather(reshard_dtensor_sharded(m.tensor), 0, out,
+                                                        rank == 0 || i % 2 == 0 ? me->stream : other));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && cudaStreamSynchronize(other) == cudaSuccess);
+  for (int64_t r = 0; r < NODE_RANKS && rank == 0; r++) {
+    char here;
+    (void)reshard_tensor_get_info(out, &info);
+    vg_peek(&here, (char *)info.data + r * columns + 7, 1);
+    CONTRACT_CHECK(me, here == 1 + r);
+  }
+  reshard_tensor_release(out);
+  CONTRACT_SUCCEEDS(me, reshard_device_forget_stream(me->device, other));
+  cudaStreamDestroy(other);
+  end_moving(&m);
+}
+
 /* Sharders come and go, and so do transfers that they keep. A rank destroys its own before the others: it does not wait
  * for them. Memory does not grow. */
 static inline void told_with_others(const told_comm *c, contract_rank *me, int64_t rank, reshard_path path) {
