@@ -39,7 +39,7 @@ void reshard_comm_destroy(reshard_comm comm) {
     next = deferred->next;
     deferred->try_free(deferred);
   }
-  bool used = comm->held || (comm->ops->stuck != NULL && comm->ops->stuck(comm));
+  bool used = comm->held || rs_comm_is_stuck(comm);
   if (comm->peers != NULL && !used)
     comm->drop_peers(comm);
   if (comm->meetings != NULL && !used)

@@ -234,6 +234,8 @@ static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
   snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
 }
 
+static inline bool rs_comm_is_stuck(reshard_comm comm) { return comm->ops->stuck != NULL && comm->ops->stuck(comm); }
+
 /* Closes the memory files of other ranks, and this process's own for this user; nothing where none are open. */
 RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */

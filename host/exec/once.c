@@ -19,186 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Also what was made half-way. */
-static void free_lanes(rs_once_memory *memory) {
-  for (int64_t g = 0; g < memory->nlanes; g++) {
-    rs_device *device = memory->lanes[g].device;
-    device->work->release(device, memory->programs[g]);
-    rs_lane_destroy(&memory->lanes[g]);
-  }
-  free(memory->programs);
-  free(memory->lanes);
-  free(memory->flow);
-  memory->programs = NULL;
-  memory->lanes = NULL;
-  memory->flow = NULL;
-  memory->nlanes = 0;
-}
-
 void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
   rs_gate_destroy(&memory->gate);
-  free_lanes(memory);
+  rs_once_free_lanes(memory);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
   comm->device->work->release(comm->device, memory->own);
   rs_staging_cache_free(&memory->staging_cache, comm);
   rs_notice_free(&memory->notice);
   *memory = (rs_once_memory){0};
-}
-
-/* --- Ranks of one process ---------------------------------------------------------------------------------------- */
-
-/* One rank's part in the meeting. */
-typedef struct once_rank {
-  reshard_comm comm;
-  const rs_once_call *call;
-  rs_once_memory *memory;
-  rs_arrays arrays;
-  reshard_transfer transfer; /* NULL: all is copied from array to array */
-  rs_gate *gate;
-  bool ready;
-  int64_t foreign_bytes;
-  bool done; /* for all ranks, or for none */
-} once_rank;
-
-static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const once_rank *o = ((once_rank *const *)user)[rank];
-  rs_arrays_view(&o->arrays, o->call->plan, entry, source, array, view);
-  return RESHARD_SUCCESS;
-}
-
-static bool calls_alike(const once_rank *a, const once_rank *b) {
-  const rs_request *x = &a->call->request, *y = &b->call->request;
-  return b->ready && (a->transfer == NULL) == (b->transfer == NULL) && x->path == y->path &&
-         memcmp(a->call->plan->fields, b->call->plan->fields, sizeof a->call->plan->fields) == 0;
-}
-
-/* Compiles the copies to the ranks of a lane. */
-static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane) {
-  rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
-  rs_device *device = o[0]->comm->lane_devices[lane];
-  rs_copies_clear(&memory->copies);
-  for (int64_t r = 0; r < n; r++)
-    if (o[r]->comm->lane == lane)
-      RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
-  return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
-}
-
-/* Each GPU fetches what comes to its ranks. */
-static reshard_status run_lanes(rs_once_memory *memory, void *stream) {
-  rs_flow flow = {.n = memory->nlanes, .lane = memory->flow};
-  rs_flow_begin(&flow, stream, false, false);
-  reshard_status status = rs_flow_start(&flow);
-  for (int64_t g = 0; g < flow.n && status == RESHARD_SUCCESS; g++) {
-    rs_device *device = flow.lane[g]->device;
-    void *side;
-    if (device->work->count(memory->programs[g]) == 0)
-      continue;
-    status = rs_flow_use(&flow, flow.lane[g], RS_MOVE, &side);
-    RS_THEN(status, device->work->run(device, 1, &memory->programs[g], side));
-  }
-  reshard_status ended = rs_flow_end(&flow);
-  return status != RESHARD_SUCCESS ? status : ended;
-}
-
-/* The programs in the order of `stream`, which comes after all ranks' and before what they do next. */
-static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) {
-  rs_device *device = o[0]->comm->lane_devices[0];
-  rs_once_memory *memory = o[0]->memory;
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
-    status = rs_gate_open(o[r]->gate, stream);
-  if (status == RESHARD_SUCCESS)
-    status = memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
-  for (int64_t r = 0; r < n; r++) {
-    reshard_status closed = rs_gate_close(o[r]->gate, stream);
-    status = status != RESHARD_SUCCESS ? status : closed;
-  }
-  return status;
-}
-
-static reshard_status copy_directly(int64_t n, once_rank *const *o) {
-  rs_once_memory *memory = o[0]->memory;
-  for (int64_t g = 0; g < memory->nlanes; g++)
-    RS_TRY(compile_lane(n, o, g));
-  RS_TRY(run_between(n, o, n > 1 ? memory->lanes[0].side[RS_MOVE] : o[0]->call->stream));
-  for (int64_t r = 0; r < n; r++)
-    rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status run_calls(int64_t n, void **all) {
-  once_rank *const *o = (once_rank *const *)all; /* by rank: all ranks are here */
-  for (int64_t r = 0; r < n; r++)
-    if (!o[0]->ready || !calls_alike(o[0], o[r]))
-      return RESHARD_SUCCESS;
-  if (o[0]->transfer == NULL) {
-    RS_TRY(copy_directly(n, o));
-  } else {
-    struct reshard_transfer_s **transfers = o[0]->transfer->ranks;
-    for (int64_t r = 0; r < n; r++)
-      transfers[r] = o[r]->transfer;
-    RS_TRY(rs_transfers_run(n, transfers, o[0]->call->stream, n > 1));
-  }
-  for (int64_t r = 0; r < n; r++)
-    o[r]->done = true;
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
-  RS_TRY(rs_alloc_zero((void *)&memory->programs, comm->lanes, sizeof *memory->programs));
-  RS_TRY(rs_alloc_zero(&memory->lanes, comm->lanes, sizeof *memory->lanes));
-  RS_TRY(rs_alloc_zero((void *)&memory->flow, comm->lanes, sizeof *memory->flow));
-  for (int64_t g = 0; g < comm->lanes; g++) {
-    const rs_lane_needs needs = {.ranks = comm->locals > 1, .lanes = comm->lanes, .number = g};
-    RS_TRY(rs_lane_create(comm->lane_devices[g], &needs, &memory->lanes[g]));
-    memory->flow[g] = &memory->lanes[g];
-    memory->nlanes = g + 1;
-  }
-  return RESHARD_SUCCESS;
-}
-
-/* Makes the gate and the lanes of such a meeting, where they are not there yet. */
-static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
-  if (comm->locals > 1 && memory->gate.comm == NULL)
-    RS_TRY(rs_gate_create(comm, &memory->gate));
-  if (comm->rank != 0 || memory->nlanes == comm->lanes)
-    return RESHARD_SUCCESS;
-  free_lanes(memory);
-  return make_lanes(comm, memory);
-}
-
-/* All that the rank can do before the meeting. */
-static reshard_status prepare_rank(once_rank *o, bool direct) {
-  const rs_once_call *call = o->call;
-  if (!direct) {
-    RS_TRY(rs_cached_bind(call->cached, call->arrays, NULL, call->stream));
-    o->transfer = call->cached->transfer;
-    o->gate = &o->transfer->gate;
-    return RESHARD_SUCCESS;
-  }
-  o->gate = &o->memory->gate;
-  RS_TRY(rs_arrays_borrow(call->plan, call->arrays, &o->memory->extents, &o->arrays));
-  RS_TRY(rs_arrays_look_up(o->comm, call->plan, &o->memory->extents, call->request.path == RESHARD_PATH_DIRECT,
-                           &o->arrays));
-  return make_gate(o->comm, o->memory);
-}
-
-/* One meeting. *done false: it was not as usual, and nothing has moved. */
-static reshard_status execute_together(reshard_comm comm, const rs_once_call *call, bool direct, reshard_status *mine,
-                                       rs_once_memory *memory, bool *done) {
-  once_rank o = {.comm = comm, .call = call, .memory = memory};
-  reshard_plan plan = call->plan;
-  bool known = direct || (call->cached != NULL && call->cached->transfer != NULL);
-  if (*mine == RESHARD_SUCCESS && known)
-    *mine = prepare_rank(&o, direct);
-  o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank && !o.arrays.has_private &&
-            (plan->nentries == 0 || plan->world == comm->size);
-  if (o.ready)
-    rs_gate_come(o.gate, call->stream);
-  reshard_status status = rs_comm_together(comm, run_calls, &o);
-  *done = o.done;
-  return o.gate != NULL ? rs_gate_leave(o.gate, status) : status;
 }
 
 /* --- Ranks that are processes ------------------------------------------------------------------------------------ */
@@ -256,6 +85,8 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   reshard_status status;
   if (path == RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path)))
     path = RESHARD_PATH_PACKED;
+  if (cached->transfer != NULL && cached->transfer->path == &rs_mixed_path) /* its rounds are those of its arrays */
+    rs_cached_drop(cached);
   if (cached->transfer != NULL)
     status = rs_cached_rebind(cached, call->arrays, call->stream);
   else
@@ -447,7 +278,7 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
   bool direct = !left && rs_path_find(comm, call->request.path) == &rs_direct_path;
   *workspace_bytes = 0;
   if (comm->locals == comm->size) {
-    RS_TRY(execute_together(comm, call, direct, &mine, memory, &done));
+    RS_TRY(rs_once_together(comm, call, direct, &mine, memory, &done));
     if (done && !direct)
       *workspace_bytes = call->cached->transfer->binding.info.workspace_bytes;
     if (done)

@@ -64,6 +64,12 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
  * no host could, but by ending the communicator. They wait for one that captures alone until their deadline. */
 reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine);
 
+/* together.c: one meeting of the ranks of one process. direct: copies, else cached transfers. *done false: it was not
+ * as usual, and nothing has moved. */
+reshard_status rs_once_together(reshard_comm comm, const rs_once_call *call, bool direct, reshard_status *mine,
+                                rs_once_memory *memory, bool *done);
+void rs_once_free_lanes(rs_once_memory *memory); /* also what was made half-way */
+
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
  * would bring something from others, too. */
 reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,

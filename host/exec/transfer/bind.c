@@ -1,0 +1,176 @@
+/* Binding a transfer to arrays, when it is made and later. */
+#include "exec/addresses.h"
+#include "exec/transfer/steps.h"
+
+#include <stdlib.h>
+
+/* Small enough on each rank for mailboxes, by the rank that allows them most: they take one meeting, and ranks that
+ * read each other two. */
+static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
+  int64_t mailed = 0, moved = 0;
+  for (int64_t r = 0; r < t->comm->size; r++) {
+    mailed = rs_max(mailed, all[r].mailed);
+    moved = rs_max(moved, all[r].moved);
+  }
+  return rs_transfer_reads_processes(t) && moved < mailed;
+}
+
+reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
+  leave = leave && rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED);
+  for (int64_t r = 0; r < t->comm->size; r++)
+    leave = leave && !all[r].only;
+  for (int64_t r = 0; t->path->reads_others && r < t->comm->size; r++) {
+    if (all[r].private_entry < 0)
+      continue;
+    if (!leave)
+      return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
+    t->path = &rs_packed_path;
+  }
+  if (leave && is_small(t, all))
+    t->path = &rs_packed_path;
+  return RESHARD_SUCCESS;
+}
+
+/* Local: takes the words of the peers, by whose execute a rank's stream waits for theirs. */
+static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
+  int64_t *peers, n = 0;
+  void **theirs = NULL;
+  RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
+  reshard_status status = rs_alloc((void *)&theirs, t->plan->peers.n, sizeof *theirs);
+  for (int64_t i = 0; status == RESHARD_SUCCESS && i < t->plan->peers.n; i++) {
+    int64_t rank = t->plan->peers.at[i].rank;
+    if (t->comm->imports[rank] == NULL)
+      continue;
+    peers[n] = rank;
+    theirs[n++] = words[rank];
+  }
+  const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
+                                         .npeers = n,
+                                         .peers = peers,
+                                         .words = theirs,
+                                         .ended = t->comm->ended,
+                                         .late = t->comm->late,
+                                         .timeout_ms = t->comm->timeout_ms};
+  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->meeting, &terms));
+  free(theirs);
+  free(peers);
+  return status;
+}
+
+/* Binds where ranks are processes, each of which maps the others' sources. Those with GPUs make their meeting with it,
+ * once. */
+static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
+  reshard_comm comm = t->comm;
+  const rs_device_processes *processes = comm->device->processes;
+  uint64_t storage = 1;
+  rs_offers *offers;
+  const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
+  bool first = t->on_streams && t->meeting == NULL;
+  reshard_status status =
+      t->on_streams ? rs_sources_version(comm, t->plan, &binding->arrays, &storage) : RESHARD_SUCCESS;
+  if (first)
+    RS_THEN(status, processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words));
+  t->parts = t->on_streams;
+  binding->exposed = storage == 0;
+  RS_TRY(rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers));
+  binding->mappings = offers->mappings;
+  rs_transfer_unbind_freed(t);
+  if (first)
+    status = rs_agree(comm, connect_meeting(t, offers->words));
+  offers->offer[comm->rank] = &mine;
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(comm, t->path->bind(t, binding, offers->offer));
+  offers->offer[comm->rank] = NULL;
+  rs_offers_free(offers);
+  return status;
+}
+
+reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
+  RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
+  if (t->path->packs && t->on_streams && t->comm->ended != NULL) /* their meeting guards the programs */
+    RS_TRY(t->comm->ops->reserve(t->comm, 0));
+  if (!t->path->reads_others)
+    return rs_agree(t->comm, t->path->bind(t, binding, NULL));
+  if (rs_transfer_reads_processes(t))
+    return bind_processes(t, binding);
+  const rs_offer **offers;
+  reshard_status memory = rs_alloc(&offers, t->comm->size, sizeof *offers);
+  for (int64_t r = 0; memory == RESHARD_SUCCESS && r < t->comm->size; r++)
+    offers[r] = all[r].offer;
+  reshard_status status = rs_agree(t->comm, memory);
+  RS_THEN(status, t->path->bind(t, binding, offers));
+  free(offers);
+  return status;
+}
+
+static reshard_status finish_execute(reshard_transfer t) {
+  bool late;
+  rs_transfer_finish(t, &late);
+  return late ? rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
+                         (long long)t->comm->timeout_ms)
+              : RESHARD_SUCCESS;
+}
+
+reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
+  if (t == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
+  rs_binding binding = {0};
+  if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
+    return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
+  reshard_status status = finish_execute(t);
+  bool idle = status == RESHARD_SUCCESS;
+  RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
+  if (!t->path->reads_others) {
+    RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
+    RS_THEN(status, t->path->bind(t, &binding, NULL));
+  } else {
+    RS_CALL(t->comm, t->plan->info.bytes);
+    t->parts = t->meeting != NULL;
+    rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
+    rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
+    const rs_record *all;
+    if (rs_transfer_reads_processes(t))
+      RS_THEN(status, rs_sources_find_private(t->comm->device, t->plan, &binding.arrays, &mine.private_entry));
+    rs_record_set_status(&mine, status);
+    status = rs_records_exchange(t->comm, NULL, &mine, &all);
+    RS_THEN(status, rs_transfer_keep_or_leave_path(t, all, false));
+    RS_THEN(status, rs_transfer_bind_path(t, &binding, all));
+  }
+  if (status == RESHARD_SUCCESS) {
+    rs_binding old = t->binding;
+    t->binding = binding;
+    binding = old;
+  }
+  bool exposed = binding.exposed;
+  if (status != RESHARD_SUCCESS && idle && rs_comm_is_stuck(t->comm))
+    t->failed = binding; /* the only one: none begins on a GPU that is stuck */
+  else
+    rs_transfer_free_binding(t->comm, t->path, &binding);
+  rs_transfer_part(t, exposed);
+  atomic_flag_clear(&t->busy);
+  return status;
+}
+
+reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays,
+                                         const rs_offer *const *offers) {
+  rs_binding binding = {.cached = true};
+  t->ncompiled = 0;
+  reshard_status status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
+  RS_THEN(status, t->path->bind(t, &binding, offers));
+  if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
+    rs_binding old = t->binding;
+    t->binding = binding;
+    binding = old;
+  }
+  rs_transfer_free_binding(t->comm, t->path, &binding);
+  return status;
+}
+
+reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
+  if (t->ncompiled == t->compiled.n) {
+    RS_TRY(rs_vec_reserve(&t->compiled, t->compiled.n + 1));
+    t->compiled.at[t->compiled.n++] = NULL;
+  }
+  *program = &t->compiled.at[t->ncompiled++];
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,255 @@
+/* Making a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own step failed
+ * takes part in what is collective with its status, so nobody waits for it. */
+#include "exec/addresses.h"
+#include "exec/cached.h"
+#include "exec/packed/collective.h"
+#include "exec/transfer/steps.h"
+
+#include <stdlib.h>
+
+static const rs_proposal *proposal_of(const void *all, int64_t rank) {
+  return &((const rs_record *)all)[rank].collective;
+}
+
+static reshard_status read_options(struct reshard_transfer_s *t, const reshard_transfer_options *options) {
+  const reshard_transfer_options defaults = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_AUTO};
+  if (options == NULL)
+    options = &defaults;
+  RS_TRY(RS_SIZED(reshard_transfer_options, options));
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_MIXED)
+    return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
+  if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
+    return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
+  t->path = rs_path_find(t->comm, options->path);
+  if (t->path == NULL && options->path == RESHARD_PATH_MIXED)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "the mixed path needs a communicator of several nodes, on some of which ranks reach each other's "
+                    "memory, and this one (%s, on %s) is none",
+                    t->comm->ops->name, t->comm->device->name);
+  if (t->path == NULL)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "the direct path needs a communicator whose ranks reach each other's memory, "
+                    "and this one (%s, on %s) does not",
+                    t->comm->ops->name, t->comm->device->name);
+  t->path_only = options->path != RESHARD_PATH_AUTO;
+  t->user_workspace = options->workspace;
+  t->user_workspace_bytes = options->workspace_bytes;
+  t->use = options->collective;
+  return RESHARD_SUCCESS;
+}
+
+/* The direct path between GPUs, which all ranks leave where a GPU does not reach an array. */
+static bool may_leave_gpus(const struct reshard_transfer_s *t) {
+  return t->path->reads_others && !t->path_only && t->comm->device->memory->look_up != NULL &&
+         (t->comm->lanes > 1 || rs_transfer_reads_processes(t));
+}
+
+/* Makes the streams and events of executing on a device with streams. */
+static reshard_status make_streams(struct reshard_transfer_s *t) {
+  reshard_comm comm = t->comm;
+  bool packs = t->path->packs || may_leave_gpus(t);
+  const rs_lane_needs needs = {.ranks = comm->locals > 1,
+                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->pace),
+                               .packed = packs,
+                               .lanes = comm->lanes,
+                               .number = comm->lane};
+  t->on_streams = comm->device->streams->asynchronous;
+  if (!t->on_streams)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
+  RS_TRY(rs_gate_create(comm, &t->gate));
+  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->ended));
+  return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
+}
+
+reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
+  if (plan->nentries > 0 && plan->world != comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "a plan for a world of %lld ranks on a communicator of %lld",
+                    (long long)plan->world, (long long)comm->size);
+  if (plan->rank != comm->rank)
+    return rs_error(RESHARD_ERROR_INVALID, "the plan of rank %lld on the communicator's rank %lld",
+                    (long long)plan->rank, (long long)comm->rank);
+  return RESHARD_SUCCESS;
+}
+
+/* All that a rank can check and make on its own. */
+static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, rs_cached_transfer *cached,
+                                         struct reshard_transfer_s **out, rs_binding *binding) {
+  if (plan == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
+  RS_TRY(rs_transfer_check_plan(comm, plan));
+  struct reshard_transfer_s *t;
+  RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
+  *out = t;
+  t->plan = plan;
+  t->comm = comm;
+  t->cached = cached;
+  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
+  atomic_flag_clear(&t->busy);
+  RS_TRY(read_options(t, options));
+  RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
+  RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
+  RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
+  RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
+  RS_TRY(make_streams(t));
+  return rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding->arrays);
+}
+
+/* Rounds where messages go from strided sources, too; only on one node, where none of the ranks is reached. */
+static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *arrays, bool *in_place,
+                                          rs_record *mine) {
+  rs_strided strided;
+  for (int64_t i = 0; i < t->plan->peers.n; i++) {
+    if (in_place[2 * i])
+      continue;
+    RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->least_run, &strided));
+    in_place[2 * i] = strided.at != NULL;
+  }
+  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  return RESHARD_SUCCESS;
+}
+
+/* Rounds that this rank needs at least for these arrays. */
+static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
+  bool *in_place;
+  size_t alignment = rs_comm_alignment(t->comm);
+  if (t->comm->mailbox > 0) { /* which is there anyway: nothing is staged beside it */
+    mine->rounds = rs_plan_mailbox_rounds(t->plan, t->comm->mailbox);
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
+  for (int64_t i = 0; i < t->plan->peers.n && !t->comm->staged; i++) {
+    const rs_peer *p = &t->plan->peers.at[i];
+    in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
+    in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
+  }
+  mine->rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  for (int64_t i = 0; i < t->plan->peers.n; i++)
+    if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
+      in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
+  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->mixed_staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  mine->strided_rounds = mine->rounds;
+  reshard_status status = RESHARD_SUCCESS;
+  if (mine->rounds > 1 && t->comm->least_run > 0 && !(t->path->reads_others && t->path_only))
+    status = find_strided_rounds(t, arrays, in_place, mine);
+  free(in_place);
+  return status;
+}
+
+/* True where all ranks need one round, since some send from strided sources, and would need several else. Not where a
+ * transfer is cached: other sources of it would stage all of a message, beyond the limit. */
+static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record *all) {
+  bool several = false, one = t->comm->least_run > 0 && t->cached == NULL;
+  for (int64_t r = 0; r < t->comm->size; r++) {
+    several |= all[r].rounds > 1;
+    one = one && all[r].strided_rounds <= 1;
+  }
+  return several && one;
+}
+
+/* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
+static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
+  bool collective = t->collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
+  t->strided = !collective && !mixed && agree_on_strided(t, all);
+  t->pace.rounds = t->least_rounds = collective || t->strided;
+  for (int64_t r = 0; r < t->comm->size && !collective && !t->strided; r++) {
+    int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
+    t->pace.rounds = rs_max(t->pace.rounds, rounds);
+    if (rounds > 0)
+      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, mixed ? all[r].mixed_staged : all[r].staged));
+  }
+}
+
+/* Opens the nodes of a communicator for its first transfer that asks for it. The rounds are other ones then, which the
+ * ranks tell each other in records anew. Collective. */
+static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_record *mine, const rs_record **all) {
+  if (t->path != &rs_mixed_path || t->comm->imports != NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(t->comm->ops->open_node(t->comm));
+  rs_record_set_status(mine, find_rounds(t, arrays, mine));
+  return rs_records_exchange(t->comm, t->plan, mine, all);
+}
+
+/* cached: NULL, or of the transfer. */
+static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                      const reshard_transfer_options *options, rs_cached_transfer *cached,
+                                      reshard_transfer *transfer) {
+  struct reshard_transfer_s *t = NULL;
+  rs_binding binding = {.cached = cached != NULL};
+  rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
+  if (transfer == NULL)
+    rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
+  else
+    rs_record_set_status(&mine, check_and_allocate(comm, plan, arrays, options, cached, &t, &binding));
+  if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
+    rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
+  if (mine.status == RESHARD_SUCCESS && rs_transfer_reads_processes(t))
+    rs_record_set_status(&mine, rs_sources_find_private(comm->device, plan, &binding.arrays, &mine.private_entry));
+  else if (mine.status == RESHARD_SUCCESS && t->path->reads_others && binding.arrays.has_private)
+    mine.private_entry = binding.arrays.private_entry;
+  rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
+  if (mine.status == RESHARD_SUCCESS) {
+    rs_record_set_plan(&mine, plan);
+    mine.path = (int32_t)t->path->number;
+    mine.only = t->path_only;
+    mine.mailed = comm->mailed;
+    mine.moved = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
+    mine.use = (int32_t)t->use;
+    rs_collective_propose(t, &binding.arrays, &mine.collective);
+    uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
+    mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
+    mine.offer = &offer;
+  }
+  const rs_record *all;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
+  t->key = all[0].key;
+  RS_TRY_GOTO(status, rs_transfer_keep_or_leave_path(t, all, true), fail);
+  RS_TRY_GOTO(status, open_node(t, &binding.arrays, &mine, &all), fail);
+  RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
+  agree_on_rounds(t, all);
+  RS_TRY_GOTO(status, rs_transfer_bind_path(t, &binding, all), fail);
+  t->binding = binding;
+  if (t->path->prepare != NULL)
+    RS_TRY_GOTO(status, t->path->prepare(t), bound);
+  *transfer = t;
+  return RESHARD_SUCCESS;
+bound:
+  binding = t->binding;
+fail:
+  if (t == NULL)
+    rs_transfer_free_binding(comm, NULL, &binding);
+  else
+    t->binding = binding; /* it stays where the GPU is stuck */
+  reshard_transfer_destroy(t);
+  return status;
+}
+
+reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
+  RS_CALL_OF(comm, __func__, plan != NULL ? plan->info.bytes : 0, plan != NULL ? plan->info.peers : -1,
+             plan != NULL ? plan->nentries : -1);
+  return create_transfer(plan, comm, arrays, options, NULL, transfer);
+}
+
+reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, rs_cached_transfer *cached) {
+  return create_transfer(plan, comm, arrays, options, cached, &cached->transfer);
+}
+
+reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {
+  RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
+  *info = transfer->binding.info;
+  if (transfer->path->packs) {
+    info->workspace_limit = transfer->pace.limit < INT64_MAX ? transfer->pace.limit : RESHARD_NO_LIMIT;
+    info->least_rounds = transfer->least_rounds;
+  }
+  info->collective = transfer->collective.kind;
+  info->collective_why = transfer->why;
+  return RESHARD_SUCCESS;
+}

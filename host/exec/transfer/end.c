@@ -1,0 +1,161 @@
+/* The end of a binding, and of a transfer: streams, peers and graphs have done with them. */
+#include "exec/cached.h"
+#include "exec/transfer/steps.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the communicator has ended */
+
+void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
+  if (path != NULL)
+    path->release(comm, b);
+  rs_arrays_free(&b->arrays);
+  *b = (rs_binding){0};
+}
+
+/* A communicator of the library's own ends at its deadline, and with it what a stream waits for. Where it had ended
+ * before, that is work of a graph that was launched, or that the stream came to, after its end. */
+static void stop_streams(reshard_comm comm) {
+  if (comm->ops->stop != NULL)
+    comm->ops->stop(comm);
+  if (comm->timeout_ms > 0)
+    (void)comm->ops->abort(comm);
+}
+
+/* A peer may have ended the communicator, and with it what a stream waits for. The caller's last error stays. */
+static void look_at_peers(reshard_comm comm) {
+  char text[1024];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  if (comm->ops->alive(comm) != RESHARD_SUCCESS)
+    rs_error_set(text);
+}
+
+/* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
+static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
+  rs_device *device = comm->lane_devices[0];
+  bool done = event == NULL;
+  int64_t limit_ms = comm->timeout_ms == 0 && !comm->borrowed ? LOOK_MS : comm->timeout_ms;
+  for (int64_t from = since; !done && !*late;) {
+    RS_TRY(device->streams->event_done(device, event, &done));
+    if (!done)
+      look_at_peers(comm);
+    if (!done && rs_late(from, limit_ms)) {
+      *late = comm->borrowed;
+      if (!comm->borrowed)
+        stop_streams(comm);
+      from = rs_now_ns();
+    }
+    if (!done && rs_now_ns() - since < 200000)
+      sched_yield();
+    else if (!done)
+      nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+  return RESHARD_SUCCESS;
+}
+
+void rs_transfer_finish(reshard_transfer t, bool *late) {
+  int64_t since = rs_now_ns();
+  reshard_status status = t->lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
+  *late = false;
+  if (!t->on_streams)
+    return;
+  *late = rs_comm_is_stuck(t->comm);
+  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, late));
+  RS_THEN(status, wait_for_event(t->comm, t->ended, since, late));
+  if (*late)
+    return;
+  for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
+    rs_device *device = t->comm->lane_devices[g];
+    if (device->streams->finish(device) != RESHARD_SUCCESS)
+      (void)device->streams->finish(device);
+  }
+  t->lost = false;
+}
+
+void rs_transfer_part(reshard_transfer t, bool exposed) {
+  if (t->parts)
+    t->comm->ops->part(t->comm, exposed);
+}
+
+/* Nothing of this rank uses it any more. */
+static void free_transfer(reshard_transfer t) {
+  rs_device *device = t->comm->device;
+  bool exposed = t->binding.exposed || t->failed.exposed;
+  rs_transfer_free_binding(t->comm, t->path, &t->binding);
+  rs_transfer_free_binding(t->comm, t->path, &t->failed);
+  if (t->meeting != NULL)
+    device->processes->destroy(device, t->meeting);
+  rs_transfer_part(t, exposed);
+  for (int64_t i = 0; i < t->compiled.n; i++)
+    device->work->release(device, t->compiled.at[i]);
+  free(t->compiled.at);
+  rs_gate_destroy(&t->gate);
+  rs_lane_destroy(&t->lane);
+  if (t->ended != NULL)
+    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->ended);
+  free(t->lanes);
+  free(t->ranks);
+  free(t->programs);
+  free(t->turns);
+  free(t->cursor);
+  free(t);
+}
+
+/* The communicator is about to go: what a GPU still uses stays. */
+static void try_destroy(rs_deferred_destroy *deferred) {
+  reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
+  bool done = false, ended = false;
+  rs_device *first = t->comm->lane_devices[0];
+  if (!rs_comm_is_stuck(t->comm) &&
+      (t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
+      first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
+    free_transfer(t);
+  else
+    t->comm->held = true;
+}
+
+static void forget_kept(reshard_transfer t) {
+  struct reshard_transfer_s **at = &t->comm->kept_transfers;
+  while (*at != NULL && *at != t)
+    at = &(*at)->next;
+  if (*at == t)
+    *at = t->next;
+}
+
+void rs_transfer_unbind_freed(const struct reshard_transfer_s *t) {
+  for (reshard_transfer kept = t->comm->kept_transfers; kept != NULL; kept = kept->next) {
+    bool late;
+    if (kept == t || !rs_mappings_freed(kept->binding.mappings))
+      continue;
+    rs_transfer_finish(kept, &late);
+    if (late)
+      continue;
+    rs_transfer_free_binding(kept->comm, kept->path, &kept->binding);
+    kept->cached->bound = false;
+  }
+}
+
+void rs_transfer_keep(reshard_transfer t) {
+  t->parts = false;
+  forget_kept(t);
+  t->next = t->comm->kept_transfers;
+  t->comm->kept_transfers = t;
+}
+
+void reshard_transfer_destroy(reshard_transfer t) {
+  bool late;
+  if (t == NULL)
+    return;
+  forget_kept(t);
+  rs_transfer_finish(t, &late);
+  if (!late) {
+    free_transfer(t);
+    return;
+  }
+  t->deferred = (rs_deferred_destroy){t->comm->deferred, try_destroy};
+  t->comm->deferred = &t->deferred;
+}
