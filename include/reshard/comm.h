@@ -78,7 +78,8 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * rank with a source elsewhere makes it RESHARD_ERROR_UNSUPPORTED on all.
  *
  * - AUTO does not take it: no GPU has measured it yet. Hosts of sharders that are told to take it meet in each call.
- *   They keep its transfer while no rank's arrays and staging have moved, as in reshard_comm_create_node.
+ *   They keep its transfer while no rank's arrays and staging have moved, and make it anew where some have. They meet
+ *   by an all-gather of NCCL, which they wait for: it may come after the messages of the last call.
  * - The first such transfer opens the nodes, for all later ones: by the same call on all ranks, with a descriptor per
  *   rank of the node. An abort ends a rank's wait for its node there. So does that of another rank which is there, too,
  *   and what NCCL itself reports.

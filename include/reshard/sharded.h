@@ -48,9 +48,10 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * stream that is being captured does not end it. Different calls of ranks of a node do.
  *
  * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
- * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call. Where a rank's arrays have
- * moved all bind the transfer anew, and wait for its last execute. An error before anything moves is one on all ranks,
- * and the communicator goes on. */
+ * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
+ * their GPUs, which they wait for. Where a rank's arrays have moved all bind the transfer anew, and wait for its last
+ * execute. An error before anything moves is one on all ranks, and the communicator goes on. Only that of a stream
+ * which is being captured is the rank's alone: the others wait for it until their deadline. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All

@@ -38,7 +38,8 @@ struct rs_peers {
   peer_rank *ranks;    /* [comm->size] */
   rs_peer_list *lists; /* [comm->size] */
   passing *passing;    /* [comm->size] */
-  uint64_t freed;      /* as rs_device_processes.freed was when others were told last */
+  uint64_t freed;      /* as rs_device_processes.freed was when this rank looked for what it has freed last */
+  bool untold;         /* it has found some, and others have not heard of it */
 };
 
 static void close_memory(reshard_comm comm, const peer_memory *m) {
@@ -88,6 +89,7 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
   for (int64_t i = 0; i < p->passed.n; i++)
     if (comm->device->processes->there(p->passed.at[i]))
       p->passed.at[kept++] = p->passed.at[i];
+  comm->peers->untold |= kept < p->passed.n;
   p->passed.n = p->settled = kept;
 }
 
@@ -95,7 +97,10 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
 bool rs_peers_have_freed(reshard_comm comm) {
   struct rs_peers *peers = comm->peers;
   uint64_t freed;
-  if (peers == NULL || (freed = comm->device->processes->freed()) == peers->freed)
+  if (peers == NULL || peers->untold)
+    return peers != NULL;
+  freed = comm->device->processes->freed();
+  if (freed == peers->freed)
     return false;
   for (int64_t r = 0; r < comm->size; r++)
     for (int64_t i = 0; i < peers->ranks[r].passed.n; i++)
@@ -287,6 +292,7 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
   struct rs_peers *peers = comm->peers;
   pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
+  peers->untold = false;                   /* all have this rank's list */
   for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in this plan */
     if (comm->imports[r] != NULL)
       close_freed(comm, &peers->ranks[r], &peers->lists[r]);
