@@ -141,16 +141,20 @@ static int64_t split_range(const rs_pair *sorted, range r) {
   return with;
 }
 
-/* Splits a range in up to WIDTH children, in order; returns how many. */
+/* Splits a range in up to WIDTH children, in order; returns how many. A child that a full subtree holds is left whole:
+ * so it is the nodes near the root that have few children, and not those near the leaves, which are many. */
 static int split_node(const rs_pair *sorted, range r, range child[WIDTH]) {
   int count = 1;
+  int64_t full = WIDTH;
+  while (full < (r.count - 1) / WIDTH + 1)
+    full *= WIDTH;
   child[0] = r;
   while (count < WIDTH) {
     int largest = 0;
     for (int c = 1; c < count; c++)
       if (child[c].count > child[largest].count)
         largest = c;
-    if (child[largest].count <= WIDTH)
+    if (child[largest].count <= full)
       break;
     int64_t first = split_range(sorted, child[largest]);
     memmove(child + largest + 1, child + largest, (size_t)(count - largest) * sizeof *child);
