@@ -71,13 +71,17 @@ static inline const int64_t *rs_boxes_hi(const rs_boxes *b, int64_t box) {
   return b->corners + box * 2 * b->ndim + b->ndim;
 }
 
-/* Number of the box that is an array of a rank. */
-static inline int64_t rs_boxes_of_array(const rs_boxes *b, int64_t rank, int64_t array) {
+/* Place in by_rank of an array of a rank. Places are in the order of (rank, array). */
+static inline int64_t rs_boxes_place(const rs_boxes *b, int64_t rank, int64_t array) {
   int64_t first, count;
   if (rank < b->nranks && b->rank[rank] == rank) /* all ranks up to this one hold boxes: the usual case */
-    return b->by_rank[b->rank_first[rank] + array];
+    return b->rank_first[rank] + array;
   rs_boxes_of_rank(b, rank, &first, &count);
-  return b->by_rank[first + array];
+  return first + array;
+}
+/* Number of the box that is an array of a rank. */
+static inline int64_t rs_boxes_of_array(const rs_boxes *b, int64_t rank, int64_t array) {
+  return b->by_rank[rs_boxes_place(b, rank, array)];
 }
 
 /* A static tree over boxes that answers "which of them share elements with this box". */

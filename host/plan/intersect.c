@@ -228,11 +228,14 @@ static reshard_status make_messages(rs_work *w, bool sending) {
   rs_class *c = w->class_;
   rs_side *side = sending ? &c->send : &c->receive;
   rs_sorting scratch = {0};
-  RS_TRY(rs_alloc(&side->segments.at, w->found.n, sizeof(rs_segment)));
-  side->segments.n = side->segments.cap = side->nsegments = w->found.n;
+  bool boxed = sending && w->boxed;
+  int64_t n = boxed ? w->met.pair.n : w->found.n;
+  RS_TRY(rs_alloc(&side->segments.at, n, sizeof(rs_segment)));
+  side->segments.n = side->segments.cap = side->nsegments = n;
   w->found.n = 0;
-  reshard_status status =
-      rs_make_messages(w->found.at, side->nsegments, sending, &scratch, side->segments.at, &side->messages);
+  reshard_status status = boxed
+                              ? rs_make_box_messages(&w->met, c->dst->boxes, side->segments.at, &side->messages)
+                              : rs_make_messages(w->found.at, n, sending, &scratch, side->segments.at, &side->messages);
   free(scratch.at);
   RS_TRY(status);
   if (sending && w->listed)
@@ -246,6 +249,8 @@ static reshard_status make_messages(rs_work *w, bool sending) {
 
 void rs_work_free(rs_work *w) {
   free(w->found.at);
+  free(w->met.pair.at);
+  free(w->met.spare.at);
   free(w->pieces.at);
   free(w->holders.at);
   free(w->sources.at);

@@ -29,6 +29,8 @@ typedef struct rs_work {
   bool sending;
   rs_side *side; /* has the lists */
   RS_VEC(rs_loose_segment) found;
+  bool boxed;       /* boxes without replicas are sent to boxes: `met` has what is found */
+  rs_meetings met;  /* of one rank */
   int64_t array;    /* mine, being intersected */
   int64_t cell;     /* its cell, when sending */
   bool shared;      /* the cell has several holders */

@@ -50,6 +50,18 @@ static inline int64_t shared_elements(const asking *q, int64_t cell, int64_t *ro
   return elements;
 }
 
+/* rs_add_holder where `met` has what is found. */
+static inline reshard_status add_meeting(const asking *q, rs_holder h, int64_t elements) {
+  rs_work *w = q->w;
+  if (w->met.pair.n == w->met.pair.cap)
+    RS_TRY(rs_vec_reserve(&w->met.pair, w->met.pair.n + 1));
+  uint64_t place = (uint64_t)rs_boxes_place(q->held, h.rank, h.array);
+  w->met.pair.at[w->met.pair.n++] = (rs_pair){place << 32 | (uint64_t)w->array, (uint64_t)elements};
+  if (h.rank == w->rank)
+    w->class_->kept += elements;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status send_cell(void *user, int64_t cell) {
   const asking *q = user;
   rs_work *w = q->w;
@@ -57,7 +69,8 @@ static reshard_status send_cell(void *user, int64_t cell) {
   bool others = false;
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
     others |= q->held->holders[i].rank != w->rank;
-    RS_TRY(rs_add_holder(w, q->held->holders[i], elements, rows, -1));
+    RS_TRY(w->boxed ? add_meeting(q, q->held->holders[i], elements)
+                    : rs_add_holder(w, q->held->holders[i], elements, rows, -1));
   }
   w->class_->exclusive += others && !w->shared ? elements : 0;
   return RESHARD_SUCCESS;
@@ -153,7 +166,9 @@ reshard_status rs_send_boxes(rs_work *w) {
   batch b;
   b.paused = b.pause = 0;
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  RS_TRY(rs_vec_reserve(&w->found, w->found.n + count)); /* most boxes meet something */
+  w->boxed = count > 1 && !own->replicated; /* what one box meets is in order, mostly: there is nothing to sort */
+  RS_TRY(w->boxed ? rs_vec_reserve(&w->met.pair, count)
+                  : rs_vec_reserve(&w->found, w->found.n + count)); /* most boxes meet something */
   for (w->array = 0; w->array < count;)
     RS_TRY(send_batch(&q, own, own->by_rank + first + w->array, count - w->array, &b));
   return RESHARD_SUCCESS;

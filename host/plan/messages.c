@@ -122,6 +122,47 @@ reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending
   return RESHARD_SUCCESS;
 }
 
+/* The rank, of those that hold boxes from `from` on, that holds the box at a place. Mostly it is the first or next. */
+static int64_t rank_of_place(const rs_boxes *b, int64_t from, int64_t place) {
+  int64_t low = from, high = b->nranks;
+  for (; low < from + 2; low++)
+    if (place < b->rank_first[low + 1])
+      return low;
+  RS_LOWER_BOUND(low, high, b->rank_first[i + 1] <= place);
+  return low;
+}
+
+reshard_status rs_make_box_messages(rs_meetings *met, const rs_boxes *dst, rs_segment *sorted, rs_messages *messages) {
+  const rs_pair *at = met->pair.at;
+  const int64_t *first = dst->rank_first;
+  int64_t n = met->pair.n, holder = 0;
+  bool ordered = true;
+  for (int64_t i = 1; i < n && ordered; i++)
+    ordered = at[i - 1].key < at[i].key;
+  if (!ordered) {
+    RS_TRY(rs_vec_reserve(&met->spare, met->pair.cap));
+    at = rs_sort_pairs(met->pair.at, met->spare.at, n, false, 32, 32 + rs_bits((uint64_t)dst->n));
+  }
+  messages->n = 0;
+  for (int64_t i = 0; i < n;) {
+    holder = rank_of_place(dst, holder, (int64_t)(at[i].key >> 32));
+    int64_t begin = i, elements = 0, end = first[holder + 1];
+    for (; i < n && (int64_t)(at[i].key >> 32) < end; i++) {
+      int64_t array = (int64_t)(at[i].key >> 32) - first[holder];
+      sorted[i] = (rs_segment){(int32_t)at[i].key, (int32_t)array, -1, 0, (int64_t)at[i].value};
+      elements += (int64_t)at[i].value;
+    }
+    RS_TRY(rs_vec_reserve(messages, messages->n + 1));
+    rs_message *m = &messages->at[messages->n++];
+    m->peer = dst->rank[holder];
+    m->segments = sorted + begin;
+    m->elements = elements;
+    m->count = i - begin;
+    m->src_in_place = m->dst_in_place = false;
+  }
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes) {
   int64_t *moved = NULL;
   rs_lists lists = {0};

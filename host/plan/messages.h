@@ -2,6 +2,7 @@
 #ifndef RS_PLAN_MESSAGES_H
 #define RS_PLAN_MESSAGES_H
 
+#include "layout/sort.h"
 #include "plan/plan.h"
 
 /* One side of a segment, axis by axis, in elements of the rank's local arrays. */
@@ -56,6 +57,16 @@ typedef RS_VEC(uint64_t) rs_sorting;
  * in place is not known yet. The order of `found` may change. */
 reshard_status rs_make_messages(rs_loose_segment *found, int64_t n, bool sending, rs_sorting *scratch,
                                 rs_segment *sorted, rs_messages *messages);
+
+/* Boxes that a rank sends to boxes: {place of the destination's (rs_boxes_place) << 32 | source array, elements}. That
+ * is the order of messages. A third of a loose segment, so that a rank's stay in the cache while they are sorted. */
+typedef struct rs_meetings {
+  RS_VEC(rs_pair) pair;
+  RS_VEC(rs_pair) spare; /* to sort them */
+} rs_meetings;
+/* rs_make_messages of boxes that are sent. They come by source array; their order may change. */
+reshard_status rs_make_box_messages(rs_meetings *met, const rs_boxes *dst, rs_segment *sorted, rs_messages *messages);
+
 /* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
  * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
 reshard_status rs_side_keep_used_lists(rs_side *side, int64_t naxes);

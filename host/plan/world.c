@@ -70,14 +70,16 @@ static reshard_status keep_messages(world_class *w, const rs_messages *messages,
   return RESHARD_SUCCESS;
 }
 
-/* Makes n segments the messages that a rank sends. Both ends' places are looked for while the segments are in the
- * cache. */
-static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segment *segments, int64_t n) {
+/* Makes n segments, or boxes that meet where there are no segments, the messages that a rank sends. Both ends' places
+ * are looked for while the segments are in the cache. */
+static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segment *segments, rs_meetings *met,
+                                    int64_t n) {
   rs_class *c = w->of_rank[rank];
   rs_messages *found = &w->side->messages;
   rs_segment *kept;
   RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
-  RS_TRY(rs_make_messages(segments, n, true, &w->sorting, kept, found));
+  RS_TRY(met != NULL ? rs_make_box_messages(met, c->dst->boxes, kept, found)
+                     : rs_make_messages(segments, n, true, &w->sorting, kept, found));
   for (int64_t i = 0; i < found->n; i++) {
     rs_message *m = &found->at[i];
     w->receiver[m->peer].messages += m->peer != rank;
@@ -112,7 +114,7 @@ static reshard_status make_all_messages(world_class *w, const rs_loose_segment *
   for (int64_t i = 0; i < n; i++)
     sorted[begin[found[i].route.src]++] = found[i];
   for (int64_t r = 0, from = 0; r < w->world; from = begin[r++]) /* each has become the next one's */
-    RS_TRY_GOTO(status, make_messages(w, r, n > 0 ? sorted + from : NULL, begin[r] - from), done);
+    RS_TRY_GOTO(status, make_messages(w, r, n > 0 ? sorted + from : NULL, NULL, begin[r] - from), done);
 done:
   free(begin);
   free(sorted);
@@ -182,8 +184,9 @@ static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class *
     RS_TRY_GOTO(status, rs_count_wanted(&w), done);
     if (at_once)
       continue;
-    RS_TRY_GOTO(status, make_messages(&wc, w.rank, w.found.at, w.found.n), done);
-    w.found.n = 0;
+    int64_t n = w.boxed ? w.met.pair.n : w.found.n;
+    RS_TRY_GOTO(status, make_messages(&wc, w.rank, w.found.at, w.boxed ? &w.met : NULL, n), done);
+    w.found.n = w.met.pair.n = 0;
   }
   if (at_once)
     RS_TRY_GOTO(status, make_all_messages(&wc, w.found.at, w.found.n), done);
