@@ -3,6 +3,9 @@
 #include "exec/cached.h"
 
 #include "device/plain.h"
+#include "exec/addresses.h"
+
+#include <stdlib.h>
 
 /* Streams of all GPUs of the process may use memory that is in no pool. */
 void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {
@@ -40,11 +43,22 @@ reshard_status rs_cached_staging(rs_cached_transfer *k, size_t bytes, void **mem
   return RESHARD_SUCCESS;
 }
 
+/* Memory at an address may be unregistered, or another GPU's, since it was bound. */
+static reshard_status look_up_again(rs_cached_transfer *k) {
+  rs_arrays *arrays = &k->transfer->binding.arrays;
+  bool had_private = arrays->has_private;
+  RS_TRY(rs_arrays_look_up(k->comm, k->transfer->plan, &k->extents, false, arrays));
+  k->bound = arrays->has_private == had_private;
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_cached_compare(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
   const rs_binding *binding = &k->transfer->binding;
   void *was = k->staging, *memory = was;
   k->stream = stream;
   k->bound = k->bound && rs_arrays_same(k->transfer->plan, &binding->arrays, arrays);
+  if (k->bound)
+    RS_TRY(look_up_again(k));
   if (k->bound && binding->info.workspace_bytes > 0)
     RS_TRY(rs_cached_staging(k, binding->info.workspace_bytes, &memory));
   k->bound = k->bound && memory == was;
@@ -98,5 +112,6 @@ void rs_cached_drop(rs_cached_transfer *k) {
 void rs_cached_free(rs_cached_transfer *k) {
   rs_cached_drop(k);
   rs_reach_free(k->reach);
+  free(k->extents.at);
   *k = (rs_cached_transfer){.transfer = NULL};
 }

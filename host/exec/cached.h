@@ -25,8 +25,9 @@ typedef struct rs_cached_transfer {
   uint64_t shown;
   reshard_comm comm;
   rs_staging_cache *staging_cache;
-  bool bound;    /* the transfer's binding can be executed, with staging at the same place */
-  void *staging; /* where it was */
+  bool bound;         /* the transfer's binding can be executed, with staging at the same place */
+  void *staging;      /* where it was */
+  rs_extents extents; /* of its arrays, to be looked up */
   /* of the call under way */
   void *stream;
   rs_block *block;
@@ -37,7 +38,7 @@ reshard_status rs_cached_create(rs_cached_transfer *cached, reshard_plan plan, r
                                 const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
                                 void *stream);
 /* Finds out if it is bound to these arrays, for the next execute, which is on `stream`, and takes its staging: `bound`.
- * Local. */
+ * Local. Errors: those of rs_arrays_look_up, since other memory may be at the same addresses. */
 reshard_status rs_cached_compare(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
 /* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. offers: of a
  * transfer on the mixed path, by rank, else NULL; where they have changed, `bound` is cleared before. */
