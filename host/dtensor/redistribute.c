@@ -154,7 +154,7 @@ static reshard_status finish_move(redistribution *r, reshard_status status, resh
 static reshard_status begin_move(redistribution *r, reshard_dtensor first, reshard_status *mine) {
   find_ranks(r, first);
   *mine = RESHARD_SUCCESS;
-  return r->outside ? RESHARD_SUCCESS : rs_once_begin(r->call, r->sharder->comm, r->stream, mine);
+  return r->outside ? RESHARD_SUCCESS : rs_once_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, mine);
 }
 
 /* Collective, but for a rank outside of the group. mine: the status of this rank's preparations. */

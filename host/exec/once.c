@@ -61,6 +61,11 @@ static bool shows_each_time(reshard_comm comm, const rs_path_ops *path) {
   return path != NULL && path->reads_others && comm->locals < comm->size && comm->device->streams->asynchronous;
 }
 
+/* Where ranks choose a path themselves they take the packed one instead. */
+static bool shows_when_told(reshard_comm comm, reshard_path path) {
+  return path != RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path));
+}
+
 /* Agrees, and finds out if a transfer that reads others can be kept: no owner frees what it has mapped. */
 static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs_cached_transfer *cached, bool *kept) {
   reshard_transfer transfer = cached->transfer;
@@ -285,7 +290,7 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
       return RESHARD_SUCCESS;
   } else if (reaches_processes(comm, call)) {
     return execute_reaching(comm, call, mine, memory, workspace_bytes);
-  } else if (call->request.path != RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, call->request.path))) {
+  } else if (shows_when_told(comm, call->request.path)) {
     return execute_shown(comm, call, mine, memory, workspace_bytes);
   } else if (cached || (mine != RESHARD_SUCCESS && call->unsure)) {
     return execute_cached(comm, call, mine, workspace_bytes);
@@ -294,13 +299,14 @@ static reshard_status execute_call(reshard_comm comm, const rs_once_call *call, 
   return execute_new(comm, call, memory, workspace_bytes);
 }
 
-reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine) {
-  bool captured = false;
+reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
+                             reshard_status *mine) {
+  bool captured = false, told = shows_when_told(comm, path);
   *mine = comm->device->streams->capturing(comm->device, stream, &captured);
   if (*mine == RESHARD_SUCCESS && captured)
     *mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream %p is being captured; only executes of transfers can be", call,
                      stream);
-  return captured && comm->locals == 1 ? *mine : RESHARD_SUCCESS;
+  return captured && comm->locals == 1 && !told ? *mine : RESHARD_SUCCESS;
 }
 
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,

@@ -59,10 +59,12 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
 /* Local; begins a call that comes to rs_execute_once, before the ranks meet and before any work is given to the stream.
  *
  * *mine: RESHARD_ERROR_INVALID where the stream is being captured: the call compiles copies for itself alone. Ranks
- * that are threads of one process hear of it in their meeting. To a rank that is a process it is also returned, and
- * ends the call: the communicator goes on where all capture. The others have been told nothing: with a cached transfer
- * no host could, but by ending the communicator. They wait for one that captures alone until their deadline. */
-reshard_status rs_once_begin(const char *call, reshard_comm comm, void *stream, reshard_status *mine);
+ * that are threads of one process hear of it in their meeting. So do processes whose hosts meet in each call on the
+ * path. To another rank that is a process it is also returned, and ends the call: the communicator goes on where all
+ * capture. The others have been told nothing: with a cached transfer no host could, but by ending the communicator.
+ * They wait for one that captures alone until their deadline. */
+reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
+                             reshard_status *mine);
 
 /* together.c: one meeting of the ranks of one process. direct: copies, else cached transfers. *done false: it was not
  * as usual, and nothing has moved. */

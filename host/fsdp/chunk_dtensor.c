@@ -132,7 +132,7 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
   reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
   reshard_dtensor whole = NULL, made;
   reshard_status status;
-  RS_TRY(rs_once_begin(call, sharder->comm, stream, &status));
+  RS_TRY(rs_once_begin(call, sharder->comm, sharder->path, stream, &status));
   RS_THEN(status, chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk"));
   RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
   if (status != RESHARD_SUCCESS)
@@ -186,8 +186,9 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree lea
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_tree made = NULL;
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
+  reshard_sharder owner = tensor != NULL ? tensor->sharder : sharder;
   reshard_status status;
-  RS_TRY(rs_once_begin(call, tensor != NULL ? tensor->sharder->comm : sharder->comm, stream, &status));
+  RS_TRY(rs_once_begin(call, owner->comm, owner->path, stream, &status));
   RS_THEN(status, prepare_gather(sharder, leaf, parent, whole, &made));
   if (status != RESHARD_SUCCESS)
     return agree_on_gather(sharder, tensor, parent, status, stream);

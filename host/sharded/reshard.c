@@ -118,7 +118,7 @@ reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_t
   if (n == 0)
     return RESHARD_SUCCESS;
   reshard_status status;
-  RS_TRY(rs_once_begin(r.call, r.sharder->comm, stream, &status));
+  RS_TRY(rs_once_begin(r.call, r.sharder->comm, r.sharder->path, stream, &status));
   RS_CALL(r.sharder->comm, 0);
   RS_THEN(status, prepare_reshard(&r));
   status = run_reshard(&r, status);
@@ -148,7 +148,7 @@ reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharde
   if (n == 0)
     return RESHARD_SUCCESS;
   reshard_status status;
-  RS_TRY(rs_once_begin(r.call, r.sharder->comm, stream, &status));
+  RS_TRY(rs_once_begin(r.call, r.sharder->comm, r.sharder->path, stream, &status));
   RS_CALL(r.sharder->comm, 0);
   reshard_sharded_tensor *made = NULL;
   RS_THEN(status, make_results(&r, results, &made));

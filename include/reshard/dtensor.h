@@ -18,8 +18,8 @@
  * - The sharder is that of the root's communicator. It makes one for each group, with its own options. It keeps that,
  *   and the mesh, until it is destroyed.
  *
- * Streams that are being captured are refused, as in sharded.h. Where one process of several captures, the others wait
- * for it until their deadline, for ever without one.
+ * Streams that are being captured are refused. Where one process of several captures, the others have its error or wait
+ * for it, as in sharded.h.
  *
  * A NULL DTensor has 0 dims and NULL for everything else. Calls that return a status refuse it (RESHARD_ERROR_INVALID).
  *

@@ -3,8 +3,8 @@
  *
  * Calls that return a status refuse NULL for required arguments (RESHARD_ERROR_INVALID).
  *
- * Streams that are being captured are refused, as in sharded.h. Where one process of several captures, the others wait
- * for it until their deadline, for ever without one.
+ * Streams that are being captured are refused. Where one process of several captures, the others have its error or wait
+ * for it, as in sharded.h.
  *
  * Source: torch/distributed/tensor/parallel/fsdp.py (DTensorExtensions), torch/distributed/fsdp/_fsdp_extensions.py. */
 #ifndef RESHARD_FSDP_H

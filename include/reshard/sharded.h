@@ -8,9 +8,9 @@
  *
  * None of its calls that have a stream can be captured into a graph: RESHARD_ERROR_INVALID where the stream is being
  * captured. Only reshard_execute and reshard_execute_all are for that. Ranks that are threads of one process all have
- * the error. A rank that is a process returns before it meets the others. Nothing is lost where all ranks capture.
- * Where one of them alone does, it alone has the error: the others wait for it until their deadline, for ever without
- * one, as for a rank that does not come.
+ * the error, and so have processes with GPUs that are told to read each other's storage. Another rank that is a process
+ * returns before it meets the others. Nothing is lost where all ranks capture. Where one of them alone does, it alone
+ * has the error: the others wait for it until their deadline, for ever without one, as for a rank that does not come.
  *
  * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
  * handles (RESHARD_ERROR_INVALID).
@@ -50,8 +50,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
  * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
  * their GPUs, which they wait for. Where a rank's arrays have moved all bind the transfer anew, and wait for its last
- * execute. An error before anything moves is one on all ranks, and the communicator goes on. Only that of a stream
- * which is being captured is the rank's alone: the others wait for it until their deadline. */
+ * execute. An error before anything moves is one on all ranks, and the communicator goes on. That of a stream which is
+ * being captured is one, too. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All

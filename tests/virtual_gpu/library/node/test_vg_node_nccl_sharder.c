@@ -126,6 +126,26 @@ static void test_elsewhere(void **state) {
   run_right(move_elsewhere);
 }
 
+static void capture_alone(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_captured_by_one(me, rank);
+}
+
+static void test_captured_by_one(void **state) {
+  (void)state;
+  run_right(capture_alone);
+}
+
+static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_unpinned(me, rank);
+}
+
+static void test_unpinned(void **state) {
+  (void)state;
+  run_right(gather_unpinned);
+}
+
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_from_elsewhere(me, rank);
@@ -235,9 +255,10 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_in_place),       cmocka_unit_test(test_elsewhere),
-                                     cmocka_unit_test(test_from_elsewhere), cmocka_unit_test(test_staged_elsewhere),
-                                     cmocka_unit_test(test_trimmed),        cmocka_unit_test(test_with_others),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one), cmocka_unit_test(test_unpinned),
+                                     cmocka_unit_test(test_in_place),        cmocka_unit_test(test_elsewhere),
+                                     cmocka_unit_test(test_from_elsewhere),  cmocka_unit_test(test_staged_elsewhere),
+                                     cmocka_unit_test(test_trimmed),         cmocka_unit_test(test_with_others),
                                      cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,11 +272,22 @@ static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) {
   told_on_two_streams(me, rank);
 }
 
+static void capture_alone(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_captured_by_one(me, rank);
+}
+
+static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
+  (void)w;
+  told_unpinned(me, rank);
+}
+
 static void test_told_to_read(void **state) {
   (void)state;
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
-      move_in_place, move_elsewhere, move_from_elsewhere, move_with_others, move_and_trim_plans, move_on_two_streams};
-  for (uint64_t i = 0; i < 12; i++)
+      move_in_place,       move_elsewhere,      move_from_elsewhere, move_with_others,
+      move_and_trim_plans, move_on_two_streams, capture_alone,       gather_unpinned};
+  for (uint64_t i = 0; i < 16; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
                       .body = bodies[i / 2],

@@ -8,6 +8,7 @@
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
+#include <string.h>
 
 /* The communicator of the ranks. */
 typedef struct told_comm {
@@ -208,6 +209,60 @@ static inline void told_on_two_streams(contract_rank *me, int64_t rank) {
   reshard_tensor_release(out);
   CONTRACT_SUCCEEDS(me, reshard_device_forget_stream(me->device, other));
   cudaStreamDestroy(other);
+  end_moving(&m);
+}
+
+/* Rank 1 alone captures its stream: all have its error, and go on, where a transfer is kept and where none is. */
+static inline void told_captured_by_one(contract_rank *me, int64_t rank) {
+  moving m = {.mesh = NULL};
+  cudaGraph_t graph;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < CALLS; i++) {
+    size_t nodes = 0;
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+    if (rank == 1)
+      CONTRACT_CHECK(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CONTRACT_CHECK(me, move_once(me, i % 2, &m) == RESHARD_ERROR_INVALID);
+    CONTRACT_CHECK(me, strncmp(reshard_last_error(), "rank 1: ", 8) == 0);
+    CONTRACT_CHECK(me, strstr(reshard_last_error(), "is being captured") != NULL);
+    if (rank == 1) {
+      CONTRACT_CHECK(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
+      CONTRACT_CHECK(me, cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 0);
+      CONTRACT_CHECK(me, cudaGraphDestroy(graph) == cudaSuccess);
+    }
+  }
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
+}
+
+/* Rank 0 gathers to memory of its host, which is pinned no more in the last call, at the same address. */
+static inline void told_unpinned(contract_rank *me, int64_t rank) {
+  enum { COLUMNS = 12 };
+  static char memory[NODE_RANKS * COLUMNS];
+  const int64_t shape[2] = {NODE_RANKS, COLUMNS};
+  moving m = {.mesh = NULL};
+  reshard_tensor out = NULL;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, COLUMNS, &m));
+  if (rank == 0) {
+    memset(memory, 0, sizeof memory);
+    CONTRACT_CHECK(me, cudaHostRegister(memory, sizeof memory, cudaHostRegisterDefault) == cudaSuccess);
+    CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, shape, NULL, memory, NULL, NULL, &out));
+  }
+  for (int i = 0; i < CALLS; i++)
+    CONTRACT_SUCCEEDS(me, reshard_sharded_tensor_gather(reshard_dtensor_sharded(m.tensor), 0, out, me->stream));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
+  for (int64_t r = 0; r < NODE_RANKS && rank == 0; r++)
+    CONTRACT_CHECK(me, memory[r * COLUMNS + 7] == 1 + r);
+  if (rank == 0)
+    CONTRACT_CHECK(me, cudaHostUnregister(memory) == cudaSuccess);
+  reshard_status status = reshard_sharded_tensor_gather(reshard_dtensor_sharded(m.tensor), 0, out, me->stream);
+  CONTRACT_CHECK(me, status == RESHARD_ERROR_INVALID && strncmp(reshard_last_error(), "rank 0: ", 8) == 0);
+  CONTRACT_CHECK(me, strstr(reshard_last_error(), "memory of the host that is not pinned") != NULL);
+  reshard_tensor_release(out);
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
   end_moving(&m);
 }
 
