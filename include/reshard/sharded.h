@@ -60,9 +60,11 @@ typedef struct reshard_sharder_options {
   size_t size;
   /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
   reshard_group group;
-  int64_t cached_plans;    /* most plans that are kept; 0: 64; -1: none, and each call makes all anew */
-  int64_t workspace_limit; /* as in reshard_plan_options */
-  reshard_path path;       /* as in reshard_transfer_options */
+  int64_t cached_plans; /* most plans that are kept; 0: 64; -1: none, and each call makes all anew */
+  /* As in reshard_plan_options. A plan that is kept has the rounds of its first arrays: others, of which less goes in
+   * place, may stage more (reshard_plan_workspace). */
+  int64_t workspace_limit;
+  reshard_path path; /* as in reshard_transfer_options */
   /* Device whose pool new arrays come from, the communicator's. Several sharders may share it. Kept by the sharder and
    * by its arrays. NULL: a pool of the sharder's own. Between processes of one node it is shared storage
    * (reshard_device_options), so that arrays can be moved straight from rank to rank. */
