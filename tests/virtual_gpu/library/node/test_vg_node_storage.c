@@ -329,19 +329,35 @@ static void move_on(world *w, contract_rank *me, int64_t rank) {
 static void test_edges(void **state) {
   (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
-  vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
-      .path = "sharders of processes of a node",
-      .run = node_scenario_run,
-      .user = &(node_scenario){&w.gather, run_rank, &w},
-      .options = {.devices = NODE_RANKS, .seed = 1},
-      .seeds = 3,
-      .covered = "making a transfer waits for hosts, and so does its end; told_on_two_streams has no order of "
-                 "its own between calls",
-      .covered_edges = "execute before host|copy after peers|user after peers|"
-                       "execute after execute"});
+  vg_edge_result r = vg_for_each_edge(
+      &(vg_edge_search){.path = "sharders of processes of a node",
+                        .run = node_scenario_run,
+                        .user = &(node_scenario){&w.gather, run_rank, &w},
+                        .options = {.devices = NODE_RANKS, .seed = 1},
+                        .seeds = 3,
+                        .covered = "making a transfer waits for hosts, and so does its end; calls are on one stream",
+                        .covered_edges = "execute before host|copy after peers|user after peers|"
+                                         "execute after execute"});
   assert_int_equal(r.false_alarms, 0);
   assert_int_equal(r.found + r.covered, r.uses);
   assert_true(r.found >= 5 * NODE_RANKS);
+}
+
+/* Executes of one transfer on two streams: two kernels write their words at once where nothing orders them. */
+static void test_shared_transfer(void **state) {
+  (void)state;
+  world w = {.gpus = NODE_RANKS, .body = move_on_two_streams, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
+  vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
+      .path = "sharders of processes of a node, two streams",
+      .run = node_scenario_run,
+      .user = &(node_scenario){&w.gather, run_rank, &w},
+      .options = {.devices = NODE_RANKS, .seed = 1},
+      .seeds = 12,
+      .only = "execute after execute",
+      .covered = "a rank meets its peers in each execute: few schedules have two of one rank under way"});
+  assert_int_equal(r.false_alarms, 0);
+  assert_int_equal(r.found + r.covered, r.uses);
+  assert_true(r.found > 0);
 }
 
 /* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
@@ -369,6 +385,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_dtensors),     cmocka_unit_test(test_sharded),   cmocka_unit_test(test_fsdp),
       cmocka_unit_test(test_freed_memory), cmocka_unit_test(test_mailboxes), cmocka_unit_test(test_passed_once),
-      cmocka_unit_test(test_told_to_read), cmocka_unit_test(test_edges),     cmocka_unit_test(test_faults)};
+      cmocka_unit_test(test_told_to_read), cmocka_unit_test(test_edges),     cmocka_unit_test(test_shared_transfer),
+      cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
