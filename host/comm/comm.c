@@ -30,16 +30,24 @@ void rs_comm_close_imports(reshard_comm comm) {
   rs_shared_close();
 }
 
+void rs_comm_free_deferred(reshard_comm comm) {
+  for (rs_deferred_destroy **at = &comm->deferred, *deferred; (deferred = *at) != NULL;) {
+    if (deferred->has_ended(deferred)) {
+      *at = deferred->next;
+      deferred->free(deferred);
+    } else {
+      at = &deferred->next;
+    }
+  }
+}
+
 void reshard_comm_destroy(reshard_comm comm) {
   if (comm == NULL)
     return;
   if (comm->kept != NULL)
     comm->drop_kept(comm);
-  for (rs_deferred_destroy *deferred = comm->deferred, *next; deferred != NULL; deferred = next) {
-    next = deferred->next;
-    deferred->try_free(deferred);
-  }
-  bool used = comm->held || rs_comm_is_stuck(comm);
+  rs_comm_free_deferred(comm);
+  bool used = comm->deferred != NULL || rs_comm_is_stuck(comm);
   if (comm->peers != NULL && !used)
     comm->drop_peers(comm);
   if (comm->meetings != NULL && !used)

@@ -145,11 +145,12 @@ typedef struct rs_comm_ops {
    * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-  /* Tells the others that this rank has closed what it had open of theirs. wait: until all that are there have called
-   * it as often, by the deadline at most. On a communicator that has ended that is for 2 s at most: ranks that hear of
-   * the end in different steps need not all call it. With ranks of several nodes those of this one. NULL: ranks have
-   * nothing of each other's open that they would have to close. */
-  void (*part)(reshard_comm comm, bool wait);
+  /* Tells the others that this rank has closed what it had open of theirs for the first `closed` partings (below).
+   * Waits until all that are there have told so of the first `wanted`, by the deadline at most; 0: of none. On a
+   * communicator that has ended that is for 2 s at most: ranks that hear of the end in different steps need not all
+   * tell. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open that they would
+   * have to close. */
+  void (*part)(reshard_comm comm, uint64_t closed, uint64_t wanted);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
@@ -177,7 +178,8 @@ typedef struct rs_comm_ops {
  * communicator is destroyed, and for ever where the GPU still has it then. */
 typedef struct rs_deferred_destroy {
   struct rs_deferred_destroy *next;
-  void (*try_free)(struct rs_deferred_destroy *deferred);
+  bool (*has_ended)(const struct rs_deferred_destroy *deferred); /* no GPU uses it any more */
+  void (*free)(struct rs_deferred_destroy *deferred);
 } rs_deferred_destroy;
 
 struct reshard_comm_s {
@@ -213,7 +215,7 @@ struct reshard_comm_s {
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
-  bool held;                       /* some of that stays when the communicator goes */
+  uint64_t partings;               /* ends so far of what ranks had open of each other's, and its owner may free */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
   bool cancellable;                /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                    /* objects made on this handle so far: numbers them */
@@ -234,6 +236,8 @@ static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
   snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
 }
 
+/* Frees what was deferred and has ended. Local. */
+void rs_comm_free_deferred(reshard_comm comm);
 static inline bool rs_comm_is_stuck(reshard_comm comm) { return comm->ops->stuck != NULL && comm->ops->stuck(comm); }
 
 /* Closes the memory files of other ranks, and this process's own for this user; nothing where none are open. */

@@ -43,12 +43,17 @@ typedef struct rs_offers {
   const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank, or it is on another node */
   void **words;           /* [n] of peers on the node that meet on streams */
 } rs_offers;
+/* Memory of cudaMalloc, which its owner may free when no rank has it open any more. */
+typedef struct rs_exposed {
+  bool mine, any; /* of this rank, of any: this the same on all */
+} rs_exposed;
 /* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the ranks
  * that send to it. Where ranks meet on streams it maps the words of its peers, too, for those of this rank; NULL: they
- * do not. status: of this rank so far. All ranks succeed, or all get the same error. The communicator has the others'
- * memory files. */
+ * do not. status: of this rank so far. All ranks succeed, or all get the same error. *exposed: also after an error; all
+ * false where no rank has opened anything. The communicator has the others' memory files. */
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers);
+                                  const rs_arrays *arrays, const rs_shared_words *words, rs_exposed *exposed,
+                                  rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
 bool rs_offers_outdated(reshard_comm comm);

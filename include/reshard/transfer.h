@@ -90,7 +90,7 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
  * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
  * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
- */
+ * Where the old sources were of cudaMalloc it then waits for other ranks, as reshard_transfer_destroy does. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Destroys a transfer. NULL is allowed. Peers must have finished their executes on it: they have when theirs and this
@@ -100,8 +100,8 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  *
  * It is local, but where processes read each other's GPUs, on the direct and the mixed path, and this rank's sources
  * are of cudaMalloc: no memory is freed that a peer has open. There it waits until all ranks that are there, on the
- * node, destroy theirs. That is by the deadline at most, and for 2 s once the communicator has ended. Ranks destroy
- * several in one order.
+ * node, destroy theirs. That is by the deadline at most, and for 2 s once the communicator has ended. Transfers of
+ * which a rank has such sources are destroyed and bound anew in one order on all ranks; others come in any.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline

@@ -50,7 +50,7 @@ bool rs_nccl_stuck(reshard_comm comm) {
  * freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !(c->borrowed && c->base.held) && !rs_nccl_stuck(&c->base);
+  bool idle = !(c->borrowed && c->base.deferred != NULL) && !rs_nccl_stuck(&c->base);
   rs_nccl_close_node(c, idle);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);

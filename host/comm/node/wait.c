@@ -202,12 +202,12 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
   return true;
 }
 
-void rs_node_part(reshard_comm comm, bool wait) {
+void rs_node_part(reshard_comm comm, uint64_t closed, uint64_t wanted) {
   rs_node *c = rs_node_of(comm);
   if (c->forked)
     return;
-  uint64_t times = atomic_fetch_add(&rs_node_own_rank(c)->partings, 1) + 1;
-  for (int64_t since = rs_now_ns(), ended = 0; wait && !all_parted(c, times) && !rs_late(since, c->timeout_ms);) {
+  atomic_store(&rs_node_own_rank(c)->partings, closed);
+  for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);) {
     if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to part from */
       ended = rs_now_ns();
     if (ended != 0 && rs_late(ended, PART_MS))

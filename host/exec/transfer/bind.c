@@ -62,17 +62,15 @@ static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_comm comm = t->comm;
   const rs_device_processes *processes = comm->device->processes;
-  uint64_t storage = 1;
   rs_offers *offers;
   const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
   bool first = t->on_streams && t->meeting == NULL;
-  reshard_status status =
-      t->on_streams ? rs_sources_version(comm, t->plan, &binding->arrays, &storage) : RESHARD_SUCCESS;
+  reshard_status status = RESHARD_SUCCESS;
   if (first)
-    RS_THEN(status, processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words));
-  t->parts = t->on_streams;
-  binding->exposed = storage == 0;
-  RS_TRY(rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers));
+    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
+  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL,
+                              &binding->exposed, &offers);
+  RS_TRY(status);
   binding->mappings = offers->mappings;
   rs_transfer_unbind_freed(t);
   if (first)
@@ -125,7 +123,6 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);
-    t->parts = t->meeting != NULL;
     rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
     rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const rs_record *all;
@@ -141,12 +138,12 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->binding = binding;
     binding = old;
   }
-  bool exposed = binding.exposed;
+  const rs_exposed exposed = binding.exposed;
   if (status != RESHARD_SUCCESS && idle && rs_comm_is_stuck(t->comm))
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
     rs_transfer_free_binding(t->comm, t->path, &binding);
-  rs_transfer_part(t, exposed);
+  rs_transfer_part(t->comm, rs_transfer_begin_parting(t->comm, exposed), exposed);
   atomic_flag_clear(&t->busy);
   return status;
 }

@@ -180,6 +180,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   struct reshard_transfer_s *t = NULL;
   rs_binding binding = {.cached = cached != NULL};
   rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
+  rs_comm_free_deferred(comm); /* others may wait for this rank to part */
   if (transfer == NULL)
     rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else

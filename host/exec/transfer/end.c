@@ -76,20 +76,33 @@ void rs_transfer_finish(reshard_transfer t, bool *late) {
   t->lost = false;
 }
 
-void rs_transfer_part(reshard_transfer t, bool exposed) {
-  if (t->parts)
-    t->comm->ops->part(t->comm, exposed);
+static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
+  return (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
+}
+
+uint64_t rs_transfer_begin_parting(reshard_comm comm, rs_exposed exposed) { return exposed.any ? ++comm->partings : 0; }
+
+void rs_transfer_part(reshard_comm comm, uint64_t parting, rs_exposed exposed) {
+  uint64_t closed = comm->partings;
+  if (parting == 0)
+    return;
+  for (rs_deferred_destroy *d = comm->deferred; d != NULL; d = d->next) {
+    uint64_t open = transfer_of(d)->parting;
+    closed = open > 0 && open <= closed ? open - 1 : closed;
+  }
+  comm->ops->part(comm, closed, exposed.mine ? parting : 0);
 }
 
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
-  bool exposed = t->binding.exposed || t->failed.exposed;
+  const rs_exposed exposed = {t->binding.exposed.mine || t->failed.exposed.mine,
+                              t->binding.exposed.any || t->failed.exposed.any};
   rs_transfer_free_binding(t->comm, t->path, &t->binding);
   rs_transfer_free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->destroy(device, t->meeting);
-  rs_transfer_part(t, exposed);
+  rs_transfer_part(t->comm, t->parting, exposed);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);
@@ -105,18 +118,19 @@ static void free_transfer(reshard_transfer t) {
   free(t);
 }
 
-/* The communicator is about to go: what a GPU still uses stays. */
-static void try_destroy(rs_deferred_destroy *deferred) {
-  reshard_transfer t = (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
+/* No stream has anything to do with it any more. */
+static bool has_ended(reshard_transfer t) {
   bool done = false, ended = false;
   rs_device *first = t->comm->lane_devices[0];
-  if (!rs_comm_is_stuck(t->comm) &&
-      (t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
-      first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
-    free_transfer(t);
-  else
-    t->comm->held = true;
+  return !t->lost && !rs_comm_is_stuck(t->comm) &&
+         (t->gate.done == NULL ||
+          (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
+         first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended;
 }
+
+static bool deferred_has_ended(const rs_deferred_destroy *deferred) { return has_ended(transfer_of(deferred)); }
+
+static void free_deferred(rs_deferred_destroy *deferred) { free_transfer(transfer_of(deferred)); }
 
 static void forget_kept(reshard_transfer t) {
   struct reshard_transfer_s **at = &t->comm->kept_transfers;
@@ -140,7 +154,6 @@ void rs_transfer_unbind_freed(const struct reshard_transfer_s *t) {
 }
 
 void rs_transfer_keep(reshard_transfer t) {
-  t->parts = false;
   forget_kept(t);
   t->next = t->comm->kept_transfers;
   t->comm->kept_transfers = t;
@@ -151,11 +164,13 @@ void reshard_transfer_destroy(reshard_transfer t) {
   if (t == NULL)
     return;
   forget_kept(t);
+  rs_comm_free_deferred(t->comm);
+  t->parting = rs_transfer_begin_parting(t->comm, (rs_exposed){.any = t->binding.exposed.any || t->failed.exposed.any});
   rs_transfer_finish(t, &late);
   if (!late) {
     free_transfer(t);
     return;
   }
-  t->deferred = (rs_deferred_destroy){t->comm->deferred, try_destroy};
+  t->deferred = (rs_deferred_destroy){t->comm->deferred, deferred_has_ended, free_deferred};
   t->comm->deferred = &t->deferred;
 }

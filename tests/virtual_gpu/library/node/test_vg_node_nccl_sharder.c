@@ -41,7 +41,9 @@ static uint64_t partings_of(reshard_comm comm) {
   return c != NULL ? atomic_load(&rs_node_own_rank(c)->partings) : 0;
 }
 
-static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, partings_of, true}; }
+static told_comm told_of(world *w) {
+  return (told_comm){&w->gather, meetings_of, partings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
+}
 
 static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
   cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
@@ -208,12 +210,22 @@ static void test_trimmed(void **state) {
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  told_with_others(&c, me, rank, RESHARD_PATH_MIXED);
+  told_with_others(&c, me, rank);
 }
 
 static void test_with_others(void **state) {
   (void)state;
   run_right(move_with_others);
+}
+
+static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_beside_transfers(&c, me, rank);
+}
+
+static void test_beside_transfers(void **state) {
+  (void)state;
+  run_right(move_beside_transfers);
 }
 
 /* One call of rank 0 fails, each seventh or whichever: all ranks have the same error, or the communicator has ended for
@@ -255,10 +267,10 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one), cmocka_unit_test(test_unpinned),
-                                     cmocka_unit_test(test_in_place),        cmocka_unit_test(test_elsewhere),
-                                     cmocka_unit_test(test_from_elsewhere),  cmocka_unit_test(test_staged_elsewhere),
-                                     cmocka_unit_test(test_trimmed),         cmocka_unit_test(test_with_others),
-                                     cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one),  cmocka_unit_test(test_unpinned),
+                                     cmocka_unit_test(test_in_place),         cmocka_unit_test(test_elsewhere),
+                                     cmocka_unit_test(test_from_elsewhere),   cmocka_unit_test(test_staged_elsewhere),
+                                     cmocka_unit_test(test_trimmed),          cmocka_unit_test(test_with_others),
+                                     cmocka_unit_test(test_beside_transfers), cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

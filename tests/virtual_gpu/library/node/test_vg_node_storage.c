@@ -239,7 +239,9 @@ static uint64_t meetings_of(reshard_comm comm) { return rs_node_of(comm)->meetin
 
 static uint64_t partings_of(reshard_comm comm) { return atomic_load(&rs_node_own_rank(rs_node_of(comm))->partings); }
 
-static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, partings_of, false}; }
+static told_comm told_of(world *w) {
+  return (told_comm){&w->gather, meetings_of, partings_of, false, w->gpus, 1, w->path};
+}
 
 static void move_in_place(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -258,13 +260,18 @@ static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  told_with_others(&c, me, rank, w->path);
+  told_with_others(&c, me, rank);
 }
 
 static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   (void)rank;
   told_trimmed(&c, me);
+}
+
+static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_beside_transfers(&c, me, rank);
 }
 
 static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) {
@@ -285,9 +292,9 @@ static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
 static void test_told_to_read(void **state) {
   (void)state;
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
-      move_in_place,       move_elsewhere,      move_from_elsewhere, move_with_others,
-      move_and_trim_plans, move_on_two_streams, capture_alone,       gather_unpinned};
-  for (uint64_t i = 0; i < 16; i++)
+      move_in_place,       move_elsewhere, move_from_elsewhere, move_with_others,     move_and_trim_plans,
+      move_on_two_streams, capture_alone,  gather_unpinned,     move_beside_transfers};
+  for (uint64_t i = 0; i < 2 * sizeof bodies / sizeof *bodies; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
                       .body = bodies[i / 2],
