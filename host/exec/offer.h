@@ -57,6 +57,11 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
 bool rs_offers_outdated(reshard_comm comm);
+/* Local: others have freed memory that bindings have open here, as far as this rank has heard. */
+bool rs_offers_gone(reshard_comm comm);
+/* Collective: ranks tell each other what they have freed, and close it where no binding has it. All ranks succeed, or
+ * all get the same error. */
+reshard_status rs_offers_tell_freed(reshard_comm comm);
 
 /* --- Arrays that are other ones in each call (direct/reach.c) ----------------------------------------------------- */
 
@@ -74,6 +79,7 @@ typedef struct rs_shown {
   int64_t bytes;
   uint64_t version;
   int64_t private_entry; /* of the first source that no other process can map; -1: there is none */
+  bool freed;            /* the rank has freed memory that others have open */
 } rs_shown;
 
 /* The others' sources, as a rank knows them for one plan, with its program. */

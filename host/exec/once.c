@@ -71,8 +71,8 @@ static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs
   reshard_transfer transfer = cached->transfer;
   rs_shown shown = {.version = 0};
   const rs_record *all;
-  if (status == RESHARD_SUCCESS && *kept)
-    status = rs_sources_version(comm, transfer->plan, &transfer->binding.arrays, &shown.version);
+  if (status == RESHARD_SUCCESS && *kept) /* one that cannot be told is not kept */
+    (void)rs_sources_version(comm, transfer->plan, &transfer->binding.arrays, &shown.version);
   RS_TRY(rs_agree_shown(comm, status, &(rs_request){.shown = &shown}, &all));
   for (int64_t r = 0; r < comm->size; r++)
     *kept = *kept && all[r].shown.version != 0;
@@ -120,13 +120,12 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
   return status;
 }
 
-/* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others, or this rank has freed
- * other memory, which all have to hear of. */
+/* *version: 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
 static reshard_status compare_bound(reshard_comm comm, const rs_once_call *call, uint64_t *version) {
   rs_cached_transfer *cached = call->cached;
   uint64_t sources = 0;
   RS_TRY(rs_cached_compare(cached, call->arrays, call->stream));
-  if (cached->bound && !rs_offers_outdated(comm))
+  if (cached->bound)
     RS_TRY(rs_sources_version(comm, call->plan, &cached->transfer->binding.arrays, &sources));
   *version = sources != 0 && sources == cached->shown;
   return RESHARD_SUCCESS;
@@ -137,19 +136,24 @@ static reshard_status compare_bound(reshard_comm comm, const rs_once_call *call,
 static reshard_status execute_shown(reshard_comm comm, const rs_once_call *call, reshard_status mine,
                                     rs_once_memory *memory, size_t *workspace_bytes) {
   bool cached = call->cached != NULL && call->cached->transfer != NULL;
-  rs_shown shown = {.version = 0};
+  bool freed = false;
+  rs_shown shown = {.freed = rs_offers_outdated(comm)};
   rs_request request = call->request;
   const rs_record *all;
   request.shown = &shown;
   if (mine == RESHARD_SUCCESS && cached)
     mine = compare_bound(comm, call, &shown.version);
   RS_TRY(rs_agree_shown(comm, mine, &request, &all));
-  for (int64_t r = 0; r < comm->size; r++)
+  for (int64_t r = 0; r < comm->size; r++) {
     cached = cached && all[r].shown.version != 0;
-  if (!cached)
+    freed = freed || all[r].shown.freed;
+  }
+  if (!cached) /* ranks tell there what they have freed */
     return execute_new(comm, call, memory, workspace_bytes);
   reshard_transfer transfer = call->cached->transfer;
-  reshard_status status = RESHARD_SUCCESS;
+  reshard_status status = freed ? rs_offers_tell_freed(comm) : RESHARD_SUCCESS;
+  RS_TRY(status);
+  rs_transfer_unbind_freed(comm, transfer);
   if (comm->locals == 1) /* its last execute may be on another stream */
     status = rs_stream_wait(comm->device, call->stream, transfer->ended, RS_EDGE("execute after execute"));
   RS_THEN(status, reshard_execute(transfer, call->stream));

@@ -51,8 +51,8 @@ typedef struct rs_once_call {
  * that fails alone then ends the communicator.
  *
  * memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device with streams the
- * work is in the order of the stream. The call does not block where all is done in one meeting, or a transfer is
- * cached; but for processes with GPUs that read each other, where one's arrays have moved. */
+ * work is in the order of the stream. The call does not block where threads do all in one meeting, or a transfer is
+ * cached. But processes with GPUs that read each other meet in each call, and wait where arrays have moved. */
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes);
 

@@ -92,6 +92,9 @@ reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshar
 /* A cached transfer, which reads storage of others alone, may stay bound between calls. Its binding ends where others
  * have freed that (`bound`), and nobody waits for this rank where it is destroyed. */
 void rs_transfer_keep(reshard_transfer transfer);
+/* Ends bindings of transfers that are kept, `but` for one, to memory that its owner has freed: as long as they have it
+ * open it is not free. It waits for none: a stream may use it still, and a later call ends it. */
+void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but);
 /* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
 

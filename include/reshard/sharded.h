@@ -34,9 +34,9 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  *
  * All ranks make it together, and compare its options then; later calls do not. The first call for a pair of layouts
  * makes the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
- * nothing of the driver's allocator that an earlier one has not taken, and wait for no device. Only calls that succeed
- * on all ranks count in the order of the cache. Local calls have a cache of the same size for themselves. A plan that
- * is evicted waits for its last call on a GPU.
+ * nothing of the driver's allocator that an earlier one has not taken, and wait for no device; the last paragraph has
+ * an exception. Only calls that succeed on all ranks count in the order of the cache. Local calls have a cache of the
+ * same size for themselves. A plan that is evicted waits for its last call on a GPU.
  *
  * Processes of a node that read each other's arrays on CPUs meet twice in a call, before the copies and after them.
  * They show each other where the arrays are, and map and list what has changed since their last call for the pair. A
@@ -49,9 +49,11 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  *
  * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
  * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
- * their GPUs, which they wait for. Where a rank's arrays have moved all bind the transfer anew, and wait for its last
- * execute. An error before anything moves is one on all ranks, and the communicator goes on. That of a stream which is
- * being captured is one, too. */
+ * their GPUs, which they wait for. Where a rank's arrays or staging have moved all bind the transfer anew, and wait for
+ * its last execute; on the mixed path they make another one. Where a rank has freed storage that others have open they
+ * meet for that, too, and close it. Sources of cudaMalloc are open for the call alone, whose end is that of a
+ * transfer: reshard_transfer_destroy says in which order ranks come to such ends. An error before anything moves is one
+ * on all ranks, and the communicator goes on. That of a stream which is being captured is one, too. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All

@@ -108,6 +108,24 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
 
 bool rs_offers_outdated(reshard_comm comm) { return rs_peers_have_freed(comm); }
 
+bool rs_offers_gone(reshard_comm comm) { return rs_peers_have_gone(comm); }
+
+reshard_status rs_offers_tell_freed(reshard_comm comm) {
+  uint64_t *live = NULL;
+  int64_t nlive = 0, bytes = sizeof *live;
+  rs_strings *all;
+  reshard_status status = rs_peers_prepare(comm, 0, &live, &nlive);
+  status = rs_comm_gather_bytes(comm, status, live, nlive * bytes, &all);
+  free(live);
+  RS_TRY(status);
+  rs_peer_list *lists = rs_peers_lists(comm);
+  for (int64_t r = 0; r < comm->size; r++)
+    lists[r] = (rs_peer_list){.live = all->bytes + all->first[r], .nlive = (all->first[r + 1] - all->first[r]) / bytes};
+  rs_peers_hear(comm);
+  rs_strings_release(all);
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                         int64_t entry) {
   if (comm->device->processes != NULL && !comm->direct)

@@ -40,6 +40,7 @@ struct rs_peers {
   passing *passing;    /* [comm->size] */
   uint64_t freed;      /* as rs_device_processes.freed was when this rank looked for what it has freed last */
   bool untold;         /* it has found some, and others have not heard of it */
+  int64_t gone;        /* memory of others that bindings still have, and that its owner has freed */
 };
 
 static void close_memory(reshard_comm comm, const peer_memory *m) {
@@ -112,9 +113,8 @@ bool rs_peers_have_freed(reshard_comm comm) {
 
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive) {
   int64_t all = 0, listed = 0;
-  uint64_t *made;
+  uint64_t *made, freed = comm->device->processes->freed();
   RS_TRY(make_peers(comm));
-  comm->peers->freed = comm->device->processes->freed();
   for (int64_t r = 0; r < comm->size; r++) {
     peer_rank *p = &comm->peers->ranks[r];
     forget_freed(comm, p);
@@ -122,6 +122,7 @@ reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live
     all += p->passed.n;
   }
   RS_TRY(rs_alloc(&made, all, sizeof *made));
+  comm->peers->freed = freed;
   for (int64_t r = 0; r < comm->size; r++) {
     const peer_rank *p = &comm->peers->ranks[r];
     for (int64_t i = 0; i < p->passed.n; i++)
@@ -256,6 +257,7 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
 static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *list) {
   for (int64_t i = 0; i < p->memory.n;) {
     peer_memory *m = &p->memory.at[i];
+    comm->peers->gone -= m->gone;
     m->gone = true;
     for (int64_t k = 0; k < list->nlive && m->gone; k++)
       m->gone =
@@ -264,9 +266,18 @@ static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *lis
       close_memory(comm, m);
       *m = p->memory.at[--p->memory.n];
     } else {
+      comm->peers->gone += m->gone;
       i++;
     }
   }
+}
+
+void rs_peers_hear(reshard_comm comm) {
+  struct rs_peers *peers = comm->peers;
+  peers->untold = false;                   /* all have this rank's list */
+  for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in a plan */
+    if (comm->imports[r] != NULL)
+      close_freed(comm, &peers->ranks[r], &peers->lists[r]);
 }
 
 /* Of the first n. */
@@ -299,10 +310,7 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
   struct rs_peers *peers = comm->peers;
   pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
-  peers->untold = false;                   /* all have this rank's list */
-  for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in this plan */
-    if (comm->imports[r] != NULL)
-      close_freed(comm, &peers->ranks[r], &peers->lists[r]);
+  rs_peers_hear(comm);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
@@ -352,6 +360,8 @@ reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_
   return RESHARD_SUCCESS;
 }
 
+bool rs_peers_have_gone(reshard_comm comm) { return comm->peers != NULL && comm->peers->gone > 0; }
+
 bool rs_peers_is_gone(reshard_comm comm, int64_t rank, uint64_t number) {
   const peer_memory *m = find_memory(&comm->peers->ranks[rank], number);
   return m != NULL && m->gone;
@@ -362,6 +372,7 @@ void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number) {
   peer_memory *m = find_memory(p, number);
   if (--m->users > 0 || !m->gone)
     return;
+  comm->peers->gone--;
   close_memory(comm, m);
   *m = p->memory.at[--p->memory.n];
 }

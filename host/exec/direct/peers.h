@@ -22,12 +22,14 @@ bool rs_peer_list_exposes(const rs_peer_list *list);
 /* Local: makes room for passing on up to so many descriptors to each rank, so that passing needs no memory. Gives the
  * caller the numbers of memory that this rank has passed on to any rank, and that is there still. */
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive);
-/* Lists by rank, [comm->size], which the caller fills before it calls rs_peers_pass. */
+/* Lists by rank, [comm->size], which the caller fills before it calls rs_peers_hear or rs_peers_pass. */
 rs_peer_list *rs_peers_lists(reshard_comm comm);
-/* Local: this rank has freed memory that it had passed on, and has not told so (rs_peers_prepare). */
+/* Local: this rank has freed memory that it had passed on, and others have not heard of it (rs_peers_hear). */
 bool rs_peers_have_freed(reshard_comm comm);
-/* Passes descriptors on between the ranks of a plan, which all call it: of this rank's list, to those that read it and
- * lack them, and of the others' lists to this rank. A rank that fails goes on with the others. */
+/* Local: closes what others have freed, by what is `live` in all ranks' lists. All have this rank's list, too. */
+void rs_peers_hear(reshard_comm comm);
+/* Hears, and passes descriptors on between the ranks of a plan, which all call it. Those of this rank's list go to
+ * ranks that read it and lack them, those of the others' lists come. A rank that fails goes on with the others. */
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
 /* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again: what has
  * come in it is closed, which nothing uses any more. */
@@ -35,6 +37,8 @@ void rs_peers_settle(reshard_comm comm, bool success);
 /* Memory of a rank, which was opened when its descriptor came. It is closed as often. */
 reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at);
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number);
+/* Some rank has freed memory that a binding still has open here, as far as this one has heard. */
+bool rs_peers_have_gone(reshard_comm comm);
 /* Memory of a rank, which is open, was freed by it. */
 bool rs_peers_is_gone(reshard_comm comm, int64_t rank, uint64_t number);
 

@@ -70,9 +70,9 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
     status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
   status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL,
                               &binding->exposed, &offers);
+  rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
   binding->mappings = offers->mappings;
-  rs_transfer_unbind_freed(t);
   if (first)
     status = rs_agree(comm, connect_meeting(t, offers->words));
   offers->offer[comm->rank] = &mine;

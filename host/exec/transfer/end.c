@@ -140,15 +140,11 @@ static void forget_kept(reshard_transfer t) {
     *at = t->next;
 }
 
-void rs_transfer_unbind_freed(const struct reshard_transfer_s *t) {
-  for (reshard_transfer kept = t->comm->kept_transfers; kept != NULL; kept = kept->next) {
-    bool late;
-    if (kept == t || !rs_mappings_freed(kept->binding.mappings))
+void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but) {
+  for (reshard_transfer kept = comm->kept_transfers; kept != NULL && rs_offers_gone(comm); kept = kept->next) {
+    if (kept == but || !rs_mappings_freed(kept->binding.mappings) || !has_ended(kept))
       continue;
-    rs_transfer_finish(kept, &late);
-    if (late)
-      continue;
-    rs_transfer_free_binding(kept->comm, kept->path, &kept->binding);
+    rs_transfer_free_binding(comm, kept->path, &kept->binding);
     kept->cached->bound = false;
   }
 }

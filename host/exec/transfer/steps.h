@@ -23,8 +23,6 @@ void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_bin
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
  * device that cannot be waited for twice is lost. *late: they have not done it by the deadline, or are stuck. */
 void rs_transfer_finish(reshard_transfer t, bool *late);
-/* Ends bindings of other transfers to memory that its owner has freed: as long as they have it open it is not free. */
-void rs_transfer_unbind_freed(const struct reshard_transfer_s *t);
 /* Gives the end of a binding its number among the partings of all ranks, which is 0 where ranks need not part. */
 uint64_t rs_transfer_begin_parting(reshard_comm comm, rs_exposed exposed);
 /* Tells that this rank has closed what it had open. Where memory of its own caller was open it waits until all peers

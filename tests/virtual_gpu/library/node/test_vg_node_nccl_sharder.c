@@ -218,6 +218,27 @@ static void test_with_others(void **state) {
   run_right(move_with_others);
 }
 
+static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  (void)rank;
+  told_freed_elsewhere(&c, me);
+}
+
+static void test_freed_elsewhere(void **state) {
+  (void)state;
+  run_right(move_and_free_elsewhere);
+}
+
+static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_freed_and_failed(&c, me, rank);
+}
+
+static void test_freed_and_failed(void **state) {
+  (void)state;
+  run_right(move_and_fail);
+}
+
 static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_beside_transfers(&c, me, rank);
@@ -271,6 +292,7 @@ int main(void) {
                                      cmocka_unit_test(test_in_place),         cmocka_unit_test(test_elsewhere),
                                      cmocka_unit_test(test_from_elsewhere),   cmocka_unit_test(test_staged_elsewhere),
                                      cmocka_unit_test(test_trimmed),          cmocka_unit_test(test_with_others),
+                                     cmocka_unit_test(test_freed_elsewhere),  cmocka_unit_test(test_freed_and_failed),
                                      cmocka_unit_test(test_beside_transfers), cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

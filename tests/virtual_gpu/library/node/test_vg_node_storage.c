@@ -269,6 +269,17 @@ static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   told_trimmed(&c, me);
 }
 
+static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  (void)rank;
+  told_freed_elsewhere(&c, me);
+}
+
+static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
+  const told_comm c = told_of(w);
+  told_freed_and_failed(&c, me, rank);
+}
+
 static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_beside_transfers(&c, me, rank);
@@ -292,8 +303,9 @@ static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
 static void test_told_to_read(void **state) {
   (void)state;
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
-      move_in_place,       move_elsewhere, move_from_elsewhere, move_with_others,     move_and_trim_plans,
-      move_on_two_streams, capture_alone,  gather_unpinned,     move_beside_transfers};
+      move_in_place,           move_elsewhere,      move_from_elsewhere,  move_with_others,
+      move_and_trim_plans,     move_on_two_streams, capture_alone,        gather_unpinned,
+      move_and_free_elsewhere, move_and_fail,       move_beside_transfers};
   for (uint64_t i = 0; i < 2 * sizeof bodies / sizeof *bodies; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,

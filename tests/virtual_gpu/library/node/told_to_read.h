@@ -4,6 +4,7 @@
 #define TESTS_VG_TOLD_TO_READ_H
 
 #include "columns.h"
+#include "exec/transfer.h"
 #include "node_gather.h"
 #include "support/contracts/contract.h"
 #include "virtual_gpu.h"
@@ -189,6 +190,22 @@ static inline void memory_now(const told_comm *c, size_t *used) {
   node_gather_meet(c->gather);
 }
 
+/* Each rank whose memory others had open has given so much back, or more. */
+static inline bool is_given_back(const told_comm *c, const size_t *before, size_t bytes) {
+  size_t now[NODE_RANKS], given[NODE_RANKS] = {0};
+  bool all = true;
+  memory_now(c, now);
+  for (int64_t r = 0; r < NODE_RANKS; r++) {
+    bool read = false;
+    for (int64_t other = 0; other < NODE_RANKS; other++)
+      read = read || (other != r && other % c->nodes == r % c->nodes);
+    given[r % c->gpus] += read ? bytes : 0;
+  }
+  for (int64_t gpu = 0; gpu < c->gpus; gpu++)
+    all = all && now[gpu] + given[gpu] <= before[gpu];
+  return all;
+}
+
 static inline void move_and_give_back(contract_rank *me, int64_t columns) {
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, columns, &m));
@@ -210,6 +227,51 @@ static inline void told_trimmed(const told_comm *c, contract_rank *me) {
     for (int64_t gpu = 0; gpu < c->gpus && i > 0; gpu++)
       CONTRACT_CHECK(me, used[gpu] < first[gpu] + SEGMENT);
   }
+}
+
+/* As a rank would find it whose stream is behind the others'. */
+static inline void set_under_way(reshard_comm comm, bool under_way) {
+  for (reshard_transfer kept = comm->kept_transfers; kept != NULL; kept = kept->next)
+    kept->lost = under_way;
+}
+
+/* None of a call's arrays has moved, and others close what was freed elsewhere: they meet for that alone. What streams
+ * may still read is closed in a later call. */
+static inline void told_freed_elsewhere(const told_comm *c, contract_rank *me) {
+  size_t before[NODE_RANKS];
+  moving m = {.mesh = NULL};
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  for (int i = 0; i < 2 * CALLS; i++)
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+  move_and_give_back(me, 3 * LARGE); /* more than the next call may take for its arrays */
+  memory_now(c, before);
+  for (int i = 0; i < 3; i++) {
+    uint64_t met = c->meetings(me->comm);
+    set_under_way(me->comm, i == 0);
+    CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    met = c->meetings(me->comm) - met;
+    CONTRACT_CHECK(me, i == 0 ? met <= 4 : met == 1);
+    CONTRACT_CHECK(me, is_given_back(c, before, 2 * SEGMENT) == (i > 0));
+  }
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
+}
+
+/* A call fails after ranks have told what they have freed: others close it all the same. */
+static inline void told_freed_and_failed(const told_comm *c, contract_rank *me, int64_t rank) {
+  size_t before[NODE_RANKS];
+  moving m = {.mesh = NULL};
+  move_and_give_back(me, 3 * LARGE);
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  memory_now(c, before);
+  if (rank == 0)
+    vg_fail_here("cuMemImportFromShareableHandle", 1, false, 0);
+  CONTRACT_CHECK(me, move_once(me, 1, &m) != RESHARD_SUCCESS);
+  CONTRACT_CHECK(me, strncmp(reshard_last_error(), "rank 0: ", 8) == 0);
+  CONTRACT_CHECK(me, is_given_back(c, before, SEGMENT));
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  end_moving(&m);
 }
 
 /* Only ranks that write need an order of their own between calls on two streams: the others' transfer runs once at a
