@@ -47,6 +47,7 @@ reshard_status rs_cached_staging(rs_cached_transfer *k, size_t bytes, void **mem
 static reshard_status look_up_again(rs_cached_transfer *k) {
   rs_arrays *arrays = &k->transfer->binding.arrays;
   bool had_private = arrays->has_private;
+  k->bound = false; /* an error leaves half of what was found */
   RS_TRY(rs_arrays_look_up(k->comm, k->transfer->plan, &k->extents, false, arrays));
   k->bound = arrays->has_private == had_private;
   return RESHARD_SUCCESS;
