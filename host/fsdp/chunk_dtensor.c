@@ -96,7 +96,13 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   return reshard_dtensor_redistribute(1, &whole, &placing, stream, chunk);
 }
 
-/* Sends the error of this rank to the others of the parent mesh, where they wait for it. */
+/* Sends the error of this rank to others, which redistribute meanwhile. */
+static reshard_status send_error(reshard_sharder s, reshard_status mine, void *stream) {
+  RS_CALL_AS(s->comm, "reshard_dtensor_redistribute", 0);
+  return rs_sharder_execute(s, NULL, NULL, mine, stream, NULL);
+}
+
+/* To those of the parent mesh, where they wait for it. */
 static reshard_status agree_on_status(const char *call, reshard_sharder sharder, reshard_mesh parent,
                                       reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
@@ -105,7 +111,7 @@ static reshard_status agree_on_status(const char *call, reshard_sharder sharder,
   snprintf(text, sizeof text, "%s", reshard_last_error());
   rs_placing_group_find(call, sharder, &placing, &group);
   rs_error_set(text); /* not what a missing group has said */
-  return group.outside || group.comm == NULL ? mine : rs_sharder_execute(group.sharder, NULL, NULL, mine, stream, NULL);
+  return group.outside || group.comm == NULL ? mine : send_error(group.sharder, mine, stream);
 }
 
 static reshard_status copy_chunk(reshard_dtensor made, reshard_fsdp_order order, reshard_tree *chunk) {
@@ -169,15 +175,14 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
   return rs_fsdp_local_leaf(tensor, made);
 }
 
-/* Sends the error of this rank to the others that gather: by its DTensor, as they have one alike, else by the parent
- * mesh. */
+/* To those that gather: by its DTensor, as they have one alike, else by the parent mesh. */
 static reshard_status agree_on_gather(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
                                       reshard_status mine, void *stream) {
   if (tensor == NULL || tensor->given != sharder)
     return parent != NULL ? agree_on_status("reshard_fsdp_all_gather", sharder, parent, mine, stream)
-                          : rs_sharder_execute(sharder, NULL, NULL, mine, stream, NULL);
+                          : send_error(sharder, mine, stream);
   bool outside = rs_mesh_is_sub(tensor->mesh) && tensor->sharder == tensor->given;
-  return outside ? mine : rs_sharder_execute(tensor->sharder, NULL, NULL, mine, stream, NULL);
+  return outside ? mine : send_error(tensor->sharder, mine, stream);
 }
 
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,

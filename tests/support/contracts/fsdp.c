@@ -185,6 +185,26 @@ static void check_parameter(stage *g) {
   }
 }
 
+/* An error that rank 1 alone finds is everybody's. */
+static void check_refusals(stage *g) {
+  bool alone = reshard_comm_rank(g->s->comm) == 1;
+  reshard_tree leaf = make_leaf(g, true), chunk = NULL, again = NULL, whole = NULL;
+  CONTRACT_SUCCEEDS(g->s, g->table.chunk_dtensor(g->table.user, leaf, g->mesh, g->s->stream, &chunk));
+  for (int i = 0; i < 2; i++) {
+    CONTRACT_ALL(g->s, g->table.all_gather_dtensor(g->table.user, chunk, g->mesh, g->s->stream, alone ? NULL : &again),
+                 RESHARD_ERROR_INVALID, "rank 1: ");
+    CONTRACT_SUCCEEDS(g->s, reshard_fsdp_extension_set_order(&g->table, RESHARD_FSDP_FSDP_FIRST));
+    CONTRACT_ALL(g->s, g->table.chunk_dtensor(g->table.user, leaf, g->mesh, g->s->stream, alone ? NULL : &again),
+                 RESHARD_ERROR_INVALID, "rank 1: ");
+    CONTRACT_SUCCEEDS(g->s, reshard_fsdp_extension_set_order(&g->table, RESHARD_FSDP_TP_FIRST));
+    CONTRACT_SUCCEEDS(g->s, g->table.all_gather_dtensor(g->table.user, chunk, g->mesh, g->s->stream, &whole));
+    reshard_tree_release(whole);
+    whole = NULL;
+  }
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
+}
+
 static void check_stage(stage *g, uint64_t seed) {
   static const int64_t shapes[][2] = {{7, 4}, {1, 3}, {5, 1}, {9, 0}};
   rng r;
@@ -195,6 +215,8 @@ static void check_stage(stage *g, uint64_t seed) {
     for (g->dim = -1; g->dim < g->ndim; g->dim++) {
       g->key = rng_next(&r);
       check_parameter(g);
+      if (g->s->device == NULL && g->dim == 0 && k == 0) /* else hosts need not meet, and the communicator ends */
+        check_refusals(g);
     }
   }
 }
