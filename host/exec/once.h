@@ -60,9 +60,9 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
  *
  * *mine: RESHARD_ERROR_INVALID where the stream is being captured: the call compiles copies for itself alone. Ranks
  * that are threads of one process hear of it in their meeting. So do processes whose hosts meet in each call on the
- * path. To another rank that is a process it is also returned, and ends the call: the communicator goes on where all
- * capture. The others have been told nothing: with a cached transfer no host could, but by ending the communicator.
- * They wait for one that captures alone until their deadline. */
+ * path. To another rank that is a process it is also returned. That ends a call whose hosts need not meet: the
+ * communicator goes on where all capture. The others have been told nothing: with a cached transfer no host could, but
+ * by ending the communicator. They wait for one that captures alone until their deadline. */
 reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
                              reshard_status *mine);
 

@@ -65,8 +65,7 @@ typedef struct reshard_sync_report {
  * The communicator keeps the plans of the last call, and what ranks have made between them for it. The next call with
  * tensors of the same names, shapes and dtypes in the same order, the same src and options makes none.
  *
- * A stream that is being captured is RESHARD_ERROR_INVALID, as for calls of sharded.h, before ranks that are processes
- * meet. Where one of them alone captures, the others wait for it until their deadline, for ever without one.
+ * A stream that is being captured is RESHARD_ERROR_INVALID, of whichever rank it is. Nothing is given to it.
  *
  * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH as in reshard_verify_shapes (but strides are
  * each rank's own), and where src or the options differ. Nothing is written then. Where memory or a peer fails later,

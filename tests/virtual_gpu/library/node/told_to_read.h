@@ -9,6 +9,8 @@
 #include "support/contracts/contract.h"
 #include "virtual_gpu.h"
 
+#include <reshard/sync.h>
+
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -303,20 +305,47 @@ static inline void told_on_two_streams(contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
+static inline void check_captured_by_one(contract_rank *me, reshard_status status) {
+  CONTRACT_CHECK(me, status == RESHARD_ERROR_INVALID && strncmp(reshard_last_error(), "rank 1: ", 8) == 0);
+  CONTRACT_CHECK(me, strstr(reshard_last_error(), "is being captured") != NULL);
+}
+
+/* From rank 0, which has the whole. */
+static inline reshard_status distribute_whole(contract_rank *me, int64_t rank, reshard_tensor whole, const moving *m) {
+  const int64_t shape[2] = {NODE_RANKS, 12};
+  const reshard_properties bytes = {.dtype = RESHARD_U8};
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  reshard_dtensor made = NULL;
+  reshard_status status = reshard_dtensor_distribute(me->sharder, &(reshard_placing){m->mesh, &rows, NULL},
+                                                     rank == 0 ? whole : NULL, 0, 2, shape, &bytes, me->stream, &made);
+  reshard_dtensor_release(made);
+  return status;
+}
+
 /* Rank 1 alone captures its stream: all have its error, and go on, where a transfer is kept and where none is. */
 static inline void told_captured_by_one(contract_rank *me, int64_t rank) {
+  const int64_t shape[2] = {NODE_RANKS, 12};
   moving m = {.mesh = NULL};
+  reshard_tensor whole = NULL;
+  reshard_tensor_info info;
   cudaGraph_t graph;
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+  CONTRACT_SUCCEEDS(me, reshard_tensor_create_on(me->device, RESHARD_U8, 2, shape, me->stream, &whole));
+  (void)reshard_tensor_get_info(whole, &info);
+  cudaMemsetAsync(info.data, 0, NODE_RANKS * 12, me->stream);
   for (int i = 0; i < CALLS; i++) {
     size_t nodes = 0;
     CONTRACT_SUCCEEDS(me, move_once(me, (i + 1) % 2, &m));
+    if (i > 0) {
+      CONTRACT_SUCCEEDS(me, distribute_whole(me, rank, whole, &m));
+      CONTRACT_SUCCEEDS(me, reshard_sync_tensors(me->comm, 0, 1, &whole, NULL, NULL, me->stream, NULL));
+    }
     CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess);
     if (rank == 1)
       CONTRACT_CHECK(me, cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-    CONTRACT_CHECK(me, move_once(me, i % 2, &m) == RESHARD_ERROR_INVALID);
-    CONTRACT_CHECK(me, strncmp(reshard_last_error(), "rank 1: ", 8) == 0);
-    CONTRACT_CHECK(me, strstr(reshard_last_error(), "is being captured") != NULL);
+    check_captured_by_one(me, move_once(me, i % 2, &m));
+    check_captured_by_one(me, distribute_whole(me, rank, whole, &m));
+    check_captured_by_one(me, reshard_sync_tensors(me->comm, 0, 1, &whole, NULL, NULL, me->stream, NULL));
     if (rank == 1) {
       CONTRACT_CHECK(me, cudaStreamEndCapture(me->stream, &graph) == cudaSuccess);
       CONTRACT_CHECK(me, cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 0);
@@ -325,6 +354,7 @@ static inline void told_captured_by_one(contract_rank *me, int64_t rank) {
   }
   CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
   CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+  reshard_tensor_release(whole);
   end_moving(&m);
 }
 
