@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef RS_HAVE_JANSSON
-
-/* Holders of one box are listed one by one: a bound for a world that a text can claim. */
-#define WORLD_LIMIT ((int64_t)1 << 20)
-
 const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where[RS_SHARD_WHERE]) {
   char quoted[RS_QUOTE], file[RS_WHERE];
   rs_text_add(&(rs_text){.at = where, .size = RS_SHARD_WHERE}, "%s: tensor '%s'",
@@ -23,6 +18,11 @@ const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where
               rs_quote(quoted, sizeof quoted, s->tensors.at[shard->tensor].name));
   return where;
 }
+
+#ifdef RS_HAVE_JANSSON
+
+/* Holders of one box are listed one by one: a bound for a world that a text can claim. */
+#define WORLD_LIMIT ((int64_t)1 << 20)
 
 /* "file 'x': reshard metadata" */
 static const char *text_where(const rs_shards *s, int64_t f, char where[RS_SHARD_WHERE]) {
