@@ -37,7 +37,7 @@ static void print_help(void) {
          "  reshard plan --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4\n"
          "  reshard plan --model llama-3.1-70b --src @fsdp --dst @tp --mesh fsdp=64,tp=8\n"
          "  reshard convert model.safetensors shards --dst @fsdp --ranks 8    # a checkpoint cut for 8 ranks\n"
-         "  reshard convert shards model.safetensors --verify               # and joined again\n"
+         "  reshard convert shards joined.safetensors --verify              # and joined again\n"
          "  reshard bench --shape 8192x8192 --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)' -c\n\n"
          "exit status: 0 done; 1 it failed; 2 bad usage or input; 3 this machine or build lacks what was asked for\n");
 }

@@ -55,6 +55,19 @@ demo_files() { # [FILE]: whole -> shards of 4 -> shards of 2 -> whole; to $out/c
   echo "equal in every byte"
 }
 
+# Ticks of the machine so far, those of them that were not idle, and those of this shell and of its children that ended.
+used_ticks() {
+  awk 'FNR == 1 && NR == 1 { print $2+$3+$4+$5+$6+$7+$8+$9, $2+$3+$4+$7+$8+$9 } FILENAME != "/proc/stat" {
+    sub(/.*\) /, ""); print $12 + $13 + $14 + $15 }' /proc/stat "/proc/$$/stat" | tr '\n' ' '
+}
+say_busy() { # BEFORE AFTER, of used_ticks: a line where others took more than 5 % of the machine
+  awk -v before="$1" -v after="$2" 'BEGIN {
+    split(before, a); split(after, b)
+    taken = b[1] > a[1] ? 100 * ((b[2] - a[2]) - (b[3] - a[3])) / (b[1] - a[1]) : 0
+    if (taken > 5) printf "  the machine was busy: other processes took %.0f %% of it; a quiet one is faster\n", taken
+  }'
+}
+
 run_demo() { # [FILE]
   local given=()
   if [ $# != 0 ]; then
@@ -68,6 +81,8 @@ run_demo() { # [FILE]
   [[ $program != "$root/"* ]] || program=${program#"$root/"}
   [[ $out != "$root/"* ]] || out=${out#"$root/"}
   mkdir -p "$out"
+  local before
+  before=$(used_ticks)
   [ $# != 0 ] || demo_model
   demo_files ${given[@]+"${given[@]}"}
   title "Done in $SECONDS s"
@@ -86,6 +101,9 @@ TEXT
   cut a checkpoint for 4 ranks              $(sed -n 's/^moving *//p' "$out/cut.txt")
   resharded its files for 2 ranks           $(sed -n 's/^moving *//p' "$out/reshard.txt")
   joined them, every byte as before         $(sed -n 's/^moving *//p' "$out/join.txt")
+TEXT
+  say_busy "$before" "$(used_ticks)"
+  cat <<TEXT
 
   what                                      where
   program (reshard --help)                  $program

@@ -42,7 +42,7 @@ run_report() { # OPTION...: measuring and drawing are two steps
   export PYTHONDONTWRITEBYTECODE=1
   for option in "$@"; do
     case $option in
-    --quick) quick=(--quick) ;;
+    --quick) quick=(--quick --seconds 10) ;;
     --draw) draw=1 ;;
     --check) check=1 ;;
     --save) save=1 ;;

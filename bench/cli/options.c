@@ -79,7 +79,7 @@ static const option_row option_rows[] = {
     {"workspace", 0, "BYTES|none", RESHARDS, IN(LIMIT, workspace, 0, INT64_MAX),
      "limit of staging memory on every rank; suffixes K, M, G (default: by device, bytes and ranks)"},
     {"map", 0, "FILE", COMMAND_CONVERT, IS(TEXT, map),
-     "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
+     "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors; or a map of the program, llama-fuse"},
     {"index", 0, "BYTES", COMMAND_CONVERT, IN(SIZE, index_bytes, 1, INT64_MAX),
      "OUT is a directory of whole tensors in files of at most so many bytes, with an index; suffixes K, M, G"},
     {"dedup", 0, NULL, COMMAND_CONVERT, IS(FLAG, dedup),

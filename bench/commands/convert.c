@@ -6,6 +6,7 @@
  * the program at once. */
 #define _GNU_SOURCE
 #include "bench/cli/options.h"
+#include "bench/cli/shipped.h"
 #include "bench/cli/workload.h"
 #include "bench/commands/commands.h"
 
@@ -184,8 +185,11 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
   options.src_rules = src->rules;
   options.dst = dst->text;
   options.dst_rules = dst->rules;
-  if (o->map != NULL)
-    CLI_TRY("--map: ", reshard_map_load(o->map, &options.map));
+  if (o->map != NULL) {
+    char *path = shipped_find(&shipped_maps, "--map", o->map);
+    CLI_TRY("--map: ", reshard_map_load(path, &options.map));
+    free(path);
+  }
   return options;
 }
 
@@ -208,10 +212,10 @@ int command_convert(int argc, char **argv) {
       "examples:\n"
       "  reshard convert model.safetensors shards --dst 'mesh(fsdp=8;S0)'       cut for 8 ranks\n"
       "  reshard convert shards shards-tp --dst @tp --ranks 8 --verify          to another layout\n"
-      "  reshard convert shards-tp model.safetensors                            joined\n"
+      "  reshard convert shards-tp joined.safetensors                           joined\n"
       "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
-      "  reshard convert model.safetensors fused.safetensors --map fuse.map     q, k, v to qkv, ...\n"
-      "  reshard convert step-1000 model.safetensors                            .distcp files of PyTorch, joined\n"
+      "  reshard convert model.safetensors fused.safetensors --map llama-fuse   q, k, v to qkv, ...\n"
+      "  reshard convert step-1000 from-torch.safetensors                       .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
   workload_layouts src, dst;

@@ -20,6 +20,8 @@ import sys
 import tempfile
 import textwrap
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "report"))
+import others
 from costa import Lacking, costa_library
 from peers_table import measured, skipped, table
 from peers_gpu import gpu_rows
@@ -248,9 +250,10 @@ def machine(options):
 
 
 def page(rows, about, versions, options, mib, place):
-    busy = about["load"] > about["cores"]
+    busy = about["others"] > others.BUSY
     machine = (f"{about['date']}, commit {about['commit']}: {about['processor']}, {about['cores']} cores, "
-               f"{about['memory']}, Linux {about['system']}, load {about['load']} when it began. "
+               f"{about['memory']}, Linux {about['system']}, load {about['load']} when it began, "
+               f"others took {100 * about['others']:.0f} % of the machine. "
                f"Python {about['python']}; {'; '.join(versions)}.")
     turns = str(turns_of(options, None)) + "".join(f" ({name}: {turns_of(options, name)})" for name in MORE_TURNS
                                                    if turns_of(options, name) != turns_of(options, None))
@@ -287,7 +290,7 @@ def main():
                                 *(f"--{name} {value}" for name, value in given.items() if value)])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made in memory goes, and workers end
     mib = 64 if options.quick else 512
-    about, rows, versions = machine(options), [], []
+    about, rows, versions, before = machine(options), [], [], others.used()
     memory = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 3 * mib << 20 else options.build
     with tempfile.TemporaryDirectory(prefix="reshard-peers.", dir=memory) as directory:
         ours = Ours(options.build, options.side, mib, directory)
@@ -304,9 +307,12 @@ def main():
             except (Skipped, Lacking) as reason:
                 rows += [skipped(work[1], str(reason)) for work in works]
     rows += gpu_rows(options, RANKS, only)
+    about["others"] = others.share(before, others.used())
     place = "tmpfs" if memory == "/dev/shm" else "the build directory"
     text = page(rows, about, versions or ["no peer here"], options, mib, place)
     print(table(rows), end="")
+    if about["others"] > others.BUSY:
+        print(others.words(about["others"]))
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"version": 1, "machine": about, "peers": versions, "side": options.side, "rows": rows}, file, indent=1)

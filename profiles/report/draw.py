@@ -11,6 +11,7 @@ import statistics
 from xml.sax.saxutils import escape
 
 import chart
+import others
 from chart import bytes_text, time_text
 
 WIDE, NARROW = 720, 346
@@ -309,7 +310,7 @@ def sections_of(data):
 
 def is_busy(data):
     e = data["environment"]
-    return e["load"] > 0.5 * e["info"]["machine"]["cores"]
+    return e["others"] > others.BUSY if "others" in e else e["load"] > 0.5 * e["info"]["machine"]["cores"]
 
 
 def source_of(data):
@@ -339,8 +340,11 @@ def page(data):
     if data["quick"]:
         warnings.append("Few, small cases: this page was made to be tried, not to be quoted.")
     if is_busy(data):
-        warnings.append(f"The machine was busy (load {e['load']:.1f} on {machine['cores']} cores): ratios of runs "
-                        "taken in turns hold better than GB/s.")
+        taken = f"others took {100 * e['others']:.0f} % of it" if "others" in e else f"load {e['load']:.1f}"
+        warnings.append(f"The machine was busy ({taken}, {machine['cores']} cores): ratios of runs taken in turns hold "
+                        "better than GB/s.")
+    if data.get("left_out"):
+        warnings.append(f"Left out, since the time was over: {', '.join(data['left_out'])}.")
     note = "".join(f'<p class="note">{escape(w)}</p>\n' for w in warnings)
     body = "".join(s.html() for s in sections_of(data)) + suites_html(data) + environment_html(data)
     return ('<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n<meta charset="utf-8"/>\n'

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures what the page of `./run report` shows: measure.py PROGRAM DIRECTORY [--quick] [--peers FILE]
+"""Measures what the page of `./run report` shows: measure.py PROGRAM DIRECTORY [--quick] [--seconds S] [--peers FILE]
 
-Writes DIRECTORY/data.json, which draw.py reads. All figures are those of `reshard bench`, `reshard plan` and
+Writes DIRECTORY/data.json, which draw.py reads. --seconds S begins no part after S seconds, and the page says what is
+left out. All figures are those of `reshard bench`, `reshard plan` and
 `reshard_micro`; a ratio is to a straight copy of as many bytes, taken in turn with ours.
 """
 import argparse
@@ -13,6 +14,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import others
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KIB, MIB = 1 << 10, 1 << 20
@@ -156,17 +159,14 @@ def plan_case(program, row, ranks, directory):
             "lower_bound_bytes": plan["lower_bound_bytes"], "messages": plan["messages"]}
 
 
-def measure_suites(program, quick, directory, ranks=8):
-    suites = {}
-    for suite in "training", "inference", "hpc":
-        pictures = os.path.join(directory, "plans", suite)
-        os.makedirs(pictures, exist_ok=True)
-        rows = program.bench("--suite", suite, "--scale", "1/512" if quick else "1/32", "--ranks", str(ranks))
-        suites[suite] = []
-        for row in rows:
-            case = {name: row.get(name) for name in ("case", "src", "dst", "model", "shape", "dtype", "ratio", "algbw")}
-            suites[suite].append({**case, "moved_bytes": row["bytes"], **plan_case(program, row, ranks, pictures)})
-    return suites
+def measure_suite(program, quick, directory, suite, ranks=8):
+    pictures = os.path.join(directory, "plans", suite)
+    os.makedirs(pictures, exist_ok=True)
+    cases = []
+    for row in program.bench("--suite", suite, "--scale", "1/512" if quick else "1/32", "--ranks", str(ranks)):
+        case = {name: row.get(name) for name in ("case", "src", "dst", "model", "shape", "dtype", "ratio", "algbw")}
+        cases.append({**case, "moved_bytes": row["bytes"], **plan_case(program, row, ranks, pictures)})
+    return cases
 
 
 def measure_micro(program, quick):
@@ -228,6 +228,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("directory")
     parser.add_argument("--quick", action="store_true", help="few and small cases: to try the page, not to publish it")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so long")
     parser.add_argument("--peers", help="a file of peers measured beside ours, made by ./run peers")
     options = parser.parse_args()
     directory = os.path.abspath(options.directory)
@@ -236,14 +237,25 @@ def main():
     if data["environment"]["info"] is None:
         sys.exit(f"report: {options.program} does not run")
     os.makedirs(directory, exist_ok=True)
-    begin = time.monotonic()
-    for name, measure in {
-            "sizes": measure_sizes, "runs": measure_runs, "limits": measure_limits, "ranks": measure_ranks,
-            "plans": measure_plans, "micro": measure_micro,
-            "suites": lambda p, quick: measure_suites(p, quick, directory)}.items():
-        data[name] = measure(program, options.quick)
-        print(f"[{time.monotonic() - begin:4.0f}s] {name}", file=sys.stderr)
+    begin, before = time.monotonic(), others.used()
+    data.update(sizes={"direct": [], "packed": []}, runs=[], limits=[], ranks=[], plans=[], micro={}, suites={}, left_out=[])
+
+    def take(place, name, measure):
+        if time.monotonic() - begin < options.seconds:
+            place[name] = measure()
+        else:
+            data["left_out"].append(name)
+        print(f"[{time.monotonic() - begin:4.0f}s] {name}{': left out' if name in data['left_out'] else ''}", file=sys.stderr)
+
+    for name, measure in {"sizes": measure_sizes, "runs": measure_runs, "limits": measure_limits, "ranks": measure_ranks,
+                          "plans": measure_plans, "micro": measure_micro}.items():
+        take(data, name, lambda: measure(program, options.quick))
+    for suite in "training", "inference", "hpc":
+        take(data["suites"], suite, lambda: measure_suite(program, options.quick, directory, suite))
     data["seconds"] = round(time.monotonic() - begin, 1)
+    data["environment"]["others"] = others.share(before, others.used())
+    if data["environment"]["others"] > others.BUSY:
+        print(others.words(data["environment"]["others"]))
     data["peers"], data["peers_run"] = read_peers(options.peers)
     with open(os.path.join(directory, "data.json"), "w") as file:
         json.dump(data, file, indent=1)

@@ -154,12 +154,15 @@ same nine.npy d.npy
 "$checkpoint" "$SOURCE/bench/models/demo-llama.json" llama.safetensors >out || fault 'no checkpoint was made'
 fuse=$SOURCE/bench/models/maps/llama-fuse.map
 sed 's/4096/512/; s/1024/256/g' "$SOURCE/bench/models/maps/llama-3.1-8b-split.map" >split.map # this one is small
-expect 0 convert llama.safetensors fused.safetensors --map "$fuse" --verify
+expect 0 convert llama.safetensors fused.safetensors --map llama-fuse --verify
 says '^target +safetensors, 1 file: 27 tensors'
 sed -nE 's/.*"name": "([^"]*)".*/\1 = \1/p' "$SOURCE/bench/models/demo-llama.json" >llama-order.map # the first order
 expect 0 convert fused.safetensors split.safetensors --map split.map --verify
 says '^target +safetensors, 1 file: 39 tensors'
 expect 0 convert llama.safetensors fused --map "$fuse" --dst 'flat()' --ranks 3
+expect 0 convert llama.safetensors fused.safetensors --map llama-fuse.map --force
+refuse 2 "map 'fuse': No such file.* program: llama-3.1-8b-split llama-fuse moe-stack moe-unstack$" \
+  convert llama.safetensors x.safetensors --map fuse
 expect 0 convert fused split2.safetensors --map split.map; same split.safetensors split2.safetensors
 expect 0 convert split.safetensors llama2.safetensors --map llama-order.map --verify
 same llama.safetensors llama2.safetensors

@@ -117,3 +117,26 @@ yardsticks "$work/b" 0.8 20 4.00
 ! compare || fault "a time of a slower core agrees"
 echo "| other | goal | measured |" >"$work/b"
 ! compare || fault "files without a row in common agree"
+
+# Others' share of the machine, as ./run demo, ./run peers and ./run report say it.
+. "$SOURCE/scripts/demo.bash"
+[[ $(used_ticks) =~ ^[0-9]+\ [0-9]+\ [0-9]+\ ?$ ]] || fault "used_ticks: $(used_ticks)"
+[[ $(say_busy '100 50 10' '200 120 60') == *' busy: other processes took 20 % of it;'* ]] || fault 'not seen: 20 %'
+[ -z "$(say_busy '100 50 10' '200 105 60')" ] || fault "5 % is busy: $(say_busy '100 50 10' '200 105 60')"
+[ -z "$(say_busy '100 50 10' '100 50 10')" ] || fault 'no time is busy'
+PYTHONPATH=$SOURCE/profiles/report python3 - <<'PYTHON' || fault 'others.py'
+import os, subprocess, others
+assert others.share((100, 50, 10), (200, 120, 60)) == 0.2 and "took 20 % of it" in others.words(0.2)
+assert others.share((100, 50, 10), (200, 105, 60)) == 0.05 and not others.words(0.05)
+assert others.share((100, 50, 10), (200, 90, 90)) == others.share((1, 1, 1), (1, 1, 1)) == 0
+before = others.used()
+child = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+ticks = os.sysconf("SC_CLK_TCK") / 2
+while int(open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()[11]) < ticks:
+    pass
+total, busy, own = (b - a for a, b in zip(before, others.used()))
+assert 0 < own and 0.3 < busy <= total, (total, busy, own)
+child.kill()
+child.wait()
+assert others.used()[2] - before[2] >= own + 0.4  # a child that ended is no other
+PYTHON

@@ -33,6 +33,14 @@ done
 python3 "$report/draw.py" data/data.json again.html
 cmp page.html again.html || fault "the same data are drawn in two ways"
 
+# What had no time is left out, and the page says so.
+python3 "$report/measure.py" "$RESHARD" none --quick --seconds 0 --peers peers.json
+python3 "$report/draw.py" none/data.json none.html
+all='sizes, runs, limits, ranks, plans, micro, training, inference, hpc'
+grep -qF "Left out, since the time was over: $all." none.html ||
+  fault 'the page does not say what is left out'
+grep -qF '<h2>Beside others</h2>' none.html || fault 'peers, which were measured before, are left out'
+
 # A page without peers has no such section, and one without any figure is still a page.
 python3 - <<'PYTHON'
 import json

@@ -147,7 +147,7 @@ static reshard_status check_existing(const rs_output *t, const char *where, bool
     if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0)
       return errno == ENOENT ? RESHARD_SUCCESS : rs_file_error(where, errno);
     if (!t->force)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: is there; it is replaced with force only", where);
+      return rs_error(RESHARD_ERROR_INVALID, "%s: is there; --force, in C the option force, replaces it", where);
     if (t->directory != !!S_ISDIR(info.st_mode) || (!t->directory && !S_ISREG(info.st_mode)))
       return rs_error(RESHARD_ERROR_INVALID, "%s: is %s, and no %s takes its place", where,
                       S_ISDIR(info.st_mode)   ? "a directory"

@@ -125,7 +125,7 @@ static void test_refused_saves(void **state) {
   }
   s.change = NULL;
   state_save(&p, &s);
-  state_save_refused(&p, &s, RESHARD_ERROR_INVALID, "refused': is there; it is replaced with force only");
+  state_save_refused(&p, &s, RESHARD_ERROR_INVALID, "refused': is there; --force, in C the option force, replaces it");
   s.seed = OTHER; /* with force, but the directory has something else in it */
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   s.save = &force;
