@@ -175,7 +175,7 @@ static reshard_status read_text(const char *where, const char *path, bool check,
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
-  RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
+  RS_TRY(rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   if (check)
     status = rs_digest_check_seal(where, text, size, &sealed);
   RS_THEN(status, rs_json_parse(where, text, size, &root));

@@ -91,6 +91,12 @@ expect 0 plan --shape 4x4 --src 'boxes(replicated;0:[0,0]+[4,4];1:[0,0]+[4,4])' 
 refuse 2 'No such file' plan --shape 4x4 --src 'boxes(@nothing.boxes)' --dst 'rank(0)'
 printf '0 [0,0]+[2,4]\n# half\n1 [2,0]+[2,4]\n' >two.boxes
 expect 0 plan --shape 4x4 --src 'boxes(@two.boxes)' --dst 'rank(0)'
+# files that never end, and pipes
+for never in 'boxes(@/dev/zero)' @/dev/zero; do
+  refuse 2 'longer than 67108864 bytes' plan --shape 4x4 --src "$never" --dst 'rank(0)'
+done
+refuse 2 'longer than 67108864 bytes' plan --model /dev/zero --src 'rank(0)' --dst 'rank(0)'
+expect 0 plan --shape 4x4 --src @<(sleep 0.1; echo '* rank(1)') --dst 'rank(0)'; says '^ranks +2$'
 refuse 2 'least' plan --shape 1024x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --workspace 64
 
 # rules and models

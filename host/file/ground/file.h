@@ -3,13 +3,11 @@
 #define RS_FILE_FILE_H
 
 #include "base/base.h"
+#include "base/read.h"
 
 /* Begins an error about a file: what 'path', quoted. Returns where. */
 #define RS_WHERE 512
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path);
-/* Records the error of errno for a file: RESHARD_ERROR_INVALID when it is missing, else RESHARD_ERROR_SYSTEM. */
-reshard_status rs_file_error(const char *where, int number);
-
 /* Joins a directory's path and a name, with a NUL. */
 typedef RS_VEC(char) rs_path_text;
 reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole);
@@ -41,9 +39,5 @@ reshard_status rs_file_read_plain(const rs_file *file, int64_t offset, void *to,
 /* Drops the pages of a file that the system keeps in memory, so that what is read next comes from the device. False
  * when it kept some: pages that are not synced or in use, a file system in memory, no way to ask. */
 bool rs_file_drop_pages(const rs_file *file);
-
-/* Reads the whole of a file or pipe, with a NUL behind it; the caller frees *text. Errors: as rs_file_error, and
- * RESHARD_ERROR_INVALID when it is longer than limit. */
-reshard_status rs_file_read_all(const char *where, const char *path, int64_t limit, char **text, int64_t *size);
 
 #endif

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAP_LIMIT ((int64_t)64 << 20)
-
 const char *rs_map_kind_text(rs_map_kind kind) {
   static const char *const texts[] = {"name", "concat", "stack", "transpose"};
   return texts[kind];
@@ -47,7 +45,7 @@ reshard_status reshard_map_load(const char *path, reshard_map *map) {
   RS_TRY(RS_GIVEN("reshard_map_load", path, map));
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read_all(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
+  RS_TRY(rs_read_all(rs_where(where, "map file", path), path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   reshard_status status =
       (int64_t)strlen(text) == size
           ? reshard_map_parse(text, path, map)

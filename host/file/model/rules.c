@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RULES_LIMIT ((int64_t)64 << 20)
-
 typedef struct rule {
   const char *pattern, *layout; /* in `text`; layout: or own */
   char *own;                    /* layout with sizes put in, or NULL */
@@ -182,7 +180,7 @@ reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_load: NULL argument");
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read_all(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
+  RS_TRY(rs_read_all(rs_where(where, "rule file", path), path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   if ((int64_t)strlen(text) < size) {
     rs_error(RESHARD_ERROR_INVALID, "%s: byte %zu is NUL, this is no text", where, strlen(text));
     free(text);

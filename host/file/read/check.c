@@ -98,6 +98,8 @@ static reshard_status check_leaves(checker *c, const char *directory) {
     rs_file file = {.fd = -1};
     status = rs_file_open(where, path.at, 1, &file);
     file.dropped = status == RESHARD_SUCCESS && rs_file_drop_pages(&file);
+    if (status == RESHARD_SUCCESS && file.size > RS_TEXT_LIMIT)
+      status = rs_error(RESHARD_ERROR_CORRUPT, "%s: longer than %lld bytes", where, (long long)RS_TEXT_LIMIT);
     RS_THEN(status, rs_alloc(&text, file.size + 1, 1));
     RS_THEN(status, rs_file_read_plain(&file, 0, text, file.size));
     RS_THEN(status, rs_digest_check_seal(where, text, file.size, &sealed));

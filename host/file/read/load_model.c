@@ -11,8 +11,6 @@
 
 #ifdef RS_HAVE_JANSSON
 
-#define JSON_LIMIT ((int64_t)1 << 30)
-
 static reshard_status add_list(reshard_model model, const char *where, json_t *root) {
   if (!json_is_array(root))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a list of {\"name\", \"shape\", \"dtype\"} is expected", where);
@@ -31,7 +29,7 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   int64_t size;
   json_t *root;
   reshard_model made = NULL;
-  RS_TRY(rs_file_read_all(where, path, JSON_LIMIT, &text, &size));
+  RS_TRY(rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
   RS_TRY(status);

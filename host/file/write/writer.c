@@ -329,6 +329,9 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
 
 reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_text *text) {
   RS_TRY(text->status);
+  if ((int64_t)text->length > RS_TEXT_LIMIT) /* nobody reads more */
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s would have %zu bytes, %lld are the most", w->where, name,
+                    text->length, (long long)RS_TEXT_LIMIT);
   RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
   return add_output_file(w, name, text, (int64_t)text->length);
 }

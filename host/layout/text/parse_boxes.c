@@ -1,7 +1,7 @@
 /* Lists of boxes: in the string, RANK:[offset]+[extent] with `;` between; in a file, RANK [offset]+[extent] a line. */
+#include "base/read.h"
 #include "layout/text/spec.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,34 +46,6 @@ static reshard_status parse_box(rs_scan *scan, rs_spec *spec, bool colon) {
   return RESHARD_SUCCESS;
 }
 
-/* A path that leads to no file is the caller's mistake, all else is the system's. */
-static reshard_status refuse_file(const char *path) {
-  int why = errno;
-  bool mistaken = why == ENOENT || why == ENOTDIR || why == EISDIR || why == ENAMETOOLONG || why == ELOOP;
-  return rs_error(mistaken ? RESHARD_ERROR_INVALID : RESHARD_ERROR_SYSTEM, "box file \"%.300s\" cannot be read: %s",
-                  path, strerror(why));
-}
-
-typedef RS_VEC(char) bytes;
-
-static reshard_status read_file(const char *path, bytes *text) {
-  FILE *file = fopen(path, "rb");
-  if (file == NULL)
-    return refuse_file(path);
-  reshard_status status = RESHARD_SUCCESS;
-  for (size_t got = 1; got > 0;) {
-    RS_TRY_GOTO(status, rs_vec_reserve(text, text->n + (1 << 16)), done);
-    errno = EIO;
-    got = fread(text->at + text->n, 1, (size_t)(text->cap - text->n), file);
-    if (got == 0 && ferror(file))
-      status = refuse_file(path);
-    text->n += (int64_t)got;
-  }
-done:
-  fclose(file);
-  return status;
-}
-
 static reshard_status parse_lines(rs_scan *scan, rs_spec *spec) {
   while (scan->at < scan->end) {
     char next = rs_scan_peek(scan);
@@ -104,18 +76,18 @@ static reshard_status parse_file(rs_scan *scan, rs_spec *spec) {
   if (--end == scan->at)
     return rs_scan_error(scan, scan->at, RESHARD_ERROR_INVALID, "expected the name of a file");
   reshard_status status;
-  char *path = NULL;
-  bytes text = {0};
+  char *path = NULL, *text = NULL, where[384];
+  int64_t size = 0;
   RS_TRY(rs_alloc_zero(&path, end - scan->at + 1, 1));
   memcpy(path, scan->at, (size_t)(end - scan->at));
-  RS_TRY_GOTO(status, read_file(path, &text), done);
-  rs_scan lines = {
-      .begin = text.at, .end = text.at + text.n, .at = text.at, .path = path, .line_begin = text.at, .line = 1};
+  snprintf(where, sizeof where, "box file \"%.300s\"", path);
+  RS_TRY_GOTO(status, rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size), done);
+  rs_scan lines = {.begin = text, .end = text + size, .at = text, .path = path, .line_begin = text, .line = 1};
   status = parse_lines(&lines, spec);
   scan->at = end;
 done:
   free(path);
-  free(text.at);
+  free(text);
   return status;
 }
 

@@ -285,8 +285,10 @@ static void test_box_files(void **unused) {
   BAD("0 [0,0]+[5,12]\0\n", "line 1, column 15: expected the end of the line");
   BAD("0 [0,0]+[5,99999999999999999999]\n", "line 1, column 12: the number does not fit in 63 bits");
   refuses("boxes(@/nonexistent/boxes)", SHAPE(1), 1, RESHARD_ERROR_INVALID,
-          "box file \"/nonexistent/boxes\" cannot be read: No such file or directory");
-  refuses("boxes(@/)", SHAPE(1), 1, RESHARD_ERROR_INVALID, "box file \"/\" cannot be read: Is a directory");
+          "box file \"/nonexistent/boxes\": No such file or directory");
+  refuses("boxes(@/)", SHAPE(1), 1, RESHARD_ERROR_INVALID, "box file \"/\": Is a directory");
+  refuses("boxes(@/dev/zero)", SHAPE(1), 1, RESHARD_ERROR_INVALID,
+          "box file \"/dev/zero\": longer than 67108864 bytes");
   bad("boxes(@)", SHAPE(1), 1, "column 8: expected the name of a file");
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");

@@ -362,6 +362,10 @@ static void test_broken_files(void **state) {
     scratch_write("broken/state.json", jsons[i].text, strlen(jsons[i].text));
     state_load_refused(&p, &s, i == 2 ? RESHARD_ERROR_UNSUPPORTED : RESHARD_ERROR_INVALID, jsons[i].error);
   }
+  assert_int_equal(truncate(scratch_path("broken/state.json"), (64 << 20) + 1), 0);
+  state_load_refused(&p, &s, RESHARD_ERROR_INVALID, "state.json': longer than 67108864 bytes");
+  assert_int_equal(reshard_checkpoint_check(scratch_path("broken"), NULL, NULL), RESHARD_ERROR_CORRUPT);
+  assert_non_null(strstr(reshard_last_error(), "state.json': longer than 67108864 bytes"));
   scratch_remove("broken/state.json");
   state_load_refused(&p, &s, RESHARD_ERROR_INVALID, "path 'opt.step': the checkpoint has no such leaf");
   sharded_ranks_close(&p);
