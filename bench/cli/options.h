@@ -56,8 +56,9 @@ typedef struct cli_options {
   int64_t cases, seconds; /* seconds 0: not given */
   uint64_t seed;
   /* convert */
-  const char *in, *out; /* the arguments that are no options; never NULL there */
-  const char *map;      /* NULL: none */
+  const char *in, *out;     /* the arguments that are no options; never NULL there */
+  const char *map;          /* NULL: none */
+  const char *source_dtype; /* NULL: none */
   bool force, verify, dedup, no_digests;
   int64_t index_bytes; /* 0: not given */
   /* check: the arguments that are no options, at least one */

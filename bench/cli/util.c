@@ -32,7 +32,7 @@ void cli_at_exit(void (*end)(void *user, const char *why), void *user) {
   at_exit = end;
 }
 
-static void print_error(char *text) {
+static void print_line(const char *kind, char *text, const char *between, const char *behind) {
   for (char *at = text; *at != '\0'; at++)
     if (*at == '\n' || *at == '\r')
       *at = ' ';
@@ -40,7 +40,15 @@ static void print_error(char *text) {
       *at = '?';
   cli_progress_clear();
   fflush(stdout);
-  fprintf(stderr, "reshard: error: %s%s%s\n", text, done[0] != '\0' ? "; done before: " : "", done);
+  fprintf(stderr, "reshard: %s: %s%s%s\n", kind, text, between, behind);
+}
+
+static void print_error(char *text) { print_line("error", text, done[0] != '\0' ? "; done before: " : "", done); }
+
+void cli_note(const char *text) {
+  char line[2048];
+  snprintf(line, sizeof line, "%s", text);
+  print_line("note", line, "", "");
 }
 
 void cli_done(const char *format, ...) {

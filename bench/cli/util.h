@@ -23,6 +23,8 @@ _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attrib
 void cli_at_exit(void (*end)(void *user, const char *why), void *user);
 /* Prints that line and returns. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Prints one line "reshard: note: TEXT" on standard error, of what is no error and should be known. */
+void cli_note(const char *text);
 /* Ends the error lines from here on with "; done before: TEXT". Called by the main thread while no other runs. */
 void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Calls cli_fail with `what` and the library's last error where the call has failed. */

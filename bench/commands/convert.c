@@ -52,6 +52,11 @@ static int show_progress(void *user, const char *stage, int64_t done, int64_t al
   return caught;
 }
 
+static void show_note(void *user, const char *text) {
+  (void)user;
+  cli_note(text);
+}
+
 /* Checks the path of the report before any work: the report is written last, and the path may be wrong, or IN or OUT.
  * */
 static void check_report_path(const cli_options *o) {
@@ -185,6 +190,8 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
   options.src_rules = src->rules;
   options.dst = dst->text;
   options.dst_rules = dst->rules;
+  if (o->source_dtype != NULL)
+    CLI_TRY("--source-dtype: ", reshard_dtype_parse(o->source_dtype, &options.source_dtype));
   if (o->map != NULL) {
     char *path = shipped_find(&shipped_maps, "--map", o->map);
     CLI_TRY("--map: ", reshard_map_load(path, &options.map));
@@ -225,6 +232,7 @@ int command_convert(int argc, char **argv) {
   reshard_convert_options options = make_options(&o, &src, &dst);
   options.progress = show_progress;
   options.user = &shown;
+  options.note = show_note;
   cli_raise_file_limit();
   catch_signals();
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);

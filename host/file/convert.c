@@ -245,7 +245,8 @@ static reshard_status move_data(conversion *c, const rs_store *to, int64_t nregi
 /* Compares the output, read back, with the source; its headers give it an order and layouts of its own. */
 static reshard_status compare_output(conversion *c) {
   rs_copy_region *regions;
-  RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, rs_digest_built(), &c->back));
+  RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer),
+                            &(rs_checkpoint_options){.gaps_allowed = true, .check = rs_digest_built()}, &c->back));
   RS_TRY(rs_alloc_copy(&regions, c->regions.at, c->regions.n, sizeof *regions));
   reshard_status status = RESHARD_SUCCESS;
   c->report.from_device = 1;
@@ -298,7 +299,9 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
-  RS_TRY(rs_checkpoint_open(in, false, o->verify != 0 && rs_digest_built(), &c->in));
+  RS_TRY(rs_checkpoint_open(
+      in, &(rs_checkpoint_options){.check = o->verify != 0 && rs_digest_built(), .source_dtype = o->source_dtype},
+      &c->in));
   if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
@@ -308,6 +311,20 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));
   return create_writer(c, out);
+}
+
+/* linked: what is replaced behind a link; NULL: there is no link. */
+static reshard_status publish_output(conversion *c, const char *out, const char *linked) {
+  char text[3 * RS_WHERE] = "", link[RS_WHERE], file[RS_WHERE];
+  reshard_writer writer = c->writer;
+  if (linked != NULL)
+    snprintf(text, sizeof text, "%s is a symbolic link and stays: replaced was %s", rs_where(link, "output", out),
+             rs_where(file, "file", linked));
+  c->writer = NULL;
+  RS_TRY(rs_writer_publish(writer));
+  if (linked != NULL && c->options->note != NULL)
+    c->options->note(c->options->user, text);
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status convert_checkpoint(conversion *c, const char *in, const char *out) {
@@ -327,9 +344,7 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
   if (o->verify)
     RS_TRY(compare_output(c));
   double compared = rs_seconds();
-  reshard_writer writer = c->writer;
-  c->writer = NULL;
-  RS_TRY(rs_writer_publish(writer));
+  RS_TRY(publish_output(c, out, written.linked));
   r->source = c->in->info;
   r->format = written.format;
   r->tensors = reshard_model_count(c->target);

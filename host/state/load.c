@@ -61,7 +61,8 @@ static reshard_status open_threads(int64_t n, void **all) {
     check |= c[r]->options.check != 0;
   RS_TRY(rs_state_calls_check("loads", "from", n, (rs_state_call *const *)all));
   RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
-  reshard_status status = rs_checkpoint_open(directory, false, check, &l->stored.checkpoint);
+  reshard_status status =
+      rs_checkpoint_open(directory, &(rs_checkpoint_options){.check = check}, &l->stored.checkpoint);
   RS_THEN(status, rs_state_json_read(directory, check, &l->stored.leaves));
   RS_THEN(status, rs_checkpoint_in_place(l->stored.checkpoint, directory));
   if (status != RESHARD_SUCCESS) {

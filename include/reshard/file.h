@@ -370,10 +370,18 @@ typedef struct reshard_convert_options {
    * NULL. */
   int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
   void *user;
+  /* What the data of an .npy file is whose header says its width alone ('<V2'), as numpy saves bf16 and the like. */
+  reshard_dtype source_dtype;
+  /* Receives what is no error and should be known, as one line of text, borrowed during the call: the file that was
+   * replaced behind a symbolic link at out. May be NULL. */
+  void (*note)(void *user, const char *text);
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
-  { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+  { \
+    sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
+        RESHARD_DTYPE_NONE, NULL \
+  }
 
 typedef struct reshard_convert_report {
   reshard_checkpoint_info source;

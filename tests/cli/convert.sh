@@ -87,6 +87,13 @@ expect 0 convert scalar.npy scalars --dst 'mesh(2;R)'; expect 0 convert scalars 
 { npy '<c16' False '(0, 4)'; } >c16.npy
 expect 0 convert c16.npy d.npy --force; same c16.npy d.npy
 
+{ npy '<V2' False '(13, 21)'; bytes 546 5000; } >raw.npy # as numpy saves the bfloat16 of ml_dtypes
+expect 0 convert raw.npy raw --source-dtype BF16 --dst 'chunk(0)' --ranks 3; expect 0 convert raw raw.safetensors
+grep -q '"dtype":"BF16"' raw.safetensors || fault "raw bytes as bf16: $(head -c 200 raw.safetensors)"
+same <(tail -c 546 raw.npy) <(tail -c 546 raw.safetensors)
+refuse 2 "--source-dtype bf16" convert raw.npy x.npy
+refuse 2 "unknown dtype 'b16'" convert raw.npy x.npy --source-dtype b16
+
 # --- options --------------------------------------------------------------------------------------------------------
 expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force
 says '^between ranks 792 B would travel'
@@ -120,6 +127,20 @@ for dir in all once; do
   expect 0 convert $dir d.npy --force; same c.npy d.npy
 done
 expect 0 convert once more --dst 'chunk(0)'; says '^source +shards, 1 file of 4 ranks'
+
+# A link stays, and what it leads to is replaced, which is told on standard error.
+noted() { # PATTERN ARGUMENT...: success, and one line of a note that matches
+  run "${@:2}"
+  [ "$status" = 0 ] || fault "reshard ${*:2}: status $status: $(head -c 300 "$work/err")"
+  { [ "$(wc -l <"$work/err")" = 1 ] && grep -qE -- "^reshard: note: .*$1" "$work/err"; } ||
+    fault "reshard ${*:2}: no note '$1' in: $(head -c 600 "$work/err")"
+}
+mkdir store; echo old >store/blob; mkdir store/rows; ln -s store/blob link.npy; ln -s store/rows link
+noted "'link.npy' is a symbolic link and stays: .*'$PWD/store/blob'" convert c.npy link.npy --force
+same c.npy store/blob; [ -L link.npy ] || fault 'link.npy is no link any more'
+noted "'link' is a symbolic link .*'$PWD/store/rows'" convert c.npy link --dst 'chunk(0)' --ranks 2 --force --json -
+check 'j["target"]["files"] == 2'
+expect 0 convert store/rows d.npy --force; same c.npy d.npy
 
 # what cannot be read back, or not by others
 expect 0 convert c.npy halo --dst 'boxes(0:[0,0]+[8,21];1:[5,0]+[8,21])'; says '^halos +1 tensor has'

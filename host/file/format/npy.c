@@ -70,7 +70,23 @@ static const struct {
               {"u4", RESHARD_U32},  {"i4", RESHARD_I32}, {"u8", RESHARD_U64}, {"i8", RESHARD_I64},  {"f2", RESHARD_F16},
               {"f4", RESHARD_F32},  {"f8", RESHARD_F64}, {"c8", RESHARD_C64}, {"c16", RESHARD_C128}};
 
-/* descr: '<f4', '|u1'. A list of fields or a tuple is a structured type. */
+/* A descr 'V2' is raw bytes, as numpy saves the types of ml_dtypes: what they are must be given. */
+static reshard_status check_raw(const scan *s, const scan *descr, const char *width, reshard_dtype given) {
+  char quoted[RS_QUOTE], size[8];
+  rs_text text = {.at = size, .size = sizeof size};
+  rs_text_add(&text, "%zu", reshard_dtype_size(given));
+  if (given == RESHARD_DTYPE_NONE)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: raw bytes, as numpy saves types of others: descr '%s'; --source-dtype %s (source_dtype in C) "
+                    "says what they are",
+                    s->where, quote_rest(descr, quoted, 60), strcmp(width, "1") == 0 ? "f8_e4m3" : "bf16");
+  if (strcmp(size, width) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: --source-dtype %s has %s bytes: descr '%s'", s->where,
+                    reshard_dtype_string(given), size, quote_rest(descr, quoted, 60));
+  return RESHARD_SUCCESS;
+}
+
+/* descr: '<f4', '|u1'. A list of fields or a tuple is a structured type. *dtype: that of raw bytes before. */
 static reshard_status read_descr(scan *s, reshard_dtype *dtype) {
   const char *text = "";
   char quoted[RS_QUOTE], name[8] = "";
@@ -83,6 +99,8 @@ static reshard_status read_descr(scan *s, reshard_dtype *dtype) {
   if (length > 1 && length <= sizeof name)
     memcpy(name, text + 1, length - 1);
   scan whole = {s->where, text, text + length};
+  if (name[0] == 'V' && order != '\0' && strchr("<|=", order) != NULL)
+    return check_raw(s, &whole, name + 1, *dtype);
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
     if (strcmp(name, dtypes[i].name) != 0 || order == '\0' || strchr("<>=|", order) == NULL)
       continue;
@@ -91,6 +109,10 @@ static reshard_status read_descr(scan *s, reshard_dtype *dtype) {
                       quote_rest(&whole, quoted, 60));
     if (order == '|' && reshard_dtype_size(dtypes[i].dtype) > 1)
       continue;
+    if (*dtype != RESHARD_DTYPE_NONE && *dtype != dtypes[i].dtype)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: --source-dtype is %s, the file says %s: descr '%s'", s->where,
+                      reshard_dtype_string(*dtype), reshard_dtype_string(dtypes[i].dtype),
+                      quote_rest(&whole, quoted, 60));
     *dtype = dtypes[i].dtype;
     return RESHARD_SUCCESS;
   }
@@ -200,11 +222,11 @@ static reshard_status read_head(const char *where, const rs_file *file, int64_t 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole_tensor *whole) {
+reshard_status rs_npy_read(const char *where, const rs_file *file, reshard_dtype raw, rs_whole_tensor *whole) {
   int64_t begin = 0, length = 0, bytes = 0;
   char *text, shape[RS_SHAPE_TEXT];
   bool fortran = false;
-  reshard_model_tensor tensor = {.name = "tensor"};
+  reshard_model_tensor tensor = {.name = "tensor", .dtype = raw};
   RS_TRY(read_head(where, file, &begin, &length));
   RS_TRY(rs_alloc(&text, length + 1, 1));
   scan s = {where, text, text + length};

@@ -137,6 +137,8 @@ static reshard_status keep_text(json_t *metadata, const char *key, char **text) 
 }
 
 static reshard_status read_metadata_map(const char *where, json_t *metadata, rs_safetensors *header) {
+  if (json_is_null(metadata)) /* none, as the safetensors library reads it */
+    return RESHARD_SUCCESS;
   if (!json_is_object(metadata))
     return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\" is no object", where);
   const char *key;
@@ -204,13 +206,25 @@ static reshard_status read_metadata_text(const char *where, const rs_file *file,
   return RESHARD_SUCCESS;
 }
 
+/* The parser would only say that it expected the end. */
+static reshard_status check_padding(const char *where, const char *text, int64_t length) {
+  int64_t n = length;
+  while (n > 0 && text[n - 1] == '\0')
+    n--;
+  if (n == length || n == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: the header is padded with %lld zero bytes (NUL), where spaces belong",
+                  where, (long long)(length - n));
+}
+
 reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   char *text = NULL;
   int64_t length = 0;
   json_t *root;
   rs_safetensors made = {0};
   RS_TRY(read_metadata_text(where, file, &text, &length));
-  reshard_status status = rs_json_parse(where, text, length, &root);
+  reshard_status status = check_padding(where, text, length);
+  RS_THEN(status, rs_json_parse(where, text, length, &root));
   free(text);
   RS_TRY(status);
   made.start = 8 + length;

@@ -169,8 +169,9 @@ static reshard_status check_path(checker *c, const char *path) {
   reshard_checkpoint directory = NULL;
   rs_file single;
   bool is_directory = S_ISDIR(info.st_mode);
-  reshard_status status =
-      opened(is_directory ? rs_checkpoint_open(path, true, true, &directory) : open_single(path, &single));
+  reshard_status status = opened(
+      is_directory ? rs_checkpoint_open(path, &(rs_checkpoint_options){.gaps_allowed = true, .check = true}, &directory)
+                   : open_single(path, &single));
   if (status != RESHARD_SUCCESS) {
     take_finding(c, status);
     return status;

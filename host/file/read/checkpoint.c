@@ -27,7 +27,7 @@ const char *reshard_file_format_string(reshard_file_format format) {
 reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint) {
   if (path == NULL || checkpoint == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_open: NULL argument");
-  return rs_checkpoint_open(path, false, false, checkpoint);
+  return rs_checkpoint_open(path, &(rs_checkpoint_options){0}, checkpoint);
 }
 
 void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
@@ -107,6 +107,9 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   } else {
     RS_TRY(rs_open_file(opening, path));
   }
+  if (opening->options.source_dtype != RESHARD_DTYPE_NONE && c->info.format != RESHARD_FORMAT_NPY)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: --source-dtype is for an .npy file of raw bytes, this is %s",
+                    opening->where, reshard_file_format_string(c->info.format));
   RS_TRY(put_names(c));
   c->info.tensors = c->store.model->tensors.n;
   c->info.files = c->store.files.n;
@@ -114,10 +117,11 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, bool check, reshard_checkpoint *checkpoint) {
+reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options *options,
+                                  reshard_checkpoint *checkpoint) {
   char where[RS_WHERE];
-  rs_opening opening = {.where = rs_where(where, "checkpoint", path), .gaps_allowed = gaps_allowed, .check = check};
-  if (!gaps_allowed)
+  rs_opening opening = {.where = rs_where(where, "checkpoint", path), .options = *options};
+  if (!options->gaps_allowed)
     RS_TRY(rs_temporary_refuse(opening.where, path));
   RS_TRY(rs_alloc_zero(&opening.checkpoint, 1, sizeof *opening.checkpoint));
   reshard_status status = open_path(&opening, path);

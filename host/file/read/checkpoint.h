@@ -17,10 +17,16 @@ struct reshard_checkpoint_s {
   bool directory; /* known by device and inode, not by its name */
   uint64_t device, inode;
 };
-/* As reshard_checkpoint_open. gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's temporary is
- * not refused. The checkpoint is then compared with, never a source. check: what is read is checked by the digests that
- * files have. */
-reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, bool check, reshard_checkpoint *checkpoint);
+/* All zero: as reshard_checkpoint_open. */
+typedef struct rs_checkpoint_options {
+  /* Tensors need not be covered, boxes may overlap, and a writer's temporary is not refused. The checkpoint is then
+   * compared with, never a source. */
+  bool gaps_allowed;
+  bool check;                 /* what is read is checked by the digests that files have */
+  reshard_dtype source_dtype; /* of an .npy file that names none; NONE: it is refused */
+} rs_checkpoint_options;
+reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options *options,
+                                  reshard_checkpoint *checkpoint);
 /* Bytes whose digest was found right so far; files without digests. */
 int64_t rs_checkpoint_checked(reshard_checkpoint checkpoint, int64_t *unchecked);
 /* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name

@@ -29,9 +29,9 @@ static reshard_status read_one(rs_opening *opening, int64_t f) {
   reshard_status status = rs_safetensors_read(where, file, header);
   if (status == RESHARD_SUCCESS && header->sharding != NULL)
     status = rs_safetensors_read_sharding(where, header);
-  if (status == RESHARD_ERROR_INVALID && opening->check) /* a malformed header was not written so */
+  if (status == RESHARD_ERROR_INVALID && opening->options.check) /* a malformed header was not written so */
     status = RESHARD_ERROR_CORRUPT;
-  if (status == RESHARD_SUCCESS && opening->check)
+  if (status == RESHARD_SUCCESS && opening->options.check)
     status = rs_safetensors_read_digests(where, header, file);
   if (status != RESHARD_SUCCESS)
     rs_safetensors_free(header);

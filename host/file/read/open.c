@@ -22,7 +22,7 @@ const char *rs_opening_where(const rs_opening *opening, int64_t file, char where
 
 /* Files that are compared come from their device, headers too. */
 static void drop_old_pages(const rs_opening *opening, rs_file *file) {
-  file->dropped = opening->gaps_allowed && rs_file_drop_pages(file);
+  file->dropped = opening->options.gaps_allowed && rs_file_drop_pages(file);
 }
 
 reshard_status rs_opening_add(rs_opening *opening, const char *path, const char *name, int64_t files) {
@@ -105,7 +105,8 @@ static reshard_status open_npy(rs_opening *opening) {
   char where[RS_WHERE];
   rs_whole_tensor whole = {0};
   rs_layout_cache layouts = {0};
-  RS_TRY(rs_npy_read(rs_opening_where(opening, 0, where), &opening->checkpoint->store.files.at[0], &whole));
+  RS_TRY(rs_npy_read(rs_opening_where(opening, 0, where), &opening->checkpoint->store.files.at[0],
+                     opening->options.source_dtype, &whole));
   reshard_status status = rs_open_add(opening, &layouts, &whole);
   rs_layout_cache_free(&layouts);
   opening->checkpoint->info.stored_bytes = opening->checkpoint->store.model->bytes;

@@ -8,8 +8,8 @@
 
 /* A checkpoint that is being opened. */
 typedef struct rs_opening {
-  const char *where;             /* "checkpoint 'path'" */
-  bool gaps_allowed, check;      /* as in rs_checkpoint_open */
+  const char *where; /* "checkpoint 'path'" */
+  rs_checkpoint_options options;
   reshard_checkpoint checkpoint; /* its files are open, in the order of their names */
   rs_safetensors *headers;       /* of each file */
 } rs_opening;

@@ -95,14 +95,14 @@ static reshard_status build_boxes(builder *b, const rs_global_tensor *global, re
       s, global,
       rs_layout_cache_boxes(&s->layouts, global->ndim, global->shape, s->world, n, b->ranks.at, b->boxes.at, &number)));
   reshard_layout layout = s->layouts.made.at[number];
-  if (!s->opening->gaps_allowed)
+  if (!s->opening->options.gaps_allowed)
     RS_TRY(prefix_tensor(s, global, reshard_layout_check_source(layout)));
   const rs_boxes *boxes = layout->boxes;
   for (int64_t i = 0, array = 0; i < n; i++) {
     array = i > 0 && b->ranks.at[i] == b->ranks.at[i - 1] ? array + 1 : 0;
     rs_holder first = boxes->holders[boxes->cell_first[boxes->cell_of[i]]];
     bool again = first.rank != b->ranks.at[i] || first.array != array;
-    if (!b->blocks.at[i].shard->empty && (!again || s->opening->gaps_allowed))
+    if (!b->blocks.at[i].shard->empty && (!again || s->opening->options.gaps_allowed))
       RS_TRY(add_stored_array(b, i, array));
   }
   *out = layout;
@@ -177,7 +177,7 @@ static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, re
       goto done;
     }
     int64_t cell = rs_layout_cell(layout, at->rank, 0), elements = 1, shape[RESHARD_MAX_DIMS];
-    if (seen[cell] && !s->opening->gaps_allowed)
+    if (seen[cell] && !s->opening->options.gaps_allowed)
       continue;
     rs_layout_cell_shape(layout, cell, shape);
     for (int d = 0; d < layout->ndim; d++)
@@ -186,7 +186,7 @@ static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, re
     seen[cell] = true;
     RS_TRY_GOTO(status, add_stored_array(b, i, 0), done);
   }
-  if (held != layout->elements && !s->opening->gaps_allowed) {
+  if (held != layout->elements && !s->opening->options.gaps_allowed) {
     char quoted[RS_QUOTE];
     status = rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld of %lld elements are in no file", s->opening->where,
                       rs_quote(quoted, sizeof quoted, global->name), (long long)(layout->elements - held),
@@ -249,7 +249,7 @@ reshard_status rs_shards_group(rs_shards *s) {
   RS_TRY(rs_vec_reserve(&s->by_tensor, s->all.n));
   for (int64_t t = 0; t < s->tensors.n; t++) {
     rs_global_tensor *global = &s->tensors.at[t];
-    if (global->count == 0 && !s->opening->gaps_allowed)
+    if (global->count == 0 && !s->opening->options.gaps_allowed)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' of the reshard metadata is in no file", s->opening->where,
                       rs_quote(quoted, sizeof quoted, global->name));
     global->first = first;

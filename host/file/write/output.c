@@ -203,6 +203,7 @@ static reshard_status follow_link(rs_output *t, const char *where, const char *p
   t->parent = -1;
   free(t->path);
   t->path = NULL;
+  t->linked = true;
   return locate_output(t, where, real);
 }
 

@@ -16,6 +16,7 @@ typedef struct rs_output {
   int parent;         /* descriptor of the directory of both; -1: none */
   int fd;             /* of the temporary: open for reading and writing, or a directory; locked; -1: none */
   bool directory, force;
+  bool linked; /* the path is a symbolic link to what is replaced */
 } rs_output;
 
 /* Checks that the output may be made, removes leftovers of killed runs, and makes the temporary with that suffix (""

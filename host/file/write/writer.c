@@ -338,7 +338,10 @@ reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_tex
 
 const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
 const char *rs_writer_path(reshard_writer w) { return w->output.temporary; }
-void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
+void rs_writer_get_report(reshard_writer w, rs_writer_report *report) {
+  *report = w->report;
+  report->linked = w->output.linked ? w->output.path : NULL;
+}
 
 /* Puts the digests into the headers of files of which data was put here; those of other ranks have theirs already. */
 static reshard_status store_digests(reshard_writer w) {

@@ -11,6 +11,8 @@ typedef struct rs_writer_report {
   int64_t files, bytes, whole_arrays;
   int64_t digests; /* pieces that have one */
   double reserve_seconds;
+  const char
+      *linked; /* what a symbolic link at the path leads to: it is replaced. Borrowed of the writer; NULL: none */
 } rs_writer_report;
 const rs_store *rs_writer_store(reshard_writer writer);
 /* Another process's part in the directory of shards that a writer of these tensors has made at `temporary`

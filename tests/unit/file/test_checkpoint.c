@@ -133,7 +133,8 @@ static void test_replicas(void **state) {
   assert_int_equal(checkpoint->store.tensors.at[0].count, 2);
   assert_null(rs_store_find(&checkpoint->store, 0, 1, 0));
   reshard_checkpoint_close(checkpoint);
-  assert_int_equal(rs_checkpoint_open(scratch_path("d"), true, false, &checkpoint), RESHARD_SUCCESS);
+  assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
+                   RESHARD_SUCCESS);
   assert_int_equal(checkpoint->store.tensors.at[0].count, 3);
   assert_non_null(rs_store_find(&checkpoint->store, 0, 1, 0));
   reshard_checkpoint_close(checkpoint);
@@ -156,7 +157,8 @@ static void test_gaps(void **state) {
     write_shard("d/1.safetensors", cases[i].shape, cases[i].bytes, cases[i].offsets, NULL, 2);
     scratch_refused("d", RESHARD_ERROR_INVALID, cases[i].first, cases[i].second);
     reshard_checkpoint checkpoint;
-    assert_int_equal(rs_checkpoint_open(scratch_path("d"), true, false, &checkpoint), RESHARD_SUCCESS);
+    assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
+                     RESHARD_SUCCESS);
     assert_int_equal(checkpoint->store.tensors.at[0].count, cases[i].bytes > 0 ? 2 : 1);
     reshard_checkpoint_close(checkpoint);
   }
@@ -381,7 +383,8 @@ static void test_whole_arrays(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "a.safetensors'", "not in the file");
   write_shards("d/a.safetensors", "", "{}", SET("2", AB, "[4,3]", "cyclic(2x1;1x3)"), 0, 1);
   scratch_refused("d", RESHARD_ERROR_INVALID, "'w'", "6 of 12 elements are in no file");
-  assert_int_equal(rs_checkpoint_open(scratch_path("d"), true, false, &checkpoint), RESHARD_SUCCESS);
+  assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
+                   RESHARD_SUCCESS);
   assert_int_equal(checkpoint->store.tensors.at[0].count, 1);
   reshard_checkpoint_close(checkpoint);
 }

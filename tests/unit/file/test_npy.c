@@ -1,4 +1,5 @@
 /* .npy files: what numpy writes, in both orders and all versions, and what is none. */
+#include "file/read/checkpoint.h"
 #include "support/fixtures/scratch.h"
 
 #include <setjmp.h>
@@ -169,7 +170,8 @@ static void test_bad_headers(void **state) {
 
 static void test_dtypes(void **state) {
   (void)state;
-  static const char *const unknown[] = {"|O", "<f16", "<V2", "|S3", "<U4", "<M8[ns]", "f4", "<f", "", "|f4", "<u3"};
+  static const char *const unknown[] = {"|O",      "<f16", "<V2", ">V2", "<V",  "|S3", "<U4",
+                                        "<M8[ns]", "f4",   "<f",  "",    "|f4", "<u3"};
   char header[128];
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
     snprintf(header, sizeof header, "{'descr': '%s', " C_ORDER "'shape': ()}", unknown[i]);
@@ -184,6 +186,46 @@ static void test_dtypes(void **state) {
   *(char *)memchr(bytes, '?', size) = '\0';
   scratch_write("a.npy", bytes, size);
   scratch_refused("a.npy", RESHARD_ERROR_INVALID, "descr", "unknown");
+}
+
+/* Raw bytes of every width as every dtype, and as none. */
+static void test_raw(void **state) {
+  (void)state;
+  static const char *const descr[] = {"|V1", "<V2", "=V4", "|V8", "<V16"};
+  char header[128], given[32];
+  for (size_t i = 0; i < sizeof descr / sizeof *descr; i++) {
+    size_t width = (size_t)1 << i;
+    snprintf(header, sizeof header, "{'descr': '%s', " C_ORDER "'shape': (3,)}", descr[i]);
+    refused_npy(header, 3 * width, descr[i], i == 0 ? "--source-dtype f8_e4m3" : "--source-dtype bf16");
+    for (int d = 1; d < RESHARD_DTYPE_COUNT; d++) {
+      rs_checkpoint_options options = {.source_dtype = (reshard_dtype)d};
+      reshard_checkpoint checkpoint = NULL;
+      reshard_status status = rs_checkpoint_open(scratch_path("a.npy"), &options, &checkpoint);
+      if (reshard_dtype_size(options.source_dtype) != width) {
+        assert_int_equal(status, RESHARD_ERROR_INVALID);
+        snprintf(given, sizeof given, "--source-dtype %s has", reshard_dtype_string(options.source_dtype));
+        assert_non_null(strstr(reshard_last_error(), given));
+        continue;
+      }
+      reshard_model_tensor tensor;
+      assert_int_equal(status, RESHARD_SUCCESS);
+      assert_int_equal(reshard_model_get(reshard_checkpoint_model(checkpoint), 0, &tensor), RESHARD_SUCCESS);
+      assert_int_equal(tensor.dtype, options.source_dtype);
+      assert_int_equal(reshard_model_bytes(reshard_checkpoint_model(checkpoint)), 3 * width);
+      reshard_checkpoint_close(checkpoint);
+    }
+  }
+  /* A file that says its type has no other, and no other format has one. */
+  reshard_checkpoint checkpoint = NULL;
+  const rs_checkpoint_options bf16 = {.source_dtype = RESHARD_BF16}, f16 = {.source_dtype = RESHARD_F16};
+  write_npy(1, "{'descr': '<f2', " C_ORDER "'shape': (3,)}", 6);
+  assert_int_equal(rs_checkpoint_open(scratch_path("a.npy"), &bf16, &checkpoint), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "--source-dtype is bf16, the file says f16"));
+  assert_int_equal(rs_checkpoint_open(scratch_path("a.npy"), &f16, &checkpoint), RESHARD_SUCCESS);
+  reshard_checkpoint_close(checkpoint);
+  scratch_safetensors("a.safetensors", "{}", 0, 0);
+  if (rs_checkpoint_open(scratch_path("a.safetensors"), &bf16, &checkpoint) != RESHARD_ERROR_UNSUPPORTED)
+    assert_non_null(strstr(reshard_last_error(), "for an .npy file of raw bytes, this is safetensors"));
 }
 
 static void test_bad_files(void **state) {
@@ -234,8 +276,9 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good),   cmocka_unit_test(test_read),      cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(test_dtypes), cmocka_unit_test(test_bad_files), cmocka_unit_test(test_names),
+      cmocka_unit_test(test_good),   cmocka_unit_test(test_read), cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(test_dtypes), cmocka_unit_test(test_raw),  cmocka_unit_test(test_bad_files),
+      cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -124,6 +124,8 @@ static void test_bad_headers(void **state) {
   }
   const reshard_status bad = RESHARD_ERROR_INVALID;
   refused_header("{" T("a", "F32X", "[1]", "[0,4]") "}", 4, bad, "'a'", "'F32X'");
+  refused_header("{\"__metadata__\":false}", 0, bad, "__metadata__", "no object");
+  refused_header("{\"__metadata__\":{\"a\":null}}", 0, bad, "'a'", "no string");
   refused_header("{\"__metadata__\":[]}", 0, bad, "__metadata__", "a.safetensors");
   refused_header("{\"__metadata__\":{\"a\":1}}", 0, bad, "'a'", "no string");
   refused_header("{\"__metadata__\":{\"a\":{\"b\":\"c\"}}}", 0, bad, "'a'", "no string");
@@ -144,6 +146,29 @@ static void test_bad_headers(void **state) {
   memcpy(deep, "{\"a\":", 5);
   refused_header(deep, 0, bad, "line 1", "depth");
   free(deep);
+}
+
+/* Headers that end in zeros, spaces before them or not: the error says how many. Metadata that is null is none. */
+static void test_padding(void **state) {
+  (void)state;
+  static const char good[] = "{\"__metadata__\":null," T("a", "U8", "[4]", "[0,4]") "}";
+  unsigned char bytes[256];
+  char text[64];
+  for (size_t spaces = 0; spaces < 3; spaces++) {
+    for (size_t zeros = 0; zeros < 10; zeros++) {
+      size_t n = sizeof good - 1 + spaces + zeros;
+      memset(bytes, 0, sizeof bytes);
+      bytes[0] = (unsigned char)n;
+      memcpy(bytes + 8, good, sizeof good - 1);
+      memset(bytes + 8 + sizeof good - 1, ' ', spaces);
+      scratch_write("a.safetensors", bytes, 8 + n + 4);
+      snprintf(text, sizeof text, "padded with %zu zero bytes", zeros);
+      if (zeros > 0)
+        scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, text, "spaces");
+      else
+        reshard_checkpoint_close(scratch_open("a.safetensors"));
+    }
+  }
 }
 
 /* Cut off after every byte, and with every byte of the length changed. */
@@ -377,10 +402,10 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_file),       cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(test_truncated),  cmocka_unit_test(test_whole),      cmocka_unit_test(test_directories),
-      cmocka_unit_test(test_index),      cmocka_unit_test(test_many_files), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_long_place),
+      cmocka_unit_test(test_file),        cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(test_padding),     cmocka_unit_test(test_truncated),  cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_directories), cmocka_unit_test(test_index),      cmocka_unit_test(test_many_files),
+      cmocka_unit_test(test_threads),     cmocka_unit_test(test_long_place),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
