@@ -1,7 +1,6 @@
 #include "comm/calls.h"
 
 #include "comm/comm.h"
-#include "device/cpu/threads.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/range.h"
+#include "device/cpu/threads.h"
 
 #include <reshard/comm.h>
 
@@ -109,9 +110,10 @@ typedef struct rs_call_scope {
 } rs_call_scope;
 RS_PRIVATE_API rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
 RS_PRIVATE_API void rs_call_leave(rs_call_scope *scope);
-/* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler. The name
- * is its own or another. */
+/* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler. It holds
+ * off the cancellation of its thread. The name is its own or another. */
 #define RS_CALL_OF(comm, name, bytes, peers, tensors) \
+  RS_HOLD_CANCEL; \
   RS_RANGE((name), (bytes), (peers), -1, (tensors)); \
   rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_leave))) = rs_call_enter(comm, name, bytes); \
   (void)rs_call_scope_

@@ -42,6 +42,7 @@ void rs_comm_free_deferred(reshard_comm comm) {
 }
 
 void reshard_comm_destroy(reshard_comm comm) {
+  RS_HOLD_CANCEL;
   if (comm == NULL)
     return;
   if (comm->kept != NULL)

@@ -217,7 +217,6 @@ struct reshard_comm_s {
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
   uint64_t partings;               /* ends so far of what ranks had open of each other's, and its owner may free */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
-  bool cancellable;                /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                    /* objects made on this handle so far: numbers them */
   const void *group;               /* one for all ranks of this process, and no other communicator's */
   const int64_t *global_ranks;     /* [size], or NULL: the same numbers */

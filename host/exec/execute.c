@@ -116,6 +116,7 @@ static reshard_status run_with_others(reshard_transfer t) {
 static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
   int64_t bytes = t->plan->info.bytes;
   bool waits = t->comm->size > 1;
+  RS_HOLD_CANCEL;
   RS_RANGE(name, bytes, t->plan->info.peers, -1, t->plan->nentries);
   rs_call *call = rs_call_begin(&t->comm->calls, name, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
@@ -149,6 +150,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
   int64_t bytes = t[0]->plan->info.bytes; /* the plans of all ranks are one */
   bool waits = t[0]->comm->locals < t[0]->comm->size;
+  RS_HOLD_CANCEL;
   RS_RANGE("reshard_execute_all", bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
   int64_t ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)

@@ -5,24 +5,10 @@
 #include "device/cpu/cpu.h"
 #include "state/checkpoint.h"
 
-#include <pthread.h>
 #include <string.h>
 
 int rs_rank_threads(reshard_comm comm, int threads) {
   return threads > 0 ? threads : (int)rs_max(1, rs_device_cpu_cores() / comm->locals);
-}
-
-void rs_cancel_in_meetings(reshard_comm comm, int *state) {
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, state);
-  if (rs_one_process(comm))
-    comm->cancellable = *state == PTHREAD_CANCEL_ENABLE;
-  else
-    pthread_setcancelstate(*state, NULL);
-}
-
-void rs_cancel_as_before(reshard_comm comm, int state) {
-  comm->cancellable = false;
-  pthread_setcancelstate(state, NULL);
 }
 
 reshard_status rs_state_calls_check(const char *does, const char *way, int64_t n, rs_state_call *const *calls) {

@@ -117,10 +117,6 @@ reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_
 reshard_status rs_state_call_unpack(const char *bytes, int64_t size, rs_state_call *call, int64_t *option);
 /* Threads that one rank has; threads 0: its share of the cores. */
 int rs_rank_threads(reshard_comm comm, int threads);
-/* From the first to the second, the thread of a rank is cancelled in meetings alone, where the others hear of it.
- * state: that of before. */
-void rs_cancel_in_meetings(reshard_comm comm, int *state);
-void rs_cancel_as_before(reshard_comm comm, int state);
 /* All ranks are threads of this process. */
 static inline bool rs_one_process(reshard_comm comm) { return comm->locals == comm->size; }
 

@@ -377,8 +377,6 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   RS_CALL(comm, 0);
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
-  int cancel_state;
-  rs_cancel_in_meetings(comm, &cancel_state);
   c.base.status = prepare_load(sharder, state, directory, options, &c);
   c.base.text = reshard_last_error();
   reshard_status status = rs_one_process(comm) ? rs_comm_together(comm, open_threads, &c) : open_processes(&c);
@@ -396,6 +394,5 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   free_reads(&c.reads);
   rs_pinned_buffers_close(&c.base.buffers);
   rs_state_leaves_free(&c.base.leaves);
-  rs_cancel_as_before(comm, cancel_state);
   return status;
 }

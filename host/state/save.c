@@ -14,7 +14,6 @@
 #include "file/move/move.h"
 #include "state/save_contents.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,29 +284,18 @@ static reshard_status run_save(rs_save_call *c, reshard_state_save_report *repor
   return RESHARD_SUCCESS;
 }
 
-/* Ends a rank's part, also where its thread is cancelled: the last one abandons what is not published. */
-static void end_save(void *user) {
-  rs_save_call *c = user;
-  release_writer(c->shared);
-  rs_pinned_buffers_close(&c->base.buffers);
-  rs_state_leaves_free(&c->base.leaves);
-  rs_exchanged_leaves_free(&c->exchanged);
-}
-
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   RS_CALL(comm, 0);
   rs_save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
-  reshard_status status;
-  int cancel_state;
-  rs_cancel_in_meetings(comm, &cancel_state);
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
-  pthread_cleanup_push(end_save, &c);
-  status = run_save(&c, report);
-  pthread_cleanup_pop(1);
-  rs_cancel_as_before(comm, cancel_state);
+  reshard_status status = run_save(&c, report);
+  release_writer(c.shared); /* the last one abandons what is not published */
+  rs_pinned_buffers_close(&c.base.buffers);
+  rs_state_leaves_free(&c.base.leaves);
+  rs_exchanged_leaves_free(&c.exchanged);
   return status;
 }

@@ -30,10 +30,8 @@ typedef struct reshard_local_options {
 /* Makes n ranks that are threads of this process. comms receives n handles, comms[r] for rank r. Each handle is used by
  * one thread at a time. The environment is read here and only here.
  *
- * A thread can be cancelled (pthread_cancel, deferred) in a collective call. It ends before a meeting of the ranks or
- * in its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
- * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost. A
- * thread in reshard_comm_shrink ends after it: with no deadline it waits until the others come.
+ * A call holds off the cancellation of its thread (pthread_cancel, deferred) until it returns, on this and every other
+ * communicator. A program that cancels threads sets a deadline.
  *
  * After fork() the child has all handles, and destroys or uses them as its own. Where a rank was in a collective call,
  * the child's communicator has ended: its calls give RESHARD_ERROR_PEER. Those of NCCL and MPI cannot be used there. */
@@ -316,8 +314,8 @@ RESHARD_API reshard_status reshard_comm_split(reshard_comm comm, int64_t color, 
  * - ranks: room for reshard_comm_size of them; ascending.
  * - n: their number. 0: no deadline has passed, or the communicator cannot know: NCCL's where a rank is out of sight.
  *
- * Every rank that waited for them finds the same. Among threads, ranks that were cancelled or have destroyed their
- * handle are missing too, without a deadline. */
+ * Every rank that waited for them finds the same. Among threads, ranks that have destroyed their handle are
+ * missing too, without a deadline. */
 RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n);
 
 /* Makes a communicator of those that are there, after others were lost. Collective over all ranks but the lost ones,

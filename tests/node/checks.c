@@ -10,6 +10,7 @@
 
 #include <reshard/reshard.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,6 +333,27 @@ static void creations(void) {
   reshard_comm_destroy(comm);
 }
 
+/* A thread whose cancellation is pending makes a communicator, meets and destroys it. */
+static void *cancelled_calls(void *returned) {
+  reshard_comm comm = NULL;
+  pthread_cancel(pthread_self());
+  bool good = reshard_comm_create_node(size, rank, allgather, NULL, NULL, &comm) == RESHARD_SUCCESS &&
+              reshard_comm_barrier(comm) == RESHARD_SUCCESS;
+  reshard_comm_destroy(comm);
+  *(bool *)returned = good;
+  pthread_testcancel();
+  return NULL;
+}
+
+static void cancelled_threads(void) {
+  pthread_t thread;
+  bool returned = false;
+  void *result = NULL;
+  CHECK(pthread_create(&thread, NULL, cancelled_calls, &returned) == 0 && pthread_join(thread, &result) == 0,
+        "a thread");
+  CHECK(returned && result == PTHREAD_CANCELED, "calls return before the thread is cancelled");
+}
+
 int main(int argc, char **argv) {
   world_open(&argc, &argv, &rank, &size);
   different_calls();
@@ -344,6 +366,7 @@ int main(int argc, char **argv) {
   forks();
   aborts_of_ended();
   creations();
+  cancelled_threads();
   absent_ranks();
   int64_t all = world_close(failures);
   if (rank == 0)

@@ -3,6 +3,7 @@
  * more time each time: another may listen there, or rank 0 may be slow. */
 #define _GNU_SOURCE
 #include "comm/bootstrap/bootstrap.h"
+#include "device/cpu/threads.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -125,6 +126,7 @@ static reshard_status attend_gathering(rs_gathering *g, const void *mine) {
 
 reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, size_t bytes, void *all) {
   const reshard_rendezvous *at = rendezvous;
+  RS_HOLD_CANCEL;
   RS_TRY(RS_GIVEN("reshard_rendezvous_allgather", rendezvous, mine, all));
   RS_TRY(RS_SIZED(reshard_rendezvous, at));
   if (at->n < 1 || at->rank < 0 || at->rank >= at->n || at->port < 1 || at->port > 65535 || at->timeout_ms < 0)

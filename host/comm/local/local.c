@@ -81,47 +81,12 @@ static void wait_for_readers(rs_team *team) {
     pthread_cond_wait(&team->changed, &team->mutex);
 }
 
-/* A thread ends in the wait of its rank, holding the mutex. What runs or reads uses this rank's memory, of which its
- * stack is part. */
-static void leave_cancelled(void *user) {
-  reshard_comm comm = user;
-  rs_team *team = rs_team_of(comm);
-  char call[RS_CALL_TEXT], why[sizeof team->why];
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-  while (team->running)
-    pthread_cond_wait(&team->changed, &team->mutex);
-  snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
-           rs_call_text(comm, call));
-  comm->cancellable = false;
-  team->gone[comm->rank] = RS_DEAD;
-  rs_team_end(team, why);
-  wait_for_readers(team);
-  pthread_mutex_unlock(&team->mutex);
-}
-
 /* A rank's wait. */
 typedef struct rank_wait {
   reshard_comm comm;
-  int cancel_state; /* of the caller: a thread that may not be cancelled is not */
-  bool limited, late;
+  bool late;
   bool ran; /* the meeting, for the others */
-  struct timespec deadline;
 } rank_wait;
-
-/* The one place where the thread can be cancelled. The mutex is held. */
-static void sleep_cancellable(rank_wait *w, bool sleeps) {
-  rs_team *team = rs_team_of(w->comm);
-  pthread_cleanup_push(leave_cancelled, w->comm);
-  pthread_setcancelstate(w->cancel_state, NULL);
-  if (!sleeps)
-    pthread_testcancel();
-  else if (!w->limited || w->late)
-    pthread_cond_wait(&team->changed, &team->mutex);
-  else
-    w->late = pthread_cond_timedwait(&team->changed, &team->mutex, &w->deadline) == ETIMEDOUT;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-  pthread_cleanup_pop(0);
-}
 
 /* Gives up for all ranks that wait, who hear the same. The mutex is held. */
 static reshard_status give_up(reshard_comm comm) {
@@ -141,14 +106,16 @@ static reshard_status give_up(reshard_comm comm) {
 static reshard_status wait_for_meeting(rank_wait *w) {
   rs_team *team = rs_team_of(w->comm);
   uint64_t generation = team->generation;
-  w->limited = team->timeout_ms > 0;
-  w->deadline = rs_team_deadline(team);
+  struct timespec deadline = rs_team_deadline(team);
   while (team->generation == generation) {
     if (team->ended && !team->running)
       return team->late ? rs_error(RESHARD_ERROR_TIMEOUT, "%s", team->why) : error_ended_by(team);
     if (w->late && !team->running)
       return give_up(w->comm);
-    sleep_cancellable(w, true);
+    if (team->timeout_ms == 0 || w->late)
+      pthread_cond_wait(&team->changed, &team->mutex);
+    else
+      w->late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
   }
   return RESHARD_SUCCESS;
 }
@@ -174,17 +141,12 @@ static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) 
   return team->result;
 }
 
-/* A thread is cancelled before it comes to a meeting or while it waits there, never while bytes move. */
 static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
   rs_team *team = rs_team_of(comm);
   rank_wait w = {.comm = comm};
   if (team->n == 1 && !team->ended)
     return run(1, &mine); /* no other rank to meet, or to wait for this one */
-  int state;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  w.cancel_state = comm->cancellable ? PTHREAD_CANCEL_ENABLE : state;
   pthread_mutex_lock(&team->mutex);
-  sleep_cancellable(&w, false);
   reshard_status status = come_to_meeting(&w, run, mine);
   if (team->ended) {
     pthread_cond_broadcast(&team->changed);
@@ -193,7 +155,6 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   pthread_mutex_unlock(&team->mutex);
   if (w.ran) /* those who wake take the mutex, each for a moment: while it is held they would sleep once more */
     pthread_cond_broadcast(&team->changed);
-  pthread_setcancelstate(state, NULL);
   return status;
 }
 
@@ -201,10 +162,7 @@ static reshard_status local_enter(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
-  if (status == RESHARD_SUCCESS) { /* a reader that was cancelled would be waited for in vain */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &((rs_local_comm *)comm)->cancel_state);
-    team->readers++;
-  }
+  team->readers += status == RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -215,7 +173,6 @@ static void local_leave(reshard_comm comm) {
   if (--team->readers == 0)
     pthread_cond_broadcast(&team->changed);
   pthread_mutex_unlock(&team->mutex);
-  pthread_setcancelstate(((rs_local_comm *)comm)->cancel_state, NULL);
 }
 
 typedef struct allgather_call {
@@ -332,12 +289,9 @@ static void end_without(rs_team *team, int64_t rank) {
 
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
-  int state;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   end_without(team, comm->rank);
   free(comm);
   rs_team_release(team);
-  pthread_setcancelstate(state, NULL);
 }
 
 const rs_comm_ops rs_local_ops = {

@@ -10,7 +10,7 @@
 
 typedef reshard_status (*rs_meeting)(int64_t n, void **all);
 
-/* A rank had not come when a deadline passed; was cancelled, or has destroyed its handle. */
+/* A rank had not come when a deadline passed; or has destroyed its handle. */
 enum { RS_THERE, RS_LATE, RS_DEAD };
 
 /* State that the ranks of one communicator share. */
@@ -59,7 +59,6 @@ typedef struct rs_team {
 typedef struct rs_local_comm {
   struct reshard_comm_s base;
   rs_team *team;
-  int cancel_state; /* of the rank's thread, between enter and leave */
 } rs_local_comm;
 
 static inline rs_team *rs_team_of(reshard_comm comm) { return ((rs_local_comm *)comm)->team; }

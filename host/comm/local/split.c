@@ -216,16 +216,13 @@ reshard_status rs_local_shrink(reshard_comm comm, int64_t n, const int64_t *lost
   rs_team *team = rs_team_of(comm);
   shrink_call mine = {.split = {.comm = comm}, .n = n, .lost = lost};
   char text[64];
-  int state;
   snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)comm->rank);
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   pthread_mutex_lock(&team->mutex);
   rs_team_end(team, text);
   while (team->running || team->readers > 0) /* the last meeting */
     pthread_cond_wait(&team->changed, &team->mutex);
   reshard_status status = come_to_shrink(comm, &mine);
   pthread_mutex_unlock(&team->mutex);
-  pthread_setcancelstate(state, NULL);
   if (status == RESHARD_SUCCESS)
     *sub = mine.split.made;
   return status;

@@ -246,6 +246,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   int initialized = 0, finalized = 0, size = 0, rank = 0;
   rs_mpi_link *link = NULL;
   rs_mpi *made = NULL;
+  RS_HOLD_CANCEL;
   RS_TRY(rs_mpi_check_build());
   if (mpi_comm == NULL)
     return rs_error_null("reshard_comm_from_mpi", "mpi_comm");

@@ -219,6 +219,7 @@ reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_versio
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_nccl: %s is NULL",
                     nccl_comm == NULL ? "nccl_comm" : "comm");
   int64_t number;
+  RS_HOLD_CANCEL;
   RS_TRY(read_environment("reshard_comm_from_nccl", &timeout_ms, &number));
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(get_version, &api));
@@ -373,6 +374,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: rank %lld of %lld", (long long)rank,
                     (long long)n);
   int64_t number;
+  RS_HOLD_CANCEL;
   RS_TRY(read_environment("reshard_comm_create_nccl", &timeout_ms, &number));
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(NULL, &api));

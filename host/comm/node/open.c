@@ -78,6 +78,7 @@ reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgath
   if (n < 1 || rank < 0 || rank >= n || allgather == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of %lld, all-gather %s", call, (long long)rank, (long long)n,
                     allgather == NULL ? "NULL" : "given");
+  RS_HOLD_CANCEL;
   rs_node_address mine, *addresses = NULL;
   rs_node *c = NULL;
   uint64_t job = 0;

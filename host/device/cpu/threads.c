@@ -153,17 +153,14 @@ static void *run_helper(void *user) {
   return NULL;
 }
 
-/* Joining is no place to be cancelled in: helpers use the pool. */
 static void stop_helpers(rs_threads *pool) {
-  int state;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  RS_HOLD_CANCEL;
   pthread_mutex_lock(&pool->lock);
   atomic_store(&pool->stop, true);
   pthread_cond_broadcast(&pool->wake);
   pthread_mutex_unlock(&pool->lock);
   for (int i = 0; i < pool->nhelpers; i++)
     pthread_join(pool->helpers[i], NULL);
-  pthread_setcancelstate(state, NULL);
 }
 
 /* Helpers take no signals: those are the program's. */
@@ -267,8 +264,7 @@ void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const voi
     rs_threads_run_alone(n, work, job);
     return;
   }
-  int state; /* a cancelled caller would leave helpers with its job, and the others without a turn */
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  RS_HOLD_CANCEL;
   pthread_mutex_lock(&pool->turn);
   if (pool->nhelpers < pool->wanted)
     (void)start_helpers(pool, pool->wanted); /* fewer do it, too */
@@ -280,7 +276,6 @@ void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const voi
   finish_tasks(pool, &claim);
   wait_for_helpers(pool, n);
   pthread_mutex_unlock(&pool->turn);
-  pthread_setcancelstate(state, NULL);
 }
 
 void rs_threads_run_alone(int64_t n, rs_threads_work work, const void *job) {

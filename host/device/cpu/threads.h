@@ -7,6 +7,19 @@
 
 #include "base/base.h"
 
+#include <pthread.h>
+
+/* From here until the function returns its thread is not cancelled: others wait for it, or use its memory. */
+#define RS_HOLD_CANCEL \
+  int rs_cancel_state_ __attribute__((cleanup(rs_cancel_restore))) = rs_cancel_hold(); \
+  (void)rs_cancel_state_
+static inline int rs_cancel_hold(void) {
+  int state = PTHREAD_CANCEL_ENABLE;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  return state;
+}
+static inline void rs_cancel_restore(const int *state) { pthread_setcancelstate(*state, NULL); }
+
 typedef struct rs_threads rs_threads;
 
 /* Part of an object with threads or locks of this process. A child process (fork) has none of these threads, and locks

@@ -156,6 +156,7 @@ void rs_transfer_keep(reshard_transfer t) {
 }
 
 void reshard_transfer_destroy(reshard_transfer t) {
+  RS_HOLD_CANCEL;
   bool late;
   if (t == NULL)
     return;

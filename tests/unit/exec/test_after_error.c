@@ -1,4 +1,4 @@
-/* Ranks that are threads of one process. One of them is cancelled, comes late, destroys its handle or aborts, at a
+/* Ranks that are threads of one process. One of them comes late, destroys its handle or aborts, at a
  * moment that the seed says. The others return from their calls by the deadline, or at once where there is none, with
  * the rank's number. No byte of a rank's memory changes once it has its error. RESHARD_TEST_SCALE scales the cases. */
 #include <setjmp.h>
@@ -14,27 +14,17 @@
 
 #include <reshard/reshard.h>
 
-#include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { N = 4, SIDE = 128, OWN = SIDE * SIDE / N, POISON = 0xA5, ROUNDS = 2 };
 enum { STEP_CREATE, STEP_EXECUTE, STEP_REBIND, STEP_DESTROY, STEPS };
-typedef enum trouble { CANCEL, CANCEL_FOR_EVER, LATE, GONE, ABORT, TROUBLES } trouble;
+typedef enum trouble { LATE, GONE, ABORT, TROUBLES } trouble;
 static const char *const step_names[] = {"create", "execute", "rebind", "destroy"};
-static const char *const trouble_names[] = {"cancelled", "cancelled, no deadline", "late", "gone", "aborts"};
+static const char *const trouble_names[] = {"late", "gone", "aborts"};
 enum { DEADLINE = 25 };
-
-/* Memory that a call takes and that its thread, cancelled in it, cannot give back: comm.h says so. */
-const char *__lsan_default_options(void);
-const char *__lsan_default_options(void) { return "print_suppressions=0"; }
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:reshard_transfer_create\nleak:reshard_transfer_rebind\n"; }
 
 typedef struct rank {
   struct world *world;
@@ -55,7 +45,6 @@ typedef struct world {
   int64_t victim;
   int step, round; /* at which the victim's trouble comes */
   bool packed;
-  atomic_int reached; /* 1: the victim is there */
   sem_t released;
 } world;
 
@@ -65,8 +54,7 @@ static uint64_t seed_draw(uint64_t *seed) {
 }
 
 /* From here on the memory is the caller's alone. */
-static void poison(void *user) {
-  rank *r = user;
+static void poison(rank *r) {
   r->ended = true;
   memset(r->rows, POISON, OWN * sizeof *r->rows);
   for (int i = 0; i < 2; i++)
@@ -100,7 +88,6 @@ static bool come_to(rank *r, int step, int round) {
   world *w = r->world;
   if (r->number != w->victim || step != w->step || round != w->round)
     return true;
-  atomic_store(&w->reached, 1);
   if (w->kind == LATE)
     while (sem_wait(&w->released) != 0)
       continue;
@@ -156,17 +143,10 @@ static void run_rank(void *user, int64_t number) {
   world *w = r->world;
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT,
                                             .path = w->packed ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT};
-  pthread_cleanup_push(poison, r);
   run_steps(r, &options);
-  if (r->number == w->victim) /* it may have had an error before, where the machine is slow */
-    atomic_store(&w->reached, 1);
-  reshard_transfer transfer = r->transfer;
-  reshard_comm comm = r->comm;
-  r->transfer = NULL; /* the calls return: they have no place to be cancelled in */
-  r->comm = NULL;
-  reshard_transfer_destroy(transfer);
-  reshard_comm_destroy(comm);
-  pthread_cleanup_pop(1);
+  reshard_transfer_destroy(r->transfer);
+  reshard_comm_destroy(r->comm);
+  poison(r);
 }
 
 static void open_world(world *w, int threads, int64_t timeout_ms, int64_t limit) {
@@ -197,8 +177,6 @@ static void open_world(world *w, int threads, int64_t timeout_ms, int64_t limit)
 static void close_world(world *w) {
   for (int64_t i = 0; i < N; i++) {
     rank *r = &w->ranks[i];
-    reshard_transfer_destroy(r->transfer);
-    reshard_comm_destroy(r->comm);
     reshard_plan_destroy(r->plan);
     free(r->rows);
     free(r->columns[0]);
@@ -207,27 +185,11 @@ static void close_world(world *w) {
   sem_destroy(&w->released);
 }
 
-/* A sleep takes 50 us and more, pack, exchange and unpack take less. */
-static void wait_us(int64_t us) {
-  double end = rs_seconds() + 1e-6 * (double)us;
-  const struct timespec t = {0, (long)us * 1000};
-  if (us > 60)
-    nanosleep(&t, NULL);
-  while (rs_seconds() < end)
-    continue;
-}
-
 /* Runs the ranks, the victim with its trouble, and lets it go on when the others have ended. */
-static void run_world(world *w, int64_t delay_us) {
+static void run_world(world *w) {
   for (int64_t i = 0; i < N; i++)
     rank_thread_create(&w->ranks[i].thread, run_rank, &w->ranks[i], i);
   rank_thread *victim = &w->ranks[w->victim].thread;
-  if (w->kind == CANCEL || w->kind == CANCEL_FOR_EVER) {
-    while (atomic_load(&w->reached) == 0)
-      sched_yield();
-    wait_us(delay_us);
-    pthread_cancel(victim->thread); /* it is not joined yet */
-  }
   for (int64_t i = 0; i < N; i++)
     if (i != w->victim)
       rank_thread_end(&w->ranks[i].thread);
@@ -248,15 +210,13 @@ static uint64_t first_seed;
 static void check_survivor(const world *w, const rank *r, uint64_t seed, stop_counts *counts) {
   char part[96] = "";
   const char *text = r->result.text;
-  if (w->kind == CANCEL_FOR_EVER)
-    snprintf(part, sizeof part, "the thread of rank %lld was cancelled", (long long)w->victim);
-  else if (w->kind == GONE)
+  if (w->kind == GONE)
     snprintf(part, sizeof part, "rank %lld has destroyed its handle", (long long)w->victim);
   else if (w->kind == ABORT)
     snprintf(part, sizeof part, "rank %lld aborted the communicator", (long long)w->victim);
   counts->errors++;
   counts->unnamed += !stop_is_named(text);
-  bool timed_out = r->result.status == RESHARD_ERROR_TIMEOUT && (w->kind == CANCEL || w->kind == LATE);
+  bool timed_out = r->result.status == RESHARD_ERROR_TIMEOUT && w->kind == LATE;
   if ((r->result.status != RESHARD_ERROR_PEER && !timed_out) || strstr(text, part) == NULL)
     fail_msg("seed %llu, rank %lld %s in %s: rank %lld has %s (%s)", (unsigned long long)seed, (long long)w->victim,
              trouble_names[w->kind], step_names[w->step], (long long)r->number, reshard_status_string(r->result.status),
@@ -271,12 +231,12 @@ static void run_case(uint64_t seed, int step, totals *t) {
   w.victim = (int64_t)(seed_draw(&random) % N);
   w.round = step == STEP_EXECUTE || step == STEP_REBIND ? (int)(seed_draw(&random) % ROUNDS) : 0;
   w.packed = seed_draw(&random) % 2 == 0;
-  bool deadline = w.kind == CANCEL || w.kind == LATE;
+  bool deadline = w.kind == LATE;
   sem_init(&w.released, 0, 0);
   open_world(&w, 1 + (int)(seed_draw(&random) % 2), deadline ? DEADLINE : 0, seed_draw(&random) % 2 ? 16384 : 0);
   stop_counts *counts = &t->counts[w.kind][step];
   counts->stops++;
-  run_world(&w, (int64_t)(seed_draw(&random) % (seed % 3 == 0 ? 400 : 60)));
+  run_world(&w);
   for (int64_t i = 0; i < N; i++) {
     rank *r = &w.ranks[i];
     if (!r->ended || !is_poison(r) || r->wrong)
