@@ -12,6 +12,12 @@ static int64_t bytes_of_shape(int64_t width, int ndim, const int64_t *shape) {
   return width;
 }
 
+/* The squarest tensor of 2^k elements within the size, whose rows are as many as its columns or twice as many. */
+static void set_square(bench_state *b, int64_t elements) {
+  int k = 63 - __builtin_clzll((unsigned long long)elements);
+  workload_set_shape(&b->w, 2, (int64_t[]){(int64_t)1 << (k + 1) / 2, (int64_t)1 << k / 2});
+}
+
 /* Sets the shape so that the tensor is the largest within the size. Dim 0 is scaled while every rank can have a row, as
  * far as the tensor that was given has so many. Below that the largest dim is halved again and again. */
 static void scale_shape(bench_state *b, const workload_tensor *base, int64_t size) {
@@ -25,6 +31,10 @@ static void scale_shape(bench_state *b, const workload_tensor *base, int64_t siz
     cli_exit(EXIT_USAGE, "-b: a tensor without elements cannot be scaled");
   if (size < width)
     cli_exit(EXIT_USAGE, "-b: %lld bytes are less than an element of %lld bytes", (long long)size, (long long)width);
+  if (b->squares) {
+    set_square(b, size / width);
+    return;
+  }
   int64_t least = base->shape[0] < b->w.world ? base->shape[0] : b->w.world;
   shape[0] = size / row > least ? size / row : least;
   for (int last = 0; row > size / shape[0] && bytes_of_shape(width, base->ndim, shape) > size;) {
@@ -44,6 +54,14 @@ static int64_t next_size(const cli_options *o, int64_t size) {
     return size > INT64_MAX - o->size_increment ? INT64_MAX : size + o->size_increment;
   double grown = (double)size * (o->size_factor > 0 ? o->size_factor : 2);
   return grown >= 9e18 ? INT64_MAX : (int64_t)grown > size ? (int64_t)grown : size + 1;
+}
+
+/* Without a tensor, a model or a suite: rows to columns of the sizes that nccl-tests begins with. */
+static void set_default_workload(cli_options *o) {
+  o->shape = "1x1"; /* until its size is set */
+  o->src = o->src != NULL ? o->src : "chunk(0)";
+  o->dst = o->dst != NULL ? o->dst : "chunk(1)";
+  o->size_begin = o->size_begin > 0 ? o->size_begin : 32 << 20;
 }
 
 static void check_sizes(cli_options *o) {
@@ -155,7 +173,9 @@ int command_bench(int argc, char **argv) {
   bench_case c;
   cli_read_options(argc, argv, COMMAND_BENCH,
                    "usage: reshard bench (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n"
-                   "       reshard bench --suite NAME [OPTION]...\n\n"
+                   "       reshard bench --suite NAME [OPTION]...\n"
+                   "       reshard bench -b 8 -e 128M -f 2 -g 8 [OPTION]...  (rows to columns of the squarest 2^k "
+                   "elements of each size)\n\n"
                    "Measures a reshard beside a straight copy of as many bytes. Flags and columns are those of "
                    "nccl-tests; algbw is global\n"
                    "bytes / time, busbw what the busiest rank sends or receives / time. Packed in rounds under "
@@ -165,9 +185,12 @@ int command_bench(int argc, char **argv) {
                    "What is ended early, by an error, -T or a signal, has written what it had.\n",
                    &o);
   check_flags(&o);
+  bool squares = o.shape == NULL && o.model == NULL && o.suite == NULL;
+  if (squares)
+    set_default_workload(&o);
   check_sizes(&o);
   bool all_dtypes = o.dtype != NULL && strcmp(o.dtype, "all") == 0;
-  bench_state b = {.o = &o, .traced = o.trace != NULL || o.json != NULL || o.csv != NULL};
+  bench_state b = {.o = &o, .squares = squares, .traced = o.trace != NULL || o.json != NULL || o.csv != NULL};
   session_begin(&b.s, &o); /* from here on it is one of its processes */
   bench_watch_begin(&report, &o);
   if (o.suite != NULL && o.ranks == 0)

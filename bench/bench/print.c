@@ -33,6 +33,8 @@ void bench_print_head(const bench_state *b, const machine *m) {
   else
     printf("# reshard %s  %s -> %s%s%s", reshard_version(), o->src, o->dst, o->mesh != NULL ? ", " : "",
            o->mesh != NULL ? o->mesh : "");
+  if (b->squares)
+    printf(", 2^ceil(k/2) x 2^floor(k/2) elements, k = floor(log2(size / width))");
   if (o->scale > 0)
     printf(", dim 0 times %g", o->scale);
   if (b->s.cuda)
@@ -48,15 +50,17 @@ void bench_print_head(const bench_state *b, const machine *m) {
   printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
          "destinations have,\n"
          "# alternating with ours, median where it has 3/4 of its best speed; ratio: its time / ours, median of these "
-         "pairs%s\n#\n",
+         "pairs%s\n"
+         "# dst bytes: what all destinations have; memcpy is a rate of these, algbw of size\n"
+         "# in-place: N/A, since source and destination must not overlap\n#\n",
          (long long)o->iterations, (long long)o->warmup,
          by_host ? ""
                  : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
                    "in turn");
-  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %9s\n", "size", "count", "type", "time", "algbw", "busbw", "memcpy",
-         "ratio", "#wrong", "in-place");
-  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)",
-         "(GB/s)", "", "", "");
+  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "size", "count", "type", "time", "algbw", "busbw",
+         "memcpy", "ratio", "#wrong", "dst bytes", "in-place");
+  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)",
+         "(GB/s)", "", "", "(B)", "");
 }
 
 /* True where the communicator has collectives. */
@@ -86,8 +90,9 @@ void bench_print_row(const bench_state *b) {
     snprintf(wrong, sizeof wrong, "%lld", (long long)r->wrong);
   if (b->o->stamps && localtime_r(&now, &day) != NULL)
     (void)strftime(stamp, sizeof stamp, "  %Y-%m-%d %H:%M:%S", &day);
-  printf("  %13lld %13lld %8s %12.2f %8.2f %8.2f %8.2f %7.3f %8s %9s%s\n", (long long)r->bytes, (long long)r->elements,
-         r->dtype, r->time_us, r->algbw, r->busbw, r->memcpy_gbps, r->ratio, wrong, "N/A", stamp);
+  printf("  %13lld %13lld %8s %12.2f %8.2f %8.2f %8.2f %7.3f %8s %13lld %9s%s\n", (long long)r->bytes,
+         (long long)r->elements, r->dtype, r->time_us, r->algbw, r->busbw, r->memcpy_gbps, r->ratio, wrong,
+         (long long)r->destination_bytes, "N/A", stamp);
   if (has_collectives(b))
     printf("#   %s%s\n", strcmp(r->collective, "none") == 0 ? "no collective: " : "", r->why);
   if (b->o->memory)
@@ -249,6 +254,8 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
     rs_json_string(j, "suite", o->suite);
   else if (o->model != NULL)
     rs_json_string(j, "model", o->model);
+  else if (b->squares)
+    rs_json_null(j, "shape"); /* each row has its own */
   else
     rs_json_string(j, "shape", o->shape);
   if (o->permutation != NULL)

@@ -66,7 +66,7 @@ static const option_row option_rows[] = {
     {"ranks", 0, "N", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, ranks, 1, INT32_MAX),
      "ranks of the world (default: what the layouts name)"},
     {"device", 0, "cpu|cuda", RESHARDS | COMMAND_VERIFY, IS(WORD, device),
-     "where the data is (default cpu; plan: cuda)"},
+     "where the data is (default cpu, with -g cuda; plan: cuda)"},
     {"comm", 0, "local|node|nccl|mpi", RESHARDS | COMMAND_VERIFY, IS(WORD, comm),
      "what connects the ranks (default local; of several processes nccl with --device cuda, else mpi or node)"},
     {"processes", 0, "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, processes, 1, 4096),
@@ -99,7 +99,7 @@ static const option_row option_rows[] = {
     {"svg", 0, "FILE", COMMAND_PLAN | COMMAND_TRACE, IS(TEXT, svg),
      "draw it: of a plan, who holds what and who sends what to whom"},
     {"minbytes", 'b', "BYTES", COMMAND_BENCH, IN(SIZE, size_begin, 1, INT64_MAX),
-     "smallest size; dim 0 of --shape is scaled to it"},
+     "smallest size; dim 0 of --shape is scaled to it (without --shape default 32M)"},
     {"maxbytes", 'e', "BYTES", COMMAND_BENCH, IN(SIZE, size_end, 1, INT64_MAX), "largest size"},
     {"stepbytes", 'i', "BYTES", COMMAND_BENCH, IN(SIZE, size_increment, 1, INT64_MAX), "increment between sizes"},
     {"stepfactor", 'f', "F", COMMAND_BENCH, IS(FACTOR, size_factor), "factor between sizes (default 2)"},
@@ -351,6 +351,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
     set_option(row, optarg, o);
   }
   o->graph = o->graph || o->launches != 0;
+  o->device = o->device == NULL && o->gpus > 0 ? "cuda" : o->device;
   if (command == COMMAND_CONVERT) {
     if (optind + 2 > argc)
       cli_exit(EXIT_USAGE, "%s is missing; see reshard %s --help", optind == argc ? "IN" : "OUT", argv[0]);

@@ -131,7 +131,7 @@ if ! "$RESHARD" info | grep -q '^communicators.*mpi'; then
   refuse 3 'MPI' verify --comm mpi
 fi
 refuse 2 '--device cuda' bench "${four[@]}" --comm nccl
-refuse 2 '--device cuda' bench "${four[@]}" -g 1
+refuse 2 '-g 1 needs --device cuda' bench "${four[@]}" -g 1 --device cpu
 refuse 2 '--device cuda' verify -G
 refuse 2 'vulkan' bench "${four[@]}" --comm vulkan
 refuse 2 'vulkan' plan "${four[@]}" --device vulkan

@@ -13,13 +13,16 @@ expect 0 info; says '^cuda:1 .*virtual GPU.*reaches cuda:0'
 expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
 
 # bench: rows of 24 x 40 f32
-row='^ +3840 +960 +f32 .* 0 +N/A$'
+row='^ +3840 +960 +f32 .* 0 +[0-9]+ +N/A$'
 for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed' '--path packed --workspace 4K' \
   '-t 2 -g 2 --comm local'; do
   # shellcheck disable=SC2086 # words
   expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
 done
-expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0 +N/A$'
+expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0 +[0-9]+ +N/A$'
+# as nccl-tests is typed: -g means GPUs, and sizes alone are rows to columns
+VG_DEVICES=4 expect 0 bench -b 8 -e 2K -f 4 -g 4 -n 1 -c; says '^# virtual GPU 0, 4 GPUs a process; 4 ranks'
+says '^ +8 +2 .* 0 +8 +N/A$'; says '^ +2048 +512 .* 0 +2048 +N/A$'
 # nccl-tests' flags: graphs of all iterations, executes timed together, by the host's clock until done or launched
 for way in '-G 3' '-G 2 -m 2' '-m 3' '-z 1' '-C 1' '-z 1 -G' '-u 5' '-a 1'; do
   # shellcheck disable=SC2086 # words
