@@ -57,6 +57,20 @@ void reshard_comm_destroy(reshard_comm comm) {
   comm->ops->destroy(comm);
 }
 
+reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory) {
+  void *made;
+  RS_TRY(RS_GIVEN("reshard_comm_alloc", comm, memory));
+  RS_TRY(rs_device_alloc(comm->device, bytes, &made));
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
+  RS_TRY(RS_GIVEN("reshard_comm_free", comm));
+  rs_device_free(comm->device, memory);
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_comm_abort(reshard_comm comm) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");

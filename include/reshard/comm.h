@@ -137,8 +137,8 @@ typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t
 /* Begin with RESHARD_NODE_OPTIONS_DEFAULTS, or set `size` to RESHARD_NODE_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_node_options {
   size_t size;
-  /* A CPU, or a GPU (kept), on all ranks alike. NULL: a CPU of the library's own, with its share of the cores as
-   * threads. */
+  /* A CPU, or a GPU (kept), on all ranks alike. NULL: a CPU of the library's own, whose storage is shared
+   * (reshard_comm_alloc), with its share of the cores as threads. */
   reshard_device device;
   int64_t timeout_ms; /* time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever */
   const char *job;    /* name of the job: compared. NULL: none */
@@ -279,6 +279,21 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
   return good ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
 }
 #endif
+
+/* Allocates memory for arrays of this rank on the communicator's device, aligned to 256 bytes. Local, and so is its
+ * end. All streams can use it.
+ *
+ * Ranks that are processes of one node read sources in such memory directly, where the device is shared
+ * (reshard_device_options): a CPU of the communicator's own is. Sources elsewhere on the CPU they send in messages.
+ *
+ * - memory: NULL for 0 bytes. It counts with the device's pool, and holds nothing in particular.
+ *
+ * Memory is freed when no transfer is bound to it and no stream uses it, before the communicator is destroyed. NULL is
+ * allowed.
+ *
+ * Errors: RESHARD_ERROR_OUT_OF_MEMORY. Source: MPI_Alloc_mem, ncclMemAlloc. */
+RESHARD_API reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory);
+RESHARD_API reshard_status reshard_comm_free(reshard_comm comm, void *memory);
 
 /* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
  * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */

@@ -16,11 +16,11 @@ extern "C" {
  *
  * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
  *   communicator shares it, with tags of its own. An attribute of mpi_comm counts its duplicates.
- * - device: a CPU (kept). NULL: one of the library's own. Where all ranks give one made with `shared`
- *   (reshard_device_options), those of one node map each other's storage. The path is then RESHARD_PATH_DIRECT where
- *   all ranks are on one node, else RESHARD_PATH_MIXED. The system must let a process open files of another one
- *   (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have what it has, where two of their ranks
- *   are on one node.
+ * - device: a CPU (kept). NULL: one of the library's own, made with `shared` (reshard_device_options) where the system
+ *   can. Where all ranks have such a device, those of one node map each other's storage, as reshard_comm_alloc gives
+ *   it. The path is then RESHARD_PATH_DIRECT where all ranks are on one node, else RESHARD_PATH_MIXED. The system must
+ *   let a process open files of another one (/proc/PID/fd), or all is sent. Splits and shrinks of the communicator have
+ *   what it has, where two of their ranks are on one node.
  * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever. It is that of this
  *   call as a whole, and of a split. Before it has passed, ranks that wait tell each other for whom. The error names
  *   those that tell nothing, and not those that wait for them; it is one text on all ranks.

@@ -303,6 +303,24 @@ static void drop_comm(fault_output *out) {
     reshard_comm_destroy(made_comms[r]);
 }
 
+static reshard_status make_memory(fault_output *out, const void *with) {
+  (void)with;
+  return reshard_comm_alloc(made_comms[0], 1000, &out->object);
+}
+static bool good_memory(const fault_output *out, const void *with) {
+  (void)with;
+  memset(out->object, 1, 1000);
+  return true;
+}
+static void drop_memory(fault_output *out) { (void)reshard_comm_free(made_comms[0], out->object); }
+
+static void test_comm_memory(void **state) {
+  (void)state;
+  assert_int_equal(reshard_comm_create_local(1, NULL, made_comms), RESHARD_SUCCESS);
+  assert_true(fault_local_run(&(fault_local){"comm_alloc", make_memory, good_memory, drop_memory, NULL}) >= 1);
+  reshard_comm_destroy(made_comms[0]);
+}
+
 static void test_comms(void **state) {
   (void)state;
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
@@ -518,7 +536,8 @@ static int teardown(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_layouts),     cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
-      cmocka_unit_test(test_large_lists), cmocka_unit_test(test_models),       cmocka_unit_test(test_rules),
+      cmocka_unit_test(test_comm_memory), cmocka_unit_test(test_large_lists),  cmocka_unit_test(test_models),
+      cmocka_unit_test(test_rules),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

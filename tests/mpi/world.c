@@ -32,19 +32,18 @@ void world_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
 void world_broadcast(void *bytes, size_t n, int from) { MPI_Bcast(bytes, (int)n, MPI_BYTE, from, MPI_COMM_WORLD); }
 
-/* WORLD_PER_NODE: so many ranks are on a node, and share memory there. */
+/* WORLD_PER_NODE: so many ranks are on a node, and share memory there. Without it all is in messages. */
 reshard_status world_connect(int64_t timeout_ms, reshard_comm *comm) {
   MPI_Comm world = MPI_COMM_WORLD;
-  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = true};
   const char *per_node = getenv("WORLD_PER_NODE");
+  const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = per_node != NULL};
   reshard_device device = NULL;
   char node[16];
   int rank;
-  if (per_node == NULL)
-    return reshard_comm_from_mpi(&world, NULL, timeout_ms, comm);
   MPI_Comm_rank(world, &rank);
-  snprintf(node, sizeof node, "%d", rank / atoi(per_node));
-  setenv("RESHARD_NODE", node, 1);
+  snprintf(node, sizeof node, "%d", per_node != NULL ? rank / atoi(per_node) : 0);
+  if (per_node != NULL)
+    setenv("RESHARD_NODE", node, 1);
   reshard_status status = reshard_device_create("cpu", &options, &device);
   if (status == RESHARD_SUCCESS)
     status = reshard_comm_from_mpi(&world, device, timeout_ms, comm);

@@ -129,7 +129,8 @@ reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, 
   RS_HOLD_CANCEL;
   RS_TRY(RS_GIVEN("reshard_rendezvous_allgather", rendezvous, mine, all));
   RS_TRY(RS_SIZED(reshard_rendezvous, at));
-  if (at->n < 1 || at->rank < 0 || at->rank >= at->n || at->port < 1 || at->port > 65535 || at->timeout_ms < 0)
+  bool port = at->n == 1 || (at->port >= 1 && at->port <= 65535); /* one process meets no other */
+  if (at->n < 1 || at->rank < 0 || at->rank >= at->n || !port || at->timeout_ms < 0)
     return rs_error(RESHARD_ERROR_INVALID, "rendezvous: rank %lld of %lld, port %d, timeout %lld ms",
                     (long long)at->rank, (long long)at->n, at->port, (long long)at->timeout_ms);
   int64_t now = rs_now_ns(), ms = at->timeout_ms, total;

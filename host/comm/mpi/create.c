@@ -194,6 +194,13 @@ static reshard_status check_creations(int64_t n, const creation *all, bool *stag
                   (long long)bad, (long long)all[good].timeout_ms, (long long)good);
 }
 
+/* A CPU whose storage ranks of the node read, where the system has memory files. */
+static reshard_status create_device(reshard_device *device) {
+  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1};
+  reshard_status status = reshard_device_create("cpu", &shared, device);
+  return status == RESHARD_ERROR_UNSUPPORTED ? reshard_device_create("cpu", NULL, device) : status;
+}
+
 /* Reads this rank's options, and makes the device. */
 static reshard_status read_options(const reshard_comm *comm, reshard_device device, int64_t *timeout_ms,
                                    reshard_device *kept) {
@@ -208,7 +215,7 @@ static reshard_status read_options(const reshard_comm *comm, reshard_device devi
   if (*timeout_ms == 0)
     RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", timeout_ms));
   if (device == NULL)
-    return reshard_device_create("cpu", NULL, kept);
+    return create_device(kept);
   *kept = reshard_device_retain(device);
   return RESHARD_SUCCESS;
 }

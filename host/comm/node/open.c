@@ -13,7 +13,7 @@ static const char call[] = "reshard_comm_create_node";
 
 /* A CPU for a process that has others beside it: a thread per core over all of them, unless the user says otherwise. */
 static reshard_status create_device(int64_t size, reshard_device *device) {
-  reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT};
+  reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = 1};
   int64_t threads = 0;
   RS_TRY(rs_environment_number("RESHARD_THREADS", &threads));
   if (threads == 0)

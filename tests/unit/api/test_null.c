@@ -24,6 +24,8 @@ static void test_comm(void **state) {
     REFUSED(reshard_comm_create_node(1, 0, NULL, ROOM, NULL, ROOM));
     REFUSED(reshard_rendezvous_from_environment(NULL));
     REFUSED(reshard_rendezvous_allgather(NULL, ROOM, 1, ROOM));
+    REFUSED(reshard_comm_alloc(NULL, 1, ROOM));
+    REFUSED(reshard_comm_free(NULL, ROOM));
     REFUSED(reshard_comm_abort(NULL));
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));

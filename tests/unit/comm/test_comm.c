@@ -102,6 +102,43 @@ static void test_handles(void **state) {
   rank_comms_close(1, comms);
 }
 
+/* Memory of a communicator's device: its own, or one that was given, whose pool it counts with. */
+static void test_memory(void **state) {
+  (void)state;
+  static const size_t sizes[] = {0, 1, 255, 4096, 3 << 20};
+  reshard_device device;
+  reshard_memory_stats stats;
+  const reshard_device_options limited = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
+  assert_int_equal(reshard_device_create("cpu", &limited, &device), RESHARD_SUCCESS);
+  for (int given = 0; given < 2; given++) {
+    reshard_local_options options = RESHARD_LOCAL_OPTIONS_DEFAULTS;
+    options.devices = &device, options.ndevices = given;
+    assert_int_equal(reshard_comm_create_local(2, &options, comms), RESHARD_SUCCESS);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      void *memory = &stats;
+      assert_int_equal(reshard_comm_alloc(comms[i % 2], sizes[i], &memory), RESHARD_SUCCESS);
+      assert_true((memory == NULL) == (sizes[i] == 0) && (uintptr_t)memory % 256 == 0);
+      if (memory != NULL)
+        memset(memory, 0x5a, sizes[i]);
+      assert_int_equal(reshard_device_get_memory_stats(device, &stats), RESHARD_SUCCESS);
+      assert_true(given ? stats.in_use_bytes >= sizes[i] : stats.in_use_bytes == 0);
+      assert_int_equal(reshard_comm_free(comms[i % 2], memory), RESHARD_SUCCESS);
+    }
+    void *untouched = &stats;
+    assert_int_equal(reshard_comm_alloc(comms[0], SIZE_MAX / 2, &untouched), RESHARD_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(reshard_comm_alloc(comms[0], 64, NULL), RESHARD_ERROR_INVALID);
+    if (given) {
+      assert_int_equal(reshard_comm_alloc(comms[0], 5 << 20, &untouched), RESHARD_ERROR_OUT_OF_MEMORY);
+      assert_non_null(strstr(reshard_last_error(), "the limit is 4194304"));
+    }
+    assert_ptr_equal(untouched, &stats);
+    rank_comms_close(2, comms);
+    assert_int_equal(reshard_device_get_memory_stats(device, &stats), RESHARD_SUCCESS);
+    assert_int_equal(stats.in_use_bytes, 0);
+  }
+  reshard_device_release(device);
+}
+
 /* The environment counts where the option is left open. */
 static void test_environment(void **state) {
   (void)state;
@@ -607,14 +644,15 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),         cmocka_unit_test(test_handles),
-      cmocka_unit_test(test_environment),    cmocka_unit_test(test_gather),
-      cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),          cmocka_unit_test(test_timeout),
-      cmocka_unit_test(test_missing),        cmocka_unit_test(test_years),
-      cmocka_unit_test(test_destroyed),      cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(test_reading),        cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),
+      cmocka_unit_test(test_memory),          cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_gather),          cmocka_unit_test(test_meetings),
+      cmocka_unit_test(test_different_calls), cmocka_unit_test(test_twice),
+      cmocka_unit_test(test_timeout),         cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_years),           cmocka_unit_test(test_destroyed),
+      cmocka_unit_test(test_abort),           cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),
+      cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

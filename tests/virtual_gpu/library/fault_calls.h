@@ -43,7 +43,7 @@ typedef struct rank {
   reshard_module module;
   reshard_comm made_comm, made_comms[RANKS];
   reshard_device made_device;
-  void *managed;
+  void *managed, *memory;
   rank_result result;
   char why[300]; /* what is wrong */
 } rank;
@@ -294,6 +294,9 @@ static reshard_status rebind(rank *me) {
   return reshard_transfer_rebind(me->transfer, &arrays);
 }
 
+static reshard_status comm_alloc(rank *me) { return reshard_comm_alloc(me->comm, BYTES, &me->memory); }
+static bool memory_is_there(rank *me) { return me->memory != NULL; }
+static bool no_memory(const rank *me) { return me->memory == NULL; }
 static reshard_status barrier(rank *me) { return reshard_comm_barrier(me->comm); }
 static reshard_status split(rank *me) { return reshard_comm_split(me->comm, me->number % 2, 0, &me->made_comm); }
 static bool no_comm(const rank *me) { return me->made_comm == NULL; }
@@ -429,6 +432,7 @@ static const public_call calls[] = {
     {"reshard_comm_create_nccl", "", OVER_NCCL, NONE, comm_create_nccl, made_comm_works, no_comm, 0, 0, true, true},
     {"reshard_comm_split", "", ALL, NONE, split, comm_is_right, no_comm, 0, 0, false, true},
     {"reshard_comm_shrink", "", OVER_NCCL, make_copy, shrink, shrunk_works, no_comm, 0, 0, true, false},
+    {"reshard_comm_alloc", "", ALL, NONE, comm_alloc, memory_is_there, no_memory, 0, 0, true, false},
     {"reshard_comm_barrier", "", ALL, NONE, barrier, NONE, NONE, 0, 0, false, true},
     {"reshard_transfer_create", "direct", LOCAL, make_plan, make_transfer, NONE, no_transfer, DIRECT, 0, false, true},
     {"reshard_transfer_create", "packed", ALL, make_plan, make_transfer, NONE, no_transfer, PACKED, 0, false, true},

@@ -139,6 +139,8 @@ static void drop_rank(void *user, int64_t r) {
   reshard_tensor_release(me->a);
   reshard_tensor_release(me->b);
   reshard_tensor_release(me->c);
+  if (me->memory != NULL)
+    (void)reshard_comm_free(me->comm, me->memory);
   reshard_comm_destroy(me->made_comm);
   for (int i = 0; i < RANKS; i++)
     reshard_comm_destroy(me->made_comms[i]);
