@@ -77,7 +77,7 @@ static void write_report(const reshard_convert_report *r, const char *path) {
   rs_json_string(&j, "format", reshard_file_format_string(r->source.format));
   rs_json_ints(&j, {"tensors", r->source.tensors}, {"files", r->source.files}, {"ranks", r->source.world},
                {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes},
-               {"checked_bytes", r->checked_bytes}, {"left_out", r->source.left_out});
+               {"checked_bytes", r->checked_bytes}, {"left_out", r->source.left_out}, {"unlisted", r->source.unlisted});
   rs_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   rs_json_close(&j, '}');
   rs_json_open(&j, "target", '{');
@@ -116,6 +116,9 @@ static void print_warnings(const reshard_convert_report *r) {
     printf("left out      %lld lea%s of the source that %s no tensor%s: only tensors are read\n",
            (long long)r->source.left_out, r->source.left_out == 1 ? "f" : "ves", r->source.left_out == 1 ? "is" : "are",
            cli_plural(r->source.left_out));
+  if (r->source.unlisted > 0)
+    printf("unlisted      %lld tensor%s that the index gives to another file, or does not list: left out\n",
+           (long long)r->source.unlisted, cli_plural(r->source.unlisted));
   if (r->gapped > 0)
     printf("gaps          %lld tensor%s not covered by the target's boxes: this cannot be read back\n",
            (long long)r->gapped, r->gapped == 1 ? " is" : "s are");

@@ -93,6 +93,20 @@ static reshard_status check_paths(const char *in, const char *out) {
   return RESHARD_SUCCESS;
 }
 
+/* An index can have files in other places. */
+static reshard_status check_source_files(const conversion *c, const char *out) {
+  char from[PATH_MAX], to[PATH_MAX], where[RS_WHERE], quoted[RS_QUOTE];
+  if (realpath(out, to) == NULL) /* nothing is there that could be replaced */
+    return RESHARD_SUCCESS;
+  for (int64_t f = 0; f < c->in->store.files.n; f++) {
+    const char *path = c->in->store.files.at[f].path;
+    if (realpath(path, from) != NULL && is_within(from, to))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' of the input is in it, or is it", rs_where(where, "output", out),
+                      rs_quote(quoted, sizeof quoted, path));
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* --- Layouts ----------------------------------------------------------------------------------------------------- */
 
 static reshard_status read_side(checkpoint_side *s, const char *name, const char *text, reshard_rules rules) {
@@ -302,6 +316,7 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(rs_checkpoint_open(
       in, &(rs_checkpoint_options){.check = o->verify != 0 && rs_digest_built(), .source_dtype = o->source_dtype},
       &c->in));
+  RS_TRY(check_source_files(c, out));
   if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
@@ -345,6 +360,8 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
     RS_TRY(compare_output(c));
   double compared = rs_seconds();
   RS_TRY(publish_output(c, out, written.linked));
+  for (int64_t i = 0; o->note != NULL && i < c->in->notes.n; i += (int64_t)strlen(c->in->notes.at + i) + 1)
+    o->note(o->user, c->in->notes.at + i);
   r->source = c->in->info;
   r->format = written.format;
   r->tensors = reshard_model_count(c->target);

@@ -135,8 +135,9 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *     distcp       a directory of .distcp files and .metadata; read only
  *     torch        a file of torch.save (.pt, .pth); read only
  *
- * - whole: with or without an index file (model.safetensors.index.json, as Hugging Face has it). Where present it is
- *   checked.
+ * - whole: with or without an index file (model.safetensors.index.json, as Hugging Face has it), which may be the path
+ *   itself. An index is what holds: of its files, in subfolders too, tensors that it gives to another file or does not
+ *   list are left out. Every tensor that it lists must be there.
  * - shards: as PyTorch's distributed checkpoint writes them by its consolidated-safetensors storage, with
  *   DCP_SHARDING_INFO in "__metadata__". Names of files carry no meaning. Ours add a "reshard" entry to the metadata.
  *   Where it is present, missing files and gaps are errors. Where it is absent the shapes are inferred (the largest
@@ -145,7 +146,7 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *   of .metadata. The rank of a shard is R of its file's name __R_N.distcp where all names are such. Else every file is
  *   a rank of its own.
  * - torch: a nested dict or list of tensors, named by their keys and indices with '.' between. Or one tensor, named
- *   "tensor". Tensors may share a storage.
+ *   "tensor". Tensors may share a storage. Or several such files and their index (pytorch_model.bin.index.json).
  *
  * Nothing of a pickle is run. Its classes are looked up in a list; another one is an error that names it and the byte.
  * Leaves of distcp and torch that are no tensors are not read, but counted (left_out). Checksums of their zip archives
@@ -193,6 +194,8 @@ typedef struct reshard_checkpoint_info {
   int64_t world;
   int described;    /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
   int64_t left_out; /* distcp, torch: leaves that are no tensors, which are not read */
+  /* With an index: tensors of its files that it does not list, or gives to another file. They are left out. */
+  int64_t unlisted;
 } reshard_checkpoint_info;
 RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info);
 
@@ -373,7 +376,7 @@ typedef struct reshard_convert_options {
   /* What the data of an .npy file is whose header says its width alone ('<V2'), as numpy saves bf16 and the like. */
   reshard_dtype source_dtype;
   /* Receives what is no error and should be known, as one line of text, borrowed during the call: the file that was
-   * replaced behind a symbolic link at out. May be NULL. */
+   * replaced behind a symbolic link at out; sets of files in a directory without an index. May be NULL. */
   void (*note)(void *user, const char *text);
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)

@@ -67,6 +67,25 @@ back whole2
 expect 0 convert whole shards --dst @mixed.rules --force; back shards
 rm -rf whole2/model.safetensors.index.json; back whole2 # an index need not be there
 
+# An index is an input like its directory, and what it does not give to a file is left out.
+expect 0 convert whole whole3 --index 1K; mkdir whole3/old; index=whole3/variant.index.fp16.json
+sed '/"bytes"/d' whole3/model.safetensors.index.json >$index; rm whole3/model.safetensors.index.json
+part=$(sed -n 's/.*"fp8": "\(.*\)".*/\1/p' $index)
+expect 0 convert $index less.safetensors --json -; check 'j["source"]["unlisted"] == 1 and j["source"]["tensors"] == 9'
+expect 0 plan --model $index --src 'flat()' --dst 'rank(0)' --ranks 2; expect 0 check $index
+expect 0 convert whole3 again.safetensors --force; same first.safetensors again.safetensors
+refuse 2 'of the input is in it, or is it' convert $index "whole3/$part" --force
+mv "whole3/$part" whole3/old; refuse 2 "there is no file '$part'" convert $index x.safetensors
+sed -i "s/$part/old\/$part/" $index
+expect 0 convert $index rows --dst 'flat()' --ranks 2; says '^unlisted +1 tensor that the index gives to another'
+expect 0 convert rows d.safetensors; same d.safetensors less.safetensors; rm -r rows
+refuse 2 'of the input is in it, or is it' convert $index whole3/old --dst 'flat()' --ranks 2 --force
+# Two models in a directory are told, and how to take one.
+mkdir two; cp first.safetensors two/; expect 0 convert first.safetensors two/b.safetensors --map <(echo 'x.* = *')
+run convert two d.safetensors --force; [ "$status" = 0 ] || fault "two sets: $(cat err)"
+{ grep -q "^reshard: note: .*2 sets.*'two/FILE'" err && grep -q "^reshard: note: set 'b.safetensors': 1 " err; } ||
+  fault "two sets: $(cat err)"
+
 # --- numpy ----------------------------------------------------------------------------------------------------------
 { npy '<f4' False '(13, 21)'; bytes 1092 5000; } >c.npy
 expect 0 convert c.npy d.npy; says '^source +npy, 1 file: 1 tensor, 1.07 KiB'
@@ -209,7 +228,7 @@ expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force 
 check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reserve_us", "move_us", "sync_us",
   "verify_us"}'
 check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "left_out",
-  "described"}'
+  "described", "unlisted"}'
 check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed",
   "digests", "from_device"}'
 check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards"

@@ -27,6 +27,25 @@ grep -qE '"left_out": *3' json || fault "no left_out in $(cat json)"
 expect 0 convert "$recorded/state.pt" cut --src 'flat()' --dst 'flat()' --ranks 3
 refuse 2 'src: .*shards, which say their own layout' convert "$recorded/sharded" x.safetensors --src 'rank(0)'
 
+# Files of torch.save with an index, as pytorch_model-*.bin: each tensor of the file that the index gives it to.
+mkdir bins; for i in 1 2; do cp "$recorded/state.pt" "bins/pytorch_model-0000$i-of-00002.bin"; done
+names=$(head -c 4000 "$recorded/state.safetensors" | grep -aoE '"([^"\]|\\.)+":\{"dtype' |
+  sed 's/^"//; s/":{"dtype$//')
+list() { # FILE: an index of all names, the first in that file, the others in turn in both
+  awk -v file="$1" 'BEGIN { printf "{\"metadata\": {}, \"weight_map\": {" }
+    { printf "%s\"%s\": \"%s\"", comma, $0, file; comma = ","
+      file = "pytorch_model-0000" (1 + NR % 2) "-of-00002.bin" }
+    END { print "}}" }' <<<"$names"
+}
+list pytorch_model-00001-of-00002.bin >bins/pytorch_model.bin.index.json
+expect 0 convert bins bins.safetensors --no-digests; says "^unlisted +$(wc -l <<<"$names") tensors"
+same bins.safetensors "$recorded/state.safetensors"
+expect 0 convert bins/pytorch_model.bin.index.json bins.safetensors --force --no-digests
+same bins.safetensors "$recorded/state.safetensors"
+list ../state.pt >bins/pytorch_model.bin.index.json; bad 2 "no relative path" convert bins x.safetensors
+list none.bin >bins/pytorch_model.bin.index.json; bad 2 "there is no file 'none.bin'" convert bins x.safetensors
+rm bins/pytorch_model.bin.index.json; bad 2 'bins' convert bins x.safetensors
+
 # As a model: names, shapes, dtypes alone.
 for model in "$recorded/sharded" "$recorded/state.pt" "$recorded/state.safetensors"; do
   expect 0 plan --model "$model" --src 'flat()' --dst 'rank(0)' --ranks 2 --json "${model##*/}.json"

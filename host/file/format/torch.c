@@ -33,7 +33,7 @@ static reshard_status check_kind(const rs_torch *t) {
 static reshard_status check_begin(const char *where, const rs_file *file, int64_t offset, int64_t length) {
   char first[16] = "";
   RS_TRY(rs_file_read_at(file, offset, first, rs_min(length, sizeof first)));
-  if (memcmp(first, "PK\3\4", 4) == 0)
+  if (memcmp(first, RS_ZIP_MAGIC, sizeof RS_ZIP_MAGIC - 1) == 0)
     return RESHARD_SUCCESS;
   if (first[8] == '{')
     return rs_error(

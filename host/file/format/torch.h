@@ -19,7 +19,8 @@ typedef struct rs_torch_tensor {
   bool reversed;  /* Fortran order; else row-major. Tensors of at most one element, and empty ones, are row-major */
 } rs_torch_tensor;
 
-/* First bytes of what torch.save wrote before it wrote zips. */
+/* First bytes of what torch.save writes, and of what it wrote before it wrote zips. */
+#define RS_ZIP_MAGIC       "PK\3\4"
 #define RS_TORCH_OLD_MAGIC "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 
 /* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file. What is a file with a header

@@ -168,16 +168,16 @@ static reshard_status check_path(checker *c, const char *path) {
   RS_TRY(rs_temporary_refuse(where, path));
   reshard_checkpoint directory = NULL;
   rs_file single;
-  bool is_directory = S_ISDIR(info.st_mode);
+  bool is_directory = S_ISDIR(info.st_mode), is_single = !is_directory && !rs_ends(path, ".json");
   reshard_status status = opened(
-      is_directory ? rs_checkpoint_open(path, &(rs_checkpoint_options){.gaps_allowed = true, .check = true}, &directory)
-                   : open_single(path, &single));
+      !is_single ? rs_checkpoint_open(path, &(rs_checkpoint_options){.gaps_allowed = true, .check = true}, &directory)
+                 : open_single(path, &single));
   if (status != RESHARD_SUCCESS) {
     take_finding(c, status);
     return status;
   }
-  const rs_file *files = is_directory ? directory->store.files.at : &single;
-  int64_t n = is_directory ? directory->store.files.n : 1;
+  const rs_file *files = !is_single ? directory->store.files.at : &single;
+  int64_t n = !is_single ? directory->store.files.n : 1;
   for (int64_t f = 0; f < n; f++)
     c->bytes += files[f].size;
   for (int64_t f = 0; f < n && goes_on(c->status); f++)
@@ -185,10 +185,9 @@ static reshard_status check_path(checker *c, const char *path) {
   c->report.from_device &= c->report.unchecked_files < n;
   if (is_directory && goes_on(c->status))
     keep_first(c, check_leaves(c, path));
-  if (is_directory)
-    reshard_checkpoint_close(directory);
-  else
+  if (is_single)
     rs_file_close(&single);
+  reshard_checkpoint_close(directory);
   return c->status;
 }
 

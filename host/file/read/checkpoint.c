@@ -5,9 +5,11 @@
 #include "file/ground/digest.h"
 #include "file/ground/temporary.h"
 #include "file/move/move.h"
-#include "file/read/open.h"
+#include "file/read/directory.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,6 +37,7 @@ void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
     return;
   rs_names_free(&checkpoint->names);
   rs_store_free(&checkpoint->store);
+  free(checkpoint->notes.at);
   free(checkpoint);
 }
 
@@ -87,30 +90,65 @@ reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char 
                   where, (unsigned long long)info.st_ino, (unsigned long long)checkpoint->inode);
 }
 
+reshard_status rs_checkpoint_note(reshard_checkpoint c, const char *format, ...) {
+  char line[2 * RS_WHERE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  int64_t n = (int64_t)strlen(line) + 1;
+  RS_TRY(rs_vec_reserve(&c->notes, c->notes.n + n));
+  memcpy(c->notes.at + c->notes.n, line, (size_t)n);
+  c->notes.n += n;
+  return RESHARD_SUCCESS;
+}
+
+/* index: its path; NULL: all files of the directory, or those that an index in it names. */
+static reshard_status open_files(rs_opening *opening, const char *directory, const char *index) {
+  struct stat info;
+  reshard_checkpoint c = opening->checkpoint;
+  reshard_status status = RESHARD_SUCCESS;
+  if (stat(directory, &info) != 0)
+    return rs_file_error(opening->where, errno);
+  c->directory = true;
+  c->device = (uint64_t)info.st_dev;
+  c->inode = (uint64_t)info.st_ino;
+  RS_TRY(index == NULL ? rs_open_directory(opening, directory) : rs_open_index(opening, directory, index));
+  RS_TRY(rs_checkpoint_in_place(c, directory));
+  if (opening->kind == RS_OPENING_HEADERS)
+    return rs_open_headed(opening, RESHARD_FORMAT_WHOLE);
+  for (int64_t f = 0; f < c->store.files.n && opening->kind == RS_OPENING_TORCH && status == RESHARD_SUCCESS; f++)
+    status = rs_open_state_dict(opening, f);
+  return status;
+}
+
+static reshard_status open_by_index(rs_opening *opening, const char *path) {
+  const char *slash = strrchr(path, '/');
+  int64_t n = slash != NULL ? slash - path + 1 : 2;
+  char *directory = NULL;
+  RS_TRY(rs_alloc_copy(&directory, slash != NULL ? path : "./", n + 1, 1));
+  directory[n] = '\0';
+  reshard_status status = open_files(opening, directory, path);
+  free(directory);
+  return status;
+}
+
 static reshard_status open_path(rs_opening *opening, const char *path) {
   struct stat info;
   reshard_checkpoint c = opening->checkpoint;
   if (stat(path, &info) != 0)
     return rs_file_error(opening->where, errno);
   RS_TRY(rs_model_new(&c->store.model));
-  if (S_ISDIR(info.st_mode)) {
-    c->directory = true;
-    c->device = (uint64_t)info.st_dev;
-    c->inode = (uint64_t)info.st_ino;
-    bool distcp;
-    RS_TRY(rs_open_directory(opening, path, &distcp));
-    if (distcp)
-      RS_TRY(rs_open_distcp(opening, path));
-    RS_TRY(rs_checkpoint_in_place(c, path));
-    if (!distcp)
-      RS_TRY(rs_open_headed(opening, RESHARD_FORMAT_WHOLE));
-  } else {
-    RS_TRY(rs_open_file(opening, path));
-  }
+  if (S_ISDIR(info.st_mode))
+    RS_TRY(open_files(opening, path, NULL));
+  else
+    RS_TRY(rs_ends(path, ".json") ? open_by_index(opening, path) : rs_open_file(opening, path));
   if (opening->options.source_dtype != RESHARD_DTYPE_NONE && c->info.format != RESHARD_FORMAT_NPY)
     return rs_error(RESHARD_ERROR_INVALID, "%s: --source-dtype is for an .npy file of raw bytes, this is %s",
                     opening->where, reshard_file_format_string(c->info.format));
   RS_TRY(put_names(c));
+  if (opening->index != NULL)
+    RS_TRY(rs_index_check(opening));
   c->info.tensors = c->store.model->tensors.n;
   c->info.files = c->store.files.n;
   c->info.bytes = c->store.model->bytes;
@@ -128,6 +166,7 @@ reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options 
   for (int64_t f = 0; opening.headers != NULL && f < opening.checkpoint->store.files.n; f++)
     rs_safetensors_free(&opening.headers[f]);
   free(opening.headers);
+  rs_index_free(&opening);
   if (status != RESHARD_SUCCESS)
     reshard_checkpoint_close(opening.checkpoint);
   else

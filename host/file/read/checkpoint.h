@@ -16,7 +16,11 @@ struct reshard_checkpoint_s {
   rs_names names; /* of the tensors; the text is the model's */
   bool directory; /* known by device and inode, not by its name */
   uint64_t device, inode;
+  RS_VEC(char) notes; /* lines that whoever opens it should know, a NUL behind each */
 };
+/* Appends a line to the notes. */
+reshard_status rs_checkpoint_note(reshard_checkpoint checkpoint, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* All zero: as reshard_checkpoint_open. */
 typedef struct rs_checkpoint_options {
   /* Tensors need not be covered, boxes may overlap, and a writer's temporary is not refused. The checkpoint is then

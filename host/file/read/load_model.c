@@ -24,6 +24,8 @@ static reshard_status add_list(reshard_model model, const char *where, json_t *r
   return rs_model_check_names(model, where);
 }
 
+static reshard_status load_checkpoint(const char *path, reshard_model *model);
+
 static reshard_status load_list(const char *where, const char *path, reshard_model *model) {
   char *text;
   int64_t size;
@@ -33,6 +35,10 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
   RS_TRY(status);
+  if (json_object_get(root, "weight_map") != NULL) { /* an index */
+    json_decref(root);
+    return load_checkpoint(path, model);
+  }
   status = rs_model_new(&made);
   RS_THEN(status, add_list(made, where, root));
   json_decref(root);

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "file/format/npy.h"
 #include "file/format/torch.h"
+#include "file/read/directory.h"
 #include "file/read/shards.h"
 
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 
 const char *rs_opening_name(const rs_opening *opening, int64_t file) {
   const char *path = opening->checkpoint->store.files.at[file].path, *slash = strrchr(path, '/');
+  if (opening->below > 0)
+    return path + opening->below;
   return slash != NULL ? slash + 1 : path;
 }
 
@@ -30,6 +33,7 @@ reshard_status rs_opening_add(rs_opening *opening, const char *path, const char 
   rs_path_text whole = {0};
   char where[RS_WHERE];
   reshard_status status = rs_path_join(path, name, &whole);
+  opening->below = status == RESHARD_SUCCESS ? strlen(whole.at) - strlen(name) : 0;
   RS_THEN(status, rs_file_open(rs_where(where, "file", whole.at), whole.at, files, &s->files.at[s->files.n]));
   if (status == RESHARD_SUCCESS)
     drop_old_pages(opening, &s->files.at[s->files.n++]);
@@ -43,6 +47,8 @@ reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const 
   const reshard_model_tensor *t = &whole->tensor;
   int64_t shape[RESHARD_MAX_DIMS], number, i = s->tensors.n;
   char where[RS_WHERE];
+  if (!rs_opening_takes(opening, whole->file, t->name))
+    return RESHARD_SUCCESS;
   for (int d = 0; d < t->ndim; d++)
     shape[d] = t->shape[whole->reversed ? t->ndim - 1 - d : d];
   RS_TRY(rs_model_add(s->model, rs_opening_where(opening, whole->file, where), t->name, strlen(t->name), t->dtype,
@@ -79,14 +85,14 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
     int64_t number, before = names->all.n;
     RS_TRY(reshard_model_get(header->model, i, &whole.tensor));
     RS_TRY(rs_names_put(names, whole.tensor.name, strlen(whole.tensor.name), &number));
-    if (number < before)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: files '%s' and '%s' both have a tensor '%s'", opening->where,
+    if (number < before && opening->index == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: files '%s' and '%s' both have a tensor '%s'%s%s", opening->where,
                       rs_quote(first, sizeof first, rs_opening_name(opening, file_of_tensor(opening, number))),
                       rs_quote(second, sizeof second, rs_opening_name(opening, file)),
-                      rs_quote(quoted, sizeof quoted, whole.tensor.name));
+                      rs_quote(quoted, sizeof quoted, whole.tensor.name), opening->sets[0] != '\0' ? "; " : "",
+                      opening->sets);
     RS_TRY(rs_open_add(opening, layouts, &whole));
   }
-  opening->checkpoint->info.stored_bytes += header->model->bytes;
   return RESHARD_SUCCESS;
 }
 
@@ -97,6 +103,7 @@ static reshard_status open_whole(rs_opening *opening) {
   for (int64_t f = 0; f < opening->checkpoint->store.files.n && status == RESHARD_SUCCESS; f++)
     status = add_file_tensors(opening, &layouts, f);
   rs_layout_cache_free(&layouts);
+  opening->checkpoint->info.stored_bytes = opening->checkpoint->store.model->bytes;
   opening->checkpoint->info.world = 1;
   return status;
 }
@@ -148,8 +155,8 @@ reshard_status rs_open_file(rs_opening *opening, const char *path) {
   }
   if (rs_ends(path, ".distcp") || rs_ends(path, ".metadata"))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a part of a .distcp checkpoint: name its directory", where);
-  if (memcmp(first, "PK\3\4", 4) == 0)
-    return rs_open_state_dict(opening);
+  if (memcmp(first, RS_ZIP_MAGIC, sizeof RS_ZIP_MAGIC - 1) == 0)
+    return rs_open_state_dict(opening, 0);
   if (memcmp(first, RS_TORCH_OLD_MAGIC, sizeof RS_TORCH_OLD_MAGIC - 1) == 0)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "%s: what torch.save wrote before version 1.6 of PyTorch, no zip archive: " RS_TORCH_PYTHON, where);

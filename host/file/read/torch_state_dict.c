@@ -16,6 +16,7 @@ enum { DEPTH = 64, NAME = 4096, AGAIN = 16, NAMES_AGAIN = 64, NAMES_MORE = 1 << 
 
 typedef struct dict_walk {
   rs_opening *opening;
+  int64_t file;
   const rs_torch *torch;
   rs_layout_cache layouts;
   rs_pickle_text name; /* of the value that is looked at */
@@ -36,7 +37,7 @@ static reshard_status add_tensor(dict_walk *w, int64_t value) {
                     "%s: the names of its tensors have %lld bytes and more, at most %lld are made of a pickle of %lld",
                     w->torch->zip.where, (long long)w->named, (long long)most, (long long)w->torch->pickle.size);
   RS_TRY(rs_torch_tensor_read(w->torch, rs_quote(quoted, sizeof quoted, name), value, &t));
-  rs_whole_tensor whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, 0, t.offset};
+  rs_whole_tensor whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, w->file, t.offset};
   memcpy(whole.tensor.shape, t.shape, sizeof t.shape);
   return rs_open_add(w->opening, &w->layouts, &whole);
 }
@@ -107,13 +108,13 @@ static reshard_status add_all(dict_walk *w) {
   return rs_model_check_names(w->opening->checkpoint->store.model, w->torch->zip.where);
 }
 
-reshard_status rs_open_state_dict(rs_opening *opening) {
+reshard_status rs_open_state_dict(rs_opening *opening, int64_t number) {
   char where[RS_WHERE];
   reshard_checkpoint c = opening->checkpoint;
-  const rs_file *file = &c->store.files.at[0];
+  const rs_file *file = &c->store.files.at[number];
   rs_torch torch;
-  dict_walk w = {.opening = opening, .torch = &torch};
-  reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, LIMIT, &torch);
+  dict_walk w = {.opening = opening, .file = number, .torch = &torch};
+  reshard_status status = rs_torch_open(rs_opening_where(opening, number, where), file, 0, file->size, LIMIT, &torch);
   RS_THEN(status, add_all(&w));
   rs_torch_free(&torch);
   rs_layout_cache_free(&w.layouts);

@@ -1,5 +1,5 @@
-/* .safetensors files and directories of them, with and without an index: what is read, and what is refused. The checks
- * of a header that a model shares are in test_models.c. */
+/* .safetensors files and directories of them: what is read, and what is refused. Indexes are in test_index.c, the
+ * checks of a header that a model shares in test_models.c. */
 #include "file/format/safetensors.h"
 #include "support/fixtures/scratch.h"
 
@@ -266,63 +266,6 @@ static void test_directories(void **state) {
   }
 }
 
-static void write_index(const char *name, const char *text) { scratch_write(name, text, strlen(text)); }
-
-static void refused_index(const char *text, const char *first, const char *second) {
-  write_index("d/model.safetensors.index.json", text);
-  scratch_refused("d", RESHARD_ERROR_INVALID, first, second);
-}
-
-static void test_index(void **state) {
-  (void)state;
-  static const char good[] = "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"two."
-                             "safetensors\",\"c\":\"one.safetensors\"}}";
-  scratch_directory("d");
-  scratch_safetensors("d/two.safetensors", "{" T("b", "U8", "[4]", "[0,4]") "," T("a", "U8", "[3]", "[4,7]") "}", 7, 1);
-  scratch_safetensors("d/one.safetensors", "{" T("c", "U8", "[5]", "[0,5]") "}", 5, 2);
-  scratch_safetensors("d/other.safetensors", "{" T("c", "U8", "[5]", "[0,5]") "}", 5, 3); /* not named */
-  write_index("d/model.safetensors.index.json", good);
-  reshard_checkpoint checkpoint = scratch_open("d");
-  reshard_checkpoint_info info;
-  assert_int_equal(reshard_checkpoint_get_info(checkpoint, &info), RESHARD_SUCCESS);
-  assert_int_equal(info.files, 2);
-  assert_int_equal(info.tensors, 3);
-  check_bytes(checkpoint, "c", 5, 0, 2);
-  reshard_checkpoint_close(checkpoint);
-
-  /* One of any name will do; of several, the usual name counts. */
-  write_index("d/x.safetensors.index.json", "not read");
-  reshard_checkpoint_close(scratch_open("d"));
-  scratch_remove("d/model.safetensors.index.json");
-  scratch_refused("d", RESHARD_ERROR_INVALID, "x.safetensors.index.json'", "line 1");
-  write_index("d/x.safetensors.index.json", good);
-  reshard_checkpoint_close(scratch_open("d"));
-  write_index("d/y.safetensors.index.json", good);
-  scratch_refused("d", RESHARD_ERROR_INVALID, "x.safetensors.index.json'", "y.safetensors.index.json'");
-  scratch_remove("d/x.safetensors.index.json");
-  scratch_remove("d/y.safetensors.index.json");
-
-#define MAP(text) "{\"weight_map\":{" text "}}"
-  refused_index("", "line 1", "index");
-  refused_index("[]", "weight_map", "index");
-  refused_index("{}", "weight_map", "index");
-  refused_index("{\"weight_map\":[]}", "weight_map", "index");
-  refused_index(MAP(""), "index", "the index lacks");
-  refused_index(MAP("\"a\":1"), "'a'", "no string");
-  refused_index(MAP("\"a\":\"three.safetensors\""), "'a'", "'three.safetensors'");
-  refused_index(MAP("\"a\":\"../d/one.safetensors\""), "'a'", "'../d/one.safetensors'");
-  refused_index(MAP("\"a\":\"\""), "'a'", "''");
-  refused_index(MAP("\"c\":\"one.safetensors\",\"c\":\"one.safetensors\""), "line 1", "duplicate");
-  refused_index(MAP("\"a\":\"two.safetensors\",\"c\":\"one.safetensors\""), "'two.safetensors'", "'b' that the index");
-  refused_index(MAP("\"a\":\"two.safetensors\",\"b\":\"one.safetensors\",\"c\":\"one.safetensors\""),
-                "'two.safetensors' has tensor 'b'", "'one.safetensors'");
-  refused_index(MAP("\"a\":\"two.safetensors\",\"b\":\"two.safetensors\",\"x\\n\":\"two.safetensors\""),
-                "'two.safetensors'", "'x?'");
-  scratch_remove("d/model.safetensors.index.json");
-  assert_int_equal(mkfifo(scratch_path("d/model.safetensors.index.json"), 0666), 0);
-  scratch_refused("d", RESHARD_ERROR_INVALID, "index", "no regular file");
-}
-
 /* More files than may be open. */
 static void test_many_files(void **state) {
   (void)state;
@@ -404,8 +347,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_file),        cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
       cmocka_unit_test(test_padding),     cmocka_unit_test(test_truncated),  cmocka_unit_test(test_whole),
-      cmocka_unit_test(test_directories), cmocka_unit_test(test_index),      cmocka_unit_test(test_many_files),
-      cmocka_unit_test(test_threads),     cmocka_unit_test(test_long_place),
+      cmocka_unit_test(test_directories), cmocka_unit_test(test_many_files), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_long_place),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -1,0 +1,22 @@
+/* The files of a checkpoint that is being opened: those of a directory, and those that an index names. */
+#ifndef RS_FILE_DIRECTORY_H
+#define RS_FILE_DIRECTORY_H
+
+#include "file/read/open.h"
+
+/* Opens the files of a directory, and reads the headers of safetensors files; says the kind. */
+reshard_status rs_open_directory(rs_opening *opening, const char *path);
+/* Likewise the files that an index names, relative to the directory. */
+reshard_status rs_open_index(rs_opening *opening, const char *directory, const char *path);
+/* False for a tensor that the index does not give to that file, which is counted. */
+bool rs_opening_takes(rs_opening *opening, int64_t file, const char *tensor);
+/* Every tensor of the index is there. */
+reshard_status rs_index_check(const rs_opening *opening);
+void rs_index_free(rs_opening *opening);
+/* Notes of the sets that the files of a directory without an index are, where there are several. other: an index that
+ * was not looked at, or NULL. */
+reshard_status rs_note_sets(rs_opening *opening, const char *path, const char *other);
+/* Reads the headers of the files that are open. */
+reshard_status rs_open_headers(rs_opening *opening);
+
+#endif
