@@ -15,7 +15,7 @@ extern "C" {
  * handle, before MPI is finalised.
  *
  * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
- *   communicator shares it, with tags of its own. An attribute of mpi_comm counts its duplicates.
+ *   communicator shares it, with tags of its own.
  * - device: a CPU (kept). NULL: one of the library's own, made with `shared` (reshard_device_options) where the system
  *   can. Where all ranks have such a device, those of one node map each other's storage, as reshard_comm_alloc gives
  *   it. The path is then RESHARD_PATH_DIRECT where all ranks are on one node, else RESHARD_PATH_MIXED. The system must
@@ -39,13 +39,11 @@ extern "C" {
  * - RESHARD_ERROR_UNSUPPORTED: a device that is no CPU; and, before anything else, which that rank alone may get:
  *   libreshard is of another build than libreshard_mpi, the text has both.
  * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
- * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline at the latest.
- * - RESHARD_ERROR_TIMEOUT: a rank did not come, or was lost in the duplication; the text names it. Of the first rank
- *   that gives up the others hear at once, and so does one that comes later. The duplication then stays under way, for
- *   MPI has no end for it. A later call with mpi_comm waits for that, until that rank has called, too: MPI would take
- *   one for the other. A rank's n-th call with mpi_comm is that of the others, also after errors. Two messages of each
- *   rank may be left on mpi_comm, with its highest tag. So after an error mpi_comm is not freed until all ranks have
- *   returned. The text names no rank where all are there by the time of the error. */
+ * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others give up at their deadline.
+ * - RESHARD_ERROR_TIMEOUT: a rank did not come. Until MPI has made the duplicate it does not tell which: the text says
+ *   "not known yet", and each rank gives up at its own deadline. MPI has no end for a duplication. It stays under way,
+ *   and the rank's next call with mpi_comm goes on with it, so all ranks may call again. mpi_comm is not freed before
+ *   that. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 

@@ -30,10 +30,6 @@ void rs_mpi_release_link(rs_mpi_link *link) {
   if (!finalized && !link->stays && link->mpi != MPI_COMM_NULL)
     MPI_Comm_free(&link->mpi);
   pthread_mutex_destroy(&link->tree);
-  free(link->greetings);
-  free(link->bytes);
-  free(link->parts);
-  free(link->asked);
   free(link->nodes);
   free(link);
 }
@@ -155,7 +151,6 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
   atomic_flag_clear(&c->inquiry.answering);
-  c->caller = MPI_COMM_NULL;
   reshard_status status = alloc_comm(c, size);
   if (status != RESHARD_SUCCESS) {
     free_comm(c);
@@ -242,7 +237,6 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
   }
   mine.status = own;
   RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
-  rs_mpi_end_creation(c, status);
   RS_TRY(status);
   RS_TRY(check_creations(c->base.size, all, &c->base.staged));
   return rs_mpi_open_files(c);
@@ -265,7 +259,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   MPI_Comm mpi = *(const MPI_Comm *)mpi_comm;
   MPI_Comm_size(mpi, &size);
   MPI_Comm_rank(mpi, &rank);
-  RS_TRY(rs_mpi_create_link(&link));
+  RS_TRY(rs_mpi_find_link(mpi, &link));
   reshard_status status = rs_mpi_create(link, size, rank, NULL, &made);
   if (status == RESHARD_SUCCESS) { /* what fails from here on is told to the others */
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);

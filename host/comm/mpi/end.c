@@ -3,7 +3,6 @@
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
-#include "comm/mpi/duplicate.h"
 #include "comm/mpi/inquiry.h"
 #include "comm/mpi/nodes.h"
 
@@ -235,7 +234,6 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
   reshard_status status = rs_mpi_hear_losses(c);
-  RS_THEN(status, rs_mpi_hear_farewells(c));
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);

@@ -25,8 +25,6 @@ enum {
   RS_MPI_TALK_NOTES,
   RS_MPI_TALK_LOSS = RS_MPI_TALK_NOTES + RS_MPI_NOTES,
   RS_MPI_TALK_ANSWER,
-  RS_MPI_TALK_ASKS, /* farewells */
-  RS_MPI_TALK_GIVES_UP,
   RS_MPI_TALKS
 };
 enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its call ends */
@@ -39,14 +37,10 @@ typedef struct rs_mpi_losses rs_mpi_losses;
 typedef struct rs_mpi_link {
   pthread_mutex_t tree; /* of the splits; and of why they end */
   MPI_Comm mpi;
-  MPI_Request made;       /* of MPI_Comm_idup, which writes to mpi */
-  MPI_Request *greetings; /* [size] before it; the two below are theirs */
-  char *bytes;            /* [size + 1] that come; the last one goes */
-  int *parts;             /* [2 * size] counts, then offsets */
-  bool *asked;            /* [size]: the rank gives up, or has answered one that does */
-  MPI_Datatype block;     /* of RS_MPI_BLOCK bytes */
-  int64_t *nodes;         /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
-  int64_t numbers;        /* communicators that MPI has tags for */
+  MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
+  MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
+  int64_t *nodes;     /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
+  int64_t numbers;    /* communicators that MPI has tags for */
   atomic_int users;
   atomic_llong next;      /* number of the next communicator, as far as this rank knows */
   _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
@@ -107,13 +101,6 @@ typedef struct rs_mpi_inquiry {
   int64_t *deciding;          /* [size] when a rank has told last that it waits in a call on this communicator */
 } rs_mpi_inquiry;
 
-/* A rank tells the others, on the caller's communicator, that it gives up a creation. */
-typedef struct rs_mpi_farewell {
-  int64_t number; /* of the creation, on that communicator; 0: nothing was told */
-  int32_t status; /* RESHARD_SUCCESS: it is about to, and asks who is there */
-  char text[RS_COMM_RECORD];
-} rs_mpi_farewell;
-
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
   rs_mpi_link *link;
@@ -135,29 +122,26 @@ struct rs_mpi {
   rs_mpi_record *records; /* [size + 1], the last is this rank's own */
   rs_mpi_note *why;       /* once ended; more may be missing later, under the link's mutex */
   rs_mpi_note *notes[RS_MPI_NOTES];
-  rs_mpi_note *received;        /* from another */
-  rs_mpi_note *answer;          /* to the others: this rank waits */
-  rs_mpi_inquiry inquiry;       /* under the link's mutex, but for what this rank's call alone has */
-  bool *out;                    /* [size]: the rank has told so */
-  bool *missing;                /* [size]: of a step that is late */
-  rs_stamp *callers;            /* [size], of the last all-gather */
-  atomic_llong *word;           /* this rank's, where it has imports */
-  rs_mpi_word own_word;         /* the same, for the others */
-  rs_mpi_seen_word *words;      /* [size] the others'; NULL: no record has come yet */
-  bool due;                     /* the meeting of `together` has begun, and was not ended: its records use `talks` */
-  bool node_due;                /* the same of the meeting of the node, which was begun beside messages */
-  MPI_Comm caller;              /* the caller's communicator, until all have come to the duplicate; or MPI_COMM_NULL */
-  int64_t creation;             /* number of the creation on it */
-  rs_mpi_farewell farewells[2]; /* to the others: this rank asks who is there; it gives up */
-  char loss[160];               /* to the others of a shrink */
-  rs_mpi_losses *losses;        /* of the shrink that makes it, while that waits */
-  MPI_Request *talks;           /* [RS_MPI_TALKS * size] */
-  int64_t reserved;             /* messages each way of one exchange */
-  MPI_Request *requests;        /* [4 * reserved]: two a message; receives first */
-  int nrequests;                /* of the last exchange */
-  int *done;                    /* [4 * max(reserved, size)] indices of MPI_Testsome */
-  MPI_Status *statuses;         /* [the same] */
-  rs_mpi_memory *memories;      /* for requests that are not done */
+  rs_mpi_note *received;   /* from another */
+  rs_mpi_note *answer;     /* to the others: this rank waits */
+  rs_mpi_inquiry inquiry;  /* under the link's mutex, but for what this rank's call alone has */
+  bool *out;               /* [size]: the rank has told so */
+  bool *missing;           /* [size]: of a step that is late */
+  rs_stamp *callers;       /* [size], of the last all-gather */
+  atomic_llong *word;      /* this rank's, where it has imports */
+  rs_mpi_word own_word;    /* the same, for the others */
+  rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
+  bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
+  bool node_due;           /* the same of the meeting of the node, which was begun beside messages */
+  char loss[160];          /* to the others of a shrink */
+  rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
+  MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
+  int64_t reserved;        /* messages each way of one exchange */
+  MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
+  int nrequests;           /* of the last exchange */
+  int *done;               /* [4 * max(reserved, size)] indices of MPI_Testsome */
+  MPI_Status *statuses;    /* [the same] */
+  rs_mpi_memory *memories; /* for requests that are not done */
 };
 
 static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
