@@ -34,6 +34,7 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   board->last = comm;
   comm->board = board;
   comm->board_next = NULL;
+  comm->forks = rs_forks();
   pthread_mutex_unlock(&board->mutex);
   return RESHARD_SUCCESS;
 }
@@ -86,6 +87,19 @@ void rs_call_leave(rs_call_scope *scope) {
   rs_call_end(scope->calls, scope->call, status, rs_call_ticks());
 }
 
+static reshard_status check_process(reshard_comm comm) {
+  return !rs_comm_is_forked(comm) ? RESHARD_SUCCESS
+                                  : rs_error(RESHARD_ERROR_PEER,
+                                             "rank %lld of the %s communicator is the process that was forked, not "
+                                             "this one",
+                                             (long long)comm->rank, comm->ops->name);
+}
+
+reshard_status rs_comm_alive(reshard_comm comm) {
+  RS_TRY(check_process(comm));
+  return comm->ops->alive(comm);
+}
+
 /* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */
 static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t bytes) {
   rs_calls *c = &comm->calls;
@@ -110,6 +124,7 @@ static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_
 }
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  RS_TRY(check_process(comm));
   if (comm->locals == 1 && rs_calls_open(&comm->calls)) { /* no other rank to meet here: no step */
     reshard_status status = comm->ops->together(comm, run, mine);
     return status == RESHARD_SUCCESS ? status : rs_error_pass(status);
@@ -132,6 +147,7 @@ reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key) {
 }
 
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  RS_TRY(check_process(comm));
   RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
   rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);
   return end_step(comm, lone, comm->ops->allgather(comm, mine, bytes, all));

@@ -43,7 +43,7 @@ void rs_comm_free_deferred(reshard_comm comm) {
 
 void reshard_comm_destroy(reshard_comm comm) {
   RS_HOLD_CANCEL;
-  if (comm == NULL)
+  if (comm == NULL || rs_comm_is_forked(comm))
     return;
   if (comm->kept != NULL)
     comm->drop_kept(comm);
@@ -74,6 +74,8 @@ reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
 reshard_status reshard_comm_abort(reshard_comm comm) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");
+  if (rs_comm_is_forked(comm))
+    return rs_comm_alive(comm);
   return comm->ops->abort(comm);
 }
 
@@ -128,6 +130,8 @@ reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *
   RS_CALL(comm, 0);
   reshard_status status = n > 0 ? check_lost(comm, n, lost)
                                 : rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: no rank is known as missing");
+  if (rs_comm_is_forked(comm))
+    status = rs_comm_alive(comm);
   if (status == RESHARD_SUCCESS)
     status = comm->ops->shrink(comm, n, lost, &made);
   if (status == RESHARD_SUCCESS)

@@ -225,6 +225,7 @@ struct reshard_comm_s {
   struct rs_peers *peers;          /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
   struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
+  uint64_t forks;                            /* rs_forks where it was made: a child's handle is no rank of processes */
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;
@@ -234,6 +235,11 @@ struct reshard_comm_s {
 static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
   snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
 }
+
+/* True in a child of fork, but for ranks of one process, whose child has them all. */
+static inline bool rs_comm_is_forked(reshard_comm comm) { return comm->forks != rs_forks() && !comm->ops->reach; }
+/* RESHARD_ERROR_PEER where the communicator has ended, or is forked. Not collective. */
+reshard_status rs_comm_alive(reshard_comm comm);
 
 /* Frees what was deferred and has ended. Local. */
 void rs_comm_free_deferred(reshard_comm comm);

@@ -303,7 +303,7 @@ void rs_roll_leave(rs_roll *roll) {
   if (roll != NULL)
     roll->left = true;
   roll_rank *own = own_rank(roll);
-  if (own != NULL && own->pid == (int32_t)getpid()) /* else it is a child of fork, and no rank */
+  if (own != NULL)
     own->left = true;
 }
 
@@ -418,8 +418,6 @@ const char *rs_roll_conclude(rs_roll *roll, reshard_status status, const char *r
   uint32_t expected = NO_REASON;
   if (own == NULL)
     return NULL;
-  if (own->pid != (int32_t)getpid()) /* a child of fork, and no rank */
-    return rs_roll_reason(roll);
   roll_page *page = roll->joined;
   if (atomic_compare_exchange_strong(&page->state, &expected, REASON_BEGUN)) {
     rank_test *is = list_ranks(roll, is_absent, 0, NULL, 1, &(int64_t){0}) > 0 ? is_absent : is_silent;

@@ -99,7 +99,7 @@ static reshard_status show_others(reshard_transfer t, void *stream) {
 }
 
 static reshard_status run_alone(reshard_transfer t, void *stream) {
-  RS_TRY(t->comm->ops->alive(t->comm));
+  RS_TRY(rs_comm_alive(t->comm));
   reshard_status status = show_others(t, stream);
   RS_THEN(status, rs_transfers_run(1, &t, stream, false));
   return end_waits(t, status);
@@ -209,7 +209,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
       break;
     }
   RS_THEN(status, order_transfers(n, transfers));
-  RS_THEN(status, transfers[0]->comm->ops->alive(transfers[0]->comm));
+  RS_THEN(status, rs_comm_alive(transfers[0]->comm));
   RS_THEN(status, n == 1 ? run_as_call(transfers[0], stream, "reshard_execute_all")
                          : run_as_calls(n, transfers[0]->ranks, stream));
   for (int64_t i = 0; i < taken; i++)

@@ -33,8 +33,9 @@ typedef struct reshard_local_options {
  * A call holds off the cancellation of its thread (pthread_cancel, deferred) until it returns, on this and every other
  * communicator. A program that cancels threads sets a deadline.
  *
- * After fork() the child has all handles, and destroys or uses them as its own. Where a rank was in a collective call,
- * the child's communicator has ended: its calls give RESHARD_ERROR_PEER. Those of NCCL and MPI cannot be used there. */
+ * After fork() the child has all handles of such ranks, and destroys or uses them as its own. Where a rank was in a
+ * collective call, the child's communicator has ended: its calls give RESHARD_ERROR_PEER. So do those of a communicator
+ * of a node, NCCL or MPI there, always. To destroy one does nothing in the child. */
 RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options,
                                                      reshard_comm *comms);
 

@@ -236,13 +236,7 @@ static void forks(void) {
   CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: %x", status);
   CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "the parents go on");
   reshard_comm_destroy(comm);
-
-  /* A rank ends while a child of its own lives. */
   world_barrier();
-  child = fork();
-  if (child == 0)
-    _exit(0);
-  (void)waitpid(child, &status, 0);
 }
 
 /* A part goes on beyond a deadline of the whole, until a rank aborts that. */

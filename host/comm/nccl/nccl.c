@@ -67,11 +67,10 @@ reshard_status rs_nccl_end_after_error(rs_nccl *c, reshard_status status) {
   return status;
 }
 
-/* Ends the communicator where its node has ended. Ranks in sight say the same: what the first of them has found. In a
- * child of fork, which is no rank, nothing ends. */
+/* Ends the communicator where its node has ended. Ranks in sight say the same: what the first of them has found. */
 static reshard_status check_node(rs_nccl *c) {
   reshard_status status = c->ended || c->closing ? RESHARD_SUCCESS : rs_nccl_check_node(c);
-  if (status == RESHARD_SUCCESS || rs_nccl_is_forked(c))
+  if (status == RESHARD_SUCCESS)
     return status;
   static const char ended[] = "the communicator has ended: "; /* as later calls say */
   const char *reason = rs_roll_conclude(c->roll, status, reshard_last_error());

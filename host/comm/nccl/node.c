@@ -192,10 +192,8 @@ reshard_status rs_nccl_check_node(const rs_nccl *c) {
   return c->node != NULL ? rs_node_check(c->node, true) : RESHARD_SUCCESS;
 }
 
-bool rs_nccl_is_forked(const rs_nccl *c) { return c->node != NULL && c->node->forked; }
-
 void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text) {
-  if (c->node != NULL && !c->node->forked)
+  if (c->node != NULL)
     rs_node_end(c->node, status, text, NULL);
 }
 

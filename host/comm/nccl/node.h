@@ -12,8 +12,6 @@ void rs_nccl_part(reshard_comm comm, uint64_t closed, uint64_t wanted);
 /* RESHARD_ERROR_PEER when a rank of the node has ended it, RESHARD_ERROR_TIMEOUT when a stream has waited in vain: says
  * why. */
 reshard_status rs_nccl_check_node(const rs_nccl *c);
-/* In a child of fork, which is no rank of the node. */
-bool rs_nccl_is_forked(const rs_nccl *c);
 /* Ends the node with a reason, unless it has ended. With the communicator locked. */
 void rs_nccl_end_node(const rs_nccl *c, reshard_status status, const char *text);
 /* The same where this rank has ended the communicator. */

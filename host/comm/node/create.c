@@ -32,7 +32,7 @@ void rs_node_close_sockets(rs_node *c) {
 }
 
 static void unmap_block(rs_node *c) {
-  if (c->pinned != NULL && !c->forked)
+  if (c->pinned != NULL)
     c->base.device->processes->unpin(c->base.device, c->block);
   c->pinned = NULL;
   if (c->block != NULL)
@@ -40,17 +40,7 @@ static void unmap_block(rs_node *c) {
   c->block = NULL;
 }
 
-/* A child process is no rank: that of its parent may end while the child lives. */
-static void leave_in_child(rs_forkable *self) {
-  rs_node *c = (rs_node *)((char *)self - offsetof(rs_node, forkable));
-  c->forked = true;
-  rs_node_close_sockets(c);
-  unmap_block(c);
-  pthread_mutex_init(&c->ending, NULL);
-}
-
 static void free_node(rs_node *c) {
-  rs_forkable_remove(&c->forkable);
   rs_board_leave(&c->base);
   rs_node_close_sockets(c);
   unmap_block(c);
@@ -90,7 +80,6 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   c->base.lane_devices = &c->base.device;
   c->base.mailbox = slot_bytes(size);
   atomic_init(&c->users, 1);
-  rs_forkable_add(&c->forkable, leave_in_child);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
   for (int64_t r = 0; r < size; r++)
     c->sockets[r] = -1;

@@ -69,9 +69,6 @@ static reshard_status end_if_late(rs_node *c, bool waits) {
 }
 
 reshard_status rs_node_check(rs_node *c, bool waits) {
-  if (c->forked)
-    return rs_error(RESHARD_ERROR_PEER, "rank %lld of a node communicator is the process that was forked, not this one",
-                    (long long)c->base.rank);
   rs_node_why storage;
   const rs_node_why *why = find_end(c, &storage);
   if (why == NULL && c->pinned != NULL)
@@ -87,8 +84,6 @@ reshard_status rs_node_abort(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   char text[64];
   int64_t none = 0;
-  if (c->forked)
-    return rs_node_check(c, false);
   rs_comm_abort_text(text, sizeof text, comm->rank);
   atomic_compare_exchange_strong(&c->block->aborted, &none, comm->rank + 1);
   rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
@@ -97,7 +92,7 @@ reshard_status rs_node_abort(reshard_comm comm) {
 
 int64_t rs_node_missing(reshard_comm comm, int64_t *ranks) {
   const rs_node *c = rs_node_of(comm);
-  int64_t n = 0, by = c->forked ? 0 : atomic_load(&c->block->ended);
+  int64_t n = 0, by = atomic_load(&c->block->ended);
   for (int64_t r = 0; r < comm->size && by != 0; r++)
     if (c->losses[(by - 1) * comm->size + r])
       ranks[n++] = r;

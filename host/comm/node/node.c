@@ -188,11 +188,9 @@ static void node_leave(reshard_comm comm) { (void)comm; }
 /* Those that wait for this rank, or will, are told. What was split from it keeps the memory alone. */
 static void node_destroy(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
-  if (!c->forked) {
-    rs_node_boxes_free(c);
-    rs_node_own_rank(c)->left = true;
-    rs_node_ring_all(c);
-  }
+  rs_node_boxes_free(c);
+  rs_node_own_rank(c)->left = true;
+  rs_node_ring_all(c);
   rs_node_close_sockets(c);
   rs_node_release(c);
 }

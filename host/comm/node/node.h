@@ -14,7 +14,6 @@
 #define RS_COMM_NODE_H
 
 #include "comm/comm.h"
-#include "device/cpu/threads.h"
 
 #include <pthread.h>
 
@@ -98,8 +97,6 @@ typedef struct rs_node_memory {
 
 typedef struct rs_node {
   struct reshard_comm_s base;
-  rs_forkable forkable;
-  atomic_bool forked; /* this is a child process, which is no rank */
   atomic_int users;
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
   reshard_comm whole;     /* the communicator whose ranks on this node these are: errors name its; NULL: none */

@@ -227,8 +227,6 @@ reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
   rs_node_address address;
   char text[64];
   int listener = -1;
-  if (s.c->forked)
-    return rs_node_check(s.c, false);
   snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)comm->rank);
   rs_node_end(s.c, RESHARD_ERROR_PEER, text, NULL);
   reshard_status status = create_rest(&s, &made);

@@ -204,8 +204,6 @@ static bool all_parted(const rs_node *c, uint64_t wanted) {
 
 void rs_node_part(reshard_comm comm, uint64_t closed, uint64_t wanted) {
   rs_node *c = rs_node_of(comm);
-  if (c->forked)
-    return;
   atomic_store(&rs_node_own_rank(c)->partings, closed);
   for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);) {
     if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to part from */

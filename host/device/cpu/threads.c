@@ -43,15 +43,19 @@ struct rs_threads {
 /* The one list of the process: fork has handlers, and no argument for them. */
 static pthread_mutex_t forkables_lock = PTHREAD_MUTEX_INITIALIZER;
 static rs_forkable *forkables;
+static uint64_t forks; /* written by the one thread of a child */
 
 static void before_fork(void) { pthread_mutex_lock(&forkables_lock); }
 static void after_fork(void) { pthread_mutex_unlock(&forkables_lock); }
 
 static void after_fork_in_child(void) {
+  forks++;
   for (rs_forkable *o = forkables; o != NULL; o = o->next)
     o->forked(o);
   pthread_mutex_unlock(&forkables_lock);
 }
+
+uint64_t rs_forks(void) { return forks; }
 
 static void watch_forks(void) { (void)pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 

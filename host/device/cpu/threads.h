@@ -30,6 +30,8 @@ typedef struct rs_forkable {
 } rs_forkable;
 void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self));
 void rs_forkable_remove(rs_forkable *object); /* again is allowed, and never added but zero */
+/* Forks that this process comes from, of those since the first forkable was added. */
+uint64_t rs_forks(void);
 
 /* A thread's access to the tasks of a job. */
 typedef struct rs_claim {

@@ -158,7 +158,7 @@ void rs_transfer_keep(reshard_transfer t) {
 void reshard_transfer_destroy(reshard_transfer t) {
   RS_HOLD_CANCEL;
   bool late;
-  if (t == NULL)
+  if (t == NULL || rs_comm_is_forked(t->comm))
     return;
   forget_kept(t);
   rs_comm_free_deferred(t->comm);

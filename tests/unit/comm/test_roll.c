@@ -538,45 +538,6 @@ static void test_another_user(void **state) {
   munmap(s, sizeof *s);
 }
 
-/* A child of fork is no rank, whatever it does. */
-static void test_fork(void **state) {
-  (void)state;
-  world w;
-  world_make(&w, 2);
-  world_join(&w);
-  fflush(NULL);
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    rs_roll_leave(w.rolls[1]);
-    CHILD_CHECK(rs_roll_conclude(w.rolls[1], RESHARD_ERROR_TIMEOUT, "of a child") == NULL);
-    world_destroy(&w);
-    _exit(0);
-  }
-  assert_true(child_is_good(child));
-  assert_text(w.rolls[0], "none: all ranks have come");
-  assert_null(rs_roll_reason(w.rolls[0]));
-  world_destroy(&w);
-
-  world_make(&w, 2); /* before they have met: the parent's rank is still to be found */
-  world_find(&w, 0, __func__);
-  fflush(NULL);
-  child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    rs_roll_leave(w.rolls[0]);
-    CHILD_CHECK(rs_roll_conclude(w.rolls[0], RESHARD_ERROR_TIMEOUT, "of a child") == NULL);
-    world_destroy(&w);
-    _exit(0);
-  }
-  assert_true(child_is_good(child));
-  world_find(&w, 1, __func__);
-  come(&w, 1, 2, RS_ROLL_STEP, 0);
-  assert_text(w.rolls[1], "0");
-  assert_null(rs_roll_reason(w.rolls[1]));
-  world_destroy(&w);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_steps),
@@ -593,7 +554,6 @@ int main(void) {
       cmocka_unit_test(test_processes),
       cmocka_unit_test(test_finders),
       cmocka_unit_test(test_another_user),
-      cmocka_unit_test(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,14 +252,17 @@ static void test_abort_while_opening(void **state) {
   }
 }
 
-/* A child of fork has the handle of rank 3. It ends nothing. */
+/* In a child of fork the handle of rank 3 is no rank, and ends nothing. */
 static void call_in_child(moving_rank *me) {
   if (me->rank == 3) {
-    rs_node *node = rs_nccl_of(me->comm)->node;
-    node->forked = true; /* as a child finds it */
+    reshard_comm rest = NULL;
+    me->comm->forks++; /* as a child finds it */
     NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
-    NEED(me, strstr(reshard_last_error(), "the process that was forked") != NULL);
-    node->forked = false;
+    NEED(me, strstr(reshard_last_error(), "rank 3 of the nccl communicator is the process that was forked") != NULL);
+    NEED(me, reshard_comm_abort(me->comm) == RESHARD_ERROR_PEER);
+    NEED(me, reshard_comm_shrink(me->comm, 1, &(int64_t){0}, &rest) == RESHARD_ERROR_PEER);
+    reshard_comm_destroy(me->comm);
+    me->comm->forks--;
   }
   move_once(me, 0);
 }
