@@ -1,8 +1,10 @@
 #include "comm/calls.h"
 
 #include "comm/comm.h"
+#include "comm/log.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,8 @@ struct rs_board {
   pthread_mutex_t mutex;
   reshard_comm first, last; /* linked by board_next, in the order of their making */
   int64_t ticks, ns;        /* of its making, at once */
+  rs_log log;
+  _Atomic uint64_t reported; /* number of the last call that failed, whose report the log has */
 };
 
 /* In a child process no other thread has the lock. */
@@ -23,6 +27,11 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   rs_board *board = kin != NULL ? kin->board : NULL;
   if (board == NULL) {
     RS_TRY(rs_alloc_zero(&board, 1, sizeof *board));
+    reshard_status opened = rs_log_open(&board->log);
+    if (opened != RESHARD_SUCCESS) {
+      free(board);
+      return opened;
+    }
     pthread_mutex_init(&board->mutex, NULL);
     rs_forkable_add(&board->forkable, free_board_lock);
     board->ticks = rs_call_ticks();
@@ -35,6 +44,7 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   comm->board = board;
   comm->board_next = NULL;
   comm->forks = rs_forks();
+  comm->calls.traced = board->log.level == RS_LOG_TRACE;
   pthread_mutex_unlock(&board->mutex);
   return RESHARD_SUCCESS;
 }
@@ -56,8 +66,13 @@ void rs_board_leave(reshard_comm comm) {
   if (last) {
     rs_forkable_remove(&board->forkable);
     pthread_mutex_destroy(&board->mutex);
+    rs_log_close(&board->log);
     free(board);
   }
+}
+
+const rs_log *rs_comm_log(reshard_comm comm) {
+  return comm->board != NULL && comm->board->log.level != RS_LOG_OFF ? &comm->board->log : NULL;
 }
 
 /* --- Calls and their steps ---------------------------------------------------------------------------------------- */
@@ -67,11 +82,69 @@ void rs_board_leave(reshard_comm comm) {
 
 static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[rs_calls_made(c) % RS_CALLS]; }
 
+/* The clock of a report. */
+typedef struct call_clock {
+  int64_t now; /* ticks */
+  double ms_per_tick;
+} call_clock;
+
+static call_clock read_clock(const rs_board *board) {
+  call_clock clock = {rs_call_ticks(), 0};
+  if (clock.now > board->ticks)
+    clock.ms_per_tick = (double)(rs_now_ns() - board->ns) * 1e-6 / (double)(clock.now - board->ticks);
+  return clock;
+}
+
+static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) {
+  return (double)rs_max(end - begin, 0) * clock->ms_per_tick;
+}
+
+static reshard_comm comm_of(const rs_calls *c) {
+  return (reshard_comm)((char *)c - offsetof(struct reshard_comm_s, calls));
+}
+
+void rs_call_trace(const rs_calls *c, const rs_call *call) {
+  const rs_log *log = rs_comm_log(comm_of(c));
+  char line[256], took[64] = "";
+  if (log == NULL)
+    return;
+  call_clock clock = read_clock(comm_of(c)->board);
+  if (GET(call->begin) > 0)
+    snprintf(took, sizeof took, ", took %.3f ms", milliseconds(&clock, GET(call->begin), GET(call->end)));
+  snprintf(line, sizeof line, "call %lld, %s: %lld bytes, %u step%s%s, %s", (long long)rs_calls_made(c),
+           GET(call->name), (long long)GET(call->bytes), (unsigned)GET(call->steps), GET(call->steps) == 1 ? "" : "s",
+           took,
+           GET(call->status) == RESHARD_SUCCESS ? "done" : reshard_status_string((reshard_status)GET(call->status)));
+  rs_log_lines(log, comm_of(c), line);
+}
+
+static void report_calls(rs_text *out, reshard_comm comm, int64_t last);
+
+/* The last error, and once a call the report of all ranks of this process. */
+static void log_error(const rs_calls *c, reshard_status status) {
+  reshard_comm comm = comm_of(c);
+  const rs_log *log = rs_comm_log(comm);
+  char error[1024];
+  rs_text out = {.grows = true};
+  if (log == NULL)
+    return;
+  snprintf(error, sizeof error, "%s", reshard_last_error());
+  rs_text_add(&out, "%s: %s\n", reshard_status_string(status), error);
+  uint64_t number = rs_calls_made(c);
+  if (atomic_exchange(&comm->board->reported, number) != number)
+    report_calls(&out, comm, 0);
+  if (out.status == RESHARD_SUCCESS)
+    rs_log_lines(log, comm, out.at);
+  free(out.at);
+  rs_error_set(error); /* where there was no memory */
+}
+
 void rs_call_explain(const rs_calls *c, reshard_status status) {
   if ((status == RESHARD_ERROR_MISMATCH || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER) &&
       strstr(reshard_last_error(), ", call ") == NULL) /* one from another rank has that rank's call in it */
     (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(last_call(c)->name),
                    (long long)rs_calls_made(c));
+  log_error(c, status);
 }
 
 rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes) {
@@ -222,23 +295,6 @@ reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank) {
                   (long long)rank, a.name, (long long)a.number, b.name, (long long)b.number);
 }
 
-/* The clock of a report. */
-typedef struct call_clock {
-  int64_t now; /* ticks */
-  double ms_per_tick;
-} call_clock;
-
-static call_clock read_clock(const rs_board *board) {
-  call_clock clock = {rs_call_ticks(), 0};
-  if (clock.now > board->ticks)
-    clock.ms_per_tick = (double)(rs_now_ns() - board->ns) * 1e-6 / (double)(clock.now - board->ticks);
-  return clock;
-}
-
-static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) {
-  return (double)rs_max(end - begin, 0) * clock->ms_per_tick;
-}
-
 /* True when a rank has begun fewer steps than another, which makes the same calls. */
 static bool is_before(const rs_calls *a, const rs_calls *b) {
   uint64_t made = rs_calls_made(a), other = rs_calls_made(b);
@@ -304,7 +360,8 @@ static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_c
     unsigned steps = GET(call->steps);
     if (number <= (int64_t)rs_calls_made(c) - RS_CALLS)
       return;
-    rs_text_add(out, "  call %lld, %s: %lld bytes, %u steps, ", (long long)number, name, (long long)bytes, steps);
+    rs_text_add(out, "  call %lld, %s: %lld bytes, %u step%s, ", (long long)number, name, (long long)bytes, steps,
+                steps == 1 ? "" : "s");
     if (begin > 0)
       rs_text_add(out, "took %.3f ms, ", milliseconds(clock, begin, end));
     add_end(out, status, end, clock);
@@ -338,22 +395,26 @@ static void add_behind(rs_text *out, reshard_comm first) {
                 rs_ranges_text(text, sizeof text, n, few), (long long)least, (long long)most);
 }
 
-reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, size_t size, size_t *needed) {
-  if (comm == NULL || last < 0 || (text == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_report: comm %s, %lld calls, text %s",
-                    comm == NULL ? "NULL" : "given", (long long)last, text == NULL ? "NULL" : "given");
-  rs_text out = {.at = text, .size = size};
+static void report_calls(rs_text *out, reshard_comm comm, int64_t last) {
   call_clock clock = read_clock(comm->board);
   pthread_mutex_lock(&comm->board->mutex);
   reshard_comm first = NULL; /* of the group */
   for (reshard_comm o = comm->board->first; o != NULL; o = o->board_next) {
     if (first == NULL || o->group != first->group)
-      add_group(&out, first = o);
-    add_rank(&out, o, &clock);
-    add_past(&out, o, last, &clock);
+      add_group(out, first = o);
+    add_rank(out, o, &clock);
+    add_past(out, o, last, &clock);
     if (o->board_next == NULL || o->board_next->group != o->group)
-      add_behind(&out, first);
+      add_behind(out, first);
   }
   pthread_mutex_unlock(&comm->board->mutex);
+}
+
+reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, size_t size, size_t *needed) {
+  if (comm == NULL || last < 0 || (text == NULL && size > 0))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_report: comm %s, %lld calls, text %s",
+                    comm == NULL ? "NULL" : "given", (long long)last, text == NULL ? "NULL" : "given");
+  rs_text out = {.at = text, .size = size};
+  report_calls(&out, comm, last);
   return rs_text_finish(&out, needed);
 }

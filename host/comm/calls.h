@@ -29,6 +29,7 @@ typedef struct rs_call {
 typedef struct rs_calls {
   _Atomic uint64_t turn;               /* twice the number of the last call, and 1 while it is open */
   _Atomic uint32_t steps;              /* of the last one, begun */
+  bool traced;                         /* each call is told to the log; set before the first one */
   _Atomic int32_t round;               /* the last one of that that was begun; -1: none */
   _Atomic(const char *) step;          /* "all-gather": which one is under way; NULL: none */
   _Atomic int32_t nawaited;            /* peers of it that have not come; more than fit: RS_AWAITED */
@@ -87,8 +88,10 @@ static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t byte
 }
 
 /* Puts the last call's name and number behind this thread's last error, unless it has them. It does so where ranks do
- * not agree or do not come. */
+ * not agree or do not come. Tells the log of the error, with a report. */
 void rs_call_explain(const rs_calls *c, reshard_status status);
+/* Tells the log of a call that has ended. */
+void rs_call_trace(const rs_calls *c, const rs_call *call);
 
 /* Ends a call, which may be NULL. */
 static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status, int64_t ticks) {
@@ -100,6 +103,8 @@ static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status
   RS_CALL_SET(call->steps, RS_CALL_GET(c->steps));
   RS_CALL_SET(call->end, ticks);
   RS_CALL_SET(c->turn, RS_CALL_GET(c->turn) & ~(uint64_t)1);
+  if (c->traced)
+    rs_call_trace(c, call);
 }
 
 /* A call from its begin to where the function returns, with the last error of the thread as its own. */

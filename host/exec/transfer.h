@@ -35,6 +35,8 @@ struct reshard_transfer_s {
   reshard_comm comm;       /* borrowed */
   const rs_path_ops *path; /* all ranks have the same */
   bool path_only;          /* the user wants no other */
+  const char *left;        /* why all ranks have left another path; NULL: none was left */
+  int64_t left_by;         /* the rank that could not stay on it; -1: none alone */
   bool on_streams;         /* the device has streams, to which execute gives the work; else it does the work at once */
   void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;

@@ -24,10 +24,14 @@ reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_recor
       continue;
     if (!leave)
       return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
+    if (t->left == NULL)
+      t->left = "sources that others cannot read", t->left_by = r;
     t->path = &rs_packed_path;
   }
-  if (leave && is_small(t, all))
+  if (leave && is_small(t, all)) {
+    t->left = "messages are faster than meetings at so few bytes", t->left_by = -1;
     t->path = &rs_packed_path;
+  }
   return RESHARD_SUCCESS;
 }
 

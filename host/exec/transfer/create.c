@@ -216,6 +216,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   t->binding = binding;
   if (t->path->prepare != NULL)
     RS_TRY_GOTO(status, t->path->prepare(t), bound);
+  rs_transfer_tell(t);
   *transfer = t;
   return RESHARD_SUCCESS;
 bound:

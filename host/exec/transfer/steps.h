@@ -17,6 +17,10 @@ reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_recor
 /* Binds on all ranks or on none. */
 reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all);
 
+/* told.c */
+/* Tells the communicator's log of a transfer that was made. */
+void rs_transfer_tell(const struct reshard_transfer_s *t);
+
 /* end.c */
 /* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
 void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *binding);

@@ -122,7 +122,7 @@ static void test_last_calls(void **state) {
   int64_t calls = 3;
   rank_threads_run(RANKS, loop_body, &calls);
   report(comms[0], 2);
-  assert_int_equal(count_parts("  call 3, reshard_comm_barrier: 0 bytes, 1 steps, took "), RANKS);
+  assert_int_equal(count_parts("  call 3, reshard_comm_barrier: 0 bytes, 1 step, took "), RANKS);
   assert_int_equal(count_parts("  call "), 2 * RANKS);
   calls = 200;
   rank_threads_run(RANKS, loop_body, &calls);
