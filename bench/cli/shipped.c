@@ -71,6 +71,16 @@ static char *find_named(const shipped_kind *kind, const char *name) {
   return found;
 }
 
+bool shipped_is(const shipped_kind *kind, const char *path) {
+  char *folder = find_folder(kind), *from = folder != NULL ? realpath(folder, NULL) : NULL, *to = realpath(path, NULL);
+  size_t n = from != NULL ? strlen(from) : 0;
+  bool is = n > 0 && to != NULL && strncmp(to, from, n) == 0 && to[n] == '/';
+  free(folder);
+  free(from);
+  free(to);
+  return is;
+}
+
 bool shipped_has(const shipped_kind *kind, const char *name) {
   char *found = find_named(kind, name);
   free(found);

@@ -12,6 +12,8 @@ extern const shipped_kind shipped_rules, shipped_maps;
 /* Finds a file: as given, else, where it is a bare name with or without the suffix, among those of the program. The
  * caller frees its path. Ends the program where there is none, and lists what there is. */
 char *shipped_find(const shipped_kind *kind, const char *option, const char *name);
+/* Tells whether a path leads to one of the program's files. */
+bool shipped_is(const shipped_kind *kind, const char *path);
 /* Tells whether one of the program's files has this bare name. */
 bool shipped_has(const shipped_kind *kind, const char *name);
 

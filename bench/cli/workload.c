@@ -2,25 +2,18 @@
  * tens of thousands of tensors has a few dozen. The plan then finds equal entries by their pointers. */
 #include "bench/cli/workload.h"
 
+#include "file/model/layouts.h"
+#include "file/model/model.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct cached_layout {
-  uint64_t key;
-  const char *text;
-  int ndim;
-  int64_t shape[RESHARD_MAX_DIMS];
-  reshard_layout layout;
-} cached_layout;
-
 /* --src or --dst. */
 struct workload_side {
-  const char *option; /* "--src" */
   workload_layouts l;
-  cached_layout *cache; /* open addressing, slots a power of two */
-  int64_t used, slots;
+  rs_layouts layouts; /* of l */
 };
 
 static void read_shape(const char *text, int *ndim, int64_t *shape) {
@@ -50,69 +43,13 @@ static void check_input(const char *option, reshard_status status) {
     cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
-static struct workload_side *read_side(const char *option, const char *text, workload_mesh *mesh) {
+static struct workload_side *read_side(const char *option, const char *text, workload_mesh *mesh, bool alone) {
   struct workload_side *side = cli_alloc(1, sizeof *side);
-  side->option = option;
   if (text == NULL)
     cli_exit(EXIT_USAGE, "%s is missing: a layout string such as chunk(0), or @FILE of rules", option);
   workload_read_layouts(option, text, mesh, &side->l);
+  side->layouts = (rs_layouts){.name = option, .text = side->l.text, .rules = side->l.rules, .alone = alone};
   return side;
-}
-
-static uint64_t hash_key(const char *text, int ndim, const int64_t *shape) {
-  uint64_t h = 0xcbf29ce484222325u + (uint64_t)ndim;
-  for (int d = 0; d < ndim; d++)
-    h = (h ^ (uint64_t)shape[d]) * 0x100000001b3u;
-  h = (h ^ (uint64_t)(uintptr_t)text) * 0x9e3779b97f4a7c15u; /* strings of rules are one object each */
-  return h ^ h >> 29;
-}
-
-static cached_layout *find_slot(struct workload_side *side, uint64_t key, const char *text, int ndim,
-                                const int64_t *shape) {
-  for (int64_t i = (int64_t)(key & (uint64_t)(side->slots - 1));; i = (i + 1) & (side->slots - 1)) {
-    cached_layout *c = &side->cache[i];
-    if (c->layout == NULL || (c->key == key && c->text == text && c->ndim == ndim &&
-                              memcmp(c->shape, shape, (size_t)ndim * sizeof *shape) == 0))
-      return c;
-  }
-}
-
-static void grow_cache(struct workload_side *side) {
-  cached_layout *old = side->cache;
-  int64_t slots = side->slots;
-  side->slots = slots > 0 ? 2 * slots : 64;
-  side->cache = cli_alloc(side->slots, sizeof *side->cache);
-  for (int64_t i = 0; i < slots; i++)
-    if (old[i].layout != NULL)
-      *find_slot(side, old[i].key, old[i].text, old[i].ndim, old[i].shape) = old[i];
-  free(old);
-}
-
-/* The layout of a tensor; one reference for the caller. */
-static reshard_layout find_layout(struct workload_side *side, const workload_tensor *t, int64_t world, bool named) {
-  const char *text = side->l.text;
-  if (side->l.rules != NULL)
-    check_input(side->option, reshard_rules_match(side->l.rules, t->name, &text, NULL));
-  if (2 * side->used >= side->slots)
-    grow_cache(side);
-  uint64_t key = hash_key(text, t->ndim, t->shape);
-  cached_layout *c = find_slot(side, key, text, t->ndim, t->shape);
-  if (c->layout == NULL) {
-    reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &c->layout);
-    if (status != RESHARD_SUCCESS) {
-      char shape[RS_SHAPE_TEXT];
-      rs_shape_text(shape, t->ndim, t->shape);
-      if (named)
-        cli_fail(status, "%s: tensor '%s' of shape %s: %s", side->option, t->name, shape, reshard_last_error());
-      cli_fail(status, "%s: %s", side->option, reshard_last_error());
-    }
-    c->key = key;
-    c->text = text;
-    c->ndim = t->ndim;
-    memcpy(c->shape, t->shape, sizeof c->shape);
-    side->used++;
-  }
-  return reshard_layout_retain(c->layout);
 }
 
 static void count_bytes(workload *w) {
@@ -208,12 +145,15 @@ static void read_permutation(const cli_options *o, workload *w) {
 }
 
 static void make_layouts(workload *w) {
+  w->scalars = 0;
   for (int64_t i = 0; i < w->n; i++) {
     workload_tensor there = w->tensor[i]; /* as the destination has it */
     for (int d = 0; w->permuted && d < there.ndim; d++)
       there.shape[d] = w->tensor[i].shape[w->permutation[d]];
-    w->tensor[i].src = find_layout(w->side[0], &w->tensor[i], w->world, w->model != NULL);
-    w->tensor[i].dst = find_layout(w->side[1], &there, w->world, w->model != NULL);
+    CLI_TRY("", rs_layouts_get(&w->side[0]->layouts, there.name, there.ndim, w->tensor[i].shape, w->world,
+                               &w->tensor[i].src));
+    CLI_TRY("", rs_layouts_get(&w->side[1]->layouts, there.name, there.ndim, there.shape, w->world, &w->tensor[i].dst));
+    w->scalars += rs_layout_repeats_scalar(w->tensor[i].dst);
   }
   count_bytes(w);
 }
@@ -229,8 +169,8 @@ void workload_read(const cli_options *o, workload *w) {
   workload_mesh mesh, other;
   workload_read_mesh(o->mesh, &mesh);
   workload_read_mesh(o->mesh_dst != NULL && o->mesh_dst[0] != '\0' ? o->mesh_dst : NULL, &other);
-  w->side[0] = read_side("--src", o->src, &mesh);
-  w->side[1] = read_side("--dst", o->dst, o->mesh_dst != NULL ? &other : &mesh);
+  w->side[0] = read_side("--src", o->src, &mesh, w->model == NULL);
+  w->side[1] = read_side("--dst", o->dst, o->mesh_dst != NULL ? &other : &mesh, w->model == NULL);
   workload_check_mesh(&mesh);
   workload_check_mesh(&other);
   w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
@@ -241,6 +181,20 @@ void workload_read(const cli_options *o, workload *w) {
   if (o->rank >= w->world)
     cli_exit(EXIT_USAGE, "--rank %lld: the world has %lld ranks", (long long)o->rank, (long long)w->world);
   make_layouts(w);
+  for (int s = 0; w->model != NULL && s < 2; s++)
+    CLI_TRY("", rs_layouts_check(&w->side[s]->layouts, w->model, w->world));
+}
+
+const workload_layouts *workload_side_layouts(const workload *w, int side) { return &w->side[side]->l; }
+
+reshard_model workload_model(const workload *w) {
+  reshard_model model;
+  CLI_TRY("", rs_model_new(&model));
+  for (int64_t i = 0; i < w->n; i++) {
+    const workload_tensor *t = &w->tensor[i];
+    CLI_TRY("", rs_model_add(model, "model", t->name, strlen(t->name), t->dtype, t->ndim, t->shape));
+  }
+  return model;
 }
 
 static void release_layouts(workload *w) {
@@ -262,10 +216,8 @@ void workload_free(workload *w) {
   release_layouts(w);
   for (int s = 0; s < 2; s++) {
     struct workload_side *side = w->side[s];
-    for (int64_t i = 0; side != NULL && i < side->slots; i++)
-      reshard_layout_release(side->cache[i].layout);
     if (side != NULL) {
-      free(side->cache);
+      rs_layout_cache_free(&side->layouts.cache);
       workload_free_layouts(&side->l);
     }
     free(side);

@@ -25,6 +25,7 @@ void workload_check_mesh(const workload_mesh *mesh);
 typedef struct workload_layouts {
   char *text;          /* a layout string, or NULL */
   reshard_rules rules; /* or rules */
+  bool shipped;        /* rules that come with the program */
   int64_t world;       /* that it names */
 } workload_layouts;
 void workload_read_layouts(const char *option, const char *text, workload_mesh *mesh, workload_layouts *out);
@@ -44,6 +45,7 @@ typedef struct workload {
   int64_t world;
   int64_t bytes;       /* of all tensors */
   reshard_model model; /* NULL with --shape */
+  int64_t scalars;     /* tensors without dims that several ranks of the destination have, each whole */
   struct workload_side *side[2];
   bool permuted;                     /* the one tensor's dims are: */
   int permutation[RESHARD_MAX_DIMS]; /* as in reshard_entry */
@@ -52,6 +54,9 @@ typedef struct workload {
 /* Reads --shape and --dtype or --model, --src and --dst, and the world: --ranks, else the larger of what the two sides
  * name. Ends the program where something is wrong. */
 void workload_read(const cli_options *o, workload *out);
+/* The layouts of --src (0) or --dst (1), and the tensors as a model, which the caller frees. */
+const workload_layouts *workload_side_layouts(const workload *w, int side);
+reshard_model workload_model(const workload *w);
 /* The i-th name that nccl-tests has for elements; NULL behind the last. */
 const char *workload_nccl_dtype(int64_t i);
 /* Changes the shape of the one tensor. */

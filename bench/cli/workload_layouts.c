@@ -64,6 +64,7 @@ void workload_read_layouts(const char *option, const char *text, workload_mesh *
   if (text[0] == '@') {
     char *path = shipped_find(&shipped_rules, option, text + 1);
     check_input(option, reshard_rules_load(path, &out->rules));
+    out->shipped = shipped_is(&shipped_rules, path);
     free(path);
   } else
     out->text = cli_strdup(text);

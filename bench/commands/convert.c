@@ -6,8 +6,8 @@
  * the program at once. */
 #define _GNU_SOURCE
 #include "bench/cli/options.h"
+#include "bench/cli/rule_uses.h"
 #include "bench/cli/shipped.h"
-#include "bench/cli/workload.h"
 #include "bench/commands/commands.h"
 
 #include <signal.h>
@@ -47,14 +47,27 @@ static void release_signals(void) {
   }
 }
 
+/* A conversion under way. */
+typedef struct convert_run {
+  cli_stage stage;
+  workload_layouts src, dst;
+  rule_uses uses;
+} convert_run;
+
 static int show_progress(void *user, const char *stage, int64_t done, int64_t all) {
-  cli_show_stage(user, stage, done, all);
+  cli_show_stage(&((convert_run *)user)->stage, stage, done, all);
   return caught;
 }
 
 static void show_note(void *user, const char *text) {
   (void)user;
   cli_note(text);
+}
+
+static void take_models(void *user, reshard_model source, reshard_model target) {
+  convert_run *run = user;
+  rule_uses_add(&run->uses, "src", &run->src, source);
+  rule_uses_add(&run->uses, "dst", &run->dst, target);
 }
 
 /* Checks the path of the report before any work: the report is written last, and the path may be wrong, or IN or OUT.
@@ -69,7 +82,7 @@ static void check_report_path(const cli_options *o) {
     cli_exit(EXIT_USAGE, "--json %s: this is IN or OUT", o->json);
 }
 
-static void write_report(const reshard_convert_report *r, const char *path) {
+static void write_report(const reshard_convert_report *r, const rule_uses *uses, const char *path) {
   rs_json j = {.text.grows = true};
   rs_json_open(&j, NULL, '{');
   rs_json_int(&j, "version", 1);
@@ -85,8 +98,11 @@ static void write_report(const reshard_convert_report *r, const char *path) {
   rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
                {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
                {"digests", r->digests});
+  if (r->scalars > 0)
+    rs_json_int(&j, "scalars", r->scalars);
   rs_json_bool(&j, "from_device", r->from_device);
   rs_json_close(&j, '}');
+  rule_uses_json(uses, &j);
   if (r->wire_bytes >= 0)
     rs_json_int(&j, "wire_bytes", r->wire_bytes);
   else
@@ -130,7 +146,7 @@ static void print_warnings(const reshard_convert_report *r) {
            r->whole_arrays == 1 ? "it" : "them");
 }
 
-static void print_report(const cli_options *o, const reshard_convert_report *r) {
+static void print_report(const cli_options *o, const reshard_convert_report *r, const rule_uses *uses) {
   char a[CLI_BYTES_TEXT];
   printf("source        %s, %lld file%s", reshard_file_format_string(r->source.format), (long long)r->source.files,
          cli_plural(r->source.files));
@@ -146,6 +162,10 @@ static void print_report(const cli_options *o, const reshard_convert_report *r) 
          cli_bytes_text(a, (double)r->bytes));
   if (r->wire_bytes >= 0) /* else it would have taken long to count */
     printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
+  if (r->scalars > 0)
+    printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)r->scalars,
+           cli_plural(r->scalars), r->scalars == 1 ? "its" : "their");
+  rule_uses_print(uses);
   print_warnings(r);
   if (r->digests == 0 && r->bytes > 0)
     printf("digests       none%s\n", r->format == RESHARD_FORMAT_NPY ? ": .npy has no place for them"
@@ -166,8 +186,9 @@ static void print_report(const cli_options *o, const reshard_convert_report *r) 
   }
 }
 
-/* Fills the library's options; *src and *dst keep the layouts. */
-static reshard_convert_options make_options(const cli_options *o, workload_layouts *src, workload_layouts *dst) {
+/* Fills the library's options; the run keeps the layouts. */
+static reshard_convert_options make_options(const cli_options *o, convert_run *run) {
+  workload_layouts *src = &run->src, *dst = &run->dst;
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT,
                                      .world = o->ranks,
                                      .force = o->force,
@@ -177,7 +198,6 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
                                      .no_digests = o->no_digests,
                                      .threads = (int)o->threads};
   workload_mesh mesh;
-  *src = *dst = (workload_layouts){0};
   workload_read_mesh(o->mesh, &mesh);
   if (o->src != NULL)
     workload_read_layouts("--src", o->src, &mesh, src);
@@ -228,21 +248,21 @@ int command_convert(int argc, char **argv) {
       "  reshard convert step-1000 from-torch.safetensors                       .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
-  workload_layouts src, dst;
-  cli_stage shown = {0};
+  convert_run run = {0};
   reshard_convert_report report = {0};
   check_report_path(&o);
-  reshard_convert_options options = make_options(&o, &src, &dst);
+  reshard_convert_options options = make_options(&o, &run);
   options.progress = show_progress;
-  options.user = &shown;
+  options.models = take_models;
+  options.user = &run;
   options.note = show_note;
   cli_raise_file_limit();
   catch_signals();
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);
   cli_progress_clear();
   reshard_map_free(options.map);
-  workload_free_layouts(&src);
-  workload_free_layouts(&dst);
+  workload_free_layouts(&run.src);
+  workload_free_layouts(&run.dst);
   if (status == RESHARD_ERROR_CANCELLED && caught != 0) {
     cli_error("%s: '%s' is as it was", strsignal(caught), o.out);
     release_signals();
@@ -251,9 +271,11 @@ int command_convert(int argc, char **argv) {
     cli_fail(status, "%s", reshard_last_error());
   cli_done("'%s' is in place", o.out);
   if (o.json != NULL)
-    write_report(&report, o.json);
+    write_report(&report, &run.uses, o.json);
   if (o.json == NULL || strcmp(o.json, "-") != 0)
-    print_report(&o, &report);
+    print_report(&o, &report, &run.uses);
+  rule_uses_warn(&run.uses);
+  rule_uses_free(&run.uses);
   release_signals();
   return EXIT_DONE;
 }

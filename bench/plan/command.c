@@ -1,4 +1,5 @@
 /* reshard plan: the command, and what it tells of the plans. */
+#include "bench/cli/rule_uses.h"
 #include "bench/plan/plan.h"
 #include "bench/plan/svg.h"
 
@@ -45,7 +46,7 @@ static void print_collective(const world_plan *p) {
     printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
 }
 
-static void write_plan(const cli_options *o, const world_plan *p) {
+static void write_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {
   rs_json j = {.text.grows = true};
   rs_json_open(&j, NULL, '{');
   rs_json_ints(&j, {"version", 1}, {"ranks", p->ranks}, {"tensors", p->tensors}, {"bytes", p->bytes});
@@ -56,6 +57,9 @@ static void write_plan(const cli_options *o, const world_plan *p) {
                  {"max_received_bytes", p->max_received}, {"workspace_bytes", p->workspace},
                  {"workspace_limit", p->limit});
   }
+  rule_uses_json(uses, &j);
+  if (w->scalars > 0)
+    rs_json_int(&j, "scalars", w->scalars);
   rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
     rs_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
@@ -146,7 +150,7 @@ static void print_totals(const cli_options *o, const world_plan *p) {
   printf("planned in    %.1f ms, %lld rank%s\n", 1e3 * p->seconds, (long long)p->n, p->n == 1 ? "" : "s");
 }
 
-static void print_plan(const cli_options *o, const workload *w, const world_plan *p) {
+static void print_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {
   char a[CLI_BYTES_TEXT], shape[RS_SHAPE_TEXT];
   if (w->model == NULL)
     printf("tensor        %s %s, %s\n", rs_shape_text(shape, w->tensor->ndim, w->tensor->shape),
@@ -155,6 +159,10 @@ static void print_plan(const cli_options *o, const workload *w, const world_plan
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
   printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
   printf("ranks         %lld\n", (long long)p->ranks);
+  if (w->scalars > 0)
+    printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)w->scalars,
+           cli_plural(w->scalars), w->scalars == 1 ? "its" : "their");
+  rule_uses_print(uses);
   if (o->rank < 0)
     print_totals(o, p);
   print_collective(p);
@@ -176,16 +184,19 @@ int command_plan(int argc, char **argv) {
   if (o.path == RESHARD_PATH_MIXED)
     cli_exit(EXIT_USAGE, "--path mixed: a plan knows no nodes; --path packed is as if each rank had its own");
   workload_read(&o, &w);
+  rule_uses uses = rule_uses_of(&w);
   plan_world(&o, &w, o.peers || o.rank >= 0, o.svg != NULL, &plan);
   if (o.svg != NULL)
     plan_svg(&o, &w, &plan);
   if (o.json != NULL)
-    write_plan(&o, &plan);
+    write_plan(&o, &w, &uses, &plan);
   if ((o.json == NULL || strcmp(o.json, "-") != 0) && (o.svg == NULL || strcmp(o.svg, "-") != 0)) {
-    print_plan(&o, &w, &plan);
+    print_plan(&o, &w, &uses, &plan);
     if (o.svg != NULL)
       printf("\npicture       %s\n", o.svg);
   }
+  rule_uses_warn(&uses);
+  rule_uses_free(&uses);
   plan_free(&plan);
   workload_free(&w);
   return EXIT_DONE;

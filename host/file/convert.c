@@ -4,9 +4,9 @@
 #include "device/environment.h"
 #include "file/ground/digest.h"
 #include "file/map/line.h"
+#include "file/model/layouts.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
-#include "file/read/layout_cache.h"
 #include "file/write/writer.h"
 #include "plan/plan.h"
 
@@ -20,16 +20,9 @@
 /* Plans of all ranks over all regions count the bytes between ranks, up to this number of regions. */
 enum { COUNTED = 1 << 20 };
 
-typedef struct checkpoint_side {
-  const char *name, *text; /* "src", a layout string or NULL */
-  reshard_rules rules;
-  int64_t world;         /* that it names */
-  rs_layout_cache cache; /* layouts of equal shape and text are one object, which plans see at once */
-} checkpoint_side;
-
 typedef struct conversion {
   const reshard_convert_options *options;
-  checkpoint_side src, dst;
+  rs_layouts src, dst;
   reshard_checkpoint in, back;
   reshard_model target;
   rs_copy_regions regions;
@@ -109,8 +102,8 @@ static reshard_status check_source_files(const conversion *c, const char *out) {
 
 /* --- Layouts ----------------------------------------------------------------------------------------------------- */
 
-static reshard_status read_side(checkpoint_side *s, const char *name, const char *text, reshard_rules rules) {
-  *s = (checkpoint_side){.name = name, .text = text, .rules = rules};
+static reshard_status read_side(rs_layouts *s, const char *name, const char *text, reshard_rules rules) {
+  *s = (rs_layouts){.name = name, .text = text, .rules = rules};
   if (text != NULL && rules != NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout and rules are both given", name);
   if (rules != NULL)
@@ -118,23 +111,6 @@ static reshard_status read_side(checkpoint_side *s, const char *name, const char
   if (text != NULL)
     return reshard_layout_parse_world(text, &s->world);
   s->text = "rank(0)";
-  return RESHARD_SUCCESS;
-}
-
-/* The layout of a tensor; one reference for the caller. */
-static reshard_status layout_of_side(checkpoint_side *s, const reshard_model_tensor *t, int64_t world,
-                                     reshard_layout *layout) {
-  const char *text = s->text;
-  int64_t number;
-  if (s->rules != NULL)
-    RS_TRY(reshard_rules_match(s->rules, t->name, &text, NULL));
-  reshard_status status = rs_layout_cache_text(&s->cache, text, t->ndim, t->shape, world, &number);
-  if (status != RESHARD_SUCCESS) {
-    char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT];
-    return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
-                    rs_shape_text(shape, t->ndim, t->shape), reshard_last_error());
-  }
-  *layout = reshard_layout_retain(s->cache.made.at[number]);
   return RESHARD_SUCCESS;
 }
 
@@ -172,7 +148,7 @@ static reshard_status make_layouts(conversion *c) {
       continue;
     }
     RS_TRY(reshard_model_get(c->in->store.model, i, &t));
-    RS_TRY(layout_of_side(&c->src, &t, c->src_world, &c->src_layouts[i]));
+    RS_TRY(rs_layouts_get(&c->src, t.name, t.ndim, t.shape, c->src_world, &c->src_layouts[i]));
     if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
       char quoted[RS_QUOTE];
       return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name),
@@ -181,10 +157,12 @@ static reshard_status make_layouts(conversion *c) {
   }
   for (int64_t i = 0; i < ndst; i++) {
     RS_TRY(reshard_model_get(c->target, i, &t));
-    RS_TRY(layout_of_side(&c->dst, &t, c->world, &c->dst_layouts[i]));
+    RS_TRY(rs_layouts_get(&c->dst, t.name, t.ndim, t.shape, c->world, &c->dst_layouts[i]));
     count_unreadable(c, c->dst_layouts[i]);
+    c->report.scalars += rs_layout_repeats_scalar(c->dst_layouts[i]);
   }
-  return RESHARD_SUCCESS;
+  RS_TRY(rs_layouts_check(&c->src, c->in->store.model, c->src_world));
+  return rs_layouts_check(&c->dst, c->target, c->world);
 }
 
 /* Counts bytes that would travel between ranks, were both sides in their memory; -1 where counting takes too long. */
@@ -350,6 +328,8 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
   double start = rs_seconds();
   RS_TRY(prepare_output(c, in, out));
   rs_writer_get_report(c->writer, &written);
+  if (o->models != NULL)
+    o->models(o->user, c->in->store.model, c->target);
   double prepared = rs_seconds();
   RS_TRY(move_data(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));

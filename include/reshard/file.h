@@ -86,7 +86,17 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
  * one.
  *
  * The layout rank(experts.#/128) goes by the number after "experts." (the last such) in the tensor's name. Tensor
- * number i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. */
+ * number i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. The layout
+ * refuse(TEXT) is none: a tensor that has it is an error with that text.
+ *
+ * A tensor without dims, whose layout would cut it, is whole on each rank of the layout: mesh(n@RANKS;R).
+ *
+ * A line
+ *
+ *     blocks SUFFIX 128x128
+ *
+ * says that a tensor NAME SUFFIX has one scale for each block of the last dims of NAME. It then has the layout of NAME,
+ * which is cut between blocks (reshard_rules_check). */
 typedef struct reshard_rules_s *reshard_rules;
 
 /* Reads rules from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "rules".
@@ -110,6 +120,29 @@ RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *
  * it. Errors: those of reshard_rules_match and reshard_layout_parse, the latter with rule and tensor before them. */
 RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
                                                 int64_t world, reshard_layout *layout);
+
+/* Checks what no tensor shows alone. Where a model has NAME and NAME SUFFIX of a line of blocks, each rank's runs of
+ * indices begin and end at multiples of the block, or at the end. The scales of a rank are then those of its blocks, by
+ * their local numbers. A scale without dims is that of all blocks. Local. world as in reshard_layout_parse.
+ *
+ * Errors: RESHARD_ERROR_INVALID with rule and names: rank, indices and block that do not fit; scales of another shape;
+ * those of reshard_rules_layout for these tensors. */
+RESHARD_API reshard_status reshard_rules_check(reshard_rules rules, reshard_model model, int64_t world);
+
+/* A line of rules, and what it takes of a model. Strings are borrowed during the call of the visitor. */
+typedef struct reshard_rule_use {
+  const char *file; /* name of the rules */
+  int64_t line;
+  const char *pattern, *layout; /* as written; of blocks "blocks" and "SUFFIX 128x128" */
+  int64_t tensors, bytes;       /* a tensor counts once: scales at the line of their blocks */
+  const char *largest;          /* of these tensors, by bytes; NULL: none */
+  int64_t largest_bytes;
+} reshard_rule_use;
+/* Non-zero return ends the walk. */
+typedef int (*reshard_rule_visitor)(void *user, const reshard_rule_use *use);
+/* Visits all lines of rules in their order. Errors: as reshard_rules_match of a tensor. */
+RESHARD_API reshard_status reshard_rules_use(reshard_rules rules, reshard_model model, reshard_rule_visitor visit,
+                                             void *user);
 
 /* Smallest world that holds every rank which some rule names. 0 when none names any (as chunk(0)). */
 RESHARD_API reshard_status reshard_rules_world(reshard_rules rules, int64_t *world);
@@ -378,12 +411,14 @@ typedef struct reshard_convert_options {
   /* Receives what is no error and should be known, as one line of text, borrowed during the call: the file that was
    * replaced behind a symbolic link at out; sets of files in a directory without an index. May be NULL. */
   void (*note)(void *user, const char *text);
+  /* Called once before data moves, with the models of source and target, which are borrowed. May be NULL. */
+  void (*models)(void *user, reshard_model source, reshard_model target);
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
   { \
     sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-        RESHARD_DTYPE_NONE, NULL \
+        RESHARD_DTYPE_NONE, NULL, NULL \
   }
 
 typedef struct reshard_convert_report {
@@ -394,6 +429,7 @@ typedef struct reshard_convert_report {
   int64_t wire_bytes;     /* bytes that would travel between ranks, were they in memory */
   int64_t whole_arrays;   /* Arrays of more than 64 boxes, stored whole. Only this library can read them. */
   int64_t gapped, haloed; /* target tensors that cannot be read back: not covered; boxes that overlap */
+  int64_t scalars;        /* target tensors without dims that several ranks have, each whole */
   int64_t digests;        /* pieces of the target that have a digest */
   int64_t checked_bytes;  /* verify: of the source whose digests are right */
   int from_device;        /* verify: 1 where the target was read from its device, 0 where from the page cache */

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "file/model/model.h"
 #include "support/fault_local.h"
 #include "support/fixtures/temporary.h"
 
@@ -499,6 +500,41 @@ static reshard_status set_size(fault_output *out, const void *with) {
   return status;
 }
 
+/* A model whose scales of blocks go with their tensor. */
+typedef struct blocks_case {
+  reshard_rules rules;
+  reshard_model model;
+} blocks_case;
+
+static int count_rule(void *user, const reshard_rule_use *use) {
+  *(int64_t *)user += use->tensors;
+  return 0;
+}
+static reshard_status check_and_use(fault_output *out, const void *with) {
+  const blocks_case *c = with;
+  int64_t tensors = 0;
+  reshard_status status = reshard_rules_check(c->rules, c->model, 3);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_rules_use(c->rules, c->model, count_rule, &tensors);
+  if (status == RESHARD_SUCCESS)
+    out->number = tensors == 4;
+  return status;
+}
+
+static void test_blocks(void **state) {
+  (void)state;
+  static const char *const names[] = {"a.w", "a.w_inv", "b.w_inv", "b.w"};
+  static const int64_t shapes[4][2] = {{12, 8}, {6, 4}, {3, 3}, {6, 5}};
+  blocks_case c;
+  assert_int_equal(reshard_rules_parse("blocks _inv 2x2\na* chunk(0)\n* mesh(tp;S0)\n", NULL, &c.rules), 0);
+  assert_int_equal(rs_model_new(&c.model), RESHARD_SUCCESS);
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(rs_model_add(c.model, "test", names[i], strlen(names[i]), RESHARD_F32, 2, shapes[i]), 0);
+  assert_true(fault_local_run(&(fault_local){"rules_check, rules_use", check_and_use, one, NULL, &c}) >= 12);
+  reshard_model_free(c.model);
+  reshard_rules_free(c.rules);
+}
+
 static void test_rules(void **state) {
   (void)state;
   static const char text[] =
@@ -537,7 +573,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_layouts),     cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
       cmocka_unit_test(test_comm_memory), cmocka_unit_test(test_large_lists),  cmocka_unit_test(test_models),
-      cmocka_unit_test(test_rules),
+      cmocka_unit_test(test_rules),       cmocka_unit_test(test_blocks),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -36,7 +36,7 @@ refuse 2 "no layout has a mesh dim 'tp'" plan --shape 8x8 --src 'mesh(tp=2;S0)' 
 for mesh in '' tp tp= tp=0 tp=x 8=tp tp=8, =8 tp=8:fsdp=2 tp=99999999999999999999; do
   refuse 2 "--mesh $mesh: column" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh "$mesh"
 done
-ours='@ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-kv-4'
+ours='@ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-awq @tp-gptq @tp-kv-4'
 for name in tq tp-8.rules tp.rule; do
   refuse 2 "rule file '$name': No such file.*with the program: $ours$" \
     plan "${llama[@]}" --src "@$name" --dst @tp --ranks 8

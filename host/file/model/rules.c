@@ -1,35 +1,15 @@
-/* Rules: shell patterns on tensor names, first match wins.
+/* Rules: shell patterns on tensor names, first match wins; blocks of names that belong together.
  *
  * Most patterns end in plain text (".q_proj.weight"). That tail is compared first, which settles most rules in a few
  * nanoseconds. */
+#include "file/model/rules.h"
+
 #include "base/text.h"
 #include "file/ground/file.h"
 #include "layout/text/spec.h"
 
-#include <reshard/file.h>
-
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct rule {
-  const char *pattern, *layout; /* in `text`; layout: or own */
-  char *own;                    /* layout with sizes put in, or NULL */
-  /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
-  const char *key;
-  size_t key_length;
-  int64_t pieces;   /* 0: it does not */
-  char **each;      /* [pieces], "rank(0/128)" and so on, one allocation */
-  const char *tail; /* plain text at the end of the pattern */
-  size_t tail_length;
-  int64_t line, pattern_column, layout_column;
-} rule;
-
-struct reshard_rules_s {
-  char *name; /* of the file, for errors */
-  char *text; /* the rules' own copy, cut in strings */
-  RS_VEC(rule) rules;
-  int64_t world;
-};
 
 /* "NAME:LINE:COLUMN" as it begins an error. */
 static const char *place_of_rule(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line,
@@ -40,7 +20,19 @@ static const char *place_of_rule(char where[RS_WHERE], const struct reshard_rule
   return where;
 }
 
-static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
+reshard_status rs_rules_error(const struct reshard_rules_s *rules, int64_t line, reshard_status status) {
+  char where[RS_WHERE];
+  int64_t column = 1;
+  for (int64_t i = 0; i < rules->rules.n; i++)
+    if (rules->rules.at[i].line == line)
+      column = rules->rules.at[i].layout_column;
+  for (int64_t i = 0; i < rules->blocks.n; i++)
+    if (rules->blocks.at[i].line == line)
+      column = rules->blocks.at[i].column;
+  return rs_error(status, "%s: %s", place_of_rule(where, rules, line, column), reshard_last_error());
+}
+
+static reshard_status check_pattern(const struct reshard_rules_s *rules, rs_rule *r) {
   char where[RS_WHERE];
   int64_t item = 0;
   const char *problem = rs_pattern_problem(r->pattern, &item);
@@ -58,7 +50,7 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
 enum { PIECES_MOST = 1 << 16, PIECE_TEXT = 24 };
 
 /* "rank(KEY#/N)": layouts for all numbers. Leaves other layouts alone. */
-static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r) {
+static reshard_status read_numbered(const struct reshard_rules_s *rules, rs_rule *r) {
   char where[RS_WHERE], *end = NULL;
   const char *mark = strchr(r->layout, '#');
   if (strncmp(r->layout, "rank(", 5) != 0 || mark == NULL)
@@ -84,8 +76,13 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
 }
 
 /* The layout string of a rule for a tensor. */
-static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
+static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, const rs_rule *r, const char *tensor,
                                        const char **layout) {
+  char where[RS_WHERE], quoted[RS_QUOTE];
+  if (r->refuses)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %.*s",
+                    place_of_rule(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
+                    (int)rs_min((int64_t)strlen(r->layout) - 8, RS_WHERE), r->layout + 7);
   *layout = r->layout;
   if (r->pieces == 0)
     return RESHARD_SUCCESS;
@@ -94,12 +91,10 @@ static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, cons
     if (strncmp(p, r->key, r->key_length) == 0 && p[r->key_length] >= '0' && p[r->key_length] <= '9')
       found = p + r->key_length;
   long long number = found != NULL ? strtoll(found, NULL, 10) : -1;
-  if (number < 0 || number >= r->pieces) {
-    char where[RS_WHERE], quoted[RS_QUOTE];
+  if (number < 0 || number >= r->pieces)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' has no number below %lld behind '%.*s'",
                     place_of_rule(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
                     (long long)r->pieces, (int)rs_min((int64_t)r->key_length, 64), r->key);
-  }
   *layout = r->each[number];
   return RESHARD_SUCCESS;
 }
@@ -107,34 +102,85 @@ static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, cons
 #define BLANKS " \t\r\v\f"
 static bool is_blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
 
+/* Cuts off what stands at p, up to a comment, and returns it. */
+static char *cut_rest(char *p) {
+  char *first = p;
+  while (*p != '\0' && !(*p == '#' && is_blank(p[-1])))
+    p++;
+  while (is_blank(p[-1]))
+    p--;
+  *p = '\0';
+  return first;
+}
+
+/* A line of blocks: p is behind its first word. A tensor named "blocks" may have a rule, whose layout has a '('. */
+static bool begins_blocks(const char *line, const char *p) {
+  const char *word = p + strspn(p, BLANKS);
+  size_t length = strcspn(word, BLANKS);
+  return p - line == 6 && memcmp(line, "blocks", 6) == 0 && length > 0 && *word != '#' &&
+         memchr(word, '(', length) == NULL;
+}
+
+/* SUFFIX 128x128; line: for columns */
+static reshard_status add_blocks(reshard_rules rules, const char *line, char *p, int64_t number) {
+  char where[RS_WHERE];
+  cut_rest(p);
+  char *end = p + strcspn(p, BLANKS), *at = end + strspn(end, BLANKS);
+  rs_rule_blocks b = {.suffix = p, .shown = at, .suffix_length = (size_t)(end - p), .line = number};
+  for (b.column = at - line + 1;; at++) {
+    char *next = at;
+    long long extent = *at >= '1' && *at <= '9' && b.ndim < RESHARD_MAX_DIMS ? strtoll(at, &next, 10) : 0;
+    if (extent < 1 || extent == INT64_MAX || (*next != 'x' && *next != '\0'))
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "%s: the extents of a block are needed here, as in blocks _scale_inv 128x128",
+                      place_of_rule(where, rules, number, at - line + 1));
+    b.extent[b.ndim++] = extent;
+    at = next;
+    if (*at == '\0')
+      break;
+  }
+  RS_TRY(rs_vec_reserve(&rules->blocks, rules->blocks.n + 1));
+  rules->blocks.at[rules->blocks.n++] = b;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_refusal(const struct reshard_rules_s *rules, rs_rule *r) {
+  char where[RS_WHERE];
+  r->refuses = strncmp(r->layout, "refuse(", 7) == 0;
+  return !r->refuses || (rs_ends(r->layout, ")") && r->layout[7] != ')')
+             ? RESHARD_SUCCESS
+             : rs_error(RESHARD_ERROR_INVALID,
+                        "%s: a reason in parentheses is needed, as in refuse(packed along dim 0)",
+                        place_of_rule(where, rules, r->line, r->layout_column));
+}
+
 /* One line, NUL-terminated; its strings are cut off in place. */
 static reshard_status add_line(reshard_rules rules, char *line, int64_t number) {
   char where[RS_WHERE], quoted[RS_QUOTE];
   char *p = line + strspn(line, BLANKS);
   if (*p == '\0' || *p == '#')
     return RESHARD_SUCCESS;
-  rule r = {.pattern = p, .line = number, .pattern_column = p - line + 1};
+  rs_rule r = {.pattern = p, .line = number, .pattern_column = p - line + 1};
   char *pattern_end = p + strcspn(p, BLANKS);
   p = pattern_end + strspn(pattern_end, BLANKS);
+  if (begins_blocks(r.pattern, pattern_end))
+    return add_blocks(rules, line, p, number);
   if (*p == '\0' || *p == '#') {
     *pattern_end = '\0';
     return rs_error(RESHARD_ERROR_INVALID, "%s: no layout behind pattern '%s'",
                     place_of_rule(where, rules, number, pattern_end - line + 1),
                     rs_quote(quoted, sizeof quoted, r.pattern));
   }
-  r.layout = p;
+  r.layout = cut_rest(p);
   r.layout_column = p - line + 1;
-  while (*p != '\0' && !(*p == '#' && is_blank(p[-1])))
-    p++;
-  while (is_blank(p[-1]))
-    p--;
-  *p = *pattern_end = '\0';
+  *pattern_end = '\0';
   RS_TRY(check_pattern(rules, &r));
+  RS_TRY(read_refusal(rules, &r));
   RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
   RS_TRY(read_numbered(rules, &r));
   rules->rules.at[rules->rules.n++] = r;
   int64_t world = 0;
-  reshard_status status = r.pieces > 0 ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
+  reshard_status status = r.pieces > 0 || r.refuses ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", place_of_rule(where, rules, number, r.layout_column), reshard_last_error());
   rules->world = rs_max(rules->world, world);
@@ -197,15 +243,26 @@ void reshard_rules_free(reshard_rules rules) {
     free(rules->rules.at[i].each);
   }
   free(rules->rules.at);
+  free(rules->blocks.at);
   free(rules->text);
   free(rules->name);
   free(rules);
 }
 
-static reshard_status find_rule(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
+const rs_rule_blocks *rs_rules_blocks(const struct reshard_rules_s *rules, const char *tensor) {
+  size_t length = strlen(tensor);
+  for (int64_t i = 0; i < rules->blocks.n; i++) {
+    const rs_rule_blocks *b = &rules->blocks.at[i];
+    if (length > b->suffix_length && memcmp(tensor + length - b->suffix_length, b->suffix, b->suffix_length) == 0)
+      return b;
+  }
+  return NULL;
+}
+
+static reshard_status find_rule_of(const struct reshard_rules_s *rules, const char *tensor, const rs_rule **out) {
   size_t length = strlen(tensor);
   for (int64_t i = 0; i < rules->rules.n; i++) {
-    const rule *r = &rules->rules.at[i];
+    const rs_rule *r = &rules->rules.at[i];
     if (r->tail_length <= length && memcmp(tensor + length - r->tail_length, r->tail, r->tail_length) == 0 &&
         rs_pattern_matches(r->pattern, tensor)) {
       *out = r;
@@ -218,10 +275,23 @@ static reshard_status find_rule(const struct reshard_rules_s *rules, const char 
                   rs_quote(quoted, sizeof quoted, tensor));
 }
 
+/* Scales of blocks go with what they are of. */
+static reshard_status find_rule(const struct reshard_rules_s *rules, const char *tensor, const rs_rule **out) {
+  const rs_rule_blocks *b = rs_rules_blocks(rules, tensor);
+  char *of;
+  if (b == NULL)
+    return find_rule_of(rules, tensor, out);
+  RS_TRY(rs_alloc_copy(&of, tensor, (int64_t)strlen(tensor) + 1, 1));
+  of[strlen(of) - b->suffix_length] = '\0';
+  reshard_status status = find_rule_of(rules, of, out);
+  free(of);
+  return status;
+}
+
 reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, const char **layout, int64_t *line) {
   if (rules == NULL || tensor == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_match: NULL argument");
-  const rule *r;
+  const rs_rule *r;
   const char *text;
   RS_TRY(find_rule(rules, tensor, &r));
   RS_TRY(layout_of_tensor(rules, r, tensor, &text));
@@ -236,11 +306,11 @@ reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int
                                     int64_t world, reshard_layout *layout) {
   if (rules == NULL || tensor == NULL || layout == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_layout: NULL argument");
-  const rule *r;
+  const rs_rule *r;
   const char *string;
   RS_TRY(find_rule(rules, tensor, &r));
   RS_TRY(layout_of_tensor(rules, r, tensor, &string));
-  reshard_status status = reshard_layout_parse(string, ndim, shape, world, layout);
+  reshard_status status = rs_layout_parse_many(string, ndim, shape, world, layout);
   if (status == RESHARD_SUCCESS || status == RESHARD_ERROR_OUT_OF_MEMORY)
     return status;
   char where[RS_WHERE], quoted[RS_QUOTE];
@@ -267,13 +337,14 @@ reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim,
   RS_TRY(rs_alloc_zero(&made, n, sizeof *made));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
     int64_t named = 0;
-    status = rs_layout_text_size(rules->rules.at[i].layout, mesh_dim, size, &made[i]);
+    if (!rules->rules.at[i].refuses)
+      status = rs_layout_text_size(rules->rules.at[i].layout, mesh_dim, size, &made[i]);
     if (status == RESHARD_SUCCESS && made[i] != NULL)
       status = reshard_layout_parse_world(made[i], &named);
     world = rs_max(world, named);
   }
   for (int64_t i = 0; i < n; i++) { /* all rules or none */
-    rule *r = &rules->rules.at[i];
+    rs_rule *r = &rules->rules.at[i];
     if (made[i] == NULL)
       continue;
     char *old = status == RESHARD_SUCCESS ? r->own : made[i];

@@ -4,8 +4,8 @@
 
 #include "base/text.h"
 #include "file/format/safetensors.h"
+#include "file/model/layout_cache.h"
 #include "file/read/checkpoint.h"
-#include "file/read/layout_cache.h"
 
 /* Its parts: headers of safetensors files that are read, files of torch.save, .distcp files that are opened. */
 typedef enum rs_opening_kind { RS_OPENING_HEADERS = 0, RS_OPENING_TORCH, RS_OPENING_DISTCP } rs_opening_kind;

@@ -119,7 +119,7 @@ static reshard_status add_described_tensor(rs_shards *s, const char *where, cons
   if (strncmp(text, "boxes", 5) == 0 && strchr(text, '@') != NULL) /* whatever that file is, it is not of this set */
     return rs_error(RESHARD_ERROR_INVALID, "%s: the layout of tensor '%s' is in another file", where, quoted);
   reshard_status status = rs_tensor_bytes(global.ndim, global.shape, 1, &bytes);
-  RS_THEN(status, rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout));
+  RS_THEN(status, rs_layout_cache_text(&s->layouts, text, false, global.ndim, global.shape, s->world, &global.layout));
   if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY)
     return rs_error(status, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
   RS_TRY(status);

@@ -4,7 +4,7 @@
 #define RS_FILE_SHARDS_H
 
 #include "base/text.h"
-#include "file/read/layout_cache.h"
+#include "file/model/layout_cache.h"
 #include "file/read/open.h"
 
 /* One tensor of one file. */

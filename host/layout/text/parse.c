@@ -46,10 +46,11 @@ static reshard_status parse_dim(rs_scan *scan, const rs_spec *spec, int64_t *dim
   rs_scan_skip(scan);
   const char *first = scan->at;
   RS_TRY(rs_scan_signed(scan, "a tensor dim", dim));
-  int most = spec->ndim >= 0 ? spec->ndim : RESHARD_MAX_DIMS;
+  bool known = spec->ndim >= 0 && !spec->scalar;
+  int most = known ? spec->ndim : RESHARD_MAX_DIMS;
   if (*dim < -most || *dim >= most)
     return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "dim %lld of a tensor of %s%d dims", (long long)*dim,
-                         spec->ndim >= 0 ? "" : "at most ", most);
+                         known ? "" : "at most ", most);
   return RESHARD_SUCCESS;
 }
 
@@ -248,7 +249,7 @@ static reshard_status parse_cyclic(rs_scan *scan, rs_spec *spec) {
       RS_TRY(parse_extent(scan, &spec->extents.at[spec->extents.n]));
       spec->extents.n++;
     } while (rs_scan_take(scan, 'x'));
-  if (spec->ndim >= 0 && spec->extents.n != spec->ndim)
+  if (spec->ndim >= 0 && !spec->scalar && spec->extents.n != spec->ndim)
     return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld grid dims, the tensor has %d dims",
                          (long long)spec->extents.n, spec->ndim);
   if (spec->extents.n > RESHARD_MAX_DIMS)

@@ -61,10 +61,42 @@ static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int6
   return status;
 }
 
+static bool cuts_tensor(const rs_spec *spec) {
+  bool cuts = spec->kind == RESHARD_LAYOUT_CHUNK || spec->kind == RESHARD_LAYOUT_CYCLIC;
+  for (int64_t i = 0; i < spec->placements.n; i++) {
+    reshard_placement_kind kind = spec->placements.at[i].kind;
+    cuts |= kind == RESHARD_PLACEMENT_SHARD || kind == RESHARD_PLACEMENT_STRIDED_SHARD;
+  }
+  return cuts;
+}
+
+/* A layout that cuts becomes a mesh of its ranks, which all have the tensor. */
+static reshard_status replicate_scalar(rs_spec *spec, int64_t world) {
+  int64_t n = spec->rank_count > 0 ? spec->rank_count : world;
+  if (spec->kind != RESHARD_LAYOUT_CHUNK) {
+    n = 1;
+    for (int64_t i = 0; i < spec->extents.n; i++)
+      n *= spec->extents.at[i]; /* no overflow: counted when it was read */
+  }
+  RS_TRY(rs_vec_reserve(&spec->extents, 1));
+  RS_TRY(rs_vec_reserve(&spec->placements, 1));
+  spec->kind = RESHARD_LAYOUT_MESH;
+  spec->extents.at[0] = n;
+  spec->placements.at[0] = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  spec->extents.n = spec->placements.n = 1;
+  spec->names.n = 0;
+  free(spec->order.at);
+  spec->order.at = NULL;
+  spec->order.n = 0;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status create_layout(const rs_scan *scan, rs_spec *spec, const int64_t *shape, int64_t world,
                                     reshard_layout *layout) {
   int64_t *ranks, n;
   RS_TRY(rs_spec_sizes(scan, spec, world));
+  if (spec->scalar && cuts_tensor(spec))
+    RS_TRY(replicate_scalar(spec, world));
   RS_TRY(rs_spec_expand(scan, spec, world, &ranks, &n));
   reshard_status status = RESHARD_ERROR_INTERNAL;
   switch (spec->kind) {
@@ -101,8 +133,8 @@ void rs_spec_free(rs_spec *spec) {
   free(spec->boxes.at);
 }
 
-reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,
-                                    reshard_layout *layout) {
+static reshard_status parse_layout(const char *text, int ndim, const int64_t *shape, int64_t world, bool many,
+                                   reshard_layout *layout) {
   if (text == NULL || layout == NULL || (ndim > 0 && shape == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: NULL argument");
   if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
@@ -111,7 +143,7 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
   if (world < 0)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: a world of %lld ranks", (long long)world);
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
-  rs_spec spec = {.ndim = ndim, .given = world};
+  rs_spec spec = {.ndim = ndim, .given = world, .scalar = many && ndim == 0};
   reshard_status status = rs_spec_parse(&scan, &spec);
   if (status == RESHARD_SUCCESS && world == 0 && spec.named == 0) {
     rs_error(RESHARD_ERROR_INVALID, "it names no ranks, and no world is given");
@@ -120,6 +152,16 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
   RS_THEN(status, create_layout(&scan, &spec, shape, world > 0 ? world : spec.named, layout));
   rs_spec_free(&spec);
   return status;
+}
+
+reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,
+                                    reshard_layout *layout) {
+  return parse_layout(text, ndim, shape, world, false, layout);
+}
+
+reshard_status rs_layout_parse_many(const char *text, int ndim, const int64_t *shape, int64_t world,
+                                    reshard_layout *layout) {
+  return parse_layout(text, ndim, shape, world, true, layout);
 }
 
 reshard_status reshard_layout_parse_world(const char *text, int64_t *world) {

@@ -19,6 +19,7 @@ typedef struct rs_spec {
   int ndim;      /* of the tensor, or -1: not known */
   int64_t given; /* world that was given, or 0 */
   int64_t named; /* smallest world that the string names, or 0 */
+  bool scalar;   /* a tensor without dims, under a string that others have, too: dims are not compared with it */
 
   reshard_layout_kind kind;
   int64_t dim;                 /* CHUNK */
@@ -54,6 +55,10 @@ reshard_status rs_spec_expand(const rs_scan *scan, const rs_spec *spec, int64_t 
 /* Names as strings, or NULL where it has none: one allocation, free()d by the caller. */
 reshard_status rs_spec_names(const rs_spec *spec, char ***names);
 void rs_spec_free(rs_spec *spec);
+/* As reshard_layout_parse, of a string that is given for many tensors. Where it would cut a tensor without dims (chunk,
+ * cyclic, a mesh with a Shard), all its ranks have that: mesh(n@RANKS;R). */
+reshard_status rs_layout_parse_many(const char *text, int ndim, const int64_t *shape, int64_t world,
+                                    reshard_layout *layout);
 /* The layout string with `size` for the mesh dim `name` where it is written without one: rs_alloc'ed. *out is NULL
  * where nothing changes. */
 reshard_status rs_layout_text_size(const char *text, const char *name, int64_t size, char **out);

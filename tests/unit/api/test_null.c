@@ -70,6 +70,8 @@ static void test_file(void **state) {
     REFUSED(reshard_rules_match(NULL, TEXT, ROOM, ROOM));
     REFUSED(reshard_rules_layout(NULL, TEXT, 0, ROOM, 0, ROOM));
     REFUSED(reshard_rules_world(NULL, ROOM));
+    REFUSED(reshard_rules_check(NULL, ROOM, 1));
+    REFUSED(reshard_rules_use(NULL, ROOM, NULL, ROOM));
     REFUSED(reshard_checkpoint_open(TEXT, ROOM));
     REFUSED(reshard_checkpoint_get_info(NULL, ROOM));
     REFUSED(reshard_checkpoint_find(NULL, TEXT, ROOM));

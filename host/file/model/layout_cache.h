@@ -13,9 +13,9 @@ typedef struct rs_layout_cache {
 } rs_layout_cache;
 /* rank(0) in a world of one. */
 reshard_status rs_layout_cache_single(rs_layout_cache *layouts, int ndim, const int64_t *shape, int64_t *number);
-/* The layout that reshard_layout_parse makes of a text. */
-reshard_status rs_layout_cache_text(rs_layout_cache *layouts, const char *text, int ndim, const int64_t *shape,
-                                    int64_t world, int64_t *number);
+/* The layout that reshard_layout_parse makes of a text; many: that rs_layout_parse_many does. */
+reshard_status rs_layout_cache_text(rs_layout_cache *layouts, const char *text, bool many, int ndim,
+                                    const int64_t *shape, int64_t world, int64_t *number);
 /* Boxes, replicated where some are equal. */
 reshard_status rs_layout_cache_boxes(rs_layout_cache *layouts, int ndim, const int64_t *shape, int64_t world, int64_t n,
                                      const int64_t *ranks, const reshard_box *boxes, int64_t *number);

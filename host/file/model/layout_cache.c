@@ -1,11 +1,13 @@
 /* A model has thousands of tensors and a dozen ways to cut them. A layout is found by everything it is made from, as
  * one string of bytes. */
-#include "file/read/layout_cache.h"
+#include "file/model/layout_cache.h"
+
+#include "layout/text/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SINGLE, TEXT, BOXES };
+enum { SINGLE, TEXT, MANY, BOXES };
 
 void rs_layout_cache_free(rs_layout_cache *layouts) {
   for (int64_t i = 0; i < layouts->made.n; i++)
@@ -63,12 +65,12 @@ reshard_status rs_layout_cache_single(rs_layout_cache *layouts, int ndim, const 
   return cache_layout(layouts, made, number);
 }
 
-reshard_status rs_layout_cache_text(rs_layout_cache *layouts, const char *text, int ndim, const int64_t *shape,
-                                    int64_t world, int64_t *number) {
+reshard_status rs_layout_cache_text(rs_layout_cache *layouts, const char *text, bool many, int ndim,
+                                    const int64_t *shape, int64_t world, int64_t *number) {
   reshard_layout made;
   size_t size = strlen(text);
   int64_t words = rs_ceil_div((int64_t)size, sizeof(int64_t));
-  RS_TRY(begin_key(layouts, TEXT, ndim, shape, world, words));
+  RS_TRY(begin_key(layouts, many ? MANY : TEXT, ndim, shape, world, words));
   int64_t *tail = layouts->key.at + layouts->key.n;
   if (words > 0)
     tail[words - 1] = 0;
@@ -76,7 +78,7 @@ reshard_status rs_layout_cache_text(rs_layout_cache *layouts, const char *text, 
   layouts->key.n += words;
   if (find_key(layouts, number))
     return RESHARD_SUCCESS;
-  RS_TRY(reshard_layout_parse(text, ndim, shape, world, &made));
+  RS_TRY((many ? rs_layout_parse_many : reshard_layout_parse)(text, ndim, shape, world, &made));
   return cache_layout(layouts, made, number);
 }
 

@@ -1,0 +1,38 @@
+/* One string, or rules, for many tensors. */
+#include "file/model/layouts.h"
+
+#include "base/text.h"
+#include "file/model/rules.h"
+
+/* Puts the side before the last error. */
+static reshard_status error_of_side(const rs_layouts *l, reshard_status status) {
+  return l->name == NULL ? status : rs_error(status, "%s: %s", l->name, reshard_last_error());
+}
+
+reshard_status rs_layouts_get(rs_layouts *l, const char *tensor, int ndim, const int64_t *shape, int64_t world,
+                              reshard_layout *layout) {
+  const char *text = l->text;
+  char quoted[RS_QUOTE], shown[RS_SHAPE_TEXT];
+  int64_t line = 0, number;
+  reshard_status status = l->rules != NULL ? reshard_rules_match(l->rules, tensor, &text, &line) : RESHARD_SUCCESS;
+  if (status != RESHARD_SUCCESS)
+    return error_of_side(l, status);
+  status = rs_layout_cache_text(&l->cache, text, !l->alone || l->rules != NULL, ndim, shape, world, &number);
+  if (status == RESHARD_SUCCESS) {
+    *layout = reshard_layout_retain(l->cache.made.at[number]);
+    return RESHARD_SUCCESS;
+  }
+  if (!l->alone)
+    rs_error(status, "tensor '%s' of shape %s: %s", rs_quote(quoted, sizeof quoted, tensor),
+             rs_shape_text(shown, ndim, shape), reshard_last_error());
+  if (l->rules != NULL)
+    rs_rules_error(l->rules, line, status);
+  return error_of_side(l, status);
+}
+
+reshard_status rs_layouts_check(const rs_layouts *l, reshard_model model, int64_t world) {
+  reshard_status status = l->rules != NULL ? reshard_rules_check(l->rules, model, world) : RESHARD_SUCCESS;
+  return status == RESHARD_SUCCESS ? status : error_of_side(l, status);
+}
+
+bool rs_layout_repeats_scalar(reshard_layout layout) { return layout->ndim == 0 && layout->replicas > 1; }
