@@ -65,7 +65,10 @@ make_build() { # PRESET TARGET: configures and builds, output to its log
   # A build directory that came along with a moved or copied checkout knows other paths.
   grep -qsxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$dir/CMakeCache.txt" ||
     rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
-  (cd "$root" && cmake --preset "$1" -B "$dir" && cmake --build "$dir" -j "$cores" --target "$2" -- -k 0) </dev/null \
+  local python=() # that of the environment, where there is one
+  [ ! -x "$python_environment/bin/python" ] || python=(-DPython_EXECUTABLE="$python_environment/bin/python")
+  (cd "$root" && cmake --preset "$1" -B "$dir" "${python[@]}" &&
+    cmake --build "$dir" -j "$cores" --target "$2" -- -k 0) </dev/null \
     >"$log/build-$1.log" 2>&1
 }
 

@@ -102,6 +102,7 @@ run_test() {
   # A browser looks at the page of ./run report.
   has_browser || (need chromium) || say "no browser: its test is skipped"
   (need doxygen help2man) || say "no doxygen or help2man: the test of the documentation is skipped"
+  need_python
   rm -f "$log"/built-*
   say "building release, asan, tsan, fuzz on $cores cores; tests follow as each is ready"
   trap stop_builds EXIT

@@ -406,7 +406,7 @@ typedef struct reshard_convert_options {
    * NULL. */
   int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
   void *user;
-  /* What the data of an .npy file is whose header says its width alone ('<V2'), as numpy saves bf16 and the like. */
+  /* Dtype of the data of an .npy file whose header says its width alone ('<V2'), as numpy saves bf16 and the like. */
   reshard_dtype source_dtype;
   /* Receives what is no error and should be known, as one line of text, borrowed during the call: the file that was
    * replaced behind a symbolic link at out; sets of files in a directory without an index. May be NULL. */

@@ -33,7 +33,7 @@ done
 python3 "$report/draw.py" data/data.json again.html
 cmp page.html again.html || fault "the same data are drawn in two ways"
 
-# What had no time is left out, and the page says so.
+# Rows that had no time are left out, and the page says so.
 python3 "$report/measure.py" "$RESHARD" none --quick --seconds 0 --peers peers.json
 python3 "$report/draw.py" none/data.json none.html
 all='sizes, runs, limits, ranks, plans, micro, training, inference, hpc'

@@ -1,0 +1,47 @@
+"""Communicators from the groups of other programs: mpi4py's and torch's, of one node."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ._core import Comm, node
+from ._errors import UnsupportedError
+
+
+def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
+    """A communicator of an mpi4py communicator, whose processes are of one node. Collective over it.
+
+    Nothing of MPI is used but one Allgather, here: any MPI will do.
+    """
+    n = comm.Get_size()
+
+    def gather(mine: bytes) -> bytes:
+        everything = bytearray(n * len(mine))
+        comm.Allgather(mine, everything)
+        return bytes(everything)
+
+    return node(n, comm.Get_rank(), gather, timeout=timeout)
+
+
+def from_torch(group: Any = None, *, timeout: float | None = None) -> Comm:
+    """A communicator of a gloo group of torch.distributed (None: the default group), of one node. Collective over it."""
+    import torch
+    import torch.distributed as dist
+
+    backend = dist.get_backend(group)
+    if backend != "gloo":
+        raise UnsupportedError(f"a group of {backend}: only gloo's are taken; from_nccl wraps an ncclComm_t")
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    hosts: list[Any] = [None] * n
+    dist.all_gather_object(hosts, os.uname().nodename, group=group)
+    if len(set(hosts)) > 1:
+        raise UnsupportedError(f"ranks on {len(set(hosts))} nodes ({', '.join(sorted(set(hosts)))}): use from_mpi")
+
+    def gather(mine: bytes) -> bytes:
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        all_of = [torch.empty_like(sent) for _ in range(n)]
+        dist.all_gather(all_of, sent, group=group)
+        return b"".join(bytes(part.numpy()) for part in all_of)
+
+    return node(n, rank, gather, timeout=timeout)

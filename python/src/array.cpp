@@ -1,0 +1,188 @@
+// Arrays of other libraries. torch's are asked by name, since DLPack takes eight times as long and hides lazy bits.
+// numpy's extended types (ml_dtypes) are taken by their bits. All others come by DLPack or the buffer protocol.
+#include "core.h"
+
+#include <cstring>
+
+namespace {
+
+struct Name {
+  const char *name;
+  reshard_dtype dtype;
+};
+// Names of numpy, ml_dtypes and torch; those of the library are read by reshard_dtype_parse.
+const Name names[] = {{"bool", RESHARD_BOOL},
+                      {"uint8", RESHARD_U8},
+                      {"int8", RESHARD_I8},
+                      {"uint16", RESHARD_U16},
+                      {"int16", RESHARD_I16},
+                      {"uint32", RESHARD_U32},
+                      {"int32", RESHARD_I32},
+                      {"uint64", RESHARD_U64},
+                      {"int64", RESHARD_I64},
+                      {"float8_e4m3fn", RESHARD_F8_E4M3},
+                      {"float8_e5m2", RESHARD_F8_E5M2},
+                      {"float8_e8m0fnu", RESHARD_F8_E8M0},
+                      {"float16", RESHARD_F16},
+                      {"bfloat16", RESHARD_BF16},
+                      {"float32", RESHARD_F32},
+                      {"float64", RESHARD_F64},
+                      {"complex64", RESHARD_C64},
+                      {"complex128", RESHARD_C128}};
+
+reshard_dtype find_name(const char *name) {
+  for (const Name &known : names)
+    if (std::strcmp(known.name, name) == 0)
+      return known.dtype;
+  return RESHARD_DTYPE_NONE;
+}
+
+std::string type_text(nb::handle object) { return nb::cast<std::string>(nb::str(object.type())); }
+
+reshard_dtype dlpack_dtype(nb::dlpack::dtype t) {
+  struct Code {
+    int code, bits;
+    reshard_dtype dtype;
+  };
+  static const Code codes[] = {{0, 8, RESHARD_I8},       {0, 16, RESHARD_I16},     {0, 32, RESHARD_I32},
+                               {0, 64, RESHARD_I64},     {1, 8, RESHARD_U8},       {1, 16, RESHARD_U16},
+                               {1, 32, RESHARD_U32},     {1, 64, RESHARD_U64},     {2, 16, RESHARD_F16},
+                               {2, 32, RESHARD_F32},     {2, 64, RESHARD_F64},     {4, 16, RESHARD_BF16},
+                               {5, 64, RESHARD_C64},     {5, 128, RESHARD_C128},   {6, 8, RESHARD_BOOL},
+                               {10, 8, RESHARD_F8_E4M3}, {12, 8, RESHARD_F8_E5M2}, {14, 8, RESHARD_F8_E8M0}};
+  for (const Code &c : codes)
+    if (t.lanes == 1 && t.code == c.code && t.bits == c.bits)
+      return c.dtype;
+  return RESHARD_DTYPE_NONE;
+}
+
+// A torch tensor: what its memory does not tell is refused by name.
+Array torch_array(nb::handle t, const std::string &what) {
+  static const char *const lazy[] = {"is_conj", "is_neg"};
+  for (const char *flag : lazy)
+    if (nb::cast<bool>(t.attr(flag)()))
+      raise(RESHARD_ERROR_UNSUPPORTED,
+            what + ": a tensor with torch's " + flag + "() bit: its memory has other values");
+  std::string layout = nb::cast<std::string>(nb::str(t.attr("layout")));
+  if (layout != "torch.strided" || nb::cast<bool>(t.attr("is_quantized")))
+    raise(RESHARD_ERROR_UNSUPPORTED,
+          what + ": a tensor of layout " + layout + (layout == "torch.strided" ? ", quantized" : ""));
+  nb::object device = t.attr("device");
+  std::string type = nb::cast<std::string>(device.attr("type"));
+  if (type != "cpu" && type != "cuda")
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": a tensor on device " + nb::cast<std::string>(nb::str(device)));
+  Array a;
+  a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
+  std::string dtype = nb::cast<std::string>(nb::str(t.attr("dtype")));
+  a.dtype = find_name(dtype.c_str() + (dtype.rfind("torch.", 0) == 0 ? 6 : 0));
+  if (a.dtype == RESHARD_DTYPE_NONE)
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + dtype);
+  nb::tuple shape = nb::tuple(t.attr("shape")), strides = nb::tuple(t.attr("stride")());
+  if (shape.size() > RESHARD_MAX_DIMS)
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": " + std::to_string(shape.size()) + " dims; at most 8");
+  a.ndim = int(shape.size());
+  for (int d = 0; d < a.ndim; d++)
+    a.shape[d] = nb::cast<int64_t>(shape[d]), a.strides[d] = nb::cast<int64_t>(strides[d]);
+  a.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(t.attr("data_ptr")()));
+  if (a.data == nullptr && a.elements() > 0)
+    invalid(what + ": a tensor of shape " + shape_text(a.ndim, a.shape) + " whose storage is freed");
+  a.writable = true;
+  a.owner = a.torch = nb::borrow(t);
+  return a;
+}
+
+} // namespace
+
+reshard_dtype dtype_of(nb::handle dtype) {
+  std::string text;
+  if (nb::isinstance<nb::str>(dtype))
+    text = nb::cast<std::string>(dtype);
+  else if (nb::hasattr(dtype, "name")) // numpy.dtype
+    text = nb::cast<std::string>(nb::str(dtype.attr("name")));
+  else if (nb::isinstance<nb::type_object>(dtype)) // numpy.float32, ml_dtypes.bfloat16
+    text = nb::cast<std::string>(nb::str(dtype.attr("__name__")));
+  else
+    text = nb::cast<std::string>(nb::str(dtype));
+  if (text.rfind("torch.", 0) == 0)
+    text = text.substr(6);
+  reshard_dtype found = find_name(text.c_str());
+  if (found == RESHARD_DTYPE_NONE)
+    check(reshard_dtype_parse(c_text(text, "dtype"), &found));
+  return found;
+}
+
+Array array_of(nb::handle object, const std::string &what) {
+  if (object.is_none())
+    invalid(what + ": None, where an array with elements is due");
+  if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "is_conj"))
+    return torch_array(object, what);
+  nb::object seen = nb::borrow(object);
+  reshard_dtype by_name = RESHARD_DTYPE_NONE;
+  if (nb::hasattr(object, "__array_interface__")) {
+    nb::object dtype = object.attr("dtype");
+    nb::str byte_order = nb::str(dtype.attr("byteorder"));
+    if (std::strcmp(byte_order.c_str(), ">") == 0)
+      raise(RESHARD_ERROR_UNSUPPORTED, what + ": big-endian elements (" + nb::cast<std::string>(nb::str(dtype)) + ")");
+    std::string name = nb::cast<std::string>(nb::str(dtype.attr("name")));
+    by_name = find_name(name.c_str());
+    if (by_name == RESHARD_DTYPE_NONE)
+      raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + name);
+    if (by_name == RESHARD_BF16 || (by_name >= RESHARD_F8_E4M3 && by_name <= RESHARD_F8_E8M0)) // ml_dtypes: the bits
+      seen = object.attr("view")(nb::cast<int>(dtype.attr("itemsize")) == 1 ? "u1" : "u2");
+  }
+  nb::ndarray<nb::ro> view;
+  if (!nb::try_cast(seen, view, false))
+    raise(RESHARD_ERROR_UNSUPPORTED,
+          what + ": " + type_text(object) + " is no array of numbers (numpy, torch, DLPack, buffer)");
+  Array a;
+  a.dtype = by_name != RESHARD_DTYPE_NONE ? by_name : dlpack_dtype(view.dtype());
+  if (a.dtype == RESHARD_DTYPE_NONE)
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": an element type that DLPack numbers " +
+                                         std::to_string(view.dtype().code) + " of " +
+                                         std::to_string(view.dtype().bits) + " bits");
+  if (view.ndim() > RESHARD_MAX_DIMS)
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": " + std::to_string(view.ndim()) + " dims; at most 8");
+  int device = view.device_type();
+  if (device != nb::device::cpu::value && device != nb::device::cuda::value && device != nb::device::cuda_host::value)
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": memory of a device that DLPack numbers " + std::to_string(device));
+  a.gpu = device == nb::device::cuda::value ? int(view.device_id()) : -1;
+  a.ndim = int(view.ndim());
+  for (int d = 0; d < a.ndim; d++)
+    a.shape[d] = int64_t(view.shape(d)), a.strides[d] = view.stride(d);
+  a.data = const_cast<void *>(view.data());
+  nb::ndarray<> writable;
+  a.writable = nb::try_cast(seen, writable, false);
+  a.owner = nb::borrow(object), a.view = view;
+  return a;
+}
+
+// A numpy array over a tensor's memory, which it keeps. Types that numpy lacks come as unsigned integers.
+nb::object numpy_of(reshard_tensor tensor) {
+  reshard_tensor_info info;
+  check(reshard_tensor_get_info(tensor, &info));
+  size_t shape[RESHARD_MAX_DIMS];
+  int64_t strides[RESHARD_MAX_DIMS];
+  for (int d = 0; d < info.ndim; d++)
+    shape[d] = size_t(info.shape[d]), strides[d] = info.strides[d];
+  size_t width = reshard_dtype_size(info.dtype);
+  nb::capsule owner(reshard_tensor_retain(tensor),
+                    [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
+  nb::dlpack::dtype type{uint8_t(nb::dlpack::dtype_code::UInt), uint8_t(8 * width), 1};
+  switch (info.dtype) {
+  case RESHARD_BOOL: type.code = uint8_t(nb::dlpack::dtype_code::Bool); break;
+  case RESHARD_I8:
+  case RESHARD_I16:
+  case RESHARD_I32:
+  case RESHARD_I64: type.code = uint8_t(nb::dlpack::dtype_code::Int); break;
+  case RESHARD_F16:
+  case RESHARD_F32:
+  case RESHARD_F64: type.code = uint8_t(nb::dlpack::dtype_code::Float); break;
+  case RESHARD_C64:
+  case RESHARD_C128: type.code = uint8_t(nb::dlpack::dtype_code::Complex); break;
+  default: break;
+  }
+  static char none; // an address for arrays without elements
+  nb::ndarray<nb::numpy> array(info.data != nullptr ? info.data : &none, size_t(info.ndim), shape, owner, strides,
+                               type);
+  return nb::cast(array, nb::rv_policy::reference);
+}

@@ -1,0 +1,39 @@
+// Collective calls of all ranks that a communicator object stands for.
+#pragma once
+
+#include "core.h"
+
+#include <thread>
+
+void remember(Comm *comm);             // closed at exit
+void end_transfer(Transfer &transfer); // destroys its handles, and takes it from its communicator
+
+template <typename Call> void run_ranks(Comm &comm, Call &&call) {
+  size_t n = comm.handles.size();
+  std::vector<reshard_status> statuses(n, RESHARD_SUCCESS);
+  std::vector<std::string> texts(n);
+  auto one = [&](size_t i) {
+    statuses[i] = call(i);
+    if (statuses[i] != RESHARD_SUCCESS)
+      texts[i] = reshard_last_error();
+  };
+  {
+    nb::gil_scoped_release release;
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < n; i++)
+      threads.emplace_back(one, i);
+    one(0);
+    for (std::thread &t : threads)
+      t.join();
+  }
+  for (size_t i = 0; i < n; i++)
+    if (statuses[i] != RESHARD_SUCCESS) {
+      std::vector<int64_t> missing(size_t(comm.size()));
+      int64_t count = 0;
+      if (statuses[i] != RESHARD_ERROR_TIMEOUT ||
+          reshard_comm_missing(comm.handles[i], missing.data(), &count) != RESHARD_SUCCESS)
+        count = 0;
+      missing.resize(size_t(count));
+      raise(statuses[i], texts[i], missing);
+    }
+}

@@ -1,0 +1,295 @@
+"""Layouts, plans, local communicators, transfers and redistribute, against numpy."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from ranks import held
+
+import reshard
+
+DTYPES = [np.dtype(name) for name in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16")] + [
+    np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")]
+
+
+def random_layout(rng: random.Random, shape: tuple[int, ...], world: int, source: bool) -> reshard.Layout:
+    kind = rng.choice(["chunk", "mesh", "cyclic", "single", "flat", "boxes"] if shape else ["single", "mesh"])
+    if kind == "chunk":
+        return reshard.Layout.chunk(shape, world, rng.randrange(len(shape)))
+    if kind == "mesh":
+        first = rng.choice([f for f in range(1, world + 1) if world % f == 0])
+        places = ["R"] + ([f"S{d}" for d in range(len(shape))] if shape else [])
+        return reshard.Layout.mesh(shape, world, [first, world // first], [rng.choice(places), rng.choice(places)])
+    if kind == "cyclic":
+        grid = [1] * len(shape)
+        grid[rng.randrange(len(shape))] = world
+        return reshard.Layout.cyclic(shape, world, grid, [rng.randint(1, 4) for _ in shape])
+    if kind == "single":
+        return reshard.Layout.single(shape, world, rng.randrange(world))
+    if kind == "flat":
+        return reshard.Layout.flat(shape, world)
+    cuts = sorted(rng.randint(0, shape[0]) for _ in range(world - 1))
+    bounds = list(zip([0, *cuts], [*cuts, shape[0]]))
+    return reshard.Layout.boxes(shape, world, [(r, (a, *[0] * (len(shape) - 1)), (b - a, *shape[1:])) for r, (a, b) in enumerate(bounds)])
+
+
+def strided(rng: random.Random, array: Any) -> Any:
+    """The same values with other strides: as they are, columns first, every second, a wider parent."""
+    way = rng.randrange(4)
+    if array.ndim == 0 or way == 0:
+        return array
+    if way == 1:
+        return np.asfortranarray(array)
+    parent = np.zeros([2 * n if way == 2 else n + 3 for n in array.shape], array.dtype)
+    view = parent[tuple(slice(None, None, 2) if way == 2 else slice(1, n + 1) for n in array.shape)]
+    view[...] = array
+    return view
+
+
+def test_random_layouts_dtypes_and_strides_against_numpy() -> None:
+    rng = random.Random(20)
+    for case in range(500):
+        world, ndim = rng.randint(1, 5), rng.randint(0, 3)
+        shape = tuple(rng.randint(0 if rng.random() < 0.1 else 1, 9) for _ in range(ndim))
+        src, dst = (random_layout(rng, shape, world, side) for side in (True, False))
+        dtype = rng.choice(DTYPES)
+        whole = np.frombuffer(rng.randbytes(int(np.prod(shape, dtype=int)) * dtype.itemsize), np.uint8).view(
+            "u1" if dtype.itemsize == 1 else f"V{dtype.itemsize}" if dtype.itemsize == 16 else f"u{dtype.itemsize}")
+        whole = (whole % 2 if dtype == np.bool_ else whole).view(dtype).reshape(shape)
+
+        def given(layout: reshard.Layout, rank: int, mark: bool) -> Any:
+            one = held(layout, rank, np.zeros(shape, dtype) if mark else whole)
+            if isinstance(one, list):
+                return [strided(rng, a) for a in one]
+            return one if one is None or layout.kind == "flat" else strided(rng, one)
+
+        sources = [given(src, r, False) for r in range(world)]
+        targets = [given(dst, r, True) for r in range(world)]
+        plans = reshard.Plan.all([reshard.Entry(src, dst, dtype)])
+        with reshard.local(world) as comm, reshard.Transfer(plans, comm, sources, targets, path=rng.choice(["auto", "direct", "packed"])) as t:
+            t.execute()
+            for r in range(world):
+                want, got = held(dst, r, whole), targets[r]
+                pairs = zip(want, got) if isinstance(want, list) else [] if want is None else [(want, got)]
+                for w, g in pairs:
+                    assert w.tobytes() == np.ascontiguousarray(g).tobytes(), (case, str(src), str(dst), shape, dtype, r)
+
+
+def test_redistribute_returns_what_each_rank_holds_and_keeps_its_plan() -> None:
+    whole = np.arange(7 * 6, dtype="f4").reshape(7, 6)
+    with reshard.local(3) as comm:
+        src, dst = reshard.Layout("chunk(0)", (7, 6), 3), reshard.Layout("cyclic(1x3;1x1)", (7, 6), 3)
+        for _ in range(3):
+            got = reshard.redistribute([held(src, r, whole) for r in range(3)], src, dst, comm)
+            for r in range(3):
+                assert (got[r] == held(dst, r, whole)).all()
+        both = reshard.redistribute([[held(src, r, whole), held(dst, r, whole.astype("i8"))] for r in range(3)], [src, dst], [dst, src], comm)
+        assert all((both[r][1] == held(src, r, whole)).all() and both[r][1].dtype == np.int64 for r in range(3))
+    assert (both[0][0] == held(dst, 0, whole)).all()  # results outlive their communicator
+
+
+def test_regions_and_a_permutation_fuse_tensors() -> None:
+    q, k = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(2, 4) + 100
+    one = lambda *shape: reshard.Layout("rank(0)", shape, 1)  # noqa: E731
+    fused, turned = np.zeros((5, 4)), np.zeros((4, 3))
+    entries = [reshard.Entry(one(3, 4), one(5, 4), "f64", "q", dst_offset=[0, 0], dst_extent=[3, 4]),
+               reshard.Entry(one(2, 4), one(5, 4), "f64", "k", dst_offset=[3, 0], dst_extent=[2, 4]),
+               reshard.Entry(one(3, 4), one(4, 3), "f64", "w", permutation=[1, 0])]
+    with reshard.local(1) as comm:
+        reshard.Transfer(reshard.Plan(entries, 0), comm, [[q, k, q]], [[fused, fused, turned]]).execute()
+        assert (fused == np.concatenate([q, k])).all() and (turned == q.T).all()
+        back = np.zeros((3, 4))
+        reshard.Transfer(reshard.Plan(entries[2:], 0).reverse(), comm, turned, back).execute()
+        assert (back == q).all()
+
+
+def test_layouts_print_compare_hash_and_pickle() -> None:
+    for text in ("mesh(2x2;S0,R)", "chunk(-1;2,0,3,1)", "flat()", "rank(3)", "cyclic(2x2;1x3)", "boxes(0:[0,0]+[4,3];1:[4,0]+[4,3])"):
+        layout = reshard.Layout(text, (8, 3), 4)
+        again = pickle.loads(pickle.dumps(layout))
+        assert again == layout and hash(again) == hash(layout) and str(again) == str(layout)
+        assert layout != reshard.Layout("rank(2)", (8, 3), 4) and eval(repr(layout)) == layout
+    assert reshard.Layout("chunk(0)", (8, 3), 4) != "chunk(0)"
+    assert reshard.Layout.mesh((8, 3), 4, [2, 2], ["S0*2", "S-1"], names=["a", "b"], order=[1, 0]).kind == "mesh"
+
+
+SRC, DST = reshard.Layout("chunk(0)", (4, 2), 2), reshard.Layout("chunk(1)", (4, 2), 2)
+BAD: list[tuple[Any, Any, str]] = [
+    (lambda a: a[:1], reshard.InvalidError, "source of rank 0, 'tensor': shape (1, 2), where (2, 2) is due"),
+    (lambda a: np.zeros((3, 2), "f4"), reshard.InvalidError, "shape (3, 2), where (2, 2)"),
+    (lambda a: a.astype("f8"), reshard.InvalidError, "f64, where f32 is due"),
+    (lambda a: a.astype(">f4"), reshard.UnsupportedError, "big-endian"),
+    (lambda a: a.astype(object), reshard.UnsupportedError, "dtype object"),
+    (lambda a: np.zeros((2, 2), [("x", "f4")]), reshard.UnsupportedError, "dtype"),
+    (lambda a: None, reshard.InvalidError, "None"),
+    (lambda a: "text", reshard.UnsupportedError, "no array"),
+    (lambda a: [a, a], reshard.InvalidError, "2 arrays"),
+]
+
+
+@pytest.mark.parametrize("change,error,text", BAD)
+def test_a_source_that_does_not_fit_is_named(change: Any, error: Any, text: str) -> None:
+    good, out = np.zeros((2, 2), "f4"), [np.full((4, 1), 7, "f4") for _ in range(2)]
+    with reshard.local(2) as comm:
+        with pytest.raises(error) as raised:
+            reshard.Transfer([reshard.Plan(SRC, DST, "f32", r) for r in range(2)], comm, [change(good), good], out)
+        assert text in str(raised.value)
+        assert all((o == 7).all() for o in out)
+
+
+def test_a_destination_that_cannot_be_written_is_named() -> None:
+    rows, frozen = [np.zeros((2, 2), "f4")] * 2, np.zeros((4, 1), "f4")
+    frozen.flags.writeable = False
+    plans = [reshard.Plan(SRC, DST, "f32", r) for r in range(2)]
+    with reshard.local(2) as comm:
+        with pytest.raises(reshard.InvalidError, match="rank 1, 'tensor': read-only"):
+            reshard.Transfer(plans, comm, rows, [np.zeros((4, 1), "f4"), frozen])
+        with pytest.raises(reshard.InvalidError, match="overlap"):
+            reshard.Transfer(plans, comm, rows, [np.lib.stride_tricks.as_strided(np.zeros(1, "f4"), (4, 1), (0, 0)), np.zeros((4, 1), "f4")])
+        read_only = np.zeros((2, 2), "f4")
+        read_only.flags.writeable = False  # as a source it is welcome
+        reshard.Transfer(plans, comm, [read_only, rows[0]], [np.zeros((4, 1), "f4") for _ in range(2)]).execute()
+
+
+def test_errors_are_the_builtins_that_programs_expect() -> None:
+    for call, kinds in ((lambda: reshard.Layout("chunk(9)", (3,), 2), (reshard.InvalidError, ValueError, reshard.Error, RuntimeError)),
+                        (lambda: reshard.Layout("mesh(2;Psum)", (3,), 2), (reshard.UnsupportedError, NotImplementedError)),
+                        (lambda: reshard.open("/no/such/file"), (reshard.MissingError, FileNotFoundError, ValueError)),
+                        (lambda: reshard.Layout("chunk(0)\0x", (3,), 2), (ValueError,)),
+                        (lambda: reshard.local(2, timeout=-1), (ValueError,)),
+                        (lambda: reshard.Plan(SRC, DST, "f31", 0), (ValueError,)),
+                        (lambda: reshard.Plan(SRC, DST, "f32", 2), (ValueError,))):
+        for kind in kinds:
+            with pytest.raises(kind):
+                call()
+    with pytest.raises(reshard.Error) as raised:
+        reshard.Layout("chunk(9)", (3,), 2)
+    assert raised.value.status == "RESHARD_ERROR_INVALID"
+
+
+def bound(comm: reshard.Comm) -> tuple[reshard.Transfer, Any]:
+    one = reshard.Layout("rank(0)", (4,), 1)
+    out = np.zeros(4, "f4")
+    return reshard.Transfer(reshard.Plan(one, one, "f32", 0), comm, np.arange(4, dtype="f4"), out), out
+
+
+def test_closing_a_communicator_ends_its_transfers_in_any_order() -> None:
+    for first in ("comm", "transfer", "drop", "collect"):
+        comm = reshard.local(1)
+        transfer, out = bound(comm)
+        transfer.execute()
+        assert (out == np.arange(4)).all()
+        if first == "comm":
+            comm.close()
+            comm.close()
+            assert transfer.closed
+            with pytest.raises(reshard.InvalidError, match="closed"):
+                transfer.execute()
+            with pytest.raises(reshard.InvalidError, match="closed"):
+                comm.barrier()
+        elif first == "transfer":
+            transfer.close()
+            transfer.close()
+            comm.barrier()
+        elif first == "drop":
+            gone = weakref.ref(comm)
+            del comm
+            transfer.execute()  # it keeps its communicator
+            del transfer
+            gc.collect()
+            assert gone() is None
+        else:
+            del transfer, comm
+            gc.collect()
+
+
+def test_a_transfer_keeps_its_arrays_and_plan() -> None:
+    comm, source = reshard.local(1), np.arange(4, dtype="f4")
+    before = sys.getrefcount(source)
+    one = reshard.Layout("rank(0)", (4,), 1)
+    out = np.zeros(4, "f4")
+    transfer = reshard.Transfer(reshard.Plan(one, one, "f32", 0), comm, source, out)
+    assert sys.getrefcount(source) > before
+    other = np.arange(4, dtype="f4") + 5
+    transfer.rebind(other, out)
+    assert sys.getrefcount(source) == before
+    transfer.execute()
+    assert (out == other).all()
+    with pytest.raises(reshard.InvalidError):
+        transfer.rebind(other[:2], out)
+    transfer.execute()  # bound as before
+    comm.close()
+
+
+def test_objects_made_and_dropped_leave_nothing_behind() -> None:
+    comm = reshard.local(1)
+
+    def once() -> None:
+        transfer, _ = bound(comm)
+        transfer.execute()
+        reshard.redistribute([np.arange(4, dtype="f4")], SRC1, SRC1, comm)
+
+    SRC1 = reshard.Layout("rank(0)", (4,), 1)
+    for _ in range(500):
+        once()
+    gc.collect()
+
+    def resident() -> int:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before, files = resident(), len(os.listdir("/proc/self/fd"))
+    for _ in range(3000):
+        once()
+    gc.collect()
+    assert resident() - before < 1 << 20
+    assert len(os.listdir("/proc/self/fd")) == files
+    comm.close()
+
+
+def test_fork_leaves_local_objects_usable() -> None:
+    comm = reshard.local(1)
+    transfer, out = bound(comm)
+    child = os.fork()
+    if child == 0:
+        try:
+            transfer.execute()
+            os._exit(0 if (out == np.arange(4)).all() else 3)
+        except BaseException:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    transfer.execute()
+    comm.close()
+
+
+def test_what_is_left_at_exit_is_closed_without_a_word() -> None:
+    code = ("import numpy as np, reshard\nc = reshard.local(1)\none = reshard.Layout('rank(0)', (4,), 1)\n"
+            "t = reshard.Transfer(reshard.Plan(one, one, 'f32', 0), c, np.zeros(4, 'f4'), np.ones(4, 'f4'))\nt.execute()\nimport sys; sys.kept = t")
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_plans_tell_their_figures() -> None:
+    plan = reshard.Plan(SRC, DST, "f32", 0)
+    assert (plan.info.sent_bytes, plan.info.received_bytes, plan.info.kept_bytes) == (8, 8, 8)
+    assert plan.peers() == [(1, 8, 8)] and '"rank"' in plan.to_json() and "rank" in str(plan)
+    assert [p.rank for p in reshard.Plan.all([reshard.Entry(SRC, DST, "f32")])] == [0, 1]
+    assert plan.reverse().info.sent_bytes == 8
+
+
+def test_a_stream_on_the_cpu_is_refused() -> None:
+    comm = reshard.local(1)
+    transfer, _ = bound(comm)
+    with pytest.raises(reshard.InvalidError, match="stream"):
+        transfer.execute(5)
+    comm.close()

@@ -1,0 +1,136 @@
+"""Communicators of processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import held, on_processes
+
+import reshard
+
+WHOLE = np.arange(9 * 14, dtype="f8").reshape(9, 14)
+
+
+def move(rank: int, n: int, gather: Any) -> None:
+    with reshard.node(n, rank, gather, timeout=60) as comm:
+        assert (comm.rank, comm.size, comm.local) == (rank, n, False)
+        for text in ("chunk(1)", "mesh(2x2;S1,S0)", "cyclic(2x2;2x3)", "rank(2)"):
+            src, dst = reshard.Layout("chunk(0)", WHOLE.shape, n), reshard.Layout(text, WHOLE.shape, n)
+            mine = held(src, rank, WHOLE)
+            for _ in range(2):
+                got = reshard.redistribute(mine, src, dst, comm)
+                want = held(dst, rank, WHOLE)
+                assert (got is None) if want is None else (got == want).all(), text
+            out = np.zeros_like(want) if want is not None else None
+            with reshard.Transfer(reshard.Plan(src, dst, "f64", rank), comm, mine, out) as t:
+                t.execute()
+                assert out is None or (out == want).all()
+            if want is not None:  # the result of one call is read directly in the next
+                back = reshard.redistribute(got, dst, src, comm)
+            else:
+                back = reshard.redistribute(np.zeros((0, 14)), dst, src, comm)
+            assert (back == mine).all()
+        sub = comm.split(rank % 2)
+        assert sub.global_ranks == tuple(range(rank % 2, n, 2))
+        sub.close()
+        comm.barrier()
+
+
+def test_four_processes_move_tensors() -> None:
+    on_processes(4, move)
+
+
+def disagree(rank: int, n: int, gather: Any) -> str:
+    comm = reshard.node(n, rank, gather, timeout=60)
+    src = reshard.Layout("chunk(0)", (4, 4), n)
+    dst = reshard.Layout("chunk(1)" if rank == 0 else "chunk(0)", (4, 4), n)
+    with pytest.raises(reshard.MismatchError) as raised:
+        reshard.Transfer(reshard.Plan(src, dst, "f32", rank), comm, np.zeros((2, 4), "f4"), np.zeros((4, 2) if rank == 0 else (2, 4), "f4"))
+    comm.close()
+    return str(raised.value)
+
+
+def test_ranks_that_disagree_get_one_error() -> None:
+    said = on_processes(2, disagree)
+    assert said[0] == said[1] and "chunk" in said[0]
+
+
+def short(rank: int, n: int, gather: Any) -> None:
+    with pytest.raises(reshard.InvalidError, match="3 bytes, not 2 x"):
+        reshard.node(n, rank, lambda mine: b"abc")
+
+    def raising(mine: bytes) -> bytes:
+        raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="the caller's own"):
+        reshard.node(n, rank, raising)
+
+
+def test_an_all_gather_that_fails_comes_out_as_itself() -> None:
+    on_processes(2, short)
+
+
+def lose(rank: int, n: int, gather: Any) -> Any:
+    comm = reshard.node(n, rank, gather, timeout=60)
+    comm.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    with pytest.raises(reshard.PeerError, match="rank 1"):
+        comm.barrier()
+    comm.close()
+
+
+def test_a_lost_process_is_named() -> None:
+    with pytest.raises(AssertionError, match="rank 1 ended without a word"):
+        on_processes(3, lose)
+
+
+def outlast(rank: int, n: int, gather: Any) -> None:
+    comm = reshard.node(n, rank, gather, timeout=60)
+    if rank == 1:
+        gather(b"over")
+        comm.close()
+        return
+    said: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            comm.barrier()
+        except reshard.Error as error:
+            said.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while "in reshard_comm_barrier" not in comm.report():  # this thread runs while that one waits
+        pass
+    comm.close()
+    waiting.join()
+    assert isinstance(said[0], reshard.PeerError) and comm.closed
+    gather(b"over")
+
+
+def test_close_in_another_thread_ends_a_wait() -> None:
+    on_processes(2, outlast)
+
+
+def late(rank: int, n: int, gather: Any) -> None:
+    comm = reshard.node(n, rank, gather, timeout=0.5)
+    if rank == 0:
+        with pytest.raises(TimeoutError) as raised:
+            comm.barrier()
+        assert raised.value.missing == (1,)  # type: ignore[attr-defined]
+    gather(b"met")
+    comm.close()
+
+
+def test_a_deadline_tells_who_did_not_come() -> None:
+    on_processes(2, late)
+
+
+def test_node_without_a_launcher_is_one_process() -> None:
+    with reshard.node() as comm:
+        assert comm.size == 1
