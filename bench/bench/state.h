@@ -41,7 +41,7 @@ typedef struct bench_state {
   const cli_options *o;
   workload w;
   session s;
-  bool squares; /* no workload is given: shapes are 2^ceil(k/2) x 2^floor(k/2), k = floor(log2(bytes / width)) */
+  bool squares;  /* no workload is given: shapes are 2^ceil(k/2) x 2^floor(k/2), k = floor(log2(bytes / width)) */
   char gpu[256]; /* name of the first one; empty on the CPU */
   /* CPU */
   rs_device *cpu; /* of the straight copy */

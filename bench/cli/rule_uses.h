@@ -1,4 +1,4 @@
-/* What the rules of --src and --dst took of a model: told at the end of a command. */
+/* Uses of the rules of --src and --dst: what they took of a model: told at the end of a command. */
 #ifndef BENCH_RULE_USES_H
 #define BENCH_RULE_USES_H
 

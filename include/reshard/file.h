@@ -121,9 +121,10 @@ RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *
 RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
                                                 int64_t world, reshard_layout *layout);
 
-/* Checks what no tensor shows alone. Where a model has NAME and NAME SUFFIX of a line of blocks, each rank's runs of
- * indices begin and end at multiples of the block, or at the end. The scales of a rank are then those of its blocks, by
- * their local numbers. A scale without dims is that of all blocks. Local. world as in reshard_layout_parse.
+/* Checks what no tensor shows alone. A line of blocks names a SUFFIX. Where a model has NAME and NAME SUFFIX, each
+ * rank's runs of indices begin and end at multiples of the block, or at the end. The scales of a rank are then those
+ * of its blocks, by their local numbers. A scale without dims is that of all blocks. Local. world as in
+ * reshard_layout_parse.
  *
  * Errors: RESHARD_ERROR_INVALID with rule and names: rank, indices and block that do not fit; scales of another shape;
  * those of reshard_rules_layout for these tensors. */

@@ -50,7 +50,7 @@ static int64_t list_indices(reshard_layout layout, int64_t rank, int dim, int64_
   return n;
 }
 
-/* What a kernel does: the scale of local index l is number l / block of its own. And no block is in two parts. */
+/* A kernel takes the scale of local index l by number l / block of its own. And no block is in two parts. */
 static bool scales_fit(reshard_layout of, reshard_layout scales, int ndim, const int64_t *shape, const int64_t *block) {
   static int64_t a[1 << 16], b[1 << 16];
   for (int64_t rank = 0; rank < reshard_layout_world(of); rank++) {
@@ -264,7 +264,7 @@ static void test_lines(void **state) {
   }
 }
 
-/* What GPTQ and AWQ files cut, and that the others refuse. */
+/* Files of GPTQ and AWQ have other cuts, and the others refuse them. */
 static void test_packed(void **state) {
   (void)state;
   static const char *const refusing[] = {"tp", "tp-kv-4", "fsdp-tp", "ep-128", "ep-256"};

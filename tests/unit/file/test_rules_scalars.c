@@ -132,7 +132,7 @@ static void test_others(void **state) {
   }
 }
 
-/* What fits no tensor, or not this one, is an error with the line of its rule. */
+/* A layout that fits no tensor, or not this one, is an error with the line of its rule. */
 static void test_refused(void **state) {
   (void)state;
   static const struct {
