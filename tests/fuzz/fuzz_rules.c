@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
+#include "file/model/model.h"
+
 #include <reshard/file.h>
 
 #include <stdint.h>
@@ -37,6 +39,36 @@ static void match(reshard_rules rules, const char *name) {
   }
 }
 
+static int count_rule(void *user, const reshard_rule_use *use) {
+  fuzz_require(use->file != NULL && use->line >= 1 && use->pattern != NULL && use->layout != NULL);
+  *(int64_t *)user += use->tensors;
+  return 0;
+}
+
+/* A model of these names, and of the same with each word of the text behind: blocks find their scales. */
+static void check(reshard_rules rules, int n, const char *const *names, char *text) {
+  static const int64_t shapes[3][2] = {{13, 21}, {7, 7}, {1, 1}};
+  reshard_model model = NULL;
+  char name[256];
+  if (rs_model_new(&model) != RESHARD_SUCCESS)
+    return;
+  for (int i = 0; i < n; i++)
+    fuzz_require(rs_model_add(model, "fuzz", names[i], strlen(names[i]), RESHARD_F32, 2, shapes[0]) == RESHARD_SUCCESS);
+  const char *word = strtok(text, " \t\r\n");
+  for (int k = 0; k < 8 && word != NULL; k++, word = strtok(NULL, " \t\r\n"))
+    for (int i = 0; i < n; i++) {
+      int length = snprintf(name, sizeof name, "%s%.100s", names[i], word);
+      fuzz_require(rs_model_add(model, "fuzz", name, (size_t)length, RESHARD_F32, k == 2 ? 0 : 2, shapes[k % 3]) ==
+                   RESHARD_SUCCESS);
+    }
+  if (reshard_rules_check(rules, model, 8) != RESHARD_SUCCESS)
+    fuzz_require(strncmp(reshard_last_error(), "fuzz", 4) == 0);
+  int64_t tensors = 0;
+  if (reshard_rules_use(rules, model, count_rule, &tensors) == RESHARD_SUCCESS)
+    fuzz_require(tensors == reshard_model_count(model));
+  reshard_model_free(model);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char *const names[] = {"",
                                       "a",
@@ -55,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         match(rules, names[i]);
       match(rules, text);
+      check(rules, (int)(sizeof names / sizeof *names), names, text);
       reshard_rules_free(rules);
     } else {
       fuzz_require(strncmp(reshard_last_error(), "fuzz:", 5) == 0);

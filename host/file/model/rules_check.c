@@ -22,7 +22,7 @@ typedef struct block_check {
   reshard_model model;
   rs_layouts layouts;
   rs_names names;
-  RS_VEC(reshard_layout) seen; /* pairs of layouts that agree */
+  RS_VEC(block_pair) seen; /* that agree, of distinct layouts and blocks */
 } block_check;
 
 /* Extent of a block in a dim: of the last dims as written, 1 in those before. */
@@ -99,9 +99,11 @@ static reshard_status check_rank(const block_pair *p, int64_t rank) {
 }
 
 static bool pair_was_seen(const block_check *c, const block_pair *p) {
-  for (int64_t i = 0; i < c->seen.n; i += 2)
-    if (c->seen.at[i] == p->layout[0] && c->seen.at[i + 1] == p->layout[1])
+  for (int64_t i = 0; i < c->seen.n; i++) {
+    const block_pair *s = &c->seen.at[i];
+    if (s->layout[0] == p->layout[0] && s->layout[1] == p->layout[1] && s->blocks == p->blocks)
       return true;
+  }
   return false;
 }
 
@@ -124,9 +126,8 @@ static reshard_status check_pair(block_check *c, block_pair *p, int64_t world) {
     if (status != RESHARD_SUCCESS)
       return rs_rules_error(c->rules, p->blocks->line, status);
   }
-  RS_TRY(rs_vec_reserve(&c->seen, c->seen.n + 2));
-  c->seen.at[c->seen.n++] = p->layout[0];
-  c->seen.at[c->seen.n++] = p->layout[1];
+  RS_TRY(rs_vec_reserve(&c->seen, c->seen.n + 1));
+  c->seen.at[c->seen.n++] = *p;
   return RESHARD_SUCCESS;
 }
 

@@ -223,6 +223,24 @@ static void test_shapes(void **state) {
   }
 }
 
+/* Equal layouts of other blocks are looked at, too: 8 rows in blocks of 4 and of 5 have 2 scales each. */
+static void test_two_blocks(void **state) {
+  (void)state;
+  reshard_model model;
+  CLI_TRY("", rs_model_new(&model));
+  add_tensor(model, "a", RESHARD_F32, 1, 8, 0, 0);
+  add_tensor(model, "a.four", RESHARD_F32, 1, 2, 0, 0);
+  add_tensor(model, "b", RESHARD_F32, 1, 8, 0, 0);
+  reshard_rules rules = parse_rules("blocks .four 4\nblocks .five 5\n* chunk(0)\n");
+  CLI_TRY("", reshard_rules_check(rules, model, 2));
+  add_tensor(model, "b.five", RESHARD_F32, 1, 2, 0, 0);
+  assert_int_equal(reshard_rules_check(rules, model, 2), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "x.rules:2:14: tensor 'b': rank 0 has rows [0,4), which cut a block of 5 "
+                                            "(5, scales in 'b.five')");
+  reshard_rules_free(rules);
+  reshard_model_free(model);
+}
+
 /* Scales follow their tensor's rule, not one of their own; a tensor named "blocks" may have a rule. */
 static void test_lines(void **state) {
   (void)state;
@@ -352,7 +370,8 @@ static void test_use(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_qwen_layer),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_lines),
-                                     cmocka_unit_test(test_packed), cmocka_unit_test(test_use)};
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_two_blocks),
+                                     cmocka_unit_test(test_lines),  cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_use)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -460,7 +460,50 @@ static void test_nested_and_distributed(void **state) {
   reshard_layout_release(all);
 }
 
-/* A writer's unfinished directory is hidden, and is refused by all that read. */
+/* Tensors without dims under rules that cut: on each rank, stored once, as what they are, and loaded by others. */
+static void test_scalars(void **state) {
+  (void)state;
+  static const char *const texts[] = {"chunk(0)", "mesh(tp;S1)", "cyclic(3;2)", "mesh(2;R)"};
+  state_spec specs[2][4];
+  for (int i = 0; i < 8; i++) {
+    char text[64];
+    reshard_rules rules;
+    state_spec *t = &specs[i / 4][i % 4];
+    *t = (state_spec){.dtype = RESHARD_F32};
+    snprintf(text, sizeof text, "* %s\n", i < 4 ? texts[i] : i == 5 ? "rank(1)" : "mesh(tp;S0)");
+    CLI_TRY("", reshard_rules_parse(text, NULL, &rules));
+    CLI_TRY("", reshard_rules_layout(rules, "step", 0, NULL, i < 4 ? 3 : 2, &t->layout));
+    reshard_rules_free(rules);
+  }
+  sharded_ranks p;
+  state_fixture s = {.n = 4, .specs = specs[0], .seed = SAVED, .path = state_path("scalars")};
+  sharded_ranks_open(&p, 3, NULL);
+  state_save(&p, &s);
+  sharded_ranks_close(&p);
+  reshard_checkpoint checkpoint;
+  reshard_checkpoint_info info;
+  CLI_TRY("", reshard_checkpoint_open(s.path, &checkpoint));
+  CLI_TRY("", reshard_checkpoint_get_info(checkpoint, &info));
+  assert_int_equal(info.tensors, 4);
+  assert_int_equal(info.stored_bytes, 4 * 4); /* once */
+  size_t size;
+  char *file = scratch_read("scalars/shard-00001-model-00001-of-00001.safetensors", &size);
+  for (int i = 0; i < 4; i++) {
+    char text[64];
+    snprintf(text, sizeof text, "\\\"t.%d\\\":\\\"mesh(%s;R)", i, i == 3 ? "2@0-1" : "3@0-2");
+    if (strstr(file + 8, text) == NULL)
+      fail_msg("no %s", text);
+  }
+  free(file);
+  reshard_checkpoint_close(checkpoint);
+  s.specs = specs[1];
+  sharded_ranks_open(&p, 2, NULL);
+  state_load(&p, &s);
+  sharded_ranks_close(&p);
+  for (int i = 0; i < 8; i++)
+    reshard_layout_release(specs[i / 4][i % 4].layout);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random),
@@ -468,6 +511,7 @@ int main(void) {
       cmocka_unit_test(test_partial),
       cmocka_unit_test(test_several_paths),
       cmocka_unit_test(test_nested_and_distributed),
+      cmocka_unit_test(test_scalars),
   };
   return cmocka_run_group_tests_name("checkpoints of state dicts", tests, scratch_setup, scratch_teardown);
 }
