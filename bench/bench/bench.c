@@ -3,6 +3,7 @@
 #include "bench/bench/record.h"
 #include "bench/bench/report.h"
 #include "bench/bench/suite.h"
+#include "bench/cli/rule_uses.h"
 
 #include <string.h>
 
@@ -199,6 +200,8 @@ int command_bench(int argc, char **argv) {
   workload_read(&o, &b.w);
   machine_read(&m);
   bench_start(&b);
+  if (o.suite == NULL && b.s.processes.me == 0)
+    rule_uses_warn_of(&b.w);
   if (o.size_begin > 0) { /* what is wrong with it is said before anything is printed */
     const workload_tensor base = b.w.tensor[0];
     scale_shape(&b, &base, o.size_begin);

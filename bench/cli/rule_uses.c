@@ -138,6 +138,12 @@ void rule_uses_warn(const rule_uses *uses) {
   }
 }
 
+void rule_uses_warn_of(const workload *w) {
+  rule_uses uses = rule_uses_of(w);
+  rule_uses_warn(&uses);
+  rule_uses_free(&uses);
+}
+
 void rule_uses_free(rule_uses *uses) {
   for (int64_t i = 0; i < uses->n; i++) {
     free(uses->at[i].file);

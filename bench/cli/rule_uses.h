@@ -27,6 +27,8 @@ void rule_uses_print(const rule_uses *uses);
 void rule_uses_json(const rule_uses *uses, rs_json *json);
 /* Names on standard error each line of the user's own rules that took nothing. */
 void rule_uses_warn(const rule_uses *uses);
+/* That alone, of both sides of a workload. */
+void rule_uses_warn_of(const workload *w);
 void rule_uses_free(rule_uses *uses);
 
 #endif

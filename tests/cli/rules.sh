@@ -177,6 +177,7 @@ says '^rules of src  .*/fsdp.rules$'; says '^  line 7 +\* mesh\(fsdp;S0\): 6 ten
 expect_told plan --model adamw.json --src @own.rules --dst @own.rules --ranks 2 --json -
 check 'len(j["rules"]) == 14 and sum(r["tensors"] for r in j["rules"]) == 12 and
   sum(r["bytes"] for r in j["rules"]) == 2 * j["bytes"]'
+expect_told bench --model adamw.json --src @fsdp --dst @own.rules --ranks 2 -n 1 -w 0 --processes 2
 # shipped rules are not told of, by whatever path; a layout string has none
 expect 0 plan --model adamw.json --src "@$rules/tp.rules" --dst @ep-128 --ranks 2; says '^  no tensor   lines '
 ln -s "$rules/tp.rules" mine.rules
