@@ -90,13 +90,15 @@ static void write_report(const reshard_convert_report *r, const rule_uses *uses,
   rs_json_string(&j, "format", reshard_file_format_string(r->source.format));
   rs_json_ints(&j, {"tensors", r->source.tensors}, {"files", r->source.files}, {"ranks", r->source.world},
                {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes},
-               {"checked_bytes", r->checked_bytes}, {"left_out", r->source.left_out}, {"unlisted", r->source.unlisted});
+               {"checked_bytes", r->checked_bytes}, {"leaves", r->source.leaves}, {"left_out", r->source.left_out},
+               {"left_out_tensors", r->source.left_out_tensors}, {"left_out_bytes", r->source.left_out_bytes},
+               {"unlisted", r->source.unlisted});
   rs_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   rs_json_close(&j, '}');
   rs_json_open(&j, "target", '{');
   rs_json_string(&j, "format", reshard_file_format_string(r->format));
   rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
-               {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
+               {"leaves", r->leaves}, {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
                {"digests", r->digests});
   if (r->scalars > 0)
     rs_json_int(&j, "scalars", r->scalars);
@@ -128,10 +130,18 @@ static void print_warnings(const reshard_convert_report *r) {
     printf(
         "shapes        inferred from the offsets: the source does not state them, so that a shard missing at the end "
         "would not show\n");
-  if (r->source.left_out > 0)
-    printf("left out      %lld lea%s of the source that %s no tensor%s: only tensors are read\n",
-           (long long)r->source.left_out, r->source.left_out == 1 ? "f" : "ves", r->source.left_out == 1 ? "is" : "are",
-           cli_plural(r->source.left_out));
+  int64_t left_out = r->source.left_out + r->source.leaves - r->leaves;
+  if (r->leaves > 0)
+    printf("state.json    %lld lea%s of the source that %s no tensor%s: numbers and texts\n", (long long)r->leaves,
+           r->leaves == 1 ? "f" : "ves", r->leaves == 1 ? "is" : "are", cli_plural(r->leaves));
+  if (left_out > 0)
+    printf("left out      %lld lea%s of the source that %s no tensor%s%s\n", (long long)left_out,
+           left_out == 1 ? "f" : "ves", left_out == 1 ? "is" : "are", cli_plural(left_out),
+           left_out > r->source.left_out ? ": a directory of shards would have its numbers and texts" : "");
+  if (r->source.left_out_tensors > 0)
+    printf("left out      %lld tensor%s, %lld bytes: below classes that are not read\n",
+           (long long)r->source.left_out_tensors, cli_plural(r->source.left_out_tensors),
+           (long long)r->source.left_out_bytes);
   if (r->source.unlisted > 0)
     printf("unlisted      %lld tensor%s that the index gives to another file, or does not list: left out\n",
            (long long)r->source.unlisted, cli_plural(r->source.unlisted));
@@ -196,6 +206,7 @@ static reshard_convert_options make_options(const cli_options *o, convert_run *r
                                      .verify = o->verify,
                                      .index_bytes = o->index_bytes,
                                      .no_digests = o->no_digests,
+                                     .leave_out = o->leave_out,
                                      .threads = (int)o->threads};
   workload_mesh mesh;
   workload_read_mesh(o->mesh, &mesh);

@@ -6,6 +6,9 @@
  * locale. It also reads a malformed set as plain text, which in a file of rules is a mistake to report. */
 #include "base/text.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *rs_quote(char *buffer, size_t size, const char *text) {
@@ -146,4 +149,24 @@ const char *rs_pattern_problem(const char *pattern, int64_t *at) {
       return problem;
   }
   return NULL;
+}
+
+const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value) {
+  char *to = buffer;
+  if (!isfinite(value))
+    return strcpy(buffer, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(buffer, RS_FLOAT_TEXT - 2, "%.*g", digits, value);
+    if (strtod(buffer, NULL) == value)
+      break;
+  }
+  for (const char *at = buffer; *at != '\0'; at++)
+    if (strchr("0123456789+-e", *at) != NULL)
+      *to++ = *at;
+    else if (to == buffer || to[-1] != '.') /* a locale's point, which may be several bytes */
+      *to++ = '.';
+  *to = '\0';
+  if (strpbrk(buffer, ".e") == NULL)
+    strcpy(to, ".0");
+  return buffer;
 }

@@ -22,4 +22,9 @@ bool rs_pattern_matches(const char *pattern, const char *name);
 /* True for a character that a pattern takes as it is. */
 bool rs_pattern_plain(char c);
 
+/* The fewest digits from which the number can be read again (17 at most), with a point or an exponent: "0.1", "1.0";
+ * "nan", "inf", "-inf". The same in every locale. Returns buffer. */
+#define RS_FLOAT_TEXT 40
+const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value);
+
 #endif

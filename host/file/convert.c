@@ -205,6 +205,20 @@ static reshard_status count_wire(conversion *c) {
 
 /* --- Data -------------------------------------------------------------------------------------------------------- */
 
+/* Numbers and texts of the source: shards are what a state dict is saved as. */
+static reshard_status attach_leaves(conversion *c) {
+  rs_json json = {0};
+  rs_writer_report written;
+  rs_writer_get_report(c->writer, &written);
+  if (written.format != RESHARD_FORMAT_SHARDS || c->in->leaves.all.n == 0)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_leaves_json(&c->in->leaves, c->options->no_digests == 0, &json);
+  RS_THEN(status, rs_writer_attach(c->writer, RS_STATE_JSON, &json.text));
+  c->report.leaves = c->in->leaves.all.n;
+  free(json.text.at);
+  return status;
+}
+
 static reshard_status create_writer(conversion *c, const char *out) {
   const reshard_convert_options *o = c->options;
   int64_t n = reshard_model_count(c->target);
@@ -216,6 +230,7 @@ static reshard_status create_writer(conversion *c, const char *out) {
   reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes, o->no_digests};
   reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
   free(tensors);
+  RS_THEN(status, attach_leaves(c));
   return status;
 }
 
@@ -291,9 +306,11 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
-  RS_TRY(rs_checkpoint_open(
-      in, &(rs_checkpoint_options){.check = o->verify != 0 && rs_digest_built(), .source_dtype = o->source_dtype},
-      &c->in));
+  RS_TRY(rs_checkpoint_open(in,
+                            &(rs_checkpoint_options){.check = o->verify != 0 && rs_digest_built(),
+                                                     .source_dtype = o->source_dtype,
+                                                     .leave_out = o->leave_out != 0},
+                            &c->in));
   RS_TRY(check_source_files(c, out));
   if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];

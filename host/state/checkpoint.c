@@ -5,6 +5,34 @@
 
 #include <string.h>
 
+static reshard_status make_leaf(const rs_leaves *from, const rs_leaf *leaf, reshard_tree *made) {
+  switch (leaf->kind) {
+  case RS_LEAF_BOOL: return reshard_tree_bool(leaf->integer != 0, made);
+  case RS_LEAF_INT: return reshard_tree_int(leaf->integer, made);
+  case RS_LEAF_FLOAT: return reshard_tree_float(leaf->real, made);
+  case RS_LEAF_BYTES: return reshard_tree_bytes(from->text.at + leaf->integer, (size_t)leaf->size, made);
+  default: return reshard_tree_null(made);
+  }
+}
+
+reshard_status rs_stored_leaves_add(rs_stored_leaves *leaves, reshard_checkpoint checkpoint) {
+  const rs_leaves *from = &checkpoint->leaves;
+  for (int64_t i = 0; i < from->all.n; i++) {
+    const char *path = from->text.at + from->all.at[i].name;
+    int64_t number;
+    if (rs_names_find(&leaves->names, path, strlen(path)) >= 0) /* state.json has it too */
+      continue;
+    RS_TRY(rs_vec_reserve(&leaves->all, leaves->all.n + 1));
+    RS_TRY(rs_vec_reserve(&leaves->paths, leaves->paths.n + 1));
+    RS_TRY(rs_alloc_copy(&leaves->paths.at[leaves->paths.n], path, (int64_t)strlen(path) + 1, 1));
+    leaves->paths.n++;
+    RS_TRY(make_leaf(from, &from->all.at[i], &leaves->all.at[leaves->all.n]));
+    leaves->all.n++;
+    RS_TRY(rs_names_put(&leaves->names, leaves->paths.at[leaves->paths.n - 1], strlen(path), &number));
+  }
+  return RESHARD_SUCCESS;
+}
+
 int64_t rs_state_checkpoint_tensor(const rs_state_checkpoint *s, const char *path) {
   return rs_names_find(&s->checkpoint->names, path, strlen(path));
 }

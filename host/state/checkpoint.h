@@ -3,6 +3,7 @@
 #define RS_STATE_CHECKPOINT_H
 
 #include "file/ground/digest.h"
+#include "file/ground/leaves.h"
 #include "file/ground/names.h"
 #include "state/leaves.h"
 
@@ -40,8 +41,6 @@ reshard_status rs_exchange_leaves(reshard_sharder sharder, rs_state_leaves *leav
  * all zero and grow. */
 void rs_state_json_value(rs_text *text, reshard_tree leaf);
 void rs_state_json_add(rs_json *json, const rs_state_leaf *leaf);
-/* digest: at the end of the text stands that of all of it. */
-void rs_state_json_end(rs_json *json, bool digest);
 
 /* Leaves that were stored, by path. */
 typedef struct rs_stored_leaves {
@@ -52,6 +51,8 @@ typedef struct rs_stored_leaves {
 /* Reads them from a directory; none when it is a file or has no state.json. check: compares the text with its digest,
  * where it has one. On error the leaves can be freed. */
 reshard_status rs_state_json_read(const char *directory, bool check, rs_stored_leaves *leaves);
+/* Adds those that the files of a checkpoint have beside its tensors. */
+reshard_status rs_stored_leaves_add(rs_stored_leaves *leaves, reshard_checkpoint checkpoint);
 void rs_stored_leaves_free(rs_stored_leaves *leaves);
 
 /* --- A checkpoint that is loaded (checkpoint.c) ------------------------------------------------------------------ */

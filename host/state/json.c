@@ -24,65 +24,29 @@ void rs_stored_leaves_free(rs_stored_leaves *l) {
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static void add_base64(rs_text *text, const unsigned char *at, size_t n) {
-  char group[4];
-  for (; n >= 3; at += 3, n -= 3) {
-    group[0] = digits[at[0] >> 2];
-    group[1] = digits[(at[0] & 3) << 4 | at[1] >> 4];
-    group[2] = digits[(at[1] & 15) << 2 | at[2] >> 6];
-    group[3] = digits[at[2] & 63];
-    rs_text_bytes(text, group, 4);
-  }
-  if (n == 0)
-    return;
-  unsigned second = n > 1 ? at[1] : 0;
-  group[0] = digits[at[0] >> 2];
-  group[1] = digits[(at[0] & 3) << 4 | second >> 4];
-  group[2] = n > 1 ? digits[(second & 15) << 2] : '=';
-  group[3] = '=';
-  rs_text_bytes(text, group, 4);
-}
-
-/* Numbers that JSON lacks are objects. */
-static void add_float(rs_text *text, double value) {
-  char number[RS_FLOAT_TEXT];
-  rs_text_add(text, isfinite(value) ? "%s" : "{\"float\": \"%s\"}", rs_float_text(number, value));
-}
-
 void rs_state_json_value(rs_text *text, reshard_tree leaf) {
-  switch (leaf->kind) {
-  case RESHARD_TREE_BYTES:
-    rs_text_string(text, "{\"bytes\": \"");
-    add_base64(text, (const unsigned char *)leaf->bytes, leaf->size);
-    rs_text_string(text, "\"}");
-    break;
-  case RESHARD_TREE_INT: rs_text_number(text, leaf->integer); break;
-  case RESHARD_TREE_FLOAT: add_float(text, leaf->real); break;
-  case RESHARD_TREE_BOOL: rs_text_string(text, leaf->integer != 0 ? "true" : "false"); break;
-  default: rs_text_string(text, "null");
-  }
+  static const rs_leaf_kind kinds[] = {[RESHARD_TREE_BYTES] = RS_LEAF_BYTES,
+                                       [RESHARD_TREE_INT] = RS_LEAF_INT,
+                                       [RESHARD_TREE_FLOAT] = RS_LEAF_FLOAT,
+                                       [RESHARD_TREE_BOOL] = RS_LEAF_BOOL,
+                                       [RESHARD_TREE_NULL] = RS_LEAF_NULL};
+  bool bytes = leaf->kind == RESHARD_TREE_BYTES;
+  rs_leaf value = {.kind = kinds[leaf->kind]};
+  if (bytes)
+    value.size = (int64_t)leaf->size;
+  else if (leaf->kind == RESHARD_TREE_FLOAT)
+    value.real = leaf->real;
+  else if (leaf->kind != RESHARD_TREE_NULL)
+    value.integer = leaf->integer;
+  rs_leaf_json(text, &value, bytes ? leaf->bytes : NULL);
 }
 
 void rs_state_json_add(rs_json *j, const rs_state_leaf *leaf) {
-  if (j->text.length == 0) {
-    *j = (rs_json){.text.grows = true, .spaced = true};
-    rs_json_open(j, NULL, '{');
-    rs_json_int(j, "version", 1);
-    rs_json_open(j, "leaves", '{');
-  }
-  rs_json_line(j, 2);
-  rs_json_key(j, leaf->path);
+  rs_leaves_json_key(j, leaf->path);
   if (leaf->remote != NULL)
     rs_text_string(&j->text, leaf->remote->value);
   else
     rs_state_json_value(&j->text, leaf->node);
-}
-
-void rs_state_json_end(rs_json *j, bool digest) {
-  digest = digest && rs_digest_built();
-  rs_text_string(&j->text, digest ? "\n},\n" RS_DIGEST_SEAL : "\n}}\n");
-  if (digest && j->text.status == RESHARD_SUCCESS)
-    rs_digest_seal(j->text.at, (int64_t)j->text.length);
 }
 
 #ifdef RS_HAVE_JANSSON

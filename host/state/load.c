@@ -64,6 +64,7 @@ static reshard_status open_threads(int64_t n, void **all) {
   reshard_status status =
       rs_checkpoint_open(directory, &(rs_checkpoint_options){.check = check}, &l->stored.checkpoint);
   RS_THEN(status, rs_state_json_read(directory, check, &l->stored.leaves));
+  RS_THEN(status, rs_stored_leaves_add(&l->stored.leaves, l->stored.checkpoint));
   RS_THEN(status, rs_checkpoint_in_place(l->stored.checkpoint, directory));
   if (status != RESHARD_SUCCESS) {
     free_checkpoint(l);

@@ -46,7 +46,7 @@ reshard_status rs_save_create_writer(rs_save_contents *m, rs_shared_writer *s) {
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
   if (m->leaves.text.length > 0) {
-    rs_state_json_end(&m->leaves, !c->options.no_digests);
+    rs_leaves_json_end(&m->leaves, !c->options.no_digests);
     RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves.text));
   }
   rs_writer_get_report(s->writer, &written);

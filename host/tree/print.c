@@ -31,26 +31,6 @@ static void drawing_free(drawing *d) {
   free(d->marks.at);
 }
 
-const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value) {
-  char *to = buffer;
-  if (!isfinite(value))
-    return strcpy(buffer, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(buffer, RS_FLOAT_TEXT - 2, "%.*g", digits, value);
-    if (strtod(buffer, NULL) == value)
-      break;
-  }
-  for (const char *at = buffer; *at != '\0'; at++)
-    if (strchr("0123456789+-e", *at) != NULL)
-      *to++ = *at;
-    else if (to == buffer || to[-1] != '.') /* a locale's point, which may be several bytes */
-      *to++ = '.';
-  *to = '\0';
-  if (strpbrk(buffer, ".e") == NULL)
-    strcpy(to, ".0");
-  return buffer;
-}
-
 /* --- One node ------------------------------------------------------------------------------------------------- */
 
 static void draw_tensor(rs_text *out, reshard_tensor tensor) {

@@ -123,9 +123,5 @@ const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node);
 const char *rs_kind_text(reshard_tree_kind kind);
 /* "path 'x': " before the last error; returns status. */
 reshard_status rs_path_error(const char *path, reshard_status status);
-/* The fewest digits from which the number can be read again (17 at most), with a point or an exponent: "0.1", "1.0";
- * "nan", "inf", "-inf". The same in every locale. Returns buffer. */
-#define RS_FLOAT_TEXT 40
-const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value);
 
 #endif

@@ -182,9 +182,10 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  * - torch: a nested dict or list of tensors, named by their keys and indices with '.' between. Or one tensor, named
  *   "tensor". Tensors may share a storage. Or several such files and their index (pytorch_model.bin.index.json).
  *
- * Nothing of a pickle is run. Its classes are looked up in a list; another one is an error that names it and the byte.
- * Leaves of distcp and torch that are no tensors are not read, but counted (left_out). Checksums of their zip archives
- * are not looked at, as PyTorch does not.
+ * Nothing of a pickle is run. Dicts (OrderedDict, defaultdict, Counter), lists, tuples and sets are gone through; a
+ * value of another class is left out and counted (left_out). A tensor that can be reached below such a value alone is
+ * an error, which leave_out turns into a count. Numbers, texts, bools and None are read (leaves). Checksums of zip
+ * archives are not looked at, as PyTorch does not.
  *
  * Source: the formats' own documents; torch.distributed.checkpoint HuggingFaceStorageWriter and -Reader,
  * FileSystemWriter and -Reader; torch.save. */
@@ -206,8 +207,9 @@ RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
  * Errors:
  * - RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
  *   unknown dtypes, names twice.
- * - RESHARD_ERROR_INVALID also for gaps and overlaps between shards, files that disagree, a pickle that is malformed or
- *   names another class.
+ * - RESHARD_ERROR_INVALID also for gaps and overlaps between shards, files that disagree, a pickle that is malformed,
+ *   and tensors below classes that are not read.
+ * - RESHARD_ERROR_CORRUPT for a pickle that would take more memory than 64 MiB and 8 times the file.
  * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet (see there).
  * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, a build without jansson. npy, distcp
  *   and torch need none.
@@ -226,8 +228,11 @@ typedef struct reshard_checkpoint_info {
   int64_t stored_bytes; /* of data in the files; replicas count each time */
   /* Ranks. shards: of its metadata, else the number of files. distcp: of the shards' files. Other formats: 1. */
   int64_t world;
-  int described;    /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
-  int64_t left_out; /* distcp, torch: leaves that are no tensors, which are not read */
+  int described; /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
+  /* distcp, torch: leaves that are no tensors. Numbers, texts, bools and None, which reshard_state_load reads; others,
+   * which nothing reads. */
+  int64_t leaves, left_out;
+  int64_t left_out_tensors, left_out_bytes; /* leave_out: tensors below classes that are not read, and their bytes */
   /* With an index: tensors of its files that it does not list, or gives to another file. They are left out. */
   int64_t unlisted;
 } reshard_checkpoint_info;
@@ -414,12 +419,15 @@ typedef struct reshard_convert_options {
   void (*note)(void *user, const char *text);
   /* Called once before data moves, with the models of source and target, which are borrowed. May be NULL. */
   void (*models)(void *user, reshard_model source, reshard_model target);
+  /* Non-zero: tensors of torch and distcp that can be reached only below classes that are not read are left out, and
+   * counted in the report. Else they are an error. */
+  int leave_out;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
   { \
     sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-        RESHARD_DTYPE_NONE, NULL, NULL \
+        RESHARD_DTYPE_NONE, NULL, NULL, 0 \
   }
 
 typedef struct reshard_convert_report {
@@ -428,6 +436,7 @@ typedef struct reshard_convert_report {
   int64_t tensors, files, world;
   int64_t bytes;          /* of data written */
   int64_t wire_bytes;     /* bytes that would travel between ranks, were they in memory */
+  int64_t leaves;         /* numbers and texts of the source that were written to state.json: shards alone have one */
   int64_t whole_arrays;   /* Arrays of more than 64 boxes, stored whole. Only this library can read them. */
   int64_t gapped, haloed; /* target tensors that cannot be read back: not covered; boxes that overlap */
   int64_t scalars;        /* target tensors without dims that several ranks have, each whole */

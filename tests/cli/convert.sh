@@ -227,10 +227,10 @@ expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force 
 [ "$(head -c 1 out)" = '{' ] || fault 'something stands before the JSON'
 check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reserve_us", "move_us", "sync_us",
   "verify_us"}'
-check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "left_out",
-  "described", "unlisted"}'
-check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed",
-  "digests", "from_device"}'
+check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "leaves",
+  "left_out", "left_out_tensors", "left_out_bytes", "described", "unlisted"}'
+check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "leaves", "whole_arrays", "gapped",
+  "haloed", "digests", "from_device"}'
 check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards"
   and j["target"]["files"] == 4'
 check 'j["target"]["stored_bytes"] == 1092 and j["target"]["ranks"] == 4 and j["move_us"] > 0'

@@ -3,8 +3,9 @@
  * storage_data maps MetadataIndex(fqn, offset) to _StorageInfo(relative_path, offset, length), in which file and where
  * the torch.save of that chunk is.
  *
- * Texts of the pickle are used where they are. Chunks find their places by the number of their name and by their
- * offset. */
+ * Others have classes of their own in their place: Megatron's MCoreMetadata has a field more. So the root is known by
+ * its fields. Texts of the pickle are used where they are. Chunks find their places by the number of their name and by
+ * their offset. */
 #include "file/format/distcp.h"
 
 #include "file/format/torch.h"
@@ -36,16 +37,17 @@ void rs_distcp_free(rs_distcp *d) {
   reshard_model_free(d->model);
   free(d->chunks.at);
   free(d->places.at);
+  free(d->leaves.at);
   rs_names_free(&d->paths);
   free(d->text);
   *d = (rs_distcp){.pickle.root = -1};
 }
 
 static reshard_status malformed_value(const reader *r, int64_t value, const char *what) {
-  const rs_pickle_value *v = rs_pickle_get(r->p, value);
   char found[RS_QUOTE];
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s is expected, it is %s", r->d->where,
-                  (long long)(v != NULL ? v->at : r->p->size), what, rs_pickle_describe(found, r->p, value));
+                  (long long)(value >= 0 ? rs_pickle_byte(r->p, value) : r->p->size), what,
+                  rs_pickle_describe(found, r->p, value));
 }
 
 static reshard_status malformed_tensor(const reader *r, const char *what) {
@@ -53,16 +55,19 @@ static reshard_status malformed_tensor(const reader *r, const char *what) {
 }
 
 static reshard_status check_length(const reader *r, int64_t value, const char *what, int64_t limit) {
-  const rs_pickle_value *v = rs_pickle_get(r->p, value);
-  if (!rs_pickle_is(r->p, value, RS_PICKLE_TEXT) || v->count <= limit)
+  int64_t size = 0;
+  if (rs_pickle_is(r->p, value, RS_PICKLE_TEXT))
+    rs_pickle_text_of(r->p, value, &size);
+  if (size <= limit)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s of %lld bytes, at most %lld are read",
-                  r->d->where, (long long)v->at, what, (long long)v->count, (long long)limit);
+                  r->d->where, (long long)rs_pickle_byte(r->p, value), what, (long long)size, (long long)limit);
 }
 
 static reshard_status put_text(const reader *r, rs_names *to, int64_t value, int64_t *number) {
-  const rs_pickle_value *v = rs_pickle_get(r->p, value);
-  return rs_names_put(to, r->p->bytes + v->number, (size_t)v->count, number);
+  int64_t size = 0;
+  const char *text = rs_pickle_text_of(r->p, value, &size);
+  return rs_names_put(to, text, (size_t)size, number);
 }
 
 /* --- storage_data ------------------------------------------------------------------------------------------------ */
@@ -92,8 +97,9 @@ static reshard_status read_transforms(const reader *r, int64_t value) {
     return RESHARD_SUCCESS;
   if (!rs_pickle_is(r->p, first, RS_PICKLE_TEXT))
     return malformed_value(r, value, "transform_descriptors, a list of texts,");
-  const rs_pickle_value *v = rs_pickle_get(r->p, first);
-  memcpy(name, r->p->bytes + v->number, (size_t)rs_min(v->count, sizeof name - 1));
+  int64_t size = 0;
+  const char *text = rs_pickle_text_of(r->p, first, &size);
+  memcpy(name, text, (size_t)rs_min(size, sizeof name - 1));
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: its data was transformed by '%s', as compression does: %s",
                   r->d->where, rs_quote(quoted, sizeof quoted, name), RS_DISTCP_PYTHON);
 }
@@ -165,14 +171,12 @@ static reshard_status read_places(reader *r, int64_t dict) {
   const rs_pickle *p = r->p;
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
     return malformed_value(r, dict, "storage_data, a dict,");
-  int64_t n = p->values.at[dict].count / 2;
+  int64_t n = rs_pickle_items(p, dict) / 2, index, info;
   RS_TRY(rs_vec_reserve(&r->d->places, n));
   RS_TRY(rs_alloc_zero(&r->key, n, sizeof *r->key));
-  for (int64_t cell = p->values.at[dict].first; cell >= 0;) {
-    const rs_pickle_cell *k = &p->cells.at[cell], *v = &p->cells.at[k->next];
-    RS_TRY(read_place(r, k->value, v->value));
-    cell = v->next;
-  }
+  rs_pickle_cursor items = rs_pickle_begin(p, dict);
+  while (rs_pickle_next(&items, &index) && rs_pickle_next(&items, &info))
+    RS_TRY(read_place(r, index, info));
   return RESHARD_SUCCESS;
 }
 
@@ -219,7 +223,7 @@ static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
   reshard_dtype dtype;
   const char *text;
   if (!rs_pickle_is_object(p, properties, RS_ROLE_PROPERTIES) ||
-      !rs_torch_dtype(p, rs_pickle_item(p, p->values.at[properties].last, 0), &dtype, &text))
+      !rs_torch_dtype(p, rs_pickle_item(p, rs_pickle_parts_of(p, properties).state, 0), &dtype, &text))
     return malformed_tensor(r, "no TensorProperties with a dtype");
   if (dtype == RESHARD_DTYPE_NONE)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->d->where,
@@ -229,13 +233,14 @@ static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
                     r->d->where, r->quoted, RESHARD_MAX_DIMS);
   if (!rs_pickle_is(p, chunks, RS_PICKLE_LIST))
     return malformed_tensor(r, "no list of chunks");
-  if (p->values.at[chunks].count == 0)
+  if (rs_pickle_items(p, chunks) == 0)
     return malformed_tensor(r, "it has no chunk");
   RS_TRY(rs_model_add(r->d->model, r->d->where, r->name.at, (size_t)r->name.n, dtype, ndim, shape));
-  for (int64_t cell = p->values.at[chunks].first; cell >= 0; cell = p->cells.at[cell].next) {
-    if (r->d->chunks.n > p->values.n) /* lists that are there many times */
+  rs_pickle_cursor items = rs_pickle_begin(p, chunks);
+  for (int64_t chunk; rs_pickle_next(&items, &chunk);) {
+    if (r->d->chunks.n > p->words.n) /* lists that are there many times */
       return malformed_tensor(r, "more chunks than the pickle has values");
-    RS_TRY(read_chunk(r, p->cells.at[cell].value, name));
+    RS_TRY(read_chunk(r, chunk, name));
   }
   return RESHARD_SUCCESS;
 }
@@ -255,7 +260,9 @@ static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *see
     return malformed_tensor(r, "its name is there twice");
   seen[name] = true;
   if (rs_pickle_is_object(r->p, value, RS_ROLE_BYTES_METADATA)) {
-    r->d->left_out++;
+    const struct key k = {.name = name, .ndim = -1};
+    RS_TRY(rs_vec_reserve(&r->d->leaves, r->d->leaves.n + 1));
+    r->d->leaves.at[r->d->leaves.n++] = (rs_distcp_leaves){key, rs_names_find(&r->keys, &k, sizeof k)};
     return RESHARD_SUCCESS;
   }
   if (!rs_pickle_is_object(r->p, value, RS_ROLE_TENSOR_METADATA))
@@ -269,24 +276,25 @@ static reshard_status read_items(reader *r, int64_t dict) {
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
     return malformed_value(r, dict, "state_dict_metadata, a dict,");
   reshard_status status = RESHARD_SUCCESS;
-  RS_TRY(rs_alloc_zero(&seen, r->names.all.n + p->values.at[dict].count / 2, sizeof *seen));
-  for (int64_t cell = p->values.at[dict].first; cell >= 0 && status == RESHARD_SUCCESS;) {
-    const rs_pickle_cell *k = &p->cells.at[cell], *v = &p->cells.at[k->next];
-    status = read_item(r, k->value, v->value, seen);
-    cell = v->next;
-  }
+  RS_TRY(rs_alloc_zero(&seen, r->names.all.n + rs_pickle_items(p, dict) / 2, sizeof *seen));
+  rs_pickle_cursor items = rs_pickle_begin(p, dict);
+  for (int64_t key, value; status == RESHARD_SUCCESS && rs_pickle_next(&items, &key) && rs_pickle_next(&items, &value);)
+    status = read_item(r, key, value, seen);
   free(seen);
   return status;
 }
 
 reshard_status rs_distcp_read(rs_distcp *d, int64_t size) {
   reader r = {.d = d, .p = &d->pickle};
-  RS_TRY(rs_pickle_read(d->where, d->text, size, RS_IN_METADATA, &d->pickle));
-  if (!rs_pickle_is_object(r.p, r.p->root, RS_ROLE_METADATA))
+  RS_TRY(rs_pickle_read(d->where, d->text, size, size, &d->pickle));
+  int64_t root = rs_pickle_is(r.p, r.p->root, RS_PICKLE_OBJECT) ? r.p->root : -1;
+  int64_t places = rs_pickle_under(r.p, root, "storage_data"),
+          items = rs_pickle_under(r.p, root, "state_dict_metadata");
+  if (places < 0 && items < 0)
     return malformed_value(&r, r.p->root, "Metadata of torch.distributed.checkpoint");
   reshard_status status = rs_model_new(&d->model);
-  RS_THEN(status, read_places(&r, rs_pickle_under(r.p, r.p->root, "storage_data")));
-  RS_THEN(status, read_items(&r, rs_pickle_under(r.p, r.p->root, "state_dict_metadata")));
+  RS_THEN(status, read_places(&r, places));
+  RS_THEN(status, read_items(&r, items));
   rs_names_free(&r.names);
   rs_names_free(&r.keys);
   free(r.key);

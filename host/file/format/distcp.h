@@ -19,6 +19,11 @@ typedef struct rs_distcp_chunk {
   bool empty;
 } rs_distcp_chunk;
 
+/* Leaves that are no tensors, in an archive of torch.save. */
+typedef struct rs_distcp_leaves {
+  int64_t name, place; /* the name is a value of the pickle; place -1: of none */
+} rs_distcp_leaves;
+
 typedef struct rs_distcp {
   const char *where; /* "file 'dir/.metadata'" */
   char *text;        /* owned */
@@ -27,7 +32,7 @@ typedef struct rs_distcp {
   RS_VEC(rs_distcp_chunk) chunks; /* tensor by tensor */
   RS_VEC(rs_distcp_place) places;
   rs_names paths; /* of files: texts in the pickle, without a NUL behind them */
-  int64_t left_out;
+  RS_VEC(rs_distcp_leaves) leaves;
 } rs_distcp;
 
 /* Reads the text of .metadata. The caller frees it, also after an error.

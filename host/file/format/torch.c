@@ -52,7 +52,7 @@ reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t off
   RS_TRY(rs_zip_open(where, file, offset, length, limit, &t->zip));
   RS_TRY(check_kind(t));
   RS_TRY(rs_zip_read(&t->zip, rs_zip_find(&t->zip, "data.pkl", 8), limit, &t->text, &size));
-  return rs_pickle_read(where, t->text, size, RS_IN_TENSORS, &t->pickle);
+  return rs_pickle_read(where, t->text, size, file->size, &t->pickle);
 }
 
 void rs_torch_free(rs_torch *t) {
@@ -63,17 +63,20 @@ void rs_torch_free(rs_torch *t) {
 }
 
 bool rs_torch_dtype(const rs_pickle *p, int64_t value, reshard_dtype *dtype, const char **text) {
-  if (!rs_pickle_is(p, value, RS_PICKLE_GLOBAL) || p->values.at[value].name->role != RS_ROLE_DTYPE)
+  const rs_pickle_name *name = rs_pickle_is(p, value, RS_PICKLE_GLOBAL) ? rs_pickle_name_of(p, value) : NULL;
+  if (name == NULL || name->role != RS_ROLE_DTYPE)
     return false;
-  *dtype = p->values.at[value].name->dtype;
-  *text = p->values.at[value].name->name;
+  *dtype = name->dtype;
+  *text = name->name;
   return true;
 }
 
 bool rs_torch_is_tensor(const rs_torch *t, int64_t value) {
-  return rs_pickle_is_object(&t->pickle, value, RS_ROLE_TENSOR) ||
-         rs_pickle_is_object(&t->pickle, value, RS_ROLE_PARAMETER) ||
-         rs_pickle_is_object(&t->pickle, value, RS_ROLE_ODD_TENSOR);
+  if (!rs_pickle_is(&t->pickle, value, RS_PICKLE_OBJECT))
+    return false;
+  const rs_pickle_name *name = rs_pickle_name_of(&t->pickle, value);
+  return name != NULL && (name->role == RS_ROLE_TENSOR || name->role == RS_ROLE_PARAMETER ||
+                          name->role == RS_ROLE_TYPED || name->role == RS_ROLE_ODD_TENSOR);
 }
 
 typedef struct reading {
@@ -82,6 +85,17 @@ typedef struct reading {
   int64_t arguments; /* of the call */
   int64_t first, numel, stride[RESHARD_MAX_DIMS];
 } reading;
+
+static rs_pickle_role role_of(const rs_pickle *p, int64_t value) {
+  const rs_pickle_name *name = value >= 0 ? rs_pickle_name_of(p, value) : NULL;
+  return name != NULL ? name->role : RS_ROLE_UNKNOWN;
+}
+
+int64_t rs_torch_attributes(const rs_torch *t, int64_t value) {
+  rs_pickle_role role = role_of(&t->pickle, value);
+  bool has = role == RS_ROLE_TYPED || role == RS_ROLE_PARAMETER;
+  return has ? rs_pickle_item(&t->pickle, rs_pickle_parts_of(&t->pickle, value).arguments, 3) : -1;
+}
 
 static reshard_status malformed_tensor(const reading *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->torch->zip.where, r->name, what);
@@ -93,23 +107,38 @@ static reshard_status not_plain(const reading *r, const char *what, const char *
                   by != NULL ? ": " : "", by != NULL ? by : "");
 }
 
-/* Finds the call that makes a tensor's values: a parameter is made of a tensor. */
+static reshard_status odd_tensor(const reading *r, int64_t class) {
+  char text[RS_QUOTE];
+  rs_pickle_describe(text, &r->torch->pickle, class);
+  return strstr(text, "sparse") != NULL    ? not_plain(r, "sparse", RS_TORCH_PYTHON_BY("to_dense"))
+         : strstr(text, "qtensor") != NULL ? not_plain(r, "quantized", RS_TORCH_PYTHON_BY("dequantize"))
+         : strstr(text, "meta") != NULL    ? not_plain(r, "without data (on the meta device)", NULL)
+                                           : not_plain(r, "of a subclass of Tensor: save its plain tensor", NULL);
+}
+
+/* Finds the call that makes a tensor's values. A parameter is made of a tensor. A tensor with attributes of its own is
+ * made by a function that is named, of a type, with that function's arguments. */
 static reshard_status find_call(reading *r, int64_t value) {
   const rs_pickle *p = &r->torch->pickle;
-  if (rs_pickle_is_object(p, value, RS_ROLE_PARAMETER))
-    value = rs_pickle_item(p, p->values.at[value].first, 0);
-  if (rs_pickle_is_object(p, value, RS_ROLE_ODD_TENSOR)) {
-    char text[RS_QUOTE];
-    rs_pickle_describe(text, p, value);
-    return strstr(text, "sparse") != NULL    ? not_plain(r, "sparse", RS_TORCH_PYTHON_BY("to_dense"))
-           : strstr(text, "qtensor") != NULL ? not_plain(r, "quantized", RS_TORCH_PYTHON_BY("dequantize"))
-           : strstr(text, "meta") != NULL    ? not_plain(r, "without data (on the meta device)", NULL)
-                                             : not_plain(r, "of a subclass of Tensor: save its plain tensor", NULL);
+  for (int wraps = 0; wraps < 4 && rs_pickle_is(p, value, RS_PICKLE_OBJECT); wraps++) {
+    rs_pickle_parts parts = rs_pickle_parts_of(p, value);
+    rs_pickle_role role = role_of(p, value);
+    if (role == RS_ROLE_TYPED) {
+      rs_pickle_role type = role_of(p, rs_pickle_item(p, parts.arguments, 1));
+      if (type != RS_ROLE_TENSOR_TYPE && type != RS_ROLE_PARAMETER)
+        return odd_tensor(r, parts.class);
+      parts.class = rs_pickle_item(p, parts.arguments, 0);
+      parts.arguments = rs_pickle_item(p, parts.arguments, 2);
+      role = role_of(p, parts.class);
+    }
+    if (role == RS_ROLE_ODD_TENSOR)
+      return odd_tensor(r, parts.class);
+    r->arguments = parts.arguments;
+    if (role == RS_ROLE_TENSOR)
+      return RESHARD_SUCCESS;
+    value = role == RS_ROLE_PARAMETER ? rs_pickle_item(p, parts.arguments, 0) : -1;
   }
-  if (!rs_pickle_is_object(p, value, RS_ROLE_TENSOR))
-    return malformed_tensor(r, "a parameter of what is no tensor");
-  r->arguments = p->values.at[value].first;
-  return RESHARD_SUCCESS;
+  return malformed_tensor(r, "a parameter of what is no tensor");
 }
 
 /* Conjugate and negative views keep their sign in the metadata. */
@@ -118,7 +147,7 @@ static reshard_status check_views(const reading *r, int64_t metadata) {
   static const char *const keys[] = {"conj", "neg"};
   for (int i = 0; i < 2; i++) {
     int64_t flag = rs_pickle_under(p, metadata, keys[i]);
-    if (flag >= 0 && !(rs_pickle_is(p, flag, RS_PICKLE_BOOL) && p->values.at[flag].number == 0))
+    if (flag >= 0 && !(rs_pickle_is(p, flag, RS_PICKLE_BOOL) && rs_pickle_number(p, flag) == 0))
       return i == 0 ? not_plain(r, "a conjugate view", RS_TORCH_PYTHON_BY("resolve_conj"))
                     : not_plain(r, "a negative view", RS_TORCH_PYTHON_BY("resolve_neg"));
   }
@@ -127,14 +156,16 @@ static reshard_status check_views(const reading *r, int64_t metadata) {
 
 static reshard_status read_dtype(const reading *r, int64_t class, rs_torch_tensor *out) {
   const rs_pickle *p = &r->torch->pickle;
-  bool third =
-      p->values.at[r->arguments].count >= 7 && rs_pickle_is(p, rs_pickle_item(p, r->arguments, 6), RS_PICKLE_GLOBAL);
+  bool third = rs_pickle_is(p, rs_pickle_item(p, r->arguments, 6), RS_PICKLE_GLOBAL);
   const char *text = "";
-  if (!rs_pickle_is(p, class, RS_PICKLE_GLOBAL) || p->values.at[class].name->role != RS_ROLE_STORAGE)
-    return malformed_tensor(r, "its storage is of no class of storages");
-  out->dtype = p->values.at[class].name->dtype;
+  char quoted[RS_QUOTE];
+  if (!rs_pickle_is(p, class, RS_PICKLE_GLOBAL) || role_of(p, class) != RS_ROLE_STORAGE)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its storage is of '%s', no class of storages",
+                    r->torch->zip.where, r->name, rs_pickle_describe(quoted, p, class));
+  out->dtype = rs_pickle_name_of(p, class)->dtype;
   if (third && !rs_torch_dtype(p, rs_pickle_item(p, r->arguments, 6), &out->dtype, &text))
-    return malformed_tensor(r, "its dtype is none");
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its dtype is '%s', which is none", r->torch->zip.where,
+                    r->name, rs_pickle_describe(quoted, p, rs_pickle_item(p, r->arguments, 6)));
   if (third && out->dtype == RESHARD_DTYPE_NONE)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->torch->zip.where,
                     r->name, text);
@@ -175,12 +206,13 @@ static reshard_status locate_tensor(const reading *r, int64_t id, rs_torch_tenso
   if (!rs_pickle_is(p, key, RS_PICKLE_TEXT) || !rs_pickle_count(p, rs_pickle_item(p, id, 4), &count))
     return malformed_tensor(r, "its storage has no key or no size");
   char path[64] = "data/", quoted[RS_QUOTE];
-  const rs_pickle_value *v = &p->values.at[key];
-  if (v->count > (int64_t)sizeof path - 6)
+  int64_t size = 0;
+  const char *text = rs_pickle_text_of(p, key, &size);
+  if (size > (int64_t)sizeof path - 6)
     return malformed_tensor(r, "a key of its storage of more than 58 characters");
-  memcpy(path + 5, p->bytes + v->number, (size_t)v->count);
+  memcpy(path + 5, text, (size_t)size);
   rs_quote(quoted, sizeof quoted, path);
-  int64_t entry = rs_zip_find(&t->zip, path, 5 + (size_t)v->count), width = (int64_t)reshard_dtype_size(out->dtype);
+  int64_t entry = rs_zip_find(&t->zip, path, 5 + (size_t)size), width = (int64_t)reshard_dtype_size(out->dtype);
   if (entry < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': the archive has no entry '%s'", t->zip.where, r->name,
                     quoted);
@@ -203,7 +235,7 @@ reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int
   int strides;
   RS_TRY(find_call(&r, value));
   int64_t storage = rs_pickle_item(p, r.arguments, 0);
-  int64_t id = rs_pickle_is(p, storage, RS_PICKLE_PERSISTENT) ? p->values.at[storage].first : -1;
+  int64_t id = rs_pickle_is(p, storage, RS_PICKLE_PERSISTENT) ? rs_pickle_parts_of(p, storage).arguments : -1;
   if (!rs_pickle_is_text(p, rs_pickle_item(p, id, 0), "storage"))
     return malformed_tensor(&r, "no storage is there for it");
   if (!rs_pickle_count(p, rs_pickle_item(p, r.arguments, 1), &r.first))

@@ -34,6 +34,8 @@ void rs_torch_free(rs_torch *torch);
 
 /* True for a tensor or a parameter, also of a kind that is not read. */
 bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
+/* State of a tensor beside its values, such as attributes of its own; -1: none. */
+int64_t rs_torch_attributes(const rs_torch *torch, int64_t value);
 /* Finds a tensor's bytes. name: of the tensor, for errors, quoted already. Errors: RESHARD_ERROR_INVALID when it does
  * not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this library lacks. The latter also for tensors that
  * are sparse, quantized, of a subclass, conjugated, or strided otherwise than row-major and Fortran. The text says what

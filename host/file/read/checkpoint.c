@@ -36,6 +36,7 @@ void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
   if (checkpoint == NULL)
     return;
   rs_names_free(&checkpoint->names);
+  rs_leaves_free(&checkpoint->leaves);
   rs_store_free(&checkpoint->store);
   free(checkpoint->notes.at);
   free(checkpoint);
@@ -149,6 +150,8 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   RS_TRY(put_names(c));
   if (opening->index != NULL)
     RS_TRY(rs_index_check(opening));
+  RS_TRY(rs_leaves_settle(&c->leaves, &c->names, &c->info.left_out));
+  c->info.leaves = c->leaves.all.n;
   c->info.tensors = c->store.model->tensors.n;
   c->info.files = c->store.files.n;
   c->info.bytes = c->store.model->bytes;

@@ -2,6 +2,7 @@
 #ifndef RS_FILE_CHECKPOINT_H
 #define RS_FILE_CHECKPOINT_H
 
+#include "file/ground/leaves.h"
 #include "file/ground/names.h"
 #include "file/move/store.h"
 
@@ -13,8 +14,9 @@ static inline bool rs_has_ranks(reshard_file_format format) {
 struct reshard_checkpoint_s {
   rs_store store;
   reshard_checkpoint_info info;
-  rs_names names; /* of the tensors; the text is the model's */
-  bool directory; /* known by device and inode, not by its name */
+  rs_names names;   /* of the tensors; the text is the model's */
+  rs_leaves leaves; /* numbers and texts of torch and distcp */
+  bool directory;   /* known by device and inode, not by its name */
   uint64_t device, inode;
   RS_VEC(char) notes; /* lines that whoever opens it should know, a NUL behind each */
 };
@@ -27,6 +29,7 @@ typedef struct rs_checkpoint_options {
    * compared with, never a source. */
   bool gaps_allowed;
   bool check;                 /* what is read is checked by the digests that files have */
+  bool leave_out;             /* tensors below classes that are not read are left out, and counted */
   reshard_dtype source_dtype; /* of an .npy file that names none; NONE: it is refused */
 } rs_checkpoint_options;
 reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options *options,

@@ -8,6 +8,7 @@
 #include "file/format/distcp.h"
 #include "file/format/torch.h"
 #include "file/read/shards.h"
+#include "file/read/state_walk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,86 @@ static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chu
   return RESHARD_SUCCESS;
 }
 
+/* --- Leaves that are no tensors ---------------------------------------------------------------------------------- */
+
+/* Tensors that a leaf has: a list of some is saved as a leaf. */
+typedef struct leaf_tensors {
+  rs_shards *shards;
+  int64_t file;
+  RS_VEC(char *) names; /* owned */
+} leaf_tensors;
+
+static reshard_status add_leaf_tensor(void *user, const char *name, const rs_torch_tensor *t) {
+  leaf_tensors *l = user;
+  rs_shards *s = l->shards;
+  char where[RS_WHERE], quoted[RS_QUOTE];
+  reshard_checkpoint_info *info = &s->opening->checkpoint->info;
+  rs_global_tensor global = {.dtype = t->dtype, .ndim = t->ndim, .count = 1, .layout = -1};
+  rs_shard shard = {.tensor = s->tensors.n, .file = l->file, .offset = t->offset, .runs = -1};
+  int64_t bytes = 0;
+  if (t->reversed)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': in Fortran order: " RS_DISTCP_PYTHON,
+                    rs_opening_where(s->opening, l->file, where), rs_quote(quoted, sizeof quoted, name));
+  RS_TRY(rs_tensor_bytes(t->ndim, t->shape, reshard_dtype_size(t->dtype), &bytes));
+  RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
+  RS_TRY(rs_vec_reserve(&s->all, s->all.n + 1));
+  RS_TRY(rs_vec_reserve(&l->names, l->names.n + 1));
+  RS_TRY(rs_alloc_copy(&l->names.at[l->names.n], name, (int64_t)strlen(name) + 1, 1));
+  global.name = l->names.at[l->names.n++];
+  memcpy(global.shape, t->shape, sizeof t->shape);
+  memcpy(shard.box.extent, t->shape, sizeof t->shape);
+  shard.empty = bytes == 0;
+  info->stored_bytes += bytes; /* no more than the file has */
+  s->tensors.at[s->tensors.n++] = global;
+  s->all.at[s->all.n++] = shard;
+  return RESHARD_SUCCESS;
+}
+
+/* Reads what is at a place; what is no archive of torch.save is a leaf that is left out. */
+static reshard_status read_leaf(leaf_tensors *l, const rs_distcp *d, const rs_distcp_leaves *leaf, const char *name) {
+  rs_opening *opening = (rs_opening *)l->shards->opening;
+  const rs_distcp_place *place = &d->places.at[leaf->place];
+  const rs_file *file = &opening->checkpoint->store.files.at[place->path];
+  char where[RS_WHERE], quoted[RS_QUOTE], first[4] = "";
+  rs_torch torch;
+  rs_opening_where(opening, place->path, where);
+  if (place->offset > file->size || place->length > file->size - place->offset)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: leaf '%s': %lld bytes from byte %lld on, the file has %lld", where,
+                    rs_quote(quoted, sizeof quoted, name), (long long)place->length, (long long)place->offset,
+                    (long long)file->size);
+  RS_TRY(rs_file_read_at(file, place->offset, first, rs_min(place->length, sizeof first)));
+  if (memcmp(first, "PK\3\4", sizeof first) != 0) {
+    opening->checkpoint->info.left_out++;
+    return RESHARD_SUCCESS;
+  }
+  l->file = place->path;
+  reshard_status status = rs_torch_open(where, file, place->offset, place->length, METADATA_LIMIT, &torch);
+  RS_THEN(status, rs_state_walk_all(opening, &torch, name, add_leaf_tensor, l));
+  rs_torch_free(&torch);
+  return status;
+}
+
+static reshard_status read_leaves(leaf_tensors *l, const rs_distcp *d) {
+  rs_pickle_text name = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < d->leaves.n && status == RESHARD_SUCCESS; i++) {
+    const rs_distcp_leaves *leaf = &d->leaves.at[i];
+    bool added = false;
+    name.n = 0;
+    status = rs_pickle_add_text(&d->pickle, leaf->name, &name, &added);
+    if (status != RESHARD_SUCCESS)
+      break;
+    if (leaf->place >= 0 && added)
+      status = read_leaf(l, d, leaf, name.at);
+    else
+      l->shards->opening->checkpoint->info.left_out++;
+  }
+  free(name.at);
+  return status;
+}
+
+/* --- The checkpoint ---------------------------------------------------------------------------------------------- */
+
 /* A checkpoint without files has tensors without elements alone; they are rank 0's. */
 static reshard_status fill_store(rs_shards *s, const rs_distcp *d) {
   RS_TRY(rank_files(s));
@@ -167,12 +248,18 @@ static reshard_status fill_store(rs_shards *s, const rs_distcp *d) {
     s->rank.at[s->rank.n++] = 0;
   }
   found_chunk *found = NULL;
+  leaf_tensors in_leaves = {.shards = s};
   RS_TRY(rs_alloc_zero(&found, d->places.n, sizeof *found));
   reshard_status status = collect_chunks(s, d, found);
   free(found);
-  RS_TRY(status);
-  RS_TRY(rs_shards_group(s));
-  return rs_shards_build(s);
+  RS_THEN(status, read_leaves(&in_leaves, d));
+  RS_THEN(status, rs_shards_group(s));
+  RS_THEN(status, rs_shards_build(s));
+  RS_THEN(status, rs_model_check_names(s->opening->checkpoint->store.model, d->where));
+  for (int64_t i = 0; i < in_leaves.names.n; i++)
+    free(in_leaves.names.at[i]);
+  free(in_leaves.names.at);
+  return status;
 }
 
 reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
@@ -186,7 +273,6 @@ reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
   info->format = RESHARD_FORMAT_DISTCP;
   info->world = s.world;
   info->described = 1;
-  info->left_out = d.left_out;
   rs_shards_free(&s);
   rs_distcp_free(&d);
   return status;

@@ -1,52 +1,90 @@
-/* A file of torch.save: a nested dict or list of tensors, or a tensor alone. Names of tensors are the keys on the way,
- * with dots between, as PyTorch's distributed checkpoint flattens a state dict. Leaves that are no tensors are counted.
+/* A file of torch.save: a nested dict or list of tensors, or a tensor alone.
  *
  * Values may stand at several places; what a walk over all places can take is bounded. */
-#include "file/read/open.h"
-
 #include "base/text.h"
-#include "file/format/torch.h"
+#include "file/ground/budget.h"
+#include "file/read/state_walk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define LIMIT ((int64_t)1 << 30) /* of the directory and of data.pkl */
 
-enum { DEPTH = 64, NAME = 4096, AGAIN = 16, NAMES_AGAIN = 64, NAMES_MORE = 1 << 20 };
+enum { DEPTH = 64, NAME = 4096, AGAIN = 16, LEAVES = 16 << 20 };
 
-typedef struct dict_walk {
-  rs_opening *opening;
-  int64_t file;
-  const rs_torch *torch;
-  rs_layout_cache layouts;
-  rs_pickle_text name; /* of the value that is looked at */
-  int64_t visits;
-  int64_t named; /* bytes of the names of all tensors */
-} dict_walk;
+static reshard_status visit_value(rs_state_walk *w, int64_t value, int depth);
 
-static reshard_status visit_value(dict_walk *w, int64_t value, int depth);
+/* Memory of all that was read so far, of other files too. */
+static int64_t read_memory(const rs_opening *opening) {
+  const rs_store *s = &opening->checkpoint->store;
+  const reshard_model model = s->model;
+  return rs_leaves_memory(&opening->checkpoint->leaves) + model->names.cap +
+         model->tensors.cap * (int64_t)sizeof *model->tensors.at + s->tensors.cap * (int64_t)sizeof *s->tensors.at +
+         s->arrays.cap * (int64_t)sizeof *s->arrays.at + s->blocks.cap * (int64_t)sizeof *s->blocks.at;
+}
 
-static reshard_status add_tensor(dict_walk *w, int64_t value) {
+reshard_status rs_state_walk_check(const rs_state_walk *w, int64_t more) {
+  int64_t taken = w->torch->pickle.size + w->torch->pickle.words.cap * (int64_t)sizeof(uint32_t) + w->left_names.cap +
+                  w->left.cap * (int64_t)sizeof *w->left.at + read_memory(w->opening) - w->before + more;
+  return rs_budget_check(w->torch->zip.where, w->torch->zip.file->size, taken);
+}
+
+/* Keeps a value that is not looked into, under the name that is looked at. */
+static reshard_status leave_value(rs_state_walk *w, int64_t value, bool by_key) {
+  rs_pickle_kind kind = rs_pickle_kind_of(&w->torch->pickle, value);
+  if (kind < RS_PICKLE_TUPLE) /* nothing is below it */
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&w->left, w->left.n + 1));
+  RS_TRY(rs_vec_reserve(&w->left_names, w->left_names.n + w->name.n + 1));
+  w->left.at[w->left.n++] = (rs_left_value){value, w->left_names.n, by_key};
+  memcpy(w->left_names.at + w->left_names.n, w->name.n > 0 ? w->name.at : "", (size_t)w->name.n + 1);
+  w->left_names.n += w->name.n + 1;
+  return rs_state_walk_check(w, 0);
+}
+
+static reshard_status add_tensor(rs_state_walk *w, int64_t value) {
   char quoted[RS_QUOTE];
   rs_torch_tensor t;
   const char *name = w->name.n > 0 ? w->name.at : "tensor";
-  int64_t most = NAMES_AGAIN * w->torch->pickle.size + NAMES_MORE;
-  w->named += w->name.n;
-  if (w->named > most)
-    return rs_error(RESHARD_ERROR_INVALID,
-                    "%s: the names of its tensors have %lld bytes and more, at most %lld are made of a pickle of %lld",
-                    w->torch->zip.where, (long long)w->named, (long long)most, (long long)w->torch->pickle.size);
   RS_TRY(rs_torch_tensor_read(w->torch, rs_quote(quoted, sizeof quoted, name), value, &t));
-  rs_whole_tensor whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, w->file, t.offset};
-  memcpy(whole.tensor.shape, t.shape, sizeof t.shape);
-  return rs_open_add(w->opening, &w->layouts, &whole);
+  RS_TRY(w->add(w->user, name, &t));
+  RS_TRY(rs_state_walk_check(w, 0));
+  w->read[value >> 4] |= (uint8_t)(1u << (value >> 1 & 7));
+  int64_t attributes = rs_torch_attributes(w->torch, value);
+  return attributes >= 0 ? leave_value(w, attributes, false) : RESHARD_SUCCESS;
 }
 
-/* Appends a key to the name, visits what is there, and takes it off again. */
-static reshard_status visit_under(dict_walk *w, int64_t key, int64_t number, int64_t value, int depth) {
+/* Reads a number or a text. *is: false where it is neither, or no room is left for it. */
+static reshard_status add_leaf(rs_state_walk *w, int64_t value, bool *is) {
+  static const rs_leaf_kind kinds[] = {[RS_PICKLE_NONE] = RS_LEAF_NULL,
+                                       [RS_PICKLE_BOOL] = RS_LEAF_BOOL,
+                                       [RS_PICKLE_INT] = RS_LEAF_INT,
+                                       [RS_PICKLE_FLOAT] = RS_LEAF_FLOAT,
+                                       [RS_PICKLE_TEXT] = RS_LEAF_BYTES};
+  const rs_pickle *p = &w->torch->pickle;
+  rs_leaves *leaves = &w->opening->checkpoint->leaves;
+  rs_pickle_kind kind = rs_pickle_kind_of(p, value);
+  const char *bytes = NULL;
+  *is = kind <= RS_PICKLE_TEXT && kind != RS_PICKLE_OTHER && w->name.n > 0;
+  if (!*is)
+    return RESHARD_SUCCESS;
+  rs_leaf leaf = {.kind = kinds[kind]};
+  if (kind == RS_PICKLE_TEXT)
+    bytes = rs_pickle_text_of(p, value, &leaf.size);
+  else if (kind == RS_PICKLE_FLOAT)
+    leaf.real = rs_pickle_float(p, value);
+  else if (kind != RS_PICKLE_NONE)
+    leaf.integer = rs_pickle_number(p, value);
+  int64_t room = LEAVES + w->torch->zip.file->size;
+  *is = rs_leaves_memory(leaves) <= room && leaf.size <= room;
+  return *is ? rs_leaves_add(leaves, w->name.at, &leaf, bytes) : RESHARD_SUCCESS;
+}
+
+/* Appends a key to the name, visits what is there, and takes it off again. What has no name is left. */
+static reshard_status visit_under(rs_state_walk *w, int64_t key, int64_t number, int64_t value, int depth) {
   int64_t before = w->name.n;
   bool added = true;
-  char digits[24], quoted[RS_QUOTE];
+  char digits[24];
   RS_TRY(rs_vec_reserve(&w->name, before + 32));
   if (before > 0)
     w->name.at[w->name.n++] = '.';
@@ -58,54 +96,97 @@ static reshard_status visit_under(dict_walk *w, int64_t key, int64_t number, int
     memcpy(w->name.at + w->name.n, digits, text.length + 1);
     w->name.n += (int64_t)text.length;
   }
-  if (!added || w->name.n <= before + (before > 0) || w->name.n > NAME) {
-    w->name.at[before] = '\0';
-    return rs_error(
-        RESHARD_ERROR_INVALID,
-        "%s: a key that is no text of UTF-8 and no integer, is empty or makes a name of more than %d bytes, "
-        "under '%s'",
-        w->torch->zip.where, NAME, rs_quote(quoted, sizeof quoted, w->name.at));
-  }
-  RS_TRY(visit_value(w, value, depth + 1));
+  bool named = added && w->name.n > before + (before > 0) && w->name.n <= NAME;
+  reshard_status status = RESHARD_SUCCESS;
+  if (named)
+    status = visit_value(w, value, depth + 1);
   w->name.n = before;
   w->name.at[before] = '\0';
+  RS_TRY(status);
+  if (named)
+    return RESHARD_SUCCESS;
+  w->opening->checkpoint->info.left_out++;
+  if (key >= 0)
+    RS_TRY(leave_value(w, key, true));
+  return leave_value(w, value, true);
+}
+
+static reshard_status visit_items(rs_state_walk *w, int64_t value, bool dict, int depth) {
+  rs_pickle_cursor items = rs_pickle_begin(&w->torch->pickle, value);
+  for (int64_t i = 0, key = -1, item; rs_pickle_next(&items, &item); i++) {
+    if (dict) {
+      key = item;
+      if (!rs_pickle_next(&items, &item))
+        break;
+    }
+    RS_TRY(visit_under(w, key, i, item, depth));
+  }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status visit_value(dict_walk *w, int64_t value, int depth) {
+static reshard_status visit_value(rs_state_walk *w, int64_t value, int depth) {
   const rs_pickle *p = &w->torch->pickle;
-  const rs_pickle_value *v = &p->values.at[value];
-  bool dict = v->kind == RS_PICKLE_DICT;
-  if (w->visits++ > AGAIN * (p->cells.n + 1) || depth > DEPTH)
+  rs_pickle_kind kind = rs_pickle_kind_of(p, value);
+  if (w->visits++ > AGAIN * (p->size + 1) || depth > DEPTH)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the same dicts stand at %lld places, or are more than %d deep",
                     w->torch->zip.where, (long long)w->visits, DEPTH);
   if (rs_torch_is_tensor(w->torch, value))
     return add_tensor(w, value);
-  if (!dict && v->kind != RS_PICKLE_LIST && v->kind != RS_PICKLE_TUPLE) {
-    w->opening->checkpoint->info.left_out++;
+  if (kind == RS_PICKLE_DICT && rs_pickle_parts_of(p, value).more >= 0)
+    RS_TRY(leave_value(w, rs_pickle_parts_of(p, value).more, false));
+  if (kind == RS_PICKLE_DICT || kind == RS_PICKLE_LIST || kind == RS_PICKLE_TUPLE)
+    return visit_items(w, value, kind == RS_PICKLE_DICT, depth);
+  bool is = false;
+  RS_TRY(add_leaf(w, value, &is));
+  if (is)
     return RESHARD_SUCCESS;
-  }
-  int64_t i = 0;
-  for (int64_t cell = v->first; cell >= 0; cell = p->cells.at[cell].next, i++) {
-    int64_t key = -1;
-    if (dict) {
-      key = p->cells.at[cell].value;
-      cell = p->cells.at[cell].next;
-    }
-    RS_TRY(visit_under(w, key, i, p->cells.at[cell].value, depth));
-  }
-  return RESHARD_SUCCESS;
+  w->opening->checkpoint->info.left_out++;
+  return kind == RS_PICKLE_OBJECT ? leave_value(w, value, false) : RESHARD_SUCCESS;
 }
 
-static reshard_status add_all(dict_walk *w) {
-  const rs_pickle *p = &w->torch->pickle;
+reshard_status rs_state_walk_all(rs_opening *opening, const rs_torch *torch, const char *name,
+                                 reshard_status (*add)(void *user, const char *name, const rs_torch_tensor *tensor),
+                                 void *user) {
+  rs_state_walk w = {.opening = opening, .torch = torch, .add = add, .user = user, .before = read_memory(opening)};
+  int64_t size = (int64_t)strlen(name);
+  reshard_status status = rs_vec_reserve(&w.name, size + 1);
+  RS_THEN(status, rs_alloc_zero(&w.read, torch->pickle.words.n / 8 + 1, 1));
+  if (status == RESHARD_SUCCESS) {
+    memcpy(w.name.at, name, (size_t)size + 1);
+    w.name.n = size;
+    status = visit_value(&w, torch->pickle.root, 0);
+  }
+  RS_THEN(status, rs_hidden_tensors(&w));
+  free(w.name.at);
+  free(w.read);
+  free(w.left.at);
+  free(w.left_names.at);
+  return status;
+}
+
+/* --- A file of torch.save ---------------------------------------------------------------------------------------- */
+
+typedef struct state_dict_file {
+  rs_opening *opening;
+  int64_t number;
+  rs_layout_cache layouts;
+} state_dict_file;
+
+static reshard_status add_whole(void *user, const char *name, const rs_torch_tensor *t) {
+  state_dict_file *d = user;
+  rs_whole_tensor whole = {{.name = name, .dtype = t->dtype, .ndim = t->ndim}, t->reversed, d->number, t->offset};
+  memcpy(whole.tensor.shape, t->shape, sizeof t->shape);
+  return rs_open_add(d->opening, &d->layouts, &whole);
+}
+
+static reshard_status check_root(const rs_torch *t) {
+  const rs_pickle *p = &t->pickle;
   char text[RS_QUOTE];
-  if (!rs_torch_is_tensor(w->torch, p->root) && !rs_pickle_is(p, p->root, RS_PICKLE_DICT) &&
-      !rs_pickle_is(p, p->root, RS_PICKLE_LIST) && !rs_pickle_is(p, p->root, RS_PICKLE_TUPLE))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: it holds %s, no state dict", w->torch->zip.where,
-                    rs_pickle_describe(text, p, p->root));
-  RS_TRY(visit_value(w, p->root, 0));
-  return rs_model_check_names(w->opening->checkpoint->store.model, w->torch->zip.where);
+  if (rs_torch_is_tensor(t, p->root) || rs_pickle_is(p, p->root, RS_PICKLE_DICT) ||
+      rs_pickle_is(p, p->root, RS_PICKLE_LIST) || rs_pickle_is(p, p->root, RS_PICKLE_TUPLE))
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: it holds %s, no state dict", t->zip.where,
+                  rs_pickle_describe(text, p, p->root));
 }
 
 reshard_status rs_open_state_dict(rs_opening *opening, int64_t number) {
@@ -113,12 +194,13 @@ reshard_status rs_open_state_dict(rs_opening *opening, int64_t number) {
   reshard_checkpoint c = opening->checkpoint;
   const rs_file *file = &c->store.files.at[number];
   rs_torch torch;
-  dict_walk w = {.opening = opening, .file = number, .torch = &torch};
+  state_dict_file d = {.opening = opening, .number = number};
   reshard_status status = rs_torch_open(rs_opening_where(opening, number, where), file, 0, file->size, LIMIT, &torch);
-  RS_THEN(status, add_all(&w));
+  RS_THEN(status, check_root(&torch));
+  RS_THEN(status, rs_state_walk_all(opening, &torch, "", add_whole, &d));
+  RS_THEN(status, rs_model_check_names(c->store.model, where));
   rs_torch_free(&torch);
-  rs_layout_cache_free(&w.layouts);
-  free(w.name.at);
+  rs_layout_cache_free(&d.layouts);
   c->info.format = RESHARD_FORMAT_TORCH;
   c->info.stored_bytes = c->store.model->bytes;
   c->info.world = 1;

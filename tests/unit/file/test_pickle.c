@@ -1,5 +1,6 @@
 /* The machine that reads pickles: what it makes of opcodes, and what it refuses, with the byte. */
 #include "file/format/pickle.h"
+#include "file/ground/budget.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,14 +13,14 @@
 
 #define P(text) text, (int64_t)sizeof(text) - 1
 
-static void read_pickle(const char *bytes, int64_t size, unsigned in, rs_pickle *p) {
-  if (rs_pickle_read("p", bytes, size, in, p) != RESHARD_SUCCESS)
+static void read_pickle(const char *bytes, int64_t size, rs_pickle *p) {
+  if (rs_pickle_read("p", bytes, size, size, p) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
 }
 
 static int64_t number_of(const rs_pickle *p, int64_t value) {
   assert_true(rs_pickle_is(p, value, RS_PICKLE_INT));
-  return rs_pickle_get(p, value)->number;
+  return rs_pickle_number(p, value);
 }
 
 static void test_numbers(void **state) {
@@ -37,12 +38,12 @@ static void test_numbers(void **state) {
                {P("\x80\x02\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80."), INT64_MIN}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rs_pickle p;
-    read_pickle(cases[i].bytes, cases[i].size, RS_IN_TENSORS, &p);
+    read_pickle(cases[i].bytes, cases[i].size, &p);
     assert_int_equal(number_of(&p, p.root), cases[i].number);
     rs_pickle_free(&p);
   }
   rs_pickle p; /* of more than 64 bits */
-  read_pickle(P("\x80\x02\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."), RS_IN_TENSORS, &p);
+  read_pickle(P("\x80\x02\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."), &p);
   assert_true(rs_pickle_is(&p, p.root, RS_PICKLE_OTHER));
   rs_pickle_free(&p);
 }
@@ -55,10 +56,10 @@ static void test_containers(void **state) {
                 "aK\x01K\x02\x86\x8c\x01"
                 "l](K\x03\x8c\x01xe\x8c\x01l]K\x04"
                 "au."),
-              RS_IN_TENSORS, &p);
+              &p);
   int64_t list = rs_pickle_under(&p, p.root, "l"), extents[4];
   int n = 0;
-  assert_int_equal(rs_pickle_get(&p, p.root)->count, 6);
+  assert_int_equal(rs_pickle_items(&p, p.root), 6);
   assert_true(rs_pickle_extents(&p, rs_pickle_under(&p, p.root, "a"), 2, &n, extents));
   assert_true(n == 2 && extents[0] == 1 && extents[1] == 2);
   assert_false(rs_pickle_extents(&p, rs_pickle_under(&p, p.root, "a"), 1, &n, extents));
@@ -76,8 +77,8 @@ static void test_calls(void **state) {
   /* torch.Size((2, 3)) by its name in lines and from the stack, kept in the memo */
   read_pickle(P("\x80\x02"
                 "ctorch\nSize\nq\x05K\x02K\x03\x86\x85Rq\x01h\x05)Rh\x01\x87."),
-              RS_IN_METADATA, &p);
-  assert_true(rs_pickle_is_object(&p, rs_pickle_item(&p, p.root, 0), RS_ROLE_SIZE));
+              &p);
+  assert_true(rs_pickle_is(&p, rs_pickle_item(&p, p.root, 0), RS_PICKLE_TUPLE));
   assert_true(rs_pickle_extents(&p, rs_pickle_item(&p, p.root, 0), 4, &n, extents) && n == 2 && extents[1] == 3);
   assert_true(rs_pickle_extents(&p, rs_pickle_item(&p, p.root, 1), 4, &n, extents) && n == 0);
   assert_int_equal(rs_pickle_item(&p, p.root, 2), rs_pickle_item(&p, p.root, 0));
@@ -85,7 +86,7 @@ static void test_calls(void **state) {
   /* an OrderedDict is a dict; its attributes are not looked at */
   read_pickle(P("\x80\x02"
                 "ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x07s}b."),
-              RS_IN_TENSORS, &p);
+              &p);
   assert_int_equal(number_of(&p, rs_pickle_under(&p, p.root, "k")), 7);
   rs_pickle_free(&p);
 }
@@ -110,13 +111,6 @@ static void test_refused(void **state) {
       {P("\x80\x02J\x01\x01"), "in the middle of a number"},
       {P("\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff."), "18446744073709551615 bytes follow"},
       {P("\x80\x02"
-         "cos\nsystem\nX\x02\x00\x00\x00ls\x85R."),
-       "byte 2 of the pickle: it names 'os.system'"},
-      {P("\x80\x04\x8c\x08"
-         "builtins\x8c\x04"
-         "eval\x93."),
-       "byte 18 of the pickle: it names 'builtins.eval'"},
-      {P("\x80\x02"
          "ctorch\nSi"),
        "a name without an end"},
       {P("\x80\x04K\x01\x8c\x04"
@@ -127,15 +121,19 @@ static void test_refused(void **state) {
          "ctorch\nSize\nNR."),
        "a call of what is no class, or with what is no tuple"},
       {P("\x80\x04"
-         "ctorch\nSize\n)}X\x01\x00\x00\x00kNs\x92."),
-       "arguments by keyword"},
+         "ctorch\nSize\n)N\x92."),
+       "keywords that are no dict"},
       {P("\x80\x04"
-         "ccollections\nOrderedDict\n]\x85R."),
-       "an OrderedDict with arguments"},
+         "ccollections\nOrderedDict\nN\x85R."),
+       "a dict made of what are no pairs"},
+      {P("\x80\x04"
+         "ccollections\nCounter\n]K\x01\x85"
+         "a\x85R."),
+       "a dict made of what are no pairs"},
+      {P("\x80\x04"
+         "ccollections\nOrderedDict\n}}\x86R."),
+       "a dict with more arguments"},
       {P("\x80\x02N}b."), "a state for what is no object"},
-      {P("\x80\x02"
-         "ctorch\nSize\n)R}b}b."),
-       "a second state"},
       {P("\x80\x02h\x00."), "nothing is in the memo"},
       {P("\x80\x02Nr\xff\xff\xff\x7f."), "larger than the pickle"},
       {P("\x80\x02q\x00."), "no value is there to be kept"},
@@ -149,7 +147,7 @@ static void test_refused(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rs_pickle p;
-    reshard_status status = rs_pickle_read("p", cases[i].bytes, cases[i].size, RS_IN_METADATA | RS_IN_TENSORS, &p);
+    reshard_status status = rs_pickle_read("p", cases[i].bytes, cases[i].size, cases[i].size, &p);
     rs_pickle_free(&p);
     if (status != RESHARD_ERROR_INVALID || strstr(reshard_last_error(), cases[i].why) == NULL)
       fail_msg("case %zu: expected '%s', got %s: %s", i, cases[i].why, reshard_status_string(status),
@@ -157,21 +155,93 @@ static void test_refused(void **state) {
   }
 }
 
-/* A class of tensors has no business in the metadata, nor the metadata's among tensors. */
-static void test_names_by_place(void **state) {
+/* A class in no list takes arguments, keywords, states, items and calls, and is told by its name. */
+static void test_unknown(void **state) {
   (void)state;
-  static const char tensor[] = "\x80\x02"
-                               "ctorch._utils\n_rebuild_tensor_v2\n.",
-                    metadata[] = "\x80\x02"
-                                 "ctorch.distributed.checkpoint.metadata\nMetadata\n.";
   rs_pickle p;
-  for (int i = 0; i < 4; i++) {
-    const char *bytes = i % 2 == 0 ? tensor : metadata;
-    int64_t size = i % 2 == 0 ? (int64_t)sizeof tensor - 1 : (int64_t)sizeof metadata - 1;
-    reshard_status status = rs_pickle_read("p", bytes, size, i < 2 ? RS_IN_TENSORS : RS_IN_METADATA, &p);
+  char text[RS_QUOTE];
+  static const char class[] = "\x80\x04"
+                              "cos\nsystem\n",
+                    absorbs[] = "N\x85}X\x01\x00\x00\x00kNs\x92}b}b(K\x01K\x02uK\x05"
+                                "a(K\x06"
+                                "e.";
+  char bytes[sizeof class + sizeof absorbs];
+  int64_t size = (int64_t)(sizeof class + sizeof absorbs) - 2, item, items = 0;
+  memcpy(bytes, class, sizeof class);
+  memcpy(bytes + sizeof class - 1, absorbs, sizeof absorbs);
+  read_pickle(bytes, size, &p);
+  rs_pickle_parts parts = rs_pickle_parts_of(&p, p.root);
+  assert_true(rs_pickle_is(&p, p.root, RS_PICKLE_OBJECT) && rs_pickle_name_of(&p, p.root) == NULL);
+  assert_string_equal(rs_pickle_describe(text, &p, p.root), "os.system");
+  assert_true(rs_pickle_items(&p, parts.arguments) == 1 && rs_pickle_is(&p, parts.state, RS_PICKLE_DICT));
+  rs_pickle_cursor more = rs_pickle_begin(&p, parts.more); /* keywords, a state, a key, a value, two items */
+  for (; rs_pickle_next(&more, &item); items++)
+    assert_true(items < 2 ? rs_pickle_is(&p, item, RS_PICKLE_DICT) : rs_pickle_is(&p, item, RS_PICKLE_INT));
+  assert_int_equal(items, 6);
+  rs_pickle_free(&p);
+  read_pickle(P("\x80\x04\x8c\x08"
+                "builtins\x8c\x07"
+                "getattr\x93)R)R."),
+              &p); /* what a call gives is called */
+  assert_true(rs_pickle_is(&p, p.root, RS_PICKLE_OBJECT));
+  assert_string_equal(rs_pickle_describe(text, &p, rs_pickle_parts_of(&p, p.root).class), "builtins.getattr");
+  assert_string_equal(rs_pickle_describe(text, &p, p.root), "an object");
+  rs_pickle_free(&p);
+}
+
+/* Dicts of other classes are dicts: of their items, of a dict, of pairs. */
+static void test_dicts(void **state) {
+  (void)state;
+  static const struct {
+    const char *bytes;
+    int64_t size;
+  } cases[] = {{P("\x80\x02"
+                  "ccollections\nCounter\n}X\x01\x00\x00\x00kK\x07s\x85R.")},
+               {P("\x80\x02"
+                  "ccollections\ndefaultdict\nN\x85RX\x01\x00\x00\x00kK\x07s.")},
+               {P("\x80\x02"
+                  "ccollections\ndefaultdict\nc__builtin__\nlist\n}X\x01\x00\x00\x00kK\x07s\x86R.")},
+               {P("\x80\x02"
+                  "ccollections\nOrderedDict\n]X\x01\x00\x00\x00kK\x07\x86"
+                  "a\x85R.")},
+               {P("\x80\x02"
+                  "ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00kK\x07u}b}b.")}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    rs_pickle p;
+    read_pickle(cases[i].bytes, cases[i].size, &p);
+    assert_true(rs_pickle_is(&p, p.root, RS_PICKLE_DICT));
+    assert_int_equal(number_of(&p, rs_pickle_under(&p, p.root, "k")), 7);
     rs_pickle_free(&p);
-    assert_int_equal(status, i == 0 || i == 3 ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
   }
+}
+
+/* Memory is bounded by the file: 64 MiB and 8 times its bytes. The worst inputs have few opcodes again and again. */
+static void test_memory(void **state) {
+  (void)state;
+  static const struct {
+    const char *again;
+    bool within; /* it fits, and ends without a STOP */
+  } worst[] = {{"]", false},    {"}", false},         {"N", true},   {"(", true},
+               {")\x85", false}, {"cm\nname\n", true}, {"]a", false}, {"}Q", false}};
+  enum { SIZE = 12 << 20 };
+  char *bytes = malloc(SIZE);
+  assert_non_null(bytes);
+  memcpy(bytes, "\x80\x02]", 3);
+  for (size_t i = 0; i < sizeof worst / sizeof *worst; i++) {
+    size_t n = strlen(worst[i].again);
+    rs_pickle p;
+    for (size_t at = 3; at < SIZE; at++)
+      bytes[at] = worst[i].again[(at - 3) % n];
+    reshard_status status = rs_pickle_read("p", bytes, SIZE, SIZE, &p);
+    int64_t taken = p.words.cap * (int64_t)sizeof *p.words.at;
+    rs_pickle_free(&p);
+    if (taken > rs_budget_limit(SIZE) || status != (worst[i].within ? RESHARD_ERROR_INVALID : RESHARD_ERROR_CORRUPT) ||
+        (!worst[i].within &&
+         strstr(reshard_last_error(), "at most 167772160 are taken for a file of 12582912") == NULL))
+      fail_msg("case %zu: %lld bytes, %s: %s", i, (long long)taken, reshard_status_string(status),
+               reshard_last_error());
+  }
+  free(bytes);
 }
 
 static void test_text(void **state) {
@@ -180,7 +250,7 @@ static void test_text(void **state) {
   rs_pickle_text text = {0};
   bool added = false;
   read_pickle(P("\x80\x02(X\x02\x00\x00\x00\xc3\xbcJ\xfe\xff\xff\xffX\x01\x00\x00\x00\xffX\x01\x00\x00\x00\x00Nt."),
-              RS_IN_TENSORS, &p);
+              &p);
   static const bool should[] = {true, true, false, false, false};
   for (int i = 0; i < 5; i++) {
     assert_int_equal(rs_pickle_add_text(&p, rs_pickle_item(&p, p.root, i), &text, &added), RESHARD_SUCCESS);
@@ -192,8 +262,9 @@ static void test_text(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers),        cmocka_unit_test(test_containers),
-                                     cmocka_unit_test(test_calls),          cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_names_by_place), cmocka_unit_test(test_text)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_containers),
+                                     cmocka_unit_test(test_calls),   cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_unknown), cmocka_unit_test(test_dicts),
+                                     cmocka_unit_test(test_memory),  cmocka_unit_test(test_text)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
