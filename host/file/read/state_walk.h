@@ -30,8 +30,8 @@ typedef struct rs_state_walk {
 /* Walks all values of the archive, whose root has that name, which may be empty. Leaves go to the checkpoint, and
  * counts of what is left out to its info.
  *
- * Errors: those of rs_torch_tensor_read and of add; RESHARD_ERROR_INVALID for names that are none, dicts that are too
- * deep or stand at too many places, and tensors that are lost, where they are not to be left out. */
+ * Errors: those of rs_torch_tensor_read and of add. RESHARD_ERROR_INVALID: dicts that are too deep or stand at too many
+ * places; tensors that would be lost, where they are not to be left out. */
 reshard_status rs_state_walk_all(rs_opening *opening, const rs_torch *torch, const char *name,
                                  reshard_status (*add)(void *user, const char *name, const rs_torch_tensor *tensor),
                                  void *user);
