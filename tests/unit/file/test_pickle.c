@@ -221,7 +221,7 @@ static void test_memory(void **state) {
   static const struct {
     const char *again;
     bool within; /* it fits, and ends without a STOP */
-  } worst[] = {{"]", false},    {"}", false},         {"N", true},   {"(", true},
+  } worst[] = {{"]", false},     {"}", false},         {"N", true},   {"(", true},
                {")\x85", false}, {"cm\nname\n", true}, {"]a", false}, {"}Q", false}};
   enum { SIZE = 12 << 20 };
   char *bytes = malloc(SIZE);
