@@ -1,5 +1,7 @@
-#define _GNU_SOURCE /* memfd_create, struct ucred */
+#define _GNU_SOURCE /* struct ucred, F_GET_SEALS */
 #include "comm/roll.h"
+
+#include "device/cpu/memory_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -86,11 +88,10 @@ static void close_descriptor(int32_t *fd) {
 static void make_page(rs_roll *roll) {
   const void *address = roll;
   int64_t draw[] = {rs_now_ns(), getpid()};
-  int fd = memfd_create(MEMORY, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0)
+  int fd;
+  if (rs_memory_file_make(MEMORY, (int64_t)roll->bytes, S_IRUSR | S_IWUSR, &fd) != 0)
     return;
-  if (ftruncate(fd, (off_t)roll->bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
-    roll->page = map_page(fd, roll->bytes);
+  roll->page = map_page(fd, roll->bytes);
   if (roll->page == NULL) {
     close(fd);
     return;

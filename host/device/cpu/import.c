@@ -37,47 +37,56 @@ struct rs_import {
 static pthread_mutex_t imports_lock = PTHREAD_MUTEX_INITIALIZER;
 static rs_import *imports; /* of this process, whichever communicators it has */
 
-/* The import of a descriptor's file, with one more user; NULL: it is new. The descriptor is not needed any more. */
-static rs_import *find_import(int fd, const struct stat *info) {
+/* The import of a file, with one more user; NULL: it is new. */
+static rs_import *find_import(const struct stat *info) {
   rs_import *at = imports;
   while (at != NULL && (at->device != info->st_dev || at->inode != info->st_ino))
     at = at->next;
-  if (at != NULL) {
+  if (at != NULL)
     at->users++;
-    close(fd);
-  }
   return at;
 }
 
-reshard_status rs_import_open(int fd, rs_import **import) {
-  struct stat info;
-  rs_import *made = NULL;
-  if (fstat(fd, &info) != 0) {
-    int failed = errno;
+static void close_descriptor(int fd) {
+  if (fd >= 0)
     close(fd);
-    return rs_error(RESHARD_ERROR_SYSTEM, "memory file of another process: %s", strerror(failed));
-  }
+}
+
+/* Takes the descriptor. */
+static reshard_status take_import(int fd, const struct stat *info, rs_import **import) {
+  rs_import *made = NULL;
   reshard_status status = RESHARD_SUCCESS;
   pthread_mutex_lock(&imports_lock);
-  rs_import *there = find_import(fd, &info);
+  rs_import *there = find_import(info);
   if (there == NULL)
     status = rs_alloc_zero(&made, 1, sizeof *made);
   if (made != NULL) {
     made->next = imports;
     made->users = 1;
     made->fd = fd;
-    made->device = info.st_dev;
-    made->inode = info.st_ino;
-    made->length = (int64_t)info.st_size;
+    made->device = info->st_dev;
+    made->inode = info->st_ino;
+    made->length = (int64_t)info->st_size;
     imports = made;
   }
   pthread_mutex_unlock(&imports_lock);
-  if (status != RESHARD_SUCCESS)
-    close(fd);
-  else
+  if (made == NULL) /* it is not needed any more */
+    close_descriptor(fd);
+  if (status == RESHARD_SUCCESS)
     *import = there != NULL ? there : made;
   return status;
 }
+
+reshard_status rs_import_open(int fd, rs_import **import) {
+  struct stat info;
+  if (fstat(fd, &info) == 0)
+    return take_import(fd, &info, import);
+  int failed = errno;
+  close_descriptor(fd);
+  return rs_error(RESHARD_ERROR_SYSTEM, "memory file of another process: %s", strerror(failed));
+}
+
+reshard_status rs_import_none(rs_import **import) { return take_import(-1, &(struct stat){.st_ino = 0}, import); }
 
 rs_import *rs_import_retain(rs_import *import) {
   pthread_mutex_lock(&imports_lock);
@@ -102,7 +111,7 @@ void rs_import_close(rs_import *import) {
   for (int64_t i = 0; i < import->segments.n; i++)
     munmap(import->segments.at[i].at, (size_t)import->segments.at[i].place.bytes);
   free(import->segments.at);
-  close(import->fd);
+  close_descriptor(import->fd);
   free(import);
 }
 

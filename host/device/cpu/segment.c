@@ -3,9 +3,10 @@
  * Pages of a memory file come one by one where the system gives it no huge ones. Touching them then costs eight times
  * as much as huge pages of private memory. One touch and MADV_COLLAPSE make a huge page of each, at the price of
  * private ones. That takes the memory when a segment is allocated, not when it is written. */
-#define _GNU_SOURCE /* memfd_create, fallocate, MADV_HUGEPAGE */
+#define _GNU_SOURCE /* fallocate, MADV_HUGEPAGE */
 #include "device/cpu/segment.h"
 
+#include "device/cpu/memory_file.h"
 #include "device/cpu/threads.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HUGE = 2 << 20 };
@@ -31,10 +32,10 @@ static struct {
   pthread_mutex_t mutex;
   rs_forkable forkable;
   int64_t users;
-  int fd;
+  int fd, reader;                  /* to be read alone, for other processes; -1: not yet */
   int64_t end, length;             /* of the ranges given out; of the file */
   RS_VEC(shared_segment) segments; /* by address */
-} file = {.mutex = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+} file = {.mutex = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .reader = -1};
 
 static int64_t round_up(int64_t bytes, int64_t to) { return rs_ceil_div(bytes, to) * to; }
 
@@ -47,7 +48,13 @@ static int64_t find_behind(const char *at) {
 
 /* --- The file ----------------------------------------------------------------------------------------------------- */
 
-#if defined(__linux__) && defined(MFD_CLOEXEC)
+static void close_file(void) {
+  if (file.fd >= 0)
+    close(file.fd);
+  if (file.reader >= 0)
+    close(file.reader);
+  file.fd = file.reader = -1;
+}
 
 /* A child of fork writes to copies of the pages, as to all its memory. It has a file of its own if it needs one. */
 static void copy_segments(rs_forkable *self) {
@@ -60,37 +67,29 @@ static void copy_segments(rs_forkable *self) {
                  (off_t)s->place.offset);
     s->inherited = true;
   }
-  if (file.fd >= 0)
-    close(file.fd);
-  file.fd = -1;
+  close_file();
 }
 
+/* No other user opens it anew, through /proc: its mode lets the owner read alone. */
 static reshard_status make_file(void) {
-  struct rlimit limit;
-  int64_t length = LONGEST;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < (rlim_t)LONGEST)
-    length = (int64_t)limit.rlim_cur;
-  int fd = memfd_create("reshard", MFD_CLOEXEC);
-  if (fd < 0)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "no memory for other processes: memfd_create: %s", strerror(errno));
-  if (ftruncate(fd, (off_t)length) != 0) {
-    int code = errno;
-    close(fd);
-    return rs_error(RESHARD_ERROR_SYSTEM, "a memory file of %lld bytes: %s", (long long)length, strerror(code));
-  }
+  int64_t length = rs_memory_file_limit(LONGEST);
+  int fd, failed = rs_memory_file_make("reshard", length, S_IRUSR, &fd);
+  if (failed != 0)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "no memory for other processes: a memory file of %lld bytes: %s",
+                    (long long)length, strerror(failed));
   file.fd = fd;
   file.end = 0;
   file.length = length;
   return RESHARD_SUCCESS;
 }
 
-#else
-
-static void copy_segments(rs_forkable *self) { (void)self; }
-
-static reshard_status make_file(void) { return rs_error(RESHARD_ERROR_UNSUPPORTED, "this system has no memory files"); }
-
-#endif
+static reshard_status make_reader(void) {
+  int failed = rs_memory_file_reopen(file.fd, &file.reader);
+  if (failed == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_SYSTEM, "this process's memory file, /proc/self/fd/%d, to be read: %s", file.fd,
+                  strerror(failed));
+}
 
 static void watch_forks(void) { rs_forkable_add(&file.forkable, copy_segments); }
 
@@ -99,10 +98,14 @@ reshard_status rs_shared_open(int *fd) {
   pthread_once(&once, watch_forks);
   pthread_mutex_lock(&file.mutex);
   reshard_status status = file.fd < 0 ? make_file() : RESHARD_SUCCESS;
+  if (fd != NULL && file.reader < 0)
+    RS_THEN(status, make_reader());
   if (status == RESHARD_SUCCESS) {
     file.users++;
     if (fd != NULL)
-      *fd = file.fd;
+      *fd = file.reader;
+  } else if (file.users == 0) {
+    close_file();
   }
   pthread_mutex_unlock(&file.mutex);
   return status;
@@ -111,9 +114,7 @@ reshard_status rs_shared_open(int *fd) {
 void rs_shared_close(void) {
   pthread_mutex_lock(&file.mutex);
   if (--file.users == 0) {
-    if (file.fd >= 0)
-      close(file.fd);
-    file.fd = -1;
+    close_file();
     free(file.segments.at);
     memset(&file.segments, 0, sizeof file.segments);
   }
@@ -205,7 +206,7 @@ void rs_shared_free(void *memory) {
   file.segments.n--;
   memmove(file.segments.at + i, file.segments.at + i + 1, (size_t)(file.segments.n - i) * sizeof *file.segments.at);
   munmap(s.at, (size_t)s.place.bytes);
-#if defined(__linux__) && defined(MFD_CLOEXEC)
+#ifdef FALLOC_FL_PUNCH_HOLE
   if (!s.inherited)
     (void)fallocate(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)s.place.offset, (off_t)s.place.bytes);
 #endif

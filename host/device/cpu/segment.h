@@ -2,8 +2,8 @@
  *
  * A process has one memory file. Each piece of shared memory is a segment: a range of the file that is mapped in this
  * process. No range is used twice, so a file and an offset name one segment for ever. Processes get the descriptor of
- * the file once, and know every segment by its offset from then on. The file ends with the last process that has it,
- * however that ends.
+ * the file once, to be read, and know every segment by its offset from then on. Its length is fixed, and other users
+ * cannot open it. The file ends with the last process that has it, however that ends.
  *
  * A segment that is freed is a hole in the file: its memory goes back at once, whoever still has it mapped. These read
  * zeros there, in pages that stay until the file ends, and no signal comes. */
@@ -17,8 +17,9 @@ typedef struct rs_shared_place {
   int64_t offset, bytes; /* in the file of the process */
 } rs_shared_place;
 
-/* One more user of this process's file, which is made for the first one. *fd is borrowed until the user closes it; it
- * may be NULL. RESHARD_ERROR_UNSUPPORTED where the system has no memory files. */
+/* One more user of this process's file, which is made for the first one. *fd is a descriptor to read it by, for other
+ * processes, and borrowed until the user closes it; fd may be NULL. RESHARD_ERROR_UNSUPPORTED where the system has no
+ * memory files. */
 RS_PRIVATE_API reshard_status rs_shared_open(int *fd);
 /* One user less. The last one closes the descriptor; its segments have been freed. */
 RS_PRIVATE_API void rs_shared_close(void);
@@ -41,6 +42,8 @@ typedef struct rs_import rs_import;
 /* Takes a descriptor of another process's file, also when it fails. All imports of one file in this process are one,
  * which counts them. */
 RS_PRIVATE_API reshard_status rs_import_open(int fd, rs_import **import);
+/* An import of no file: it tells that a process is of this node. */
+reshard_status rs_import_none(rs_import **import);
 /* One more user of an import; returns it. */
 RS_PRIVATE_API rs_import *rs_import_retain(rs_import *import);
 /* The last one unmaps all and closes the descriptor. NULL is allowed. */

@@ -1,0 +1,58 @@
+#define _GNU_SOURCE /* memfd_create, F_ADD_SEALS */
+#include "device/cpu/memory_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int64_t rs_memory_file_limit(int64_t most) {
+  struct rlimit limit;
+  bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited && limit.rlim_cur < (rlim_t)most ? (int64_t)limit.rlim_cur : most;
+}
+
+#if defined(__linux__) && defined(MFD_ALLOW_SEALING)
+
+int rs_memory_file_make(const char *name, int64_t bytes, mode_t mode, int *fd) {
+  if (bytes > rs_memory_file_limit(bytes)) /* else a signal ends the process */
+    return EFBIG;
+  int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (made < 0)
+    return errno;
+  if (ftruncate(made, (off_t)bytes) != 0 || fchmod(made, mode) != 0 ||
+      fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    int failed = errno;
+    close(made);
+    return failed;
+  }
+  *fd = made;
+  return 0;
+}
+
+int rs_memory_file_reopen(int fd, int *reader) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int opened = open(path, O_RDONLY | O_CLOEXEC);
+  if (opened < 0)
+    return errno;
+  *reader = opened;
+  return 0;
+}
+
+#else
+
+int rs_memory_file_make(const char *name, int64_t bytes, mode_t mode, int *fd) {
+  (void)name, (void)bytes, (void)mode, (void)fd;
+  return ENOSYS;
+}
+
+int rs_memory_file_reopen(int fd, int *reader) {
+  (void)fd, (void)reader;
+  return ENOSYS;
+}
+
+#endif
