@@ -156,7 +156,8 @@ typedef struct reshard_node_options {
  * - allgather, user: of the caller's, called once, here alone.
  * - options: NULL for the defaults.
  *
- * All processes run as one user, in one network namespace. A rank holds a descriptor per other rank. Every collective
+ * All processes run as one user, in one network namespace. Those of that user are trusted, as docs/communicators.md
+ * says; the system tells who they are. A rank holds a descriptor per other rank. Every collective
  * call compares what the ranks call: RESHARD_ERROR_MISMATCH names both calls. A process that ends is noticed at once by
  * those that wait for it: RESHARD_ERROR_PEER names it. From an error on nothing reads or writes memory of the caller's.
  * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
@@ -200,7 +201,8 @@ typedef struct reshard_node_options {
  *   for (cuMemCreate), as a transfer is made.
  * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, kinds of device, or names of the job.
  * - RESHARD_ERROR_TIMEOUT, RESHARD_ERROR_PEER: a rank did not come, or is gone.
- * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no shared memory.
+ * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no /proc, no shared memory, also by the limit
+ *   of a file's size (ulimit -f).
  * - the all-gather's own, on the ranks where it failed.
  *
  * Source: UCC's out-of-band all-gather. */

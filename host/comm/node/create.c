@@ -8,6 +8,7 @@
 
 #include "comm/node/wait.h"
 #include "device/cpu/cpu.h"
+#include "device/cpu/memory_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -145,6 +146,7 @@ typedef struct node_joining {
   const rs_node_address *addresses;
   int listener;
   int64_t end; /* 0: never */
+  uid_t user;  /* of the process that was dialed last */
 } node_joining;
 
 static reshard_status error_absent(const node_joining *j) {
@@ -163,19 +165,23 @@ static reshard_status error_of(const node_joining *j, int64_t rank, int failed) 
     return rs_node_error_look(j->c);
   if (failed == ETIMEDOUT)
     return error_absent(j);
+  if (failed == EKEYREJECTED)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "%s: rank %lld runs as user %d, it says, and user %u listens at its socket", j->call, name,
+                    j->addresses[rank].uid, (unsigned)j->user);
   if (failed == ECONNREFUSED || failed == ECONNRESET || failed == EPIPE)
     return rs_error(RESHARD_ERROR_PEER, "%s: rank %lld is gone", j->call, name);
   return rs_error(RESHARD_ERROR_SYSTEM, "%s: connecting to rank %lld: %s", j->call, name, strerror(failed));
 }
 
-static reshard_status connect_before(const node_joining *j) {
+static reshard_status connect_before(node_joining *j) {
   rs_node *c = j->c;
   for (int64_t r = 0; r < c->base.rank; r++) {
     node_greeting g = {.rank = c->base.rank};
     memcpy(g.secret, j->addresses[r].secret, sizeof g.secret);
-    int failed = rs_node_dial_to(c, r, &j->addresses[r], j->end);
+    int failed = rs_node_dial_to(c, r, &j->addresses[r], j->end, &j->user);
     if (failed == 0)
-      failed = rs_node_send_to(c, r, &g, sizeof g, NULL, 0, j->end);
+      failed = rs_node_send_to(c, r, RS_NODE_GREETING, &g, sizeof g, -1, j->end);
     if (failed != 0)
       return error_of(j, r, failed);
   }
@@ -188,7 +194,8 @@ static int64_t admit_some(const node_joining *j) {
   int64_t kept = 0, end = rs_now_ns() + PATIENCE_MS * (int64_t)1000000;
   for (int fd; (fd = rs_node_admit(j->listener)) >= 0;) {
     node_greeting g;
-    bool known = rs_node_receive(fd, &g, sizeof g, NULL, 0, j->end != 0 ? rs_min(end, j->end) : end) == 0 &&
+    int64_t until = j->end != 0 ? rs_min(end, j->end) : end;
+    bool known = rs_node_receive(fd, RS_NODE_GREETING, &g, sizeof g, NULL, until) == 0 &&
                  memcmp(g.secret, j->addresses[c->base.rank].secret, sizeof g.secret) == 0 && g.rank > c->base.rank &&
                  g.rank < c->base.size && c->sockets[g.rank] < 0;
     if (known)
@@ -200,15 +207,16 @@ static int64_t admit_some(const node_joining *j) {
   return kept;
 }
 
-/* True when the rank does not listen any more: it has connected already, or it never will. */
-static bool is_closed(const node_joining *j, int64_t rank) {
-  int fd, failed = rs_node_dial(&j->addresses[rank], rs_now_ns(), &fd);
+/* Looks at a rank that has not connected; 0: it listens still. Else it has connected already, or it never will: it is
+ * gone, and maybe another user has its socket's name. */
+static int look_at_listener(node_joining *j, int64_t rank) {
+  int fd, failed = rs_node_dial(&j->addresses[rank], rs_now_ns(), &fd, &j->user);
   if (failed == 0)
     close(fd);
-  return failed == ECONNREFUSED;
+  return failed == ECONNREFUSED || failed == EKEYREJECTED ? failed : 0;
 }
 
-static reshard_status admit_after(const node_joining *j) {
+static reshard_status admit_after(node_joining *j) {
   rs_node *c = j->c;
   int64_t wanted = c->base.size - 1 - c->base.rank;
   while (wanted > 0) {
@@ -217,13 +225,13 @@ static reshard_status admit_after(const node_joining *j) {
     if (left <= 0)
       return error_absent(j);
     RS_TRY(rs_node_look(c));
-    int ready = poll(&p, 1, (int)rs_min(left, LOOK_MS));
+    int ready = poll(&p, 1, (int)rs_min(left, LOOK_MS)), failed;
     wanted -= admit_some(j);
     for (int64_t r = c->base.rank + 1; r < c->base.size && ready == 0; r++)
-      if (c->sockets[r] < 0 && is_closed(j, r)) {
+      if (c->sockets[r] < 0 && (failed = look_at_listener(j, r)) != 0) {
         wanted -= admit_some(j);
         if (c->sockets[r] < 0)
-          return error_of(j, r, ECONNREFUSED);
+          return error_of(j, r, failed);
       }
   }
   return RESHARD_SUCCESS;
@@ -243,13 +251,13 @@ static void set_verdict(node_verdict *v, reshard_status status) {
 }
 
 /* Rank 0: of those that failed, one with a reason of its own is told before one that misses another. */
-static void collect_verdict(const node_joining *j, node_verdict *verdict) {
+static void collect_verdict(const node_joining *j, rs_node_step step, node_verdict *verdict) {
   int64_t end = j->end != 0 ? j->end + GRACE_MS / 2 * (int64_t)1000000 : 0;
   for (int64_t r = 1; r < j->c->base.size; r++) {
     node_verdict other;
     int failed = EPIPE;
     if (j->c->sockets[r] >= 0)
-      failed = rs_node_receive_from(j->c, r, &other, sizeof other, NULL, 0, end);
+      failed = rs_node_receive_from(j->c, r, step, &other, sizeof other, NULL, end);
     if (failed == ETIMEDOUT)
       set_verdict(&other, rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
                                    (long long)j->c->timeout_ms, (long long)rs_node_name(j->c, r)));
@@ -261,25 +269,25 @@ static void collect_verdict(const node_joining *j, node_verdict *verdict) {
   }
 }
 
-/* All ranks succeed, or all have the same error. fd: passed from rank 0 to the others, which own it then; -1: none. */
-static reshard_status agree_by_sockets(const node_joining *j, reshard_status status, int *fd) {
+/* All ranks succeed, or all have the same error. fd: passed from rank 0 to the others, which own it; NULL: none. */
+static reshard_status agree_by_sockets(const node_joining *j, rs_node_step step, reshard_status status, int *fd) {
   rs_node *c = j->c;
   node_verdict verdict = {0};
   int failed = 0;
   set_verdict(&verdict, status);
   if (c->base.rank == 0) {
-    collect_verdict(j, &verdict);
-    bool passes = fd != NULL && verdict.status == RESHARD_SUCCESS;
+    collect_verdict(j, step, &verdict);
+    int with = fd != NULL && verdict.status == RESHARD_SUCCESS ? *fd : -1;
     for (int64_t r = 1; r < c->base.size; r++)
       if (c->sockets[r] >= 0)
-        (void)rs_node_send_to(c, r, &verdict, sizeof verdict, fd, passes, j->end);
+        (void)rs_node_send_to(c, r, step, &verdict, sizeof verdict, with, j->end);
   } else if (c->sockets[0] >= 0) {
     int64_t end = j->end != 0 ? j->end + GRACE_MS * (int64_t)1000000 : 0;
-    failed = rs_node_send_to(c, 0, &verdict, sizeof verdict, NULL, 0, j->end);
-    if (failed == 0)
-      failed = rs_node_receive_from(c, 0, &verdict, sizeof verdict, fd, fd != NULL, end);
-    if (failed == EPROTO && verdict.status != RESHARD_SUCCESS) /* an error comes without a descriptor */
-      failed = 0;
+    failed = rs_node_send_to(c, 0, step, &verdict, sizeof verdict, -1, j->end);
+    if (failed == 0 || failed == EPIPE || failed == ECONNRESET) /* rank 0 may have told all, and gone */
+      failed = rs_node_receive_from(c, 0, step, &verdict, sizeof verdict, fd, end);
+    if (failed == 0 && verdict.status == RESHARD_SUCCESS && fd != NULL && *fd < 0)
+      failed = EPROTO;
     if (failed != 0 && status != RESHARD_SUCCESS && status != RESHARD_ERROR_PEER)
       return status; /* a peer that is gone may have gone because rank 0 has */
     if (failed == ETIMEDOUT)
@@ -317,8 +325,7 @@ static void place_parts(rs_node *c) {
 static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
   int64_t mailbox = 2 * c->base.size * c->base.size * c->base.mailbox;
-  *fd = memfd_create("reshard", MFD_CLOEXEC);
-  int failed = *fd < 0 || ftruncate(*fd, c->block_bytes) != 0 ? errno : 0;
+  int failed = rs_memory_file_make("reshard", c->block_bytes, S_IRUSR | S_IWUSR, fd);
   if (failed == 0)
     failed = posix_fallocate(*fd, 0, c->block_bytes - mailbox);
   if (failed == 0)
@@ -326,6 +333,9 @@ static reshard_status create_block(rs_node *c, int *fd) {
   if (*fd >= 0)
     close(*fd);
   *fd = -1;
+  if (failed == EFBIG)
+    return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "shared memory of %lld bytes: a file may have %lld (ulimit -f)",
+                    (long long)c->block_bytes, (long long)rs_memory_file_limit(c->block_bytes));
   return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "shared memory of %lld bytes: %s", (long long)c->block_bytes,
                   strerror(failed));
 }
@@ -356,7 +366,7 @@ static reshard_status map_block(rs_node *c, int fd) {
 }
 
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener) {
-  node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms)};
+  node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms), 0};
   int fd = -1;
   if (c->base.device->processes != NULL)
     c->base.mailbox = 0; /* those of GPUs are in their memory */
@@ -365,11 +375,11 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   close(listener);
   if (c->base.rank == 0)
     RS_THEN(status, create_block(c, &fd));
-  status = agree_by_sockets(&j, status, &fd);
+  status = agree_by_sockets(&j, RS_NODE_CONNECTED, status, &fd);
   if (status == RESHARD_SUCCESS)
-    status = agree_by_sockets(&j, map_block(c, fd), NULL);
-  if (status == RESHARD_SUCCESS)
-    status = agree_by_sockets(&j, rs_node_pass_files(c, j.end), NULL);
+    status = agree_by_sockets(&j, RS_NODE_MAPPED, map_block(c, fd), NULL);
+  if (status == RESHARD_SUCCESS && c->base.imports == NULL) /* else those of the communicator that it is a part of */
+    status = agree_by_sockets(&j, RS_NODE_READY, rs_node_pass_files(c, call, j.end), NULL);
   if (fd >= 0)
     close(fd);
   /* Ranks that all have a core may wait a little before they sleep. Else a meeting costs as much as some copies. */

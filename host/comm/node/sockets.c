@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, MOST_DESCRIPTORS = 64 };
+enum { BACKLOG = 1024 };
 
 static struct sockaddr_un socket_address(const rs_node_address *address, socklen_t *size) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -63,56 +63,81 @@ static int await_socket(int fd, short events, int64_t end) {
   }
 }
 
-int rs_node_dial(const rs_node_address *address, int64_t end, int *out) {
+/* User of the process at the other side, as it was when that listened, or connected. */
+static int peer_user(int fd, uid_t *user) {
+  struct ucred who;
+  socklen_t size = sizeof who;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+    return errno;
+  *user = who.uid;
+  return who.uid == geteuid() ? 0 : EKEYREJECTED;
+}
+
+int rs_node_dial(const rs_node_address *address, int64_t end, int *out, uid_t *user) {
   socklen_t size;
   struct sockaddr_un at = socket_address(address, &size);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int failed = 0, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return errno;
-  while (connect(fd, (struct sockaddr *)&at, size) != 0) {
-    int failed = errno;
+  while (failed == 0 && connect(fd, (struct sockaddr *)&at, size) != 0) {
+    failed = errno;
     if ((failed == EAGAIN || failed == EINTR) && ms_until(end) != 0) { /* many wait to be let in */
       nanosleep(&(struct timespec){0, 1000000}, NULL);
-      continue;
+      failed = 0;
     }
-    close(fd);
-    return failed == EAGAIN ? ETIMEDOUT : failed;
   }
-  *out = fd;
-  return 0;
+  if (failed == 0)
+    failed = peer_user(fd, user);
+  if (failed == 0)
+    *out = fd;
+  else
+    close(fd);
+  return failed == EAGAIN ? ETIMEDOUT : failed;
 }
 
 int rs_node_admit(int listener) {
-  struct ucred who;
-  socklen_t size = sizeof who;
+  uid_t user;
   int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd < 0)
-    return -1;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid())
+  if (fd < 0 || peer_user(fd, &user) == 0)
     return fd;
   close(fd);
   return -1;
 }
 
-int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, int64_t end) {
-  union {
-    char bytes[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))];
-    struct cmsghdr aligned;
-  } control;
-  struct iovec part = {(void *)bytes, n};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-  if (nfds > 0) {
-    memset(&control, 0, sizeof control);
-    message.msg_control = &control;
-    message.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
-    memcpy(CMSG_DATA(rights), fds, (size_t)nfds * sizeof(int));
-  }
+/* --- Messages ----------------------------------------------------------------------------------------------------- */
+
+/* A message, with room for one descriptor: others that come with it are closed. */
+typedef struct socket_message {
+  int64_t step;
+  struct iovec parts[2];
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  struct msghdr header;
+} socket_message;
+
+static void lay_out(socket_message *m, void *bytes, size_t n) {
+  memset(m->control, 0, sizeof m->control);
+  m->parts[0] = (struct iovec){&m->step, sizeof m->step};
+  m->parts[1] = (struct iovec){bytes, n};
+  m->header = (struct msghdr){.msg_iov = m->parts, .msg_iovlen = 2};
+}
+
+static void add_descriptor(socket_message *m, int fd) {
+  m->header.msg_control = m->control;
+  m->header.msg_controllen = sizeof m->control;
+  struct cmsghdr *rights = CMSG_FIRSTHDR(&m->header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+}
+
+int rs_node_send(int fd, rs_node_step step, const void *bytes, size_t n, int with, int64_t end) {
+  socket_message m = {.step = step};
+  lay_out(&m, (void *)bytes, n);
+  if (with >= 0)
+    add_descriptor(&m, with);
   for (;;) {
-    if (sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+    if (sendmsg(fd, &m.header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
       return 0;
     if (errno != EAGAIN && errno != EINTR)
       return errno;
@@ -122,9 +147,9 @@ int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, 
   }
 }
 
-/* Descriptors of a message, in order; those that are not wanted are closed. Returns their number. */
-static int take_descriptors(struct msghdr *message, int *fds, int nfds) {
-  int taken = 0;
+/* The first descriptor of a message; -1: it has none. */
+static int take_descriptor(struct msghdr *message) {
+  int taken = -1;
   for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h != NULL; h = CMSG_NXTHDR(message, h)) {
     if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
       continue;
@@ -132,8 +157,8 @@ static int take_descriptors(struct msghdr *message, int *fds, int nfds) {
     for (int i = 0; i < n; i++) {
       int fd;
       memcpy(&fd, CMSG_DATA(h) + (size_t)i * sizeof fd, sizeof fd);
-      if (taken < nfds)
-        fds[taken++] = fd;
+      if (taken < 0)
+        taken = fd;
       else
         close(fd);
     }
@@ -141,25 +166,47 @@ static int take_descriptors(struct msghdr *message, int *fds, int nfds) {
   return taken;
 }
 
-int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t end) {
-  union {
-    char bytes[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))];
-    struct cmsghdr aligned;
-  } control;
-  struct iovec part = {bytes, n};
+/* Takes the first message of a socket, which is there. */
+static int take_message(int fd, void *bytes, size_t n, int *with) {
+  socket_message m;
+  lay_out(&m, bytes, n);
+  m.header.msg_control = m.control;
+  m.header.msg_controllen = sizeof m.control;
+  ssize_t got = recvmsg(fd, &m.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0)
+    return errno;
+  int taken = take_descriptor(&m.header), failed = 0;
+  if ((m.header.msg_flags & MSG_CTRUNC) != 0)
+    failed = EMFILE;
+  else if ((size_t)got != sizeof m.step + n || (m.header.msg_flags & MSG_TRUNC) != 0)
+    failed = EPROTO;
+  if (failed == 0 && with != NULL)
+    *with = taken;
+  else if (taken >= 0)
+    close(taken);
+  return failed;
+}
+
+int rs_node_receive(int fd, rs_node_step step, void *bytes, size_t n, int *with, int64_t end) {
+  bool reset = false;
+  if (with != NULL)
+    *with = -1;
   for (;;) {
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (got >= 0) {
-      int taken = take_descriptors(&message, fds, nfds);
-      if ((size_t)got == n && taken == nfds)
-        return 0;
-      while (taken > 0) {
-        close(fds[--taken]);
-        fds[taken] = -1;
-      }
-      return got == 0 ? EPIPE : (message.msg_flags & MSG_CTRUNC) != 0 ? EMFILE : EPROTO;
+    int64_t first = -1;
+    ssize_t seen = recv(fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+    if (seen == 0)
+      return EPIPE;
+    if (seen > 0 && first == step)
+      return take_message(fd, bytes, n, with);
+    if (seen > 0 && first > step)
+      return ENOMSG;
+    if (seen > 0) {
+      (void)take_message(fd, &first, sizeof first, NULL);
+      continue;
+    }
+    if (errno == ECONNRESET && !reset) { /* the other side has not read all, and is gone; what it has sent is here */
+      reset = true;
+      continue;
     }
     if (errno != EAGAIN && errno != EINTR)
       return errno;

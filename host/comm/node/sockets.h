@@ -4,6 +4,8 @@
 
 #include "comm/comm.h"
 
+#include <sys/types.h>
+
 /* One rank of a communicator that is being made, as the others see it. */
 typedef struct rs_node_address {
   uint64_t build, node, job; /* hashes: version of the library; the machine; the caller's name of the job */
@@ -15,14 +17,28 @@ typedef struct rs_node_address {
 } rs_node_address;
 _Static_assert(sizeof(rs_node_address) == RS_COMM_RECORD, "an address fits the communicator's buffer");
 
+/* Messages of a socket, in the order in which ranks come to them. A step that has failed on one side may leave some. */
+typedef enum rs_node_step {
+  RS_NODE_GREETING,
+  RS_NODE_CONNECTED, /* verdicts: with the block of memory; ... */
+  RS_NODE_MAPPED,
+  RS_NODE_FILE, /* a rank's memory file; none where it has failed */
+  RS_NODE_READY,
+  RS_NODE_GPU_MEMORY /* from then on */
+} rs_node_step;
+
 int rs_node_listen(rs_node_address *address, int *listener);
-int rs_node_dial(const rs_node_address *address, int64_t end, int *fd);
-/* Lets one in, of this user; -1: there is none. */
+/* Connects to who listens there: EKEYREJECTED where that is a process of another user, which gets nothing. *user: its,
+ * as the system says. */
+int rs_node_dial(const rs_node_address *address, int64_t end, int *fd, uid_t *user);
+/* Lets one in, of this user; -1: there is none, or it is another's. */
 int rs_node_admit(int listener);
-/* One message, which is sent and received as a whole; with descriptors, which the receiver owns. After an error it has
- * none. */
-int rs_node_send(int fd, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
-int rs_node_receive(int fd, void *bytes, size_t n, int *fds, int nfds, int64_t end);
+/* One message, which is sent and received as a whole. with: a descriptor that goes with it; -1: none. */
+int rs_node_send(int fd, rs_node_step step, const void *bytes, size_t n, int with, int64_t end);
+/* Receives one of that step; those of earlier ones are dropped. ENOMSG: the other side has gone on to a later step, of
+ * which the message stays. *with: its descriptor, which is the receiver's; -1: it has none, or there is an error.
+ * EMFILE: there was no room for it. with NULL: none is wanted. */
+int rs_node_receive(int fd, rs_node_step step, void *bytes, size_t n, int *with, int64_t end);
 /* True when the process at the other side is gone, or has destroyed its handle. */
 bool rs_node_hung_up(int fd);
 static inline int64_t rs_node_deadline(int64_t timeout_ms) {

@@ -6,6 +6,7 @@
 #include "comm/node/end.h"
 
 #include "comm/split_group.h"
+#include "device/cpu/segment.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,26 +14,39 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Some ranks of c, this one among them, before they are connected; takes global_ranks on success. */
+/* Rank in c of one by its number in the communicator that was split first. */
+static int64_t find_rank(const rs_node *c, int64_t global_rank) {
+  int64_t r = 0;
+  while ((c->global_ranks != NULL ? c->global_ranks[r] : r) != global_rank)
+    r++;
+  return r;
+}
+
+/* The files that c has of these ranks serve their part, too. */
+static reshard_status share_files(const rs_node *c, rs_node *part) {
+  RS_TRY(rs_node_open_files(part, NULL));
+  for (int64_t i = 0; i < part->base.size; i++)
+    if (i != part->base.rank)
+      part->base.imports[i] = rs_import_retain(c->base.imports[find_rank(c, part->global_ranks[i])]);
+  return RESHARD_SUCCESS;
+}
+
+/* Some ranks of c, this one among them, before they are connected; takes global_ranks, if there is *out. */
 static reshard_status create_part(rs_node *c, int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {
   RS_TRY(rs_node_alloc(size, rank, global_ranks, out));
   (*out)->timeout_ms = c->timeout_ms;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
   (void)rs_board_join(&(*out)->base, &c->base);
-  return RESHARD_SUCCESS;
+  return share_files(c, *out);
 }
 
 /* The addresses of this rank's group, in its order, from those of all ranks. */
 static reshard_status find_addresses(const rs_node *c, const rs_split_group *group, const rs_node_address *all,
                                      rs_node_address **out) {
   RS_TRY(rs_alloc(out, group->n, sizeof **out));
-  for (int64_t i = 0; i < group->n; i++) {
-    int64_t r = 0; /* its rank in c */
-    while ((c->global_ranks != NULL ? c->global_ranks[r] : r) != group->global_ranks[i])
-      r++;
-    (*out)[i] = all[r];
-  }
+  for (int64_t i = 0; i < group->n; i++)
+    (*out)[i] = all[find_rank(c, group->global_ranks[i])];
   return RESHARD_SUCCESS;
 }
 
@@ -216,7 +230,7 @@ static reshard_status create_rest(node_shrink *s, rs_node **made) {
     ranks[i] = c->global_ranks != NULL ? c->global_ranks[s->there[i]] : s->there[i];
   }
   reshard_status status = create_part(c, s->n, rank, ranks, made);
-  if (status != RESHARD_SUCCESS)
+  if (*made == NULL)
     free(ranks);
   return status;
 }

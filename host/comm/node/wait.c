@@ -169,26 +169,26 @@ static bool waits_on(rs_node *c, int64_t end, int *failed) {
   return *failed == ETIMEDOUT;
 }
 
-int rs_node_send_to(rs_node *c, int64_t rank, const void *bytes, size_t n, const int *fds, int nfds, int64_t end) {
+int rs_node_send_to(rs_node *c, int64_t rank, rs_node_step step, const void *bytes, size_t n, int with, int64_t end) {
   int failed;
   do
-    failed = rs_node_send(c->sockets[rank], bytes, n, fds, nfds, next_look(end));
+    failed = rs_node_send(c->sockets[rank], step, bytes, n, with, next_look(end));
   while (waits_on(c, end, &failed));
   return failed;
 }
 
-int rs_node_receive_from(rs_node *c, int64_t rank, void *bytes, size_t n, int *fds, int nfds, int64_t end) {
+int rs_node_receive_from(rs_node *c, int64_t rank, rs_node_step step, void *bytes, size_t n, int *with, int64_t end) {
   int failed;
   do
-    failed = rs_node_receive(c->sockets[rank], bytes, n, fds, nfds, next_look(end));
+    failed = rs_node_receive(c->sockets[rank], step, bytes, n, with, next_look(end));
   while (waits_on(c, end, &failed));
   return failed;
 }
 
-int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end) {
+int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end, uid_t *user) {
   int failed;
   do
-    failed = rs_node_dial(address, next_look(end), &c->sockets[rank]);
+    failed = rs_node_dial(address, next_look(end), &c->sockets[rank], user);
   while (waits_on(c, end, &failed));
   return failed;
 }

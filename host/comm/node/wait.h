@@ -36,9 +36,9 @@ void rs_node_ring_all(rs_node *c);
  * from, or whose ranks on this node they are. */
 reshard_status rs_node_look(rs_node *c);
 /* Functions of sockets.h, between this rank and another; they look meanwhile. ECANCELED: it has ended, ... */
-int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end);
-int rs_node_send_to(rs_node *c, int64_t rank, const void *bytes, size_t n, const int *fds, int nfds, int64_t end);
-int rs_node_receive_from(rs_node *c, int64_t rank, void *bytes, size_t n, int *fds, int nfds, int64_t end);
+int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, int64_t end, uid_t *user);
+int rs_node_send_to(rs_node *c, int64_t rank, rs_node_step step, const void *bytes, size_t n, int with, int64_t end);
+int rs_node_receive_from(rs_node *c, int64_t rank, rs_node_step step, void *bytes, size_t n, int *with, int64_t end);
 /* ... for this reason, in the thread that was told so. */
 reshard_status rs_node_error_look(rs_node *c);
 

@@ -1,5 +1,5 @@
-/* Messages between the processes of a node: waits that signals interrupt or that fail, a peer that leaves with its file
- * passed, and a process without standard input. */
+/* Messages between the processes of a node: waits that signals interrupt or that fail, steps, a peer that leaves with
+ * its file passed, and a process without standard input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +9,11 @@
 #include "comm/node/create.h"
 #include "comm/node/sockets.h"
 #include "device/cpu/segment.h"
+#include "device/handle.h"
 #include "support/processes/processes.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -34,13 +36,17 @@ static void close_pair(const int pair[2]) {
 
 static volatile sig_atomic_t ticks;
 static int sender;
+static const struct {
+  int64_t step;
+  char word[4];
+} tick_message = {RS_NODE_FILE, "tick"};
 
 /* Sends what is waited for when it has interrupted the wait often. */
 static void tick(int signal) {
   int before = errno;
   (void)signal;
   if (++ticks == TICKS)
-    (void)!write(sender, "tick", 4);
+    (void)!write(sender, &tick_message, offsetof(__typeof__(tick_message), word) + 4);
   errno = before;
 }
 
@@ -54,7 +60,7 @@ static void test_interrupted(void **state) {
   sender = pair[1];
   assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
   assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
-  int failed = rs_node_receive(pair[0], got, sizeof got, NULL, 0, 0);
+  int failed = rs_node_receive(pair[0], RS_NODE_FILE, got, sizeof got, NULL, 0);
   assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
   assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
   assert_int_equal(failed, 0);
@@ -72,7 +78,7 @@ static void test_wait_fails(void **state) {
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   none = (struct rlimit){0, before.rlim_max};
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-  int failed = rs_node_receive(pair[0], &got, 1, NULL, 0, 0);
+  int failed = rs_node_receive(pair[0], RS_NODE_FILE, &got, 1, NULL, 0);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
   assert_int_equal(failed, EINVAL);
   close_pair(pair);
@@ -84,32 +90,111 @@ static void test_wrong_length(void **state) {
   int pair[2], file;
   int64_t number;
   open_pair(pair);
-  assert_int_equal(rs_node_send(pair[1], "odd", 3, &pair[1], 1, 0), 0);
-  assert_int_equal(rs_node_receive(pair[0], &number, sizeof number, &file, 1, 0), EPROTO);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_FILE, "odd", 3, pair[1], 0), 0);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_FILE, &number, sizeof number, &file, 0), EPROTO);
   assert_int_equal(file, -1);
   close(pair[1]);
   assert_true(rs_node_hung_up(pair[0])); /* it has been closed */
   close(pair[0]);
 }
 
+/* --- Steps -------------------------------------------------------------------------------------------------------- */
+
+/* A message of an earlier step is dropped, with its descriptor; one of a later step stays. */
+static void test_steps(void **state) {
+  (void)state;
+  int pair[2], file, spare[2];
+  int64_t number = 1;
+  open_pair(pair);
+  open_pair(spare);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_CONNECTED, &number, sizeof number, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_FILE, "odd", 3, spare[1], 0), 0);
+  number = 2;
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_READY, &number, sizeof number, -1, 0), 0);
+  close(spare[1]);
+  assert_false(rs_node_hung_up(spare[0])); /* it is in the message */
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MAPPED, &number, sizeof number, NULL, 0), ENOMSG);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, &file, 0), 0);
+  assert_int_equal(number, 2);
+  assert_int_equal(file, -1);
+  assert_true(rs_node_hung_up(spare[0]));
+  close(spare[0]);
+  close_pair(pair);
+}
+
+/* A peer that goes with a message unread resets the connection. Its own last message is taken still. */
+static void test_reset(void **state) {
+  (void)state;
+  int pair[2];
+  int64_t number = 3;
+  open_pair(pair);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_READY, &number, sizeof number, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[0], RS_NODE_FILE, "", 1, -1, 0), 0);
+  close(pair[1]);
+  number = 0;
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, NULL, 0), 0);
+  assert_int_equal(number, 3);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, NULL, 0), EPIPE);
+  close(pair[0]);
+}
+
 /* --- Files -------------------------------------------------------------------------------------------------------- */
 
-/* A peer passes its file and is gone before it takes ours. */
+enum { RANKS = 4 };
+
+/* Rank 0 of four; the test has the other ends of its sockets. */
+static rs_node *open_rank(int theirs[RANKS]) {
+  rs_node *c;
+  assert_int_equal(rs_node_alloc(RANKS, 0, NULL, &c), RESHARD_SUCCESS);
+  assert_int_equal(reshard_device_create("cpu", NULL, &c->handle), RESHARD_SUCCESS);
+  c->base.device = c->handle->device;
+  for (int r = 1; r < RANKS; r++) {
+    int pair[2];
+    open_pair(pair);
+    c->sockets[r] = pair[0];
+    theirs[r] = pair[1];
+  }
+  return c;
+}
+
+static void pass_file(int fd, int64_t rank) {
+  int file;
+  assert_int_equal(rs_shared_open(&file), RESHARD_SUCCESS);
+  assert_int_equal(rs_node_send(fd, RS_NODE_FILE, &rank, sizeof rank, file, 0), 0);
+  rs_shared_close();
+}
+
+/* The file that a rank passes to another is to be read alone. */
+static void take_file(int fd) {
+  int64_t from;
+  int file;
+  assert_int_equal(rs_node_receive(fd, RS_NODE_FILE, &from, sizeof from, &file, 1), 0);
+  assert_int_equal(from, 0);
+  assert_true(file >= 0);
+  assert_int_equal(fcntl(file, F_GETFL) & O_ACCMODE, O_RDONLY);
+  close(file);
+}
+
+/* A peer passes its file and is gone before it takes ours. Another one has failed: it says so to all, later. Of these
+ * two the first is named, and the last one is served. */
 static void test_peer_leaves(void **state) {
   (void)state;
-  int pair[2], file;
-  int64_t peer = 1;
-  rs_node *c;
-  open_pair(pair);
-  assert_int_equal(rs_node_alloc(2, 0, NULL, &c), RESHARD_SUCCESS);
-  c->sockets[1] = pair[0];
-  assert_int_equal(rs_shared_open(&file), RESHARD_SUCCESS);
-  assert_int_equal(rs_node_send(pair[1], &peer, sizeof peer, &file, 1, 0), 0);
-  rs_shared_close();
-  close(pair[1]);
-  assert_int_equal(rs_node_pass_files(c, 0), RESHARD_ERROR_PEER);
-  assert_non_null(strstr(reshard_last_error(), "memory file to or from rank 1: "));
-  rs_node_release(c); /* closes the socket, too */
+  int theirs[RANKS];
+  int64_t verdict = RESHARD_ERROR_SYSTEM;
+  rs_node *c = open_rank(theirs);
+  assert_int_equal(rs_node_send(theirs[1], RS_NODE_READY, &verdict, sizeof verdict, -1, 0), 0);
+  pass_file(theirs[2], 2);
+  pass_file(theirs[3], 3);
+  close(theirs[2]);
+  assert_int_equal(rs_node_pass_files(c, "a call", 0), RESHARD_ERROR_PEER);
+  assert_string_equal(reshard_last_error(), "a call: memory files: rank 2 is gone");
+  take_file(theirs[1]);
+  take_file(theirs[3]);
+  assert_int_equal(rs_node_receive(c->sockets[1], RS_NODE_READY, &verdict, sizeof verdict, NULL, 1), 0);
+  assert_int_equal(verdict, RESHARD_ERROR_SYSTEM);
+  rs_node_release(c); /* closes the sockets, too */
+  close(theirs[1]);
+  close(theirs[3]);
 }
 
 /* --- Descriptor 0 ------------------------------------------------------------------------------------------------- */
@@ -133,7 +218,8 @@ static void test_no_input(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_interrupted), cmocka_unit_test(test_wait_fails), cmocka_unit_test(test_wrong_length),
-      cmocka_unit_test(test_peer_leaves), cmocka_unit_test(test_no_input),
+      cmocka_unit_test(test_steps),       cmocka_unit_test(test_reset),      cmocka_unit_test(test_peer_leaves),
+      cmocka_unit_test(test_no_input),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
