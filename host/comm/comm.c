@@ -9,6 +9,10 @@ reshard_status rs_comm_error_ended(void) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
 }
 
+reshard_status rs_comm_error_destroyed(reshard_comm comm) {
+  return rs_error(RESHARD_ERROR_PEER, "rank %lld has destroyed its handle", (long long)comm->rank);
+}
+
 reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_t timeout_ms, const char *missing) {
   char call[RS_CALL_TEXT];
   return rs_error(RESHARD_ERROR_TIMEOUT, "%s: %s: not done within %lld ms%s%s", rs_call_text(comm, call), step,
@@ -41,10 +45,7 @@ void rs_comm_free_deferred(reshard_comm comm) {
   }
 }
 
-void reshard_comm_destroy(reshard_comm comm) {
-  RS_HOLD_CANCEL;
-  if (comm == NULL || rs_comm_is_forked(comm))
-    return;
+static void free_handle(reshard_comm comm) {
   if (comm->kept != NULL)
     comm->drop_kept(comm);
   rs_comm_free_deferred(comm);
@@ -57,10 +58,39 @@ void reshard_comm_destroy(reshard_comm comm) {
   comm->ops->destroy(comm);
 }
 
+void rs_comm_hold(reshard_comm comm) { atomic_fetch_add_explicit(&comm->held, 1, memory_order_relaxed); }
+
+void rs_comm_let_go(reshard_comm comm) {
+  if (atomic_fetch_sub_explicit(&comm->held, 1, memory_order_acq_rel) == 0)
+    free_handle(comm);
+}
+
+/* The call returns nothing, so nobody looks for an error: it is printed. */
+static void quit_held(reshard_comm comm, int64_t held) {
+  (void)rs_error(RESHARD_ERROR_BUSY,
+                 "reshard_comm_destroy: rank %lld of %lld has %lld transfers, sharders, meshes or allocations on the "
+                 "communicator: it has ended, and is freed with the last of them",
+                 (long long)comm->rank, (long long)comm->size, (long long)held);
+  fprintf(stderr, "reshard: %s\n", reshard_last_error());
+  comm->ops->quit(comm);
+}
+
+void reshard_comm_destroy(reshard_comm comm) {
+  RS_HOLD_CANCEL;
+  if (comm == NULL || rs_comm_is_forked(comm))
+    return;
+  int64_t held = atomic_load_explicit(&comm->held, memory_order_acquire);
+  if (held > 0)
+    quit_held(comm, held);
+  rs_comm_let_go(comm);
+}
+
 reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory) {
   void *made;
   RS_TRY(RS_GIVEN("reshard_comm_alloc", comm, memory));
   RS_TRY(rs_device_alloc(comm->device, bytes, &made));
+  if (made != NULL)
+    rs_comm_hold(comm);
   *memory = made;
   return RESHARD_SUCCESS;
 }
@@ -68,6 +98,8 @@ reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory
 reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
   RS_TRY(RS_GIVEN("reshard_comm_free", comm));
   rs_device_free(comm->device, memory);
+  if (memory != NULL)
+    rs_comm_let_go(comm);
   return RESHARD_SUCCESS;
 }
 

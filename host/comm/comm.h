@@ -171,6 +171,9 @@ typedef struct rs_comm_ops {
   /* Its GPU may wait for a peer for ever, in work of a caller's communicator that was given up; so would whatever waits
    * for the GPU. Not collective. NULL: it never does. */
   bool (*stuck)(reshard_comm comm);
+  /* This rank makes no more calls: its own are RESHARD_ERROR_PEER from here on. Those that wait for it hear of it as by
+   * destroy, which comes later. Not collective; from any thread. */
+  void (*quit)(reshard_comm comm);
   void (*destroy)(reshard_comm comm); /* not collective */
 } rs_comm_ops;
 
@@ -217,6 +220,7 @@ struct reshard_comm_s {
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
   uint64_t partings;               /* ends so far of what ranks had open of each other's, and its owner may free */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
+  _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
   int64_t made;                    /* objects made on this handle so far: numbers them */
   const void *group;               /* one for all ranks of this process, and no other communicator's */
   const int64_t *global_ranks;     /* [size], or NULL: the same numbers */
@@ -240,6 +244,10 @@ static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
 static inline bool rs_comm_is_forked(reshard_comm comm) { return comm->forks != rs_forks() && !comm->ops->reach; }
 /* RESHARD_ERROR_PEER where the communicator has ended, or is forked. Not collective. */
 reshard_status rs_comm_alive(reshard_comm comm);
+/* A transfer, sharder, mesh or memory holds the handle until it lets go: one that is destroyed before that quits, and
+ * is freed by the last one that lets go. */
+void rs_comm_hold(reshard_comm comm);
+void rs_comm_let_go(reshard_comm comm);
 
 /* Frees what was deferred and has ended. Local. */
 void rs_comm_free_deferred(reshard_comm comm);
@@ -260,6 +268,8 @@ RS_PRIVATE_API void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *p
 
 /* Error of a call on a communicator that has ended. */
 RS_PRIVATE_API reshard_status rs_comm_error_ended(void);
+/* Error of a call on a handle that was destroyed. */
+RS_PRIVATE_API reshard_status rs_comm_error_destroyed(reshard_comm comm);
 /* RESHARD_ERROR_TIMEOUT of a rank that waited: names the call, its number and round. missing: "0-2,5", "": unknown. */
 RS_PRIVATE_API reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_t timeout_ms,
                                                     const char *missing);

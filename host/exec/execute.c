@@ -139,10 +139,10 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
   if (stream != NULL)
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
-  if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
+  if (!rs_transfer_take(t))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
   reshard_status status = run_as_call(t, stream, "reshard_execute");
-  atomic_flag_clear_explicit(&t->busy, memory_order_release);
+  rs_transfer_give_back(t);
   return status;
 }
 
@@ -204,7 +204,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
   int64_t taken = 0;
   reshard_status status = RESHARD_SUCCESS;
   for (; taken < n && status == RESHARD_SUCCESS; taken++)
-    if (transfers[taken] != NULL && atomic_flag_test_and_set_explicit(&transfers[taken]->busy, memory_order_acquire)) {
+    if (transfers[taken] != NULL && !rs_transfer_take(transfers[taken])) {
       status = refuse_busy(transfers, taken);
       break;
     }
@@ -214,6 +214,6 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
                          : run_as_calls(n, transfers[0]->ranks, stream));
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
-      atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);
+      rs_transfer_give_back(transfers[i]);
   return status;
 }

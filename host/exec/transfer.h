@@ -41,13 +41,14 @@ struct reshard_transfer_s {
   void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;
   reshard_collective_use use;
-  reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
-  rs_pace pace;               /* of the packed path */
-  int64_t least_rounds;       /* lower bound of its rounds */
-  bool strided;               /* messages go from strided sources where they can, and all in one round */
-  char why[160];              /* in words */
-  uint64_t key;               /* the same on all ranks of one creation */
-  atomic_flag busy;
+  reshard_pattern collective;        /* that all ranks have, and take; kind NONE: sends and receives */
+  rs_pace pace;                      /* of the packed path */
+  int64_t least_rounds;              /* lower bound of its rounds */
+  bool strided;                      /* messages go from strided sources where they can, and all in one round */
+  char why[160];                     /* in words */
+  uint64_t key;                      /* the same on all ranks of one creation */
+  atomic_int busy;                   /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
+  bool holds;                        /* its communicator's handle: it is the user's */
   struct rs_cached_transfer *cached; /* NULL: bindings have staging and programs of their own */
   /* else: compiled anew for each binding, always in the same order */
   RS_VEC(rs_program *) compiled;
@@ -74,6 +75,21 @@ struct reshard_transfer_s {
   bool lost; /* no event tells that */
   rs_deferred_destroy deferred;
 };
+
+enum { RS_TAKEN = 1, RS_DESTROYED };
+
+/* Takes a transfer for a call; false: another one has it. */
+static inline bool rs_transfer_take(struct reshard_transfer_s *t) {
+  int idle = 0;
+  return atomic_compare_exchange_strong_explicit(&t->busy, &idle, RS_TAKEN, memory_order_acquire, memory_order_relaxed);
+}
+/* Frees a transfer that no call has, when its streams have done with it. */
+void rs_transfer_end(struct reshard_transfer_s *t);
+/* Gives it back; one that was destroyed meanwhile is freed. */
+static inline void rs_transfer_give_back(struct reshard_transfer_s *t) {
+  if (atomic_exchange_explicit(&t->busy, 0, memory_order_acq_rel) == RS_DESTROYED)
+    rs_transfer_end(t);
+}
 
 /* True where the transfer reads the rank's sources itself; no message of it goes from that rank, or to it. */
 static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {

@@ -257,6 +257,7 @@ reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
   }
   rs_mesh_count_up(made);
   made->comm = comm;
+  rs_comm_hold(comm);
   made->made_from = reshard_mesh_retain(mesh);
   *own = made;
   return RESHARD_SUCCESS;

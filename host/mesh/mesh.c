@@ -63,6 +63,8 @@ reshard_status rs_mesh_new(reshard_comm comm, int64_t world, int ndim, const int
   atomic_init(&m->groups, NULL);
   m->root = m;
   m->comm = comm;
+  if (comm != NULL)
+    rs_comm_hold(comm);
   m->world = world;
   m->ndim = ndim;
   m->size = size;
@@ -105,6 +107,8 @@ void reshard_mesh_release(reshard_mesh mesh) {
       free(g);
     }
     rs_ranks_free(&mesh->list);
+    if (mesh->comm != NULL)
+      rs_comm_let_go(mesh->comm);
     reshard_mesh_release(mesh->made_from);
   }
   free(mesh);

@@ -84,6 +84,7 @@ reshard_status rs_sharder_new(reshard_comm comm, const reshard_sharder_options *
     free(made);
     return status;
   }
+  rs_comm_hold(comm);
   *sharder = made;
   return RESHARD_SUCCESS;
 }
@@ -206,6 +207,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
   reshard_device_release(sharder->device);
   rs_once_memory_free(&sharder->memory, sharder->comm);
   free((void *)sharder->group.ranks);
+  rs_comm_let_go(sharder->comm);
   free(sharder);
 }
 

@@ -291,15 +291,18 @@ static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void 
  *
  * - memory: NULL for 0 bytes. It counts with the device's pool, and holds nothing in particular.
  *
- * Memory is freed when no transfer is bound to it and no stream uses it, before the communicator is destroyed. NULL is
- * allowed.
+ * Memory is freed when no transfer is bound to it and no stream uses it. NULL is allowed.
  *
  * Errors: RESHARD_ERROR_OUT_OF_MEMORY. Source: MPI_Alloc_mem, ncclMemAlloc. */
 RESHARD_API reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory);
 RESHARD_API reshard_status reshard_comm_free(reshard_comm comm, void *memory);
 
-/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
- * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
+/* Destroys a handle. Not collective. NULL is allowed. Other ranks of this process that wait for this one, or make a
+ * collective call later, get RESHARD_ERROR_PEER at once.
+ *
+ * Transfers, sharders and meshes on the handle, and its memory, are destroyed before. Where some are left, a line on
+ * standard error tells how many. The rank makes no more calls then: theirs are RESHARD_ERROR_PEER. The handle is freed
+ * with the last of them. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles

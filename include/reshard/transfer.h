@@ -93,10 +93,10 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
  * Where the old sources were of cudaMalloc it then waits for other ranks, as reshard_transfer_destroy does. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
-/* Destroys a transfer. NULL is allowed. Peers must have finished their executes on it: they have when theirs and this
- * rank's returned. On a GPU it blocks until the transfer's executes are done, those of launched graphs among them, and
- * for nothing else: other streams may be captured meanwhile. After it, or after a rebind, graphs that hold an execute
- * of the transfer must not be launched.
+/* Destroys a transfer. NULL is allowed. One that another thread executes or binds is freed when that call returns.
+ * Peers must have finished their executes on it: they have when theirs and this rank's returned. On a GPU it blocks
+ * until its executes are done, those of launched graphs among them, and for nothing else: other streams may be
+ * captured meanwhile. After it, or after a rebind, graphs that hold an execute of the transfer must not be launched.
  *
  * It is local, but where processes read each other's GPUs, on the direct and the mixed path, and this rank's sources
  * are of cudaMalloc: no memory is freed that a peer has open. There it waits until all ranks that are there, on the

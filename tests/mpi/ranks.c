@@ -3,6 +3,7 @@
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_make.h"
 #include "support/contracts/dtensor.h"
+#include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
 #include "support/contracts/mesh.h"
@@ -403,6 +404,7 @@ static void contracts(int64_t n, const char *directory) {
   CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
   contract_check_refusals(&s);
   contract_check_steady(&s);
+  contract_check_ends(&s);
   contract_check_fsdp(&s, 1);
   contract_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);

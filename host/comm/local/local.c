@@ -287,6 +287,8 @@ static void end_without(rs_team *team, int64_t rank) {
   pthread_mutex_unlock(&team->mutex);
 }
 
+static void local_quit(reshard_comm comm) { end_without(rs_team_of(comm), comm->rank); }
+
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   end_without(team, comm->rank);
@@ -308,5 +310,6 @@ const rs_comm_ops rs_local_ops = {
     .missing = local_missing,
     .alive = local_alive,
     .abort = local_abort,
+    .quit = local_quit,
     .destroy = local_destroy,
 };

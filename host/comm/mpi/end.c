@@ -194,6 +194,8 @@ static void leave_call(rs_mpi *c) {
 }
 
 reshard_status rs_mpi_begin(rs_mpi *c) {
+  if (c->quit)
+    return rs_comm_error_destroyed(&c->base);
   c->inside = true;
   rs_mpi_enter(c);
   rs_mpi_sweep(c->link);
@@ -233,7 +235,7 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   rs_mpi_tell_untold(c->link);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
-  reshard_status status = rs_mpi_hear_losses(c);
+  reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : rs_mpi_hear_losses(c);
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);

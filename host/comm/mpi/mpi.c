@@ -177,12 +177,17 @@ static reshard_status mpi_meet_node(reshard_comm comm, uint64_t key) {
   return RESHARD_SUCCESS;
 }
 
+static reshard_status mpi_alive(reshard_comm comm) {
+  if (rs_mpi_of(comm)->quit)
+    return rs_comm_error_destroyed(comm);
+  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+}
+
 /* One rank of this process, as far as this communicator knows: there is no other to meet here. When they execute a
  * transfer, all ranks meet, since messages do not tell one transfer from another. The rank packs meanwhile. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   rs_mpi *c = rs_mpi_of(comm);
-  if (c->ended)
-    return rs_comm_error_ended();
+  RS_TRY(mpi_alive(comm));
   if (comm->subject != 0 && comm->size > 1)
     RS_TRY(begin_meeting(c));
   reshard_status status = run(1, &mine);
@@ -192,13 +197,15 @@ static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int6
   return status;
 }
 
-static reshard_status mpi_alive(reshard_comm comm) {
-  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
-}
-
 static void mpi_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) { *stamp = rs_mpi_of(comm)->callers[rank]; }
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
+
+/* MPI has no way to tell others that call nothing, but for memory that they read. */
+static void mpi_quit(reshard_comm comm) {
+  rs_mpi_of(comm)->quit = true;
+  rs_mpi_clear_word(rs_mpi_of(comm));
+}
 
 static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
@@ -223,5 +230,6 @@ const rs_comm_ops rs_mpi_ops = {
     .caller = mpi_caller,
     .alive = mpi_alive,
     .abort = rs_mpi_abort,
+    .quit = mpi_quit,
     .destroy = mpi_destroy,
 };

@@ -109,6 +109,7 @@ struct rs_mpi {
   int64_t timeout_ms;
   int64_t begun;                  /* of a creation or split: all its waits have one deadline; 0: each its own */
   int64_t node;                   /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  atomic_bool quit;               /* the handle was destroyed, and transfers hold it */
   atomic_bool ended;              /* set under the link's mutex, once why is */
   atomic_bool inside;             /* a thread is in a call on it, and will see `ended` */
   atomic_bool waits;              /* to be told by the thread that is inside */

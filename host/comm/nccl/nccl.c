@@ -48,6 +48,8 @@ reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult
 
 /* SUCCESS, or why it has ended. */
 static reshard_status check_alive(const rs_nccl *c) {
+  if (c->quit)
+    return rs_comm_error_destroyed((reshard_comm)&c->base);
   if (!c->ended)
     return RESHARD_SUCCESS;
   const char *reason = rs_roll_reason(c->roll);
@@ -382,7 +384,16 @@ static reshard_status nccl_abort(reshard_comm comm) {
 
 static void nccl_stop(reshard_comm comm) { rs_nccl_stop(rs_nccl_of(comm)); }
 
-static void nccl_destroy(reshard_comm comm) { rs_nccl_close(rs_nccl_of(comm)); }
+/* NCCL goes on: work that streams have been given may be under way. */
+static void nccl_quit(reshard_comm comm) {
+  rs_nccl_of(comm)->quit = true;
+  rs_roll_leave(rs_nccl_of(comm)->roll);
+}
+
+static void nccl_destroy(reshard_comm comm) {
+  rs_nccl_of(comm)->quit = false; /* its end is as ever */
+  rs_nccl_close(rs_nccl_of(comm));
+}
 
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
@@ -406,6 +417,7 @@ const rs_comm_ops rs_nccl_ops = {
     .shrink = rs_nccl_shrink,
     .alive = nccl_enter,
     .abort = nccl_abort,
+    .quit = nccl_quit,
     .stop = nccl_stop,
     .stuck = rs_nccl_stuck,
     .destroy = nccl_destroy,

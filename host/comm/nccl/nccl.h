@@ -26,6 +26,7 @@ typedef struct rs_nccl {
   pthread_mutex_t mutex; /* of `nccl`, which an abort takes away from the thread that uses it */
   ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
   bool borrowed;         /* nccl is the caller's: never ended here */
+  atomic_bool quit;      /* the handle was destroyed, and transfers hold it */
   atomic_bool ended;
   bool revoked;          /* ended, and there for a shrink: under the mutex */
   bool outlived;         /* revoked, and a stream had work of it after that: likewise */

@@ -69,6 +69,8 @@ static reshard_status end_if_late(rs_node *c, bool waits) {
 }
 
 reshard_status rs_node_check(rs_node *c, bool waits) {
+  if (c->quit)
+    return rs_comm_error_destroyed(&c->base);
   rs_node_why storage;
   const rs_node_why *why = find_end(c, &storage);
   if (why == NULL && c->pinned != NULL)

@@ -185,12 +185,22 @@ static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_no
 
 static void node_leave(reshard_comm comm) { (void)comm; }
 
-/* Those that wait for this rank, or will, are told. What was split from it keeps the memory alone. */
+/* Those that wait for this rank, or will, are told. */
+static void tell_left(rs_node *c) {
+  rs_node_own_rank(c)->left = true;
+  rs_node_ring_all(c);
+}
+
+static void node_quit(reshard_comm comm) {
+  rs_node_of(comm)->quit = true;
+  tell_left(rs_node_of(comm));
+}
+
+/* Parts that were split from it keep the memory alone. */
 static void node_destroy(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   rs_node_boxes_free(c);
-  rs_node_own_rank(c)->left = true;
-  rs_node_ring_all(c);
+  tell_left(c);
   rs_node_close_sockets(c);
   rs_node_release(c);
 }
@@ -216,5 +226,6 @@ const rs_comm_ops rs_node_ops = {
     .caller = node_caller,
     .alive = node_alive,
     .abort = rs_node_abort,
+    .quit = node_quit,
     .destroy = node_destroy,
 };

@@ -97,6 +97,7 @@ typedef struct rs_node_memory {
 
 typedef struct rs_node {
   struct reshard_comm_s base;
+  atomic_bool quit; /* the handle was destroyed, and transfers hold it */
   atomic_int users;
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
   reshard_comm whole;     /* the communicator whose ranks on this node these are: errors name its; NULL: none */

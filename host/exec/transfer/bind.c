@@ -117,7 +117,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
   rs_binding binding = {0};
-  if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
+  if (!rs_transfer_take(t)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = finish_execute(t);
   bool idle = status == RESHARD_SUCCESS;
@@ -148,7 +148,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   else
     rs_transfer_free_binding(t->comm, t->path, &binding);
   rs_transfer_part(t->comm, rs_transfer_begin_parting(t->comm, exposed), exposed);
-  atomic_flag_clear(&t->busy);
+  rs_transfer_give_back(t);
   return status;
 }
 

@@ -86,7 +86,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->comm = comm;
   t->cached = cached;
   t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
-  atomic_flag_clear(&t->busy);
+  atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
   RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
@@ -217,6 +217,9 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (t->path->prepare != NULL)
     RS_TRY_GOTO(status, t->path->prepare(t), bound);
   rs_transfer_tell(t);
+  t->holds = cached == NULL; /* the owner of one that is cached holds it */
+  if (t->holds)
+    rs_comm_hold(comm);
   *transfer = t;
   return RESHARD_SUCCESS;
 bound:

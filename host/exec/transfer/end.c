@@ -95,7 +95,9 @@ void rs_transfer_part(reshard_comm comm, uint64_t parting, rs_exposed exposed) {
 
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
-  rs_device *device = t->comm->device;
+  reshard_comm comm = t->comm;
+  rs_device *device = comm->device;
+  bool holds = t->holds;
   const rs_exposed exposed = {t->binding.exposed.mine || t->failed.exposed.mine,
                               t->binding.exposed.any || t->failed.exposed.any};
   rs_transfer_free_binding(t->comm, t->path, &t->binding);
@@ -116,6 +118,8 @@ static void free_transfer(reshard_transfer t) {
   free(t->turns);
   free(t->cursor);
   free(t);
+  if (holds)
+    rs_comm_let_go(comm);
 }
 
 /* No stream has anything to do with it any more. */
@@ -155,11 +159,9 @@ void rs_transfer_keep(reshard_transfer t) {
   t->comm->kept_transfers = t;
 }
 
-void reshard_transfer_destroy(reshard_transfer t) {
-  RS_HOLD_CANCEL;
+void rs_transfer_end(reshard_transfer t) {
+  reshard_comm comm = t->comm;
   bool late;
-  if (t == NULL || rs_comm_is_forked(t->comm))
-    return;
   forget_kept(t);
   rs_comm_free_deferred(t->comm);
   t->parting = rs_transfer_begin_parting(t->comm, (rs_exposed){.any = t->binding.exposed.any || t->failed.exposed.any});
@@ -168,6 +170,17 @@ void reshard_transfer_destroy(reshard_transfer t) {
     free_transfer(t);
     return;
   }
-  t->deferred = (rs_deferred_destroy){t->comm->deferred, deferred_has_ended, free_deferred};
-  t->comm->deferred = &t->deferred;
+  t->deferred = (rs_deferred_destroy){comm->deferred, deferred_has_ended, free_deferred};
+  comm->deferred = &t->deferred;
+  if (t->holds) { /* the communicator frees it */
+    t->holds = false;
+    rs_comm_let_go(comm);
+  }
+}
+
+void reshard_transfer_destroy(reshard_transfer t) {
+  RS_HOLD_CANCEL;
+  int taken = RS_TAKEN;
+  if (t != NULL && !rs_comm_is_forked(t->comm) && !atomic_compare_exchange_strong(&t->busy, &taken, RS_DESTROYED))
+    rs_transfer_end(t);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/contracts/dtensor.h"
+#include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
 #include "support/contracts/mesh.h"
@@ -34,6 +35,8 @@ static void contracts_body(void *user, int64_t r) {
   contract_check_refusals(&s);
   if (w->seed % 8 == 0)
     contract_check_steady(&s);
+  if (w->seed % 8 == 0)
+    contract_check_ends(&s);
   contract_check_state(&s, w->seed, w->directory);
   if (w->seed % 8 == 0 && p->n >= 4)
     contract_check_fsdp(&s, w->seed);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "support/contracts/dtensor.h"
+#include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
 #include "support/contracts/mesh.h"
@@ -129,6 +130,7 @@ static void sharded(world *w, contract_rank *s, uint64_t seed) {
     contract_check_sharded(s, 2 * seed + i);
   contract_check_refusals(s);
   contract_check_steady(s);
+  contract_check_ends(s);
 }
 
 static void fsdp(world *w, contract_rank *s, uint64_t seed) {

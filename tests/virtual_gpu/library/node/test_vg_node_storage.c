@@ -8,6 +8,7 @@
 
 #include "comm/node/node.h"
 #include "support/contracts/dtensor.h"
+#include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/steady.h"
@@ -118,6 +119,8 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
   contract_check_refusals(me);
   if (w->seed < 2) /* by each path */
     contract_check_steady(me);
+  if (w->seed < 2)
+    contract_check_ends(me);
 }
 
 static void test_sharded(void **state) {

@@ -1,0 +1,87 @@
+#include "ends.h"
+
+#include "bench/cli/util.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART = 6 /* rows and columns of a rank */, TURNS = 3 };
+
+/* Objects that one rank has on a communicator. */
+typedef struct held {
+  reshard_comm comm;
+  reshard_layout rows, columns;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  reshard_sharder sharder;
+  reshard_mesh mesh;
+  void *src, *dst; /* elements of 4 bytes */
+} held;
+
+static int32_t value(int64_t row, int64_t column) { return (int32_t)(row * 1000 + column); }
+
+static bool open_held(contract_rank *s, held *h) {
+  int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm), shape[] = {n * PART, n * PART};
+  const size_t bytes = (size_t)(PART * n * PART) * sizeof(int32_t);
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = s->device};
+  *h = (held){.comm = NULL};
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &h->comm)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_layout_parse("chunk(0)", 2, shape, n, &h->rows)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_layout_parse("chunk(1)", 2, shape, n, &h->columns)))
+    return false;
+  const reshard_entry entry = {RESHARD_ENTRY_INIT, .src = h->rows, .dst = h->columns, .dtype = RESHARD_I32};
+  if (!CONTRACT_SUCCEEDS(s, reshard_plan_create(1, &entry, rank, NULL, &h->plan)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_alloc(h->comm, bytes, &h->src)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_alloc(h->comm, bytes, &h->dst)))
+    return false;
+  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, &h->src, &h->dst, NULL, NULL, 1, 1};
+  int32_t *host = cli_alloc(PART * n * PART, sizeof *host);
+  for (int64_t i = 0; i < PART * n * PART; i++)
+    host[i] = value(rank * PART + i / (n * PART), i % (n * PART));
+  contract_copy(s, h->src, host, bytes);
+  free(host);
+  return CONTRACT_SUCCEEDS(s, reshard_transfer_create(h->plan, h->comm, &arrays, NULL, &h->transfer)) &&
+         CONTRACT_SUCCEEDS(s, reshard_sharder_create(h->comm, &options, &h->sharder)) &&
+         CONTRACT_SUCCEEDS(s, reshard_mesh_create(h->comm, 0, 1, &n, NULL, 0, NULL, &h->mesh));
+}
+
+static int64_t count_wrong(contract_rank *s, const held *h) {
+  int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm), wrong = 0;
+  int32_t *host = cli_alloc(n * PART * PART, sizeof *host);
+  contract_copy(s, host, h->dst, (size_t)(n * PART * PART) * sizeof *host);
+  for (int64_t i = 0; i < n * PART * PART; i++)
+    wrong += host[i] != value(i / PART, rank * PART + i % PART);
+  free(host);
+  return wrong;
+}
+
+/* Destroys what is on the communicator, from another one on in each turn; with the last the handle goes. */
+static void close_held(contract_rank *s, held *h, int turn) {
+  for (int i = 0; i < TURNS; i++)
+    switch ((i + turn) % TURNS) {
+    case 0: reshard_transfer_destroy(h->transfer); break;
+    case 1: reshard_sharder_destroy(h->sharder); break;
+    default: reshard_mesh_release(h->mesh);
+    }
+  CONTRACT_SUCCEEDS(s, reshard_comm_free(h->comm, h->src));
+  CONTRACT_SUCCEEDS(s, reshard_comm_free(h->comm, h->dst));
+  reshard_plan_destroy(h->plan);
+  reshard_layout_release(h->rows);
+  reshard_layout_release(h->columns);
+}
+
+void contract_check_ends(contract_rank *s) {
+  for (int turn = 0; turn < TURNS; turn++) {
+    held h;
+    if (!open_held(s, &h))
+      return;
+    CONTRACT_ALL(s, reshard_execute(h.transfer, s->stream), RESHARD_SUCCESS, NULL);
+    reshard_comm_destroy(h.comm);
+    CONTRACT_CHECK(s, strstr(reshard_last_error(), " has 5 transfers, sharders, meshes or allocations on ") != NULL);
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+    CONTRACT_CHECK(s, reshard_execute(h.transfer, s->stream) == RESHARD_ERROR_PEER);
+    CONTRACT_CHECK(s, strstr(reshard_last_error(), "has destroyed its handle") != NULL);
+    CONTRACT_CHECK(s, count_wrong(s, &h) == 0);
+    close_held(s, &h, turn);
+  }
+}
