@@ -1,5 +1,6 @@
 /* The program `reshard`: a table of commands. */
 #include "bench/bench/bench.h"
+#include "bench/cli/nearest.h"
 #include "bench/cli/options.h"
 #include "bench/commands/commands.h"
 #include "bench/plan/plan.h"
@@ -31,7 +32,7 @@ static void print_help(void) {
   printf("usage: reshard COMMAND [OPTION]...\n\n");
   for (size_t i = 0; i < COMMANDS; i++)
     printf("  %-8s %s\n", commands[i].name, commands[i].does);
-  printf("\n  reshard COMMAND --help   the options of a command\n"
+  printf("\n  reshard help COMMAND     the options of a command, as reshard COMMAND --help\n"
          "  reshard --version        the version\n\n"
          "examples:\n"
          "  reshard plan --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4\n"
@@ -56,10 +57,11 @@ static void print_completion(void) {
          "_reshard() {\n"
          "  local word=${COMP_WORDS[COMP_CWORD]} words=''\n"
          "  case ${COMP_WORDS[COMP_CWORD - 1]} in\n"
+         "  help) words='%s' ;;\n"
          "%s"
          "  *)\n"
          "    case $COMP_CWORD,$word,${COMP_WORDS[1]} in\n"
-         "    1,*) words='%s--help --version' ;;\n"
+         "    1,*) words='%shelp --help --version' ;;\n"
          "    *,-*,*) ;;\n"
          "    *) return ;;\n"
          "    esac\n"
@@ -71,10 +73,44 @@ static void print_completion(void) {
          "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
          "}\n"
          "complete -o default -F _reshard reshard\n",
-         values.at, names.at, options.at);
+         names.at, values.at, names.at, options.at);
   free(names.at);
   free(options.at);
   free(values.at);
+}
+
+static const struct command *find_command(const char *name) {
+  for (size_t i = 0; i < COMMANDS; i++)
+    if (strcmp(commands[i].name, name) == 0)
+      return &commands[i];
+  return NULL;
+}
+
+static const char *next_name(int i, const void *user) {
+  (void)user;
+  return i < (int)COMMANDS ? commands[i].name : i == (int)COMMANDS ? "help" : NULL;
+}
+
+static _Noreturn void refuse_command(const char *name) {
+  const char *nearest = name[0] != '-' ? cli_nearest(name, next_name, NULL) : NULL;
+  cli_exit(EXIT_USAGE, "unknown %s '%s'%s%s%s", name[0] == '-' ? "option" : "command", name,
+           nearest != NULL ? ": did you mean " : "; see reshard --help", nearest != NULL ? nearest : "",
+           nearest != NULL ? "?" : "");
+}
+
+/* reshard help [COMMAND] */
+static int show_help(int argc, char **argv) {
+  static char option[] = "--help";
+  if (argc > 3)
+    cli_exit(EXIT_USAGE, "unexpected argument '%s'; reshard help [COMMAND]", argv[3]);
+  if (argc < 3) {
+    print_help();
+    return EXIT_DONE;
+  }
+  const struct command *of = find_command(argv[2]);
+  if (of == NULL)
+    refuse_command(argv[2]);
+  return of->run(2, (char *[]){argv[2], option, NULL});
 }
 
 int main(int argc, char **argv) {
@@ -93,12 +129,13 @@ int main(int argc, char **argv) {
     print_completion();
     return EXIT_DONE;
   }
-  for (size_t i = 0; i < COMMANDS; i++)
-    if (strcmp(argv[1], commands[i].name) == 0) {
-      int status = commands[i].run(argc - 1, argv + 1);
-      if (fflush(stdout) != 0 || ferror(stdout))
-        cli_exit(EXIT_FAILED, "standard output cannot be written to");
-      return status;
-    }
-  cli_exit(EXIT_USAGE, "unknown %s '%s'; see reshard --help", argv[1][0] == '-' ? "option" : "command", argv[1]);
+  if (strcmp(argv[1], "help") == 0)
+    return show_help(argc, argv);
+  const struct command *called = find_command(argv[1]);
+  if (called == NULL)
+    refuse_command(argv[1]);
+  int status = called->run(argc - 1, argv + 1);
+  if (fflush(stdout) != 0 || ferror(stdout))
+    cli_exit(EXIT_FAILED, "standard output cannot be written to");
+  return status;
 }

@@ -85,3 +85,14 @@ build_or_die() { # PRESET TARGET
   make_build "$@" || { build_failed "$1"; exit 1; }
   say "built in $((SECONDS - before)) s"
 }
+
+say_lacking() { # JSON of `reshard info`: a line for each thing that the build is without, and how to get it
+  local part how
+  while IFS='|' read -r part how; do
+    [[ $1 != *"\"${part%% *}\":false"* ]] || say "built without ${part#* }: $how, then ./run build"
+  done <<'TEXT'
+mpi MPI (ranks that are MPI processes)|apt-get install openmpi-bin libopenmpi-dev, or MPI_HOME of another
+cuda CUDA (memory of GPUs)|the CUDA toolkit from 12.0 on, with nvcc (developer.nvidia.com), or CUDAToolkit_ROOT
+nccl NCCL (ranks that are NCCL's)|apt-get install libnccl-dev of NVIDIA's repository, or NCCL_HOME
+TEXT
+}

@@ -1,4 +1,5 @@
 #include "bench/cli/options.h"
+#include "bench/cli/nearest.h"
 
 #include "device/environment.h"
 
@@ -322,6 +323,51 @@ static void check_environment(void) {
   CLI_TRY("", rs_environment_cpu(&threads, &isa));
 }
 
+/* --- Options that are not there ----------------------------------------------------------------------------------- */
+
+/* The i-th long name of a command; "" for one of another. */
+static const char *next_long_name(int i, const void *command) {
+  return i == ROWS                                                                           ? NULL
+         : option_rows[i].name == NULL || !(option_rows[i].commands & *(const int *)command) ? ""
+                                                                                             : option_rows[i].name;
+}
+
+/* Refuses a long option that is cut short where its letters begin another one, of this or of another command. */
+static void refuse_short(int command, const char *given, const option_row *row) {
+  char word[64], others[160] = "";
+  rs_text text = {.at = others, .size = sizeof others};
+  snprintf(word, sizeof word, "%.*s", (int)strcspn(given + 2, "="), given + 2);
+  for (int pass = 0; pass < 2; pass++) /* of this command first */
+    for (int i = 0; i < ROWS; i++)
+      if (option_rows[i].name != NULL && strncmp(option_rows[i].name, word, strlen(word)) == 0 &&
+          (row == NULL || strcmp(option_rows[i].name, row->name) != 0) &&
+          ((option_rows[i].commands & command) == 0) == (pass == 1) && (row != NULL || pass == 0))
+        rs_text_add(&text, "%s--%s%s", text.length > 0 ? ", " : "", option_rows[i].name,
+                    pass == 1 ? " of another command" : "");
+  if (text.length == 0 || (row != NULL && strcmp(word, row->name) == 0))
+    return;
+  cli_exit(EXIT_USAGE, "option '--%s' is short for %s%s%s%s: write it out", word, row != NULL ? "--" : "",
+           row != NULL ? row->name : "", row != NULL ? " here, and for " : "", others);
+}
+
+static _Noreturn void refuse_unknown(int command, const char *name, const char *given) {
+  static const char *const commands[] = {"plan", "bench", "verify", "info", "convert", "trace", "check"};
+  char word[64];
+  bool is_long = strncmp(given, "--", 2) == 0;
+  if (is_long)
+    refuse_short(command, given, NULL);
+  snprintf(word, sizeof word, "%.*s", is_long ? (int)strcspn(given + 2, "=") : 0, given + 2);
+  for (int i = 0; i < ROWS; i++)
+    for (int k = 0; k < 7; k++)
+      if (option_rows[i].name != NULL && strcmp(option_rows[i].name, word) == 0 && option_rows[i].commands >> k & 1)
+        cli_exit(EXIT_USAGE, "unknown option '--%s': reshard %s has it; see reshard %s --help", word, commands[k],
+                 name);
+  const char *nearest = is_long ? cli_nearest(word, next_long_name, &command) : NULL;
+  if (nearest != NULL)
+    cli_exit(EXIT_USAGE, "unknown option '%s': did you mean --%s?", given, nearest);
+  cli_exit(EXIT_USAGE, "unknown option '%s'; see reshard %s --help", given, name);
+}
+
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
   struct option longs[ROWS + 1] = {{0}};
   char letters[3 * ROWS + 2];
@@ -336,18 +382,20 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
                      .cases = 2000,
                      .seed = 1};
   opterr = 0;
-  for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
+  for (int letter, which = -1; (letter = getopt_long(argc, argv, letters, longs, &which)) != -1; which = -1) {
     if (letter == '?' && optopt != 0 && find_option(command, optopt) != NULL)
       cli_exit(EXIT_USAGE, "option '%s' takes no argument", argv[optind - 1]);
     if (letter == '?' && optopt != 0)
       cli_exit(EXIT_USAGE, "unknown option '-%c'; see reshard %s --help", optopt, argv[0]);
     if (letter == '?')
-      cli_exit(EXIT_USAGE, "unknown option '%s'; see reshard %s --help", argv[optind - 1], argv[0]);
+      refuse_unknown(command, argv[0], argv[optind - 1]);
     if (letter == ':')
       cli_exit(EXIT_USAGE, "option '%s' needs an argument", argv[optind - 1]);
     if (letter == 'h')
       print_help(command, usage);
     const option_row *row = find_option(command, letter);
+    if (which >= 0) /* its argument is in the same word, or the next one */
+      refuse_short(command, argv[optind - (optarg != NULL && optarg == argv[optind - 1] ? 2 : 1)], row);
     if (row->kind == MAYBE && optarg == NULL && optind < argc && isdigit((unsigned char)argv[optind][0]))
       optarg = argv[optind++]; /* as nccl-tests writes it */
     set_option(row, optarg, o);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void check_input(const char *option, reshard_status status) {
   if (status != RESHARD_SUCCESS)
@@ -59,6 +60,14 @@ static void set_size(const char *option, struct workload_mesh_dim *dim, workload
   dim->used++;
 }
 
+/* Rules of a file are asked for by "@": ends the program where a layout string is the name of some. */
+static void refuse_rules_without_mark(const char *option, const char *text) {
+  bool shipped = shipped_has(&shipped_rules, text);
+  if (strchr(text, '(') == NULL && (shipped || access(text, F_OK) == 0))
+    cli_exit(EXIT_USAGE, "%s: '%s' is a file of rules%s: did you mean %s @%s?", option, text,
+             shipped ? " of the program" : "", option, text);
+}
+
 void workload_read_layouts(const char *option, const char *text, workload_mesh *mesh, workload_layouts *out) {
   *out = (workload_layouts){0};
   if (text[0] == '@') {
@@ -66,8 +75,10 @@ void workload_read_layouts(const char *option, const char *text, workload_mesh *
     check_input(option, reshard_rules_load(path, &out->rules));
     out->shipped = shipped_is(&shipped_rules, path);
     free(path);
-  } else
+  } else {
+    refuse_rules_without_mark(option, text);
     out->text = cli_strdup(text);
+  }
   for (int i = 0; i < mesh->n; i++)
     set_size(option, &mesh->dim[i], out);
   check_input(option, out->rules != NULL ? reshard_rules_world(out->rules, &out->world)

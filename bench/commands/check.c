@@ -105,7 +105,10 @@ int command_check(int argc, char **argv) {
     print_report(&all);
   if (f.first == NULL)
     return EXIT_DONE;
-  cli_error("%lld wrong: %s", (long long)all.wrong, f.first);
+  if (f.quiet)
+    cli_error("%lld wrong: %s", (long long)all.wrong, f.first);
+  else
+    cli_error("%lld wrong", (long long)all.wrong); /* they are listed */
   free(f.first);
   return EXIT_FAILED;
 }

@@ -14,8 +14,9 @@ static void print_summary(const bench_state *b) {
     begin = i == 0 || s->begin < begin ? s->begin : begin;
     end = i == 0 || s->end > end ? s->end : end;
   }
-  printf("%lld tracks, %lld steps, %lld edges, %.3f us\n", (long long)b->trace->ntracks, (long long)work,
-         (long long)edges, end - begin);
+  printf("%lld track%s, %lld step%s, %lld edge%s, %.3f us\n", (long long)b->trace->ntracks,
+         cli_plural(b->trace->ntracks), (long long)work, cli_plural(work), (long long)edges, cli_plural(edges),
+         end - begin);
 }
 
 int command_trace(int argc, char **argv) {

@@ -235,6 +235,11 @@ struct reshard_comm_s {
   rs_calls calls;
 };
 
+/* The number in the world of a rank of the communicator. */
+static inline int64_t rs_comm_global(reshard_comm comm, int64_t rank) {
+  return comm->global_ranks != NULL ? comm->global_ranks[rank] : rank;
+}
+
 /* The reason of all communicators that a rank has aborted. */
 static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
   snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);

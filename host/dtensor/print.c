@@ -12,7 +12,8 @@ typedef struct band {
 
 typedef struct drawn_grid {
   const struct reshard_layout_s *layout;
-  int64_t n[2]; /* bands of dim 0 and 1; a tensor of one dim has it as its columns */
+  reshard_comm comm; /* whose ranks are drawn by their global numbers; NULL: of a dry mesh */
+  int64_t n[2];      /* bands of dim 0 and 1; a tensor of one dim has it as its columns */
   band bands[2][MOST_BANDS];
   rs_holder holders[MOST_RANKS];
 } drawn_grid;
@@ -33,10 +34,10 @@ static int64_t find_bands(const rs_dim *dim, band *bands) {
   return n;
 }
 
-static bool make_grid(const struct reshard_layout_s *l, drawn_grid *g) {
+static bool make_grid(const struct reshard_layout_s *l, reshard_comm comm, drawn_grid *g) {
   if ((l->ndim != 1 && l->ndim != 2) || l->ranks.n > MOST_RANKS)
     return false;
-  *g = (drawn_grid){.layout = l, .n = {1, 1}, .bands = {{{0, 0, 0}}}};
+  *g = (drawn_grid){.layout = l, .comm = comm, .n = {1, 1}, .bands = {{{0, 0, 0}}}};
   for (int d = 0; d < l->ndim; d++) {
     int side = l->ndim == 1 ? 1 : d;
     g->n[side] = find_bands(&l->dim[d], g->bands[side]);
@@ -46,13 +47,15 @@ static bool make_grid(const struct reshard_layout_s *l, drawn_grid *g) {
   return true;
 }
 
+static int64_t global_rank(reshard_comm comm, int64_t rank) { return comm != NULL ? rs_comm_global(comm, rank) : rank; }
+
 /* 0-3,7 */
-static void add_ranks(rs_text *text, const rs_holder *holders, int64_t n) {
-  for (int64_t i = 0, end; i < n; i = end) {
-    for (end = i + 1; end < n && holders[end].rank == holders[end - 1].rank + 1; end++)
-      continue;
-    rs_text_add(text, end - i > 1 ? "%s%lld-%lld" : "%s%lld", i > 0 ? "," : "", (long long)holders[i].rank,
-                (long long)holders[end - 1].rank);
+static void add_ranks(rs_text *text, reshard_comm comm, const rs_holder *holders, int64_t n) {
+  for (int64_t i = 0, end, first, last; i < n; i = end) {
+    first = last = global_rank(comm, holders[i].rank);
+    for (end = i + 1; end < n && global_rank(comm, holders[end].rank) == last + 1; end++)
+      last++;
+    rs_text_add(text, end - i > 1 ? "%s%lld-%lld" : "%s%lld", i > 0 ? "," : "", (long long)first, (long long)last);
   }
 }
 
@@ -68,7 +71,7 @@ static const char *field_text(char field[FIELD], drawn_grid *g, int64_t row, int
   if (l->ndim == 2)
     cell += g->bands[0][row].part * l->dim[1].parts;
   rs_text text = {.at = field, .size = FIELD};
-  add_ranks(&text, rs_layout_holders(l, cell, g->holders), rs_layout_holder_count(l, cell));
+  add_ranks(&text, g->comm, rs_layout_holders(l, cell, g->holders), rs_layout_holder_count(l, cell));
   return field;
 }
 
@@ -108,7 +111,7 @@ static void draw_grid(rs_text *text, drawn_grid *g) {
 }
 
 /* Ranks of the mesh that have no elements, ascending. */
-static void add_idle(rs_text *text, const struct reshard_layout_s *l) {
+static void add_idle(rs_text *text, reshard_comm comm, const struct reshard_layout_s *l) {
   rs_holder idle[MOST_RANKS];
   int64_t n = 0;
   for (int64_t r = 0; r < l->world && n < MOST_RANKS; r++) {
@@ -124,14 +127,14 @@ static void add_idle(rs_text *text, const struct reshard_layout_s *l) {
   if (n == 0)
     return;
   rs_text_add(text, "no elements: ");
-  add_ranks(text, idle, n);
+  add_ranks(text, comm, idle, n);
   rs_text_add(text, "\n");
 }
 
 /* [0,2)+[4,6)x[0,7) */
-static reshard_status add_product(rs_text *text, reshard_layout l, int64_t rank) {
+static reshard_status add_product(rs_text *text, reshard_comm comm, reshard_layout l, int64_t rank) {
   reshard_interval intervals[MOST_INTERVALS];
-  rs_text_add(text, "rank %lld: %s", (long long)rank, l->ndim == 0 ? "[]" : "");
+  rs_text_add(text, "rank %lld: %s", (long long)global_rank(comm, rank), l->ndim == 0 ? "[]" : "");
   for (int d = 0; d < l->ndim; d++) {
     int64_t n;
     RS_TRY(reshard_layout_array_intervals(l, rank, 0, d, 0, MOST_INTERVALS, intervals, &n));
@@ -145,9 +148,9 @@ static reshard_status add_product(rs_text *text, reshard_layout l, int64_t rank)
   return RESHARD_SUCCESS;
 }
 
-static reshard_status draw_list(rs_text *text, reshard_mesh mesh, reshard_layout l) {
+static reshard_status draw_list(rs_text *text, reshard_comm comm, reshard_mesh mesh, reshard_layout l) {
   for (int64_t i = 0; i < mesh->size && i < MOST_RANKS; i++)
-    RS_TRY(add_product(text, l, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i))));
+    RS_TRY(add_product(text, comm, l, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i))));
   if (mesh->size > MOST_RANKS)
     rs_text_add(text, "and %lld more ranks\n", (long long)(mesh->size - MOST_RANKS));
   return RESHARD_SUCCESS;
@@ -158,20 +161,24 @@ reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_print: NULL argument");
   const reshard_placing placing = {tensor->mesh, tensor->local.layout->placements, tensor->order};
   reshard_layout l = tensor->local.layout;
-  char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
+  const reshard_comm comm = tensor->mesh->root->comm;
+  const bool parted = comm != NULL && comm->global_ranks != NULL;
+  char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT], ranks[RS_MESH_TEXT];
   rs_text text = {.at = buffer, .size = size};
   drawn_grid g;
   RS_TRY(rs_placing_layout("reshard_dtensor_print", tensor->given, &placing, l->ndim, l->shape, &l)); /* mesh's ranks */
-  rs_text_add(&text, "%s %s over %s, %s\n", reshard_dtype_string(tensor->properties.dtype),
+  rs_text_add(&text, "%s %s over %s%s%s, %s\n", reshard_dtype_string(tensor->properties.dtype),
               rs_shape_text(shape, l->ndim, l->shape), rs_mesh_text(mesh, tensor->mesh),
+              parted ? " of global ranks " : "",
+              parted ? rs_list_text(ranks, sizeof ranks, comm->size, comm->global_ranks) : "",
               rs_placements_text(placements, tensor->mesh, l->placements, tensor->order));
   reshard_status status = RESHARD_SUCCESS;
-  if (make_grid(l, &g)) {
+  if (make_grid(l, comm, &g)) {
     if (l->elements > 0)
       draw_grid(&text, &g);
-    add_idle(&text, l);
+    add_idle(&text, comm, l);
   } else {
-    status = draw_list(&text, tensor->mesh, l);
+    status = draw_list(&text, comm, tensor->mesh, l);
   }
   reshard_layout_release(l);
   RS_TRY(status);

@@ -122,7 +122,8 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   rs_device *device = t->comm->device;
   if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_begin(device, NULL,
-                   &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, t->plan->info.bytes, -1});
+                   &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, rs_comm_global(t->comm, t->comm->rank), -1,
+                                    t->plan->info.bytes, -1});
   rs_gate_come(&t->gate, stream);
   t->comm->subject =
       call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */

@@ -153,6 +153,7 @@ RESHARD_API reshard_status reshard_dtensor_local_shape(const reshard_placing *pl
                                                        int64_t *offset);
 
 /* Draws the mesh, and the boxes of its ranks: a grid for one or two tensor dims, a list for more. At most 64 ranks.
+ * They have their global numbers (reshard_comm_global_ranks), which the first line lists for a communicator of a split.
  * text, size and needed as in reshard_layout_print. */
 RESHARD_API reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *text, size_t size, size_t *needed);
 

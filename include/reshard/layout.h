@@ -55,7 +55,7 @@ typedef struct reshard_placement {
   int64_t split_factor; /* STRIDED_SHARD: at least 1 */
 } reshard_placement;
 
-/* Reads a layout string. README.md has the whole grammar. Examples:
+/* Reads a layout string. docs/layouts.md has the whole grammar. Examples:
  *
  *     chunk(0) chunk(-1;2,0,3,1)
  *     mesh(2x4;S0,R) mesh(dp=2,tp=4;S0,S1) mesh(2x2@4-7;R,S1) mesh(dp=3,tp=2;S0,S0;order=tp,dp)

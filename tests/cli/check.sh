@@ -42,11 +42,11 @@ changed() { # FILE OFFSET: another byte there, and no hexadecimal digit or quota
   was=$(od -An -tu1 -j "$2" -N1 "$1")
   printf '%b' "\\x$(printf '%02x' $((was ^ 72)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
-wrong() { # COUNT PATTERN ARGUMENT...: status 1, so many lines on standard output, one on standard error, which match
+wrong() { # COUNT PATTERN ARGUMENT...: status 1, so many lines on standard output, which match; their number as error
   run check "${@:3}"
   [ "$status" = 1 ] && [ "$(wc -l <err)" = 1 ] || fault "check ${*:3}: status $status: $(head -c 600 err)"
   [ "$(grep -c '^wrong ' out)" = "$1" ] || fault "check ${*:3}: not $1 lines: $(head -c 900 out)"
-  grep -qE -- "^reshard: error: $1 wrong: .*$2" err && grep -qE -- "^wrong .*$2" out ||
+  grep -qE -- "^reshard: error: $1 wrong$" err && grep -qE -- "^wrong .*$2" out ||
     fault "check ${*:3}: no '$2': $(cat err)"
 }
 third=shards/shard-00003-model-00001-of-00001.safetensors

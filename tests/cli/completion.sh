@@ -21,7 +21,8 @@ completes() {
 expect 0 --help
 commands=$(sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p' out | grep -v '^reshard$')
 [ "$(wc -l <<<"$commands")" = 7 ] || fault "not 7 commands: $commands"
-completes "$(printf '%s\n' "$commands" --help --version | sort)" ''
+completes "$(printf '%s\n' "$commands" help --help --version | sort)" ''
+completes bench help be
 for command in $commands; do
   expect 0 "$command" --help
   sed -n '/^options:/,/^exit status/p' out |

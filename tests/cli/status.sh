@@ -121,6 +121,45 @@ refuse 2 'missing/x' plan "${four[@]}" --svg missing/x
 refuse 2 'directory' plan "${four[@]}" --json .
 [ -z "$(ls | grep -vE '^(out|err|.*\.(rules|json|boxes))$')" ] || fault "left behind: $(ls)"
 
+# what is nearly right
+expect 0 help; says '^usage: reshard COMMAND'; mv out whole.rules
+expect 0 --help; cmp -s out whole.rules || fault 'help and --help differ'
+expect 0 help bench; says '^usage: reshard bench'; mv out whole.rules
+expect 0 bench --help; cmp -s out whole.rules || fault 'help bench and bench --help differ'
+refuse 2 "unknown command 'bemch': did you mean bench\?$" help bemch
+refuse 2 "unexpected argument 'plan'" help bench plan
+refuse 2 "unknown command 'plna': did you mean plan\?$" plna
+refuse 2 "unknown command 'hlep': did you mean help\?$" hlep
+refuse 2 "unknown command 'reshape'; see reshard --help$" reshape
+refuse 2 "unknown option '--shpae': did you mean --shape\?$" plan --shpae 8x8
+refuse 2 "unknown option '--scr=chunk\(0\)': did you mean --src\?$" plan '--scr=chunk(0)'
+refuse 2 "unknown option '--colour'; see reshard plan --help$" plan --colour red
+refuse 2 "unknown option '--peers': reshard plan has it" bench "${four[@]}" --peers
+refuse 2 "'--rank' is short for --ranks here, and for --rank of another command: write it out" \
+  bench "${four[@]}" --rank 0
+refuse 2 "'--rank' is short for --ranks here" convert a b --dst 'chunk(0)' --rank=4
+refuse 2 "'--s' is short for --shape, --src, --svg: write it out" plan --s 8x8
+expect 0 plan --shap 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 # of nothing else
+expect 0 plan --shape=8x8 --src='chunk(0)' --dst='chunk(1)' --ranks=2
+printf '* chunk(0)\n' >mine.rules
+refuse 2 "--dst: 'fsdp' is a file of rules of the program: did you mean --dst @fsdp\?$" \
+  plan "${four[@]:0:4}" --dst fsdp
+refuse 2 "--dst: 'tp.rules' is a file of rules of the program: did you mean --dst @tp.rules" \
+  plan "${four[@]:0:4}" --dst tp.rules
+refuse 2 "--src: './mine.rules' is a file of rules: did you mean --src @./mine.rules\?$" \
+  plan --shape 8x8 --src ./mine.rules --dst 'chunk(0)'
+refuse 2 'column 1: unknown kind of layout' plan "${four[@]:0:4}" --dst neither
+while IFS='|' read -r theirs ours; do
+  refuse 2 "column [0-9]+: write $ours$" plan --shape 8x8 --src 'chunk(0)' --dst "$theirs" --ranks 4
+done <<'TEXT'
+mesh(2x2;Shard(0),Replicate)|S0,R
+mesh(2x2;[Shard(dim=1), Replicate()])|S1,R
+mesh(2x2;S0,Shard(-1))|S-1
+mesh(2x2;_StridedShard(dim=0, split_factor=2),Shard(1))|S0\*2,S1
+Shard(0),Replicate|S0,R, in a mesh: mesh\(2x2;S0,R\)
+[Replicate()]|R, in a mesh: mesh\(2;R\)
+TEXT
+
 # what this build or machine lacks: a GPU in most
 if ! "$RESHARD" info | grep -q '^cuda:0'; then
   refuse 3 '--device cuda: this' bench "${four[@]}" --device cuda

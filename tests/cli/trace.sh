@@ -80,7 +80,9 @@ else
   check 'len(starts) > 10 and named("unpack")'
 fi
 expect 0 trace "${case[@]}" --svg picture.svg
-says 'tracks, .* steps, .* edges'
+says '^[0-9]+ tracks?, [0-9]+ steps?, [0-9]+ edges?, '
+expect 0 trace --shape 8 --src 'rank(0)' --dst 'rank(0)' --ranks 1 --threads 1 --svg one.svg
+says '^1 track, [0-9]+ steps?, 0 edges, '
 # the legend has what is in the picture
 shown() { [ "$(grep -c ">$1<" picture.svg)" = "$2" ] ||
   fault "'$1' in the legend is not $2: $(tail -c 600 picture.svg)"; }

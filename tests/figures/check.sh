@@ -118,6 +118,14 @@ yardsticks "$work/b" 0.8 20 4.00
 echo "| other | goal | measured |" >"$work/b"
 ! compare || fault "files without a row in common agree"
 
+# What a build is without.
+log=$work
+. "$SOURCE/scripts/build.bash"
+[ -z "$(say_lacking '{"cuda":true,"nccl":true,"mpi":true}')" ] || fault 'a build that has all lacks something'
+said=$(say_lacking '{"cuda":false,"nccl":false,"mpi":false}')
+[ "$(grep -cE 'built without (MPI|CUDA|NCCL) .*: .*, then ./run build$' <<<"$said")" = 3 ] || fault "lacking: $said"
+[[ $(say_lacking '{"cuda":true,"nccl":true,"mpi":false}') == *libopenmpi-dev* ]] || fault 'MPI: how?'
+
 # Others' share of the machine, as ./run demo, ./run peers and ./run report say it.
 . "$SOURCE/scripts/demo.bash"
 [[ $(used_ticks) =~ ^[0-9]+\ [0-9]+\ [0-9]+\ ?$ ]] || fault "used_ticks: $(used_ticks)"

@@ -50,7 +50,7 @@ static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *str
     const rs_round *round = step == RS_KEEP ? NULL : round_of(x, i);
     bytes += bytes_of_step(x->t[i], round, step);
     peers += round == NULL ? 0 : step == RS_PACK ? round->nsends : round->nreceives;
-    rank = x->t[i]->comm->rank;
+    rank = rs_comm_global(x->t[i]->comm, x->t[i]->comm->rank);
     ranks++;
   }
   rs_trace_begin_work(device, stream,

@@ -113,6 +113,8 @@ static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshar
   static const char *const partial[] = {"Psum", "Pavg", "Pmin", "Pmax", "Pprod"};
   *placement = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
   const char *word;
+  rs_scan_skip(scan);
+  RS_TRY(rs_spec_refuse_torch(scan, false));
   size_t length = rs_scan_word(scan, &word);
   for (int i = 0; i < 5; i++)
     if (length == strlen(partial[i]) && memcmp(word, partial[i], length) == 0)
@@ -281,6 +283,8 @@ static const struct {
 
 reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec) {
   const char *word;
+  rs_scan_skip(scan);
+  RS_TRY(rs_spec_refuse_torch(scan, true));
   size_t length = rs_scan_word(scan, &word), i = 0, n = sizeof kinds / sizeof *kinds;
   while (i < n && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, word, length) != 0))
     i++;

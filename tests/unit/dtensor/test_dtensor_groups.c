@@ -284,6 +284,48 @@ static void pair_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
+/* A DTensor on a communicator of a split is drawn with the ranks of the world. */
+static void split_print_body(void *user, int64_t r) {
+  static const int64_t shape[2] = {4, 6}, cube[3] = {2, 2, 2};
+  sharded_ranks *p = user;
+  const reshard_placement both[2] = {rows, rows};
+  reshard_comm half = NULL;
+  reshard_sharder sharder = NULL;
+  reshard_mesh mesh = NULL;
+  reshard_tensor whole = whole_of(2, shape), third = whole_of(3, cube);
+  reshard_dtensor t = NULL, list = NULL;
+  char text[512] = "";
+  WELL(p, r, reshard_comm_split(p->comms[r], r < 2, -r, &half)); /* 5, 4, 3, 2, and 1, 0 */
+  WELL(p, r, reshard_sharder_create(half, NULL, &sharder));
+  WELL(p, r, reshard_mesh_parse(half, 0, r < 2 ? "1x2" : "2x2", &mesh));
+  const reshard_placing placing = {mesh, both, NULL};
+  WELL(p, r,
+       reshard_dtensor_distribute(sharder, &placing, whole, -1, 2, shape, &(reshard_properties){.dtype = RESHARD_I32},
+                                  NULL, &t));
+  WELL(p, r,
+       reshard_dtensor_distribute(sharder, &placing, third, -1, 3, cube, &(reshard_properties){.dtype = RESHARD_I32},
+                                  NULL, &list));
+  WELL(p, r, reshard_dtensor_print(t, text, sizeof text, NULL));
+  SO(p, r, strstr(text, r < 2 ? " of global ranks [1,0], " : " of global ranks [5,4,3,2], ") != NULL);
+  SO(p, r, strstr(text, r < 2 ? "\n[0,2)  1\n[2,4)  0\n" : "\n[0,1)  5\n[1,2)  4\n[2,3)  3\n[3,4)  2\n") != NULL);
+  WELL(p, r, reshard_dtensor_print(list, text, sizeof text, NULL));
+  SO(p, r, strstr(text, r < 2 ? "\nrank 1: [0,1)x" : "\nrank 5: [0,1)x") != NULL);
+  if (r == 0 || r == 2)
+    print_message("%s", text);
+  reshard_dtensor_release(list);
+  reshard_dtensor_release(t);
+  reshard_tensor_release(third);
+  reshard_tensor_release(whole);
+  reshard_mesh_release(mesh);
+  reshard_sharder_destroy(sharder);
+  reshard_comm_destroy(half);
+}
+
+static void test_split_print(void **state) {
+  (void)state;
+  sharded_ranks_check(6, NULL, split_print_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
 /* --- Outside, and to other meshes --------------------------------------------------------------------------------- */
 
 /* The row of rank 0 as all ranks name it; then the row of rank 2, the whole mesh, and the first row again. */
@@ -489,7 +531,7 @@ int main(void) {
       cmocka_unit_test(test_two_dims),           cmocka_unit_test(test_to_another_mesh),
       cmocka_unit_test(test_meshes_that_differ), cmocka_unit_test(test_missing_groups),
       cmocka_unit_test(test_unlike_groups),      cmocka_unit_test(test_outside_of_the_mesh),
-      cmocka_unit_test(test_no_placements),
+      cmocka_unit_test(test_no_placements),      cmocka_unit_test(test_split_print),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
