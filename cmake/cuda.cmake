@@ -58,10 +58,10 @@ endif()
 if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
   set(roots ${NCCL_HOME} $ENV{NCCL_HOME} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT} /usr/local/cuda
     /usr/local /usr)
-  find_program(RESHARD_PYTHON NAMES python3 HINTS $ENV{VIRTUAL_ENV}/bin)
-  mark_as_advanced(RESHARD_PYTHON)
-  if(RESHARD_PYTHON)
-    execute_process(COMMAND ${RESHARD_PYTHON} -c "import nvidia.nccl as n; print(list(n.__path__)[0])"
+  find_program(RESHARD_NCCL_PYTHON NAMES python3 HINTS $ENV{VIRTUAL_ENV}/bin)
+  mark_as_advanced(RESHARD_NCCL_PYTHON)
+  if(RESHARD_NCCL_PYTHON)
+    execute_process(COMMAND ${RESHARD_NCCL_PYTHON} -c "import nvidia.nccl as n; print(list(n.__path__)[0])"
       OUTPUT_VARIABLE root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     list(APPEND roots ${root})
   endif()
