@@ -118,7 +118,7 @@ yardsticks "$work/b" 0.8 20 4.00
 echo "| other | goal | measured |" >"$work/b"
 ! compare || fault "files without a row in common agree"
 
-# What a build is without.
+# Lines of ./run build for what it is without.
 log=$work
 . "$SOURCE/scripts/build.bash"
 [ -z "$(say_lacking '{"cuda":true,"nccl":true,"mpi":true}')" ] || fault 'a build that has all lacks something'
@@ -139,12 +139,15 @@ assert others.share((100, 50, 10), (200, 105, 60)) == 0.05 and not others.words(
 assert others.share((100, 50, 10), (200, 90, 90)) == others.share((1, 1, 1), (1, 1, 1)) == 0
 before = others.used()
 child = subprocess.Popen(["sh", "-c", "while :; do :; done"])
-ticks = os.sysconf("SC_CLK_TCK") / 2
-while int(open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()[11]) < ticks:
-    pass
-total, busy, own = (b - a for a, b in zip(before, others.used()))
+try:
+    ticks = os.sysconf("SC_CLK_TCK") / 2
+    while int(open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()[11]) < ticks:
+        pass
+    total, busy, own = (b - a for a, b in zip(before, others.used()))
+finally:
+    child.kill()
+    child.wait()
 assert 0 < own and 0.3 < busy <= total, (total, busy, own)
-child.kill()
-child.wait()
-assert others.used()[2] - before[2] >= own + 0.4  # a child that ended is no other
+after = others.used()[2] - before[2]
+assert after >= own + 0.4, (after, own)  # a child that ended is no other
 PYTHON

@@ -2,6 +2,7 @@
  * constructors (spec.c). So a string can say nothing that a program cannot. Its own checks are those of counts that a
  * constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
 #include "layout/text/spec.h"
+#include "layout/text/torch.h"
 
 #include <string.h>
 
@@ -114,7 +115,7 @@ static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshar
   *placement = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
   const char *word;
   rs_scan_skip(scan);
-  RS_TRY(rs_spec_refuse_torch(scan, false));
+  RS_TRY(rs_refuse_torch_spelling(scan, false));
   size_t length = rs_scan_word(scan, &word);
   for (int i = 0; i < 5; i++)
     if (length == strlen(partial[i]) && memcmp(word, partial[i], length) == 0)
@@ -284,7 +285,7 @@ static const struct {
 reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec) {
   const char *word;
   rs_scan_skip(scan);
-  RS_TRY(rs_spec_refuse_torch(scan, true));
+  RS_TRY(rs_refuse_torch_spelling(scan, true));
   size_t length = rs_scan_word(scan, &word), i = 0, n = sizeof kinds / sizeof *kinds;
   while (i < n && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, word, length) != 0))
     i++;

@@ -64,7 +64,5 @@ reshard_status rs_layout_parse_many(const char *text, int ndim, const int64_t *s
 reshard_status rs_layout_text_size(const char *text, const char *name, int64_t size, char **out);
 /* Boxes, after `boxes(`, up to and without the `)`. Reads the file where one is named. */
 reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
-/* RESHARD_ERROR_INVALID with our spelling where placements are spelled as PyTorch does. alone: without a mesh. */
-reshard_status rs_spec_refuse_torch(const rs_scan *scan, bool alone);
 
 #endif

@@ -1,5 +1,5 @@
-/* PyTorch's spelling of placements, [Shard(0), Replicate()], which is refused with ours in the error. */
-#include "layout/text/spec.h"
+/* Refuses what PyTorch writes, with ours in the error: placement by placement. */
+#include "layout/text/torch.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static bool take_placement(const char **at, const char *end, rs_text *out) {
   return true;
 }
 
-reshard_status rs_spec_refuse_torch(const rs_scan *scan, bool alone) {
+reshard_status rs_refuse_torch_spelling(const rs_scan *scan, bool alone) {
   const char *at = scan->at + (scan->at < scan->end && *scan->at == '[');
   char ours[80], mesh[40];
   rs_text out = {.at = ours, .size = sizeof ours}, extents = {.at = mesh, .size = sizeof mesh};
