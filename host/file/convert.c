@@ -2,6 +2,7 @@
  * killed, the path of the target has what it had. */
 #include "base/text.h"
 #include "device/environment.h"
+#include "file/carry.h"
 #include "file/ground/digest.h"
 #include "file/map/line.h"
 #include "file/model/layouts.h"
@@ -26,6 +27,7 @@ typedef struct conversion {
   reshard_checkpoint in, back;
   reshard_model target;
   rs_copy_regions regions;
+  rs_text_pairs owner;                       /* metadata for the target */
   reshard_layout *src_layouts, *dst_layouts; /* by tensor of the source (as if in memory), of the target */
   reshard_writer writer;
   int64_t world, src_world; /* of the target, of the source */
@@ -219,6 +221,22 @@ static reshard_status attach_leaves(conversion *c) {
   return status;
 }
 
+/* The owner's metadata as the writer takes it; the caller frees it. */
+static reshard_status list_metadata(conversion *c, const char *out, reshard_text_pair **list) {
+  int64_t n = c->owner.all.n, format = rs_text_pairs_find(&c->owner, "format") != NULL;
+  if (rs_ends(out, ".npy")) {
+    rs_text_pairs_free(&c->owner);
+    return n > format
+               ? rs_checkpoint_note(c->in, "%lld entries of \"__metadata__\" are left out: .npy has no place for it",
+                                    (long long)(n - format))
+               : RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_alloc(list, n, sizeof **list));
+  for (int64_t i = 0; i < n; i++)
+    (*list)[i] = (reshard_text_pair){c->owner.all.at[i].key, c->owner.all.at[i].value};
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status create_writer(conversion *c, const char *out) {
   const reshard_convert_options *o = c->options;
   int64_t n = reshard_model_count(c->target);
@@ -227,10 +245,19 @@ static reshard_status create_writer(conversion *c, const char *out) {
   for (int64_t i = 0; i < n; i++)
     tensors[i] =
         (reshard_writer_tensor){rs_model_name(c->target, i), c->target->tensors.at[i].dtype, c->dst_layouts[i]};
-  reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes, o->no_digests};
-  reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
+  reshard_text_pair *metadata = NULL;
+  reshard_status status = list_metadata(c, out, &metadata);
+  reshard_writer_options options = {.size = RESHARD_WRITER_OPTIONS_INIT,
+                                    .force = o->force,
+                                    .dedup = o->dedup,
+                                    .index_bytes = o->index_bytes,
+                                    .no_digests = o->no_digests,
+                                    .nmetadata = c->owner.all.n,
+                                    .metadata = metadata};
+  RS_THEN(status, reshard_writer_create(out, n, tensors, &options, &c->writer));
   free(tensors);
   RS_THEN(status, attach_leaves(c));
+  free(metadata);
   return status;
 }
 
@@ -260,7 +287,9 @@ static reshard_status compare_output(conversion *c) {
   for (int64_t f = 0; f < c->back->store.files.n; f++)
     c->report.from_device &= c->back->store.files.at[f].dropped && rs_file_drop_pages(&c->back->store.files.at[f]);
   bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
-  if (c->back->info.tensors != reshard_model_count(c->target))
+  if (!npy && c->back->store.files.n > 0)
+    status = rs_carry_compare(&c->owner, c->back);
+  if (status == RESHARD_SUCCESS && c->back->info.tensors != reshard_model_count(c->target))
     status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",
                       (long long)c->back->info.tensors, (long long)reshard_model_count(c->target));
   int64_t kept = 0;
@@ -318,6 +347,7 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
                     rs_where(where, "directory", in));
   }
   RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
+  RS_TRY(rs_carry_metadata(c->in, c->target, &c->regions, &c->owner));
   RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));
   return create_writer(c, out);
@@ -391,6 +421,7 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   free(c.src_layouts);
   free(c.dst_layouts);
   free(c.regions.at);
+  rs_text_pairs_free(&c.owner);
   rs_layout_cache_free(&c.src.cache);
   rs_layout_cache_free(&c.dst.cache);
   reshard_writer_abandon(c.writer);

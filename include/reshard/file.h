@@ -235,6 +235,7 @@ typedef struct reshard_checkpoint_info {
   int64_t left_out_tensors, left_out_bytes; /* leave_out: tensors below classes that are not read, and their bytes */
   /* With an index: tensors of its files that it does not list, or gives to another file. They are left out. */
   int64_t unlisted;
+  int64_t metadata; /* entries of reshard_checkpoint_metadata */
 } reshard_checkpoint_info;
 RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info);
 
@@ -242,6 +243,12 @@ RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkp
 RESHARD_API reshard_model reshard_checkpoint_model(reshard_checkpoint checkpoint);
 /* Finds the number of the tensor of that name. Errors: RESHARD_ERROR_INVALID naming it when there is none. */
 RESHARD_API reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char *name, int64_t *tensor);
+/* Entry i of the metadata that the owner has written into the .safetensors files ("__metadata__"), without the entries
+ * that are about shards and digests. Entries of all files are united, and a key with two values is left out. key and
+ * value are borrowed: they live as long as the checkpoint. Errors: RESHARD_ERROR_INVALID for i outside of
+ * 0..info.metadata-1. */
+RESHARD_API reshard_status reshard_checkpoint_metadata(reshard_checkpoint checkpoint, int64_t i, const char **key,
+                                                       const char **value);
 /* Makes the layout of tensor i as it is stored: rank(0) for whole tensors; for shards and distcp that of metadata or
  * offsets. The caller releases it. */
 RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor,
@@ -256,6 +263,11 @@ RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoi
  */
 RESHARD_API reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
                                                    int64_t rank, int threads, void *const *buffers);
+
+/* An entry of "__metadata__" of .safetensors files: what its owner has written about the tensors. */
+typedef struct reshard_text_pair {
+  const char *key, *value; /* UTF-8 */
+} reshard_text_pair;
 
 /* A checkpoint that is being written. It appears under its path complete or not at all. Everything goes to a sibling
  * temporary (".NAME.reshard-..."), which is synced and put in place by one rename. The temporary is locked while it is
@@ -278,10 +290,15 @@ typedef struct reshard_writer_options {
    * larger tensor has a file of its own. */
   int64_t index_bytes;
   int no_digests; /* non-zero: no digests in the headers of .safetensors files (see reshard_checkpoint_check) */
+  /* Entries of "__metadata__" for each .safetensors file, borrowed during the call. Not "reshard", "reshard_digests",
+   * "DCP_VERSION" and "DCP_SHARDING_INFO", which the writer makes. "format" (default "pt") is "pt" in files of shards,
+   * and comes back when they are joined. */
+  int64_t nmetadata;
+  const reshard_text_pair *metadata;
 } reshard_writer_options;
 #define RESHARD_WRITER_OPTIONS_INIT sizeof(reshard_writer_options)
 #define RESHARD_WRITER_OPTIONS_DEFAULTS \
-  { sizeof(reshard_writer_options), 0, 0, 0, 0 }
+  { sizeof(reshard_writer_options), 0, 0, 0, 0, 0, NULL }
 
 /* Begins a checkpoint. The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else
  * a directory. With index_bytes it is one of whole tensors. Else it is one of shards named
@@ -415,7 +432,8 @@ typedef struct reshard_convert_options {
   /* Dtype of the data of an .npy file whose header says its width alone ('<V2'), as numpy saves bf16 and the like. */
   reshard_dtype source_dtype;
   /* Receives what is no error and should be known, as one line of text, borrowed during the call: the file that was
-   * replaced behind a symbolic link at out; sets of files in a directory without an index. May be NULL. */
+   * replaced behind a symbolic link at out; sets of files in a directory without an index; metadata that is left out.
+   * May be NULL. */
   void (*note)(void *user, const char *text);
   /* Called once before data moves, with the models of source and target, which are borrowed. May be NULL. */
   void (*models)(void *user, reshard_model source, reshard_model target);

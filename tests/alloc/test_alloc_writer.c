@@ -40,7 +40,7 @@ static void make_case(writer_case *c, const char *name, const char *layout, int6
   static const char *const names[TENSORS] = {"a", "b\xc3\xa9", "c"};
   *c = (writer_case){.n = n};
   snprintf(c->path, sizeof c->path, "%s", scratch_path(name));
-  c->options = (reshard_writer_options){RESHARD_WRITER_OPTIONS_INIT, 0, dedup, index_bytes, 0};
+  c->options = (reshard_writer_options){RESHARD_WRITER_OPTIONS_INIT, .dedup = dedup, .index_bytes = index_bytes};
   for (int64_t i = 0; i < n; i++) {
     c->tensors[i] = (reshard_writer_tensor){names[i], i % 2 ? RESHARD_F64 : RESHARD_U8, NULL};
     assert_int_equal(reshard_layout_parse(layout, 2, shape, WORLD, &c->tensors[i].layout), RESHARD_SUCCESS);

@@ -37,8 +37,12 @@ typedef struct file_case {
   int64_t out_world;           /* that comes of it */
   int64_t index_bytes;
   bool verify, force, cancel, by_writer;
+  bool owner; /* files of safetensors have FILE_CASE_KEY in their metadata */
   int threads;
 } file_case;
+
+#define FILE_CASE_KEY   "who"
+#define FILE_CASE_VALUE "\xc3\xa9\""
 
 /* A case that writes no digests. */
 #define FILE_CASE_NO_DIGESTS(c) ((c)->seed % 4 == 3)

@@ -220,6 +220,7 @@ bool file_case_next(file_case *c, file_case *next, rs_text *why) {
     next->src.at[0].name = cli_strdup("tensor");
     next->dst.at[0].name = cli_strdup("tensor");
   }
+  next->owner = c->owner && c->out != TO_NPY;
   next->verify = rng_one_in(r, 3);
   next->threads = (int)rng_in(r, 1, 3);
   int64_t world = rng_in(r, 1, 8);
@@ -321,10 +322,19 @@ static void make_whole(file_case *c, naive_dir *dir) {
     snprintf(name, sizeof name, "%c%lld.safetensors", (char)('a' + rng_below(r, 26)), (long long)f);
     naive_file *file = naive_dir_add(dir, name);
     if (rng_one_in(r, 2))
-      file->metadata = rng_one_in(r, 2) ? json_object() : json_pack("{s:s, s:s}", "format", "pt", "who", "\xc3\xa9\"");
+      file->metadata = rng_one_in(r, 2) ? json_object() : json_pack("{s:s}", "format", "pt");
   }
   for (int64_t i = 0; i < c->src.n; i++)
     copy_tensors(&(naive_set){1, &c->src.at[i]}, &dir->file[rng_below(r, n)].set);
+}
+
+static void add_owner(file_case *c, naive_dir *dir) {
+  c->owner = c->seed % 3 == 0 && c->src.n > 0;
+  for (int64_t f = 0; f < dir->n && c->owner; f++) {
+    if (dir->file[f].metadata == NULL)
+      dir->file[f].metadata = json_object();
+    json_object_set_new(dir->file[f].metadata, FILE_CASE_KEY, json_string(FILE_CASE_VALUE));
+  }
 }
 
 void file_write_source(file_case *c, const char *path) {
@@ -335,6 +345,7 @@ void file_write_source(file_case *c, const char *path) {
   } else if (c->in == FROM_SAFETENSORS) {
     naive_file *file = naive_dir_add(&dir, "");
     copy_tensors(&c->src, &file->set);
+    add_owner(c, &dir);
     naive_write_safetensors(r, path, file);
   } else {
     if (in_shards(c))
@@ -343,6 +354,7 @@ void file_write_source(file_case *c, const char *path) {
       make_whole(c, &dir);
     if (in_shards(c) && rng_one_in(r, 2))
       rename_files(r, &dir);
+    add_owner(c, &dir);
     naive_write_dir(r, path, &dir);
   }
   naive_dir_free(&dir);

@@ -28,17 +28,23 @@ static bool check_npy(const file_case *c, const char *path, rs_text *why) {
   return right;
 }
 
-static bool says_pt(const naive_file *file, rs_text *why) {
+static void add_owner(const file_case *c, json_t *metadata) {
+  if (c->owner)
+    json_object_set_new(metadata, FILE_CASE_KEY, json_string(FILE_CASE_VALUE));
+}
+
+static bool says_pt(const file_case *c, const naive_file *file, rs_text *why) {
   json_t *should = json_pack("{s:s}", "format", "pt");
+  add_owner(c, should);
   bool right = file->metadata != NULL && json_equal(file->metadata, should);
   json_decref(should);
-  return right || case_wrong(why, "__metadata__ is not {\"format\": \"pt\"}");
+  return right || case_wrong(why, "__metadata__ is not {\"format\": \"pt\"} and the owner's");
 }
 
 static bool check_safetensors(const file_case *c, const char *path, rs_text *why) {
   naive_file file;
   bool right =
-      naive_read_safetensors(path, &file, why) && naive_same_set(&file.set, &c->dst, why) && says_pt(&file, why);
+      naive_read_safetensors(path, &file, why) && naive_same_set(&file.set, &c->dst, why) && says_pt(c, &file, why);
   naive_file_free(&file);
   return right;
 }
@@ -57,7 +63,7 @@ static bool check_index(const file_case *c, const char *path, rs_text *why) {
     const naive_file *file = &dir.file[f];
     snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)f + 1, (long long)dir.n);
     cli_add(&full, "%s/%s", path, file->name);
-    right = says_pt(file, why) &&
+    right = says_pt(c, file, why) &&
             (strcmp(name, file->name) == 0 || case_wrong(why, "files are not numbered as they should be"));
     if (right && (stat(full.at, &info) != 0 || (info.st_size > c->index_bytes && file->set.n != 1 && c->dst.n > 0)))
       right = case_wrong(why, "a file of several tensors is larger than was asked for");
@@ -91,6 +97,8 @@ static bool check_shards(const file_case *c, const char *path, rs_text *why) {
     reshard_layout_print(c->to[i].layout, layouts[i], needed, NULL);
   }
   naive_shards_dir(&c->dst, cuts, c->dst.n > 0 ? c->out_world : 1, (const char *const *)layouts, &should);
+  for (int64_t f = 0; f < should.n; f++)
+    add_owner(c, should.file[f].metadata);
   bool right = naive_read_dir(path, &is, why) && naive_same_dir(&is, &should, why);
   for (int64_t i = 0; i < c->dst.n; i++)
     free(layouts[i]);

@@ -192,7 +192,9 @@ static reshard_status write_target(const file_case *c, const char *out) {
   reshard_writer_options o = {.size = RESHARD_WRITER_OPTIONS_INIT,
                               .dedup = c->out == TO_DEDUP,
                               .index_bytes = c->index_bytes,
-                              .no_digests = FILE_CASE_NO_DIGESTS(c)};
+                              .no_digests = FILE_CASE_NO_DIGESTS(c),
+                              .nmetadata = c->owner && c->out != TO_NPY,
+                              .metadata = &(reshard_text_pair){FILE_CASE_KEY, FILE_CASE_VALUE}};
   reshard_writer writer = NULL;
   for (int64_t i = 0; i < c->dst.n; i++)
     tensors[i] = (reshard_writer_tensor){c->dst.at[i].name, c->dst.at[i].dtype, c->to[i].layout};

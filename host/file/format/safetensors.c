@@ -14,6 +14,7 @@
 void rs_safetensors_free(rs_safetensors *header) {
   reshard_model_free(header->model);
   free(header->offsets.at);
+  rs_text_pairs_free(&header->owner);
   free(header->sharding);
   free(header->reshard);
   free(header->saved.at);
@@ -148,6 +149,9 @@ static reshard_status read_metadata_map(const char *where, json_t *metadata, rs_
     if (!json_is_string(value))
       return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\": the value of '%s' is no string", where,
                       rs_quote(quoted, sizeof quoted, key));
+    bool differs;
+    if (!rs_text_pairs_own(key))
+      RS_TRY(rs_text_pairs_put(&header->owner, key, json_string_value(value), &differs));
   }
   RS_TRY(keep_text(metadata, "DCP_SHARDING_INFO", &header->sharding));
   return keep_text(metadata, "reshard", &header->reshard);

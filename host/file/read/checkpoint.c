@@ -38,6 +38,7 @@ void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
   rs_names_free(&checkpoint->names);
   rs_leaves_free(&checkpoint->leaves);
   rs_store_free(&checkpoint->store);
+  rs_text_pairs_free(&checkpoint->owner);
   free(checkpoint->notes.at);
   free(checkpoint);
 }
@@ -152,6 +153,8 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
     RS_TRY(rs_index_check(opening));
   RS_TRY(rs_leaves_settle(&c->leaves, &c->names, &c->info.left_out));
   c->info.leaves = c->leaves.all.n;
+  RS_TRY(rs_text_pairs_settle(&c->owner));
+  c->info.metadata = c->owner.all.n;
   c->info.tensors = c->store.model->tensors.n;
   c->info.files = c->store.files.n;
   c->info.bytes = c->store.model->bytes;
@@ -206,6 +209,17 @@ reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t 
   }
   const rs_model_tensor *t = &checkpoint->store.model->tensors.at[tensor];
   return reshard_layout_create_single(t->ndim, t->shape, 1, 0, layout);
+}
+
+reshard_status reshard_checkpoint_metadata(reshard_checkpoint checkpoint, int64_t i, const char **key,
+                                           const char **value) {
+  RS_TRY(RS_GIVEN("reshard_checkpoint_metadata", checkpoint, key, value));
+  if (i < 0 || i >= checkpoint->owner.all.n)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_metadata: entry %lld of a checkpoint with %lld",
+                    (long long)i, (long long)checkpoint->owner.all.n);
+  *key = checkpoint->owner.all.at[i].key;
+  *value = checkpoint->owner.all.at[i].value;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {

@@ -4,6 +4,7 @@
 
 #include "file/ground/leaves.h"
 #include "file/ground/names.h"
+#include "file/ground/text_pairs.h"
 #include "file/move/store.h"
 
 /* True for formats that say themselves which rank has what. */
@@ -18,7 +19,8 @@ struct reshard_checkpoint_s {
   rs_leaves leaves; /* numbers and texts of torch and distcp */
   bool directory;   /* known by device and inode, not by its name */
   uint64_t device, inode;
-  RS_VEC(char) notes; /* lines that whoever opens it should know, a NUL behind each */
+  rs_text_pairs owner; /* entries of "__metadata__" of its files that are its owner's */
+  RS_VEC(char) notes;  /* lines that whoever opens it should know, a NUL behind each */
 };
 /* Appends a line to the notes. */
 reshard_status rs_checkpoint_note(reshard_checkpoint checkpoint, const char *format, ...)

@@ -121,6 +121,26 @@ static reshard_status open_npy(rs_opening *opening) {
   return status;
 }
 
+/* The owner's metadata of all files together. Shards say "pt" in the place of their owner's format. */
+static reshard_status unite_metadata(rs_opening *opening) {
+  reshard_checkpoint c = opening->checkpoint;
+  bool shards = c->info.format == RESHARD_FORMAT_SHARDS, stated = rs_text_pairs_find(&c->owner, "format") != NULL;
+  for (int64_t f = 0; f < c->store.files.n; f++) {
+    const rs_text_pairs *owner = &opening->headers[f].owner;
+    for (int64_t i = 0; i < owner->all.n; i++) {
+      const rs_text_pair *pair = &owner->all.at[i];
+      char quoted[RS_QUOTE], file[RS_WHERE];
+      bool differs = false;
+      if (!shards || !stated || strcmp(pair->key, "format") != 0)
+        RS_TRY(rs_text_pairs_put(&c->owner, pair->key, pair->value, &differs));
+      if (differs)
+        RS_TRY(rs_checkpoint_note(c, "%s: '%s' of \"__metadata__\" has another value in other files: left out",
+                                  rs_opening_where(opening, f, file), rs_quote(quoted, sizeof quoted, pair->key)));
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* Fills the store from a directory or a safetensors file whose headers are read. */
 reshard_status rs_open_headed(rs_opening *opening, reshard_file_format format) {
   int64_t files = opening->checkpoint->store.files.n, sharded = 0, f[2] = {0, 0};
@@ -137,7 +157,8 @@ reshard_status rs_open_headed(rs_opening *opening, reshard_file_format format) {
                     rs_quote(without, sizeof without, rs_opening_name(opening, f[0])));
   }
   opening->checkpoint->info.format = sharded > 0 ? RESHARD_FORMAT_SHARDS : format;
-  return sharded > 0 ? rs_open_shards(opening) : open_whole(opening);
+  RS_TRY(sharded > 0 ? rs_open_shards(opening) : open_whole(opening));
+  return unite_metadata(opening);
 }
 
 reshard_status rs_open_file(rs_opening *opening, const char *path) {

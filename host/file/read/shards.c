@@ -286,6 +286,10 @@ reshard_status rs_open_shards(rs_opening *opening) {
   RS_THEN(status, rs_shards_build(&s));
   for (int64_t f = 0; f < opening->checkpoint->store.files.n; f++)
     info->stored_bytes += opening->headers[f].model->bytes;
+  const char *format = json_string_value(json_object_get(s.root, "format"));
+  bool differs;
+  if (format != NULL)
+    RS_THEN(status, rs_text_pairs_put(&opening->checkpoint->owner, "format", format, &differs));
   info->world = s.stated > 0 ? s.stated : s.world;
   info->described = s.root != NULL;
   json_decref(s.root);

@@ -2,6 +2,7 @@
 #ifndef RS_FILE_LAYOUT_H
 #define RS_FILE_LAYOUT_H
 
+#include "file/ground/text_pairs.h"
 #include "file/move/store.h"
 
 /* A dense block of one file: a box, an array stored whole, or a tensor without elements. Block b is block b of the
@@ -24,6 +25,7 @@ typedef struct rs_file_layout {
   bool digests;  /* are to be in the headers */
   int64_t bytes; /* of data in all files */
   int64_t whole_arrays;
+  const rs_text_pairs *owner; /* metadata for each .safetensors file; borrowed, NULL: none */
   RS_VEC(rs_file_block) blocks;
   RS_VEC(rs_layout_file) all; /* by rank, number */
   int64_t *order;

@@ -43,7 +43,12 @@ void rs_header_texts_free(rs_header_texts *h) {
 
 int64_t rs_header_least(const rs_file_layout *files) {
   static const char digests[] = RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND;
-  return 64 + (files->digests ? (int64_t)sizeof digests + RS_DIGEST_DIGITS : 0);
+  int64_t owner = 0;
+  for (int64_t i = 0; files->owner != NULL && i < files->owner->all.n; i++) {
+    const rs_text_pair *pair = &files->owner->all.at[i];
+    owner += (int64_t)sizeof ",\"\":\"\"" + 6 * (int64_t)(strlen(pair->key) + strlen(pair->value));
+  }
+  return 64 + owner + (files->digests ? (int64_t)sizeof digests + RS_DIGEST_DIGITS : 0);
 }
 
 int64_t rs_header_most(const rs_file_layout *files, const rs_store *store, int64_t tensor) {
@@ -56,6 +61,10 @@ int64_t rs_header_most(const rs_file_layout *files, const rs_store *store, int64
          RS_DIGEST_DIGITS * pieces; /* \u001f at the worst */
 }
 
+static const char *owners_format(const rs_file_layout *files) {
+  return files->owner != NULL ? rs_text_pairs_find(files->owner, "format") : NULL;
+}
+
 reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_text *common) {
   int64_t n = store->model->tensors.n;
   rs_json j = {.text.grows = true, .ascii = true};
@@ -63,6 +72,8 @@ reshard_status rs_header_common(const rs_file_layout *files, const rs_store *sto
   rs_json_open(&j, NULL, '{');
   rs_json_int(&j, "version", 1);
   rs_json_int(&j, "world", n > 0 ? store->tensors.at[0].layout->world : 1);
+  if (owners_format(files) != NULL && strcmp(owners_format(files), "pt") != 0)
+    rs_json_string(&j, "format", owners_format(files));
   rs_json_open(&j, "files", '[');
   for (int64_t f = 0; f < files->all.n; f++)
     rs_json_string(&j, NULL, rs_file_layout_name(files, f, name));
@@ -171,8 +182,16 @@ static void add_digests(rs_header_texts *h, int64_t pieces) {
   rs_text_string(text, RS_DIGEST_BEHIND);
 }
 
+static void add_owner(rs_json *j, const rs_file_layout *files) {
+  for (int64_t i = 0; files->owner != NULL && i < files->owner->all.n; i++)
+    if (strcmp(files->owner->all.at[i].key, "format") != 0)
+      rs_json_string(j, files->owner->all.at[i].key, files->owner->all.at[i].value);
+}
+
 /* pieces: of digests; -1: none are wanted. They are left out where the header would be too long with them. */
-static void add_metadata(rs_header_texts *h, bool shards, int64_t pieces) {
+static void add_metadata(rs_header_texts *h, const rs_file_layout *files, int64_t pieces) {
+  bool shards = files->format == RESHARD_FORMAT_SHARDS;
+  const char *format = owners_format(files);
   static const char digests[] = RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND, ends[] = "}}";
   rs_json_open(&h->whole, NULL, '{');
   rs_json_open(&h->whole, "__metadata__", '{');
@@ -182,7 +201,8 @@ static void add_metadata(rs_header_texts *h, bool shards, int64_t pieces) {
     add_nested(&h->whole.text, NULL, &h->sharding.text);
     rs_json_string(&h->whole, "DCP_VERSION", "1.0");
   }
-  rs_json_string(&h->whole, "format", "pt");
+  rs_json_string(&h->whole, "format", shards || format == NULL ? "pt" : format);
+  add_owner(&h->whole, files);
   if (shards) {
     rs_text_string(&h->intervals.text, h->intervals.text.length > 0 ? "}}" : "}");
     rs_json_key(&h->whole, "reshard");
@@ -224,7 +244,7 @@ static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout 
   }
   rs_text *text = &h->whole.text;
   rs_text_string(text, "12345678"); /* for the length */
-  add_metadata(h, files->format == RESHARD_FORMAT_SHARDS, files->digests ? pieces : -1);
+  add_metadata(h, files, files->digests ? pieces : -1);
   rs_text_bytes(text, h->body.text.at, h->body.text.length);
   rs_text_string(text, "}");
   rs_text_bytes(text, "       ", -text->length & 7);

@@ -197,13 +197,46 @@ static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
   return status == RESHARD_SUCCESS ? reserve_all(w) : status;
 }
 
+static int by_key(const void *a, const void *b) {
+  return strcmp(((const rs_text_pair *)a)->key, ((const rs_text_pair *)b)->key);
+}
+
+/* The owner's metadata, by key. */
+static reshard_status take_metadata(reshard_writer w, const reshard_writer_options *options, rs_text_pairs *owner) {
+  if (options->nmetadata > 0 && w->report.format == RESHARD_FORMAT_NPY)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld entries of metadata: an .npy file has no place for them", w->where,
+                    (long long)options->nmetadata);
+  for (int64_t i = 0; i < options->nmetadata; i++) {
+    const reshard_text_pair *pair = &options->metadata[i];
+    char quoted[RS_QUOTE];
+    bool differs = false;
+    if (pair->key == NULL || pair->value == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: metadata %lld: key or value is NULL", w->where, (long long)i);
+    rs_quote(quoted, sizeof quoted, pair->key);
+    if (!rs_utf8_valid(pair->key) || !rs_utf8_valid(pair->value))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: metadata '%s': key or value is no UTF-8", w->where, quoted);
+    if (rs_text_pairs_own(pair->key))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: metadata '%s': the writer makes this one", w->where, quoted);
+    int64_t before = owner->all.n;
+    RS_TRY(rs_text_pairs_put(owner, pair->key, pair->value, &differs));
+    if (owner->all.n == before)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: metadata '%s' is there twice", w->where, quoted);
+  }
+  if (owner->all.n > 1)
+    qsort(owner->all.at, (size_t)owner->all.n, sizeof *owner->all.at, by_key);
+  return rs_text_pairs_settle(owner);
+}
+
 static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                   const reshard_writer_options *options) {
   bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
   const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
   rs_file_layout files = {.format = w->report.format, .digests = !npy && !options->no_digests && rs_digest_built()};
+  rs_text_pairs owner = {0};
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
+  RS_TRY_GOTO(status, take_metadata(w, options, &owner), done);
+  files.owner = &owner;
   RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
               done);
   RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
@@ -213,6 +246,7 @@ static reshard_status fill_output(reshard_writer w, const char *path, int64_t n,
   w->report.whole_arrays = files.whole_arrays;
   status = add_files(w, &files);
 done:
+  rs_text_pairs_free(&owner);
   rs_file_layout_free(&files);
   return status;
 }
@@ -277,6 +311,9 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
   bool npy = rs_ends(path, ".npy"), safetensors = rs_ends(path, ".safetensors");
   char where[RS_WHERE];
   rs_where(where, "output", path);
+  if (options->nmetadata < 0 || (options->nmetadata > 0 && options->metadata == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld entries of metadata, or NULL", where,
+                    (long long)options->nmetadata);
   if (options->index_bytes < 0 || (options->index_bytes > 0 && (npy || safetensors)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: index_bytes %lld: %s", where, (long long)options->index_bytes,
                     options->index_bytes < 0 ? "is negative" : "an index is for a directory, this is one file");

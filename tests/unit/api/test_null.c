@@ -79,6 +79,7 @@ static void test_file(void **state) {
     REFUSED(reshard_checkpoint_read(NULL, 0, NULL, 0, 0, ROOM));
     REFUSED(reshard_checkpoint_check(TEXT, ROOM, ROOM));
     REFUSED(reshard_writer_create(TEXT, 0, ROOM, ROOM, ROOM));
+    REFUSED(reshard_checkpoint_metadata(NULL, 0, NULL, ROOM));
     REFUSED(reshard_writer_put(NULL, 0, 0, ROOM));
     REFUSED(reshard_writer_commit(NULL));
     REFUSED(reshard_map_parse(NULL, NULL, NULL));
