@@ -1,4 +1,4 @@
-/* What its owner has written about a checkpoint, carried to another that is made of it. */
+/* Metadata that the owner of a checkpoint has written, carried to another that is made of it. */
 #ifndef RS_FILE_CARRY_H
 #define RS_FILE_CARRY_H
 

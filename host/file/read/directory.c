@@ -123,8 +123,15 @@ static reshard_status open_listed(rs_opening *opening, const char *path, const l
     opening->kind = RS_OPENING_DISTCP;
     return rs_open_distcp(opening, path);
   }
-  if (l->indexes.n > 0)
-    return open_index(opening, path, &l->indexes, "model.safetensors.index.json");
+  if (l->indexes.n > 0) {
+    RS_TRY(open_index(opening, path, &l->indexes, "model.safetensors.index.json"));
+    if (opening->checkpoint->store.files.n > 0 || l->files.n == 0)
+      return RESHARD_SUCCESS;
+    free(opening->headers); /* it is of no tensors and names no files: they have metadata alone */
+    opening->headers = NULL;
+    RS_TRY(open_files(opening, path, &l->files));
+    return rs_open_headers(opening);
+  }
   if (l->files.n == 0 && l->torch_indexes.n > 0)
     return open_index(opening, path, &l->torch_indexes, "pytorch_model.bin.index.json");
   const char *variant = l->variants.n > 0 ? l->variants.at[0] : NULL;

@@ -224,6 +224,8 @@ static void test_wrong_text(void **state) {
   write_text("d/model.safetensors.index.json", "{\"weight_map\":{}}");
   reshard_checkpoint checkpoint = scratch_open("d");
   assert_int_equal(reshard_model_count(reshard_checkpoint_model(checkpoint)), 0);
+  assert_int_equal(checkpoint->info.unlisted, 1);
+  assert_int_equal(checkpoint->info.files, 1);
   reshard_checkpoint_close(checkpoint);
   scratch_remove("d/model.safetensors.index.json");
   assert_int_equal(mkfifo(scratch_path("d/model.safetensors.index.json"), 0666), 0);

@@ -1,5 +1,5 @@
-/* What the owner of a checkpoint has written into "__metadata__": kept by every conversion, united over files, and
- * following its tensors through maps. */
+/* Entries of "__metadata__" that are the owner's: kept by every conversion, united over files, following tensors through
+ * maps. */
 #define _GNU_SOURCE /* memmem */
 #include "file/carry.h"
 #include "support/fixtures/scratch.h"
@@ -213,7 +213,7 @@ static void test_writer(void **state) {
   assert_int_equal(create("bad.safetensors", -1, good), RESHARD_ERROR_INVALID);
 }
 
-/* What is read back must be what was carried: one entry less, more, or of another value is found. */
+/* Metadata that is read back must be what was carried: one entry less, more, or of another value is found. */
 static void test_compared(void **state) {
   (void)state;
   const reshard_text_pair pairs[] = {{"a", "1"}, {"b", "2"}};
