@@ -6,8 +6,8 @@
 #include "file/read/checkpoint.h"
 
 /* Fills `carried` with the owner's metadata of `in` for a target that the regions make. A key that is the name of a
- * tensor follows it under its new name, goes where it is dropped, and is left out where it is changed or put together
- * with others. What is left out is a note of `in`. */
+ * tensor follows it under its new name, and goes where it is dropped. Where the tensor is changed, or put together with
+ * others, the key is left out, which is a note of `in`. */
 reshard_status rs_carry_metadata(reshard_checkpoint in, reshard_model target, const rs_copy_regions *regions,
                                  rs_text_pairs *carried);
 /* RESHARD_ERROR_CORRUPT where what was carried is not what is read back. */

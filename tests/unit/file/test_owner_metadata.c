@@ -1,5 +1,5 @@
-/* Entries of "__metadata__" that are the owner's: kept by every conversion, united over files, following tensors through
- * maps. */
+/* Entries of "__metadata__" that are the owner's: kept by every conversion, united over files, and following tensors
+ * through maps. */
 #define _GNU_SOURCE /* memmem */
 #include "file/carry.h"
 #include "support/fixtures/scratch.h"
