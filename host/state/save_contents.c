@@ -41,8 +41,8 @@ static reshard_status list_contents(rs_save_contents *m) {
 
 reshard_status rs_save_create_writer(rs_save_contents *m, rs_shared_writer *s) {
   const rs_save_call *c = m->mine;
-  const reshard_writer_options options = {.size = RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1,
-                                          .no_digests = c->options.no_digests};
+  const reshard_writer_options options = {
+      .size = RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1, .no_digests = c->options.no_digests};
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
   if (m->leaves.text.length > 0) {
