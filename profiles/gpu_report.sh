@@ -1,28 +1,60 @@
-# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json
-# (the programs' measurements), steps.txt (the steps' output), two plots, and Nsight's reports where its tools are.
+# Sourced by gpu.sh: the directory of results and its files, 7 at most.
+#   steps.txt       a line a step, as it ends
+#   log.txt         what the steps print, as they print it
+#   measured.jsonl  by step, what the programs measured, a line each
+#   report.md       goals, figures and steps, written anew after each group of steps
+#   throughput.svg  drawn with it
+#   kernels.ncu-rep Nsight Compute's report, where it is there
+# A file is written under the name `new`, then renamed: what was there before is not lost by a kill.
 
 report_begin() { # makes a new directory for the run
   local base n=1
-  base=$(tr -cs '[:alnum:]\n' '-' <<<"$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')
+  gpu=$(timeout -k 1 5 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null </dev/null | head -1)
+  base=$(tr -cs '[:alnum:]\n' '-' <<<"${gpu:-gpu}" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')
   base=$results/$(date +%Y-%m-%d)-$base${quick:+-quick}
   out=$base
-  while [ -e "$out" ]; do
-    n=$((n + 1))
-    out=$base-$n
+  while ! mkdir -p "$results" || ! mkdir "$out" 2>/dev/null; do
+    n=$((n + 1)) out=$base-$n
+    [ "$n" -lt 1000 ] || { printf 'run: gpu: cannot make %s\n' "$base" >&2; return 1; }
   done
-  mkdir -p "$out"
-  commit=${RESHARD_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || true)}
-  [ -z "$commit" ] || [ -n "${RESHARD_COMMIT:-}" ] || git diff --quiet HEAD -- 2>/dev/null || commit+=' with changes'
-  commit=${commit:-unknown}
+  : >"$out/log.txt" && : >"$out/measured.jsonl"
 }
 
-print_table() {
-  local g name figure op limit verdict
-  printf '| %-66s | %9s | %8s | %-12s |\n' goal measured wanted "" --- --- --- ---
-  for g in "${goals[@]}"; do
-    IFS='|' read -r name figure op limit verdict <<<"$g"
-    printf '| %-66s | %9s | %8s | %-12s |\n' "$name" "$figure" "$op $limit" "$verdict"
-  done
+# Prints driver, clocks and ECC as they are, in a line.
+describe_gpu() {
+  local line fields=driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit
+  line=$(timeout -k 1 5 nvidia-smi --query-gpu="$fields,ecc.mode.current,temperature.gpu" --format=csv,noheader \
+    2>/dev/null </dev/null | head -1)
+  [ -n "$line" ] || { echo 'driver, clocks and ECC: no nvidia-smi tells'; return; }
+  awk -F', ' '{ printf "driver %s, SM %s of %s, memory %s of %s, ", $1, $2, $3, $4, $5
+    printf "limit %s, ECC %s, %s C\n", $6, $7, $8 }' <<<"$line"
+}
+
+figure_of() { # STEP ROW: prints the figure of a row whose data were right; of several the last
+  [ -s "$work/$1.txt" ] || return 0
+  if [ "$2" = ratio ]; then
+    awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $8 > 0 && $9 == 0 { x = sprintf("%.3f", 1 / $8) } END { if (x != "") print x }' \
+      "$work/$1.txt"
+  else
+    row="$2" awk 'match($0, / +[0-9]+ B +[0-9.]+ us +/) && substr($0, 1, RSTART - 1) ~ "^(" ENVIRON["row"] ")$" {
+        split(substr($0, RSTART + RLENGTH), f, " ")
+        x = /WRONG DATA/ ? "" : f[1]
+      } END { if (x != "") print x }' "$work/$1.txt"
+  fi
+}
+
+report_goals() { # a line a goal, with the figure that there is now
+  local name op limit from row figure verdict
+  printf '| goal | measured | wanted | |\n| --- | ---: | ---: | --- |\n'
+  while IFS='|' read -r name op limit from row; do
+    [[ $name != \#* ]] || continue
+    figure=$(figure_of "$from" "$row") verdict='not measured'
+    if [ -n "$figure" ]; then
+      verdict=$(awk -v x="$figure" -v g="$limit" -v op="$op" \
+        'BEGIN { print (op == "<=" ? x <= g : x >= g) ? "met" : "short" }')
+    fi
+    printf '| %s | %s | %s %s | %s |\n' "$name" "${figure:--}" "$op" "$limit" "$verdict"
+  done <profiles/gpu_goals
 }
 
 report_collectives() {
@@ -56,6 +88,13 @@ report_rounds() { # of the step nccl-host
     "the same from a graph" "$(us blocking_group_graph_us)"
 }
 
+report_rows() { # STEP TITLE: all rows that reshard_gpu, or the comparison with PyTorch, has printed
+  grep -qsE ' [0-9]+ B +[0-9.]+ us ' "$work/$1.txt" || return 0
+  printf '\n## %s\n\n| case | bytes | us | figure | |\n| --- | ---: | ---: | ---: | --- |\n' "$2"
+  sed -nE 's/^(.*[^ ]) +([0-9]+) B +([0-9.]+) us +([0-9.]*) *(.*)$/| \1 | \2 | \3 | \4 | \5 |/p' "$work/$1.txt"
+  sed -n 's/^\(.*\): ENDED THE PROGRAM/| \1 | - | - | - | ended the program/p' "$work/$1.txt"
+}
+
 report_policy() { # of the step tiles
   grep -qs '^best: ' "$work/tiles.txt" || return 0
   printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk copy engine.\n\n'
@@ -68,110 +107,82 @@ report_policy() { # of the step tiles
 }
 
 report_kernels() { # ncu's figures
-  local file what memcpy sms
+  local memcpy sms
+  grep -qs '^"ID",' "$work/ncu.txt" || return 0
   # GB/s that memcpy reads and writes together, of the largest case
   memcpy=$(sed -nE 's/^8 large boxes +([0-9]+) B .*; memcpy ([0-9.]+) us.*/\1 \2/p' "$work/bench.txt" 2>/dev/null |
     awk 'NR == 1 { printf "%.0f", 2 * $1 / $2 / 1e3 }')
   sms=$(sed -nE 's/.*"multiprocessors": *([0-9]+).*/\1/p' "$work/info.json" 2>/dev/null | head -1)
-  compgen -G "$work/ncu-*.txt" >/dev/null || return 0
-  printf '\n## Kernels\n\n%s\n\n' 'Bytes in flight are those that keep up the rate
-at 0.7 us from load to use, by the law of Little. DRAM bounds a kernel at 75 % of its peak or more, else instructions
-from 60 % of theirs on, else latency.'
-  printf '| case | kernel | launches | us | GB/s of DRAM | of memcpy | %% of its peak | KiB in flight an SM | bound by '
-  printf '| %% of warps | registers |\n'
-  printf '| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n'
-  for file in "$work"/ncu-*.txt; do
-    [ "${file##*/}" != ncu-report.txt ] || continue
-    what=${file##*/ncu-} what=${what%.txt}
-    awk -v what="${what//-/ }" -v memcpy="${memcpy:-0}" -v sms="${sms:-0}" -f profiles/ncu.awk "$file"
-  done
+  printf '\n## Kernels\n\n%s\n%s\n\n' \
+    'Bytes in flight are those that keep up the rate at 0.7 us from load to use, by the law of Little. DRAM bounds a' \
+    'kernel at 75 % of its peak or more, else instructions from 60 % of theirs on, else latency.'
+  printf '| kernel, grid | us | GB/s of DRAM | of memcpy | %% of its peak | KiB in flight an SM | bound by '
+  printf '| %% of warps | registers |\n| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n'
+  awk -v memcpy="${memcpy:-0}" -v sms="${sms:-0}" -f profiles/ncu.awk "$work/ncu.txt"
 }
 
-report_readme() {
-  local s name state seconds what device clocks
-  device="$(sed -n 's/^CUDA */CUDA: /p' "$work/info.txt"), $(sed -n 's/^cuda:0 *//p' "$work/info.txt")"
-  device+=". $(sed -n 's/^communicators */Communicators: /p' "$work/info.txt")"
-  clocks=$(nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv,noheader \
-    2>/dev/null | head -1 | sed 's/.*/Clocks, power, ECC: &./')
+report_text() {
+  local s name state seconds what
   cat <<TEXT
-# $(date +%Y-%m-%d), $gpu
+# $(date +%Y-%m-%d), ${gpu:-no GPU known yet}
 
-Command: \`./run gpu${quick:+ --quick}\`, commit $commit, $SECONDS s.
-$device. $clocks
+Command: \`./run gpu${arguments:+ $arguments}\`, commit $commit, $SECONDS s so far$built.
+$machine. ${clocks:-}
+$(sed -n 's/^start: //p' "$work/start.txt" "$work/start-again.txt" 2>/dev/null | paste -sd';' |
+    sed 's/;/, then /; s/.*/start of a process: &./')
 
 Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written
 before, and where the buffers of a case are smaller than that together, the time is the mean of work on as many sets of
 buffers, at most 16, one after the other. memcpy is the GPU's own copy of as many bytes, in turns with ours and in the
-same way. Cases whose names say no size have $bytes bytes.
+same way. Times of several processes on one GPU are those of its time slices.
 
-$(print_table)
+$(report_goals)
 
-![measured against the goals](goals.svg)
 ![throughput over size](throughput.svg)
 TEXT
+  report_rows bench 'Copies'
+  report_rows torch 'PyTorch'
   report_collectives
   report_rounds
   report_policy
   report_kernels
-  printf '\n## Steps\n\n| step | state | seconds | |\n| --- | --- | ---: | --- |\n'
+  printf '\n## Steps\n\n%s\n\n| step | state | seconds | |\n| --- | --- | ---: | --- |\n' \
+    "$failures of ${#steps[@]} failed or were not done, $left_out were left out."
   for s in "${steps[@]}"; do
     IFS='|' read -r name state seconds what <<<"$s"
-    printf '| %s | %s | %s | %s |\n' "$name" "$state" "$seconds" "$what"
+    printf '| %s | %s | %s | %s |\n' "$name" "$state" "$seconds" "${what//|/;}"
   done
 }
 
-quoted() { sed 's/["\\]/\\&/g; s/[[:cntrl:]]/ /g; s/.*/"&"/' <<<"$1"; }
-
-report_summary() {
-  local g s comma='' name figure op limit verdict state seconds what
-  printf '{"version": 1, "gpu": %s, "commit": %s, "seconds": %d, "goals": [' \
-    "$(quoted "$gpu")" "$(quoted "$commit")" "$SECONDS"
-  for g in "${goals[@]}"; do
-    IFS='|' read -r name figure op limit verdict <<<"$g"
-    [ "$figure" != - ] || figure=null
-    printf '%s\n{"name": %s, "figure": %s, "wanted": "%s", "verdict": "%s"}' \
-      "$comma" "$(quoted "$name")" "$figure" "$op $limit" "$verdict"
-    comma=,
-  done
-  printf '],\n"steps": ['
-  comma=
-  for s in "${steps[@]}"; do
-    IFS='|' read -r name state seconds what <<<"$s"
-    printf '%s\n{"name": "%s", "state": "%s", "seconds": %d, "what": %s}' \
-      "$comma" "$name" "$state" "$seconds" "$(quoted "$what")"
-    comma=,
-  done
-  printf ']}\n'
-}
-
-report_measured() { # {"direct-4": its JSON, ...}
-  local file comma=''
-  printf '{'
-  for file in "$work"/*.json; do
-    [ ! -s "$file" ] || { printf '%s"%s":\n' "$comma" "$(basename "$file" .json)"; cat "$file"; comma=,; }
-  done
-  printf '}\n'
-}
-
-report_steps() {
-  local s name state seconds what
-  cat "$work/info.txt"
-  for s in "${steps[@]}"; do
-    IFS='|' read -r name state seconds what <<<"$s"
-    printf '\n==> %s: %s, %s s\n' "$name" "$state" "$seconds"
-    [ ! -e "$work/$name.txt" ] || grep -vE '^\[[0-9]+/[0-9]+\] Building' "$work/$name.txt" | head -2000
-  done
-}
-
-# Writes all files; called again after more steps.
-report() {
-  printf '%s\n' "${goals[@]}" >"$work/goals"
-  local title="$gpu, reshard $commit, $(date +%Y-%m-%d)" sweeps=()
+report() { # writes what is known now
+  local sweeps=()
   mapfile -t sweeps < <(compgen -G "$work/sweep-*.txt")
-  awk -v kind=goals -v title="$title" -f profiles/plot.awk "$work/goals" >"$out/goals.svg"
-  awk -v kind=throughput -v title="$title" -f profiles/plot.awk "${sweeps[@]:-/dev/null}" >"$out/throughput.svg"
-  report_readme >"$out/README.md"
-  report_summary >"$out/summary.json"
-  report_measured >"$out/bench.json"
-  report_steps >"$out/steps.txt"
+  report_text >"$out/new" && mv "$out/new" "$out/report.md"
+  awk -v title="${gpu:-GPU}, reshard $commit, $(date +%Y-%m-%d)" -f profiles/plot.awk "${sweeps[@]:-/dev/null}" \
+    >"$out/new" && mv "$out/new" "$out/throughput.svg"
+}
+
+# --- Pages that read from results -------------------------------------------------------------------------------------
+page_text() { # REPORT LINK line|table: of a run
+  local goals
+  [ -n "$1" ] || { echo 'No figure of a GPU is here yet.'; return; }
+  goals=$(grep -E '\| [<>]= [0-9.]+ \| [a-z ]+ \|$' "$1")
+  printf '[%s](%s): %d of %d goals are met, %d are missed, %d are not measured.\n' \
+    "$(sed -n '1s/^# //p' "$1")" "$2" "$(grep -c '| met |$' <<<"$goals")" "$(wc -l <<<"$goals")" \
+    "$(grep -c '| short |$' <<<"$goals")" "$(grep -c '| not measured |$' <<<"$goals")"
+  [ "$3" = table ] || return 0
+  printf '\n| goal | measured | wanted | |\n| --- | ---: | ---: | --- |\n%s\n' "$goals"
+}
+write_pages() { # README and figures.md, between <!-- gpu --> and <!-- /gpu -->
+  local newest page text
+  newest=$(compgen -G 'profiles/results/[0-9]*/report.md' | grep -vE -- '-quick(-[0-9]+)?/' | sort | tail -1)
+  for page in README.md profiles/figures.md; do
+    case $page in
+    README.md) text=$(page_text "$newest" "$newest" line) ;;
+    *) text=$(page_text "$newest" "${newest#profiles/}" table) ;;
+    esac
+    grep -qx '<!-- /gpu -->' "$page" || { echo "run: gpu: $page has no place for it" >&2; return 1; }
+    text=$text awk '/^<!-- \/gpu -->$/ { inside = 0 } !inside { print }
+      /^<!-- gpu -->$/ { inside = 1; print ENVIRON["text"] }' "$page" >"$page.new" && mv "$page.new" "$page" || return
+  done
 }

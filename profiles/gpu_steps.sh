@@ -1,124 +1,172 @@
-# Sourced by gpu.sh: steps under a time limit, goals, and the functions that steps run.
+# Sourced by gpu.sh: steps under limits of time, whose output and states are on the disk as they come.
+#
+# A step is a session of its own, and its processes have the run's mark in their environment. Whatever still has the
+# mark when the step ends is killed. So it is, by a process that watches over this one, when the run itself is killed.
 
-say() { printf '[%4ds] %s\n' "$SECONDS" "$*"; }
-lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
-find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
-  local at
-  for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" \
-    /opt/nvidia/nsight-compute/*/"$1" /opt/nvidia/nsight-systems/*/bin/"$1"; do
-    [ -x "$at" ] || continue
-    # Follows a link to the toolkit, not one to a compiler cache.
-    [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at")
-    echo "$at"
-    return
-  done
+say() { # a line, on the disk at once
+  local line
+  printf -v line '[%4ds] %s' "$SECONDS" "$*"
+  printf '%s\n' "$line"
+  [ -z "${out:-}" ] || printf '%s\n' "$line" >>"$out/steps.txt"
+}
+lacking() {
+  printf 'run: gpu: %s\n' "$*" >&2
+  [ -z "${out:-}" ] || say "$*" >/dev/null
+  exit 3
 }
 
-interrupted() { # writes the report of the steps so far
-  local i running
-  for ((i = 0; i < 20; i++)); do # a step that begins just now may miss the first
-    running=$(jobs -p)
-    [ -n "$running" ] && kill $running 2>/dev/null || break
+# --- Processes --------------------------------------------------------------------------------------------------------
+marked() { grep -lsaF "RESHARD_GPU_RUN=$1" /proc/[0-9]*/environ | tr -dc '0-9\n'; } # MARK: their numbers
+end_marked() { # MARK: kills all that have it; false where one is still there after 3 s
+  local i left
+  for ((i = 0; i < 30; i++)); do
+    left=$(marked "$1")
+    [ -n "$left" ] || return 0
+    # shellcheck disable=SC2086 # numbers
+    kill -KILL $left 2>/dev/null
     sleep 0.1
   done
-  [ -z "$out" ] || report
+  return 1
+}
+
+watch_over() { # PARENT MARK DIRECTORY: ends what runs, and removes the directory, when the parent is there no more
+  local parent rest
+  while IFS=' ' read -r _ _ _ parent rest </proc/self/stat && [ "$parent" = "$1" ]; do sleep 0.1; done
+  end_marked "$2"
+  rm -rf "$3"
+}
+
+steps_begin() { # makes the mark, and the process that watches
+  mark=gpu-$$-$RANDOM$RANDOM
+  export -f watch_over end_marked marked
+  setsid bash -c 'watch_over "$@"' watch $$ "$mark" "$work" </dev/null >/dev/null 2>&1 &
+  watcher=$!
+}
+steps_end() {
+  end_marked "$mark"
+  kill -- "-$watcher" 2>/dev/null # with what it sleeps by
+  wait "$watcher" 2>/dev/null
+  rm -rf "$work"
+}
+interrupted() { # writes the report of the steps so far
+  end_marked "$mark"
+  [ -z "${out:-}" ] || { say 'ended from outside'; report; }
   exit 143
 }
 
-# --- Steps and goals --------------------------------------------------------------------------------------------------
-steps=() failures=0
-note() { # NAME STATE SECONDS WHAT
-  steps+=("$1|$2|$3|$4")
-  say "$1: $2$([ -z "$4" ] || echo " - $4")"
+beside() { # NAME COMMAND...: runs on beside the steps, and ends with the run
+  RESHARD_GPU_RUN=$mark-beside "${@:2}" >"$work/$1.txt" 2>&1 </dev/null &
+  disown
 }
 
-# Runs a step; its output goes to $work/NAME.txt. It has at most so many seconds, and fewer where less than `reserve`
-# seconds would be left for later steps.
-step() { # NAME MOST-SECONDS WHAT COMMAND...
-  local name=$1 limit=$2 what=$3 status=0 before=$SECONDS left=$((total - reserve - SECONDS)) last
+# --- Steps ------------------------------------------------------------------------------------------------------------
+most_logged=$((1 << 20)) # bytes of a step's output
+steps=() known=() failures=0 left_out=0
+note() { # NAME STATE SECONDS WHAT
+  steps+=("$1|$2|$3|$4")
+  say "$1: $2${3:+, $3 s}${4:+ - $4}"
+}
+
+wanted() { # NAME: by --only and --skip
+  local pattern
+  for pattern in ${skip//,/ }; do
+    # shellcheck disable=SC2053 # patterns
+    [[ $1 != $pattern ]] || return 1
+  done
+  [ -n "$only" ] || return 0
+  for pattern in ${only//,/ }; do
+    # shellcheck disable=SC2053
+    [[ $1 != $pattern ]] || return 0
+  done
+  return 1
+}
+
+leave_out() { # NAME WHY
+  left_out=$((left_out + 1))
+  note "$1" 'left out' '' "$2"
+}
+
+log_share() { # appends what comes to the log, up to a step's share, as it comes
+  stdbuf -o0 head -c "$most_logged" >>"$out/log.txt"
+  [ "$(head -c 1 | wc -c)" = 0 ] || printf '\n[more than 1 MiB: the rest is left out]\n' >>"$out/log.txt"
+  cat >/dev/null
+}
+
+# Runs a step; its output is in log.txt as it comes, and then in $work/NAME.txt. It has so many seconds, or what is
+# left; with less than a third of them left it does not begin.
+step() { # NAME SECONDS WHAT COMMAND...
+  local name=$1 limit=$2 what=$3 status=0 before began=$SECONDS left last logger
   shift 3
-  [[ " ${RESHARD_GPU_SKIP:-} " != *" $name "* ]] || { note "$name" "left out" 0 "as asked for"; return 1; }
-  if [ "$left" -lt 1 ]; then
-    failures=$((failures + 1))
-    note "$name" "not done" 0 "no time was left"
-    return 1
-  fi
+  known+=("$name|$limit|$what")
+  [ -z "$listing" ] || return 1
+  [ -z "$only" ] || wanted "$name" || return 1
+  wanted "$name" || { leave_out "$name" 'as asked for'; return 1; }
+  left=$((total - SECONDS))
+  [ $((left * 3)) -ge "$limit" ] && [ "$left" -ge 1 ] || total=$SECONDS # nor do later ones
+  [ "$SECONDS" -lt "$total" ] || { leave_out "$name" "no time is left of $given s"; return 1; }
   [ "$left" -gt "$limit" ] || limit=$left
-  timeout -k 3 "$limit" "$@" >"$work/$name.txt" 2>&1 </dev/null &
-  wait $! || status=$?
-  last=$(grep -v '^$' "$work/$name.txt" | tail -1 | cut -c1-200)
+  printf '\n==> %s: %s\n' "$name" "$(printf '%q ' "$@" | cut -c1-600)" >>"$out/log.txt"
+  before=$(stat -c %s "$out/log.txt")
+  rm -f "$work/pipe"
+  mkfifo "$work/pipe"
+  log_share <"$work/pipe" &
+  logger=$!
+  # A second of the limit is for what a program does when it is asked to end.
+  RESHARD_GPU_RUN=$mark-step setsid timeout -k 1 "$((limit > 2 ? limit - 1 : limit))" "$@" >"$work/pipe" 2>&1 \
+    </dev/null &
+  wait $! 2>/dev/null || status=$?
+  end_marked "$mark-step" || what+=" (a process of it does not end)"
+  wait "$logger" 2>/dev/null
+  tail -c +$((before + 1)) "$out/log.txt" >"$work/$name.txt"
+  last=$(grep -avE '^$|^> ' "$work/$name.txt" | tail -1 | tr -d '\000' | cut -c1-200)
   case $status in
   0)
-    last=$(grep -m1 -oE '^[0-9]+ cases' "$work/$name.txt")
-    note "$name" passed $((SECONDS - before)) "$what${last:+: $last}"
+    last=$(grep -aom1 -E '[0-9]+ cases' "$work/$name.txt")
+    note "$name" passed $((SECONDS - began)) "$what${last:+: $last}"
     return 0
     ;;
-  3 | 77) note "$name" lacking $((SECONDS - before)) "$last"; return 1 ;;
-  124 | 137) note "$name" "not done" $((SECONDS - before)) "did not end within $limit s" ;;
-  *) note "$name" FAILED $((SECONDS - before)) "exit status $status: $last" ;;
+  3 | 77) note "$name" lacking $((SECONDS - began)) "$last"; return 1 ;;
+  124 | 137) note "$name" 'not done' $((SECONDS - began)) "did not end within $limit s${last:+: $last}" ;;
+  *) note "$name" FAILED $((SECONDS - began)) "exit status $status: $last" ;;
   esac
   failures=$((failures + 1))
   return 1
 }
 
-goals=() # NAME|FIGURE|OP|GOAL|VERDICT
-goal() { # NAME FIGURE OP GOAL: OP is <= or >=; without a figure it was not measured
-  local verdict=short
-  if [ -z "$2" ]; then
-    verdict='not measured'
-  elif awk -v x="$2" -v g="$4" -v op="$3" 'BEGIN { exit !(op == "<=" ? x <= g : x >= g) }'; then
-    verdict=met
-  fi
-  goals+=("$1|${2:--}|$3|$4|$verdict")
-}
-
-measure_reshard() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of memcpy's, every byte checked
-  local name=$1 limit=$2 label=$3 ratio=
-  shift 3
-  if step "$name" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "$@" -J "$work/$name.json"; then
-    ratio=$(awk '$1 ~ /^[0-9]+$/ && NF >= 9 { printf "%.3f", 1 / $8 }' "$work/$name.txt")
-    ! grep -q '"host_bound":true' "$work/$name.json" || label+=", with the host's time"
-  fi
-  goal "$label (x memcpy's time)" "$ratio" '<=' "$limit"
-}
-
-# Prints driver, clocks and ECC as they are, in a line.
-describe_gpu() {
-  local line fields=driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit
-  line=$(nvidia-smi --query-gpu="$fields,ecc.mode.current,temperature.gpu" --format=csv,noheader 2>/dev/null | head -1)
-  [ -n "$line" ] || { echo 'driver, clocks and ECC: no nvidia-smi tells'; return; }
-  awk -F', ' '{ printf "driver %s, SM %s of %s, memory %s of %s, ", $1, $2, $3, $4, $5
-    printf "limit %s, ECC %s, %s C\n", $6, $7, $8 }' <<<"$line"
+measured() { # NAME: appends the JSON of a step, which is then one line of measured.jsonl
+  [ ! -s "$work/$1.json" ] || printf '{"step": "%s", "measured": %s}\n' "$1" "$(tr -d '\n' <"$work/$1.json")" \
+    >>"$out/measured.jsonl"
 }
 
 # --- Functions that steps run, by bash -c -----------------------------------------------------------------------------
-build_programs() {
-  local arch=${arch:-} options=(-DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF)
-  [ -n "$arch" ] || arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 |
-    tr -dc '0-9')
-  [ -n "$arch" ] || arch=$("${nvcc%/*}/__nvcc_device_query" 2>/dev/null | head -1 | grep -oE '^[0-9]+')
-  ! command -v ninja >/dev/null || options+=(-G Ninja)
-  [[ $nvcc != */bin/nvcc ]] || options+=(-DCUDAToolkit_ROOT="${nvcc%/bin/nvcc}")
-  [ -z "$arch" ] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$arch-real")
-  CUDACXX=$nvcc cmake -S . -B "$build" "${options[@]}" &&
-    cmake --build "$build" -j "$cores" --target reshard_program reshard_gpu
+# All cases of reshard_gpu bench, although one ends it or hangs: it goes on behind that one. A case has so many seconds.
+bench_cases() { # SECONDS COMMAND...
+  local seconds=$1 text after=() at last='' failed=0 status
+  shift
+  text=$(mktemp "$work/cases.XXXXXX")
+  while :; do
+    status=0
+    "$@" --seconds "$seconds" "${after[@]}" 2>&1 | tee "$text" || status=${PIPESTATUS[0]}
+    [ "$status" != 3 ] || return 3
+    [ "$status" = 0 ] || failed=1
+    tail -3 "$text" | grep -qxF 'all cases done' && return "$failed"
+    at=$(sed -n 's/^> //p' "$text" | tail -1)
+    [ -n "$at" ] && [ "$at" != "$last" ] || return 1
+    echo "$at: ENDED THE PROGRAM, status $status"
+    last=$at after=(--after "$at")
+  done
 }
 
-# Prints what nvidia-smi knows of clocks and why they are throttled, ECC, power and memory.
-describe_gpu_state() {
-  command -v nvidia-smi >/dev/null || { echo 'no nvidia-smi'; return 77; }
-  nvidia-smi -q -d CLOCK,PERFORMANCE,ECC,POWER,MEMORY,TEMPERATURE,UTILIZATION
-}
-
-# Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. When one
-# fails, all are ended.
+# Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. Of
+# RESHARD_NODES nodes, each has as many of them. When one fails, all are ended.
 nccl_processes() { # N COMMAND...
-  local n=$1 i pids=() status=0 port=$((20000 + RANDOM % 20000))
+  local n=$1 i pids=() status=0 port=$((20000 + RANDOM % 20000)) nodes=${RESHARD_NODES:-1}
   shift
   for ((i = 0; i < n; i++)); do
     CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} RANK=$i LOCAL_RANK=$i WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 \
-      MASTER_PORT=$port RESHARD_TIMEOUT_MS=30000 NCCL_HOSTID=reshard-$i NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
-      NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 "$@" &
+      MASTER_PORT=$port RESHARD_TIMEOUT_MS=30000 RESHARD_NODE=$((i * nodes / n)) NCCL_HOSTID=reshard-$i \
+      NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 \
+      NCCL_MAX_CTAS=2 "$@" &
     pids+=($!)
   done
   trap '[ ${#pids[@]} = 0 ] || kill -9 ${pids[@]} 2>/dev/null' EXIT
@@ -156,12 +204,30 @@ measure_collectives() { # GPUS MIN-BYTES MAX-BYTES
 
 # Runs a tool. One that this machine does not let work (a virtual machine's runtime, counters for root) is lacking.
 run_tool() { # TOOL ARGUMENT...
-  local status=0
-  "$@" 2>&1 | tee "$work/tool" || status=$?
-  local refused='ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported'
-  if grep -qE "$refused" "$work/tool"; then
-    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE "$refused" "$work/tool")"
+  local status=0 said refused='ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported'
+  said=$(mktemp "$work/tool.XXXXXX")
+  "$@" 2>&1 | tee "$said" || status=${PIPESTATUS[0]}
+  if grep -qE "$refused" "$said"; then
+    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE "$refused" "$said")"
     return 77
   fi
   return "$status"
+}
+
+# Keeps the profiler's report, and prints its raw page.
+profile_kernels() { # TOOL REPORT ARGUMENT...
+  run_tool "$1" --force-overwrite --export "$2" "${@:3}" || return
+  "$1" --import "$2" --page raw --csv --print-units base
+}
+
+# Prints what nvidia-smi knows of clocks and why they are throttled, ECC, power and memory.
+describe_gpu_state() {
+  command -v nvidia-smi >/dev/null || { echo 'no nvidia-smi'; return 77; }
+  nvidia-smi -q -d CLOCK,PERFORMANCE,ECC,POWER,MEMORY,TEMPERATURE,UTILIZATION
+}
+
+# The time that a program takes to start, look at the GPU and end.
+time_start() { # PROGRAM
+  local begin=${EPOCHREALTIME/./}
+  "$1" info --json "$work/info.json" && printf 'start: %d ms\n' $(((${EPOCHREALTIME/./} - begin) / 1000))
 }

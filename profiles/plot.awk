@@ -1,6 +1,5 @@
-# Draws figures of ./run gpu as SVG, on white, so that they can be read on any background. -v title=TEXT, and
-#   -v kind=throughput  tables of `reshard bench` over sizes, a file sweep-PATH.txt for a path: GB/s and share of memcpy over size
-#   -v kind=goals       lines NAME|FIGURE|OP|GOAL|VERDICT: how much of each goal was reached, a bar a line
+# Draws tables of `reshard bench` over sizes, a file sweep-PATH.txt for a path, as SVG: GB/s and share of memcpy over
+# size. It is on white, so that it can be read on any background. -v title=TEXT
 function text(x, y, anchor, size, colour, words) {
   gsub(/&/, "\\&amp;", words)
   gsub(/</, "\\&lt;", words)
@@ -76,44 +75,12 @@ function draw_throughput(    p, i, n, b, step) {
   print "</svg>"
 }
 
-# --- Goals -------------------------------------------------------------------------------------------------------------------
-function draw_goals(    i, reached, width, y, said, bar) {
-  bar = 410 # where bars begin: behind the longest name
-  for (i = 1; i <= rows; i++)
-    if (bar < 34 + 6.9 * length(name[i])) bar = int(34 + 6.9 * length(name[i]))
-  open_svg(bar + 570, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
-  for (i = 1; i <= rows; i++) {
-    y = 70 + 24 * i
-    text(bar - 10, y, "end", 12, ink, name[i])
-    if (figure[i] == "-") {
-      text(bar, y, "start", 12, grey, "not measured")
-      continue
-    }
-    said = sprintf("%s (%s %s)%s", figure[i], op[i], goal[i], (verdict[i] == "met" ? "" : ", " verdict[i]))
-    if (figure[i] + 0 <= 0) { # a difference
-      text(bar + 208, y, "start", 12, ink, said)
-      continue
-    }
-    reached = op[i] == ">=" ? figure[i] / goal[i] : goal[i] / figure[i]
-    width = 200 * (reached > 2 ? 2 : reached)
-    printf "<rect x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", bar, y - 11, width, (verdict[i] == "met" ? colour["direct"] : colour["packed"]), int(100 * reached + 0.5)
-    text(bar + 8 + (width > 200 ? width : 200), y, "start", 12, ink, said (reached > 2 ? ", cut off" : ""))
-  }
-  text(bar + 200, 74, "middle", 11, grey, "100 %")
-  line(bar + 200, 78, bar + 200, 80 + 24 * rows, ink, 1.5)
-  print "</svg>"
-}
-
 BEGIN {
   ink = "#1f2933"; grey = "#616e7c"; pale = "#e4e7eb"
   path[0] = "memcpy"; path[1] = "direct"; path[2] = "packed"; paths = 2
   colour["memcpy"] = "#7b8794"; colour["direct"] = "#2f74b0"; colour["packed"] = "#d9720b"
-  FS = kind == "goals" ? "|" : " "
 }
-kind == "goals" && NF == 5 {
-  name[++rows] = $1; figure[rows] = $2; op[rows] = $3; goal[rows] = $4; verdict[rows] = $5
-}
-kind == "throughput" && $1 ~ /^[0-9]+$/ && NF >= 9 { # size count type time algbw busbw memcpy ratio wrong
+$1 ~ /^[0-9]+$/ && NF >= 9 { # size count type time algbw busbw memcpy ratio wrong
   way = FILENAME ~ /packed/ ? "packed" : "direct"
   sizes[way] = sizes[way] " " $1
   speed[way, $1] = $5
@@ -129,6 +96,5 @@ kind == "throughput" && $1 ~ /^[0-9]+$/ && NF >= 9 { # size count type time algb
   if ($1 > most) most = $1
 }
 END {
-  if (kind == "goals") draw_goals()
-  else draw_throughput()
+  draw_throughput()
 }

@@ -62,14 +62,12 @@ static void alloc_arenas(bench_side *s) {
   for (int64_t p = 0; p < s->narenas; p++) {
     bench_arena *arena = &s->arena[p];
     if (arena->shared != NULL)
-      CLI_TRY("", arena->shared->memory->alloc_async(arena->shared, (size_t)arena->extent + ALIGN, NULL,
-                                                     (void **)&arena->host));
+      CLI_TRY("", session_alloc(arena->shared, arena->extent + ALIGN, (void **)&arena->host));
     else
       arena->host = map_memory((size_t)arena->extent + ALIGN);
     arena->memory = arena->host;
     if (arena->device != NULL)
-      CLI_TRY("", arena->device->memory->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
-                                               (void **)&arena->memory));
+      CLI_TRY("", session_alloc(arena->device, s->sets * arena->extent + ALIGN, (void **)&arena->memory));
   }
 }
 
@@ -160,11 +158,11 @@ void bench_side_free(bench_side *s) {
     if (arena->host == NULL)
       continue;
     if (arena->shared != NULL)
-      arena->shared->memory->free_async(arena->shared, arena->host, NULL);
+      session_free(arena->shared, arena->host);
     else
       munmap(arena->host, (size_t)arena->extent + ALIGN);
     if (arena->device != NULL)
-      arena->device->memory->free(arena->device, arena->memory);
+      session_free(arena->device, arena->memory);
   }
   free(s->arena);
   free(s->buffer);

@@ -39,6 +39,8 @@ void bench_print_head(const bench_state *b, const machine *m) {
     printf(", dim 0 times %g", o->scale);
   if (b->s.cuda)
     printf("\n# %s, %lld GPU%s a process", b->gpu, (long long)b->s.ndevices, b->s.ndevices == 1 ? "" : "s");
+  if (b->s.cuda && o->shared)
+    printf(", shared storage");
   if (o->max_blocks > 0)
     printf(", %lld blocks a launch at most", (long long)o->max_blocks);
   if (!b->s.cuda)
@@ -274,6 +276,7 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
     rs_json_string(j, "gpu", b->gpu);
     rs_json_int(j, "gpus", b->s.ndevices);
     rs_json_int(j, "max_blocks", o->max_blocks);
+    rs_json_bool(j, "shared", o->shared);
     rs_json_bool(j, "graph", o->graph);
     rs_json_bool(j, "blocking", o->blocking != 0);
     rs_json_bool(j, "host_time", o->host_time != 0);

@@ -97,6 +97,8 @@ static const option_row option_rows[] = {
      "copy or planning threads shared by the local ranks (default: all cores)"},
     {"max-blocks", 0, "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, max_blocks, 1, INT32_MAX),
      "most blocks of a launch of copies and casts on a GPU (default: no limit)"},
+    {"shared", 0, NULL, COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IS(FLAG, shared),
+     "the arrays are storage that other processes can map (on the CPU they are, but for --path packed)"},
     {"rank", 0, "R", COMMAND_PLAN, IN(COUNT, rank, 0, INT32_MAX), "plan this rank only"},
     {"peers", 0, NULL, COMMAND_PLAN, IS(FLAG, peers), "list the peers of each rank"},
     {"svg", 0, "FILE", COMMAND_PLAN | COMMAND_TRACE, IS(TEXT, svg),

@@ -1,12 +1,13 @@
-"""PyTorch's own operations for a reshard from rows to columns beside ours, on one GPU that all ranks share.
+"""PyTorch's own operations beside ours on one GPU: one operation a line, then those of a reshard together.
 
-    python bench/compare/reshard_torch_gpu.py build/reshard [SIDE]
+    python bench/compare/reshard_torch_gpu.py build/reshard build/reshard_gpu [SIDE [BYTES]]
 
-with an interpreter that has torch for CUDA; without it the exit status is 77. What a sharded tensor's reshard does, with the
+with an interpreter that has torch for CUDA; without it the exit status is 77. Single operations move as many bytes as the
+cases of reshard_gpu bench that they stand beside. A reshard from rows to columns is what a sharded tensor's does, with the
 copies in place of an all-to-all: each rank selects its rows in the order of the new placement, splits them by the new shards,
-makes the pieces contiguous; these are copied to who gets them, and there joined. The large case is compared by the time of
-the device, the small one by the time of a call in a loop, where the host's work counts; both take as many sets of buffers in
-turn as ours do, so that neither finds its data in the caches. Lines "goal|..." are read by ./run gpu."""
+makes the pieces contiguous; these are copied to who gets them, and there joined. All is compared by the time of the device,
+with empty caches; a small reshard by the time of a call in a loop, where the host's work counts. Lines with a figure, which
+is our speed over PyTorch's, are read by ./run gpu. An operation that this PyTorch lacks is told in a line."""
 
 import json
 import statistics
@@ -26,10 +27,11 @@ if not torch.cuda.is_available():
 
 RANKS, TURNS = 4, 20
 device = torch.device("cuda")
-cache = torch.empty(4 * getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20), dtype=torch.uint8, device=device)
+CACHE = 4 * getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20)
+cache = torch.empty(CACHE, dtype=torch.uint8, device=device)
 
 
-def make(side):
+def make_reshard(side):
     source = torch.arange(side * side, dtype=torch.float32, device=device).view(side, side)
     shards = [piece.contiguous() for piece in source.split(side // RANKS)]
     order = torch.arange(side // RANKS, device=device)
@@ -82,13 +84,101 @@ def ours(program, side, *options):
         return json.load(open(file.name))["rows"][0]
 
 
-program, side = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8192
-print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {RANKS} ranks")
-for n, limit, small in ((side, 3, False), (min(side, 512), 8, True)):
+def ours_alone(micro, bytes):
+    """Times and bytes of the cases of reshard_gpu bench that PyTorch's operations stand beside."""
+    names = ["index_select ", "transposing pack of ", "8 large boxes", "FSDP copy-", "cast f32 to bf16"]
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([micro, "bench", "--bytes", str(bytes), "--iters", str(TURNS), "--only", "|".join(names),
+                        "--json", file.name], check=True, stdout=subprocess.DEVNULL)
+        return {row["name"]: row for row in json.load(open(file.name))["rows"]}
+
+
+def filled(*shape, dtype):
+    """Numbers that differ: zeros may move faster."""
+    return torch.empty(*shape, dtype=dtype, device=device).random_(0, 127)
+
+
+def select(bytes):
+    width = 5120 if bytes >= 1 << 24 else 64
+    rows = bytes // (2 * width)
+    source, order = filled(rows, width, dtype=torch.bfloat16), torch.randperm(rows, device=device)
+    out = torch.empty(rows, width, dtype=torch.bfloat16, device=device)
+    return lambda: torch.index_select(source, 0, order, out=out)
+
+
+def transpose(dtype, width):
+    def make(bytes):
+        side = int((bytes // width) ** 0.5)
+        source = filled(side, side, dtype=dtype)
+        out = torch.empty(side, side, dtype=dtype, device=device)
+        return lambda: out.copy_(source.t())
+    return make
+
+
+def join(bytes):
+    pieces = [filled(bytes // 8 // 4, dtype=torch.float32) for _ in range(8)]
+    out = torch.empty(bytes // 8 // 4 * 8, dtype=torch.float32, device=device)
+    return lambda: torch.cat(pieces, out=out)
+
+
+# The layer of bench/gpu/copies.c: rows of a tensor, elements of a row.
+LAYER = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336), (4096, 1), (4096, 1)]
+WORLD = 8
+
+
+def fsdp(bytes):
+    """Elements of a rank's shard of each tensor, where all shards together have about so many bytes."""
+    part = bytes / WORLD / sum(2 * rows // WORLD * width for rows, width in LAYER)
+    sizes = [max((rows if width == 1 else int(part * rows)) // WORLD, 1) * width for rows, width in LAYER]
+    gathered = filled(WORLD, sum(sizes), dtype=torch.bfloat16)
+    return sizes, gathered, [filled(WORLD, size, dtype=torch.bfloat16) for size in sizes]
+
+
+def copy_out(bytes):
+    sizes, gathered, tensors = fsdp(bytes)
+    return lambda: torch.split_with_sizes_copy(gathered, sizes, dim=1, out=tensors)
+
+
+def copy_in(bytes):
+    _, gathered, tensors = fsdp(bytes)
+    return lambda: torch._chunk_cat(tensors, dim=0, num_chunks=WORLD, out=gathered)
+
+
+def narrow(bytes):
+    source = filled(bytes // 6 * 2, dtype=torch.float32)
+    return lambda: source.to(torch.bfloat16)
+
+
+def row(name, bytes, theirs, mine):
+    print(f"{name:<38} {bytes:>11} B  {theirs:9.1f} us  {theirs / mine:6.3f} x PyTorch's speed; ours {mine:.1f} us", flush=True)
+
+
+program, micro = sys.argv[1:3]
+side = int(sys.argv[3]) if len(sys.argv) > 3 else 8192
+many = int(sys.argv[4]) if len(sys.argv) > 4 else 256 << 20
+print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {RANKS} ranks", flush=True)
+
+alone = ours_alone(micro, many)
+selects = [name for name in alone if name.startswith("index_select") and name.endswith("bf16")]
+for name, case, make in (
+        ("index_select", selects[-1], select),
+        ("transpose of f32", "transposing pack of 4-byte elements", transpose(torch.float32, 4)),
+        ("transpose of bf16", "transposing pack of 2-byte elements", transpose(torch.bfloat16, 2)),
+        ("transpose of u8", "transposing pack of 1-byte elements", transpose(torch.uint8, 1)),
+        ("cat", "8 large boxes", join),
+        ("split_with_sizes_copy", "FSDP copy-out, a layer of llama-3.1-8b", copy_out),
+        ("_chunk_cat", "FSDP copy-in, a layer of llama-3.1-8b", copy_in),
+        ("to(bf16)", "cast f32 to bf16", narrow)):
+    try:
+        work = make(alone[case]["bytes"])
+        row(name, alone[case]["bytes"], device_us([work]), alone[case]["time_us"])
+        work = None
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError) as lacking:
+        print(f"{name}: not here: {str(lacking).splitlines()[0]}", flush=True)
+
+for n, small in ((side, False), (min(side, 512), True)):
     rows = [ours(program, n), ours(program, n, "-G")]
-    works = [make(n) for _ in range(rows[0]["sets"])]
+    works = [make_reshard(n) for _ in range(rows[0]["sets"])]
     theirs = loop_us(works) if small else device_us(works)
-    for how, row in zip(("", ", from a graph"), rows):
-        mine = row["loop_us" if small else "time_us"]
-        print(f"{n} x {n} f32{how}: PyTorch {theirs:.1f} us, ours {mine:.1f} us, {len(works)} sets of buffers")
-        print(f"goal|reshard of {n} x {n} f32{how}|{theirs / mine:.2f}|{limit}")
+    for how, mine in zip(("", " from a graph"), rows):
+        row(f"reshard{' in a loop' if small else ''}{how}", 4 * n * n, theirs, mine["loop_us" if small else "time_us"])

@@ -58,15 +58,14 @@ static double time_loop(gpu_context *b, copy_batch *j) {
   return cli_median(times, 3);
 }
 
-/* Adds a row of our speed over a rival's. */
-static void add_speedup(gpu_bench_run *x, const char *name, const char *rival, double goal, const gpu_row *ours,
-                        double seconds) {
-  gpu_row *r = gpu_add_row(x, name, "x its speed", goal, true);
+/* Adds a row of our time over a rival's. */
+static void add_rival(gpu_bench_run *x, const char *name, const char *rival, const gpu_row *ours, double seconds) {
+  gpu_row *r = gpu_add_row(x, name, "x its time");
   snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", %s", rival);
   r->bytes = ours->bytes;
   r->us = ours->us;
   r->memcpy_us = ours->memcpy_us;
-  r->figure = 1e6 * seconds / ours->us;
+  r->figure = ours->us / (1e6 * seconds);
   gpu_print_row(x, r);
 }
 
@@ -123,7 +122,7 @@ static void measure_batch(gpu_bench_run *x, const char *name, copy_batch *j, gpu
   gpu_measure(x, s->sets, n, runners, t);
   gpu_buffers_clear(b, s);
   CLI_TRY("", runners[0].work(runners[0].user, b->stream[0]));
-  gpu_row *r = gpu_add_row(x, name, "of memcpy's speed", 0.9, true);
+  gpu_row *r = gpu_add_row(x, name, "of memcpy's speed");
   r->wrong = !gpu_buffers_right(b, s);
   r->bytes = bytes;
   r->us = 1e6 * t[0];
@@ -137,27 +136,18 @@ static void measure_batch(gpu_bench_run *x, const char *name, copy_batch *j, gpu
       fastest = t[at[i]];
   }
   gpu_print_row(x, r);
-  if (fastest > 0 && !x->o->profile) {
-    double ours = r->us;
-    r = gpu_add_row(x, name, "x the faster rival's time", 1.0, false);
-    snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", rivals");
-    r->bytes = bytes;
-    r->us = ours;
-    r->memcpy_us = 1e6 * t[1];
-    r->figure = round(100 * t[0] / fastest) / 100; /* two decimals: a tie is not slower */
-    gpu_print_row(x, r);
-  }
+  if (fastest > 0 && !x->o->profile)
+    add_rival(x, name, "rivals", r, fastest);
   if (program->program != NULL && j->n > 8 && !x->o->profile) { /* many small boxes */
-    const gpu_row ours = *(r->at_least ? r : r - 1);
-    add_speedup(x, name, "a loop of cudaMemcpyAsync", 100, &ours, time_loop(b, j));
+    add_rival(x, name, "a loop of cudaMemcpyAsync", r, time_loop(b, j));
     if (at[1] >= 0)
-      add_speedup(x, name, "CUB", 1.25, &ours, t[at[1]]);
+      add_rival(x, name, "CUB", r, t[at[1]]);
   }
   free_cub(j);
 }
 
 void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans) {
-  if (!gpu_wanted(x, name))
+  if (!gpu_begin_case(x, name))
     return;
   gpu_context *b = x->b;
   copy_batch j = {.b = b, .n = n, .span = cli_alloc(n, sizeof *j.span)};
@@ -191,7 +181,7 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
     CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, bytes, &program.program));
   CLI_TRY("", reshard_device_get_memory_stats(b->handle, &after));
   if (!spans && !x->o->profile) {
-    gpu_row *r = gpu_add_row(x, name, "% of the bytes", 1, false);
+    gpu_row *r = gpu_add_row(x, name, "% of the bytes");
     snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", extra memory");
     r->bytes = (int64_t)(after.in_use_bytes - before.in_use_bytes);
     r->figure = 100 * (double)r->bytes / (double)bytes;

@@ -397,32 +397,57 @@ static bool check_beyond_4g(gpu_context *b) {
   return right;
 }
 
-int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large) {
-  static bool (*const kinds[])(gpu_checker * c) = {check_compiled,   check_once,   check_spans,  check_casts,
-                                                   check_selections, check_memset, check_storage};
-  enum { KINDS = sizeof kinds / sizeof *kinds };
+static const struct check_kind {
+  const char *name;
+  bool (*run)(gpu_checker *c);
+} check_kinds[] = {{"copies", check_compiled}, {"copies", check_once},           {"spans", check_spans},
+                   {"casts", check_casts},     {"selections", check_selections}, {"storage", check_memset},
+                   {"storage", check_storage}};
+enum { KINDS = sizeof check_kinds / sizeof *check_kinds };
+
+bool gpu_check_knows(const char *kind) {
+  for (int k = 0; k < KINDS; k++)
+    if (strcmp(check_kinds[k].name, kind) == 0)
+      return true;
+  return false;
+}
+
+/* The check of a seed: one of the kind's. */
+static const struct check_kind *kind_of(const char *kind, uint64_t seed) {
+  const struct check_kind *found[KINDS];
+  uint64_t n = 0;
+  for (int k = 0; k < KINDS; k++)
+    if (kind == NULL || strcmp(check_kinds[k].name, kind) == 0)
+      found[n++] = &check_kinds[k];
+  return found[seed % n];
+}
+
+int gpu_check(gpu_context *b, const gpu_check_options *o) {
   gpu_checker c = {.b = b, .from = gpu_context_alloc(b, ROOM), .to = gpu_context_alloc(b, ROOM)};
   c.source = cli_alloc(ROOM, 1);
   c.wanted = cli_alloc(ROOM, 1);
   c.seen = cli_alloc(ROOM, 1);
   int64_t wrong = 0;
-  for (int64_t i = 0; i < cases && wrong < 10; i++) {
-    rng_seed(&c.r, seed + (uint64_t)i);
+  for (int64_t i = 0; i < o->cases && wrong < 10; i++) {
+    uint64_t seed = o->seed + (uint64_t)i;
+    rng_seed(&c.r, seed);
     fill_memory(&c);
     draw_policy(&c);
-    if (!kinds[(seed + (uint64_t)i) % KINDS](&c)) {
+    if (!kind_of(o->kind, seed)->run(&c)) {
       wrong++;
-      printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu\n",
-             (unsigned long long)(seed + (uint64_t)i), c.what, (unsigned long long)(seed + (uint64_t)i));
+      printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu%s%s\n", (unsigned long long)seed, c.what,
+             (unsigned long long)seed, o->kind != NULL ? " --kind " : "", o->kind != NULL ? o->kind : "");
+      fflush(stdout);
     }
   }
   gpu_set_policy(b->gpu, (gpu_policy){0});
-  if (large)
+  if (o->large)
     wrong += !check_beyond_4g(b);
   printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
          (long long)c.wide);
-  printf("%s: %lld cases of copies, spans, casts, selections, memset and storage%s, %lld wrong\n", b->info.name,
-         (long long)cases, large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
+  printf("%s: %lld cases of %s%s, %lld wrong\n", b->info.name, (long long)o->cases,
+         o->kind != NULL ? o->kind : "copies, spans, casts, selections, memset and storage",
+         o->large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
   gpu_context_free(b, c.from);
   gpu_context_free(b, c.to);
   free(c.source);

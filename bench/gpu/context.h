@@ -35,8 +35,15 @@ void gpu_context_wait(const gpu_context *b);
 typedef reshard_status (*gpu_work)(void *user, void *stream);
 double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
 
+typedef struct gpu_check_options {
+  int64_t cases;
+  uint64_t seed;
+  const char *kind; /* of the cases; NULL: all */
+  bool large;       /* offsets beyond 4 GiB, too */
+} gpu_check_options;
 /* Checks a GPU's copies, casts, selections and storage against the CPU's, at random. Returns the exit status. */
-int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large);
+int gpu_check(gpu_context *b, const gpu_check_options *options);
+bool gpu_check_knows(const char *kind);
 
 /* The GPU's own copy of a whole set. */
 typedef struct gpu_memcpy {

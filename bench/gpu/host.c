@@ -64,7 +64,7 @@ static double time_on_host(gpu_bench_run *x, gpu_work work, void *user) {
 }
 
 static void add_host_row(gpu_bench_run *x, const char *name, double seconds) {
-  gpu_row *r = gpu_add_row(x, name, "us of the host", 10, false);
+  gpu_row *r = gpu_add_row(x, name, "us of the host");
   r->bytes = HOST_RANKS * HOST_SHARE;
   r->figure = r->us = 1e6 * seconds;
   gpu_print_row(x, r);
@@ -72,7 +72,7 @@ static void add_host_row(gpu_bench_run *x, const char *name, double seconds) {
 
 /* Rows to columns, 256 KiB, 4 ranks of one thread. */
 void gpu_host_cases(gpu_bench_run *x) {
-  if (!gpu_wanted(x, "execute") || x->o->profile)
+  if (!gpu_begin_case(x, "execute") || x->o->profile)
     return;
   host_bench w = {.b = x->b};
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
@@ -126,15 +126,15 @@ static reshard_status take_and_give_by_runtime(void *user, void *stream) {
 }
 
 void gpu_pool_case(gpu_bench_run *x) {
-  if (!gpu_wanted(x, "pool") || x->o->profile)
+  if (!gpu_begin_case(x, "pool") || x->o->profile)
     return;
   pool_work p = {.bytes = HOST_SHARE};
   CLI_TRY("", rs_device_pool(x->b->handle, &p.pool));
-  gpu_row *r = gpu_add_row(x, "pool, a block taken and given back", "us of the host", 0, false);
+  gpu_row *r = gpu_add_row(x, "pool, a block taken and given back", "us of the host");
   r->bytes = HOST_SHARE;
   r->figure = r->us = 1e6 * time_on_host(x, take_and_give, &p);
   gpu_print_row(x, r);
-  r = gpu_add_row(x, "cudaMallocAsync and cudaFreeAsync", "us of the host", 0, false);
+  r = gpu_add_row(x, "cudaMallocAsync and cudaFreeAsync", "us of the host");
   r->bytes = HOST_SHARE;
   r->figure = r->us = 1e6 * time_on_host(x, take_and_give_by_runtime, x->b);
   gpu_print_row(x, r);

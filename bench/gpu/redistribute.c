@@ -115,7 +115,7 @@ static double time_moves(gpu_bench_run *x, redistribute_bench *w) {
 
 void gpu_redistribute_case(gpu_bench_run *x) {
   const char *name = "redistribute of a DTensor, 4 ranks";
-  if (!gpu_wanted(x, name))
+  if (!gpu_begin_case(x, name))
     return;
   redistribute_bench w = {.b = x->b, .pool = rank_pool_create()};
   w.side = (int64_t)sqrt((double)x->o->bytes / sizeof(float)) & -RANKS;
@@ -129,7 +129,7 @@ void gpu_redistribute_case(gpu_bench_run *x) {
   for (int64_t r = 0; r < RANKS; r++)
     gpu_context_to_gpu(x->b, local_data(&w, r), s.host + r * (bytes / RANKS), bytes / RANKS);
   gpu_measure(x, 1, 1, &(gpu_timed_work){gpu_memcpy_run, &plain, sizeof plain}, &copied);
-  gpu_row *row = gpu_add_row(x, name, "x memcpy's time, by the host's clock", 0, false);
+  gpu_row *row = gpu_add_row(x, name, "x memcpy's time, by the host's clock");
   row->bytes = bytes;
   double seconds = time_moves(x, &w);
   row->us = 1e6 * seconds;

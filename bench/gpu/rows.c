@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds) {
   int64_t turns = x->o->iterations;
@@ -24,19 +25,36 @@ void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *ru
   free(times);
 }
 
-gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit, double goal, bool at_least) {
+gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit) {
   gpu_row *r = &x->row[x->rows++];
-  *r = (gpu_row){.unit = unit, .goal = goal, .at_least = at_least};
+  *r = (gpu_row){.unit = unit};
   snprintf(r->name, sizeof r->name, "%s", name);
   return r;
 }
 
-bool gpu_wanted(const gpu_bench_run *x, const char *name) {
-  return x->o->only == NULL || strncmp(name, x->o->only, strlen(x->o->only)) == 0;
+static bool is_wanted(gpu_bench_run *x, const char *name) {
+  const char *only = x->o->only, *after = x->o->after;
+  if (after != NULL && !x->reached) {
+    x->reached = strcmp(name, after) == 0;
+    return false;
+  }
+  for (size_t n; only != NULL; only += n + 1) {
+    n = strcspn(only, "|");
+    if (strncmp(name, only, n) == 0)
+      return true;
+    if (only[n] == '\0')
+      return false;
+  }
+  return true;
 }
 
-static bool goal_met(const gpu_row *r) {
-  return !r->wrong && (r->at_least ? r->figure >= r->goal : r->figure <= r->goal);
+bool gpu_begin_case(gpu_bench_run *x, const char *name) {
+  if (!is_wanted(x, name))
+    return false;
+  printf("> %s\n", name);
+  fflush(stdout);
+  (void)alarm((unsigned)x->o->seconds); /* its signal ends a program that waits for a kernel, too */
+  return true;
 }
 
 void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
@@ -45,12 +63,7 @@ void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
     return;
   }
   printf("%-38s %11lld B  %9.1f us  %6.3f %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit);
-  if (r->goal > 0)
-    printf(", goal %s %g: %s", r->at_least ? ">=" : "<=", r->goal,
-           r->wrong      ? "WRONG DATA"
-           : goal_met(r) ? "met"
-                         : "short");
-  else if (r->wrong)
+  if (r->wrong)
     printf(": WRONG DATA");
   if (r->memcpy_us > 0)
     printf("; memcpy %.1f us", r->memcpy_us);
@@ -84,10 +97,6 @@ void gpu_write_rows(const gpu_bench_run *x) {
         rs_json_real(&j, r->rival[k], r->rival_us[k]);
     rs_json_real(&j, "figure", r->figure);
     rs_json_string(&j, "of", r->unit);
-    if (r->goal > 0) {
-      rs_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
-      rs_json_bool(&j, "met", goal_met(r));
-    }
     rs_json_bool(&j, "wrong", r->wrong);
     rs_json_close(&j, '}');
   }

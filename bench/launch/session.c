@@ -32,6 +32,8 @@ static void check_devices(const cli_options *o) {
   if (o->processes > 0 && (equals(o->comm, "local") || equals(o->comm, "mpi")))
     cli_exit(EXIT_USAGE, "--processes %lld: --comm node or nccl connects them, not %s", (long long)o->processes,
              o->comm);
+  if (o->shared && !cuda && !(o->processes > 0 || equals(o->comm, "node") || equals(o->comm, "mpi")))
+    cli_exit(EXIT_USAGE, "--shared: ranks that are threads of one process have all of its memory on the CPU");
   if (o->gpus > 0 && !cuda)
     cli_exit(EXIT_USAGE, "-g %lld needs --device cuda", (long long)o->gpus);
   if (o->graph && !cuda)
@@ -48,7 +50,8 @@ static void open_gpus(session *s, int64_t wanted) {
   for (; s->ndevices < wanted; s->ndevices++) {
     char name[32];
     snprintf(name, sizeof name, "cuda:%lld", (long long)((begin + s->ndevices) % turn));
-    const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .max_blocks = s->o->max_blocks};
+    const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .max_blocks = s->o->max_blocks,
+                                            .shared = s->o->shared};
     CLI_TRY("--device cuda: ", reshard_device_create(name, &options, &s->devices[s->ndevices]));
   }
 }
@@ -136,7 +139,7 @@ void session_connect(session *s, int64_t world) {
     open_gpus(s, strcmp(s->comm, "nccl") == 0 ? s->locals : shared); /* NCCL's ranks have a GPU each */
   } else if (strcmp(s->comm, "mpi") == 0 || strcmp(s->comm, "node") == 0) {
     reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
-    options.shared = s->o->path != RESHARD_PATH_PACKED;
+    options.shared = s->o->shared || s->o->path != RESHARD_PATH_PACKED;
     s->devices = cli_alloc(1, sizeof(reshard_device));
     CLI_TRY("", reshard_device_create("cpu", &options, &s->devices[s->ndevices++]));
   }
@@ -154,6 +157,20 @@ void session_connect(session *s, int64_t world) {
   pthread_mutex_lock(&s->asking);
   s->comms = comms;
   pthread_mutex_unlock(&s->asking);
+}
+
+reshard_status session_alloc(rs_device *device, int64_t bytes, void **memory) {
+  if (!device->memory->shared)
+    return device->memory->alloc(device, (size_t)bytes, memory);
+  int64_t granule = device->granule > 0 ? (int64_t)device->granule : 1;
+  return device->memory->alloc_async(device, (size_t)((bytes + granule - 1) / granule * granule), NULL, memory);
+}
+
+void session_free(rs_device *device, void *memory) {
+  if (device->memory->shared)
+    device->memory->free_async(device, memory, NULL);
+  else
+    device->memory->free(device, memory);
 }
 
 rs_device *session_device(const session *s, int64_t local) {

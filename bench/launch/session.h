@@ -39,6 +39,9 @@ void session_silence(session *s);
 
 /* The device of a rank; NULL for the CPU of a local communicator's own. */
 rs_device *session_device(const session *s, int64_t local);
+/* Memory for the arrays of ranks on a device: storage of which other processes can map all, where it is shared. */
+reshard_status session_alloc(rs_device *device, int64_t bytes, void **memory);
+void session_free(rs_device *device, void *memory);
 /* Barrier of all ranks of all processes, each by its thread. True where all came with ok; false where a rank cannot be
  * reached. */
 bool session_barrier(session *s, int64_t local, bool ok);

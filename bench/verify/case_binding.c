@@ -1,5 +1,7 @@
 #include "bench/verify/case_binding.h"
 
+#include "bench/launch/session.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,9 +101,7 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
 }
 
 reshard_status case_binding_to_device(case_binding *b, rs_device *device) {
-  const rs_device_memory *memory = device->memory;
-  RS_TRY(memory->shared ? memory->alloc_async(device, (size_t)b->bytes, NULL, (void **)&b->memory)
-                        : memory->alloc(device, (size_t)b->bytes, (void **)&b->memory));
+  RS_TRY(session_alloc(device, b->bytes, (void **)&b->memory));
   b->device = device;
   for (int64_t i = 0; i < b->n; i++)
     if (b->pointer[i] != NULL)
@@ -118,10 +118,8 @@ reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream) 
 }
 
 void case_binding_free(case_binding *b) {
-  if (b->device != NULL && b->device->memory->shared)
-    b->device->memory->free_async(b->device, b->memory, NULL);
-  else if (b->device != NULL)
-    b->device->memory->free(b->device, b->memory);
+  if (b->device != NULL)
+    session_free(b->device, b->memory);
   free(b->arena);
   free(b->image);
   free(b->place);

@@ -34,7 +34,7 @@ done
 completes $'cpu\ncuda' plan --device ''
 completes cuda bench --shape 4x4 --device cu
 completes $'auto\ndirect\nmixed\npacked' verify --path ''
-completes --shape trace --sh
+completes --shape trace --shap
 completes '' convert model # files, by bash itself
 completes '' plan --shape ''
 finish

@@ -13,7 +13,13 @@ import sys
 
 ROOT = sys.argv[1]
 sys.path.insert(0, os.path.join(ROOT, "profiles"))
-from compare import numbers_of, read_rows  # noqa: E402
+from compare import numbers_of, read_rows, rows_of  # noqa: E402
+
+
+def read_figures():
+    """Text of figures.md, but for what ./run gpu --pages writes."""
+    with open(os.path.join(ROOT, "profiles", "figures.md"), encoding="utf-8") as file:
+        return re.sub(r"<!-- gpu -->.*?<!-- /gpu -->", "", file.read(), flags=re.DOTALL)
 
 
 def read_results():
@@ -55,7 +61,7 @@ def faults_of_row(label, cells, names, results):
 
 
 def faults_of_tables(results):
-    figures = read_rows(os.path.join(ROOT, "profiles", "figures.md"))
+    figures = rows_of(read_figures())
     sources = [source for source in read_sources() if not source[0].startswith('"')]
     checked = 0
     for (label, _), cells in figures.items():
@@ -73,8 +79,7 @@ def faults_of_tables(results):
 
 def faults_of_text(results):
     """Of figures.md without tables, commands and links: each measured figure is in an entry that quotes the text."""
-    with open(os.path.join(ROOT, "profiles", "figures.md"), encoding="utf-8") as file:
-        lines = [line for line in file if not line.startswith(("|", "    ", "#"))]
+    lines = [line for line in read_figures().splitlines(True) if not line.startswith(("|", "    ", "#"))]
     text = re.sub(r"\s+", " ", re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "", "".join(lines)))
     for start, names in read_sources():
         if start.startswith('"'):

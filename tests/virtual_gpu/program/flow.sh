@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs and sizes that show
-# nothing. NVIDIA's tools and PyTorch have stand-ins.
+# ./run gpu from its first step to its report, with the programs on two virtual GPUs and sizes that show nothing.
+# NVIDIA's tools and PyTorch have stand-ins; others fail, hang, die and heed no signal.
 . "$SOURCE/tests/cli/common.bash"
 export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results \
   VG_DEVICES=2
-export RESHARD_GPU_SKIP='nccl-2 nccl-4 nccl-host' # no ranks of several processes on a virtual GPU
 export RESHARD_GPU_SEED=1
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
 program_here=$RESHARD gpu_here=$RESHARD_GPU RESHARD=$SOURCE/run
@@ -20,7 +19,8 @@ PATH=$PWD/day:$PATH
 cat >tools/compute-sanitizer <<'TEXT'
 #!/usr/bin/env bash
 [ "$2" != initcheck ] || { echo '========= Error: Device not supported. Please refer to the documentation'; exit 1; }
-shift 4
+shift 2
+[ "$1" != --error-exitcode ] || shift 2
 exec "$@"
 TEXT
 cat >tools/ncu <<'TEXT'
@@ -28,31 +28,20 @@ cat >tools/ncu <<'TEXT'
 while [ $# -gt 0 ]; do # a report is a file
   case $1 in
   --export) echo report >"$2"; exit ;;
-  --metrics) break ;;
-  --clock-control) clocks=$2 ;;
+  --metrics) exit ;; # the probe
+  --import) break ;;
   esac
   shift
 done
-head='"0","7","x","host","void rs_copy<int, (bool)1>(const A *, long)","1","7","(256, 1, 1)","(132, 1, 1)",'
-head+='"0","9.0","Command line profiler metrics"'
-echo '==PROF== Connected to process 7'
-echo -n '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
-echo '"Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
-for id in 0 1; do
-  echo "${head/\"0\"/\"$id\"},\"gpu__time_duration.sum\",\"ns\",\"1,00$id,000\""
-  echo "${head/\"0\"/\"$id\"},\"dram__bytes.sum.per_second\",\"byte/s\",\"2,500,000,000,000\""
-  echo "${head/\"0\"/\"$id\"},\"dram__throughput.avg.pct_of_peak_sustained_elapsed\",\"%\",\"52.5\""
-  echo "${head/\"0\"/\"$id\"},\"sm__throughput.avg.pct_of_peak_sustained_elapsed\",\"%\",\"61.0\""
-done
-[ "$clocks" = none ]
-TEXT
-cat >tools/nsys <<'TEXT'
-#!/usr/bin/env bash
-for word; do [[ $word != --output=* ]] || echo timeline >"${word#--output=}"; done
+echo '"ID","Process ID","Kernel Name","Grid Size","gpu__time_duration.sum","dram__bytes.sum.per_second",'\
+'"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
+echo '"","","","","ns","byte/s","%","%"'
+echo '"0","7","void rs_copy<int, (bool)1>(const A *, long)","(132, 1, 1)","1,000,500","2,500,000,000,000","52.5","61.0"'
 TEXT
 cat >tools/nvidia-smi <<'TEXT'
 #!/usr/bin/env bash
 case $1 in
+--query-gpu=name) echo 'Virtual GPU of a test' ;;
 --query-gpu=driver*) echo '580.159.04, 345 MHz, 1980 MHz, 3201 MHz, 3201 MHz, 700.00 W, Enabled, 31' ;;
 -q) echo '    Clocks Event Reasons'; echo '        Idle : Active' ;;
 esac
@@ -60,133 +49,203 @@ TEXT
 chmod +x day/* tools/*
 python=
 ! command -v python3 >/dev/null || python=1 # else the step is lacking
-PATH=$PWD/tools:$PATH expect 0 gpu
-for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' \
-  'packed, 64 x 64 f32, cyclic' \
-  ${python:+'reshard of 64 x 64 f32, from a graph'}; do
-  says "^\\| $goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
+apart='nccl-*,mixed-4' # no ranks of several processes on a virtual GPU with NCCL
+PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
+for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
+  kernels-selections kernels-storage bench verify-direct verify-packed verify-graph node-verify node-verify-shared \
+  node-direct node-packed node-direct-shared direct-4 packed-4 direct-4-graph direct-4-large direct-4-threads memcheck \
+  racecheck ncu tiles sweep-direct sweep-packed packed-cyclic; do
+  says "^\\[ *[0-9]+s\\] $step: passed"
 done
-says '^\[ *[0-9]+s\] driver 580.159.04, SM 345 MHz of 1980 MHz, memory 3201 MHz of 3201 MHz, limit 700.00 W, '
-says ', limit 700.00 W, ECC Enabled, 31 C$'
-for goal in 'boxes of 4-64 KiB, extra memory' 'boxes of 4-64 KiB, a loop of cudaMemcpyAsync' \
-  'boxes of 4-64 KiB, CUB' 'direct, 4 ranks as threads'; do
-  says "^\\| [0-9]* *$goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
+[ -z "$python" ] || says ' torch: passed'
+says ' nccl-2: left out - as asked for'; says ' initcheck: lacking, .*Device not supported'
+says 'verify-graph: passed.*: [1-9][0-9]* cases'; says ' node-verify-shared: passed.*--shared: [1-9][0-9]* cases'
+says 'driver 580.159.04, SM 345 MHz of 1980 MHz, memory 3201 MHz of 3201 MHz, limit 700.00 W, ECC Enabled, 31 C$'
+says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed or were not done, [0-9]+ were left out'
+cp out whole
+
+# Steps run in the order in which --list names them.
+expect 0 gpu --list
+[ "$(sed -nE 's/^\[ *[0-9]+s\] ([a-z0-9-]+): (passed|left|lacking).*/\1/p' whole)" = "$(cut -d' ' -f1 out)" ] ||
+  fault "the order: $(cat whole)"
+# Each goal has a line, with its figure.
+cp whole out
+while IFS='|' read -r goal op bound step _; do
+  [[ $goal != \#* ]] || continue
+  grep -qF "| $goal | " whole || fault "no goal '$goal'"
+  [[ $goal = *meeting* || $goal = *PyTorch* ]] ||
+    grep -F "| $goal | " whole | grep -qE '\| [0-9.]+ \|.*\| (met|short)' || fault "no figure of '$goal'"
+done <"$SOURCE/profiles/gpu_goals"
+[ -z "$python" ] || for goal in 'index_select' "FSDP's copy-out" 'cast of f32' 'reshard of 8192'; do
+  says "^\\| $goal.*PyTorch.* \\| [0-9.]+ \\| >= [0-9.]+ \\| met"
 done
-says '^\| execute over NCCL.* \| +- \| +<= 5 \| not measured'
-for step in kernels verify-direct verify-packed verify-graph bench direct-4 packed-4 sweep-packed sanitizer-memcheck \
-  sanitizer-verify ncu-transposing ncu-8-large-spans ncu-report nsys tiles nvidia-smi direct-4-threads node-verify \
-  node-direct; do
-  says "$step: passed"
-done
-says 'node-packed: passed - '; says 'node-verify: passed - .*: [1-9][0-9]* cases'
-says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
-says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed'
+says "copy-in .x the speed of PyTorch's _chunk_cat. . - .* not measured" # which the stand-in lacks
 
 # Its output: few files, with names and numbers of what was measured.
-result=$(echo results/*-virtual-gpu-0)
+result=$(echo results/*-virtual-gpu-of-a-test)
 [ "$(echo results/*)" = "$result" ] || fault "$(ls results)"
-[ "$(cd "$result" && echo *)" = "README.md bench.json goals.svg reshard.ncu-rep reshard.nsys-rep steps.txt \
-summary.json throughput.svg" ] || fault "$(ls "$result")"
+[ "$(cd "$result" && echo *)" = "kernels.ncu-rep log.txt measured.jsonl report.md steps.txt throughput.svg" ] ||
+  fault "$(ls "$result")"
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
-holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>'
-holds README.md '!\[.*\]\(throughput.svg\)'
-holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instruc'
-holds README.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
-holds README.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LOADS=[0-9]+, '
-holds steps.txt '^        Idle : Active'; holds steps.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
-for row in 'cast f32 to bf16' 'box copy, runs of 4 B' 'box copy, rows of 4100 B' \
+holds report.md '^# 2026-01-31, virtual GPU 0$'; holds report.md '^Command: `./run gpu --skip .*`, commit abc123 <&>'
+holds report.md '^\| verify-graph \| passed'; holds report.md 'driver 580.159.04'
+holds report.md '!\[.*\]\(throughput.svg\)'; holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms'
+holds report.md '^\| .rs_copy<int, .bool.1>. .132, 1, 1. \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
+holds report.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
+holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LOADS=[0-9]+, '
+holds log.txt '^        Idle : Active'; holds log.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
+holds log.txt '^==> sweep-direct: '
+for row in 'cast f32 to bf16' 'box copy, runs of 4 B, 4 interleaved' 'box copy, rows of 4100 B' \
   'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'redistribute of a DTensor, 4 ranks' \
-  'pool, a block taken and given back'; do
-  holds steps.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "
+  'FSDP copy-in, a layer of llama-3.1-8b' 'pool, a block taken and given back'; do
+  holds log.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "; holds report.md "^\\| $row \\| [0-9]+ \\| [0-9.]+ \\| [0-9.]+ "
 done
-holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'
-holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds bench.json '^.?"node-direct":'
-holds steps.txt '^==> sweep-direct: passed'
-[ "$NCCL" != 1 ] || holds README.md \
+holds measured.jsonl '^.?"step": "direct-4", '; holds measured.jsonl '"step": "node-direct-shared".*"shared":true'
+[ -z "$python" ] || python3 -c 'import json, sys
+for line in open(sys.argv[1]): json.loads(line)' "$result/measured.jsonl" || fault "measured.jsonl is no JSON"
+[ "$NCCL" != 1 ] || holds report.md \
   '^\| all-gather \| 524288 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| (collective|sends) \|$'
 
-# The plots: XML, and each number where it belongs.
-for plot in goals throughput; do
-  holds $plot.svg 'reshard abc123 &lt;&amp;&gt;'
-  ! command -v xmllint >/dev/null || xmllint --noout "$result/$plot.svg" || fault "$plot.svg"
-  [ -z "$python" ] || python3 "$SOURCE/tests/figures/boxes.py" "$result/$plot.svg" >said ||
-    fault "$plot.svg: $(cat said)"
+# README and figures.md read from the newest result, and say in the tree what they would say now.
+mkdir -p tree/profiles/results
+cp "$SOURCE/README.md" tree
+cp "$SOURCE"/profiles/{gpu*,figures.md} tree/profiles
+cp -r "$SOURCE"/profiles/results/. tree/profiles/results
+bash tree/profiles/gpu.sh --pages || fault 'no pages'
+for page in README.md profiles/figures.md; do cmp "$SOURCE/$page" "tree/$page" || fault "$page: ./run gpu --pages"; done
+cp -r "$result" tree/profiles/results/2999-01-02-gpu
+cp -r "$result" tree/profiles/results/2999-01-03-gpu-quick
+bash tree/profiles/gpu.sh --pages || fault 'no pages'
+for page in README.md profiles/figures.md; do
+  newest='^\[2026-01-31, virtual GPU 0\]\((profiles/)?results/2999-01-02-gpu/report.md\)'
+  grep -qE "$newest: [0-9]+ of [0-9]+ goals are met" "tree/$page" || fault "$page does not read from the newest result"
 done
-plot() { # KIND FILE...
-  awk -v kind="$1" -v title=t -f "$SOURCE/profiles/plot.awk" "${@:2}" >out || fault "plot.awk $1"
-}
+grep -qE '^\| transpose of f32 .*\| [0-9.]+ \| <= 1.10 \| met' tree/profiles/figures.md ||
+  fault 'figures.md has no goal'
+rm -r tree
+
+# The plot: XML, and each number where it belongs.
+grep -q 'reshard abc123 &lt;&amp;&gt;' "$result/throughput.svg" || fault 'no commit in throughput.svg'
+! command -v xmllint >/dev/null || xmllint --noout "$result/throughput.svg" || fault throughput.svg
+[ -z "$python" ] || python3 "$SOURCE/tests/figures/boxes.py" "$result/throughput.svg" >said ||
+  fault "throughput.svg: $(cat said)"
 echo '  65536 16384 f32 50.00 1.31 1.0 2.62 0.500 0' >sweep-direct.txt
 echo '  1048576 262144 f32 10.00 104.86 90.0 100.00 1.049 0' >>sweep-direct.txt
 echo '  262144 65536 f32 10.00 60.00 50.0 120.00 0.500 N/A' >sweep-packed.txt
 # up to 120 GB/s: steps of 20 to 140, 300 pixels from 380 up; x: 740 pixels from 90 for 4 doublings
-plot throughput sweep-direct.txt sweep-packed.txt
+awk -v title=t -f "$SOURCE/profiles/plot.awk" sweep-direct.txt sweep-packed.txt >out || fault plot.awk
 says '<circle cx="830.0" cy="155.3" [^>]*><title>direct, 1 MiB: 104.86 GB/s<'
 says '<circle cx="460.0" cy="122.9" [^>]*><title>memcpy, 256 KiB: 120.00 GB/s<'
 says '<circle cx="90.0" cy="513.3" [^>]*><title>direct, 64 KiB: 0.500 of memcpy<'; says '>64 KiB</text>'
 says '>GB/s of the tensor'
-printf '%s\n' 'a (x)|1.25|<=|1|short' 'b (of)|0.95|>=|0.5|met' 'c|-|<=|5|not measured' >goals
-plot goals goals
-says '<rect x="410" y="83.0" width="160.0" [^>]*><title>80 % of the goal<'; says '>1.25 \(&lt;= 1\), short<'
-says 'width="380.0"'; says '>not measured<'
-name="direct, 4 ranks as threads, 16384 x 16384 f32, rows to columns, with the host's time (x memcpy's time)"
-echo "$name|1.2|<=|1.10|short" >goals # a long name is not cut
-plot goals goals
-[ -z "$python" ] || python3 "$SOURCE/tests/figures/boxes.py" out >said || fault "goals.svg: $(cat said)"
 
-# A build that fails ends the run, unless programs are there that were built before.
-RESHARD_PROGRAM='' RESHARD_GPU_PROGRAM='' PATH=$PWD/broken:$PATH
-mkdir -p broken build/gpu-sm_90
+# Options. Names may be patterns; one that no step has is refused, as is what is no number.
+rm -r results
+expect 0 gpu --only 'kernels-s*,direct-4' --skip kernels-storage; says 'kernels-spans: passed'
+says 'direct-4: passed'; ! grep -qE ' (bench|kernels-copies|packed-4):' out || fault "more than asked for: $(cat out)"
+expect 0 gpu --quick --only direct-4,tiles; ! grep -q ' tiles: ' out || fault "a quick run has: $(cat out)"
+says 'are left out, as --quick asks for'
+for words in '--only nothing' '--skip kernels,x' '--seconds 0' '--seconds 1e3' '--only' '--fast'; do
+  # shellcheck disable=SC2086
+  run gpu $words
+  [ "$status" = 2 ] && [ "$(wc -l <err)" = 1 ] || fault "$words: status $status: $(cat err)"
+done
+expect 0 gpu --seconds 1 --only bench,torch; says 'bench: left out - no time is left of 1 s'; says 'torch: left out'
+says '^\[ *[0-9]+s\] 0 of 2 steps failed or were not done, 2 were left out'
+rm -r results
+
+# Programs that were carried here are taken where they run, with the commit that they are of and PyTorch's own NCCL.
+mkdir -p broken build/gpu-ready site/nvidia/nccl/lib
+touch site/nvidia/nccl/lib/libnccl.so.2
 printf '#!/usr/bin/env bash\nexit 1\n' >broken/cmake
 printf '#!/usr/bin/env bash\n[ "$1" != -L ] || echo GPU 0: here\n' >broken/nvidia-smi
 cp broken/cmake broken/nvcc
-chmod +x broken/*
-RESHARD_BUILD=$PWD/build run gpu --quick
+printf '#!/usr/bin/env bash\necho "paths $LD_LIBRARY_PATH" >&2\nexec "$PROGRAM_HERE" "$@"\n' >build/gpu-ready/reshard
+printf '#!/usr/bin/env bash\nexec "$GPU_HERE" "$@"\n' >build/gpu-ready/reshard_gpu
+printf 'commit: 0123abc\n' >build/gpu-ready/ready.txt
+chmod +x broken/* build/gpu-ready/reshard*
+export PROGRAM_HERE=$RESHARD_PROGRAM GPU_HERE=$RESHARD_GPU_PROGRAM RESHARD_PROGRAM='' RESHARD_GPU_PROGRAM=''
+PYTHONPATH=$PWD/site PATH=$PWD/broken:$PATH RESHARD_BUILD=$PWD/build expect 0 gpu --only start,kernels-spans
+says 'commit 0123abc, by the programs in .*build/gpu-ready'; says 'kernels-spans: passed'
+grep -q '^Command: .*, commit 0123abc, .*build/gpu-ready' results/*/report.md || fault "$(head -3 results/*/report.md)"
+[ -z "$python" ] || grep -qF "paths $PWD/site/nvidia/nccl/lib" results/*/log.txt || fault "$(cat results/*/log.txt)"
+# Where they do not run, they are built here; a build that fails is told.
+rm -r results
+printf '#!/usr/bin/env bash\necho libjansson.so.4: cannot open >&2\nexit 127\n' >build/gpu-ready/reshard
+PATH=$PWD/broken:$PATH RESHARD_BUILD=$PWD/build run gpu
 [ "$status" = 1 ] || fault "without a build: status $status: $(cat out err)"
-printf '#!/usr/bin/env bash\nexec "$SLOW_PROGRAM" "$@"\n' >build/gpu-sm_90/reshard
-printf '#!/usr/bin/env bash\nexec "$SLOW_GPU" "$@"\n' >build/gpu-sm_90/reshard_gpu
-chmod +x build/gpu-sm_90/*
-RESHARD_BUILD=$PWD/build SLOW_PROGRAM=$program_here SLOW_GPU=$gpu_here run gpu --quick
-says 'taking the programs in .*gpu-sm_90'; says 'kernels: passed'
-rm -r broken results/*-quick
-export RESHARD_PROGRAM=$program_here RESHARD_GPU_PROGRAM=$gpu_here
+says 'gpu-ready does not run here: libjansson.so.4: cannot open'; says ' build: FAILED'
+grep -q ' build: FAILED' results/*/steps.txt || fault "no line of the build: $(cat results/*/*)"
+rm -r results build broken site
+export RESHARD_PROGRAM=$PROGRAM_HERE RESHARD_GPU_PROGRAM=$GPU_HERE
 
-# A step that fails does not end the run, and the exit status tells.
-RESHARD_GPU_SKIP+=' torch sweep-direct sweep-packed'
-VG_WITHOUT='rank after work' run gpu --quick
+# A step that fails does not end the run, and the exit status tells. Nor does a case that ends its program.
+VG_WITHOUT='rank after work' run gpu --only 'verify-direct,kernels-spans'
 [ "$status" = 1 ] || fault "status $status"
-says '^\| direct, 8 ranks.* \| +- \| +<= 1.10 \| not measured'; says '^\| reshard of 64 x 64 f32 .* - .*not measured'
-says '^\[ *[0-9]+s\] verify-direct: FAILED - exit status'; says 'kernels: passed'
-says '[1-9][0-9]* of [0-9]+ steps failed'
+says '^\[ *[0-9]+s\] verify-direct: FAILED, [0-9]+ s - exit status'; says 'kernels-spans: passed'
+says ' 1 of 2 steps failed'
+cat >dies <<'TEXT'
+#!/usr/bin/env bash
+[ "$1" = bench ] || exit 0
+[[ $* = *'--seconds '* ]] || exit 2
+row() { printf '> %s\n%s   65536 B   1.5 us   %s x memcpy time\n' "$1" "$1" "$2"; }
+[[ $* = *--after* ]] || { row 'box copy, runs of 4 KiB' 1.01; echo '> box copy, runs of 256 B'; kill -KILL $$; }
+[[ $* = *'--after box copy, runs of 256 B' ]] && row 'box copy, runs of 32 B' 1.3 && echo 'all cases done'
+TEXT
+chmod +x dies
+RESHARD_GPU_PROGRAM=$PWD/dies run gpu --only bench
+[ "$status" = 1 ] || fault "a case that dies: status $status"
+says '^\| box copy, runs of 4 KiB .* 1.01 \| <= 1.02 \| met'
+says '^\| box copy, runs of 32 B .* 1.3 \| <= 1.25 \| short'
+says '^\| box copy, runs of 256 B .* not measured'
+grep -q '^| box copy, runs of 256 B .* ended the program' results/*-2/report.md || fault "$(cat results/*-2/report.md)"
 
-# One that takes too long takes no time from the goals. A run of the same day has a directory of its own.
+# One that hangs, heeds no signal and starts a session costs its own limit.
+cat >tools/ncu <<'TEXT'
+#!/usr/bin/env bash
+trap '' TERM INT HUP
+setsid sleep 1000 &
+echo hangs
+for ((;;)); do sleep 100; done
+TEXT
+PATH=$PWD/tools:$PATH run gpu --only probe-ncu,kernels-spans
+[ "$status" = 1 ] || fault "a step that hangs: status $status"
+says ' probe-ncu: not done, [234] s - did not end within 2 s: hangs'; says 'kernels-spans: passed'
+running() { # processes of this test's runs
+  local at
+  for at in $(grep -lsa 'RESHARD_GPU_RUN=gpu-' /proc/[0-9]*/environ); do
+    ! grep -qsaF "RESHARD_RESULTS=$RESHARD_RESULTS" "$at" || { echo "$at"; tr '\0' ' ' <"${at%environ}cmdline"; }
+  done
+}
+runs=$(running)
+[ -z "$runs" ] || fault "runs on: $runs"
+
+# A run that is ended, and one that is killed, leave what was done, and nothing that runs.
 cat >slow <<'TEXT'
 #!/usr/bin/env bash
-[ "$1" != verify ] || { echo $$ >"${0%/*}/pid"; exec sleep 100; }
-exec "$SLOW" "$@"
+[ "$1" != verify ] || { trap '' TERM; setsid sleep 1000 & echo begun; touch "${0%/*}/begun"; }
+while [ "$1" = verify ]; do sleep 1; done
+exec "$PROGRAM_HERE" "$@"
 TEXT
 chmod +x slow
-export SLOW=$RESHARD_PROGRAM
-RESHARD_GPU_SKIP+=' kernels bench direct-4 direct-8 direct-4-graph packed-4'
-for seconds in 10 100; do # the second where the machine is so busy that the first are too few for the rest
-  rm -rf results/*-quick-2
-  RESHARD_PROGRAM=$PWD/slow RESHARD_GPU_SECONDS=$seconds run gpu --quick
-  ! grep -q 'packed-cyclic: passed' out || break
+mkdir tmp
+for signal in TERM KILL; do
+  rm -rf results begun
+  TMPDIR=$PWD/tmp RESHARD_PROGRAM=$PWD/slow "$SOURCE/run" gpu --only start,kernels-spans,verify-direct >out 2>err &
+  for ((i = 0; i < 3000; i++)); do [ ! -e begun ] || break; sleep 0.1; done
+  kill -$signal $!
+  wait $! 2>/dev/null
+  status=$?
+  [ "$signal" = KILL ] || [ "$status" = 143 ] || fault "$signal: status $status: $(cat out err)"
+  for ((i = 0; i < 300; i++)); do [ -n "$(running)$(ls tmp)" ] || break; sleep 0.1; done
+  [ -z "$(running)" ] || fault "$signal: runs on: $(running)"
+  [ -z "$(ls tmp)" ] || fault "$signal: left: $(ls tmp)"
+  result=$(echo results/*)
+  grep -q ' kernels-spans: passed' "$result/steps.txt" || fault "$signal: $(cat "$result/steps.txt")"
+  grep -q '^| kernels-spans | passed' "$result/report.md" || fault "$signal: $(cat "$result/report.md")"
+  grep -q '^begun$' "$result/log.txt" || fault "$signal: $(tail -5 "$result/log.txt")"
+  [ "$(ls "$result" | wc -l)" -le 7 ] || fault "$signal: $(ls "$result")"
 done
-[ "$status" = 1 ] || fault "status $status"
-says 'verify-direct: not done - did not end within'; says 'verify-graph: not done - no time was left'
-says 'packed-cyclic: passed'
-[ "$(cd results && echo *)" = "${result#*/} ${result#*/}-quick ${result#*/}-quick-2" ] || fault "$(ls results)"
-
-# One that is ended leaves what it has, and nothing that runs.
-rm -rf results pid
-RESHARD_PROGRAM=$PWD/slow "$SOURCE/run" gpu >out 2>err &
-for ((i = 0; i < 3000; i++)); do [ ! -s pid ] || break; sleep 0.1; done
-kill $!
-wait $!
-[ $? = 143 ] || fault "ended: $(cat out err)"
-grep -qs '^| kernels | left out' results/*/README.md || fault "ended: $(cat out err)"
-for ((i = 0; i < 300; i++)); do kill -0 "$(cat pid)" 2>/dev/null || break; sleep 0.1; done
-! kill -0 "$(cat pid)" 2>/dev/null || fault 'a step runs on'
 
 VG_DEVICES=0 run gpu
 [ "$status" = 3 ] || fault "without a GPU: status $status"

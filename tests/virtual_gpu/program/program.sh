@@ -88,6 +88,14 @@ for path in direct packed; do
     --json -
 done
 refuse 3 '--path mixed: --comm mpi and nccl connect nodes' "${processes[@]}" 2 --path mixed
+# arrays in storage that the other process maps, also all on one GPU
+for path in direct packed; do
+  VG_DEVICES=1 expect 0 verify --device cuda --comm node --processes 2 --shared --cases 10 --path $path
+  says '^0 of them failed'
+done
+expect 0 "${processes[@]}" 2 --shared --json -; says '"shared":true'; says '"path":"direct"'; says '"wrong":0'
+expect 0 verify --device cuda --shared --cases 10; says '^0 of them failed'
+refuse 2 '--shared: ranks that are threads' bench --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 --shared
 expect 0 verify --device cuda --comm node --processes 3 --cases "$cases"; says '^0 of them failed'
 expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; says '^0 of them failed'
 # trace: each process tells of its own stream, which meets the other's before the copy and after it

@@ -3,7 +3,7 @@
 import time
 
 __version__ = "of the test"
-float32, uint8 = "float32", "uint8"
+float32, bfloat16, uint8 = "float32", "bfloat16", "uint8"
 
 
 def device(name):
@@ -33,9 +33,18 @@ class Tensor:
         assert dim == 0
         return Tensor([self.rows[i] for i in order.rows[0]])
 
+    def t(self):
+        return Tensor([list(column) for column in zip(*self.rows)])
+
+    def to(self, dtype):
+        return Tensor([list(row) for row in self.rows])
+
     def copy_(self, other):
         assert (len(self.rows), len(self.rows[0])) == (len(other.rows), len(other.rows[0]))
         self.rows = [list(row) for row in other.rows]
+
+    def random_(self, least, most):
+        return self
 
     def fill_(self, value):
         pass
@@ -46,14 +55,30 @@ def arange(n, dtype=None, device=None):
 
 
 def empty(*shape, dtype=None, device=None):
-    height, width = shape if len(shape) == 2 else (1, 0)
+    height, width = shape if len(shape) == 2 else (1, shape[0])
     return Tensor([[None] * width for _ in range(height)])
 
 
-def cat(tensors, dim=0):
+def randperm(n, device=None):
+    return Tensor([list(range(n))[::-1]])
+
+
+def index_select(source, dim, order, out):
+    out.copy_(source.index_select(dim, order))
+
+
+def cat(tensors, dim=0, out=None):
+    if out is not None: # vectors
+        return out.copy_(Tensor([sum((t.rows[0] for t in tensors), [])]))
     if dim == 0:
         return Tensor([row for t in tensors for row in t.rows])
     return Tensor([sum((t.rows[i] for t in tensors), []) for i in range(len(tensors[0].rows))])
+
+
+def split_with_sizes_copy(source, sizes, dim, out):
+    assert dim == 1 and sum(sizes) == len(source.rows[0])
+    for at, tensor in zip([sum(sizes[:i]) for i in range(len(sizes))], out):
+        tensor.copy_(Tensor([row[at:at + len(tensor.rows[0])] for row in source.rows]))
 
 
 def equal(a, b):
