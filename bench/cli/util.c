@@ -24,6 +24,10 @@ static int exit_status_of(reshard_status status) {
   }
 }
 
+static atomic_int *told_by_any; /* NULL: this process is alone */
+
+void cli_tell_once(atomic_int *told) { told_by_any = told; }
+
 static void (*at_exit)(void *user, const char *why);
 static void *at_exit_user;
 
@@ -83,7 +87,8 @@ static _Noreturn void exit_with(int exit_status, const char *format, va_list arg
   at_exit = NULL;
   if (end != NULL)
     end(at_exit_user, text);
-  print_error(text);
+  if (told_by_any == NULL || atomic_exchange(told_by_any, 1) == 0)
+    print_error(text);
   if (temporary != NULL)
     unlink(temporary);
   exit(exit_status);

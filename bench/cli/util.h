@@ -7,6 +7,7 @@
 
 #include <reshard/reshard.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@ _Noreturn void cli_exit(int exit_status, const char *format, ...) __attribute__(
 _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Before that line calls end(user, the line's text), by the thread that ends the program; once. NULL: nothing more. */
 void cli_at_exit(void (*end)(void *user, const char *why), void *user);
+/* From here on the line is printed by the first of all processes alone that share this word, 0 before. */
+void cli_tell_once(atomic_int *told);
 /* Prints that line and returns. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints one line "reshard: note: TEXT" on standard error, of what is no error and should be known. */

@@ -15,11 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SHOWN = 1024 };
+enum { SHOWN = 1024, GRACE_MS = 3000 }; /* from SIGTERM to SIGKILL */
 
 /* Bytes that the processes show each other, once a meeting; those of two meetings one after the other are apart. */
 struct processes_page {
   _Atomic int64_t came;
+  atomic_int told;    /* one of them has said why the run ends */
   int64_t meetings[]; /* [n], then [2][n] of SHOWN bytes */
 };
 
@@ -31,21 +32,25 @@ static int exit_status_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : EXIT_FAILED;
 }
 
-/* The children, for a handler of signals; 0: it has ended. */
-static pid_t *started;
-static int64_t nstarted;
+/* The children, for a handler of signals. */
+static struct {
+  int64_t n;
+  pid_t *pid;                  /* 0: it has ended */
+  volatile sig_atomic_t ended; /* a signal was passed on, or a child has failed */
+} started;
 
 static void pass_signal(int number) {
-  for (int64_t i = 0; i < nstarted; i++)
-    if (started[i] > 0)
-      kill(started[i], number);
+  started.ended = 1;
+  for (int64_t i = 0; i < started.n; i++)
+    if (started.pid[i] > 0)
+      kill(started.pid[i], number);
 }
 
 /* Passes on what ends this process: the children may have something to write. */
 static void pass_signals(int64_t n, pid_t *pids) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  started = pids;
-  nstarted = n;
+  started.n = n;
+  started.pid = pids;
   for (int i = 0; i < 3; i++) {
     struct sigaction before, action = {.sa_handler = pass_signal}; /* a wait ends by it, and begins again */
     if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
@@ -53,21 +58,70 @@ static void pass_signals(int64_t n, pid_t *pids) {
   }
 }
 
-/* Waits for all; the end of the first one that failed, which has told why, is that of the others. */
-static _Noreturn void wait_for_all(int64_t n, pid_t *pids) {
-  int result = 0, status;
+/* The state of the children, as the parent knows it. */
+typedef struct children {
+  int64_t left, stopped; /* children; the one that has been stopped first, -1: none is */
+  int result;            /* status of the first that failed */
+  int64_t since, ending; /* of the stop; of the end: 0: not yet */
+} children;
+
+/* Takes all changes of children that there are. */
+static void take_changes(children *c) {
+  int status;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;)
+    for (int64_t i = 0; i < started.n; i++) {
+      if (started.pid[i] != pid)
+        continue;
+      if (WIFSTOPPED(status) && c->stopped < 0) {
+        c->stopped = i;
+        c->since = rs_now_ns();
+      } else if (!WIFSTOPPED(status) && c->stopped == i) {
+        c->stopped = -1;
+      }
+      if (WIFSTOPPED(status) || WIFCONTINUED(status))
+        continue;
+      started.pid[i] = 0;
+      c->left--;
+      if (c->result == 0 && exit_status_of(status) != 0) {
+        c->result = exit_status_of(status);
+        pass_signal(SIGTERM);
+      }
+    }
+}
+
+/* Ends the run where a child is stopped for as long as others would wait for it. */
+static void end_stopped(children *c, struct processes_page *page) {
+  if (c->stopped < 0 || c->ending != 0 || !rs_late(c->since, processes_timeout_ms()))
+    return;
+  if (atomic_exchange(&page->told, 1) == 0)
+    cli_error("process %lld (rank %lld) is silent: it was stopped %lld ms ago", (long long)started.pid[c->stopped],
+              (long long)c->stopped, (long long)processes_timeout_ms());
+  c->result = EXIT_FAILED;
+  pass_signal(SIGTERM);
+}
+
+/* Waits for all; the end of the first one that failed, which has told why, is that of the others. A child that does not end by
+ * SIGTERM, as one that is stopped, is killed. */
+static _Noreturn void wait_for_all(int64_t n, pid_t *pids, struct processes_page *page) {
+  children c = {.left = n, .stopped = -1};
+  sigset_t changes;
+  sigemptyset(&changes);
+  sigaddset(&changes, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &changes, NULL);
   pass_signals(n, pids);
-  for (pid_t pid; (pid = wait(&status)) > 0 || errno == EINTR;) {
-    for (int64_t i = 0; i < n; i++)
-      if (pids[i] == pid)
-        pids[i] = 0;
-    if (pid < 0 || result != 0)
-      continue;
-    result = exit_status_of(status);
-    if (result != 0)
-      pass_signal(SIGTERM);
+  for (take_changes(&c); c.left > 0; take_changes(&c)) {
+    const struct timespec soon = {0, 50000000};
+    end_stopped(&c, page);
+    if (started.ended && c.ending == 0)
+      c.ending = rs_now_ns();
+    if (c.ending != 0 && rs_late(c.ending, GRACE_MS))
+      pass_signal(SIGKILL);
+    if (c.stopped >= 0 || c.ending != 0)
+      (void)sigtimedwait(&changes, NULL, &soon);
+    else
+      (void)sigwaitinfo(&changes, NULL); /* or until a signal comes that is passed on */
   }
-  _exit(result);
+  _exit(c.result);
 }
 
 void processes_start(int64_t n, processes *out) {
@@ -93,23 +147,34 @@ void processes_start(int64_t n, processes *out) {
       snprintf(rank, sizeof rank, "%lld", (long long)i);
       setenv("RANK", rank, 1); /* by which errors come one after the other */
       free(pids);
+      cli_tell_once(&((struct processes_page *)page)->told);
       *out = (processes){.n = n, .me = i, .local_n = n, .local_me = i, .by = "program", .page = page};
       return;
     }
   }
-  wait_for_all(n, pids);
+  wait_for_all(n, pids, page);
+}
+
+/* Processes that have not come to a meeting: "1, 3-5". */
+static const char *missing_text(const processes *p, int64_t meeting, char *text, size_t size) {
+  int64_t few[64], n = 0;
+  for (int64_t r = 0; r < p->n && n < 64; r++)
+    if (__atomic_load_n(&p->page->meetings[r], __ATOMIC_ACQUIRE) < meeting)
+      few[n++] = r;
+  return rs_ranges_text(text, size, n, few);
 }
 
 reshard_status processes_show(processes *p, const void *mine, size_t bytes, void *all) {
-  int64_t since = rs_now_ns(), meeting = ++p->page->meetings[p->me];
+  int64_t since = rs_now_ns(), meeting = __atomic_add_fetch(&p->page->meetings[p->me], 1, __ATOMIC_ACQ_REL);
+  char missing[160];
   if (bytes > SHOWN)
     return rs_error(RESHARD_ERROR_INVALID, "%zu bytes, at most %d are shown", bytes, SHOWN);
   memcpy(place_of(p, meeting, p->me), mine, bytes);
   atomic_fetch_add(&p->page->came, 1);
   while (atomic_load(&p->page->came) < meeting * p->n) {
     if (rs_late(since, processes_timeout_ms()))
-      return rs_error(RESHARD_ERROR_TIMEOUT, "process %lld: the others did not come within %lld ms", (long long)p->me,
-                      (long long)processes_timeout_ms());
+      return rs_error(RESHARD_ERROR_TIMEOUT, "process %lld: not come within %lld ms: %s", (long long)p->me,
+                      (long long)processes_timeout_ms(), missing_text(p, meeting, missing, sizeof missing));
     nanosleep(&(struct timespec){0, 100000}, NULL);
   }
   for (int64_t r = 0; r < p->n; r++)

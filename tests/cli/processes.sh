@@ -54,6 +54,30 @@ refuse 2 '-t 2.*8 ranks|8 ranks' "${bench[@]}" --processes 4 -t 2
 refuse 2 'node or nccl connects them, not local' "${bench[@]}" --processes 4 --comm local
 "$RESHARD" info | grep -q '^cuda:0' || refuse 3 '--device cuda: this' "${bench[@]}" --comm node --device cuda
 
+# A process that is stopped is silent: the run ends, with one line that names it, and leaves no process. Where the others wait
+# for it, they find out; where nobody does, the program.
+silent() { # RANK SIGNAL STATUS PATTERN: stops that child of a run that has begun, and sends the signal to the program
+  local rank=$1 signal=$2 want=$3 child status=0
+  : >out
+  RESHARD_TIMEOUT_MS=1000 "$RESHARD" "${bench[@]:0:9}" --processes 4 -n 1 -w 0 -N 0 >out 2>err </dev/null &
+  local program=$!
+  for ((i = 0; i < 3000; i++)); do [ "$(grep -c ' f32 ' out)" -lt 2 ] || break; sleep 0.1; done
+  read -ra children <"/proc/$program/task/$program/children"
+  child=${children[rank]}
+  kill -STOP "$child"
+  [ "$signal" = none ] || kill -"$signal" $program
+  wait $program || status=$?
+  checks=$((checks + 1))
+  [ "$status" = "$want" ] || fault "process $rank is stopped: status $status, not $want: $(head -c 900 err)"
+  [ "$want" != 1 ] || { [ "$(wc -l <err)" = 1 ] && grep -qE "^reshard: error: .*$4" err; } ||
+    fault "process $rank is stopped: $(head -c 900 err)"
+  ! kill -0 "$child" 2>/dev/null || fault "process $rank is still there"
+}
+if [ -r "/proc/$$/task/$$/children" ]; then
+  for rank in 0 2; do silent $rank none 1 "(missing: $rank[; ]|process [0-9]+ \\(rank $rank\\) is silent)"; done
+  silent 1 TERM 143
+fi
+
 # as mpirun says it
 unset WORLD_SIZE MASTER_ADDR MASTER_PORT
 for name in OMPI_COMM_WORLD_SIZE PMI_SIZE; do
