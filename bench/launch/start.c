@@ -100,8 +100,8 @@ static void end_stopped(children *c, struct processes_page *page) {
   pass_signal(SIGTERM);
 }
 
-/* Waits for all; the end of the first one that failed, which has told why, is that of the others. A child that does not end by
- * SIGTERM, as one that is stopped, is killed. */
+/* Waits for all; the end of the first one that failed, which has told why, is that of the others. A child that does
+ * not end by SIGTERM, as one that is stopped, is killed. */
 static _Noreturn void wait_for_all(int64_t n, pid_t *pids, struct processes_page *page) {
   children c = {.left = n, .stopped = -1};
   sigset_t changes;

@@ -54,8 +54,8 @@ refuse 2 '-t 2.*8 ranks|8 ranks' "${bench[@]}" --processes 4 -t 2
 refuse 2 'node or nccl connects them, not local' "${bench[@]}" --processes 4 --comm local
 "$RESHARD" info | grep -q '^cuda:0' || refuse 3 '--device cuda: this' "${bench[@]}" --comm node --device cuda
 
-# A process that is stopped is silent: the run ends, with one line that names it, and leaves no process. Where the others wait
-# for it, they find out; where nobody does, the program.
+# A process that is stopped is silent: the run ends, with one line that names it, and leaves no process. Where the
+# others wait for it, they find out; where nobody does, the program.
 silent() { # RANK SIGNAL STATUS PATTERN: stops that child of a run that has begun, and sends the signal to the program
   local rank=$1 signal=$2 want=$3 child status=0
   : >out
