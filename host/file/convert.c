@@ -8,6 +8,7 @@
 #include "file/model/layouts.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
+#include "file/read/rank_files.h"
 #include "file/write/writer.h"
 #include "plan/plan.h"
 
@@ -25,6 +26,7 @@ typedef struct conversion {
   const reshard_convert_options *options;
   rs_layouts src, dst;
   reshard_checkpoint in, back;
+  bool from_ranks; /* in is a directory of files of ranks */
   reshard_model target;
   rs_copy_regions regions;
   rs_text_pairs owner;                       /* metadata for the target */
@@ -122,7 +124,8 @@ static reshard_status choose_worlds(conversion *c) {
   const reshard_convert_options *o = c->options;
   bool shards = rs_has_ranks(c->in->info.format);
   int64_t held = shards ? c->in->info.world : c->src.world;
-  c->world = o->world > 0 ? o->world : c->dst.world > 0 ? c->dst.world : held;
+  int64_t given = c->from_ranks ? 0 : o->world; /* files of ranks: it is the source's */
+  c->world = given > 0 ? given : c->dst.world > 0 ? c->dst.world : held;
   if (c->world == 0 && (o->src != NULL || o->src_rules != NULL || o->dst != NULL || o->dst_rules != NULL))
     return rs_error(RESHARD_ERROR_INVALID, "neither layout names its ranks: their number is needed");
   c->world = rs_max(c->world, 1);
@@ -335,13 +338,17 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
+  if (o->src != NULL || o->src_rules != NULL)
+    RS_TRY(rs_rank_files_found(in, &c->from_ranks));
+  const rs_rank_files ranks = {.layout = o->src, .rules = o->src_rules, .world = o->world};
   RS_TRY(rs_checkpoint_open(in,
                             &(rs_checkpoint_options){.check = o->verify != 0 && rs_digest_built(),
                                                      .source_dtype = o->source_dtype,
+                                                     .ranks = c->from_ranks ? &ranks : NULL,
                                                      .leave_out = o->leave_out != 0},
                             &c->in));
   RS_TRY(check_source_files(c, out));
-  if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
+  if (rs_has_ranks(c->in->info.format) && !c->from_ranks && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
                     rs_where(where, "directory", in));

@@ -218,6 +218,22 @@ RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
  *   Also tensors that are not contiguous (torch may have Fortran order), sparse, quantized, conjugated or of a
  *   subclass. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
+/* Opens the files that the ranks of an engine have written each for itself, where no metadata says how tensors were
+ * cut. The result has the format shards.
+ *
+ * - path: a directory.
+ * - pattern: of the files' names, a shell pattern with "{R}" for the rank in digits. NULL: the first of
+ *   "model-rank-{R}-part-*.safetensors" and "consolidated.{R}.pth" that some files have. A rank may have several files.
+ * - layout, rules: one of them, the other NULL: what each rank has. chunk, mesh and rank alone.
+ * - world: number of ranks, each with a file. 0: as many as the layouts or the files name.
+ *
+ * A tensor's extent is the sum of those of its parts in each dim that is cut. Replicas are read and compared.
+ *
+ * Errors: those of reshard_checkpoint_open, and RESHARD_ERROR_INVALID: a rank without a file; a rank that has another
+ * shape than its layout says, with both; replicas that differ, with both files. */
+RESHARD_API reshard_status reshard_checkpoint_open_ranks(const char *path, const char *pattern, const char *layout,
+                                                         reshard_rules rules, int64_t world,
+                                                         reshard_checkpoint *checkpoint);
 /* NULL is allowed. */
 RESHARD_API void reshard_checkpoint_close(reshard_checkpoint checkpoint);
 
@@ -413,10 +429,11 @@ typedef struct reshard_convert_options {
   size_t size;
   const char *src, *dst; /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
   /* Layouts by name of the source tensor, and of the target tensor. A source of shards or distcp has its own layouts:
-   * src and src_rules are an error there. */
+   * src and src_rules are an error there. Of a directory of
+   * files of ranks (reshard_checkpoint_open_ranks, its usual patterns) they say what each rank has. */
   reshard_rules src_rules, dst_rules;
-  reshard_map map;  /* NULL: every tensor as it is */
-  int64_t world;    /* Ranks of out. 0: of dst, else those of in (its shards', or those of src). */
+  reshard_map map; /* NULL: every tensor as it is */
+  int64_t world; /* Ranks of out. 0: of dst, else those of in (its shards', or those of src). Files of ranks: of in. */
   int force, dedup; /* as in reshard_writer_options */
   /* Non-zero: checks what is read of the source by its digests, where it has some. Reads back and compares every byte
    * before it is put in place, past the page cache where the system allows. */

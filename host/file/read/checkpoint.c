@@ -6,6 +6,7 @@
 #include "file/ground/temporary.h"
 #include "file/move/move.h"
 #include "file/read/directory.h"
+#include "file/read/rank_files.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -30,6 +31,17 @@ reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *che
   if (path == NULL || checkpoint == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_open: NULL argument");
   return rs_checkpoint_open(path, &(rs_checkpoint_options){0}, checkpoint);
+}
+
+reshard_status reshard_checkpoint_open_ranks(const char *path, const char *pattern, const char *layout,
+                                             reshard_rules rules, int64_t world, reshard_checkpoint *checkpoint) {
+  RS_TRY(RS_GIVEN("reshard_checkpoint_open_ranks", path, checkpoint));
+  if ((layout == NULL) == (rules == NULL) || world < 0)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "reshard_checkpoint_open_ranks: %s, world %lld: one of layout and rules is due",
+                    layout == NULL ? "neither layout nor rules" : "a layout and rules", (long long)world);
+  const rs_rank_files ranks = {pattern, layout, rules, world};
+  return rs_checkpoint_open(path, &(rs_checkpoint_options){.ranks = &ranks}, checkpoint);
 }
 
 void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
@@ -115,7 +127,12 @@ static reshard_status open_files(rs_opening *opening, const char *directory, con
   c->directory = true;
   c->device = (uint64_t)info.st_dev;
   c->inode = (uint64_t)info.st_ino;
-  RS_TRY(index == NULL ? rs_open_directory(opening, directory) : rs_open_index(opening, directory, index));
+  if (opening->options.ranks != NULL) {
+    RS_TRY(rs_open_ranks(opening, directory));
+    opening->kind = RS_OPENING_PLACED;
+  } else {
+    RS_TRY(index == NULL ? rs_open_directory(opening, directory) : rs_open_index(opening, directory, index));
+  }
   RS_TRY(rs_checkpoint_in_place(c, directory));
   if (opening->kind == RS_OPENING_HEADERS)
     return rs_open_headed(opening, RESHARD_FORMAT_WHOLE);
@@ -141,6 +158,8 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   if (stat(path, &info) != 0)
     return rs_file_error(opening->where, errno);
   RS_TRY(rs_model_new(&c->store.model));
+  if (opening->options.ranks != NULL && !S_ISDIR(info.st_mode))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: no directory of files of ranks", opening->where);
   if (S_ISDIR(info.st_mode))
     RS_TRY(open_files(opening, path, NULL));
   else

@@ -25,12 +25,19 @@ struct reshard_checkpoint_s {
 /* Appends a line to the notes. */
 reshard_status rs_checkpoint_note(reshard_checkpoint checkpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The arguments of reshard_checkpoint_open_ranks; borrowed. */
+typedef struct rs_rank_files {
+  const char *pattern, *layout; /* pattern NULL: a usual one; layout NULL: rules */
+  reshard_rules rules;
+  int64_t world; /* 0: as many as the layouts or the files name */
+} rs_rank_files;
 /* All zero: as reshard_checkpoint_open. */
 typedef struct rs_checkpoint_options {
   /* Tensors need not be covered, boxes may overlap, and a writer's temporary is not refused. The checkpoint is then
    * compared with, never a source. */
   bool gaps_allowed;
   bool check;                 /* what is read is checked by the digests that files have */
+  const rs_rank_files *ranks; /* NULL: files that say themselves what is in them */
   bool leave_out;             /* tensors below classes that are not read are left out, and counted */
   reshard_dtype source_dtype; /* of an .npy file that names none; NONE: it is refused */
 } rs_checkpoint_options;

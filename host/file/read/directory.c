@@ -120,7 +120,7 @@ static reshard_status open_listed(rs_opening *opening, const char *path, const l
   char other[RS_QUOTE];
   if (l->metadata || l->distcp.n > 0) {
     RS_TRY(check_distcp(opening, l));
-    opening->kind = RS_OPENING_DISTCP;
+    opening->kind = RS_OPENING_PLACED;
     return rs_open_distcp(opening, path);
   }
   if (l->indexes.n > 0) {

@@ -7,8 +7,9 @@
 #include "file/model/layout_cache.h"
 #include "file/read/checkpoint.h"
 
-/* Its parts: headers of safetensors files that are read, files of torch.save, .distcp files that are opened. */
-typedef enum rs_opening_kind { RS_OPENING_HEADERS = 0, RS_OPENING_TORCH, RS_OPENING_DISTCP } rs_opening_kind;
+/* Its parts: headers of safetensors files that are read, files of torch.save, files of
+ * which the store is filled. */
+typedef enum rs_opening_kind { RS_OPENING_HEADERS = 0, RS_OPENING_TORCH, RS_OPENING_PLACED } rs_opening_kind;
 
 /* A checkpoint that is being opened. */
 typedef struct rs_opening {

@@ -73,6 +73,7 @@ static void test_file(void **state) {
     REFUSED(reshard_rules_check(NULL, ROOM, 1));
     REFUSED(reshard_rules_use(NULL, ROOM, NULL, ROOM));
     REFUSED(reshard_checkpoint_open(TEXT, ROOM));
+    REFUSED(reshard_checkpoint_open_ranks(TEXT, NULL, TEXT, NULL, 1, ROOM));
     REFUSED(reshard_checkpoint_get_info(NULL, ROOM));
     REFUSED(reshard_checkpoint_find(NULL, TEXT, ROOM));
     REFUSED(reshard_checkpoint_layout(NULL, 0, ROOM));
