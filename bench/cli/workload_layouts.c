@@ -77,7 +77,8 @@ void workload_read_layouts(const char *option, const char *text, workload_mesh *
     free(path);
   } else {
     refuse_rules_without_mark(option, text);
-    out->text = cli_strdup(text);
+    check_input(option, rs_layout_text_piped(text, &out->text));
+    out->text = out->text != NULL ? out->text : cli_strdup(text);
   }
   for (int i = 0; i < mesh->n; i++)
     set_size(option, &mesh->dim[i], out);

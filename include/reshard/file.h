@@ -427,7 +427,7 @@ RESHARD_API reshard_status reshard_map_model(reshard_map map, reshard_model sour
  * RESHARD_CONVERT_OPTIONS_DEFAULTS, or set `size` to RESHARD_CONVERT_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_convert_options {
   size_t size;
-  const char *src, *dst; /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
+  const char *src, *dst; /* for all tensors, as a rule's; NULL: rules, or where they are NULL too: rank(0) */
   /* Layouts by name of the source tensor, and of the target tensor. A source of shards or distcp has its own layouts:
    * src and src_rules are an error there. Of a directory of
    * files of ranks (reshard_checkpoint_open_ranks, its usual patterns) they say what each rank has. */
@@ -488,7 +488,8 @@ typedef struct reshard_convert_report {
 /* Converts the checkpoint in to the checkpoint out. report may be NULL; it is written on success. After an error `out`
  * is as it was.
  *
- * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_map_model, and
+ * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_rules_check,
+ * reshard_map_model, and
  * - RESHARD_ERROR_INVALID: out is in, or over it.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
  * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its

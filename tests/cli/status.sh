@@ -97,6 +97,15 @@ for never in 'boxes(@/dev/zero)' @/dev/zero; do
 done
 refuse 2 'longer than 67108864 bytes' plan --model /dev/zero --src 'rank(0)' --dst 'rank(0)'
 expect 0 plan --shape 4x4 --src @<(sleep 0.1; echo '* rank(1)') --dst 'rank(0)'; says '^ranks +2$'
+expect 0 plan --shape 4x4 --src "boxes(@"<(printf '0 [0,0]+[4,1] # one\n2 [0,1]+[4,3]\n')")" --dst 'chunk(0)' --ranks 4
+says '^on the wire   48 B'
+mkfifo late
+(sleep 0.1; printf '0 [0,0]+[4,4]\n3 [0,0]+[4,4]\n' >late) &
+expect 0 plan --shape 4x4 --src "@"<(echo '* boxes( replicated;@late)') --dst 'rank(0)'; says '^ranks +4$'
+wait
+rm late
+refuse 2 'box file "/dev/fd/[0-9]+": line 1, column 3: ' plan --shape 4x4 --src "boxes(@"<(echo '0 4')")" \
+  --dst 'rank(0)'
 refuse 2 'least' plan --shape 1024x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --workspace 64
 
 # rules and models

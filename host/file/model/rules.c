@@ -180,9 +180,14 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   RS_TRY(read_numbered(rules, &r));
   rules->rules.at[rules->rules.n++] = r;
   int64_t world = 0;
-  reshard_status status = r.pieces > 0 || r.refuses ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
-  if (status != RESHARD_SUCCESS)
-    return rs_error(status, "%s: %s", place_of_rule(where, rules, number, r.layout_column), reshard_last_error());
+  if (r.pieces == 0 && !r.refuses) {
+    rs_rule *kept = &rules->rules.at[rules->rules.n - 1];
+    reshard_status status = rs_layout_text_piped(r.layout, &kept->own);
+    kept->layout = kept->own != NULL ? kept->own : r.layout;
+    RS_THEN(status, reshard_layout_parse_world(kept->layout, &world));
+    if (status != RESHARD_SUCCESS)
+      return rs_rules_error(rules, number, status);
+  }
   rules->world = rs_max(rules->world, world);
   return RESHARD_SUCCESS;
 }

@@ -1,9 +1,14 @@
-/* Mesh dims that a layout string names without a size: mesh(fsdp;S0), mesh(fsdp,tp=8;S0,S1). One such dim gets what the
- * ranks leave, so that the same string serves any number of ranks. Where there are several, sizes are put into the text
- * first. */
+/* Layout strings before they are parsed for shapes: sizes and boxes that are put into them.
+ *
+ * Mesh dims may be named without a size: mesh(fsdp;S0), mesh(fsdp,tp=8;S0,S1). One such dim gets what the ranks leave,
+ * so that the same string serves any number of ranks. Where there are several, sizes are put into the text first.
+ *
+ * Boxes of a pipe, as of boxes(@<(...)) in a shell, can be read once, and a string is parsed for each shape. */
 #include "layout/text/spec.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int shown_length(rs_spec_name name) { return (int)rs_min((int64_t)name.length, 64); }
 
@@ -59,5 +64,53 @@ reshard_status rs_layout_text_size(const char *text, const char *name, int64_t s
     }
   }
   rs_spec_free(&spec);
+  return status;
+}
+
+/* True where a string names a box file that is no regular one. */
+static bool names_pipe(const char *text, size_t at, char *path) {
+  struct stat info;
+  const char *end = strrchr(text, ')');
+  if (strncmp(text, "boxes", 5) != 0 || text[at] == '\0' || end == NULL || end < text + at)
+    return false;
+  memcpy(path, text + at + 1, (size_t)(end - text) - at - 1);
+  return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+static void print_spec(const rs_spec *spec, rs_text *out) {
+  int ndim = (int)rs_max(spec->box_ndim, 0);
+  rs_text_string(out, spec->replicated ? "boxes(replicated;" : "boxes(");
+  for (int64_t i = 0; i < spec->boxes.n; i++) {
+    rs_text_string(out, i > 0 ? ";" : "");
+    rs_text_number(out, spec->box_ranks.at[i]);
+    rs_text_string(out, ":");
+    rs_text_list(out, ndim, spec->boxes.at[i].offset);
+    rs_text_string(out, "+");
+    rs_text_list(out, ndim, spec->boxes.at[i].extent);
+  }
+  rs_text_string(out, ")");
+}
+
+reshard_status rs_layout_text_piped(const char *text, char **out) {
+  char *path;
+  rs_text made = {.grows = true};
+  rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
+  rs_spec spec = {.ndim = -1};
+  *out = NULL;
+  RS_TRY(rs_alloc_zero(&path, (int64_t)strlen(text) + 1, 1));
+  bool pipe = names_pipe(text, strcspn(text, "@"), path);
+  free(path);
+  if (!pipe)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_spec_parse(&scan, &spec);
+  if (status == RESHARD_SUCCESS) {
+    print_spec(&spec, &made);
+    status = made.status;
+  }
+  rs_spec_free(&spec);
+  if (status == RESHARD_SUCCESS)
+    *out = made.at;
+  else
+    free(made.at);
   return status;
 }

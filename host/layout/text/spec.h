@@ -62,6 +62,9 @@ reshard_status rs_layout_parse_many(const char *text, int ndim, const int64_t *s
 /* The layout string with `size` for the mesh dim `name` where it is written without one: rs_alloc'ed. *out is NULL
  * where nothing changes. */
 reshard_status rs_layout_text_size(const char *text, const char *name, int64_t size, char **out);
+/* The layout string with the boxes of a pipe, or of another file that may be read once: rs_alloc'ed. *out is NULL where
+ * nothing changes. Errors: of the file and of what it says. */
+reshard_status rs_layout_text_piped(const char *text, char **out);
 /* Boxes, after `boxes(`, up to and without the `)`. Reads the file where one is named. */
 reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
 
