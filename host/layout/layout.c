@@ -47,6 +47,11 @@ reshard_layout reshard_layout_retain(reshard_layout layout) { return RS_RETAIN(l
 void reshard_layout_release(reshard_layout layout) {
   if (!RS_DROP(layout))
     return;
+  if (layout->of != NULL) {
+    reshard_layout_release(layout->of);
+    free(layout);
+    return;
+  }
   rs_ranks_free(&layout->ranks);
   free(layout->cuts);
   free(layout->replica);
@@ -58,6 +63,21 @@ void reshard_layout_release(reshard_layout layout) {
   free(layout->order);
   rs_boxes_free(layout->boxes);
   free(layout);
+}
+
+reshard_status reshard_layout_extend(reshard_layout layout, int64_t world, reshard_layout *extended) {
+  struct reshard_layout_s *made;
+  RS_TRY(RS_GIVEN("reshard_layout_extend", layout, extended));
+  if (world < layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_extend: a world of %lld ranks, the layout's has %lld",
+                    (long long)world, (long long)layout->world);
+  RS_TRY(rs_alloc_copy(&made, layout, 1, sizeof *made));
+  atomic_init(&made->references, 1);
+  atomic_init(&made->hash, 0);
+  made->of = reshard_layout_retain(layout);
+  made->world = world;
+  *extended = made;
+  return RESHARD_SUCCESS;
 }
 
 reshard_layout_kind reshard_layout_get_kind(reshard_layout layout) {

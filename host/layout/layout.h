@@ -22,7 +22,8 @@ typedef struct rs_replica {
 
 struct reshard_layout_s {
   atomic_int references;
-  _Atomic uint64_t hash; /* 0 until it was asked for */
+  struct reshard_layout_s *of; /* retained: this one has all of its lists, in a larger world; NULL: they are its own */
+  _Atomic uint64_t hash;       /* 0 until it was asked for */
   reshard_layout_kind kind;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];

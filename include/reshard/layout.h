@@ -106,6 +106,23 @@ RESHARD_API reshard_status reshard_layout_create_cyclic(int ndim, const int64_t 
                                                         const int64_t *grid, const int64_t *block, const int64_t *ranks,
                                                         reshard_layout *layout);
 
+/* Makes the block-cyclic layout of a ScaLAPACK matrix of M_ x N_ elements. docs/scalapack.md shows its use.
+ *
+ * - desc: DTYPE_ 1, CTXT_, M_, N_, MB_, NB_, RSRC_, CSRC_, LLD_. CTXT_ and LLD_ are not read: strides of a local array
+ *   are {1, LLD_}.
+ * - nprow, npcol: the grid of the context.
+ * - ranks: of the grid row by row, nprow * npcol of them. NULL: 0, 1, 2, ..., as BLACS has them for order 'R'.
+ *
+ * The world is the smallest that has these ranks; reshard_layout_extend makes it larger.
+ *
+ * Errors: RESHARD_ERROR_UNSUPPORTED: another DTYPE_. RESHARD_ERROR_INVALID: names the entry and its value. */
+RESHARD_API reshard_status reshard_layout_scalapack(const int desc[9], int nprow, int npcol, const int64_t *ranks,
+                                                    reshard_layout *layout);
+
+/* Makes the same layout for a world of as many ranks, or more. Those that are new hold nothing. Errors:
+ * RESHARD_ERROR_INVALID: a smaller world. */
+RESHARD_API reshard_status reshard_layout_extend(reshard_layout layout, int64_t world, reshard_layout *extended);
+
 RESHARD_API reshard_status reshard_layout_create_single(int ndim, const int64_t *shape, int64_t world, int64_t rank,
                                                         reshard_layout *layout);
 

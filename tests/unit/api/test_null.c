@@ -98,6 +98,8 @@ static void test_layout(void **state) {
     REFUSED(reshard_layout_create_chunk(0, ROOM, 0, 0, 0, ROOM, ROOM));
     REFUSED(reshard_layout_create_mesh(0, ROOM, 0, 0, ROOM, ROOM, ROOM, ROOM, ROOM, ROOM));
     REFUSED(reshard_layout_create_cyclic(0, ROOM, 0, ROOM, ROOM, ROOM, ROOM));
+    REFUSED(reshard_layout_scalapack(ROOM, 0, 1, ROOM, ROOM));
+    REFUSED(reshard_layout_extend(NULL, 1, ROOM));
     REFUSED(reshard_layout_create_single(0, ROOM, 0, 0, ROOM));
     REFUSED(reshard_layout_create_flat(0, ROOM, 0, 0, ROOM, ROOM));
     REFUSED(reshard_layout_create_boxes(0, ROOM, 0, 0, ROOM, ROOM, 0, ROOM));
