@@ -119,8 +119,10 @@ void bench_trace_write(const bench_state *b, const char *json, const char *svg) 
   char title[512], note[512];
   const cli_options *o = b->o;
   snprintf(title, sizeof title, "%s %s: %s to %s", b->row.shape, b->row.dtype, o->src, o->dst);
-  snprintf(note, sizeof note, "%lld ranks, %s, %s communicator, %s", (long long)b->s.world, b->row.path, b->s.comm,
-           b->s.cuda ? b->gpu : "threads of the CPU");
+  bool virtual = b->s.cuda && strncmp(b->gpu, "virtual ", 8) == 0;
+  snprintf(note, sizeof note, "%lld rank%s, %s, %s communicator, %s%s", (long long)b->s.world, cli_plural(b->s.world),
+           b->row.path, b->s.comm, b->s.cuda ? b->gpu : "threads of the CPU",
+           virtual ? " and its like: times are a model's, not measured" : "");
   if (json != NULL)
     write_trace(b, trace_json, title, note, json);
   if (svg != NULL)

@@ -7,18 +7,28 @@ colour. A chart is drawn for a width in pixels: wide and narrow forms are drawn 
 import math
 from xml.sax.saxutils import escape
 
-STYLE = """
-:root{color-scheme:light dark;--ground:#fcfcfa;--ink:#1b1f24;--soft:#59626c;--line:#e3e5e3;--axis:#9aa2aa;
---first:#084c8a;--second:#a8480a;--third:#1a7a5e;--copy:#5c656e;--kept:#c9ced3}
-@media(prefers-color-scheme:dark){:root{--ground:#14171a;--ink:#e8eaec;--soft:#a3adb7;--line:#2a2f34;--axis:#69727b;
---first:#74b9ff;--second:#f2a65e;--third:#5fd0ac;--copy:#a8b1ba;--kept:#434a51}}
-svg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif;fill:var(--ink)}
-svg .soft{fill:var(--soft)}svg .bold{font-weight:600}svg .over{fill:var(--ground)}
-svg .grid{stroke:var(--line);stroke-width:1}svg .axis{stroke:var(--axis);stroke-width:1}
-svg .first{--c:var(--first)}svg .second{--c:var(--second)}svg .third{--c:var(--third)}svg .copy{--c:var(--copy)}
-svg .kept{--c:var(--kept)}svg text.series{fill:var(--c);font-weight:600}
-svg .curve{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}svg .copy.curve{stroke-dasharray:5 4}
-svg .mark{fill:var(--c);stroke:var(--ground);stroke-width:1}svg .fill{fill:var(--c)}
+LIGHT = {"ground": "#fcfcfa", "ink": "#1b1f24", "soft": "#59626c", "line": "#e3e5e3", "axis": "#9aa2aa", "first": "#084c8a",
+         "second": "#a8480a", "third": "#1a7a5e", "copy": "#5c656e", "kept": "#c9ced3"}
+DARK = {"ground": "#14171a", "ink": "#e8eaec", "soft": "#a3adb7", "line": "#2a2f34", "axis": "#69727b", "first": "#74b9ff",
+        "second": "#f2a65e", "third": "#5fd0ac", "copy": "#a8b1ba", "kept": "#434a51"}
+KINDS = "first", "second", "third", "copy", "kept"
+# Colours of all that is drawn: (selector, property, colour).
+PAINTS = ([("svg text", "fill", "ink"), ("svg .soft", "fill", "soft"), ("svg .over", "fill", "ground"),
+           ("svg .ground", "fill", "ground"), ("svg .grid", "stroke", "line"), ("svg .axis", "stroke", "axis"),
+           ("svg .mark", "stroke", "ground")] +
+          [(f"svg {shape}.{kind}", paint, kind) for kind in KINDS
+           for shape, paint in (("text", "fill"), (".mark", "fill"), (".fill", "fill"), (".curve", "stroke"))])
+# Colours of the light ground stand first, as they are: renderers other than browsers know no variables and skip @supports.
+STYLE = f"""
+svg text{{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif}}
+svg .bold,svg text.series{{font-weight:600}}svg .grid,svg .axis,svg .mark{{stroke-width:1}}
+svg .curve{{fill:none;stroke-width:2;stroke-linejoin:round}}svg .copy.curve{{stroke-dasharray:5 4}}
+{"".join(f"{where}{{{paint}:{LIGHT[colour]}}}" for where, paint, colour in PAINTS)}
+@supports(fill:var(--ink)){{
+:root{{color-scheme:light dark;{";".join(f"--{name}:{colour}" for name, colour in LIGHT.items())}}}
+@media(prefers-color-scheme:dark){{:root{{{";".join(f"--{name}:{colour}" for name, colour in DARK.items())}}}}}
+{"".join(f"{where}{{{paint}:var(--{colour})}}" for where, paint, colour in PAINTS)}
+}}
 """
 SMALL, NORMAL = 11.5, 12.5
 # Advance widths of DejaVu Sans Bold in hundredths of an em, ASCII from the space on: a wide face, so that a text that
@@ -132,7 +142,7 @@ class Picture:
         if alone:
             form += f' width="{width:g}" height="{height:g}"'
             style = (f'<style>{STYLE}</style>\n<rect x="{-margin}" y="{-margin}" width="100%" height="100%" '
-                     'fill="var(--ground)"/>\n')
+                     'class="ground"/>\n')
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-margin} {width:g} {height:g}" role="img"'
         return f"{head}{form}>\n<title>{escape(self.title)}</title>\n{style}" + "\n".join(self.parts) + "\n</svg>\n"
 
@@ -234,19 +244,26 @@ def heat(width, title, columns, rows, values, column_text, row_text, x_title, y_
     return picture
 
 
-def dots(width, title, rows, x_title):
+def dots(width, title, rows, x_title, legend=()):
     """A line per name, a mark per value on one scale from 0. rows: [(name, [(value, kind, label)])].
 
     A name stands before its line, or above it where the picture is narrow; the largest value has its label behind it.
+    legend: [(kind, words)], a line of marks above all.
     """
     names = max(text_width(name, NORMAL) for name, _ in rows)
     above = names > 0.4 * width
     tall, top, left = (38, 4, 4) if above else (26, 4, names + 14)
+    top += 22 if legend else 0
     lines = [lines_of(name, NORMAL, width - 8) if above else [name] for name, _ in rows]
     bottom = top + sum(tall + 15 * (len(one) - 1) for one in lines)
     scale = Linear(max(value for _, marks in rows for value, _, _ in marks), 4)
     right = width - 14 - max(text_width(label, SMALL) for _, marks in rows for _, _, label in marks)
     picture = Picture(width, bottom + 44, title)
+    at = 6
+    for kind, words in legend:
+        picture.mark(at, 8, kind)
+        picture.text(at + 10, 12, words, SMALL, kind="soft")
+        at += 10 + text_width(words, SMALL) + 20
 
     def place(value):
         return left + (right - left) * scale.share(value)

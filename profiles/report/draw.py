@@ -109,7 +109,8 @@ def peers_section(data):
             label = f"{ours:.2f} beside {peer:.2f}" if ours else f"{peer:.2f}"
             marks = [(peer, "copy", label)] + ([(ours, "first", label)] if ours else [])
             table.append((p["peer"] + (f" | {p['ours']}" if p.get("ours") else ""), marks))
-        return chart.dots(width, "Peers", table, "share of a straight copy's speed")
+        return chart.dots(width, "Peers", table, "share of a straight copy's speed",
+                          [("copy", "the peer"), ("first", "reshard, in turns with it")])
 
     note = (f"{' or '.join(map(bytes_text, sizes))}, rows to columns or what the name says. A triangle is the peer, a "
             "circle reshard in turns with it, by the way named behind the bar.")

@@ -214,7 +214,8 @@ def read_peers(path):
         with open(path) as file:
             peers = json.load(file)
         run = peers.get("machine", {})
-        return peers["rows"], f"{run['date']}, commit {run['commit']}" if run else ""
+        busy = f", others took {100 * run['others']:.0f} % of the machine" if "others" in run else ""
+        return peers["rows"], f"{run['date']}, commit {run['commit']}{busy}" if run else ""
     try:
         with open(os.path.join(ROOT, "profiles", "results", "report.json")) as file:
             kept = json.load(file)

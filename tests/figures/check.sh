@@ -54,6 +54,38 @@ python3 "$save" "$work/tree/profiles/results/report.json" "$work/tree"
 check || fault "what was kept again is another: $(cat "$work/said")"
 sed 's/"quick":false/"quick":true/' "$work/tree/profiles/results/report.json" >"$work/quick"
 ! python3 "$save" "$work/quick" "$work/tree" 2>"$work/said" || fault 'a page to be tried is kept'
+# Runs of a changed tree, of a busy machine, and with peers of another run are not kept; and one of a clean tree is.
+run() { # COMMIT OTHERS PEERS-RUN: a run like the one that is kept
+  python3 - "$work" "$@" <<'PYTHON'
+import json, sys
+work, commit, others, peers = sys.argv[1:]
+data = json.load(open(f"{work}/tree/profiles/results/report.json"))
+data["environment"].update(commit=commit, others=float(others))
+data["peers_run"] = peers
+json.dump(data, open(f"{work}/run.json", "w"))
+PYTHON
+}
+not_kept() { # EXPECTED
+  ! python3 "$save" "$work/run.json" "$work/tree" 2>"$work/said" && grep -q "$1" "$work/said" ||
+    fault "kept, or not '$1': $(cat "$work/said")"
+  check || fault "a run that is refused changes the tree: $(cat "$work/said")"
+}
+run 'abc1234, changed' 0.01 'today, commit abc1234'; not_kept 'the tree was changed (commit abc1234, changed)'
+run abc1234 0.06 'today, commit abc1234'; not_kept 'others took 6 % of the machine, more than 5 %'
+run abc1234 0.05 'today, commit abc1235'; not_kept 'the peers are of another run (today, commit abc1235)'
+run abc1234 0.05 'today, commit abc1234 and changes'; not_kept 'the peers are of another run'
+run abc1234 0.05 'today, commit abc1234, others took 20 % of the machine'; not_kept 'measured on a busy machine'
+run abc1234 0.05 'today, commit abc1234, others took 5 % of the machine'
+python3 "$save" "$work/run.json" "$work/tree" || fault 'a run of a clean tree on a quiet machine is not kept'
+grep -q 'commit abc1234' "$work/tree/profiles/plots/throughput.svg" || fault 'the plots are not of the run'
+check || fault "what was kept is another: $(cat "$work/said")"
+# Renderers that know no variables see literal colours, before those.
+for plot in "$work"/tree/profiles/plots/*.svg; do
+  sed '/^@supports/,/^}$/d' "$plot" >"$work/plain"
+  grep -q 'svg text{fill:#' "$work/plain" || fault "$plot: no literal colours"
+  ! grep -q 'var(' "$work/plain" || fault "$plot: a variable without a literal before it"
+done
+grep -q '>the peer<' "$work/tree/profiles/plots/peers.svg" || fault 'peers.svg has no legend'
 
 # Samples, until there are enough of them.
 . "$SOURCE/bench/compare/samples.bash"
