@@ -56,7 +56,7 @@ plan() {
   if [ -z "$listing" ]; then
     beside hold "$micro" hold
     for ((i = 0; i < 50; i++)); do grep -qs 'is open' "$work/hold.txt" || sleep 0.1; done
-    beside import "$python" -X importtime -c 'import torch'
+    beside import "$python" -c 'import torch' # so that its files are in memory when its step comes
   fi
   shell_step start-again 10 'the same with the GPU held open' time_start "$program"
   probe ncu --metrics gpu__time_duration.sum --launch-count 1 --clock-control none "$micro" check --cases 1
@@ -69,7 +69,7 @@ plan() {
   [ -n "${RESHARD_GPU_TINY:-}" ] || step kernels-large 10 'memory beyond 4 GiB' "$micro" check --cases 0 --large
   group
   # --- 60 s: copies beside memcpy
-  shell_step bench 40 'every class of copy beside memcpy, data checked' bench_cases 8 "$micro" bench --bytes "$bytes" \
+  shell_step bench 50 'every class of copy beside memcpy, data checked' bench_cases 12 "$micro" bench --bytes "$bytes" \
     --iters "$iterations" --json "$work/bench.json"
   measured bench
   group
