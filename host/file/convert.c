@@ -357,6 +357,8 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(rs_carry_metadata(c->in, c->target, &c->regions, &c->owner));
   RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));
+  if (o->models != NULL) /* nothing is written yet that a caller who ends the process would leave */
+    o->models(o->user, c->in->store.model, c->target);
   return create_writer(c, out);
 }
 
@@ -382,8 +384,6 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
   double start = rs_seconds();
   RS_TRY(prepare_output(c, in, out));
   rs_writer_get_report(c->writer, &written);
-  if (o->models != NULL)
-    o->models(o->user, c->in->store.model, c->target);
   double prepared = rs_seconds();
   RS_TRY(move_data(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));

@@ -452,7 +452,7 @@ typedef struct reshard_convert_options {
    * replaced behind a symbolic link at out; sets of files in a directory without an index; metadata that is left out.
    * May be NULL. */
   void (*note)(void *user, const char *text);
-  /* Called once before data moves, with the models of source and target, which are borrowed. May be NULL. */
+  /* Called once before anything is written, with the models of source and target, which are borrowed. May be NULL. */
   void (*models)(void *user, reshard_model source, reshard_model target);
   /* Non-zero: tensors of torch and distcp that can be reached only below classes that are not read are left out, and
    * counted in the report. Else they are an error. */

@@ -178,6 +178,10 @@ expect_told plan --model adamw.json --src @own.rules --dst @own.rules --ranks 2 
 check 'len(j["rules"]) == 14 and sum(r["tensors"] for r in j["rules"]) == 12 and
   sum(r["bytes"] for r in j["rules"]) == 2 * j["bytes"]'
 expect_told bench --model adamw.json --src @fsdp --dst @own.rules --ranks 2 -n 1 -w 0 --processes 2
+{ seq -f 'no.%.0f rank(0)' 30; echo '* rank(0)'; } >long.rules # 20 of many
+run plan --model adamw.json --src 'chunk(0)' --dst @long.rules --ranks 2
+[ "$(wc -l <err)" = 21 ] && [ "$(tail -1 err)" = 'reshard: note: 10 more lines of rules take no tensor' ] ||
+  fault "not 20 lines and one: $(cat err)"
 # shipped rules are not told of, by whatever path; a layout string has none
 expect 0 plan --model adamw.json --src "@$rules/tp.rules" --dst @ep-128 --ranks 2; says '^  no tensor   lines '
 ln -s "$rules/tp.rules" mine.rules
