@@ -37,7 +37,8 @@ reshard_dtype find_name(const char *name) {
   return RESHARD_DTYPE_NONE;
 }
 
-std::string type_text(nb::handle object) { return nb::cast<std::string>(nb::str(object.type())); }
+// str() of an object, which an attribute is made first.
+std::string text_of(const nb::object &object) { return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr()))); }
 
 reshard_dtype dlpack_dtype(nb::dlpack::dtype t) {
   struct Code {
@@ -63,17 +64,17 @@ Array torch_array(nb::handle t, const std::string &what) {
     if (nb::cast<bool>(t.attr(flag)()))
       raise(RESHARD_ERROR_UNSUPPORTED,
             what + ": a tensor with torch's " + flag + "() bit: its memory has other values");
-  std::string layout = nb::cast<std::string>(nb::str(t.attr("layout")));
+  std::string layout = text_of(nb::object(t.attr("layout")));
   if (layout != "torch.strided" || nb::cast<bool>(t.attr("is_quantized")))
     raise(RESHARD_ERROR_UNSUPPORTED,
           what + ": a tensor of layout " + layout + (layout == "torch.strided" ? ", quantized" : ""));
   nb::object device = t.attr("device");
   std::string type = nb::cast<std::string>(device.attr("type"));
   if (type != "cpu" && type != "cuda")
-    raise(RESHARD_ERROR_UNSUPPORTED, what + ": a tensor on device " + nb::cast<std::string>(nb::str(device)));
+    raise(RESHARD_ERROR_UNSUPPORTED, what + ": a tensor on device " + text_of(device));
   Array a;
   a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
-  std::string dtype = nb::cast<std::string>(nb::str(t.attr("dtype")));
+  std::string dtype = text_of(nb::object(t.attr("dtype")));
   a.dtype = find_name(dtype.c_str() + (dtype.rfind("torch.", 0) == 0 ? 6 : 0));
   if (a.dtype == RESHARD_DTYPE_NONE)
     raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + dtype);
@@ -98,11 +99,11 @@ reshard_dtype dtype_of(nb::handle dtype) {
   if (nb::isinstance<nb::str>(dtype))
     text = nb::cast<std::string>(dtype);
   else if (nb::hasattr(dtype, "name")) // numpy.dtype
-    text = nb::cast<std::string>(nb::str(dtype.attr("name")));
+    text = text_of(nb::object(dtype.attr("name")));
   else if (nb::isinstance<nb::type_object>(dtype)) // numpy.float32, ml_dtypes.bfloat16
-    text = nb::cast<std::string>(nb::str(dtype.attr("__name__")));
+    text = text_of(nb::object(dtype.attr("__name__")));
   else
-    text = nb::cast<std::string>(nb::str(dtype));
+    text = text_of(nb::borrow(dtype));
   if (text.rfind("torch.", 0) == 0)
     text = text.substr(6);
   reshard_dtype found = find_name(text.c_str());
@@ -122,8 +123,8 @@ Array array_of(nb::handle object, const std::string &what) {
     nb::object dtype = object.attr("dtype");
     nb::str byte_order = nb::str(dtype.attr("byteorder"));
     if (std::strcmp(byte_order.c_str(), ">") == 0)
-      raise(RESHARD_ERROR_UNSUPPORTED, what + ": big-endian elements (" + nb::cast<std::string>(nb::str(dtype)) + ")");
-    std::string name = nb::cast<std::string>(nb::str(dtype.attr("name")));
+      raise(RESHARD_ERROR_UNSUPPORTED, what + ": big-endian elements (" + text_of(nb::borrow(dtype)) + ")");
+    std::string name = text_of(nb::object(dtype.attr("name")));
     by_name = find_name(name.c_str());
     if (by_name == RESHARD_DTYPE_NONE)
       raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + name);
@@ -133,7 +134,7 @@ Array array_of(nb::handle object, const std::string &what) {
   nb::ndarray<nb::ro> view;
   if (!nb::try_cast(seen, view, false))
     raise(RESHARD_ERROR_UNSUPPORTED,
-          what + ": " + type_text(object) + " is no array of numbers (numpy, torch, DLPack, buffer)");
+          what + ": " + text_of(nb::borrow(object.type())) + " is no array of numbers (numpy, torch, DLPack, buffer)");
   Array a;
   a.dtype = by_name != RESHARD_DTYPE_NONE ? by_name : dlpack_dtype(view.dtype());
   if (a.dtype == RESHARD_DTYPE_NONE)

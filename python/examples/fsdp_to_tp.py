@@ -1,0 +1,106 @@
+"""FSDP2 + TP on a 2 x 2 mesh to TP-4, and to two replicas of TP-2: a small Llama, other meshes, bit for bit.
+
+torchrun --nproc-per-node 4 fsdp_to_tp.py
+
+torch itself refuses another mesh, so the answer is full_tensor and distribute_tensor, which is timed beside.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import reshard.torch
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.o = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 3 * width, bias=False), nn.Linear(3 * width, width, bias=False)
+
+
+class Llama(nn.Module):
+    def __init__(self, width: int, layers: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+
+def sharded(width: int, layers: int, vocabulary: int) -> dict[str, Any]:
+    """The parameters of the model on (dp, tp) = 2 x 2: TP by the plan, then FSDP2; norms on dp alone."""
+    torch.manual_seed(1)
+    model = Llama(width, layers, vocabulary)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for block in model.layers:
+        columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
+        parallelize_module(block, mesh["tp"], {**columns, "o": RowwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return dict(model.named_parameters())
+
+
+def wanted(name: str) -> Any:
+    """The placement in which an engine has a tensor over its TP dim."""
+    if any(part in name for part in (".q.", ".k.", ".v.", ".up.", "embed", "head")):
+        return Shard(0)
+    return Shard(1) if name.endswith(("o.weight", "down.weight")) else Replicate()
+
+
+def main() -> int:
+    width, layers, vocabulary = (int(word) for word in sys.argv[1:4]) if len(sys.argv) > 3 else (64, 2, 101)
+    dist.init_process_group("gloo")
+    parameters = sharded(width, layers, vocabulary)
+    wrong = 0
+    for shape, names in (((4,), ("tp",)), ((2, 2), ("replica", "tp"))):
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+        def places(name: str) -> list[Any]:
+            return [*[Replicate()] * (len(shape) - 1), wanted(name)]
+
+        times = []
+        for _ in range(5):
+            dist.barrier()
+            begin = time.perf_counter()
+            ours = reshard.torch.redistribute(parameters, mesh, places)
+            times.append(time.perf_counter() - begin)
+        dist.barrier()
+        begin = time.perf_counter()
+        theirs = {name: distribute_tensor(p.full_tensor().detach(), mesh, places(name), src_data_rank=None) for name, p in parameters.items()}
+        their_time = time.perf_counter() - begin
+        for name, tensor in theirs.items():
+            one = ours[name]
+            good = isinstance(one, DTensor) and one.placements == tensor.placements and one.shape == tensor.shape
+            wrong += not (good and torch.equal(one.to_local(), tensor.to_local()))
+        filled = {name: torch.zeros_like(t) for name, t in theirs.items()}
+        reshard.torch.redistribute(parameters, mesh, places, out=filled)
+        wrong += sum(not torch.equal(filled[name].to_local(), t.to_local()) for name, t in theirs.items())
+        if dist.get_rank() == 0:
+            print(f"{'x'.join(map(str, shape))}: {len(theirs)} tensors, {sorted(times)[2] * 1e3:.2f} ms, "
+                  f"full_tensor and cut {their_time * 1e3:.2f} ms, {their_time / sorted(times)[2]:.1f} x")
+    whole = reshard.torch.full_tensor(parameters["layers.0.norm.weight"])
+    wrong += not torch.equal(whole, parameters["layers.0.norm.weight"].full_tensor().detach())
+    counts = torch.tensor(wrong)
+    dist.all_reduce(counts)
+    if dist.get_rank() == 0:
+        print(f"{int(counts)} wrong")
+    reshard.torch.close()
+    dist.destroy_process_group()
+    return int(counts) != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

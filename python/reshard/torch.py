@@ -1,0 +1,151 @@
+"""DTensors: moved to any mesh and placements, all of a state dict in one plan. Over gloo, on the CPU; torch 2.15.
+
+Communicators are made once per group, and kept until `close()` or the end of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from ._core import Comm, Entry, Layout, Plan, Transfer, _redistribute
+from ._errors import MismatchError
+from ._groups import from_torch
+
+try:
+    from torch.distributed.tensor.placement_types import _StridedShard
+except ImportError as missing:
+    raise ImportError(f"torch {torch.__version__} has no _StridedShard: reshard.torch is made for 2.15") from missing
+
+Placements = Sequence[Any]
+_comms: dict[Any, Comm] = {}
+
+
+def _comm(group: Any) -> Comm:
+    key = group if group is not None else dist.group.WORLD
+    if key not in _comms or _comms[key].closed:
+        _comms[key] = from_torch(group)
+    return _comms[key]
+
+
+def close() -> None:
+    """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
+    while _comms:
+        _comms.popitem()[1].close()
+
+
+def _placement(p: Any) -> str:
+    if isinstance(p, _StridedShard):
+        return f"S{p.dim}*{p.split_factor}"
+    if isinstance(p, Shard):
+        return f"S{p.dim}"
+    if isinstance(p, Replicate):
+        return "R"
+    raise TypeError(f"placement {p}: Replicate, Shard and _StridedShard are moved; nothing is summed")
+
+
+def _order(shard_order: Any, ndim: int) -> list[int] | None:
+    """The mesh dims in the order in which they cut, from torch's shard order: one list of mesh dims per tensor dim."""
+    behind = [list(entry.mesh_dims) for entry in shard_order or ()]
+    if all(dims == sorted(dims) for dims in behind):
+        return None
+    order: list[int] = []
+    while len(order) < ndim:  # a mesh dim comes when all that cut its tensor dim before it have come
+        order.append(next(m for m in range(ndim) if m not in order and
+                          all(set(dims[:dims.index(m)]) <= set(order) for dims in behind if m in dims)))
+    return order
+
+
+def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
+    """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
+    try:
+        ranks = mesh._layout.remap_to_tensor(mesh._rank_map)
+    except AttributeError as missing:
+        raise ImportError(f"torch {torch.__version__} has no DeviceMesh._layout: reshard.torch is made for 2.15") from missing
+    if len(placements) != mesh.ndim:
+        raise ValueError(f"{len(placements)} placements for a mesh of {mesh.ndim} dims")
+    order = _order(shard_order, mesh.ndim)
+    return Layout.mesh(list(shape), world, list(ranks.shape), ["R", *(_placement(p) for p in placements)],
+                       order=None if order is None else [0, *(m + 1 for m in order)], ranks=ranks.flatten().tolist())
+
+
+def _own_layout(x: DTensor, world: int) -> Layout:
+    return layout(x.device_mesh, x.placements, x.shape, world, getattr(x._spec, "shard_order", None))
+
+
+def _local(x: DTensor) -> torch.Tensor:
+    return x.to_local().detach()
+
+
+def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group: Any) -> list[torch.Tensor]:
+    """The local parts of the tensors in their target layouts."""
+    try:
+        moved, _ = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm)
+    except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
+        names: list[Any] = [None] * comm.size
+        dist.all_gather_object(names, list(tensors), group=group)
+        for rank, theirs in enumerate(names):
+            if set(theirs) != set(names[0]):
+                raise MismatchError(f"'{min(set(theirs) ^ set(names[0]))}' is a tensor on rank {0 if len(theirs) < len(names[0]) else rank} alone, "
+                                    f"of ranks 0 and {rank}") from error
+        raise
+    parts = []
+    for x, bits in zip(tensors.values(), moved):
+        parts.append(torch.empty(0, dtype=x.dtype) if bits is None else torch.from_numpy(bits).view(x.dtype))
+    return parts
+
+
+def _chosen(placements: Any, name: str) -> Placements:
+    chosen: Placements = placements(name) if callable(placements) else placements[name] if isinstance(placements, Mapping) else placements
+    return chosen
+
+
+def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mapping[str, Placements] | Callable[[str], Placements], *,
+                 out: Any = None, group: Any = None) -> Any:
+    """Moves a DTensor, or all of a dict, to a mesh and placements, as one plan. Collective over the group.
+
+    - x: a DTensor, or a dict; what is no DTensor in it passes as it is. All ranks have the same names.
+    - device_mesh: any mesh over the group's ranks, also another than that of x.
+    - placements: of x; for a dict also by name, as a dict or a function.
+    - out: a DTensor, or a dict of them, to be filled, of the mesh and placements that they have; else new ones.
+    """
+    if isinstance(x, DTensor):
+        return redistribute({"tensor": x}, device_mesh, placements, out=None if out is None else {"tensor": out}, group=group)["tensor"]
+    tensors = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}
+    result = {name: value for name, value in x.items()}
+    if not tensors:
+        return result
+    comm = _comm(group)
+    if out is not None:
+        _fill(tensors, {name: out[name] for name in tensors}, comm)
+        result.update((name, out[name]) for name in tensors)
+        return result
+    chosen = {name: _chosen(placements, name) for name in tensors}
+    targets = [layout(device_mesh, chosen[name], x.shape, comm.size) for name, x in tensors.items()]
+    for (name, source), part in zip(tensors.items(), _move(tensors, targets, comm, group)):
+        made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
+        result[name] = made.requires_grad_(source.requires_grad)
+    return result
+
+
+def _fill(tensors: dict[str, DTensor], out: dict[str, DTensor], comm: Comm) -> None:
+    for name, target in out.items():
+        if target.shape != tensors[name].shape or target.dtype != tensors[name].dtype:
+            raise ValueError(f"'{name}': out has {tuple(target.shape)} of {target.dtype}, not {tuple(tensors[name].shape)} of {tensors[name].dtype}")
+    entries = [Entry(_own_layout(x, comm.size), _own_layout(out[name], comm.size), x.dtype, name) for name, x in tensors.items()]
+    sources, results = [_local(x) for x in tensors.values()], [_local(t) for t in out.values()]
+    with Transfer(Plan(entries, comm.rank), comm, sources, results) as transfer:
+        transfer.execute()
+
+
+def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
+    """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
+    comm = _comm(group)
+    target = layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
+    return _move({"tensor": x}, [target], comm, group)[0]
