@@ -3,126 +3,14 @@
  * The begins and ends of all runs in either layout cut the two dims. Between neighbouring cuts the holders are the
  * same, so that a tensor of any size is a small table of cells. Of too many cuts the picture shows the first. */
 #include "bench/cli/svg.h"
+#include "bench/plan/cell_table.h"
 #include "bench/plan/svg.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_CUTS 64
-
-typedef struct dim_cuts {
-  int dim; /* -1: none */
-  int64_t extent;
-  int64_t shown; /* of the extent */
-  int64_t n, cap;
-  int64_t *at; /* ascending, at[0] = 0, at[n - 1] = shown */
-} dim_cuts;
-
-typedef struct cell_table {
-  dim_cuts down, across;
-  uint64_t *src, *dst; /* per cell a bit per rank */
-  bool origins;        /* dots tell where cells come from */
-} cell_table;
-
-static int compare_positions(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
-static void add_cut(dim_cuts *c, int64_t at) {
-  if (c->n == c->cap)
-    c->at = cli_realloc(c->at, c->cap = c->cap * 2 + 64, sizeof *c->at);
-  c->at[c->n++] = at;
-}
-
-static void add_layout_cuts(dim_cuts *c, reshard_layout layout) {
-  reshard_interval runs[256];
-  for (int64_t r = 0; r < reshard_layout_world(layout); r++) {
-    int64_t arrays = 0;
-    CLI_TRY("", reshard_layout_array_count(layout, r, &arrays));
-    for (int64_t a = 0; a < arrays; a++) {
-      int64_t count = 0;
-      CLI_TRY("", reshard_layout_array_intervals(layout, r, a, c->dim, 0, 256, runs, &count));
-      for (int64_t i = 0; i < count && i < 256; i++) {
-        add_cut(c, runs[i].begin);
-        add_cut(c, runs[i].end);
-      }
-    }
-  }
-}
-
-static dim_cuts make_cuts(const workload_tensor *t, int dim) {
-  dim_cuts c = {.dim = dim, .extent = dim < 0 ? 1 : t->shape[dim]};
-  add_cut(&c, 0);
-  add_cut(&c, c.extent);
-  if (dim >= 0) {
-    add_layout_cuts(&c, t->src);
-    add_layout_cuts(&c, t->dst);
-  }
-  qsort(c.at, (size_t)c.n, sizeof *c.at, compare_positions);
-  int64_t n = 0;
-  for (int64_t i = 0; i < c.n; i++)
-    if (n == 0 || c.at[i] != c.at[n - 1])
-      c.at[n++] = c.at[i];
-  c.n = n > MOST_CUTS + 1 ? MOST_CUTS + 1 : n;
-  c.shown = c.at[c.n - 1];
-  return c;
-}
-
-/* The two dims with the most cuts, in their order. */
-static void choose_dims(const workload_tensor *t, cell_table *table) {
-  int first = -1, second = -1;
-  int64_t cuts[RESHARD_MAX_DIMS];
-  for (int d = 0; d < t->ndim; d++) {
-    dim_cuts c = make_cuts(t, d);
-    cuts[d] = c.n * 2 + (t->shape[d] > 1);
-    free(c.at);
-    if (first < 0 || cuts[d] > cuts[first])
-      second = first, first = d;
-    else if (second < 0 || cuts[d] > cuts[second])
-      second = d;
-  }
-  int a = first, b = second;
-  if (b >= 0 && b < a)
-    a = second, b = first;
-  table->down = make_cuts(t, b >= 0 ? a : -1);
-  table->across = make_cuts(t, b >= 0 ? b : a);
-}
-
-static int add_holder(void *user, int64_t rank, int64_t array, int64_t elements) {
-  (void)array, (void)elements;
-  *(uint64_t *)user |= (uint64_t)1 << rank;
-  return 0;
-}
-
-static uint64_t find_holders(reshard_layout layout, const cell_table *table, int64_t i, int64_t j) {
-  reshard_box box = {{0}, {0}};
-  uint64_t mask = 0;
-  for (int d = 0; d < reshard_layout_ndim(layout); d++)
-    box.extent[d] = 1;
-  if (table->down.dim >= 0)
-    box.offset[table->down.dim] = table->down.at[i];
-  if (table->across.dim >= 0)
-    box.offset[table->across.dim] = table->across.at[j];
-  CLI_TRY("", reshard_layout_meet(layout, &box, add_holder, &mask));
-  return mask;
-}
-
-static void fill_table(const workload_tensor *t, cell_table *table) {
-  int64_t rows = table->down.n - 1, columns = table->across.n - 1;
-  table->src = cli_alloc(rows * columns, sizeof *table->src);
-  table->dst = cli_alloc(rows * columns, sizeof *table->dst);
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j++) {
-      table->src[i * columns + j] = find_holders(t->src, table, i, j);
-      table->dst[i * columns + j] = find_holders(t->dst, table, i, j);
-    }
-}
-
-typedef struct cell_frame {
-  double x, y, width, height;
-} cell_frame;
+#define MOST_SLICES 8 /* that are drawn of a tensor which more than two dims cut */
 
 static double position_along(const dim_cuts *c, double begin, double length, int64_t i) {
   return begin + length * (double)c->at[i] / (double)c->shown;
@@ -155,8 +43,13 @@ static void fill_region(rs_text *out, cell_frame f, uint64_t mask) {
 
 #define CHIP 19.0 /* width of a number in its colour, with a gap; a row of them is as high */
 
+static void keep_free(cell_table *t, cell_frame label) {
+  if (t->nlabels < MOST_LABELS)
+    t->label[t->nlabels++] = label;
+}
+
 /* The numbers of replicas, each in its colour, in as many rows as they need. False: there is no room for all. */
-static bool draw_chips(rs_text *out, cell_frame f, uint64_t mask, bool above) {
+static bool draw_chips(rs_text *out, cell_table *t, cell_frame f, uint64_t mask, bool above) {
   int n = __builtin_popcountll(mask), each = (int)((f.width - 6) / CHIP), k = 0;
   if (each < 1)
     return false;
@@ -173,6 +66,7 @@ static bool draw_chips(rs_text *out, cell_frame f, uint64_t mask, bool above) {
     char text[16];
     double x = left + k % each * CHIP, y = top + k / each * CHIP;
     svg_rectangle(out, x, y, CHIP - 3, CHIP - 3, (svg_paint){.fill = svg_rank_colour(r)});
+    keep_free(t, (cell_frame){x, y, CHIP - 3, CHIP - 3});
     snprintf(text, sizeof text, "%d", r);
     svg_words(out, x + 8, y + 12, 11, SVG_MIDDLE, svg_ink_on(svg_rank_colour(r)), true, 0, text);
     k++;
@@ -186,26 +80,30 @@ static bool has_number(const cell_table *t, cell_frame f, bool after) {
 }
 
 /* The number of the holder; of replicas each in its colour, else a list of numbers, or how many they are. */
-static void label_region(rs_text *out, const cell_table *t, cell_frame f, uint64_t mask, bool after) {
+static void label_region(rs_text *out, cell_table *t, cell_frame f, uint64_t mask, bool after) {
   int n = __builtin_popcountll(mask);
   bool dots = after && t->origins;
   double size = f.height < 13 ? f.height - 1.5 : 11;
   char text[160];
   if (n == 0 || size < 6 || (n == 1 && !has_number(t, f, after)))
     return;
-  if (n > 1 && draw_chips(out, f, mask, dots)) /* below them it is room for the dots */
+  if (n > 1 && draw_chips(out, t, f, mask, dots)) /* below them it is room for the dots */
     return;
   holders_text(text, mask);
   if (n > 1 && f.width < 0.62 * size * (double)strlen(text) + 3)
     snprintf(text, sizeof text, "%d ranks", n);
   bool corner = n == 1 && dots && f.height > 26; /* the rest is for the dots */
-  if (f.width >= 0.62 * size * (double)strlen(text) + 3)
-    svg_words(out, corner ? f.x + 12 : f.x + 0.5 * f.width, corner ? f.y + 16 : f.y + 0.5 * f.height + 0.36 * size,
-              size, SVG_MIDDLE, n > 1 ? SVG_INK : svg_ink_on(svg_rank_colour(__builtin_ctzll(mask))), true, 0, text);
+  double width = 0.62 * size * (double)strlen(text);
+  if (f.width < width + 3)
+    return;
+  double x = corner ? f.x + 12 : f.x + 0.5 * f.width, y = corner ? f.y + 16 : f.y + 0.5 * f.height + 0.36 * size;
+  svg_words(out, x, y, size, SVG_MIDDLE, n > 1 ? SVG_INK : svg_ink_on(svg_rank_colour(__builtin_ctzll(mask))), true, 0,
+            text);
+  keep_free(t, (cell_frame){x - 0.5 * width, y - 0.8 * size, width, size});
 }
 
 /* Neighbouring cells with the same holders are one rectangle, which is filled or labelled. */
-static void draw_regions(rs_text *out, const cell_table *t, bool after, cell_frame f, bool labels) {
+static void draw_regions(rs_text *out, cell_table *t, bool after, cell_frame f, bool labels) {
   const uint64_t *mask = after ? t->dst : t->src;
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   bool *done = cli_alloc(rows * columns, sizeof *done);
@@ -260,7 +158,16 @@ static bool has_origins(const cell_table *t, cell_frame f) {
   return any;
 }
 
-/* A dot in the colour of the rank that a cell comes from. */
+static bool covers_label(const cell_table *t, double x, double y, double radius) {
+  for (int i = 0; i < t->nlabels; i++) {
+    const cell_frame *l = &t->label[i];
+    if (x + radius > l->x && x - radius < l->x + l->width && y + radius > l->y && y - radius < l->y + l->height)
+      return true;
+  }
+  return false;
+}
+
+/* A dot in the colour of the rank that a cell comes from, in a corner of the cell that has no number. */
 static void draw_origins(rs_text *out, const cell_table *t, cell_frame f) {
   for (int64_t i = 0; i < t->down.n - 1; i++)
     for (int64_t j = 0; j < t->across.n - 1; j++) {
@@ -269,10 +176,17 @@ static void draw_origins(rs_text *out, const cell_table *t, cell_frame f) {
         continue;
       double radius = (c.width < c.height ? c.width : c.height) / 7;
       radius = radius < 2.5 ? 2.5 : radius > 6 ? 6 : radius;
-      svg_circle(out, c.x + c.width - radius - 2.5, c.y + c.height - radius - 2.5, radius,
-                 (svg_paint){.fill = svg_rank_colour(__builtin_ctzll(t->src[i * (t->across.n - 1) + j])),
-                             .stroke = "#ffffff",
-                             .stroke_width = 1.2});
+      double near = radius + 2.5;
+      for (int corner = 0; corner < 4; corner++) { /* the lower right one first */
+        double x = corner & 1 ? c.x + near : c.x + c.width - near, y = corner & 2 ? c.y + near : c.y + c.height - near;
+        if (covers_label(t, x, y, radius + 0.6))
+          continue;
+        svg_circle(out, x, y, radius,
+                   (svg_paint){.fill = svg_rank_colour(__builtin_ctzll(t->src[i * (t->across.n - 1) + j])),
+                               .stroke = "#ffffff",
+                               .stroke_width = 1.2});
+        break;
+      }
     }
 }
 
@@ -327,7 +241,7 @@ static double number_columns(rs_text *out, const cell_table *t, bool after, cell
 }
 
 /* Returns the height of what is below the frame. */
-static double draw_panel(rs_text *out, const cell_table *t, bool after, cell_frame f, reshard_layout layout) {
+static double draw_panel(rs_text *out, cell_table *t, bool after, cell_frame f, reshard_layout layout) {
   char down[120], across[120];
   size_t needed = 0;
   axis_label(down, &t->down);
@@ -357,6 +271,50 @@ static bool has_replicas(const cell_table *t) {
   return false;
 }
 
+/* --- Slices ------------------------------------------------------------------------------------------------------- */
+
+/* The size of a panel: its shape is that of the two dims, as far as numbers fit. */
+static cell_frame size_of(const cell_table *table, double most) {
+  double ratio = (double)table->down.shown / (double)table->across.shown, width = 380, height = width * ratio;
+  if (height > most) {
+    height = most;
+    width = height / ratio < 110 ? 110 : height / ratio;
+  }
+  double rows = 10 * (double)(table->down.n - 1);
+  height = table->down.dim < 0 ? 46 : fmax(46, fmax(height, rows));
+  return (cell_frame){0, 0, width, height};
+}
+
+/* A side whose dims are not those of the other: a panel a slice, one below the other. Returns where they end. */
+static double draw_side(rs_text *out, const workload_tensor *t, bool after, double most, double y,
+                        plan_svg_kinds *drawn) {
+  int sides = after ? OF_DST : OF_SRC;
+  double x = after ? 528 : 48;
+  cell_table table = {0};
+  char text[160];
+  for (int64_t i = 0;; i++) {
+    cell_table_choose_dims(t, sides, &table);
+    if (!cell_table_choose_slice(t, sides, i, &table, text))
+      break;
+    if (i == MOST_SLICES) {
+      svg_words(out, x, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "and more slices, which are not drawn");
+      y += 16;
+      break;
+    }
+    cell_table_fill(t, &table);
+    drawn->replicas |= has_replicas(&table);
+    cell_frame f = size_of(&table, most);
+    f.x = x;
+    f.y = y + 40;
+    if (text[0] != '\0')
+      svg_words(out, x, f.y + f.height + 14, 10.5, SVG_START, SVG_GREY, false, 60, text);
+    y = f.y + f.height + draw_panel(out, &table, after, f, after ? t->dst : t->src) + (text[0] != '\0' ? 16 : 0);
+    cell_table_free(&table);
+  }
+  cell_table_free(&table);
+  return y;
+}
+
 double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y, plan_svg_kinds *drawn) {
   cell_table table = {0};
   for (int d = 0; d < t->ndim; d++)
@@ -364,33 +322,27 @@ double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, doubl
       svg_words(out, 48, y + 14, 12, SVG_START, SVG_GREY, false, 0, "the tensor has no elements");
       return y + 30;
     }
-  choose_dims(t, &table);
-  fill_table(t, &table);
-  double ratio = (double)table.down.shown / (double)table.across.shown, width = 380, height = width * ratio;
-  if (height > most) {
-    height = most;
-    width = height / ratio < 110 ? 110 : height / ratio;
+  if (cell_table_count_dims(t, OF_BOTH) > 2) {
+    double left = draw_side(out, t, false, most, y, drawn), right = draw_side(out, t, true, most, y, drawn);
+    return fmax(left, right) + 18;
   }
-  double rows = 10 * (double)(table.down.n - 1); /* so that numbers fit in them */
-  if (height < rows)
-    height = rows;
-  if (height < 46)
-    height = 46;
-  if (table.down.dim < 0)
-    height = 46;
-  cell_frame before = {48, y + 40, width, height}, after = {528, y + 40, width, height};
+  cell_table_choose_dims(t, OF_BOTH, &table);
+  cell_table_fill(t, &table);
+  cell_frame before = size_of(&table, most), after;
+  before.x = 48, before.y = y + 40;
+  after = before;
+  after.x = 528;
   table.origins = has_origins(&table, after);
   drawn->origins |= table.origins;
   drawn->replicas |= has_replicas(&table);
-  double left = draw_panel(out, &table, false, before, t->src), right = draw_panel(out, &table, true, after, t->dst);
-  y += 40 + height + (left > right ? left : right);
+  double left = draw_panel(out, &table, false, before, t->src), right;
+  table.nlabels = 0;
+  right = draw_panel(out, &table, true, after, t->dst);
+  y += 40 + before.height + fmax(left, right);
   if (t->ndim > 2) {
-    svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are shown at index 0");
+    svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are not cut");
     y += 16;
   }
-  free(table.down.at);
-  free(table.across.at);
-  free(table.src);
-  free(table.dst);
+  cell_table_free(&table);
   return y + 18;
 }

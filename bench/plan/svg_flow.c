@@ -5,13 +5,24 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* "1.2M": few characters, for the cells of the table. */
-static const char *print_brief(char buffer[16], double bytes) {
-  static const char unit[] = " KMGTP";
-  int u = 0;
-  for (; bytes >= 999.5 && u < 5; u++)
-    bytes /= 1024;
-  snprintf(buffer, 16, u == 0 ? "%.0f" : bytes < 9.95 ? "%.1f%c" : "%.0f%c", bytes, unit[u]);
+/* The unit of all numbers of a table: one in which the largest has few digits. */
+typedef struct table_unit {
+  const char *name;
+  double bytes;
+} table_unit;
+
+static table_unit choose_unit(double most) {
+  static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  table_unit unit = {names[0], 1};
+  for (int u = 1; u < 6 && most / unit.bytes >= 999.5; u++)
+    unit = (table_unit){names[u], unit.bytes * 1024};
+  return unit;
+}
+
+/* "1.2", "0.03": few characters, for the cells of the table. */
+static const char *print_brief(char buffer[16], const table_unit *unit, double bytes) {
+  double value = bytes / unit->bytes;
+  snprintf(buffer, 16, unit->bytes == 1 || value >= 9.95 ? "%.0f" : value >= 0.095 ? "%.1f" : "%.0e", value);
   return buffer;
 }
 
@@ -102,11 +113,12 @@ static void draw_bands(rs_text *out, const busy_ranks *b, double x, double y, do
     }
 }
 
-static double off_diagonal_most(const busy_ranks *b) {
+/* The most bytes from one rank to another; kept: or on a rank. */
+static double find_most(const busy_ranks *b, bool kept) {
   double most = 0;
   for (int64_t i = 0; i < b->n; i++)
     for (int64_t j = 0; j < b->n; j++)
-      most = i != j ? fmax(most, bytes_between(b, i, j)) : most;
+      most = kept || i != j ? fmax(most, bytes_between(b, i, j)) : most;
   return most;
 }
 
@@ -115,9 +127,10 @@ static double off_diagonal_most(const busy_ranks *b) {
 
 static void draw_table(rs_text *out, const busy_ranks *b, double right, double y, double size) {
   int64_t n = b->n;
-  double cell = fmin(size / (double)n, 60), most = off_diagonal_most(b), font = cell > 40 ? 12 : cell > 30 ? 10 : 8.8;
+  double cell = fmin(size / (double)n, 60), most = find_most(b, false), font = cell > 40 ? 12 : cell > 30 ? 10 : 8.8;
   double x = fmin(570, right - cell * (double)n);
-  char text[32], colour[8];
+  const table_unit unit = choose_unit(find_most(b, true));
+  char text[48], colour[8];
   for (int64_t i = 0; i < n; i++) {
     snprintf(text, sizeof text, "%lld", (long long)b->rank[i]);
     svg_words(out, x - 8, y + ((double)i + 0.5) * cell + 4, 11, SVG_END, SVG_INK, false, 0, text);
@@ -130,12 +143,13 @@ static void draw_table(rs_text *out, const busy_ranks *b, double right, double y
       svg_rectangle(out, cx, cy, cell, cell, (svg_paint){.fill = fill, .stroke = "#ffffff", .stroke_width = 1.5});
       if (bytes > 0)
         svg_words(out, cx + 0.5 * cell, cy + 0.5 * cell + font / 3, font, SVG_MIDDLE, svg_ink_on(fill), false, 0,
-                  print_brief(text, bytes));
+                  print_brief(text, &unit, bytes));
     }
   }
   size = cell * (double)n;
   svg_words_up(out, x - 30, y + 0.5 * size, 11, SVG_GREY, "from rank");
-  svg_words(out, x + 0.5 * size, y - 24, 11, SVG_MIDDLE, SVG_GREY, false, 0, "to rank (bytes; grey: kept)");
+  snprintf(text, sizeof text, "to rank (%s; grey: kept)", unit.name);
+  svg_words(out, x + 0.5 * size, y - 24, 11, SVG_MIDDLE, SVG_GREY, false, 0, text);
 }
 
 double plan_svg_flows(rs_text *out, const world_plan *p, double y) {

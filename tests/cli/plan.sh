@@ -99,6 +99,36 @@ for rank in 0 17 42 63; do # before and after
   [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn twice"
   [ "$(grep -c "font-weight=\"600\">$rank</text>" picture.svg)" = 2 ] || fault "rank $rank has no number"
 done
+# more than two dims are cut: each side in its own, and in slices where it has more
+expect 0 plan --shape 8x64x64 --src 'mesh(2x2;S1,S2)' --dst 'chunk(0)' --ranks 4 --svg picture.svg
+for rank in 0 1 2 3; do
+  [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn before and after"
+done
+expect 0 plan --shape 16x64x32 --src 'mesh(2x2x2;S0,S1,S2)' --dst 'mesh(2x4;S1,S2)' --ranks 8 --svg picture.svg
+for rank in 0 3 4 7; do
+  [ "$(grep -c "<title>rank $rank</title>" picture.svg)" = 2 ] || fault "rank $rank is not drawn before and after"
+done
+grep -q '>dim 2: \[0,16)<' picture.svg && grep -q '>dim 2: \[16,32)<' picture.svg || fault 'no slices'
+picture --shape 16x64x32 --src 'mesh(2x2x2;S0,S1,S2)' --dst 'mesh(2x4;S1,S2)' --ranks 8
+picture --shape 8x8x8x8 --src 'mesh(2x2x2x2;S0,S1,S2,S3)' --dst 'cyclic(2x2x1x2;1x1x1x1)' --ranks 16
+# numbers of the table have one unit, which is said; dots are beside the ranks' numbers
+expect 0 plan --shape 64x64 --src 'cyclic(2x2;4x4)' --dst 'cyclic(2x2;6x6)' --ranks 4 --svg picture.svg
+grep -q '>to rank (KiB; grey: kept)<' picture.svg || fault 'the table has no unit'
+if command -v python3 >/dev/null; then
+  python3 -B - "$SOURCE/tests/figures" picture.svg <<'PYTHON' || fault 'dots cover numbers'
+import sys
+import xml.etree.ElementTree as xml
+sys.path.insert(0, sys.argv[1])
+from boxes import SVG, box_of
+picture = xml.parse(sys.argv[2]).getroot()
+numbers = [box_of(t) for t in picture.iter(SVG + "text") if t.text.isdigit() and t.get("font-weight")]
+dots = [[float(c.get(k)) for k in ("cx", "cy", "r")] for c in picture.iter(SVG + "circle")]
+assert len(dots) > 20 and len(numbers) > 20, (len(dots), len(numbers))
+covered = [(dot, box) for dot in dots for box in numbers
+           if box[0] < dot[0] < box[2] and box[1] < dot[1] < box[3]]
+assert not covered, covered[:3]
+PYTHON
+fi
 expect 0 plan --shape 64x64 --src 'mesh(64;R)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
 grep -q '<title>replicas: ranks 0-63</title>' picture.svg && grep -q '>nothing is sent: each rank has what it needs<' \
   picture.svg || fault 'replicas of 64'
