@@ -273,7 +273,7 @@ RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoi
  * part.
  *
  * - buffers: the rank's buffers, reshard_layout_buffer_count of them, contiguous. Pointers of empty ones may be NULL.
- * - threads: 0: RESHARD_THREADS, else one per core.
+ * - threads: 0: RESHARD_THREADS, else one per core; no more than there are 4 MiB, so that a small read starts none.
  *
  * Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read. The buffers may then be written in part.
  */

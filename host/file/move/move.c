@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMORY = 96 << 20 }; /* of all threads' tiles on either side */
+enum {
+  MEMORY = 96 << 20, /* of all threads' tiles on either side */
+  PIECE = 4 << 20,   /* bytes that are worth a thread */
+};
 
 typedef struct job {
   const rs_store_move *move;
@@ -89,16 +92,21 @@ reshard_status rs_store_move_run(const rs_store_move *move) {
   rs_threads *pool = NULL;
   reshard_status status;
   RS_TRY(rs_tiling_start(&j.tiling, move, rs_min(MEMORY / threads, 16 << 20), &j.bytes));
+  threads = (int)rs_min(threads, rs_max(1, rs_ceil_div(j.bytes, PIECE)));
   RS_TRY(rs_alloc_zero(&j.batches, threads, sizeof *j.batches));
   for (int i = 0; i < threads; i++) {
     rs_batch *b = &j.batches[i];
     *b = (rs_batch){.move = move, .world = world, .all_bytes = j.bytes};
     RS_TRY_GOTO(status, rs_device_cpu_create(1, isa, &b->device), done);
   }
-  RS_TRY_GOTO(status, rs_threads_create(threads, &pool), done);
+  if (threads > 1)
+    RS_TRY_GOTO(status, rs_threads_create(threads, &pool), done);
   pthread_mutex_init(&j.lock, NULL);
   job *shared = &j;
-  rs_threads_run(pool, threads, move_batches, &shared);
+  if (threads > 1)
+    rs_threads_run(pool, threads, move_batches, &shared);
+  else
+    rs_threads_run_alone(1, move_batches, &shared);
   pthread_mutex_destroy(&j.lock);
   status = j.status;
   if (status != RESHARD_SUCCESS)

@@ -5,10 +5,10 @@
 #include "file/map/region.h"
 #include "file/move/store.h"
 
-/* Moves all regions from store to store, by T threads (0: one per core). The caller's thread takes part and
- * calls progress. compare: nothing is written, what would be is compared with what is there: RESHARD_ERROR_CORRUPT
- * naming tensor, file and offset. only_rank >= 0: arrays of that rank of the target alone, and of a source in memory.
- */
+/* Moves all regions from store to store, by T threads (0: one per core), and no more than there are 4 MiB. The caller's
+ * thread takes part and calls progress. compare: nothing is written, what would be is compared with what is there:
+ * RESHARD_ERROR_CORRUPT naming tensor, file and offset. only_rank >= 0: arrays of that rank of the target alone, and of
+ * a source in memory. */
 typedef struct rs_store_move {
   const rs_store *src, *dst;
   int64_t nregions;

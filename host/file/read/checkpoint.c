@@ -257,18 +257,38 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
   return RESHARD_SUCCESS;
 }
 
+/* Boxes as tensors of their own, each with its region: a plan would look at all boxes of a layout for each region. */
+static reshard_status add_boxes(rs_store *s, int64_t tensor, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                const rs_views *views, rs_copy_regions *regions) {
+  rs_layout_cache shapes = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t a = 0, number; a < views->n && status == RESHARD_SUCCESS; a++) {
+    reshard_box box;
+    status = rs_array_box(layout, rank, a, 0, &box, NULL);
+    RS_THEN(status, rs_layout_cache_single(&shapes, layout->ndim, box.extent, &number));
+    RS_THEN(status, rs_memory_add_tensor(s, dtype, shapes.made.at[number]));
+    RS_THEN(status, rs_memory_add_arrays(s, 0, &views->at[a]));
+    RS_THEN(status, rs_whole_region(tensor, s, s->tensors.n - 1, regions));
+    if (status == RESHARD_SUCCESS)
+      memcpy(regions->at[regions->n - 1].src_offset, box.offset, (size_t)layout->ndim * sizeof *box.offset);
+  }
+  rs_layout_cache_free(&shapes);
+  return status;
+}
+
 /* The caller's buffers as a store, and the way there. */
 static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
                                   int64_t rank, void *const *buffers, rs_copy_regions *regions) {
   reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
   rs_views views = {0};
   reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
-  if (status == RESHARD_SUCCESS)
-    status = rs_memory_add_tensor(s, dtype, layout);
-  if (status == RESHARD_SUCCESS)
-    status = rs_memory_add_arrays(s, rank, views.at);
-  if (status == RESHARD_SUCCESS)
-    status = rs_rank_regions(&checkpoint->store, tensor, s, 0, rank, regions);
+  if (status == RESHARD_SUCCESS && layout->kind == RESHARD_LAYOUT_BOXES && views.n > 1) {
+    status = add_boxes(s, tensor, layout, rank, dtype, &views, regions);
+  } else {
+    RS_THEN(status, rs_memory_add_tensor(s, dtype, layout));
+    RS_THEN(status, rs_memory_add_arrays(s, rank, views.at));
+    RS_THEN(status, rs_rank_regions(&checkpoint->store, tensor, s, 0, rank, regions));
+  }
   free(views.at);
   return status;
 }
