@@ -47,6 +47,11 @@ extern "C" {
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
+/* The same with a communicator of Fortran: the INTEGER of `use mpi`, or mpi_val of `use mpi_f08`. reshard.f90, which is
+ * installed beside this header, has it for Fortran. */
+RESHARD_API reshard_status reshard_comm_from_mpi_fortran(int handle, reshard_device device, int64_t timeout_ms,
+                                                         reshard_comm *comm);
+
 #ifdef MPI_VERSION
 /* The same with a type that the compiler checks, where mpi.h is included before this header. The MPI_Comm is passed by
  * value, and MPI_Comm_idup makes the library's own of it. */

@@ -280,3 +280,12 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     rs_mpi_release(made);
   return status;
 }
+
+reshard_status reshard_comm_from_mpi_fortran(int handle, reshard_device device, int64_t timeout_ms,
+                                             reshard_comm *comm) {
+  _Static_assert(sizeof(MPI_Fint) == sizeof handle, "an INTEGER of Fortran is an int");
+  MPI_Comm mpi_comm = MPI_Comm_f2c(handle);
+  if (mpi_comm == MPI_COMM_NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi_fortran: handle %d is MPI_COMM_NULL", handle);
+  return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
+}

@@ -1,7 +1,8 @@
 /* Every public call with NULL for each handle, list, text and output. A status is RESHARD_ERROR_INVALID with a text of
  * its own, a value is the one that its header names. tests/exports checks that no call is missing in test_null*.c.
  * Calls that a build may lack have tests of their own: reshard_comm_from_nccl, reshard_comm_from_nccl_library,
- * reshard_nccl_unique_id, reshard_comm_create_nccl, reshard_comm_from_mpi; and so has reshard_assert. */
+ * reshard_nccl_unique_id, reshard_comm_create_nccl, reshard_comm_from_mpi, reshard_comm_from_mpi_fortran; and so has
+ * reshard_assert. */
 #include "test_null.h"
 
 #include <reshard/comm.h>
