@@ -1,9 +1,14 @@
 # ./run bench, ./run peers and ./run report: figures, measured and drawn. Sourced.
 
-run_bench() {
+run_bench() { # [--threads [SIDE]]
+  [ $# = 0 ] || [ "$1" = --threads ] || die "bench: no option '$1'; ./run --help"
   need "${build_packages[@]}"
   build_or_die release reshard_product
   cd "$root"
+  if [ $# != 0 ]; then
+    bench/compare/threads.sh "$build/reshard" "${@:2}" | tee "$log/threads.md"
+    return
+  fi
   { bench/compare/figures.sh "$build/reshard" && bench/compare/figures_files.sh "$build/reshard"; } |
     tee "$log/bench.md"
   awk 'match($0, /\([0-9.]+ %/) { rows++; settled += substr($0, RSTART + 1) + 0 <= 5 && !/ %, / }

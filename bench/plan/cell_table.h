@@ -37,8 +37,8 @@ void cell_table_choose_dims(const workload_tensor *t, int sides, cell_table *tab
 void cell_table_fill(const workload_tensor *t, cell_table *table);
 /* Counts the dims that are cut. */
 int cell_table_count_dims(const workload_tensor *t, int sides);
-/* Sets the other dims to those of the i-th slice: between cuts of these dims the holders are the same. Writes what it is
- * of, "dim 2: [0,32)", "" where the other dims are not cut. False: behind the last. */
+/* Sets the other dims to those of the i-th slice: between cuts of these dims the holders are the same. Writes which one
+ * it is, "dim 2: [0,32)", "" where the other dims are not cut. False: behind the last. */
 bool cell_table_choose_slice(const workload_tensor *t, int sides, int64_t i, cell_table *table, char text[160]);
 /* Frees it, and makes it empty. */
 void cell_table_free(cell_table *table);

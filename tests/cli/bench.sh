@@ -119,6 +119,15 @@ done <<'TEXT'
 -a_4 -a: 4 is not between 0 and 3
 TEXT
 
+# ./run bench --threads: a row for 1, 2, 4, ... and all threads
+if [ -z "$threads" ]; then
+  checks=$((checks + 1))
+  bash "$SOURCE/bench/compare/threads.sh" "$RESHARD" 256 >out 2>err || fault "threads: $(cat err)"
+  counts=$(sed -nE 's/^\| ([0-9]+) \|( [0-9.]+ \|){6}$/\1/p' out)
+  [ "$(head -1 <<<"$counts") $(tail -1 <<<"$counts")" = "1 $(nproc)" ] || fault "threads: $(cat out)"
+  says '^[0-9]+ threads are enough here: .*RESHARD_THREADS=[0-9]+'; says '^What to expect '
+fi
+
 # JSON and CSV: the same fields, one row each
 expect 0 bench --shape 64x64 "${small[@]}" --path packed -b 4K -e 16K --json j --csv c
 python=$(command -v python3) && "$python" -c 'import json' 2>/dev/null || python=
