@@ -42,8 +42,8 @@ What to expect (on 2 cores it is measured, profiles/figures.md; on many it is an
 - direct stays at 0.9 of memcpy and more for each number of threads, packed at 0.7: both are bound by the same memory.
 - GB/s grow with the threads until the memory is busy, on servers mostly by a quarter to a half of a socket's cores.
   From there on more threads change nothing; where they lose more than 10 %, take fewer by RESHARD_THREADS.
-- On several sockets a process that is kept on one (numactl -N 0 -m 0) has that socket's memory alone. One rank a socket,
-  each with its threads, is faster than one process over all of them.
+- On several sockets a process that is kept on one (numactl -N 0 -m 0) has that socket's memory alone. One rank a
+  socket, each with its threads, is faster than one process over all of them.
 - A matrix that stays in the last cache is no measure of the memory: give a larger side where memcpy is above what the
   machine's memory has.
 TEXT
