@@ -219,10 +219,11 @@ typedef struct reshard_rendezvous {
   int port;                    /* of rank 0 */
   char address[256];           /* where the others find it */
   char job[256];               /* name of the run: processes of others are not let in. It is no secret */
+  char secret[256];            /* that all processes have, or none; NUL-terminated, never sent. "": none */
 } reshard_rendezvous;
 #define RESHARD_RENDEZVOUS_INIT sizeof(reshard_rendezvous)
 #define RESHARD_RENDEZVOUS_DEFAULTS \
-  { sizeof(reshard_rendezvous), 0, 0, 0, 0, 0, 0, "", "" }
+  { sizeof(reshard_rendezvous), 0, 0, 0, 0, 0, 0, "", "", "" }
 
 /* Reads from the environment which processes there are. Local. `size` is set before.
  *
@@ -233,7 +234,9 @@ typedef struct reshard_rendezvous {
  *   first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the job's step.
  * - neither: one process.
  *
- * timeout_ms is RESHARD_TIMEOUT_MS. Errors: RESHARD_ERROR_INVALID names the variable that is wrong or missing. */
+ * timeout_ms is RESHARD_TIMEOUT_MS. secret is RESHARD_SECRET, or the one line of the file that RESHARD_SECRET_FILE
+ * names, which no other user can read (mode 0600). Errors: RESHARD_ERROR_INVALID names the variable that is wrong or
+ * missing. */
 RESHARD_API reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvous);
 
 /* A reshard_allgather over TCP: `rendezvous` points to a reshard_rendezvous. Collective over its n processes.
@@ -242,8 +245,15 @@ RESHARD_API reshard_status reshard_rendezvous_from_environment(reshard_rendezvou
  *     reshard_rendezvous_from_environment(&r);
  *     reshard_comm_create_node(r.n, r.rank, reshard_rendezvous_allgather, &r, NULL, &comm);
  *
+ * Rank 0 listens at the addresses of this machine that `address` stands for: at loopback ones where all ranks are on it
+ * (local_n is n). Else, and where it stands for none, rank 0 listens at all addresses. With a secret each side proves
+ * that it has it, and bytes go to no other. Without one whoever knows address and job can take a rank's place
+ * (docs/communicators.md).
+ *
  * Errors:
  * - RESHARD_ERROR_SYSTEM: the address is not known, the port is not free.
+ * - RESHARD_ERROR_MISMATCH: a rank has no secret, or another one than rank 0. Both say so at their deadline, since it
+ *   may be a stranger who differs. Without one rank 0 waits on, and the other gives up after 10 s.
  * - RESHARD_ERROR_TIMEOUT: rank 0 names who did not come; the others have no answer. */
 RESHARD_API reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, size_t bytes, void *all);
 

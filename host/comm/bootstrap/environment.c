@@ -4,9 +4,12 @@
 #include "device/environment.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* A number of the environment, from `from` to below; the value stays where the variable is not set. */
 static reshard_status read_number(const char *name, int64_t from, int64_t below, int64_t *value) {
@@ -158,6 +161,54 @@ static reshard_status read_slurm(reshard_rendezvous *r) {
   return first_host(list, r->address, sizeof r->address);
 }
 
+/* --- The secret --------------------------------------------------------------------------------------------------- */
+
+/* A file of this user's, or root's, that no other can read or write. */
+static reshard_status check_secret_file(const char *path, int fd) {
+  struct stat info;
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) == 0 &&
+      (info.st_uid == geteuid() || info.st_uid == 0))
+    return RESHARD_SUCCESS;
+  return rs_error(
+      RESHARD_ERROR_INVALID,
+      "RESHARD_SECRET_FILE=%s: a file of mode 0600 of this user is expected, and it has mode 0%o of user %u", path,
+      (unsigned)info.st_mode & 07777, (unsigned)info.st_uid);
+}
+
+/* Its one line. */
+static reshard_status read_secret_file(const char *path, char *out, size_t size) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET_FILE=%s: %s", path, strerror(errno));
+  char text[512];
+  ssize_t n = 0, some = 1;
+  reshard_status status = check_secret_file(path, fd);
+  while (status == RESHARD_SUCCESS && n < (ssize_t)sizeof text && some > 0) {
+    some = read(fd, text + n, sizeof text - (size_t)n);
+    n += some > 0 ? some : 0;
+  }
+  close(fd);
+  RS_TRY(status);
+  while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+    n--;
+  if (some < 0 || n == 0 || n >= (ssize_t)size || memchr(text, '\0', (size_t)n) != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET_FILE=%s: 1 to %zu characters are expected", path, size - 1);
+  memcpy(out, text, (size_t)n);
+  out[n] = '\0';
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_secret(reshard_rendezvous *r) {
+  const char *text = getenv("RESHARD_SECRET"), *path = getenv("RESHARD_SECRET_FILE");
+  if (text != NULL && path != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET and RESHARD_SECRET_FILE are both set");
+  if (path != NULL)
+    return read_secret_file(path, r->secret, sizeof r->secret);
+  if (text != NULL && *text == '\0') /* as where a command that was to give it has failed */
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET is set, and empty");
+  return text != NULL ? read_text("RESHARD_SECRET", r->secret, sizeof r->secret) : RESHARD_SUCCESS;
+}
+
 reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvous) {
   const char *const slurm[] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL};
   RS_TRY(RS_GIVEN("reshard_rendezvous_from_environment", rendezvous));
@@ -169,6 +220,7 @@ reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvou
   else if (getenv("SLURM_STEP_ID") != NULL && getenv("SLURM_PROCID") != NULL && first_set(slurm) != NULL)
     RS_TRY(read_slurm(&r));
   RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", &r.timeout_ms));
+  RS_TRY(read_secret(&r));
   *rendezvous = r;
   return RESHARD_SUCCESS;
 }

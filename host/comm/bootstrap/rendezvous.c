@@ -16,6 +16,7 @@
 
 #define MAGIC 0x72657368617265u
 enum { PAUSE_MS = 20 };
+#define DIFFER_NS INT64_C(10000000000)
 
 int rs_ms_until(int64_t a, int64_t b) {
   int64_t end = a == 0 || (b != 0 && b < a) ? b : a, left = (end - rs_now_ns() + 999999) / 1000000;
@@ -41,34 +42,14 @@ static bool transfer_bytes(const rs_gathering *g, int fd, bool out, void *bytes,
   return true;
 }
 
-static reshard_status resolve(const reshard_rendezvous *at, bool listening, struct addrinfo **found) {
+static reshard_status resolve(const reshard_rendezvous *at, struct addrinfo **found) {
   char port[16];
   snprintf(port, sizeof port, "%d", at->port);
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = listening ? AI_PASSIVE : 0};
-  int failed = getaddrinfo(listening ? NULL : at->address, port, &hints, found);
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  int failed = getaddrinfo(at->address, port, &hints, found);
   return failed == 0 ? RESHARD_SUCCESS
                      : rs_error(RESHARD_ERROR_SYSTEM, "rendezvous: address '%s', port %s: %s", at->address, port,
                                 gai_strerror(failed));
-}
-
-static reshard_status listen_at(const reshard_rendezvous *at, int *listener) {
-  struct addrinfo *found = NULL;
-  int error = 0;
-  RS_TRY(resolve(at, true, &found));
-  for (const struct addrinfo *a = found; a != NULL; a = a->ai_next) {
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol), on = 1;
-    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-        bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 128) == 0) {
-      freeaddrinfo(found);
-      *listener = fd;
-      return RESHARD_SUCCESS;
-    }
-    error = errno;
-    if (fd >= 0)
-      close(fd);
-  }
-  freeaddrinfo(found);
-  return rs_error(RESHARD_ERROR_SYSTEM, "rendezvous: rank 0 cannot listen at port %d: %s", at->port, strerror(error));
 }
 
 static int connect_to(const rs_gathering *g, const struct addrinfo *at, int64_t end) {
@@ -88,37 +69,95 @@ static int connect_to(const rs_gathering *g, const struct addrinfo *at, int64_t 
   return -1;
 }
 
-/* One try of another rank than 0: greets, gives its bytes until the time given, waits for those of all and says that
- * they came. */
-static bool attend(rs_gathering *g, const struct addrinfo *at, int64_t end) {
-  int64_t bytes = g->mine.bytes;
+/* A rank that looks for rank 0. */
+typedef struct bootstrap_seeker {
+  rs_gathering *g;
+  const struct addrinfo *found;
+  rs_secrets differ; /* as the last one told that it has found there */
+} bootstrap_seeker;
+
+/* Proves itself to who listens, and has that prove itself: false where that is not rank 0, or not in time. */
+static bool meet_first(bootstrap_seeker *s, int fd, const rs_greeting *mine, rs_welcome *welcome, int64_t end) {
+  const rs_gathering *g = s->g;
+  rs_admission admission;
+  rs_proof proof;
+  if (!transfer_bytes(g, fd, true, (void *)mine, sizeof *mine, end) ||
+      !transfer_bytes(g, fd, false, welcome, sizeof *welcome, end))
+    return false;
+  if (welcome->secret != mine->secret) {
+    s->differ = welcome->secret != 0 ? RS_SECRETS_FIRST : RS_SECRETS_OTHER;
+    return false;
+  }
+  rs_prove(g, RS_PROOF_OF_RANK, mine, welcome, NULL, proof);
+  if (!transfer_bytes(g, fd, true, proof, sizeof proof, end) ||
+      !transfer_bytes(g, fd, false, &admission, sizeof admission, end))
+    return false;
+  rs_prove(g, RS_PROOF_OF_FIRST, mine, welcome, NULL, proof);
+  bool proven = admission.refused == 0 && rs_proofs_equal(proof, admission.proof);
+  s->differ = proven ? RS_SECRETS_SAME : RS_SECRETS_DIFFER;
+  return proven;
+}
+
+/* Gives this rank's bytes until the time given, waits for those of all and says that they came. */
+static bool give_and_take(const rs_gathering *g, int fd, const rs_greeting *mine, const rs_welcome *welcome,
+                          int64_t end) {
+  int64_t bytes = mine->bytes, all = mine->n * bytes;
+  unsigned char digest[RS_SHA256_BYTES];
+  rs_proof proof, theirs;
   char told = 0;
-  int fd = connect_to(g, at, end);
-  bool done = fd >= 0 && transfer_bytes(g, fd, true, &g->mine, sizeof g->mine, end) &&
-              transfer_bytes(g, fd, true, g->all + g->mine.rank * bytes, bytes, end) &&
-              transfer_bytes(g, fd, false, &told, 1, end) &&
-              transfer_bytes(g, fd, false, g->all, g->mine.n * bytes, 0) && transfer_bytes(g, fd, true, &told, 1, 0);
+  rs_sha256(g->all + mine->rank * bytes, (size_t)bytes, digest);
+  rs_prove(g, RS_PROOF_OF_BYTES, mine, welcome, digest, proof);
+  if (!transfer_bytes(g, fd, true, g->all + mine->rank * bytes, bytes, end) ||
+      !transfer_bytes(g, fd, true, proof, sizeof proof, end) || !transfer_bytes(g, fd, false, &told, 1, end) ||
+      !transfer_bytes(g, fd, false, g->all, all, 0) || !transfer_bytes(g, fd, false, theirs, sizeof theirs, 0))
+    return false;
+  rs_sha256(g->all, (size_t)all, digest);
+  rs_prove(g, RS_PROOF_OF_ALL, mine, welcome, digest, proof);
+  return rs_proofs_equal(proof, theirs) && transfer_bytes(g, fd, true, &told, 1, 0);
+}
+
+/* One try. */
+static bool attend(bootstrap_seeker *s, int64_t end) {
+  rs_greeting mine = s->g->mine;
+  rs_welcome welcome;
+  mine.patience = end - rs_now_ns();
+  int fd = rs_draw_nonce(mine.nonce) ? connect_to(s->g, s->found, end) : -1;
+  if (fd < 0 && (s->g->end == 0 || rs_now_ns() < s->g->end)) /* whoever it was does not listen any more */
+    s->differ = RS_SECRETS_SAME;
+  bool done = fd >= 0 && meet_first(s, fd, &mine, &welcome, end) && give_and_take(s->g, fd, &mine, &welcome, end);
   if (fd >= 0)
     close(fd);
   return done;
 }
 
+static reshard_status error_absent(const bootstrap_seeker *s) {
+  const rs_gathering *g = s->g;
+  if (s->differ != RS_SECRETS_SAME)
+    return rs_error_secrets(s->differ, g->mine.rank);
+  return rs_error(RESHARD_ERROR_TIMEOUT, "rendezvous: rank %lld: rank 0 did not answer at %s, port %d, within %lld ms",
+                  (long long)g->mine.rank, g->at->address, g->at->port, (long long)g->at->timeout_ms);
+}
+
+/* Tries until the deadline. Where there is none, a rank gives up whom rank 0 tells for long that their secrets differ:
+ * for a while another may listen there. */
 static reshard_status attend_gathering(rs_gathering *g, const void *mine) {
   struct addrinfo *found = NULL;
-  RS_TRY(resolve(g->at, false, &found));
+  RS_TRY(resolve(g->at, &found));
+  bootstrap_seeker s = {g, found, RS_SECRETS_SAME};
   reshard_status status = RESHARD_SUCCESS;
-  int64_t patience = RS_PATIENCE_NS;
-  for (int64_t end; !attend(g, found, end = rs_now_ns() + patience);) {
-    if (rs_now_ns() >= end)
-      patience *= 2;
+  int64_t patience = RS_PATIENCE_NS, differ_since = 0;
+  for (int64_t end; !attend(&s, end = rs_now_ns() + patience);) {
+    int64_t now = rs_now_ns();
+    if (now >= end)
+      patience = rs_min(2 * patience, RS_PATIENCE_MOST_NS);
     memcpy(g->all + g->mine.rank * g->mine.bytes, mine, (size_t)g->mine.bytes);
-    if (g->end != 0 && rs_now_ns() >= g->end) {
-      status =
-          rs_error(RESHARD_ERROR_TIMEOUT, "rendezvous: rank %lld: rank 0 did not answer at %s, port %d, within %lld ms",
-                   (long long)g->mine.rank, g->at->address, g->at->port, (long long)g->at->timeout_ms);
+    differ_since = s.differ == RS_SECRETS_SAME ? 0 : differ_since == 0 ? now : differ_since;
+    bool differs = g->end == 0 && differ_since != 0 && now - differ_since > DIFFER_NS;
+    if (differs || (g->end != 0 && now >= g->end)) {
+      status = error_absent(&s);
       break;
     }
-    poll(NULL, 0, PAUSE_MS);
+    poll(NULL, 0, s.differ == RS_SECRETS_SAME ? PAUSE_MS : 10 * PAUSE_MS);
   }
   freeaddrinfo(found);
   return status;
@@ -140,16 +179,20 @@ reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, 
     return rs_error_memory(SIZE_MAX);
   uint64_t version = rs_hash(0, RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING));
   rs_gathering g = {.at = at, .all = all, .end = ms > 0 && ms < (INT64_MAX - now) / 1000000 ? now + ms * 1000000 : 0};
-  g.mine = (rs_greeting){MAGIC, rs_hash(version, at->job, strnlen(at->job, sizeof at->job)), at->n, at->rank,
-                         (int64_t)bytes};
+  g.mine = (rs_greeting){.magic = MAGIC,
+                         .run = rs_hash(version, at->job, strnlen(at->job, sizeof at->job)),
+                         .n = at->n,
+                         .rank = at->rank,
+                         .bytes = (int64_t)bytes,
+                         .secret = at->secret[0] != '\0'};
   memcpy((char *)all + at->rank * (int64_t)bytes, mine, bytes);
   if (at->n == 1)
     return RESHARD_SUCCESS;
   if (at->rank > 0)
     return attend_gathering(&g, mine);
-  int listener = -1;
-  RS_TRY(listen_at(at, &listener));
-  reshard_status status = rs_serve_gathering(&g, listener);
-  close(listener);
+  rs_listeners listeners;
+  RS_TRY(rs_listen_at(at, &listeners));
+  reshard_status status = rs_serve_gathering(&g, &listeners);
+  rs_listeners_close(&listeners);
   return status;
 }
