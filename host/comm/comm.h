@@ -145,12 +145,11 @@ typedef struct rs_comm_ops {
    * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-  /* Tells the others that this rank has closed what it had open of theirs for the first `closed` partings (below).
-   * Waits until all that are there have told so of the first `wanted`, by the deadline at most; 0: of none. On a
-   * communicator that has ended that is for 2 s at most: ranks that hear of the end in different steps need not all
-   * tell. With ranks of several nodes those of this one. NULL: ranks have nothing of each other's open that they would
-   * have to close. */
-  void (*part)(reshard_comm comm, uint64_t closed, uint64_t wanted);
+  /* Tells the others that this rank has closed what it had open of theirs for the first n closings (below). Waits
+   * until all that are there have told so, by the deadline at most. On a communicator that has ended that is for 2 s at
+   * most: ranks that hear of the end in different steps need not all tell. With ranks of several nodes those of this
+   * one. NULL: ranks have nothing of each other's open that they would have to close. */
+  void (*await_closed)(reshard_comm comm, uint64_t n);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
@@ -218,7 +217,7 @@ struct reshard_comm_s {
   int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
-  uint64_t partings;               /* ends so far of what ranks had open of each other's, and its owner may free */
+  uint64_t closings;               /* ends so far of what ranks had open of each other's, and its owner may free */
   uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
   _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
   int64_t made;                    /* objects made on this handle so far: numbers them */

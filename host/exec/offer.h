@@ -25,16 +25,17 @@ void rs_mappings_free(rs_mappings *mappings);
 /* Some of it is memory of GPUs that its owner has freed, as far as this rank has heard. NULL is allowed. */
 bool rs_mappings_freed(const rs_mappings *mappings);
 
-/* Finds the first entry with a source that other processes cannot map; -1: none has. */
+/* Finds the first entry with a source that other processes cannot map; -1: none has. of_malloc: they map memory of
+ * cudaMalloc, too, which its owner may free meanwhile, and whether a source lies in such; NULL: they do not. */
 reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       int64_t *entry);
-/* A number for the memory of a GPU that the sources lie in: another one where other memory is at the same addresses.
- * 0: some may be freed while others have it open, as that of cudaMalloc. */
+                                       bool *of_malloc, int64_t *entry);
+/* A number for the storage of a GPU that the sources lie in: another one where other storage is at the same addresses.
+ * 0: some lie in other memory. */
 reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   uint64_t *version);
 /* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
-                                        int64_t entry);
+                                        int64_t entry, bool of_malloc);
 
 /* Offers of ranks that are processes. */
 typedef struct rs_offers {
@@ -43,17 +44,12 @@ typedef struct rs_offers {
   const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank, or it is on another node */
   void **words;           /* [n] of peers on the node that meet on streams */
 } rs_offers;
-/* Memory of cudaMalloc, which its owner may free when no rank has it open any more. */
-typedef struct rs_exposed {
-  bool mine, any; /* of this rank, of any: this the same on all */
-} rs_exposed;
 /* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the ranks
  * that send to it. Where ranks meet on streams it maps the words of its peers, too, for those of this rank; NULL: they
- * do not. status: of this rank so far. All ranks succeed, or all get the same error. *exposed: also after an error; all
- * false where no rank has opened anything. The communicator has the others' memory files. */
+ * do not. status: of this rank so far. All ranks succeed, or all get the same error. The communicator has the others'
+ * memory files. */
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_shared_words *words, rs_exposed *exposed,
-                                  rs_offers **offers);
+                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
 bool rs_offers_outdated(reshard_comm comm);

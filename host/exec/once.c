@@ -66,20 +66,12 @@ static bool shows_when_told(reshard_comm comm, reshard_path path) {
   return path != RESHARD_PATH_AUTO && shows_each_time(comm, rs_path_find(comm, path));
 }
 
-/* Agrees, and finds out if a transfer that reads others can be kept: no owner frees what it has mapped. */
-static reshard_status agree_to_keep(reshard_comm comm, reshard_status status, rs_cached_transfer *cached, bool *kept) {
+/* Keeps a transfer that reads storage of others. */
+static void keep_reading(reshard_comm comm, rs_cached_transfer *cached) {
   reshard_transfer transfer = cached->transfer;
-  rs_shown shown = {.version = 0};
-  const rs_record *all;
-  if (status == RESHARD_SUCCESS && *kept) /* one that cannot be told is not kept */
-    (void)rs_sources_version(comm, transfer->plan, &transfer->binding.arrays, &shown.version);
-  RS_TRY(rs_agree_shown(comm, status, &(rs_request){.shown = &shown}, &all));
-  for (int64_t r = 0; r < comm->size; r++)
-    *kept = *kept && all[r].shown.version != 0;
-  cached->shown = shown.version;
-  if (*kept) /* all sources are storage */
-    rs_transfer_keep(transfer);
-  return RESHARD_SUCCESS;
+  cached->shown = 0; /* where the rank cannot tell, the next call binds it anew */
+  (void)rs_sources_version(comm, transfer->plan, &transfer->binding.arrays, &cached->shown);
+  rs_transfer_keep(transfer);
 }
 
 /* With a transfer that is made, or bound anew by all ranks, and cached or not. */
@@ -108,7 +100,9 @@ static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, r
     bool streams = transfer->on_streams;
     if (status == RESHARD_SUCCESS ||
         !streams) /* else the others would take what this rank tells them for what it has not given */
-      status = reads ? agree_to_keep(comm, status, cached, &kept) : rs_agree(comm, status);
+      status = rs_agree(comm, status);
+    if (status == RESHARD_SUCCESS && kept && reads)
+      keep_reading(comm, cached);
     if (status != RESHARD_SUCCESS && streams) /* streams may wait for ever for one that failed */
       (void)comm->ops->abort(comm);
   }
@@ -270,7 +264,7 @@ static reshard_status execute_reaching(reshard_comm comm, const rs_once_call *ca
     status = comm->elsewhere ? execute_mixed(comm, call, cached, memory, all, workspace_bytes)
                              : copy_from_processes(comm, cached->reach, all);
   } else if (status == RESHARD_SUCCESS && call->request.path != RESHARD_PATH_AUTO) {
-    status = rs_sources_error_private(comm, call->plan, rank, all[rank].shown.private_entry);
+    status = rs_sources_error_private(comm, call->plan, rank, all[rank].shown.private_entry, false);
   } else if (status == RESHARD_SUCCESS) {
     status = execute_packed(comm, call, cached, memory, workspace_bytes);
   }

@@ -27,8 +27,7 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
  * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
  *   strides, where one has strides.
  * - cached: of the plan. NULL: nothing is cached. Whether it has a transfer must follow from what ranks know of each
- *   other: it has one after the first call that took one and succeeded, and only then. Processes with GPUs that read
- *   each other keep none of sources that their owner may free.
+ *   other: it has one after the first call that took one and succeeded, and only then.
  * - unsure: the preparation failed before the rank could tell if the others have cached a transfer for this call. */
 typedef struct rs_once_call {
   rs_request request;

@@ -24,9 +24,9 @@ typedef struct rs_binding {
   int64_t nrounds;                /* 0 on another path */
   struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
   int64_t nsent, nreceived;
-  void *workspace;    /* owned; NULL when it is the caller's, or cached */
-  bool cached;        /* programs and staging are those of a transfer that is cached (cached.h) */
-  rs_exposed exposed; /* processes have memory of callers open, who may free it when it is bound no more */
+  void *workspace; /* owned; NULL when it is the caller's, or cached */
+  bool cached;     /* programs and staging are those of a transfer that is cached (cached.h) */
+  bool of_malloc;  /* processes have memory of cudaMalloc open, which its owner frees when all have closed it */
   reshard_transfer_info info;
 } rs_binding;
 
@@ -65,7 +65,6 @@ struct reshard_transfer_s {
   rs_gate gate;
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
   rs_shared_words words;      /* of it */
-  uint64_t parting;           /* its number among those of the communicator, from its destroy on; 0: it has none */
   struct reshard_transfer_s *next; /* of comm->kept_transfers */
   rs_lane lane;                    /* of the first rank on it */
   rs_lane **lanes;                 /* [comm->lanes], for the one who executes */

@@ -163,16 +163,16 @@ typedef struct reshard_node_options {
  * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
  *
  * On GPUs ranks have a GPU each, or share one, and read each other's arrays: the direct path, of storage of devices
- * made with `shared`, and by CUDA IPC of memory of cudaMalloc. Sources elsewhere are in memory pools, other storage of
- * this library, PyTorch's expandable segments. Where a rank has some as a transfer is made, all take the packed path.
- * With RESHARD_PATH_DIRECT, or in a rebind of a transfer that is on the direct path, RESHARD_ERROR_UNSUPPORTED is on
- * all. Messages go through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on.
- * They take 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Words by which the streams of ranks that
- * read meet take some 2 MiB more. The device's pool counts them: beyond its limit that transfer is
+ * made with `shared`. Where a rank has sources elsewhere as a transfer is made, all take the packed path. A transfer
+ * told RESHARD_PATH_DIRECT also reads memory of cudaMalloc, by CUDA IPC. Other sources (memory pools, PyTorch's
+ * expandable segments) are RESHARD_ERROR_UNSUPPORTED on all ranks then, as in a rebind on the direct path. Messages go
+ * through mailboxes in memory of the GPUs, which the communicator has from the first such transfer on. They take
+ * 64 MiB of each rank at most, and 128 KiB a peer beyond 512 peers. Words by which the streams of ranks that read meet
+ * take some 2 MiB more. The device's pool counts them: beyond its limit that transfer is
  * RESHARD_ERROR_OUT_OF_MEMORY on all. Sharders take the packed path, so that their calls show each other nothing,
  * unless they are told RESHARD_PATH_DIRECT. Then hosts meet in each call, and keep its transfer while no rank's arrays
- * have moved. Where some have, all bind it anew, and wait for its last execute. Where a source is of cudaMalloc, whose
- * owner may free it after the call, each call makes a transfer and waits for its end.
+ * have moved. Where some have, all bind it anew, and wait for its last execute. A source of cudaMalloc is
+ * RESHARD_ERROR_UNSUPPORTED there on all.
  *
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
  * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of

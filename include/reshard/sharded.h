@@ -51,9 +51,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
  * their GPUs, which they wait for. Where a rank's arrays or staging have moved all bind the transfer anew, and wait for
  * its last execute; on the mixed path they make another one. Where a rank has freed storage that others have open they
- * meet for that, too, and close it. Sources of cudaMalloc are open for the call alone, whose end is that of a
- * transfer: reshard_transfer_destroy says in which order ranks come to such ends. An error before anything moves is one
- * on all ranks, and the communicator goes on. That of a stream which is being captured is one, too. */
+ * meet for that, too, and close it. Sources of cudaMalloc are RESHARD_ERROR_UNSUPPORTED on all ranks. An error before
+ * anything moves is one on all ranks, and the communicator goes on. So is that of a stream which is being captured. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All

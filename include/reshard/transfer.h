@@ -90,7 +90,7 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
  * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
  * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
- * Where the old sources were of cudaMalloc it then waits for other ranks, as reshard_transfer_destroy does. */
+ * Where a rank's old sources were of cudaMalloc it then waits for others, as reshard_transfer_destroy does. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Destroys a transfer. NULL is allowed. One that another thread executes or binds is freed when that call returns.
@@ -98,10 +98,9 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
  * until its executes are done, those of launched graphs among them, and for nothing else: other streams may be
  * captured meanwhile. After it, or after a rebind, graphs that hold an execute of the transfer must not be launched.
  *
- * It is local, but where processes read each other's GPUs, on the direct and the mixed path, and this rank's sources
- * are of cudaMalloc: no memory is freed that a peer has open. There it waits until all ranks that are there, on the
- * node, destroy theirs. That is by the deadline at most, and for 2 s once the communicator has ended. Transfers of
- * which a rank has such sources are destroyed and bound anew in one order on all ranks; others come in any.
+ * It is local, but for transfers of processes with GPUs that were told the direct or mixed path, where any rank's
+ * sources are of cudaMalloc. That is collective over the ranks of the node, as MPI_Win_free, and returns when all have
+ * closed what they had open. It waits until the deadline at most, and for 2 s once the communicator has ended.
  *
  * After an error it is also what waits: work that earlier executes have given to streams may still write to their
  * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline

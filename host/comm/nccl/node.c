@@ -180,10 +180,10 @@ reshard_status rs_nccl_take(reshard_comm comm, int64_t rank, int64_t since, uint
   return end_with_node(c, rs_node_take(&c->node->base, c->numbers[rank], since, number, fd, done));
 }
 
-void rs_nccl_part(reshard_comm comm, uint64_t closed, uint64_t wanted) {
+void rs_nccl_await_closed(reshard_comm comm, uint64_t n) {
   const rs_nccl *c = rs_nccl_of(comm);
   if (c->node != NULL)
-    rs_node_part(&c->node->base, closed, wanted);
+    rs_node_await_closed(&c->node->base, n);
 }
 
 /* --- The end ------------------------------------------------------------------------------------------------------ */

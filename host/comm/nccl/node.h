@@ -8,7 +8,7 @@
 reshard_status rs_nccl_open_node(reshard_comm comm);
 reshard_status rs_nccl_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
 reshard_status rs_nccl_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-void rs_nccl_part(reshard_comm comm, uint64_t closed, uint64_t wanted);
+void rs_nccl_await_closed(reshard_comm comm, uint64_t n);
 /* RESHARD_ERROR_PEER when a rank of the node has ended it, RESHARD_ERROR_TIMEOUT when a stream has waited in vain: says
  * why. */
 reshard_status rs_nccl_check_node(const rs_nccl *c);

@@ -71,7 +71,7 @@ typedef struct rs_node_rank {
   /* 1 + a rank that a kernel of this one has waited for in vain; less than 0: one that executes another transfer; 0:
    * none. By its GPU. */
   int64_t late;
-  _Atomic uint64_t partings; /* of which it has closed all that it had open */
+  _Atomic uint64_t closings; /* of which it has closed all that it had open */
   _Atomic int64_t waited;    /* time at which it looked last whether its wait is over, by the node's clock; 0: it is */
   rs_node_visit visits[2];
   rs_node_executes executes;
@@ -149,8 +149,8 @@ reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_b
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
-/* wait.c: rs_comm_ops.part. */
-void rs_node_part(reshard_comm comm, uint64_t closed, uint64_t wanted);
+/* wait.c: rs_comm_ops.await_closed. */
+void rs_node_await_closed(reshard_comm comm, uint64_t n);
 
 /* split.c */
 reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { LOOK_MS = 20, SILENT_MS = 500 /* at most, since a rank that waits has looked last */ };
-enum { PART_MS = 2000 }; /* after the end */
+enum { CLOSE_MS = 2000 }; /* after the end */
 
 void rs_node_ring(rs_node *c, int64_t rank) {
   rs_node_doorbell *doorbell = &c->ranks[rank].doorbell;
@@ -193,22 +193,22 @@ int rs_node_dial_to(rs_node *c, int64_t rank, const rs_node_address *address, in
   return failed;
 }
 
-/* --- Parting ------------------------------------------------------------------------------------------------------ */
+/* --- Closing ------------------------------------------------------------------------------------------------------ */
 
-static bool all_parted(const rs_node *c, uint64_t wanted) {
+static bool all_closed(const rs_node *c, uint64_t n) {
   for (int64_t r = 0; r < c->base.size; r++)
-    if (r != c->base.rank && c->ranks[r].partings < wanted && !is_gone(c, r))
+    if (r != c->base.rank && c->ranks[r].closings < n && !is_gone(c, r))
       return false;
   return true;
 }
 
-void rs_node_part(reshard_comm comm, uint64_t closed, uint64_t wanted) {
+void rs_node_await_closed(reshard_comm comm, uint64_t n) {
   rs_node *c = rs_node_of(comm);
-  atomic_store(&rs_node_own_rank(c)->partings, closed);
-  for (int64_t since = rs_now_ns(), ended = 0; !all_parted(c, wanted) && !rs_late(since, c->timeout_ms);) {
-    if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to part from */
+  atomic_store(&rs_node_own_rank(c)->closings, n);
+  for (int64_t since = rs_now_ns(), ended = 0; !all_closed(c, n) && !rs_late(since, c->timeout_ms);) {
+    if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to close */
       ended = rs_now_ns();
-    if (ended != 0 && rs_late(ended, PART_MS))
+    if (ended != 0 && rs_late(ended, CLOSE_MS))
       break;
     nanosleep(&(struct timespec){0, 50000}, NULL);
   }

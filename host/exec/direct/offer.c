@@ -54,18 +54,8 @@ fail:
   return status;
 }
 
-/* Memory that has no descriptors is opened by all who read it until they close it. */
-static void find_exposed(reshard_comm comm, const rs_peer_list *lists, rs_exposed *exposed) {
-  for (int64_t r = 0; r < comm->size; r++) {
-    bool found = rs_peer_list_exposes(&lists[r]);
-    exposed->any |= found;
-    exposed->mine |= found && r == comm->rank;
-  }
-}
-
 /* Descriptors of the memory in the strings come to those who read it. */
-static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
-                                 rs_exposed *exposed) {
+static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all) {
   rs_peer_list *lists;
   bool good = true;
   if (comm->device->processes == NULL)
@@ -75,23 +65,20 @@ static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s 
     good &= rs_remote_sources_list(all->bytes + all->first[r], all->first[r + 1] - all->first[r], &lists[r]);
   if (!good)
     return rs_error(RESHARD_ERROR_MISMATCH, "a string of sources of %lld ranks is too short", (long long)comm->size);
-  find_exposed(comm, lists, exposed);
   return rs_peers_pass(comm, plan);
 }
 
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_shared_words *words, rs_exposed *exposed,
-                                  rs_offers **offers) {
+                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers) {
   char *mine = NULL;
   int64_t size = 0, private_entry;
   rs_strings *all;
-  *exposed = (rs_exposed){false, false};
   RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, words, &mine, &size, &private_entry));
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
   rs_offers *made = NULL;
-  status = pass_files(comm, plan, all, exposed);
+  status = pass_files(comm, plan, all);
   RS_THEN(status, read_offers(comm, plan, all, words != NULL, &made));
   if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
     status = rs_agree(comm, status);
@@ -127,13 +114,16 @@ reshard_status rs_offers_tell_freed(reshard_comm comm) {
 }
 
 reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
-                                        int64_t entry) {
+                                        int64_t entry, bool of_malloc) {
   if (comm->device->processes != NULL && !comm->direct)
     return rs_error(
         RESHARD_ERROR_UNSUPPORTED,
-        "a %s communicator over GPUs reads storage of devices made with `shared` and memory of cudaMalloc, and rank "
-        "%lld has a source of entry %lld '%.64s' elsewhere: of a memory pool, of cuMemMap, or not of its GPU",
-        comm->ops->name, (long long)rank, (long long)entry, plan->entries[entry].name);
+        "a %s communicator over GPUs reads storage of devices made with `shared`%s, and rank %lld has a source of "
+        "entry %lld '%.64s' elsewhere: %s",
+        comm->ops->name, of_malloc ? " and memory of cudaMalloc" : "", (long long)rank, (long long)entry,
+        plan->entries[entry].name,
+        of_malloc ? "of a memory pool, of cuMemMap, or not of its GPU"
+                  : "of cudaMalloc, of a memory pool, of cuMemMap, or not of its GPU");
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
                   "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
                   "elsewhere",

@@ -144,13 +144,6 @@ static rs_exported_memory memory_of(const rs_peer_list *list, int64_t i) {
   return memory;
 }
 
-bool rs_peer_list_exposes(const rs_peer_list *list) {
-  for (int64_t i = 0; i < list->n; i++)
-    if (!memory_of(list, i).by_file)
-      return true;
-  return false;
-}
-
 /* Descriptors that a call passes on. */
 typedef struct pass_state {
   const rs_peer_list *mine;

@@ -16,9 +16,6 @@ typedef struct rs_peer_list {
   int64_t nwords; /* first ones of the memory that all peers open, also those that read no sources */
 } rs_peer_list;
 
-/* The list has memory that its owner may free while others have it open. */
-bool rs_peer_list_exposes(const rs_peer_list *list);
-
 /* Local: makes room for passing on up to so many descriptors to each rank, so that passing needs no memory. Gives the
  * caller the numbers of memory that this rank has passed on to any rank, and that is there still. */
 reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live, int64_t *nlive);

@@ -33,6 +33,7 @@ typedef struct source_memory {
 /* All of it while it is made. */
 typedef struct source_list {
   rs_device *device;
+  bool *of_malloc; /* as in rs_sources_find_private */
   RS_VEC(source_memory) segments;
   source_buffer *buffers; /* [plan->nsrc] */
 } source_list;
@@ -44,6 +45,11 @@ static reshard_status list_buffer(source_list *t, int64_t index, const rs_extent
     *shared = rs_shared_find(x->begin, x->end, &found.place, &inside);
   else
     RS_TRY(t->device->processes->find(t->device, x->begin, x->end, &found.exported, &inside, shared));
+  if (*shared && t->device->processes != NULL && !found.exported.by_file) {
+    *shared = t->of_malloc != NULL;
+    if (*shared)
+      *t->of_malloc = true;
+  }
   if (!*shared)
     return RESHARD_SUCCESS;
   while (i >= 0 && (t->segments.at[i].place.offset != found.place.offset ||
@@ -84,8 +90,8 @@ static void source_list_free(source_list *t) {
 }
 
 reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       int64_t *entry) {
-  source_list t = {.device = device};
+                                       bool *of_malloc, int64_t *entry) {
+  source_list t = {.device = device, .of_malloc = of_malloc};
   reshard_status status = list_sources(plan, arrays, &t, entry);
   source_list_free(&t);
   return status;
@@ -97,12 +103,9 @@ reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s
   int64_t private_entry;
   uint64_t hash = 0;
   reshard_status status = list_sources(plan, arrays, &t, &private_entry);
-  bool stays = status == RESHARD_SUCCESS && private_entry < 0;
-  for (int64_t i = 0; i < t.segments.n && stays; i++) {
+  for (int64_t i = 0; i < t.segments.n; i++)
     hash = rs_hash(hash, &t.segments.at[i].exported.number, sizeof t.segments.at[i].exported.number);
-    stays = t.segments.at[i].exported.by_file;
-  }
-  *version = stays ? hash | 1 : 0;
+  *version = status == RESHARD_SUCCESS && private_entry < 0 ? hash | 1 : 0;
   source_list_free(&t);
   return status;
 }
@@ -117,7 +120,8 @@ static reshard_status list_words(source_list *t, const rs_shared_words *words) {
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                        const rs_shared_words *words, char **bytes, int64_t *size,
                                        int64_t *private_entry) {
-  source_list t = {.device = comm->device};
+  bool of_malloc;
+  source_list t = {.device = comm->device, .of_malloc = &of_malloc};
   char *made = NULL;
   uint64_t *live = NULL;
   int64_t nlive = 0;

@@ -15,6 +15,21 @@ static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
   return rs_transfer_reads_processes(t) && moved < mailed;
 }
 
+reshard_status rs_transfer_find_private(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
+  bool of_malloc = false;
+  reshard_status status = rs_sources_find_private(
+      t->comm->device, t->plan, arrays, rs_transfer_reads_malloc(t) ? &of_malloc : NULL, &mine->private_entry);
+  mine->of_malloc = of_malloc;
+  return status;
+}
+
+static bool is_of_malloc(const struct reshard_transfer_s *t, const rs_record *all) {
+  bool any = false;
+  for (int64_t r = 0; r < t->comm->size; r++)
+    any |= all[r].of_malloc != 0;
+  return any;
+}
+
 reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
   leave = leave && rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED);
   for (int64_t r = 0; r < t->comm->size; r++)
@@ -23,7 +38,7 @@ reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_recor
     if (all[r].private_entry < 0)
       continue;
     if (!leave)
-      return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry);
+      return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry, rs_transfer_reads_malloc(t));
     if (t->left == NULL)
       t->left = "sources that others cannot read", t->left_by = r;
     t->path = &rs_packed_path;
@@ -72,8 +87,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_status status = RESHARD_SUCCESS;
   if (first)
     status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
-  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL,
-                              &binding->exposed, &offers);
+  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
   binding->mappings = offers->mappings;
@@ -89,6 +103,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 
 reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
+  binding->of_malloc = is_of_malloc(t, all);
   if (t->path->packs && t->on_streams && t->comm->ended != NULL) /* their meeting guards the programs */
     RS_TRY(t->comm->ops->reserve(t->comm, 0));
   if (!t->path->reads_others)
@@ -131,7 +146,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const rs_record *all;
     if (rs_transfer_reads_processes(t))
-      RS_THEN(status, rs_sources_find_private(t->comm->device, t->plan, &binding.arrays, &mine.private_entry));
+      RS_THEN(status, rs_transfer_find_private(t, &binding.arrays, &mine));
     rs_record_set_status(&mine, status);
     status = rs_records_exchange(t->comm, NULL, &mine, &all);
     RS_THEN(status, rs_transfer_keep_or_leave_path(t, all, false));
@@ -142,12 +157,13 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     t->binding = binding;
     binding = old;
   }
-  const rs_exposed exposed = binding.exposed;
+  bool of_malloc = binding.of_malloc;
   if (status != RESHARD_SUCCESS && idle && rs_comm_is_stuck(t->comm))
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
     rs_transfer_free_binding(t->comm, t->path, &binding);
-  rs_transfer_part(t->comm, rs_transfer_begin_parting(t->comm, exposed), exposed);
+  if (of_malloc)
+    rs_transfer_await_closed(t->comm, !t->failed.of_malloc);
   rs_transfer_give_back(t);
   return status;
 }

@@ -180,7 +180,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   struct reshard_transfer_s *t = NULL;
   rs_binding binding = {.cached = cached != NULL};
   rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
-  rs_comm_free_deferred(comm); /* others may wait for this rank to part */
+  rs_comm_free_deferred(comm);
   if (transfer == NULL)
     rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
@@ -188,7 +188,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS && rs_transfer_reads_processes(t))
-    rs_record_set_status(&mine, rs_sources_find_private(comm->device, plan, &binding.arrays, &mine.private_entry));
+    rs_record_set_status(&mine, rs_transfer_find_private(t, &binding.arrays, &mine));
   else if (mine.status == RESHARD_SUCCESS && t->path->reads_others && binding.arrays.has_private)
     mine.private_entry = binding.arrays.private_entry;
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};

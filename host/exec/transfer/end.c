@@ -80,31 +80,20 @@ static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
   return (reshard_transfer)((char *)deferred - offsetof(struct reshard_transfer_s, deferred));
 }
 
-uint64_t rs_transfer_begin_parting(reshard_comm comm, rs_exposed exposed) { return exposed.any ? ++comm->partings : 0; }
-
-void rs_transfer_part(reshard_comm comm, uint64_t parting, rs_exposed exposed) {
-  uint64_t closed = comm->partings;
-  if (parting == 0)
-    return;
-  for (rs_deferred_destroy *d = comm->deferred; d != NULL; d = d->next) {
-    uint64_t open = transfer_of(d)->parting;
-    closed = open > 0 && open <= closed ? open - 1 : closed;
-  }
-  comm->ops->part(comm, closed, exposed.mine ? parting : 0);
+/* A rank that has something open still, as a GPU is stuck, tells the others nothing until that is freed. */
+void rs_transfer_await_closed(reshard_comm comm, bool closed) {
+  comm->closings++;
+  if (closed && comm->deferred == NULL)
+    comm->ops->await_closed(comm, comm->closings);
 }
 
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
-  reshard_comm comm = t->comm;
-  rs_device *device = comm->device;
-  bool holds = t->holds;
-  const rs_exposed exposed = {t->binding.exposed.mine || t->failed.exposed.mine,
-                              t->binding.exposed.any || t->failed.exposed.any};
+  rs_device *device = t->comm->device;
   rs_transfer_free_binding(t->comm, t->path, &t->binding);
   rs_transfer_free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->destroy(device, t->meeting);
-  rs_transfer_part(t->comm, t->parting, exposed);
   for (int64_t i = 0; i < t->compiled.n; i++)
     device->work->release(device, t->compiled.at[i]);
   free(t->compiled.at);
@@ -118,8 +107,6 @@ static void free_transfer(reshard_transfer t) {
   free(t->turns);
   free(t->cursor);
   free(t);
-  if (holds)
-    rs_comm_let_go(comm);
 }
 
 /* No stream has anything to do with it any more. */
@@ -161,21 +148,21 @@ void rs_transfer_keep(reshard_transfer t) {
 
 void rs_transfer_end(reshard_transfer t) {
   reshard_comm comm = t->comm;
-  bool late;
+  bool late, holds = t->holds, of_malloc = t->binding.of_malloc || t->failed.of_malloc;
+  t->holds = false;
   forget_kept(t);
-  rs_comm_free_deferred(t->comm);
-  t->parting = rs_transfer_begin_parting(t->comm, (rs_exposed){.any = t->binding.exposed.any || t->failed.exposed.any});
+  rs_comm_free_deferred(comm);
   rs_transfer_finish(t, &late);
-  if (!late) {
+  if (late) {
+    t->deferred = (rs_deferred_destroy){comm->deferred, deferred_has_ended, free_deferred};
+    comm->deferred = &t->deferred;
+  } else {
     free_transfer(t);
-    return;
   }
-  t->deferred = (rs_deferred_destroy){comm->deferred, deferred_has_ended, free_deferred};
-  comm->deferred = &t->deferred;
-  if (t->holds) { /* the communicator frees it */
-    t->holds = false;
-    rs_comm_let_go(comm);
-  }
+  if (of_malloc)
+    rs_transfer_await_closed(comm, !late);
+  if (holds)
+    rs_comm_let_go(comm); /* which frees what is late */
 }
 
 void reshard_transfer_destroy(reshard_transfer t) {

@@ -11,7 +11,15 @@ static inline bool rs_transfer_reads_processes(const struct reshard_transfer_s *
   return t->path->reads_others && !t->comm->direct;
 }
 
+/* A transfer that was told its path reads memory of cudaMalloc of other processes; those of AUTO and of sharded calls
+ * read storage alone. */
+static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) {
+  return t->path_only && t->cached == NULL;
+}
+
 /* bind.c */
+/* Local: tells in the record which sources others cannot map. */
+reshard_status rs_transfer_find_private(reshard_transfer t, const rs_arrays *arrays, rs_record *mine);
 /* Private sources end the direct path: on all ranks, or with an error on all. A small transfer leaves it, too. */
 reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave);
 /* Binds on all ranks or on none. */
@@ -27,10 +35,8 @@ void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_bin
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
  * device that cannot be waited for twice is lost. *late: they have not done it by the deadline, or are stuck. */
 void rs_transfer_finish(reshard_transfer t, bool *late);
-/* Gives the end of a binding its number among the partings of all ranks, which is 0 where ranks need not part. */
-uint64_t rs_transfer_begin_parting(reshard_comm comm, rs_exposed exposed);
-/* Tells that this rank has closed what it had open. Where memory of its own caller was open it waits until all peers
- * have closed that, or are gone. */
-void rs_transfer_part(reshard_comm comm, uint64_t parting, rs_exposed exposed);
+/* Returns when all ranks of the node have closed what a binding had open `of_malloc`, or are gone. That is by the
+ * deadline at most, and within 2 s on a communicator that has ended. Collective over the node, in one order. */
+void rs_transfer_await_closed(reshard_comm comm, bool closed);
 
 #endif

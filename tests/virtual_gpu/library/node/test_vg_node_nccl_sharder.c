@@ -36,13 +36,8 @@ static uint64_t meetings_of(reshard_comm comm) {
   return gathers;
 }
 
-static uint64_t partings_of(reshard_comm comm) {
-  const rs_node *c = rs_nccl_of(comm)->node;
-  return c != NULL ? atomic_load(&rs_node_own_rank(c)->partings) : 0;
-}
-
 static told_comm told_of(world *w) {
-  return (told_comm){&w->gather, meetings_of, partings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
+  return (told_comm){&w->gather, meetings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
 }
 
 static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
@@ -150,7 +145,7 @@ static void test_unpinned(void **state) {
 
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
-  told_from_elsewhere(me, rank);
+  move_from_outside(me, rank);
 }
 
 static void test_from_elsewhere(void **state) {

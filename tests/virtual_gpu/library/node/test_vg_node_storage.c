@@ -240,11 +240,7 @@ static void test_passed_once(void **state) {
 
 static uint64_t meetings_of(reshard_comm comm) { return rs_node_of(comm)->meetings; }
 
-static uint64_t partings_of(reshard_comm comm) { return atomic_load(&rs_node_own_rank(rs_node_of(comm))->partings); }
-
-static told_comm told_of(world *w) {
-  return (told_comm){&w->gather, meetings_of, partings_of, false, w->gpus, 1, w->path};
-}
+static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, false, w->gpus, 1, w->path}; }
 
 static void move_in_place(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -258,7 +254,7 @@ static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
 
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
-  told_from_elsewhere(me, rank);
+  move_from_outside(me, rank);
 }
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {

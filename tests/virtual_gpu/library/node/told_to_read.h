@@ -18,7 +18,6 @@
 typedef struct told_comm {
   node_gather *gather;
   uint64_t (*meetings)(reshard_comm comm); /* of the rank's host with the others' */
-  uint64_t (*partings)(reshard_comm comm); /* waits for others to close what they have open */
   bool by_gpu;                             /* hosts meet through their GPUs, which they wait for */
   int64_t gpus, nodes;                     /* rank r has GPU r % gpus, and is on node r % nodes */
   reshard_path path;
@@ -124,33 +123,38 @@ static inline void told_elsewhere(contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-/* The caller frees a source after the call, so nothing of it stays open. */
+/* A source of cudaMalloc is an error on all ranks, and they go on. */
 static inline void move_from_outside(contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
-  moving m = {.mesh = NULL};
-  reshard_tensor own;
-  char *source;
-  cudaMalloc((void **)&source, 12);
-  cudaMemsetAsync(source, (int)rank + 1, 12, me->stream);
+  moving m = {.mesh = NULL}, storage = {.mesh = NULL};
+  reshard_tensor own = NULL;
+  char *source = NULL;
+  CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &storage));
   CONTRACT_SUCCEEDS(me, reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m.mesh));
-  CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, part, NULL, source, NULL, NULL, &own));
+  if (rank == 1) {
+    cudaMalloc((void **)&source, 12);
+    CONTRACT_SUCCEEDS(me, reshard_tensor_wrap_on(me->device, RESHARD_U8, 2, part, NULL, source, NULL, NULL, &own));
+  } else {
+    own = reshard_tensor_retain(reshard_dtensor_local(storage.tensor));
+  }
   CONTRACT_SUCCEEDS(me, reshard_dtensor_from_local(me->sharder, &(reshard_placing){m.mesh, &rows, NULL}, own, 2, shape,
                                                    0, &m.tensor));
   reshard_tensor_release(own);
-  CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
-  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
-  cudaFree(source);
-  CONTRACT_SUCCEEDS(me, move_once(me, 0, &m));
+  for (int i = 0; i < CALLS; i++) {
+    CONTRACT_CHECK(me, move_once(me, 1, &m) == RESHARD_ERROR_UNSUPPORTED);
+    CONTRACT_CHECK(me, strstr(reshard_last_error(), "rank 1 has a source of entry 0") != NULL);
+    CONTRACT_CHECK(me, strstr(reshard_last_error(), "elsewhere: of cudaMalloc") != NULL);
+  }
   end_moving(&m);
+  CONTRACT_SUCCEEDS(me, move_once(me, 1, &storage));
+  CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&storage));
+  CONTRACT_CHECK(me, vg_calls("cudaIpcOpenMemHandle") == 0);
+  end_moving(&storage);
+  cudaFree(source);
 }
 
-static inline void told_from_elsewhere(contract_rank *me, int64_t rank) {
-  for (int i = 0; i < CALLS; i++)
-    move_from_outside(me, rank);
-}
-
-/* A transfer between storage: ranks destroy it in any order, beside calls that read other memory. */
+/* A transfer between storage: ranks destroy it in any order, beside calls. */
 static inline void told_beside_transfers(const told_comm *c, contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, side = 12, bytes = side * side / n;
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = c->path};
@@ -174,7 +178,11 @@ static inline void told_beside_transfers(const told_comm *c, contract_rank *me, 
     CONTRACT_CHECK(me, last == byte_of(0, n - 1));
     if (rank == i % n)
       reshard_transfer_destroy(transfer);
-    move_from_outside(me, rank);
+    moving m = {.mesh = NULL};
+    CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
+    CONTRACT_SUCCEEDS(me, move_once(me, 1, &m));
+    CONTRACT_CHECK(me, cudaStreamSynchronize(me->stream) == cudaSuccess && is_moved(&m));
+    end_moving(&m);
     if (rank != i % n)
       reshard_transfer_destroy(transfer);
     node_gather_meet(c->gather);
@@ -406,10 +414,8 @@ static inline void told_with_others(const told_comm *c, contract_rank *me, int64
     }
     CONTRACT_CHECK(me, vg_calls("cudaIpcOpenMemHandle") == 0);
     for (int64_t r = 0; r < NODE_RANKS; r++) { /* one after the other */
-      uint64_t parted = c->partings(me->comm);
       if (r == rank)
         reshard_sharder_destroy(me->sharder);
-      CONTRACT_CHECK(me, c->partings(me->comm) == parted);
       node_gather_meet(c->gather);
     }
     me->sharder = first;
