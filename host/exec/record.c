@@ -76,8 +76,7 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
   return compare_records(comm, plan, *all);
 }
 
-reshard_status rs_agree_shown(reshard_comm comm, reshard_status status, const rs_request *request,
-                              const rs_record **all) {
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request, const rs_record **all) {
   const rs_argument *argument = request->argument;
   rs_record mine = {.call = RS_RECORD_AGREE, .path = (int32_t)request->path, .cached = request->cached};
   rs_record_set_status(&mine, status);
@@ -92,11 +91,7 @@ reshard_status rs_agree_shown(reshard_comm comm, reshard_status status, const rs
   return rs_records_exchange(comm, request->plan, &mine, all);
 }
 
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
-  const rs_record *all;
-  return rs_agree_shown(comm, status, request, &all);
-}
-
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {
-  return rs_agree_on(comm, status, &(rs_request){.plan = NULL});
+  const rs_record *all;
+  return rs_agree_on(comm, status, &(rs_request){.plan = NULL}, &all);
 }

@@ -68,9 +68,7 @@ typedef struct rs_request {
   const rs_shown *shown;             /* not compared; NULL: nothing */
 } rs_request;
 /* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments
- * whatever the statuses. */
-reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request);
-/* The same. *all: everybody's record, until the next collective call. */
-reshard_status rs_agree_shown(reshard_comm comm, reshard_status mine, const rs_request *request, const rs_record **all);
+ * whatever the statuses. *all: everybody's record, until the next collective call. */
+reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request, const rs_record **all);
 
 #endif

@@ -1,8 +1,8 @@
-/* Executes of arrays that are used once, by ranks of one process (once.h). The rank that acts for all sees their
+/* Executes of arrays that are used once, by ranks of one process (call.h). The rank that acts for all sees their
  * arrays, lists the copies to each of them, compiles and runs those; or it runs their cached transfers. */
 #include "device/stream.h"
 #include "exec/addresses.h"
-#include "exec/once.h"
+#include "exec/call.h"
 
 #include <stdlib.h>
 #include <string.h>

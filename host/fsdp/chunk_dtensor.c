@@ -7,7 +7,7 @@
 
 #include "dtensor/group.h"
 
-#include "exec/once.h"
+#include "exec/call.h"
 #include "mesh/mesh.h"
 #include "metadata/group.h"
 

@@ -10,7 +10,7 @@
  * drop after what all have come to, so all have the same ones. The rounds of a transfer are for what is staged: where
  * that may be other than before on any rank, all make new transfers of the plans. */
 #include "device/stream.h"
-#include "exec/once.h"
+#include "exec/call.h"
 #include "module/module.h"
 #include "plan/plan.h"
 

@@ -2,7 +2,7 @@
 #ifndef RS_SHARDED_SHARDER_H
 #define RS_SHARDED_SHARDER_H
 
-#include "exec/once.h"
+#include "exec/call.h"
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 

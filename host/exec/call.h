@@ -1,6 +1,6 @@
 /* One execute of a plan for arrays that are used once. What ranks need between them may be cached for the next one. */
-#ifndef RS_EXEC_ONCE_H
-#define RS_EXEC_ONCE_H
+#ifndef RS_EXEC_CALL_H
+#define RS_EXEC_CALL_H
 
 #include "exec/cached.h"
 #include "exec/record.h"

@@ -1,0 +1,359 @@
+/* A transfer that is executed once costs more to make than to execute: ranks compare records, show addresses, agree,
+ * compile, and execute, and meet for each. So it is cached, and only bound to other arrays, by each rank alone.
+ *
+ * A rank does alone what it can, and brings one record. One verdict follows from the records of all, the same on all
+ * ranks: an error; what is bound runs; the transfer is made, or bound to the sources of all; or all pack, since a rank
+ * has a source that others cannot map. No rank changes its way alone.
+ *
+ * Ranks of one process that reach each other's memory need no transfer: the rank that acts for all sees all arrays,
+ * lists the copies to each rank, compiles and runs them inside of one meeting (together.c). Where that is not as usual
+ * they go on as processes do. Processes that map each other's memory need none either: they meet before the copies and
+ * after them. With GPUs that are told to read each other they meet once, to tell if arrays have moved. Over NCCL, and
+ * for messages between GPUs, hosts do not meet once a transfer is made. */
+#include "exec/call.h"
+
+#include "device/stream.h"
+#include "exec/addresses.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
+  rs_gate_destroy(&memory->gate);
+  rs_once_free_lanes(memory);
+  free(memory->extents.at);
+  rs_copies_free(&memory->copies);
+  comm->device->work->release(comm->device, memory->own);
+  rs_staging_cache_free(&memory->staging_cache, comm);
+  rs_notice_free(&memory->notice);
+  *memory = (rs_once_memory){0};
+}
+
+/* --- A call ------------------------------------------------------------------------------------------------------- */
+
+/* Memory of each other that ranks which are processes read in a call; the same on all. */
+typedef enum call_reads { READS_NOTHING, READS_SEGMENTS, READS_GPUS } call_reads;
+
+/* Steps of all ranks after they have met. FAIL is an error of the meeting, the same on all. */
+typedef enum call_verdict {
+  VERDICT_RUN,    /* what is bound runs */
+  VERDICT_REBIND, /* the transfer is made, or bound to the sources of all */
+  VERDICT_PACK    /* a rank has a source that others cannot map: all ranks pack in this call */
+} call_verdict;
+
+/* One rank's call. */
+typedef struct sharded_call {
+  reshard_comm comm;
+  const rs_once_call *given;
+  rs_once_memory *memory;
+  rs_cached_transfer *cached, own; /* own: where nothing is cached */
+  call_reads reads;
+  bool threads, streams; /* all ranks are in this process; the device has streams */
+  bool made;             /* a transfer is cached: on all ranks or on none */
+  rs_shown shown;        /* to the others */
+  const rs_record *all;  /* everybody's record; NULL: hosts have not met */
+  size_t workspace_bytes;
+} sharded_call;
+
+/* A path between processes with GPUs that reads others: hosts meet in each call, to tell if sources have moved. */
+static bool reads_gpus(reshard_comm comm, const rs_path_ops *path) {
+  return path != NULL && path->reads_others && comm->locals < comm->size && comm->device->streams->asynchronous;
+}
+
+/* Where ranks choose a path themselves they take the packed one instead. */
+static bool reads_gpus_when_told(reshard_comm comm, reshard_path path) {
+  return path != RESHARD_PATH_AUTO && reads_gpus(comm, rs_path_find(comm, path));
+}
+
+static call_reads find_reads(reshard_comm comm, reshard_path wish) {
+  const rs_path_ops *path = rs_path_find(comm, wish);
+  if (comm->imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others)
+    return READS_SEGMENTS;
+  return reads_gpus_when_told(comm, wish) ? READS_GPUS : READS_NOTHING;
+}
+
+/* Ranks that do not meet may fail one by one. Their streams may wait for ever for one that failed. */
+static reshard_status end_after_error(reshard_comm comm, reshard_status status) {
+  char text[512];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  (void)comm->ops->abort(comm);
+  rs_error_set(text);
+  return status;
+}
+
+/* --- Before the meeting ------------------------------------------------------------------------------------------- */
+
+/* Binds to this rank's arrays, and to those that others have shown so far. */
+static reshard_status bind_mixed(sharded_call *x) {
+  bool changed;
+  const rs_offer *const *offers = rs_reach_offers(x->cached->reach, &changed);
+  x->cached->bound = x->cached->bound && !changed;
+  return rs_cached_bind(x->cached, x->given->arrays, offers, x->given->stream);
+}
+
+/* It binds the transfer, too, where the last call with the plan took it. */
+static reshard_status show_sources(sharded_call *x) {
+  rs_cached_transfer *cached = x->cached;
+  RS_TRY(rs_transfer_check_plan(x->comm, x->given->plan));
+  if (cached->reach == NULL)
+    RS_TRY(rs_reach_create(x->comm, x->given->plan, &cached->reach));
+  RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown));
+  if (cached->packed)
+    return rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream);
+  return cached->shown != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
+}
+
+/* Version 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
+static reshard_status compare_bound(sharded_call *x) {
+  uint64_t sources = 0;
+  RS_TRY(rs_cached_compare(x->cached, x->given->arrays, x->given->stream));
+  if (x->cached->bound)
+    RS_TRY(rs_sources_version(x->comm, x->given->plan, &x->cached->transfer->binding.arrays, &sources));
+  x->shown.version = sources != 0 && sources == x->cached->shown;
+  return RESHARD_SUCCESS;
+}
+
+/* All that a rank can do alone. */
+static reshard_status prepare_call(sharded_call *x) {
+  switch (x->reads) {
+  case READS_SEGMENTS: return show_sources(x);
+  case READS_GPUS: return x->made ? compare_bound(x) : RESHARD_SUCCESS;
+  default:
+    return x->made && !x->threads ? rs_cached_bind(x->cached, x->given->arrays, NULL, x->given->stream)
+                                  : RESHARD_SUCCESS;
+  }
+}
+
+/* --- The meeting -------------------------------------------------------------------------------------------------- */
+
+/* Hosts need not meet where streams wait for each other's messages alone, once all ranks have the transfer. Nor does a
+ * rank come that cannot tell if it has. */
+static bool hosts_meet(const sharded_call *x, reshard_status mine) {
+  bool made = x->made || (mine != RESHARD_SUCCESS && x->given->unsure);
+  return x->threads || !x->streams || x->reads != READS_NOTHING || !made;
+}
+
+static reshard_status meet_hosts(sharded_call *x, reshard_status mine) {
+  rs_request request = x->given->request;
+  if (!hosts_meet(x, mine))
+    return mine == RESHARD_SUCCESS ? mine : end_after_error(x->comm, mine);
+  request.shown = &x->shown;
+  return rs_agree_on(x->comm, mine, &request, &x->all);
+}
+
+static uint64_t hash_versions(const sharded_call *x) {
+  uint64_t hash = 0;
+  for (int64_t r = 0; r < x->comm->size; r++)
+    hash = rs_hash(hash, &x->all[r].shown.version, sizeof x->all[r].shown.version);
+  return hash | 1;
+}
+
+/* The same on all ranks: it follows from all records, and from what all have made. *rank: that makes all pack. */
+static call_verdict judge_records(const sharded_call *x, int64_t *rank) {
+  const struct reshard_transfer_s *t = x->cached->transfer;
+  bool moved = x->threads || !x->made;
+  if (x->all == NULL)
+    return VERDICT_RUN;
+  for (*rank = 0; x->reads == READS_SEGMENTS && *rank < x->comm->size; ++*rank)
+    if (x->all[*rank].shown.private_entry >= 0)
+      return VERDICT_PACK;
+  if (x->reads == READS_SEGMENTS) /* on one node each rank copies what it needs of those records */
+    moved = x->comm->elsewhere && (t == NULL || t->path != &rs_mixed_path || hash_versions(x) != x->cached->shown);
+  for (int64_t r = 0; x->reads == READS_GPUS && r < x->comm->size; r++)
+    moved = moved || x->all[r].shown.version == 0;
+  return moved ? VERDICT_REBIND : VERDICT_RUN;
+}
+
+/* --- After it ----------------------------------------------------------------------------------------------------- */
+
+static reshard_status execute_bound(sharded_call *x) {
+  RS_TRY(reshard_execute(x->cached->transfer, x->given->stream));
+  x->workspace_bytes = x->cached->transfer->binding.info.workspace_bytes;
+  return RESHARD_SUCCESS;
+}
+
+/* Keeps a transfer that reads storage of others. */
+static void keep_reading(sharded_call *x) {
+  reshard_transfer transfer = x->cached->transfer;
+  x->cached->shown = 0; /* where the rank cannot tell, the next call binds it anew */
+  (void)rs_sources_version(x->comm, transfer->plan, &transfer->binding.arrays, &x->cached->shown);
+  rs_transfer_keep(transfer);
+}
+
+/* Collective: makes the transfer, or binds it anew. */
+static reshard_status make_transfer(sharded_call *x) {
+  const rs_once_call *given = x->given;
+  rs_cached_transfer *cached = x->cached;
+  reshard_path path = given->request.path;
+  if (path == RESHARD_PATH_AUTO && reads_gpus(x->comm, rs_path_find(x->comm, path)))
+    path = RESHARD_PATH_PACKED;
+  if (cached->transfer != NULL && cached->transfer->path == &rs_mixed_path) /* its rounds are those of its arrays */
+    rs_cached_drop(cached);
+  return cached->transfer != NULL ? rs_cached_rebind(cached, given->arrays, given->stream)
+                                  : rs_cached_create(cached, given->plan, x->comm, given->arrays, path,
+                                                     &x->memory->staging_cache, given->stream);
+}
+
+static reshard_status execute_made(sharded_call *x) {
+  rs_cached_transfer *cached = x->cached;
+  reshard_status status = make_transfer(x);
+  if (status != RESHARD_SUCCESS) {
+    rs_cached_free(cached);
+    return status;
+  }
+  reshard_transfer transfer = cached->transfer;
+  bool reads = reads_gpus(x->comm, transfer->path);
+  bool kept = x->given->cached != NULL && (reads || transfer->path->packs);
+  status = execute_bound(x);
+  if (!x->threads) {                              /* ranks that do not meet to execute may fail one by one */
+    if (status == RESHARD_SUCCESS || !x->streams) /* else the others would take it for what it has not given */
+      status = rs_agree(x->comm, status);
+    if (status == RESHARD_SUCCESS && kept && reads)
+      keep_reading(x);
+    if (status != RESHARD_SUCCESS && x->streams) /* streams may wait for ever for one that failed */
+      (void)x->comm->ops->abort(x->comm);
+  }
+  cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
+  if (status != RESHARD_SUCCESS || !kept)
+    rs_cached_free(cached);
+  return status;
+}
+
+/* Closes what others have freed, and lets the stream wait for the last execute, which may be on another one. */
+static reshard_status close_freed(sharded_call *x) {
+  bool freed = false;
+  for (int64_t r = 0; r < x->comm->size; r++)
+    freed = freed || x->all[r].shown.freed;
+  if (freed)
+    RS_TRY(rs_offers_tell_freed(x->comm));
+  rs_transfer_unbind_freed(x->comm, x->cached->transfer);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status execute_again(sharded_call *x) {
+  reshard_status status = RESHARD_SUCCESS;
+  if (x->reads == READS_GPUS) {
+    RS_TRY(close_freed(x));
+    status =
+        rs_stream_wait(x->comm->device, x->given->stream, x->cached->transfer->ended, RS_EDGE("execute after execute"));
+  }
+  RS_THEN(status, execute_bound(x));
+  return status != RESHARD_SUCCESS && x->streams ? end_after_error(x->comm, status) : status;
+}
+
+/* --- Processes that map each other's memory ----------------------------------------------------------------------- */
+
+static reshard_status take_sources(sharded_call *x) {
+  for (int64_t r = 0; r < x->comm->size; r++)
+    RS_TRY(rs_reach_take(x->cached->reach, r, &x->all[r].shown));
+  return RESHARD_SUCCESS;
+}
+
+/* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
+static reshard_status copy_from_processes(sharded_call *x) {
+  reshard_status status = take_sources(x);
+  RS_THEN(status, rs_reach_run(x->cached->reach));
+  return rs_agree(x->comm, status);
+}
+
+/* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */
+static reshard_status rebind_mixed(sharded_call *x) {
+  uint64_t versions = hash_versions(x);
+  reshard_status status = take_sources(x);
+  RS_THEN(status, bind_mixed(x));
+  status = rs_agree(x->comm, status);
+  x->cached->shown = status == RESHARD_SUCCESS ? versions : 0;
+  return status;
+}
+
+static reshard_status execute_segments(sharded_call *x, call_verdict verdict) {
+  rs_cached_transfer *cached = x->cached;
+  bool packs = verdict == VERDICT_PACK, bound = cached->packed;
+  reshard_status status = RESHARD_SUCCESS;
+  cached->packed = packs && x->given->cached != NULL;
+  if (!packs && !x->comm->elsewhere)
+    return copy_from_processes(x);
+  if (x->comm->elsewhere && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs) {
+    rs_cached_drop(cached);
+    cached->packed = packs && x->given->cached != NULL;
+  }
+  if (cached->transfer == NULL)
+    return execute_made(x);
+  if (packs && !bound)
+    status = rs_agree(x->comm, rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream));
+  else if (verdict == VERDICT_REBIND)
+    status = rebind_mixed(x);
+  RS_THEN(status, execute_bound(x));
+  return status;
+}
+
+/* --- All ---------------------------------------------------------------------------------------------------------- */
+
+static reshard_status execute_processes(sharded_call *x, reshard_status mine) {
+  int64_t rank = 0;
+  RS_THEN(mine, prepare_call(x));
+  RS_TRY(meet_hosts(x, mine));
+  call_verdict verdict = judge_records(x, &rank);
+  if (verdict == VERDICT_PACK && x->given->request.path != RESHARD_PATH_AUTO)
+    return rs_sources_error_private(x->comm, x->given->plan, rank, x->all[rank].shown.private_entry, false);
+  if (x->reads == READS_SEGMENTS)
+    return execute_segments(x, verdict);
+  return verdict == VERDICT_RUN ? execute_again(x) : execute_made(x);
+}
+
+static reshard_status execute_call(sharded_call *x, reshard_status mine) {
+  bool left = x->made && x->cached->packed; /* a GPU did not reach an array: all ranks pack */
+  bool direct = !left && rs_path_find(x->comm, x->given->request.path) == &rs_direct_path, done = false;
+  if (x->threads)
+    RS_TRY(rs_once_together(x->comm, x->given, direct, &mine, x->memory, &done));
+  if (done && !direct)
+    x->workspace_bytes = x->cached->transfer->binding.info.workspace_bytes;
+  return done ? RESHARD_SUCCESS : execute_processes(x, mine);
+}
+
+reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
+                             reshard_status *mine) {
+  bool captured = false, told = reads_gpus_when_told(comm, path);
+  *mine = comm->device->streams->capturing(comm->device, stream, &captured);
+  if (*mine == RESHARD_SUCCESS && captured)
+    *mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream %p is being captured; only executes of transfers can be", call,
+                     stream);
+  return captured && comm->locals == 1 && !told ? *mine : RESHARD_SUCCESS;
+}
+
+reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
+                               size_t *workspace_bytes) {
+  sharded_call x = {.comm = comm, .given = call, .memory = memory, .shown.private_entry = -1};
+  x.cached = call->cached != NULL ? call->cached : &x.own;
+  x.reads = find_reads(comm, call->request.path);
+  x.threads = comm->locals == comm->size;
+  x.streams = comm->device->streams->asynchronous;
+  x.made = x.cached->transfer != NULL;
+  x.shown.freed = x.reads == READS_GPUS && rs_offers_outdated(comm);
+  if (mine == RESHARD_SUCCESS)
+    mine = rs_stream_check(comm->device, call->stream, "execute");
+  reshard_status status = execute_call(&x, mine);
+  *workspace_bytes = status == RESHARD_SUCCESS ? x.workspace_bytes : 0;
+  if (call->cached != NULL)
+    rs_cached_return(call->cached);
+  else
+    rs_cached_free(&x.own);
+  return status;
+}
+
+reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                rs_once_memory *memory, void *stream) {
+  rs_device *device = comm->device;
+  rs_arrays own;
+  if (plan->info.received_bytes > 0)
+    return rs_error(RESHARD_ERROR_INVALID, "rank %lld lacks %lld bytes, which others have", (long long)plan->rank,
+                    (long long)plan->info.received_bytes);
+  RS_TRY(rs_stream_check(device, stream, "execute"));
+  RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &own));
+  RS_TRY(rs_arrays_look_up(comm, plan, &memory->extents, false, &own));
+  rs_copies_clear(&memory->copies);
+  RS_TRY(rs_pull_own(plan, &own, &memory->copies));
+  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->own));
+  return device->work->run(device, 1, &memory->own, stream);
+}
