@@ -25,12 +25,25 @@ void rs_mappings_free(rs_mappings *mappings);
 /* Some of it is memory of GPUs that its owner has freed, as far as this rank has heard. NULL is allowed. */
 bool rs_mappings_freed(const rs_mappings *mappings);
 
-/* Finds the first entry with a source that other processes cannot map; -1: none has. of_malloc: they map memory of
- * cudaMalloc, too, which its owner may free meanwhile, and whether a source lies in such; NULL: they do not. */
-reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       bool *of_malloc, int64_t *entry);
-/* A number for the storage of a GPU that the sources lie in: another one where other storage is at the same addresses.
- * 0: some lie in other memory. */
+/* Memory that sources lie in: a segment of the process's memory file, or memory of its GPU. The other one is all 0. */
+typedef struct rs_source_memory {
+  rs_shared_place place;
+  rs_exported_memory exported;
+} rs_source_memory;
+
+/* Where a rank's sources are, as other processes map them. All zero: not described. */
+typedef struct rs_sources {
+  RS_VEC(rs_source_memory) segments;
+  struct rs_source_buffer *buffers; /* [plan->nsrc] */
+  int64_t private_entry;            /* of the first source that others cannot map; -1: there is none */
+  bool of_malloc;                   /* some lie in memory of cudaMalloc, which its owner may free meanwhile */
+  uint64_t version;                 /* never 0; another one where other memory of a GPU is at the same addresses */
+} rs_sources;
+/* malloced: others map memory of cudaMalloc, too; else it is private. */
+reshard_status rs_sources_describe(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                   bool malloced, rs_sources *sources);
+void rs_sources_free(rs_sources *sources);
+/* The version of a description; 0: a source is private. */
 reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   uint64_t *version);
 /* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
@@ -49,7 +62,8 @@ typedef struct rs_offers {
  * do not. status: of this rank so far. All ranks succeed, or all get the same error. The communicator has the others'
  * memory files. */
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers);
+                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_words *words,
+                                  rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
 bool rs_offers_outdated(reshard_comm comm);

@@ -42,7 +42,7 @@ typedef struct rs_record {
   int64_t private_entry;              /* create, rebind: as in rs_shown */
   int64_t mailed, moved;              /* create: as in reshard_comm_s; bytes that the rank sends, or receives */
   int32_t only;                       /* 1: no other path will do */
-  int32_t of_malloc;                  /* create, rebind: 1: as in rs_sources_find_private */
+  int32_t of_malloc;                  /* create, rebind: 1: as in rs_sources */
   char argument[48];                  /* its name; "": there is none */
   char text[176];                     /* of an error, else the library's version */
 } rs_record;

@@ -17,6 +17,7 @@
 typedef struct rs_binding {
   rs_arrays arrays;
   struct rs_direct_programs *direct; /* direct path */
+  rs_sources sources;                /* where other processes read these arrays; all zero: they do not */
   rs_mappings *mappings;             /* of other processes' arrays, that it reads; NULL: none */
   int64_t foreign_bytes;             /* that it brings to this rank from others */
   rs_program *keep;                  /* packed path: copies that stay on the rank */

@@ -69,11 +69,12 @@ static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s 
 }
 
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_shared_words *words, rs_offers **offers) {
+                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_words *words,
+                                  rs_offers **offers) {
   char *mine = NULL;
-  int64_t size = 0, private_entry;
+  int64_t size = 0;
   rs_strings *all;
-  RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, words, &mine, &size, &private_entry));
+  RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, sources, words, &mine, &size));
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);

@@ -105,10 +105,17 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
 
 /* The same pointers may be another segment by now. */
 static reshard_status write_sources(rs_reach *reach, rs_notice *notice, int64_t *private_entry) {
+  rs_sources sources;
   char *shown_sources = NULL;
   int64_t bytes = 0;
-  RS_TRY(
-      rs_remote_sources_write(reach->comm, reach->plan, &reach->arrays, NULL, &shown_sources, &bytes, private_entry));
+  RS_TRY(rs_sources_describe(reach->comm->device, reach->plan, &reach->arrays, false, &sources));
+  *private_entry = sources.private_entry;
+  reshard_status status = sources.private_entry >= 0 ? RESHARD_SUCCESS
+                                                     : rs_remote_sources_write(reach->comm, reach->plan, &reach->arrays,
+                                                                               &sources, NULL, &shown_sources, &bytes);
+  rs_sources_free(&sources);
+  if (status != RESHARD_SUCCESS || *private_entry >= 0)
+    return status;
   if (reach->shown_sources != NULL && bytes == reach->shown_bytes &&
       memcmp(shown_sources, reach->shown_sources, (size_t)bytes) == 0) {
     free(shown_sources);

@@ -18,144 +18,118 @@ typedef struct source_header {
   int64_t inside;  /* their place in it */
 } source_header;
 
-typedef struct source_buffer {
+typedef struct rs_source_buffer {
   int64_t segment; /* -1: the rank holds nothing in the buffer */
   int64_t inside;
   int64_t strided; /* 0: contiguous */
-} source_buffer;
+} rs_source_buffer;
 
-/* Memory that sources lie in: a segment of the process's memory file, or memory of its GPU. The other one is all 0. */
-typedef struct source_memory {
-  rs_shared_place place;
-  rs_exported_memory exported;
-} source_memory;
-
-/* All of it while it is made. */
-typedef struct source_list {
-  rs_device *device;
-  bool *of_malloc; /* as in rs_sources_find_private */
-  RS_VEC(source_memory) segments;
-  source_buffer *buffers; /* [plan->nsrc] */
-} source_list;
-
-static reshard_status list_buffer(source_list *t, int64_t index, const rs_extent *x, bool *shared) {
-  source_memory found = {.place = {0, 0}};
-  int64_t inside, i = t->segments.n - 1;
-  if (t->device->processes == NULL)
+static reshard_status describe_buffer(rs_device *device, bool malloced, const rs_extent *x, rs_source_buffer *buffer,
+                                      bool *shared, rs_sources *s) {
+  rs_source_memory found = {.place = {0, 0}};
+  int64_t inside, i = s->segments.n - 1;
+  if (device->processes == NULL)
     *shared = rs_shared_find(x->begin, x->end, &found.place, &inside);
   else
-    RS_TRY(t->device->processes->find(t->device, x->begin, x->end, &found.exported, &inside, shared));
-  if (*shared && t->device->processes != NULL && !found.exported.by_file) {
-    *shared = t->of_malloc != NULL;
-    if (*shared)
-      *t->of_malloc = true;
-  }
+    RS_TRY(device->processes->find(device, x->begin, x->end, &found.exported, &inside, shared));
+  bool of_malloc = *shared && device->processes != NULL && !found.exported.by_file;
+  s->of_malloc |= of_malloc && malloced;
+  *shared = *shared && (malloced || !of_malloc);
   if (!*shared)
     return RESHARD_SUCCESS;
-  while (i >= 0 && (t->segments.at[i].place.offset != found.place.offset ||
-                    t->segments.at[i].exported.number != found.exported.number))
+  while (i >= 0 && (s->segments.at[i].place.offset != found.place.offset ||
+                    s->segments.at[i].exported.number != found.exported.number))
     i--;
   if (i < 0) {
-    RS_TRY(rs_vec_reserve(&t->segments, t->segments.n + 1));
-    i = t->segments.n++;
-    t->segments.at[i] = found;
+    RS_TRY(rs_vec_reserve(&s->segments, s->segments.n + 1));
+    i = s->segments.n++;
+    s->segments.at[i] = found;
+    s->version = rs_hash(s->version, &found.exported.number, sizeof found.exported.number) | 1;
   }
-  t->buffers[index] = (source_buffer){i, inside + (x->at - x->begin), 0};
+  buffer->segment = i;
+  buffer->inside = inside + (x->at - x->begin);
   return RESHARD_SUCCESS;
 }
 
-/* *private_entry: the first one with a source in no segment; -1: none has. */
-static reshard_status list_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, source_list *t,
-                                   int64_t *private_entry) {
+reshard_status rs_sources_describe(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
+                                   bool malloced, rs_sources *s) {
   rs_extents extents = {0};
-  *private_entry = -1;
-  RS_TRY(rs_alloc(&t->buffers, plan->nsrc, sizeof *t->buffers));
-  for (int64_t i = 0; i < plan->nsrc; i++)
-    t->buffers[i] = (source_buffer){.segment = -1};
-  reshard_status status = rs_arrays_sources(plan, arrays, &extents);
-  for (int64_t i = 0; i < extents.n && status == RESHARD_SUCCESS && *private_entry < 0; i++) {
+  *s = (rs_sources){.private_entry = -1, .version = 1};
+  reshard_status status = rs_alloc(&s->buffers, plan->nsrc, sizeof *s->buffers);
+  for (int64_t i = 0; i < plan->nsrc && status == RESHARD_SUCCESS; i++)
+    s->buffers[i] =
+        (rs_source_buffer){.segment = -1, .strided = arrays->src_strides != NULL && arrays->src_strides[i] != NULL};
+  RS_THEN(status, rs_arrays_sources(plan, arrays, &extents));
+  for (int64_t i = 0; i < extents.n && status == RESHARD_SUCCESS && s->private_entry < 0; i++) {
     const rs_extent *x = &extents.at[i];
+    rs_source_buffer *buffer = &s->buffers[plan->entries[x->entry].src_buffer + x->buffer];
     bool shared = true;
     if (x->begin < x->end)
-      status = list_buffer(t, plan->entries[x->entry].src_buffer + x->buffer, x, &shared);
-    *private_entry = shared ? -1 : x->entry;
+      status = describe_buffer(device, malloced, x, buffer, &shared, s);
+    s->private_entry = shared ? -1 : x->entry;
   }
   free(extents.at);
+  if (status != RESHARD_SUCCESS)
+    rs_sources_free(s);
   return status;
 }
 
-static void source_list_free(source_list *t) {
-  free(t->segments.at);
-  free(t->buffers);
-}
-
-reshard_status rs_sources_find_private(rs_device *device, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       bool *of_malloc, int64_t *entry) {
-  source_list t = {.device = device, .of_malloc = of_malloc};
-  reshard_status status = list_sources(plan, arrays, &t, entry);
-  source_list_free(&t);
-  return status;
+void rs_sources_free(rs_sources *s) {
+  free(s->segments.at);
+  free(s->buffers);
+  *s = (rs_sources){.buffers = NULL};
 }
 
 reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   uint64_t *version) {
-  source_list t = {.device = comm->device};
-  int64_t private_entry;
-  uint64_t hash = 0;
-  reshard_status status = list_sources(plan, arrays, &t, &private_entry);
-  for (int64_t i = 0; i < t.segments.n; i++)
-    hash = rs_hash(hash, &t.segments.at[i].exported.number, sizeof t.segments.at[i].exported.number);
-  *version = status == RESHARD_SUCCESS && private_entry < 0 ? hash | 1 : 0;
-  source_list_free(&t);
-  return status;
-}
-
-/* A segment before those of the sources. */
-static reshard_status list_words(source_list *t, const rs_shared_words *words) {
-  RS_TRY(rs_vec_reserve(&t->segments, 1));
-  t->segments.at[t->segments.n++] = (source_memory){.exported = words->memory};
+  rs_sources s;
+  *version = 0;
+  RS_TRY(rs_sources_describe(comm->device, plan, arrays, false, &s));
+  *version = s.private_entry < 0 ? s.version : 0;
+  rs_sources_free(&s);
   return RESHARD_SUCCESS;
 }
 
+static void put_bytes(char **at, const void *bytes, size_t size) {
+  if (size > 0)
+    memcpy(*at, bytes, size);
+  *at += size;
+}
+
+/* A segment with the words of a meeting is before those of the sources. */
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       const rs_shared_words *words, char **bytes, int64_t *size,
-                                       int64_t *private_entry) {
-  bool of_malloc;
-  source_list t = {.device = comm->device, .of_malloc = &of_malloc};
+                                       const rs_sources *sources, const rs_shared_words *words, char **bytes,
+                                       int64_t *size) {
+  int64_t own = words != NULL, nlive = 0;
   char *made = NULL;
   uint64_t *live = NULL;
-  int64_t nlive = 0;
-  reshard_status status = words != NULL ? list_words(&t, words) : RESHARD_SUCCESS;
-  RS_THEN(status, list_sources(plan, arrays, &t, private_entry));
-  if (status != RESHARD_SUCCESS)
-    goto done;
   if (comm->device->processes != NULL)
-    RS_TRY_GOTO(status, rs_peers_prepare(comm, t.segments.n, &live, &nlive), done);
+    RS_TRY(rs_peers_prepare(comm, sources->segments.n + own, &live, &nlive));
   bool strided = arrays->src_strides != NULL;
-  source_header header = {t.segments.n, plan->nsrc, strided, nlive, words != NULL, words != NULL ? words->inside : 0};
-  size_t segments = (size_t)t.segments.n * sizeof *t.segments.at, buffers = (size_t)plan->nsrc * sizeof *t.buffers,
-         row = RESHARD_MAX_DIMS * sizeof(int64_t);
-  *size = (int64_t)(sizeof header + segments + buffers + (strided ? (size_t)plan->nsrc * row : 0) +
-                    (size_t)nlive * sizeof *live);
-  RS_TRY_GOTO(status, rs_alloc_zero(&made, *size, 1), done);
-  memcpy(made, &header, sizeof header);
-  char *at = made + sizeof header;
-  if (segments > 0)
-    memcpy(at, t.segments.at, segments);
-  at += segments + buffers;
-  for (int64_t i = 0; i < plan->nsrc && strided; i++, at += row) {
-    t.buffers[i].strided = arrays->src_strides[i] != NULL;
-    if (t.buffers[i].strided) /* as many as the copy has */
-      memcpy(at, arrays->src_strides[i], row);
+  const source_header header = {own + sources->segments.n, plan->nsrc, strided, nlive, own, own ? words->inside : 0};
+  const size_t row = RESHARD_MAX_DIMS * sizeof(int64_t);
+  *size =
+      (int64_t)(sizeof header + (size_t)header.segments * sizeof(rs_source_memory) +
+                (size_t)plan->nsrc * (sizeof(rs_source_buffer) + (strided ? row : 0)) + (size_t)nlive * sizeof *live);
+  reshard_status status = rs_alloc_zero(&made, *size, 1);
+  if (status == RESHARD_SUCCESS) {
+    char *at = made;
+    put_bytes(&at, &header, sizeof header);
+    if (own)
+      put_bytes(&at, &(rs_source_memory){.exported = words->memory}, sizeof(rs_source_memory));
+    put_bytes(&at, sources->segments.at, (size_t)sources->segments.n * sizeof(rs_source_memory));
+    for (int64_t i = 0; i < plan->nsrc; i++) {
+      rs_source_buffer b = sources->buffers[i];
+      b.segment += b.segment >= 0 ? own : 0;
+      put_bytes(&at, &b, sizeof b);
+    }
+    for (int64_t i = 0; i < plan->nsrc && strided; i++, at += row)
+      if (sources->buffers[i].strided) /* as many as the copy has */
+        memcpy(at, arrays->src_strides[i], row);
+    put_bytes(&at, live, (size_t)nlive * sizeof *live);
+    *bytes = made;
   }
-  if (buffers > 0)
-    memcpy(made + sizeof header + segments, t.buffers, buffers);
-  if (nlive > 0)
-    memcpy(at, live, (size_t)nlive * sizeof *live);
-  *bytes = made;
-done:
   free(live);
-  source_list_free(&t);
   return status;
 }
 
@@ -163,7 +137,7 @@ done:
 
 typedef struct mapping {
   int64_t rank;
-  source_memory memory;
+  rs_source_memory memory;
   void *opened; /* of a GPU */
 } mapping;
 
@@ -204,7 +178,7 @@ bool rs_mappings_freed(const rs_mappings *m) {
   return false;
 }
 
-static reshard_status map_one(rs_mappings *m, int64_t rank, const source_memory *memory, const char **at) {
+static reshard_status map_one(rs_mappings *m, int64_t rank, const rs_source_memory *memory, const char **at) {
   rs_device *device = m->comm->device;
   void *opened = NULL;
   RS_TRY(rs_vec_reserve(&m->list, m->list.n + 1));
@@ -249,8 +223,8 @@ static reshard_status split_string(int64_t rank, const char *bytes, int64_t size
   if (size >= needed) {
     memcpy(&p->header, bytes, sizeof p->header);
     p->segments = bytes + sizeof p->header;
-    p->buffers = p->segments + p->header.segments * (int64_t)sizeof(source_memory);
-    p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(source_buffer);
+    p->buffers = p->segments + p->header.segments * (int64_t)sizeof(rs_source_memory);
+    p->strides = p->buffers + p->header.buffers * (int64_t)sizeof(rs_source_buffer);
     p->live = p->strides + p->header.strided * p->header.buffers * row;
     needed = p->live - bytes + p->header.live * (int64_t)sizeof(uint64_t);
   }
@@ -277,7 +251,7 @@ static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappin
                                   rs_arrays *arrays) {
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
-    source_memory memory;
+    rs_source_memory memory;
     memcpy(&memory, p->segments + i * (int64_t)sizeof memory, sizeof memory);
     RS_TRY(map_one(m, rank, &memory, &segments[i]));
   }
@@ -288,7 +262,7 @@ static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappin
     memcpy(arrays->stride_values, p->strides, (size_t)n * RESHARD_MAX_DIMS * sizeof(int64_t));
   }
   for (int64_t i = 0; i < n; i++) {
-    source_buffer b;
+    rs_source_buffer b;
     memcpy(&b, p->buffers + i * (int64_t)sizeof b, sizeof b);
     if (b.segment < 0)
       continue;
@@ -301,11 +275,11 @@ static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappin
 
 bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list) {
   source_header header;
-  *list = (rs_peer_list){.stride = sizeof(source_memory)};
+  *list = (rs_peer_list){.stride = sizeof(rs_source_memory)};
   if (size < (int64_t)sizeof header)
     return false;
   memcpy(&header, bytes, sizeof header);
-  list->memory = bytes + sizeof header + offsetof(source_memory, exported);
+  list->memory = bytes + sizeof header + offsetof(rs_source_memory, exported);
   list->n = header.segments;
   list->live = bytes + size - header.live * (int64_t)sizeof(uint64_t);
   list->nlive = header.live;
@@ -333,7 +307,7 @@ reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t
 
 reshard_status rs_remote_words_open(int64_t rank, const char *bytes, rs_mappings *m, void **words) {
   source_header header;
-  source_memory memory;
+  rs_source_memory memory;
   const char *at;
   memcpy(&header, bytes, sizeof header);
   if (header.words == 0)

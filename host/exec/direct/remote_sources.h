@@ -6,11 +6,11 @@
 #include "exec/direct/peers.h"
 #include "exec/offer.h"
 
-/* The string of this rank's sources, which the caller frees, and what rs_sources_find_private gives. words: of its part
- * of a meeting; NULL: there is none. */
+/* The string of this rank's sources, which were described, none of them as private. The caller frees it. words: of its
+ * part of a meeting; NULL: there is none. */
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       const rs_shared_words *words, char **bytes, int64_t *size,
-                                       int64_t *private_entry);
+                                       const rs_sources *sources, const rs_shared_words *words, char **bytes,
+                                       int64_t *size);
 /* Lists the memory of GPUs in a string, which it points into; false: it is too short for a string. */
 bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list);
 /* Maps what `rank` tells of, and lists its arrays at their addresses here. The caller frees *offer, which may be there

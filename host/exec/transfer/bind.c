@@ -15,12 +15,15 @@ static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
   return rs_transfer_reads_processes(t) && moved < mailed;
 }
 
-reshard_status rs_transfer_find_private(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
-  bool of_malloc = false;
-  reshard_status status = rs_sources_find_private(
-      t->comm->device, t->plan, arrays, rs_transfer_reads_malloc(t) ? &of_malloc : NULL, &mine->private_entry);
-  mine->of_malloc = of_malloc;
-  return status;
+reshard_status rs_transfer_describe(reshard_transfer t, rs_binding *binding, rs_record *mine) {
+  const rs_arrays *arrays = &binding->arrays;
+  mine->private_entry = t->path->reads_others && arrays->has_private ? arrays->private_entry : -1;
+  if (!rs_transfer_reads_processes(t))
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_sources_describe(t->comm->device, t->plan, arrays, rs_transfer_reads_malloc(t), &binding->sources));
+  mine->private_entry = binding->sources.private_entry;
+  mine->of_malloc = binding->sources.of_malloc;
+  return RESHARD_SUCCESS;
 }
 
 static bool is_of_malloc(const struct reshard_transfer_s *t, const rs_record *all) {
@@ -87,7 +90,8 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_status status = RESHARD_SUCCESS;
   if (first)
     status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
-  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, t->on_streams ? &t->words : NULL, &offers);
+  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, &binding->sources,
+                              t->on_streams ? &t->words : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
   binding->mappings = offers->mappings;
@@ -145,8 +149,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
     rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
     const rs_record *all;
-    if (rs_transfer_reads_processes(t))
-      RS_THEN(status, rs_transfer_find_private(t, &binding.arrays, &mine));
+    RS_THEN(status, rs_transfer_describe(t, &binding, &mine));
     rs_record_set_status(&mine, status);
     status = rs_records_exchange(t->comm, NULL, &mine, &all);
     RS_THEN(status, rs_transfer_keep_or_leave_path(t, all, false));

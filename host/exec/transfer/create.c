@@ -187,10 +187,8 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     rs_record_set_status(&mine, check_and_allocate(comm, plan, arrays, options, cached, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
-  if (mine.status == RESHARD_SUCCESS && rs_transfer_reads_processes(t))
-    rs_record_set_status(&mine, rs_transfer_find_private(t, &binding.arrays, &mine));
-  else if (mine.status == RESHARD_SUCCESS && t->path->reads_others && binding.arrays.has_private)
-    mine.private_entry = binding.arrays.private_entry;
+  if (mine.status == RESHARD_SUCCESS)
+    rs_record_set_status(&mine, rs_transfer_describe(t, &binding, &mine));
   rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
   if (mine.status == RESHARD_SUCCESS) {
     rs_record_set_plan(&mine, plan);

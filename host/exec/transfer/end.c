@@ -13,6 +13,7 @@ enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the co
 void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
   if (path != NULL)
     path->release(comm, b);
+  rs_sources_free(&b->sources);
   rs_arrays_free(&b->arrays);
   *b = (rs_binding){0};
 }
