@@ -69,6 +69,19 @@ void rs_error_set(const char *text) {
     snprintf(last_error, sizeof last_error, "%s", text);
 }
 
+void rs_error_keep(rs_kept_error *kept, reshard_status status) {
+  if (status == RESHARD_SUCCESS || kept->status != RESHARD_SUCCESS)
+    return;
+  kept->status = status;
+  snprintf(kept->text, sizeof kept->text, "%s", last_error);
+}
+
+reshard_status rs_error_restore(const rs_kept_error *kept) {
+  if (kept->status != RESHARD_SUCCESS)
+    rs_error_set(kept->text);
+  return kept->status;
+}
+
 const char *reshard_last_error(void) { return last_error; }
 
 const char *reshard_version(void) { return RESHARD_VERSION_STRING; }

@@ -35,6 +35,15 @@ RS_PRIVATE_API reshard_status rs_error_differ(const char *field, int64_t rank, c
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
 void rs_error_set(const char *text);
+/* The first error of several steps, kept over those that follow. Its status is RESHARD_SUCCESS at first. */
+typedef struct rs_kept_error {
+  reshard_status status;
+  char text[1024];
+} rs_kept_error;
+/* Keeps this thread's last error, unless the status is RESHARD_SUCCESS or an error is kept already. */
+void rs_error_keep(rs_kept_error *kept, reshard_status status);
+/* Makes what is kept the last error again, and returns its status. */
+reshard_status rs_error_restore(const rs_kept_error *kept);
 /* Errors of this thread so far, and the status of the last one. */
 unsigned long rs_error_count(void);
 reshard_status rs_error_status(void);

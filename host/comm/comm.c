@@ -103,6 +103,13 @@ reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
   return RESHARD_SUCCESS;
 }
 
+reshard_status rs_comm_end_after_error(reshard_comm comm, reshard_status status) {
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_error_keep(&kept, status);
+  (void)comm->ops->abort(comm);
+  return rs_error_restore(&kept);
+}
+
 reshard_status reshard_comm_abort(reshard_comm comm) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");

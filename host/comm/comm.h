@@ -252,6 +252,9 @@ reshard_status rs_comm_alive(reshard_comm comm);
  * is freed by the last one that lets go. */
 void rs_comm_hold(reshard_comm comm);
 void rs_comm_let_go(reshard_comm comm);
+/* Ends the communicator of a rank that has failed alone, for whose work on a stream others would wait for ever. Returns
+ * the status, with its text. */
+reshard_status rs_comm_end_after_error(reshard_comm comm, reshard_status status);
 
 /* Frees what was deferred and has ended. Local. */
 void rs_comm_free_deferred(reshard_comm comm);

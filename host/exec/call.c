@@ -15,7 +15,6 @@
 #include "device/stream.h"
 #include "exec/addresses.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,15 +72,6 @@ static call_reads find_reads(reshard_comm comm, reshard_path wish) {
   return reads_gpus_when_told(comm, wish) ? READS_GPUS : READS_NOTHING;
 }
 
-/* Ranks that do not meet may fail one by one. Their streams may wait for ever for one that failed. */
-static reshard_status end_after_error(reshard_comm comm, reshard_status status) {
-  char text[512];
-  snprintf(text, sizeof text, "%s", reshard_last_error());
-  (void)comm->ops->abort(comm);
-  rs_error_set(text);
-  return status;
-}
-
 /* --- Before the meeting ------------------------------------------------------------------------------------------- */
 
 /* Binds to this rank's arrays, and to those that others have shown so far. */
@@ -137,7 +127,7 @@ static bool hosts_meet(const sharded_call *x, reshard_status mine) {
 static reshard_status meet_hosts(sharded_call *x, reshard_status mine) {
   rs_request request = x->given->request;
   if (!hosts_meet(x, mine))
-    return mine == RESHARD_SUCCESS ? mine : end_after_error(x->comm, mine);
+    return mine == RESHARD_SUCCESS ? mine : rs_comm_end_after_error(x->comm, mine);
   request.shown = &x->shown;
   return rs_agree_on(x->comm, mine, &request, &x->all);
 }
@@ -239,7 +229,7 @@ static reshard_status execute_again(sharded_call *x) {
         rs_stream_wait(x->comm->device, x->given->stream, x->cached->transfer->ended, RS_EDGE("execute after execute"));
   }
   RS_THEN(status, execute_bound(x));
-  return status != RESHARD_SUCCESS && x->streams ? end_after_error(x->comm, status) : status;
+  return status != RESHARD_SUCCESS && x->streams ? rs_comm_end_after_error(x->comm, status) : status;
 }
 
 /* --- Processes that map each other's memory ----------------------------------------------------------------------- */

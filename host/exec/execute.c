@@ -5,7 +5,6 @@
 #include "device/trace.h"
 #include "exec/transfer.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void begin_flow(rs_execution *x, void *stream, bool gates) {
@@ -20,19 +19,6 @@ static void begin_flow(rs_execution *x, void *stream, bool gates) {
   rs_flow_begin(&x->flow, gates ? t[0]->lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
 }
 
-/* The first error, and its text, while others may follow. */
-typedef struct first_error {
-  reshard_status status;
-  char text[512];
-} first_error;
-
-static void add_error(first_error *e, reshard_status status) {
-  if (e->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
-    return;
-  e->status = status;
-  snprintf(e->text, sizeof e->text, "%s", reshard_last_error());
-}
-
 /* The host asks for the event before it frees what the transfer has. */
 static reshard_status record_end(reshard_transfer t, void *stream) {
   reshard_status status =
@@ -43,22 +29,20 @@ static reshard_status record_end(reshard_transfer t, void *stream) {
 
 /* stream: the one of all ranks, of the first rank's device; not read where they have come through their gates. */
 static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) {
-  first_error e;
+  rs_kept_error e;
   e.status = RESHARD_SUCCESS;
   begin_flow(x, stream, gates);
   void *main = x->flow.lane[0]->stream[RS_MOVE];
   for (int64_t i = 0; i < x->n && gates && e.status == RESHARD_SUCCESS; i++)
-    add_error(&e, rs_gate_open(&x->t[i]->gate, main));
+    rs_error_keep(&e, rs_gate_open(&x->t[i]->gate, main));
   if (e.status == RESHARD_SUCCESS)
-    add_error(&e, x->t[0]->path->run_on_streams(x));
-  add_error(&e, rs_flow_end(&x->flow));
+    rs_error_keep(&e, x->t[0]->path->run_on_streams(x));
+  rs_error_keep(&e, rs_flow_end(&x->flow));
   for (int64_t i = 0; i < x->n && gates; i++)
-    add_error(&e, rs_gate_close(&x->t[i]->gate, main));
+    rs_error_keep(&e, rs_gate_close(&x->t[i]->gate, main));
   for (int64_t i = 0; i < x->n && !gates; i++)
-    add_error(&e, record_end(x->t[i], main));
-  if (e.status != RESHARD_SUCCESS)
-    rs_error_set(e.text);
-  return e.status;
+    rs_error_keep(&e, record_end(x->t[i], main));
+  return rs_error_restore(&e);
 }
 
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
@@ -83,13 +67,7 @@ static bool meets_on_stream(reshard_transfer t) {
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
 static reshard_status end_waits(reshard_transfer t, reshard_status status) {
-  char text[512];
-  if (status == RESHARD_SUCCESS)
-    return status;
-  snprintf(text, sizeof text, "%s", reshard_last_error());
-  (void)t->comm->ops->abort(t->comm);
-  rs_error_set(text);
-  return status;
+  return status == RESHARD_SUCCESS ? status : rs_comm_end_after_error(t->comm, status);
 }
 
 static reshard_status show_others(reshard_transfer t, void *stream) {

@@ -2,8 +2,6 @@
 
 #include "device/stream.h"
 
-#include <stdio.h>
-
 static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_devices[0]; }
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
@@ -55,14 +53,11 @@ reshard_status rs_gate_close(rs_gate *gate, void *work) {
 
 /* The host waits where the stream cannot: the other ranks have heard already that the work is given. */
 reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
-  char text[512];
-  snprintf(text, sizeof text, "%s", reshard_last_error());
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_error_keep(&kept, status);
   reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, RS_EDGE("rank after work"));
   if (waited != RESHARD_SUCCESS)
     waited = first_device(gate)->streams->finish(first_device(gate));
   gate->behind = false;
-  if (status == RESHARD_SUCCESS)
-    return waited;
-  rs_error_set(text);
-  return status;
+  return status == RESHARD_SUCCESS ? waited : rs_error_restore(&kept);
 }

@@ -107,10 +107,10 @@ static reshard_status agree_on_status(const char *call, reshard_sharder sharder,
                                       reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
   rs_placing_group group;
-  char text[1024];
-  snprintf(text, sizeof text, "%s", reshard_last_error());
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_error_keep(&kept, mine);
   rs_placing_group_find(call, sharder, &placing, &group);
-  rs_error_set(text); /* not what a missing group has said */
+  (void)rs_error_restore(&kept); /* not what a missing group has said */
   return group.outside || group.comm == NULL ? mine : send_error(group.sharder, mine, stream);
 }
 

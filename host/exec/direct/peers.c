@@ -7,7 +7,6 @@
 
 #include "plan/plan.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -147,18 +146,10 @@ static rs_exported_memory memory_of(const rs_peer_list *list, int64_t i) {
 /* Descriptors that a call passes on. */
 typedef struct pass_state {
   const rs_peer_list *mine;
-  int64_t since;         /* something has moved last */
-  bool refused;          /* a descriptor could not be passed on: messages go without from then on */
-  reshard_status status; /* the first error: nothing is opened from then on */
-  char text[512];
+  int64_t since;       /* something has moved last */
+  bool refused;        /* a descriptor could not be passed on: messages go without from then on */
+  rs_kept_error first; /* nothing is opened from then on */
 } pass_state;
-
-static void note_status(pass_state *s, reshard_status status) {
-  if (s->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
-    return;
-  s->status = status;
-  snprintf(s->text, sizeof s->text, "%s", reshard_last_error());
-}
 
 /* Passes on memory of this rank, or tells that it cannot. */
 static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number, pass_state *s, bool *done) {
@@ -166,7 +157,7 @@ static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number,
   reshard_status made = RESHARD_SUCCESS;
   if (!s->refused)
     made = comm->device->processes->file(comm->device, number, &fd);
-  note_status(s, made);
+  rs_error_keep(&s->first, made);
   reshard_status status = comm->ops->pass(comm, rank, s->since, number, fd, done);
   s->refused |= made != RESHARD_SUCCESS || status != RESHARD_SUCCESS;
   if (fd >= 0)
@@ -183,7 +174,7 @@ static void send_some(reshard_comm comm, passing *with, pass_state *s) {
     if (!memory.by_file || has_number(p->passed.at, p->passed.n, memory.number))
       continue;
     reshard_status status = send_one(comm, with->rank, memory.number, s, &done);
-    note_status(s, status);
+    rs_error_keep(&s->first, status);
     if (!done) {
       if (status != RESHARD_SUCCESS)
         with->next = with->last;
@@ -230,14 +221,14 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
     bool done;
     reshard_status status = comm->ops->take(comm, with->rank, s->since, &number, &fd, &done);
     if (!done) {
-      note_status(s, status);
+      rs_error_keep(&s->first, status);
       with->missing = status == RESHARD_SUCCESS ? with->missing : 0;
       return;
     }
     if (find_listed(&comm->peers->lists[with->rank], number, &memory) && find_memory(p, number) == NULL) {
-      note_status(s, status);
-      if (s->status == RESHARD_SUCCESS)
-        note_status(s, open_fresh(comm, p, &memory, fd));
+      rs_error_keep(&s->first, status);
+      if (s->first.status == RESHARD_SUCCESS)
+        rs_error_keep(&s->first, open_fresh(comm, p, &memory, fd));
       with->missing--;
     }
     if (fd >= 0)
@@ -294,9 +285,7 @@ static reshard_status pass_in_turns(reshard_comm comm, pass_state *s, passing *w
       more |= with[i].next < with[i].last || with[i].missing > 0;
     }
   }
-  if (s->status != RESHARD_SUCCESS)
-    rs_error_set(s->text);
-  return s->status;
+  return rs_error_restore(&s->first);
 }
 
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan) {
@@ -312,7 +301,7 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
     if (comm->imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
     with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nwords);
-    note_status(&state, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
+    rs_error_keep(&state.first, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     peers->passing[n++] = with;
   }
   return pass_in_turns(comm, &state, peers->passing, n);

@@ -4,7 +4,6 @@
 
 #include <sched.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -29,10 +28,10 @@ static void stop_streams(reshard_comm comm) {
 
 /* A peer may have ended the communicator, and with it what a stream waits for. The caller's last error stays. */
 static void look_at_peers(reshard_comm comm) {
-  char text[1024];
-  snprintf(text, sizeof text, "%s", reshard_last_error());
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_error_keep(&kept, RESHARD_ERROR_INTERNAL); /* any: it may be an error of before */
   if (comm->ops->alive(comm) != RESHARD_SUCCESS)
-    rs_error_set(text);
+    (void)rs_error_restore(&kept);
 }
 
 /* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
