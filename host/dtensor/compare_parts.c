@@ -172,8 +172,5 @@ reshard_status rs_dtensor_compare(reshard_sharder s, const reshard_placing *plac
   *dtype = all[first].dtype;
   if (!infer_shape)
     return RESHARD_SUCCESS;
-  /* Errors of the parts are the same on all ranks; only memory can be short on one alone. */
-  reshard_status status = infer_global_shape(s, placing, all, *ndim, shape);
-  RS_TRY(rs_agree(s->comm, status == RESHARD_ERROR_OUT_OF_MEMORY ? status : RESHARD_SUCCESS));
-  return status;
+  return rs_agree_alike(s->comm, infer_global_shape(s, placing, all, *ndim, shape));
 }

@@ -91,6 +91,20 @@ reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_re
   return rs_records_exchange(comm, request->plan, &mine, all);
 }
 
+reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
+  const void *gathered;
+  rs_kept_error own = {.status = RESHARD_SUCCESS};
+  rs_record mine = {.call = RS_RECORD_AGREE};
+  bool alike = true;
+  rs_error_keep(&own, status);
+  rs_record_set_status(&mine, status);
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
+  const rs_record *all = gathered;
+  for (int64_t r = 0; r < comm->size; r++)
+    alike = alike && all[r].call == mine.call && all[r].status == mine.status && strcmp(all[r].text, mine.text) == 0;
+  return alike ? rs_error_restore(&own) : compare_records(comm, NULL, all);
+}
+
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {
   const rs_record *all;
   return rs_agree_on(comm, status, &(rs_request){.plan = NULL}, &all);

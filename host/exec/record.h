@@ -59,6 +59,9 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);
+/* The same of a status that follows from what all ranks have alike: where all bring one error it is that, without a
+ * number. A rank that fails alone, as without memory, is heard of by all. */
+reshard_status rs_agree_alike(reshard_comm comm, reshard_status mine);
 /* One call for arrays that are used once, as a rank shows it to the others. */
 typedef struct rs_request {
   const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */

@@ -29,12 +29,10 @@ static reshard_status merge_process(reshard_comm comm, merging *mine) {
   reshard_status status = rs_comm_together(comm, merge_once, mine);
   if (comm->locals == comm->size)
     return status;
-  reshard_status memory = rs_agree(comm, status == RESHARD_ERROR_OUT_OF_MEMORY ? status : RESHARD_SUCCESS);
-  if (memory == RESHARD_SUCCESS || status != RESHARD_SUCCESS)
-    return memory != RESHARD_SUCCESS ? memory : status;
-  for (int64_t i = 0; i < mine->n; i++)
+  reshard_status agreed = rs_agree_alike(comm, status);
+  for (int64_t i = 0; i < mine->n && status == RESHARD_SUCCESS && agreed != RESHARD_SUCCESS; i++)
     reshard_metadata_release(mine->made[i]);
-  return memory;
+  return agreed;
 }
 
 /* Checks the arguments of this rank. */

@@ -122,16 +122,9 @@ static void remote_calls_free(remote_calls *h) {
   free(h->remote);
 }
 
-/* Errors of the leaves are the same on all ranks; an error of one rank alone is sent to the others. */
-static reshard_status agree_on_own_error(reshard_comm comm, reshard_status status) {
-  bool alone = status == RESHARD_ERROR_OUT_OF_MEMORY || status == RESHARD_ERROR_CORRUPT;
-  reshard_status agreed = rs_agree(comm, alone ? status : RESHARD_SUCCESS);
-  return agreed != RESHARD_SUCCESS ? agreed : status;
-}
-
 static reshard_status compare_processes(rs_save_call *c, const remote_calls *h, rs_save_contents *m) {
   *m = (rs_save_contents){.n = h->n, .calls = h->calls, .mine = c};
-  RS_TRY(agree_on_own_error(c->base.comm, rs_save_compare_calls(m)));
+  RS_TRY(rs_agree_alike(c->base.comm, rs_save_compare_calls(m)));
   if (m->exchanged.n == 0)
     return RESHARD_SUCCESS;
   RS_TRY(exchange_tensors(c, &m->exchanged));
@@ -174,7 +167,7 @@ static reshard_status begin_processes(rs_save_call *c) {
   if (status == RESHARD_SUCCESS)
     status = compare_processes(c, &h, &m);
   else
-    status = agree_on_own_error(c->base.comm, status);
+    status = rs_agree_alike(c->base.comm, status);
   RS_THEN(status, create_files(c, &m));
   rs_save_contents_free(&m);
   remote_calls_free(&h);
