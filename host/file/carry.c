@@ -65,6 +65,8 @@ static reshard_status follow_tensors(carrier *c, const rs_copy_regions *regions)
     c->parts[regions->at[i].dst]++;
   for (int64_t i = 0; i < regions->n; i++) {
     const rs_copy_region *r = &regions->at[i];
+    if (r->src < 0) /* zeros */
+      continue;
     key_tensor *t = &c->tensors[r->src];
     if (t->pair >= 0 && is_whole(c, r)) {
       t->carried = true;

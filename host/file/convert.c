@@ -177,18 +177,21 @@ static reshard_status count_wire(conversion *c) {
     return RESHARD_SUCCESS;
   reshard_entry *entries;
   RS_TRY(rs_alloc(&entries, c->regions.n, sizeof *entries));
+  int64_t n = 0;
   for (int64_t i = 0; i < c->regions.n; i++) {
     const rs_copy_region *r = &c->regions.at[i];
-    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
-                                 .src = c->src_layouts[r->src],
-                                 .dst = c->dst_layouts[r->dst],
-                                 .dtype = c->target->tensors.at[r->dst].dtype,
-                                 .src_offset = r->src_offset,
-                                 .src_extent = r->src_extent,
-                                 .dst_offset = r->dst_offset,
-                                 .dst_extent = r->dst_extent,
-                                 .permutation = r->permutation,
-                                 .name = rs_model_name(c->target, r->dst)};
+    if (r->src < 0) /* zeros travel from nowhere */
+      continue;
+    entries[n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                                   .src = c->src_layouts[r->src],
+                                   .dst = c->dst_layouts[r->dst],
+                                   .dtype = c->target->tensors.at[r->dst].dtype,
+                                   .src_offset = r->src_offset,
+                                   .src_extent = r->src_extent,
+                                   .dst_offset = r->dst_offset,
+                                   .dst_extent = r->dst_extent,
+                                   .permutation = r->permutation,
+                                   .name = rs_model_name(c->target, r->dst)};
   }
   reshard_status status = RESHARD_SUCCESS;
   int64_t bytes = 0, world = c->world; /* the source may have more ranks */
@@ -196,7 +199,7 @@ static reshard_status count_wire(conversion *c) {
     world = rs_max(world, c->src_layouts[i]->world);
   for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
     reshard_plan plan;
-    status = rs_plan_create_wide(c->regions.n, entries, rank, world, &plan);
+    status = rs_plan_create_wide(n, entries, rank, world, &plan);
     if (status != RESHARD_SUCCESS)
       break;
     bytes += plan->info.received_bytes;
@@ -359,6 +362,7 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(count_wire(c));
   if (o->models != NULL) /* nothing is written yet that a caller who ends the process would leave */
     o->models(o->user, c->in->store.model, c->target);
+  RS_TRY(rs_zero_regions(&c->in->store, c->target, &c->regions));
   return create_writer(c, out);
 }
 

@@ -322,7 +322,8 @@ typedef struct reshard_writer_options {
  * the library was built without xxhash.
  *
  * With force a file takes the place of a regular file. A directory takes that of a directory in which there is nothing
- * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does.
+ * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does; one
+ * that another user has put into a sticky directory is refused. Modes are those of what is replaced.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that does
@@ -392,7 +393,9 @@ RESHARD_API reshard_status reshard_checkpoint_check(const char *path, const resh
  *
  * Negative dims count from the end. Operations on the right side put tensors together. On the left they take apart the
  * tensor that the right side names. concat there gives sizes along the dim ("q.weight:4096"); parts without a size
- * share the rest equally. An operation may go on over lines inside its parentheses. drop takes tensors and makes none.
+ * share the rest equally. A part of concat may be no tensor: zeros():N on the right, N indices of zero bytes; drop():N
+ * on the left, N indices that are left out. An operation may go on over lines inside its parentheses. drop takes
+ * tensors and makes none.
  *
  * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part. Quoted it is "any
  * but the end of a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other

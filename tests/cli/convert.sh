@@ -220,6 +220,18 @@ expect 0 convert llama.safetensors stacked.safetensors --map stack.map --verify;
 expect 0 convert stacked.safetensors tp --map unstack.map --dst "@$rules/tp.rules" --ranks 2 --verify
 says '2 files of 2 ranks: 39 tensors'
 expect 0 convert tp llama2.safetensors --map llama-order.map --force; same llama.safetensors llama2.safetensors
+# A vocabulary that is padded with zeros, cut, and cropped again, each in one pass.
+{ safetensors '{"embed":{"dtype":"F16","shape":[37,5],"data_offsets":[0,370]}}'; bytes 370 9; } >vocabulary.safetensors
+echo 'embed = concat(0; embed, zeros():11)' >pad.map; echo 'concat(0; embed:37, drop():11) = embed' >crop.map
+expect 0 convert vocabulary.safetensors padded.safetensors --map pad.map --verify
+same <(tail -c 480 padded.safetensors) <(tail -c 370 vocabulary.safetensors && head -c 110 /dev/zero)
+expect 0 check padded.safetensors
+for layout in 'chunk(0)' 'cyclic(3x1;4x2)' 'flat()' 'mesh(3;S1)'; do
+  expect 0 convert vocabulary.safetensors padded --map pad.map --dst "$layout" --ranks 3 --force --verify
+  expect 0 convert padded joined.safetensors --force; same joined.safetensors padded.safetensors
+  expect 0 convert padded cropped.safetensors --map crop.map --force --verify
+  same <(tail -c 370 cropped.safetensors) <(tail -c 370 vocabulary.safetensors)
+done
 refuse 2 'lm_head' convert llama.safetensors x.safetensors --map <(printf 'a = model.norm.weight\n')
 
 # --- the report as JSON ---------------------------------------------------------------------------------------------

@@ -75,8 +75,13 @@ static void apply(reshard_map map, reshard_model source) {
     elements += volume(target->tensors.at[i].ndim, target->tensors.at[i].shape);
   for (int64_t i = 0; i < regions.n; i++) {
     const rs_copy_region *r = &regions.at[i];
-    fuzz_require(r->src >= 0 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
-    check_route(r, &source->tensors.at[r->src], &target->tensors.at[r->dst]);
+    fuzz_require(r->src >= -1 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
+    const rs_model_tensor *to = &target->tensors.at[r->dst];
+    rs_model_tensor zeros = {.dtype = to->dtype};
+    memcpy(zeros.shape, r->src_extent, sizeof zeros.shape);
+    for (int d = 0; d < to->ndim; d++)
+      zeros.ndim += r->permutation[d] >= 0;
+    check_route(r, r->src < 0 ? &zeros : &source->tensors.at[r->src], to);
     reached += volume(target->tensors.at[r->dst].ndim, r->dst_extent);
   }
   fuzz_require(reached == elements);

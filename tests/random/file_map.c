@@ -189,7 +189,9 @@ static void concat(rng *r, drawing *d, const naive_tensor *t, int dim, int depth
     if (i > 0)
       cli_add(&d->text, ",");
     space(r, d);
-    if (d->left && sized[i]) {
+    if (d->left && sized[i] && i > 0 && rng_one_in(r, 6)) {
+      cli_add(&d->text, "drop():%lld", (long long)sizes[i]);
+    } else if (d->left && sized[i]) {
       leaf(r, d, &part);
       cli_add(&d->text, ":%lld", (long long)sizes[i]);
     } else
@@ -240,10 +242,29 @@ static void tree(rng *r, drawing *d, const naive_tensor *t, int depth) {
     leaf(r, d, t);
 }
 
+/* Indices of dim 0 that are zeros at the end of a tensor. */
+static int64_t padding(const naive_tensor *t) { return (t->shape[0] + 2) / 3; }
+
+static void clear_end(naive_tensor *t, int64_t rows) {
+  int64_t bytes = t->n / t->shape[0] * rows * (int64_t)reshard_dtype_size(t->dtype);
+  memset(t->bytes + t->n * (int64_t)reshard_dtype_size(t->dtype) - bytes, 0, (size_t)bytes);
+}
+
+/* A tree of what stands before zeros. */
+static void pad(rng *r, drawing *d, const naive_tensor *t) {
+  int64_t rows = padding(t);
+  naive_tensor part = slice(t, 0, 0, t->shape[0] - rows);
+  cli_add(&d->text, "concat(%d; ", signed_dim(r, 0, t->ndim));
+  tree(r, d, &part, 2);
+  cli_add(&d->text, ", zeros():%lld)", (long long)rows);
+  free_part(&part);
+}
+
 /* One line, over its labels. single: it makes or takes one tensor; one: both, so no operation has several parts. */
 static void line(rng *r, drawing *d, const naive_tensor *shape_of, bool single, bool one, rs_text *text) {
   static const char *const labels[] = {"0", "1", "10", "2", "x y", "b\xc3\xa9"};
   int n = !single && rng_one_in(r, 3) ? (int)rng_in(r, 1, 6) : 0;
+  bool pads = !d->left && !one && shape_of->ndim > 0 && shape_of->n > 0 && rng_one_in(r, 4);
   rng same = *r;
   for (int i = 0; i < (n > 0 ? n : 1); i++) {
     naive_tensor root = *shape_of;
@@ -253,11 +274,15 @@ static void line(rng *r, drawing *d, const naive_tensor *shape_of, bool single, 
     d->label = n > 0 ? labels[i] : NULL;
     d->leaves = 0;
     d->text.length = 0;
+    if (pads)
+      clear_end(&root, padding(&root));
     if (!d->left) {
       add_root(r, d, &root);
       cli_add(&d->text, rng_one_in(r, 2) ? " = " : "=");
     }
-    if (one && root.ndim > 1)
+    if (pads)
+      pad(r, d, &root);
+    else if (one && root.ndim > 1)
       transpose(r, d, &root, 0);
     else
       tree(r, d, &root, one ? 0 : 3);

@@ -73,6 +73,10 @@ reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, in
 }
 
 reshard_status rs_file_read_plain(const rs_file *file, int64_t offset, void *to, int64_t n) {
+  if (file->zeros) {
+    memset(to, 0, (size_t)n);
+    return RESHARD_SUCCESS;
+  }
   if (file->memory != NULL) {
     memcpy(to, file->memory + offset, (size_t)n);
     return RESHARD_SUCCESS;

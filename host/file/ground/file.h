@@ -18,6 +18,7 @@ typedef struct rs_file {
   char *path;          /* owned; for errors */
   int fd;              /* -1: none, owned else */
   char *memory;        /* a caller's buffer in place of a file; borrowed */
+  bool zeros;          /* no file either: all that is read of it is zero */
   int64_t size;        /* bytes */
   bool dropped;        /* of one that is compared: none of its pages was in memory when its header was read */
   int64_t changed_ns;  /* of a file that is read: time of its last change when it was opened */

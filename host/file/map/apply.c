@@ -21,6 +21,13 @@ static reshard_status find_matches(rs_map_work *w, int64_t at) {
   return RESHARD_SUCCESS;
 }
 
+static int64_t first_name(const rs_map_work *w, int64_t at) {
+  while (node_at(w, at)->kind != RS_MAP_NAME)
+    for (at = node_at(w, at)->parts; node_at(w, at)->kind >= RS_MAP_ZEROS;)
+      at = node_at(w, at)->next;
+  return at;
+}
+
 static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   char file[RS_WHERE / 2];
   rs_text where = {.at = w->where, .size = sizeof w->where};
@@ -33,9 +40,7 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   RS_TRY(find_matches(w, line->source));
   if (w->matches.n == 0) {
     char pattern[RS_QUOTE];
-    int64_t at = line->source;
-    while (node_at(w, at)->kind != RS_MAP_NAME)
-      at = node_at(w, at)->parts;
+    int64_t at = first_name(w, line->source);
     return rs_map_error(w->source.map, node_at(w, at)->line, node_at(w, at)->column,
                         "no tensor that the lines before have left matches '%s'",
                         rs_map_quote(pattern, sizeof pattern, w->source.map, node_at(w, at)));

@@ -5,7 +5,9 @@
  * a dim; stack inserts a dim and moves them along that; transpose permutes; and all of it nests.
  *
  * On the left side the same is done downwards, until names are reached. concat cuts a region into boxes along a dim,
- * stack also removes the dim, and transpose permutes the dims back. */
+ * stack also removes the dim, and transpose permutes the dims back.
+ *
+ * A part of zeros is a region of no tensor. It comes behind those of the tensors beside it, which say its shape. */
 #include "file/map/line.h"
 
 #include "base/text.h"
@@ -122,27 +124,52 @@ static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, 
 
 static reshard_status apply_up(rs_map_work *w, int64_t at, value *v);
 
+/* Appends zeros behind what is there along dim, or before it. */
+static reshard_status add_zeros(rs_map_work *w, const rs_map_node *op, int dim, int64_t size, bool before, value *all) {
+  int64_t end;
+  if (!rs_add(all->shape[dim], size, &end))
+    return WRONG(w, op, "concat: the sizes add up to more than 2^63");
+  for (int64_t r = all->first; r < w->regions.n && before; r++)
+    w->regions.at[r].dst_offset[dim] += size;
+  rs_model_tensor zeros = {.ndim = all->ndim};
+  memcpy(zeros.shape, all->shape, sizeof zeros.shape);
+  zeros.shape[dim] = size;
+  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
+  rs_copy_region *region = &w->regions.at[w->regions.n];
+  rs_region_whole(&zeros, -1, -1, region);
+  region->dst_offset[dim] = before ? 0 : all->shape[dim];
+  w->regions.n += size > 0;
+  all->shape[dim] = end;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all) {
   bool stack = op->kind == RS_MAP_STACK, spread = node_at(w, op->parts)->spread;
-  int64_t count = op->count, at = op->parts;
+  int64_t count = op->count, at = op->parts, joined = 0, ahead = 0;
   int dim = 0;
   if (spread) {
     RS_TRY(rs_map_take_all(&w->source, node_at(w, op->parts)));
     count = w->source.spread.n;
   }
   for (int64_t i = 0; i < count; i++) {
+    const rs_map_node *node = node_at(w, at);
     value part;
-    if (spread) {
-      RS_TRY(up_name(w, w->source.spread.at[i], &part));
+    if (node->kind == RS_MAP_ZEROS && joined > 0) {
+      RS_TRY(add_zeros(w, op, dim, node->size, false, all));
+    } else if (node->kind == RS_MAP_ZEROS) {
+      if (!rs_add(ahead, node->size, &ahead))
+        return WRONG(w, op, "concat: the sizes add up to more than 2^63");
     } else {
-      RS_TRY(apply_up(w, at, &part));
-      at = node_at(w, at)->next;
+      RS_TRY(spread ? up_name(w, w->source.spread.at[i], &part) : apply_up(w, at, &part));
+      if (joined == 0) {
+        *all = part;
+        RS_TRY(dim_of(w, op, all->ndim + stack, all->ndim, all->shape, w->regions.at[all->first].src, &dim));
+      }
+      RS_TRY(join_part(w, op, dim, joined++, all, &part));
+      if (joined == 1 && ahead > 0)
+        RS_TRY(add_zeros(w, op, dim, ahead, true, all));
     }
-    if (i == 0) {
-      *all = part;
-      RS_TRY(dim_of(w, op, all->ndim + stack, all->ndim, all->shape, w->regions.at[all->first].src, &dim));
-    }
-    RS_TRY(join_part(w, op, dim, i, all, &part));
+    at = spread ? at : node->next;
   }
   if (stack) {
     memmove(all->shape + dim + 1, all->shape + dim, (size_t)(all->ndim - dim) * sizeof *all->shape);
@@ -253,6 +280,11 @@ static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim
   for (int64_t i = 0; i < count; i++) {
     const rs_map_node *name = node_at(w, at);
     int64_t size = name->size >= 0 ? name->size : share;
+    if (name->kind == RS_MAP_DROP) {
+      offset += size;
+      at = name->next;
+      continue;
+    }
     rs_copy_region part = *region;
     part.src_offset[region->permutation[dim]] += offset;
     part.src_extent[region->permutation[dim]] = part.dst_extent[dim] = size;

@@ -6,7 +6,15 @@
 
 #include <reshard/file.h>
 
-typedef enum rs_map_kind { RS_MAP_NAME = 0, RS_MAP_CONCAT, RS_MAP_STACK, RS_MAP_TRANSPOSE } rs_map_kind;
+/* zeros and drop are parts of concat that no tensor is: on the right side, and on the left. */
+typedef enum rs_map_kind {
+  RS_MAP_NAME = 0,
+  RS_MAP_CONCAT,
+  RS_MAP_STACK,
+  RS_MAP_TRANSPOSE,
+  RS_MAP_ZEROS,
+  RS_MAP_DROP
+} rs_map_kind;
 /* As it is written; "name" for a name. */
 const char *rs_map_kind_text(rs_map_kind kind);
 

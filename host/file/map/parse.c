@@ -172,28 +172,32 @@ static reshard_status check_counts(const parser *s, const rs_map_node *op) {
 
 /* s->p is at the '('; `word` of `length` bytes stands before it. */
 static reshard_status read_operation(parser *s, const char *word, size_t length, rs_map_node *op) {
-  for (op->kind = RS_MAP_CONCAT; op->kind <= RS_MAP_TRANSPOSE; op->kind++)
+  for (op->kind = RS_MAP_CONCAT; op->kind <= RS_MAP_DROP; op->kind++)
     if (strlen(rs_map_kind_text(op->kind)) == length && strncmp(rs_map_kind_text(op->kind), word, length) == 0)
       break;
-  if (op->kind > RS_MAP_TRANSPOSE) {
+  if (op->kind > RS_MAP_DROP) {
     char name[RS_QUOTE];
     snprintf(name, sizeof name, "%.*s", (int)rs_min((int64_t)length, RS_QUOTE), word);
     return rs_map_error(s->map, op->line, op->column,
-                        "no operation '%s': there are concat, stack, transpose, and drop alone on its line",
+                        "no operation '%s': there are concat, stack, transpose, drop alone on its line, and zeros():N, "
+                        "drop():N as parts of concat",
                         rs_quote((char[RS_QUOTE]){0}, RS_QUOTE, name));
   }
   if (s->depth == DEEPEST)
     return rs_map_error(s->map, op->line, op->column, "more than %d operations inside one another", DEEPEST);
   s->depth++;
   s->p++;
-  RS_TRY(read_list(s, op));
-  if (*s->p == ';') {
+  if (op->kind >= RS_MAP_ZEROS)
+    skip_blanks(s);
+  else
+    RS_TRY(read_list(s, op));
+  if (*s->p == ';' && op->kind < RS_MAP_ZEROS) {
     RS_TRY(take_dims(s, op));
     s->p++;
     RS_TRY(read_list(s, op));
   }
   if (*s->p != ')')
-    return expected_here(s, "',' or ')'");
+    return expected_here(s, op->kind < RS_MAP_ZEROS ? "',' or ')'" : "')'");
   s->p++;
   s->depth--;
   return check_counts(s, op);
@@ -221,13 +225,24 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
                                  bool is_target) {
   rs_map_node *node = &s->map->nodes.at[at];
   char text[RS_QUOTE];
-  if (node->size >= 0 && !(is_target && parent->kind == RS_MAP_CONCAT))
+  bool part = parent != NULL && parent->kind == RS_MAP_CONCAT;
+  if (node->kind >= RS_MAP_ZEROS) {
+    if (part && node->size >= 0 && is_target == (node->kind == RS_MAP_DROP))
+      return RESHARD_SUCCESS;
+    return rs_map_error(s->map, node->line, node->column, "%s():N is a part of concat on the %s side, with its size",
+                        rs_map_kind_text(node->kind), node->kind == RS_MAP_DROP ? "left" : "right");
+  }
+  if (node->size >= 0 && !(is_target && part))
     return rs_map_error(s->map, node->line, node->column, "a size (':%lld') is for parts of concat on the left side",
                         (long long)node->size);
   if (node->kind != RS_MAP_NAME) {
-    for (int64_t i = node->parts; i >= 0; i = s->map->nodes.at[i].next)
+    int64_t tensors = 0;
+    for (int64_t i = node->parts; i >= 0; i = s->map->nodes.at[i].next) {
       RS_TRY(check_side(s, line, i, node, is_target));
-    return RESHARD_SUCCESS;
+      tensors += s->map->nodes.at[i].kind < RS_MAP_ZEROS;
+    }
+    return tensors > 0 ? RESHARD_SUCCESS
+                       : rs_map_error(s->map, node->line, node->column, "concat: no part of it is a tensor");
   }
   if (node->stars == line->stars)
     return RESHARD_SUCCESS;

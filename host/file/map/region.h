@@ -7,7 +7,7 @@
 /* A region of a source tensor becomes a region of a target tensor, as in reshard_entry. Offsets and extents are in the
  * model's dims on both sides. */
 typedef struct rs_copy_region {
-  int64_t src, dst; /* tensors of the two stores */
+  int64_t src, dst; /* tensors of the two stores; src -1: zeros, of the shape src_extent */
   int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
   int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
   int permutation[RESHARD_MAX_DIMS]; /* per dim of dst: the dim of src, or -1 for an inserted dim of extent 1 */

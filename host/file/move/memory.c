@@ -73,6 +73,47 @@ reshard_status rs_whole_region(int64_t from, const rs_store *dst, int64_t to, rs
   return add_route(from, to, layout->ndim, &all, regions);
 }
 
+/* A tensor of the shape that the region has of its source, on rank 0, in a file of zeros. */
+static reshard_status add_zeros(rs_store *s, reshard_dtype dtype, const rs_copy_region *r, int ndst) {
+  int ndim = 0;
+  reshard_layout layout = NULL;
+  for (int d = 0; d < ndst; d++)
+    ndim += r->permutation[d] >= 0;
+  RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
+  RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
+  RS_TRY(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
+  RS_TRY(reshard_layout_create_single(ndim, r->src_extent, 1, 0, &layout));
+  reshard_status status = rs_model_add(s->model, "zeros", "zeros", 5, dtype, ndim, r->src_extent);
+  if (status != RESHARD_SUCCESS) {
+    reshard_layout_release(layout);
+    return status;
+  }
+  s->blocks.at[s->blocks.n] = (rs_stored_block){0, (int32_t)(s->files.n - 1)};
+  s->arrays.at[s->arrays.n] = (rs_stored_array){.first = s->blocks.n++, .count = 1};
+  s->tensors.at[s->tensors.n++] = (rs_stored_tensor){.layout = layout, .first = s->arrays.n++, .count = 1};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_zero_regions(rs_store *src, reshard_model target, rs_copy_regions *regions) {
+  bool begun = false;
+  for (int64_t i = 0; i < regions->n; i++) {
+    rs_copy_region *r = &regions->at[i];
+    const rs_model_tensor *t = &target->tensors.at[r->dst];
+    if (r->src >= 0)
+      continue;
+    if (!begun) {
+      rs_file file = {.fd = -1, .zeros = true, .size = INT64_MAX};
+      RS_TRY(rs_vec_reserve(&src->files, src->files.n + 1));
+      RS_TRY(rs_alloc_copy(&file.path, "zeros", 6, 1));
+      src->files.at[src->files.n++] = file;
+      begun = true;
+    }
+    RS_TRY(add_zeros(src, t->dtype, r, t->ndim));
+    r->src = src->tensors.n - 1;
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* The runs of an array, dim after dim: those of dim d are runs[first[d]] up to runs[first[d + 1]]. bounds: of each dim
  * only one, from the first index to the last. */
 typedef struct array_runs {

@@ -22,6 +22,8 @@ typedef struct rs_store_move {
 } rs_store_move;
 reshard_status rs_store_move_run(const rs_store_move *move);
 
+/* Gives regions of no tensor (src -1) one of zeros, which is appended to the source. Its dtype is the target's. */
+reshard_status rs_zero_regions(rs_store *src, reshard_model target, rs_copy_regions *regions);
 /* Appends a tensor without arrays. Names are not looked at. */
 reshard_status rs_memory_add_tensor(rs_store *store, reshard_dtype dtype, reshard_layout layout);
 /* Appends arrays of a rank to the last tensor, in memory: views[a] of array a of the layout. Ranks ascend. */

@@ -247,6 +247,8 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
     const rs_file *file = &s->files.at[f];
     char where[RS_WHERE];
     int64_t size, changed_ns;
+    if (file->zeros)
+      continue;
     RS_TRY(rs_file_stat(rs_where(where, "file", file->path), file->fd, &size, &changed_ns));
     if (size != file->size)
       return rs_error(RESHARD_ERROR_SYSTEM, "%s changed while it was read: %lld bytes when it was opened, %lld now",

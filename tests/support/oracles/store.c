@@ -153,11 +153,11 @@ void naive_store_free(rs_store *s) {
 }
 
 void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst) {
-  const naive_tensor *from = &src->at[region->src];
+  const naive_tensor none = {.ndim = 0}, *from = region->src < 0 ? &none : &src->at[region->src];
   naive_tensor *to = &dst->at[region->dst];
   int64_t width = width_of(to);
   for (int64_t k = 0, n = naive_volume(to->ndim, region->dst_extent); k < n; k++) {
-    int64_t rest = k, at[RESHARD_MAX_DIMS], in = 0, out = 0, stride = 1;
+    int64_t rest = k, at[RESHARD_MAX_DIMS] = {0}, in = 0, out = 0, stride = 1;
     for (int d = 0; d < from->ndim; d++)
       at[d] = region->src_offset[d];
     for (int d = to->ndim - 1; d >= 0; d--) {
@@ -170,7 +170,10 @@ void naive_region(const naive_set *src, const rs_copy_region *region, naive_set 
     }
     for (int d = 0; d < from->ndim; d++)
       in = in * from->shape[d] + at[d];
-    memcpy(to->bytes + out * width, from->bytes + in * width, (size_t)width);
+    if (region->src < 0)
+      memset(to->bytes + out * width, 0, (size_t)width);
+    else
+      memcpy(to->bytes + out * width, from->bytes + in * width, (size_t)width);
   }
 }
 

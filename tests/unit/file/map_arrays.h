@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ZERO = -2 }; /* the value of elements that no tensor has */
 enum { NAME = 64, TENSORS = 2048, TEXT = 1 << 16, LARGEST = 1 << 20 };
 
 /* A tensor of 32-bit elements. */
@@ -145,8 +146,19 @@ static inline reshard_status apply(reshard_map map, const set *src, set *dst) {
     dst->at[dst->n].dtype = t.dtype;
     snprintf(dst->at[dst->n++].name, NAME, "%s", t.name);
   }
-  for (int64_t i = 0; i < regions.n; i++)
-    follow(&regions.at[i], &src->at[regions.at[i].src], &dst->at[regions.at[i].dst]);
+  for (int64_t i = 0; i < regions.n; i++) {
+    const rs_copy_region *region = &regions.at[i];
+    array *to = &dst->at[region->dst], zeros = {.ndim = 0};
+    for (int d = 0; region->src < 0 && d < to->ndim; d++)
+      zeros.ndim += region->permutation[d] >= 0;
+    if (region->src < 0) {
+      zeros = make_array(zeros.ndim, region->src_extent);
+      for (int64_t j = 0; j < zeros.n; j++)
+        zeros.data[j] = ZERO;
+    }
+    follow(region, region->src < 0 ? &zeros : &src->at[region->src], to);
+    free(zeros.data);
+  }
   for (int64_t i = 0; i < dst->n; i++)
     for (int64_t j = 0; j < dst->at[i].n; j++)
       assert_int_not_equal(dst->at[i].data[j], -1);
@@ -191,7 +203,11 @@ static inline void show(const set *from, const set *s, char *text, size_t size) 
     if (s->at[i].dtype != RESHARD_I32)
       rs_text_add(&out, " %s", reshard_dtype_string(s->at[i].dtype));
     for (int64_t j = 0; j < s->at[i].n; j++)
-      rs_text_add(&out, "%s %s%d", j == 0 ? ":" : "", from->at[s->at[i].data[j] / 1000].name, s->at[i].data[j] % 1000);
+      if (s->at[i].data[j] == ZERO)
+        rs_text_add(&out, "%s 0", j == 0 ? ":" : "");
+      else
+        rs_text_add(&out, "%s %s%d", j == 0 ? ":" : "", from->at[s->at[i].data[j] / 1000].name,
+                    s->at[i].data[j] % 1000);
   }
   assert_true(out.length < size);
 }

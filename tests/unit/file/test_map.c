@@ -68,6 +68,32 @@ static void test_right(void **state) {
   makes("", "# nothing", "");
 }
 
+/* Zeros stand at each place of a concat, in each dim, below other operations; parts are dropped likewise. */
+static void test_pads(void **state) {
+  (void)state;
+  makes("a 2", "x = concat(0; a, zeros():2)", "x 4: a0 a1 0 0");
+  makes("a 2", "x = concat(0; zeros():1, zeros():2, a)", "x 5: 0 0 0 a0 a1");
+  makes("a 2, b 1", "x = concat(0; zeros():1, a, zeros ( ) : 1, b, zeros():1)", "x 6: 0 a0 a1 0 b0 0");
+  makes("a 2, b 1", "x = concat(0; a, zeros():0, b)", "x 3: a0 a1 b0");
+  makes("a 0x2", "x = concat(0; a, zeros():1)", "x 1x2: 0 0");
+  makes("a 2x1 bf16", "x = concat(-1; a, zeros():1)", "x 2x2 bf16: a0 0 a1 0");
+  makes("a 2x1", "x = transpose(concat(1; zeros():1, a))", "x 2x2: 0 0 a0 a1");
+  makes("a 1, b 2", "x = stack(concat(0; a, zeros():1), b)", "x 2x2: a0 0 b0 b1");
+  makes("l.0.w 1, l.1.w 1", "l.*.w = concat(0; zeros():1, l.*.w)", "l.0.w 2: 0 l.0.w0, l.1.w 2: 0 l.1.w0");
+  makes("x 4", "concat(0; a:1, drop():2, b:1) = x", "a 1: x0, b 1: x3");
+  makes("x 4", "concat(0; drop():1, a, drop():2) = x", "a 1: x1");
+  makes("x 4", "concat(0; drop():0, a, b, drop():0) = x", "a 2: x0 x1, b 2: x2 x3");
+  makes("x 2x3", "transpose(concat(0; drop():1, stack(a, b):2)) = x", "a 2: x1 x4, b 2: x2 x5");
+  makes("x 3x2", "concat(0; drop():1, concat(1; a, drop():1)) = x", "a 2x1: x2 x4");
+  fails("x 4", "concat(0; a:1, drop():2) = x", "m:1:1: concat: the sizes add up to 3, not 4: 4 i32 ('x')");
+  fails("x 4", "concat(0; a, drop():5) = x", "m:1:1: concat: the sizes add up to 5, not 4: 4 i32 ('x')");
+  fails("a 4", "x = concat(0; a, zeros():9223372036854775807)", "m:1:5: concat: the sizes add up to more than 2^63");
+  fails("a 4", "x = concat(0; zeros():9223372036854775807, zeros():1, a)",
+        "m:1:5: concat: the sizes add up to more than 2^63");
+  fails("b 4", "x.* = concat(0; zeros():1, a.*)\n* = *",
+        "m:1:28: no tensor that the lines before have left matches 'a.*'");
+}
+
 static void test_left(void **state) {
   (void)state;
   makes("x 3x2", "concat(0; a:1, b:2) = x", "a 1x2: x0 x1, b 2x2: x2 x3 x4 x5");
@@ -169,9 +195,22 @@ static void test_refused_text(void **state) {
       {"x = stack(-99999999999999999999; a, b)", "m:1:11: dim -9223372036854775808: a tensor has 8 at most"},
       {"x = transpose(0,1,2,3,4,5,6,7,0; a)", "m:1:31: more than 8 dims"},
       {"x = transpose(a, b)", "m:1:5: transpose has one part, not 2; dims stand before ';': transpose(1,0; X)"},
-      {"x = gather(a)", "m:1:5: no operation 'gather': there are concat, stack, transpose, and drop alone on its line"},
-      {"x = stack(drop(a))",
-       "m:1:11: no operation 'drop': there are concat, stack, transpose, and drop alone on its line"},
+      {"x = gather(a)", "m:1:5: no operation 'gather': there are concat, stack, transpose, drop alone on its line, and "
+                        "zeros():N, drop():N as parts of concat"},
+      {"x = stack(drop(a))", "m:1:16: ')' is expected, not 'a'"},
+      {"x = concat(0; a, zeros(b):1)", "m:1:24: ')' is expected, not 'b'"},
+      {"x = concat(0; a, zeros(0; b):1)", "m:1:24: ')' is expected, not '0'"},
+      {"x = concat(0; a, zeros())", "m:1:18: zeros():N is a part of concat on the right side, with its size"},
+      {"x = concat(0; a, zeros():-1)", "m:1:26: a size below 2^63 is expected, not '-'"},
+      {"x = concat(0; a, drop():1)", "m:1:18: drop():N is a part of concat on the left side, with its size"},
+      {"concat(0; a, zeros():1) = x", "m:1:14: zeros():N is a part of concat on the right side, with its size"},
+      {"concat(0; a, drop()) = x", "m:1:14: drop():N is a part of concat on the left side, with its size"},
+      {"x = stack(a, zeros())", "m:1:14: zeros():N is a part of concat on the right side, with its size"},
+      {"x = transpose(zeros())", "m:1:15: zeros():N is a part of concat on the right side, with its size"},
+      {"x = zeros()", "m:1:5: zeros():N is a part of concat on the right side, with its size"},
+      {"x = concat(0; zeros():1, zeros():2)", "m:1:5: concat: no part of it is a tensor"},
+      {"concat(0; drop():8) = x", "m:1:1: concat: no part of it is a tensor"},
+      {"x = stack(concat(0; zeros():1), a)", "m:1:11: concat: no part of it is a tensor"},
       {"drop(stack(a))", "m:1:6: drop has a name, not stack"},
       {"drop(a, b)", "m:1:7: ')' is expected, not ','"},
       {"drop(a) = b", "m:1:9: the end of the line is expected, not '='"},
@@ -361,10 +400,10 @@ static void test_load(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_right),        cmocka_unit_test(test_left),  cmocka_unit_test(test_stars),
-      cmocka_unit_test(test_spread),       cmocka_unit_test(test_taken), cmocka_unit_test(test_text),
-      cmocka_unit_test(test_refused_text), cmocka_unit_test(test_fails), cmocka_unit_test(test_depth),
-      cmocka_unit_test(test_arguments),    cmocka_unit_test(test_load),
+      cmocka_unit_test(test_right), cmocka_unit_test(test_pads),         cmocka_unit_test(test_left),
+      cmocka_unit_test(test_stars), cmocka_unit_test(test_spread),       cmocka_unit_test(test_taken),
+      cmocka_unit_test(test_text),  cmocka_unit_test(test_refused_text), cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_depth), cmocka_unit_test(test_arguments),    cmocka_unit_test(test_load),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
