@@ -243,6 +243,23 @@ static reshard_status list_metadata(conversion *c, const char *out, reshard_text
   return RESHARD_SUCCESS;
 }
 
+/* Users that may read the first file of the input may read the output: by its mode, and that of a directory. */
+static int mode_of_input(const conversion *c) {
+  const rs_file *first = c->in->store.files.n > 0 ? c->in->store.files.at : NULL;
+  struct stat info;
+  char directory[PATH_MAX];
+  int mode = 0666;
+  if (first != NULL && fstat(first->fd, &info) == 0)
+    mode = (int)info.st_mode & 0666;
+  const char *slash = first != NULL && c->in->directory ? strrchr(first->path, '/') : NULL;
+  if (slash != NULL && slash - first->path < PATH_MAX) {
+    snprintf(directory, sizeof directory, "%.*s", (int)(slash - first->path), first->path);
+    if (stat(directory, &info) == 0)
+      mode &= ((int)info.st_mode & 0111) * 7;
+  }
+  return mode | 0600;
+}
+
 static reshard_status create_writer(conversion *c, const char *out) {
   const reshard_convert_options *o = c->options;
   int64_t n = reshard_model_count(c->target);
@@ -260,7 +277,7 @@ static reshard_status create_writer(conversion *c, const char *out) {
                                     .no_digests = o->no_digests,
                                     .nmetadata = c->owner.all.n,
                                     .metadata = metadata};
-  RS_THEN(status, reshard_writer_create(out, n, tensors, &options, &c->writer));
+  RS_THEN(status, rs_writer_create(out, n, tensors, &options, mode_of_input(c), &c->writer));
   free(tensors);
   RS_THEN(status, attach_leaves(c));
   free(metadata);

@@ -190,12 +190,48 @@ static reshard_status locate_output(rs_output *t, const char *where, const char 
   return rs_file_error(text, error);
 }
 
+/* A link that another user has put into a directory that all may write to leads where that user wants it. Source: the
+ * kernel's may_follow_link. */
+static reshard_status check_link(const char *where, const char *path, const char *directory, uid_t owner) {
+  struct stat info;
+  char quoted[RS_QUOTE];
+  if (stat(directory, &info) != 0)
+    return rs_file_error(where, errno);
+  if ((info.st_mode & S_ISVTX) == 0 || (info.st_mode & S_IWOTH) == 0 || owner == geteuid() || owner == info.st_uid)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_SYSTEM,
+                  "%s: is not followed: '%s' is a symbolic link of user %lld in a sticky directory of user %lld", where,
+                  rs_quote(quoted, sizeof quoted, path), (long long)owner, (long long)info.st_uid);
+}
+
+/* Each link of a chain; where it ends, or turns in a circle, is realpath's to say. */
+static reshard_status check_links(const char *where, const char *path) {
+  char at[PATH_MAX], directory[PATH_MAX], to[PATH_MAX];
+  struct stat info;
+  int length = snprintf(at, sizeof at, "%s", path);
+  for (int hops = 0; hops < 40 && length < PATH_MAX && lstat(at, &info) == 0 && S_ISLNK(info.st_mode); hops++) {
+    char *slash = strrchr(at, '/');
+    int n = slash == NULL ? 0 : (int)(slash - at) + 1;
+    snprintf(directory, sizeof directory, "%.*s.", n, at);
+    RS_TRY(check_link(where, at, directory, info.st_uid));
+    ssize_t got = readlink(at, to, sizeof to - 1);
+    if (got < 0)
+      break;
+    to[got] = '\0';
+    n = *to == '/' ? 0 : n;
+    directory[n] = '\0';
+    length = snprintf(at, sizeof at, "%s%s", directory, to);
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* cp writes through a symbolic link, to a place that its owner has chosen for the data (another disk); we too. */
 static reshard_status follow_link(rs_output *t, const char *where, const char *path) {
   struct stat info;
   char real[PATH_MAX];
   if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(info.st_mode) || !t->force)
     return RESHARD_SUCCESS;
+  RS_TRY(check_links(where, t->path));
   if (realpath(path, real) == NULL)
     return rs_error(errno == ENOENT || errno == ELOOP ? RESHARD_ERROR_INVALID : RESHARD_ERROR_SYSTEM,
                     "%s: is a symbolic link that leads nowhere: %s", where, strerror(errno));
@@ -210,10 +246,10 @@ static reshard_status follow_link(rs_output *t, const char *where, const char *p
 /* Makes and locks the temporary; *again when it was taken for a leftover. 0 or an error number. */
 static int try_temporary(rs_output *t, bool *again) {
   *again = false;
-  if (t->directory && mkdirat(t->parent, t->hidden, 0777) != 0)
+  if (t->directory && mkdirat(t->parent, t->hidden, (mode_t)t->directory_mode) != 0)
     return errno;
   int flags = t->directory ? O_RDONLY | O_DIRECTORY : O_RDWR | O_CREAT | O_EXCL, error;
-  t->fd = openat(t->parent, t->hidden, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+  t->fd = openat(t->parent, t->hidden, flags | O_NOFOLLOW | O_CLOEXEC, t->file_mode);
   if (t->fd < 0) {
     error = errno;
     *again = t->directory && error == ENOENT;
@@ -223,6 +259,8 @@ static int try_temporary(rs_output *t, bool *again) {
   }
   bool held = flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   error = held ? ENOENT : compare_name(t->parent, t->hidden, t->fd);
+  if (error == 0 && (t->directory ? t->exact_directory : t->exact_file)) /* some file systems have no modes */
+    (void)!fchmod(t->fd, (mode_t)(t->directory ? t->directory_mode : t->file_mode));
   if (error == 0)
     return 0;
   *again = error == ENOENT;
@@ -250,14 +288,40 @@ static reshard_status make_temporary(rs_output *t, const char *where, const char
   }
 }
 
+/* A directory's files have the mode of one that is in the old one. */
+static void take_modes(rs_output *t) {
+  struct stat info;
+  DIR *directory = t->directory ? open_directory(t->parent, t->name) : NULL;
+  if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (t->directory)
+      t->directory_mode = (int)info.st_mode & 07777;
+    else
+      t->file_mode = (int)info.st_mode & 0777;
+    t->exact_file = !t->directory;
+    t->exact_directory = t->directory;
+  }
+  for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+    if (!is_part(entry->d_name) || fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
+    t->file_mode = (int)info.st_mode & 0777;
+    t->exact_file = true;
+    break;
+  }
+  if (directory != NULL)
+    closedir(directory);
+}
+
 reshard_status rs_output_create(rs_output *t, const char *where, const char *path, bool directory, const char *suffix,
-                                bool force) {
+                                bool force, int mode) {
   bool there;
-  *t = (rs_output){.parent = -1, .fd = -1, .directory = directory, .force = force};
+  *t = (rs_output){.parent = -1, .fd = -1, .directory = directory, .force = force, .file_mode = mode & 0777};
+  t->directory_mode = t->file_mode | (t->file_mode & 0444) >> 2 | 0700;
   reshard_status status;
   RS_TRY_GOTO(status, locate_output(t, where, path), fail);
   RS_TRY_GOTO(status, follow_link(t, where, path), fail);
   RS_TRY_GOTO(status, check_existing(t, where, &there), fail);
+  if (there)
+    take_modes(t);
   remove_leftovers(t);
   RS_TRY_GOTO(status, make_temporary(t, where, suffix), fail);
   return RESHARD_SUCCESS;
@@ -267,8 +331,10 @@ fail:
 }
 
 int rs_output_open(const rs_output *t, const char *name, int *fd) {
-  *fd = t->directory ? openat(t->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
+  *fd = t->directory ? openat(t->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, t->file_mode)
                      : fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
+  if (t->directory && t->exact_file && *fd >= 0)
+    (void)!fchmod(*fd, (mode_t)t->file_mode);
   return *fd >= 0 ? 0 : errno;
 }
 

@@ -17,16 +17,21 @@ typedef struct rs_output {
   int fd;             /* of the temporary: open for reading and writing, or a directory; locked; -1: none */
   bool directory, force;
   bool linked; /* the path is a symbolic link to what is replaced */
+  int file_mode, directory_mode;
+  bool exact_file, exact_directory; /* it is that of what is replaced; else the process's umask takes from it */
 } rs_output;
 
 /* Checks that the output may be made, removes leftovers of killed runs, and makes the temporary with that suffix (""
- * for a directory). where begins the text of an error.
+ * for a directory). where begins the text of an error. mode: of files, by the process's umask, where nothing is
+ * replaced; who may read them may search the directory.
  *
  *   - The output is a name in a directory that is there. A symbolic link is never replaced: with force its target is.
  *   - Without force nothing may be there. With force a file replaces a regular file, and a directory one that has
- *     nothing but regular files named *.safetensors or *.json in it, so that no home directory is lost by mistake. */
+ *     nothing but regular files named *.safetensors or *.json in it, so that no home directory is lost by mistake.
+ *   - A link in a sticky directory that others may write to is followed where its owner is this user's, or the
+ *     directory's: as the system does by protected_symlinks. */
 reshard_status rs_output_create(rs_output *target, const char *where, const char *path, bool directory,
-                                const char *suffix, bool force);
+                                const char *suffix, bool force, int mode);
 
 /* A descriptor, for reading and writing, of the temporary file, or of a new file of that name in the temporary
  * directory. The caller closes it. 0 or an error number. */

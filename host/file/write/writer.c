@@ -228,7 +228,7 @@ static reshard_status take_metadata(reshard_writer w, const reshard_writer_optio
 }
 
 static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
-                                  const reshard_writer_options *options) {
+                                  const reshard_writer_options *options, int mode) {
   bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
   const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
   rs_file_layout files = {.format = w->report.format, .digests = !npy && !options->no_digests && rs_digest_built()};
@@ -240,7 +240,7 @@ static reshard_status fill_output(reshard_writer w, const char *path, int64_t n,
   RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
               done);
   RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
-  RS_TRY_GOTO(status, rs_output_create(&w->output, w->where, path, !one, suffix, options->force != 0), done);
+  RS_TRY_GOTO(status, rs_output_create(&w->output, w->where, path, !one, suffix, options->force != 0, mode), done);
   w->report.files = files.all.n;
   w->report.bytes = files.bytes;
   w->report.whole_arrays = files.whole_arrays;
@@ -302,6 +302,11 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests,
 
 reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                      const reshard_writer_options *options, reshard_writer *writer) {
+  return rs_writer_create(path, n, tensors, options, 0666, writer);
+}
+
+reshard_status rs_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                                const reshard_writer_options *options, int mode, reshard_writer *writer) {
   const reshard_writer_options none = {.size = RESHARD_WRITER_OPTIONS_INIT};
   if (path == NULL || writer == NULL || n < 0 || (n > 0 && tensors == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_create: NULL argument, or %lld tensors", (long long)n);
@@ -325,7 +330,7 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
                      : safetensors              ? RESHARD_FORMAT_SAFETENSORS
                      : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
                                                 : RESHARD_FORMAT_SHARDS;
-  reshard_status status = fill_output(w, path, n, tensors, options);
+  reshard_status status = fill_output(w, path, n, tensors, options, mode);
   if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
   else
