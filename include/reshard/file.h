@@ -322,8 +322,8 @@ typedef struct reshard_writer_options {
  * the library was built without xxhash.
  *
  * With force a file takes the place of a regular file. A directory takes that of a directory in which there is nothing
- * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does; one
- * that another user has put into a sticky directory is refused. Modes are those of what is replaced.
+ * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does;
+ * one that another user has put into a sticky directory is refused. Modes are those of what is replaced.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that does
