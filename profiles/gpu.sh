@@ -78,7 +78,11 @@ for pattern in ${only//,/ } ${skip//,/ }; do
   [ -n "$found" ] || usage "no step '$pattern' (--list names them)"
 done
 
-runs() { timeout -k 1 20 "$1" info >"$work/info.txt" 2>&1 </dev/null; } # PROGRAM: on this machine
+runs() { # PROGRAM: on this machine; also tells how long its first start takes
+  local begin=${EPOCHREALTIME/./}
+  timeout -k 1 20 "$1" info >"$work/info.txt" 2>&1 </dev/null || return
+  printf 'start: %d ms\n' $(((${EPOCHREALTIME/./} - begin) / 1000)) >"$work/first.txt"
+}
 if [ -z "${RESHARD_PROGRAM:-}" ]; then
   nvidia-smi -L 2>/dev/null | grep -q '^GPU' || compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ] ||
     lacking "this machine has no NVIDIA GPU (no nvidia-smi that lists one, no /dev/nvidia0)"

@@ -80,12 +80,13 @@ prebuild() {
   local nvcc build=$prebuilt arch=90 with_micro=1 bytes programs=() archive jansson=()
   nvcc=$(find_tool nvcc)
   [ -n "$nvcc" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
-  # Archives where there are; else libraries are found beside the programs, those that libraries need, too. NCCL is the
-  # other machine's.
+  # Archives where there are. Else libraries are found beside the programs, by a path that is for the program alone: the
+  # other machine's NCCL has that machine's libstdc++. In C++, libraries need libgcc_s: the program names it for them.
   archive=$(cc -print-file-name=libjansson.a)
   [[ $archive != /* ]] || jansson=(-DJANSSON_LIBRARY="$archive")
   build_programs -DCMAKE_CUDA_FLAGS_RELEASE=-O3 -DCMAKE_BUILD_RPATH='$ORIGIN' -DNCCL_LIBRARY=OFF -DRESHARD_INSTALL=OFF \
-    -DCMAKE_EXE_LINKER_FLAGS='-Wl,--disable-new-dtags -static-libgcc' "${jansson[@]}" || return
+    -DCMAKE_EXE_LINKER_FLAGS='-Wl,--enable-new-dtags -static-libgcc' \
+    -DCMAKE_CXX_STANDARD_LIBRARIES='-Wl,--no-as-needed -l:libgcc_s.so.1' "${jansson[@]}" || return
   programs=("$build/reshard" "$build/reshard_gpu")
   [ ! -x "$build/reshard_micro" ] || programs+=("$build/reshard_micro")
   make_ready "$ready" "$(tell_commit)" './run gpu --prebuild' "${programs[@]}" || return

@@ -31,8 +31,13 @@ describe_gpu() {
 }
 
 figure_of() { # STEP ROW: prints the figure of a row whose data were right; of several the last
+  local alone
   [ -s "$work/$1.txt" ] || return 0
-  if [ "$2" = ratio ]; then
+  if [ "$2" = meeting ]; then
+    alone=$(figure_of bench 'execute of 4 ranks, a rank')
+    [ -z "$alone" ] || awk -v alone="$alone" '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { x = $4 }
+      END { if (x != "") printf "%.2f\n", (x + 0 > alone + 0 ? (x - alone) / 2 : 0) }' "$work/$1.txt"
+  elif [ "$2" = ratio ]; then
     awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $8 > 0 && $9 == 0 { x = sprintf("%.3f", 1 / $8) } END { if (x != "") print x }' \
       "$work/$1.txt"
   else
@@ -128,8 +133,8 @@ report_text() {
 
 Command: \`./run gpu${arguments:+ $arguments}\`, commit $commit, $SECONDS s so far$built.
 $machine. ${clocks:-}
-$(sed -n 's/^start: //p' "$work/start.txt" "$work/start-again.txt" 2>/dev/null | paste -sd';' |
-    sed 's/;/, then /; s/.*/start of a process: &./')
+$(sed -n 's/^start: //p' "$work/first.txt" "$work/start.txt" "$work/start-again.txt" 2>/dev/null | paste -sd';' |
+    sed 's/;/, then /g; s/.*/start of a process: &, the last with the GPU held open./')
 
 Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written
 before, and where the buffers of a case are smaller than that together, the time is the mean of work on as many sets of

@@ -53,8 +53,8 @@ apart='nccl-*,mixed-4' # no ranks of several processes on a virtual GPU with NCC
 PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
 for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
   kernels-selections kernels-storage bench verify-direct verify-packed verify-graph node-verify node-verify-shared \
-  node-direct node-packed node-direct-shared direct-4 packed-4 direct-4-graph direct-4-large direct-4-threads memcheck \
-  racecheck ncu tiles sweep-direct sweep-packed packed-cyclic; do
+  node-direct node-packed node-direct-shared node-host direct-4 packed-4 direct-4-graph direct-4-large \
+  direct-4-threads memcheck racecheck ncu tiles sweep-direct sweep-packed packed-cyclic; do
   says "^\\[ *[0-9]+s\\] $step: passed"
 done
 [ -z "$python" ] || says ' torch: passed'
@@ -73,7 +73,7 @@ cp whole out
 while IFS='|' read -r goal op bound step _; do
   [[ $goal != \#* ]] || continue
   grep -qF "| $goal | " whole || fault "no goal '$goal'"
-  [[ $goal = *meeting* || $goal = *PyTorch* ]] ||
+  [[ $goal = *PyTorch* ]] ||
     grep -F "| $goal | " whole | grep -qE '\| [0-9.]+ \|.*\| (met|short)' || fault "no figure of '$goal'"
 done <"$SOURCE/profiles/gpu_goals"
 [ -z "$python" ] || for goal in 'index_select' "FSDP's copy-out" 'cast of f32' 'reshard of 8192'; do
@@ -89,7 +89,8 @@ result=$(echo results/*-virtual-gpu-of-a-test)
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
 holds report.md '^# 2026-01-31, virtual GPU 0$'; holds report.md '^Command: `./run gpu --skip .*`, commit abc123 <&>'
 holds report.md '^\| verify-graph \| passed'; holds report.md 'driver 580.159.04'
-holds report.md '!\[.*\]\(throughput.svg\)'; holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms'
+holds report.md '!\[.*\]\(throughput.svg\)'
+holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms, then [0-9]+ ms, the last'
 holds report.md '^\| .rs_copy<int, .bool.1>. .132, 1, 1. \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
 holds report.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
 holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LOADS=[0-9]+, '
@@ -208,8 +209,7 @@ setsid sleep 1000 &
 echo hangs
 for ((;;)); do sleep 100; done
 TEXT
-PATH=$PWD/tools:$PATH run gpu --only probe-ncu,kernels-spans
-[ "$status" = 1 ] || fault "a step that hangs: status $status"
+PATH=$PWD/tools:$PATH expect 0 gpu --only probe-ncu,kernels-spans # a probe's hang is no failure
 says ' probe-ncu: not done, [234] s - did not end within 2 s: hangs'; says 'kernels-spans: passed'
 running() { # processes of this test's runs
   local at
