@@ -22,8 +22,6 @@ void rs_stored_leaves_free(rs_stored_leaves *l) {
   *l = (rs_stored_leaves){0};
 }
 
-static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 void rs_state_json_value(rs_text *text, reshard_tree leaf) {
   static const rs_leaf_kind kinds[] = {[RESHARD_TREE_BYTES] = RS_LEAF_BYTES,
                                        [RESHARD_TREE_INT] = RS_LEAF_INT,
@@ -51,7 +49,9 @@ void rs_state_json_add(rs_json *j, const rs_state_leaf *leaf) {
 
 #ifdef RS_HAVE_JANSSON
 
-/* Reads exactly what add_base64 writes. */
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* Reads exactly what rs_leaf_json writes. */
 static reshard_status read_base64(const char *text, size_t n, reshard_tree *leaf, bool *good) {
   unsigned char *bytes, *to;
   *good = n % 4 == 0;

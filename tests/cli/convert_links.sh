@@ -23,7 +23,7 @@ done
 # A directory that others may not search keeps its files from them, and so does what is made of it.
 chmod 644 new/*; chmod 700 new; rm -f joined.npy; expect 0 convert new joined.npy; mode 600 joined.npy
 rm -rf cut; expect 0 convert new cut --dst 'chunk(1)'; mode 600 cut/*; mode 700 cut
-# What is replaced says the modes, and the umask takes nothing from them.
+# The file that is replaced says the modes, and the umask takes nothing from them.
 for mode in 600 644 664 666; do
   chmod $mode joined.npy; chmod 644 c.npy
   expect 0 convert c.npy joined.npy --force; mode $mode joined.npy
