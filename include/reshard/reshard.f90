@@ -112,11 +112,12 @@ module reshard
   end type
 
   type, bind(C) :: reshard_rendezvous
-    integer(c_size_t) :: size = 568
+    integer(c_size_t) :: size = 824
     integer(c_int64_t) :: n = 0, rank = 0, local_n = 0, local_rank = 0, timeout_ms = 0
     integer(c_int) :: port = 0
     character(kind=c_char) :: address(256) = c_null_char
     character(kind=c_char) :: job(256) = c_null_char
+    character(kind=c_char) :: secret(256) = c_null_char
   end type
 
   interface
