@@ -142,7 +142,7 @@ static reshard_status read_text(const char *where, const char *path, bool check,
   RS_TRY(rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   if (check)
     status = rs_digest_check_seal(where, text, size, &sealed);
-  RS_THEN(status, rs_json_parse(where, text, size, &root));
+  RS_THEN(status, rs_json_parse(where, text, size, size, &root));
   free(text);
   RS_THEN(status, read_leaves(where, root, leaves));
   json_decref(root);

@@ -209,7 +209,7 @@ RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
  *   unknown dtypes, names twice.
  * - RESHARD_ERROR_INVALID also for gaps and overlaps between shards, files that disagree, a pickle that is malformed,
  *   and tensors below classes that are not read.
- * - RESHARD_ERROR_CORRUPT for a pickle that would take more memory than 64 MiB and 8 times the file.
+ * - RESHARD_ERROR_CORRUPT for a pickle or a JSON text that would take more memory than 64 MiB and 8 times the file.
  * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet (see there).
  * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, a build without jansson. npy, distcp
  *   and torch need none.

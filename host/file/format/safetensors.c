@@ -157,31 +157,43 @@ static reshard_status read_metadata_map(const char *where, json_t *metadata, rs_
   return keep_text(metadata, "reshard", &header->reshard);
 }
 
-/* start: where the data begins in the file; data: its length. */
-static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data,
-                                  rs_safetensors *header) {
-  if (!json_is_object(root))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
-  reshard_status status = RESHARD_SUCCESS;
-  data_range *ranges = NULL;
-  const char *name;
-  json_t *value;
-  int64_t most = (int64_t)json_object_size(root), n = 0;
-  RS_TRY(rs_vec_reserve(&header->offsets, most));
-  RS_TRY(rs_alloc(&ranges, most, sizeof *ranges));
-  json_object_foreach(root, name, value) {
-    if (strcmp(name, "__metadata__") == 0) {
-      RS_TRY_GOTO(status, read_metadata_map(where, value, header), done);
-      continue;
-    }
-    RS_TRY_GOTO(status, add_header_tensor(header->model, where, name, value, data, &ranges[n]), done);
-    header->offsets.at[n] = start + ranges[n].begin;
-    n++;
+/* A header that is read, member by member. */
+typedef struct header_reading {
+  const char *where;
+  rs_safetensors *header;
+  int64_t data; /* bytes */
+  bool described;
+  RS_VEC(data_range) ranges;
+} header_reading;
+
+static reshard_status read_member(void *user, const char *name, json_t *value) {
+  header_reading *r = user;
+  rs_safetensors *header = r->header;
+  if (strcmp(name, "__metadata__") == 0) {
+    if (r->described)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\" is there twice", r->where);
+    r->described = true;
+    return read_metadata_map(r->where, value, header);
   }
-  header->offsets.n = n;
-  status = check_tiling(header->model, where, ranges, n, data);
-done:
-  free(ranges);
+  RS_TRY(rs_vec_reserve(&header->offsets, header->offsets.n + 1));
+  RS_TRY(rs_vec_reserve(&r->ranges, r->ranges.n + 1));
+  data_range *range = &r->ranges.at[r->ranges.n];
+  RS_TRY(add_header_tensor(header->model, r->where, name, value, r->data, range));
+  header->offsets.at[header->offsets.n++] = header->start + range->begin;
+  r->ranges.n++;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_members(const char *where, const char *text, int64_t length, const rs_file *file,
+                                   rs_safetensors *header) {
+  header_reading r = {.where = where, .header = header, .data = file->size - header->start};
+  bool object = false;
+  reshard_status status = rs_json_members(where, text, length, file->size, read_member, &r, &object);
+  if (status == RESHARD_SUCCESS && !object)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
+  RS_THEN(status, rs_model_check_names(header->model, where));
+  RS_THEN(status, check_tiling(header->model, where, r.ranges.at, r.ranges.n, r.data));
+  free(r.ranges.at);
   return status;
 }
 
@@ -224,18 +236,14 @@ static reshard_status check_padding(const char *where, const char *text, int64_t
 reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   char *text = NULL;
   int64_t length = 0;
-  json_t *root;
   rs_safetensors made = {0};
   RS_TRY(read_metadata_text(where, file, &text, &length));
-  reshard_status status = check_padding(where, text, length);
-  RS_THEN(status, rs_json_parse(where, text, length, &root));
-  free(text);
-  RS_TRY(status);
+  made.file_bytes = file->size;
   made.start = 8 + length;
-  status = rs_model_new(&made.model);
-  if (status == RESHARD_SUCCESS)
-    status = read_object(where, root, made.start, file->size - made.start, &made);
-  json_decref(root);
+  reshard_status status = check_padding(where, text, length);
+  RS_THEN(status, rs_model_new(&made.model));
+  RS_THEN(status, read_members(where, text, length, file, &made));
+  free(text);
   if (status != RESHARD_SUCCESS)
     rs_safetensors_free(&made);
   else
@@ -275,7 +283,7 @@ reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *h
   rs_text text = {.at = inside, .size = sizeof inside};
   rs_text_add(&text, "%s: DCP_SHARDING_INFO", where);
   json_t *root;
-  RS_TRY(rs_json_parse(inside, header->sharding, (int64_t)strlen(header->sharding), &root));
+  RS_TRY(rs_json_parse(inside, header->sharding, (int64_t)strlen(header->sharding), header->file_bytes, &root));
   reshard_status status = RESHARD_SUCCESS;
   if (!json_is_object(root))
     status = rs_error(RESHARD_ERROR_INVALID, "%s is no JSON object", inside);

@@ -8,8 +8,9 @@
 #include "file/model/model.h"
 
 typedef struct rs_safetensors {
-  reshard_model model;      /* owned; the tensors in the header's order */
-  int64_t start;            /* of the data: bytes of the header */
+  reshard_model model; /* owned; the tensors in the header's order */
+  int64_t start;       /* of the data: bytes of the header */
+  int64_t file_bytes;
   RS_VEC(int64_t) offsets;  /* of each tensor's first byte, in the file */
   rs_text_pairs owner;      /* the other entries of "__metadata__" */
   char *sharding, *reshard; /* owned; texts of DCP_SHARDING_INFO and "reshard" in "__metadata__", NULL where absent */

@@ -25,7 +25,7 @@ static reshard_status read_index(const char *where, const char *path, json_t **r
     status = rs_error(RESHARD_ERROR_INVALID, "%s: longer than %lld bytes", where, (long long)INDEX_LIMIT);
   RS_THEN(status, rs_alloc(&text, file.size, 1));
   RS_THEN(status, rs_file_read_at(&file, 0, text, file.size));
-  RS_THEN(status, rs_json_parse(where, text != NULL ? text : "", file.size, root));
+  RS_THEN(status, rs_json_parse(where, text != NULL ? text : "", file.size, file.size, root));
   free(text);
   rs_file_close(&file);
   return status;

@@ -32,7 +32,7 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   json_t *root;
   reshard_model made = NULL;
   RS_TRY(rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
-  reshard_status status = rs_json_parse(where, text, size, &root);
+  reshard_status status = rs_json_parse(where, text, size, size, &root);
   free(text);
   RS_TRY(status);
   if (json_object_get(root, "weight_map") != NULL) { /* an index */

@@ -37,7 +37,7 @@ static reshard_status parse_text(const rs_shards *s, int64_t f, json_t **root) {
   const char *text = s->opening->headers[f].reshard;
   json_t *made = NULL;
   text_where(s, f, where);
-  RS_TRY(rs_json_parse(where, text, (int64_t)strlen(text), &made));
+  RS_TRY(rs_json_parse(where, text, (int64_t)strlen(text), s->opening->headers[f].file_bytes, &made));
   json_t *version = json_object_get(made, "version"), *intervals = json_object_get(made, "intervals");
   reshard_status status = RESHARD_SUCCESS;
   if (!json_is_object(made) || !json_is_integer(version))

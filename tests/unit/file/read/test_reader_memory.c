@@ -1,0 +1,202 @@
+/* Memory that readers take of the worst inputs of each format: 64 MiB and 8 times the file, or an error with both
+ * numbers. Long headers that are right are read within it. */
+#include "file/ground/budget.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/scratch.h"
+
+#include <reshard/file.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE = 4 << 20 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MEASURED 0
+#else
+#define MEASURED 1
+#endif
+
+/* Largest resident size of this process since the last call; 0: it cannot be read. */
+static int64_t peak_bytes(void) {
+  char line[256];
+  long long peak = 0;
+  FILE *status = fopen("/proc/self/status", "r"), *reset;
+  while (status != NULL && fgets(line, sizeof line, status) != NULL)
+    if (strncmp(line, "VmHWM:", 6) == 0)
+      peak = strtoll(line + 6, NULL, 10) * 1024;
+  if (status != NULL)
+    fclose(status);
+  reset = fopen("/proc/self/clear_refs", "w");
+  if (reset == NULL)
+    return 0;
+  fputs("5", reset);
+  return fclose(reset) == 0 ? peak : 0;
+}
+
+typedef struct text {
+  char *at;
+  size_t n;
+} text;
+
+static void add(text *to, const char *from, size_t n) {
+  memcpy(to->at + to->n, from, n);
+  to->n += n;
+}
+
+/* begin, `again` as often as it fits, end. %: a number in place of it. */
+static text repeated(const char *begin, const char *again, const char *end, size_t size) {
+  text made = {malloc(size + 1024), 0};
+  const char *number = strchr(again, '%');
+  char digits[24];
+  assert_non_null(made.at);
+  add(&made, begin, strlen(begin));
+  for (int64_t i = 0; made.n + strlen(again) + 32 < size; i++) {
+    if (i > 0 && again[0] != ']' && again[0] != '}' && again[0] != '[')
+      add(&made, ",", begin[0] == '{' || begin[0] == '[');
+    add(&made, again, number != NULL ? (size_t)(number - again) : strlen(again));
+    if (number != NULL) {
+      add(&made, digits, (size_t)snprintf(digits, sizeof digits, "%lld", (long long)i));
+      add(&made, number + 1, strlen(number + 1));
+    }
+  }
+  add(&made, end, strlen(end));
+  return made;
+}
+
+static void write_headed(const char *name, const text *header, const char *data, size_t n) {
+  text whole = {malloc(header->n + n + 8), 0};
+  assert_non_null(whole.at);
+  for (int i = 0; i < 8; i++)
+    whole.at[whole.n++] = (char)(header->n >> 8 * i);
+  add(&whole, header->at, header->n);
+  add(&whole, data, n);
+  scratch_write(name, whole.at, whole.n);
+  free(whole.at);
+}
+
+/* Opens a path as a checkpoint or a model, and compares what that took. */
+static void check_memory(const char *what, const char *path, int64_t file_bytes, bool model, bool good) {
+  reshard_checkpoint checkpoint = NULL;
+  reshard_model made = NULL;
+  peak_bytes();
+  int64_t before = peak_bytes();
+  reshard_status status =
+      model ? reshard_model_load(scratch_path(path), &made) : reshard_checkpoint_open(scratch_path(path), &checkpoint);
+  int64_t taken = peak_bytes() - before;
+  if (MEASURED && before > 0 && taken > rs_budget_limit(file_bytes))
+    fail_msg("%s: %lld bytes were taken of a file of %lld, %lld are the limit", what, (long long)taken,
+             (long long)file_bytes, (long long)rs_budget_limit(file_bytes));
+  if ((status == RESHARD_SUCCESS) != good)
+    fail_msg("%s: %s: %s", what, reshard_status_string(status), reshard_last_error());
+  if (status == RESHARD_ERROR_CORRUPT)
+    assert_non_null(strstr(reshard_last_error(), "are taken for a file of"));
+  reshard_checkpoint_close(checkpoint);
+  reshard_model_free(made);
+}
+
+static const struct {
+  const char *what, *begin, *again, *end;
+} json[] = {{"lists", "{\"a\":[", "[]", "]}"},
+            {"objects", "{\"a\":[", "{}", "]}"},
+            {"members", "{", "\"%\":{}", "}"},
+            {"keys", "{\"a\":{", "\"%\":0", "}}"},
+            {"numbers", "{\"a\":[", "1", "]}"},
+            {"strings", "{\"a\":[", "\"\"", "]}"},
+            {"nested", "{\"a\":", "[", "}"},
+            {"one key each", "{\"a\":[", "{\"b\":0}", "]}"},
+            {"a list", "[", "{}", "]"},
+            {"no end", "{\"a\":[", "{\"b\":", ""},
+            {"tensors", "{", "\"%\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}", "}"}};
+
+static void test_json(void **state) {
+  (void)state;
+  scratch_directory("d");
+  for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
+    text t = repeated(json[i].begin, json[i].again, json[i].end, SIZE);
+    char what[64];
+    snprintf(what, sizeof what, "header, %s", json[i].what);
+    write_headed("h.safetensors", &t, "", 0);
+    check_memory(what, "h.safetensors", (int64_t)t.n + 8, false, false);
+    snprintf(what, sizeof what, "model, %s", json[i].what);
+    scratch_write("m.json", t.at, t.n);
+    check_memory(what, "m.json", (int64_t)t.n, true, false);
+    snprintf(what, sizeof what, "index, %s", json[i].what);
+    scratch_write("d/model.safetensors.index.json", t.at, t.n);
+    check_memory(what, "d", (int64_t)t.n, false, false);
+    free(t.at);
+  }
+}
+
+/* A header of n tensors of a byte. */
+static text long_header(int64_t n) {
+  text header = {malloc((size_t)n * 96 + 64), 0};
+  assert_non_null(header.at);
+  add(&header, "{", 1);
+  for (int64_t i = 0; i < n; i++)
+    header.n += (size_t)sprintf(header.at + header.n,
+                                "%s\"layers.%lld.w\": {\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%lld,%lld]}",
+                                i > 0 ? ", " : "", (long long)i, (long long)i, (long long)i + 1);
+  add(&header, " } ", 3);
+  return header;
+}
+
+/* What is right has many tensors: parsed at once it would take 16 times its size. */
+static void test_long_header(void **state) {
+  (void)state;
+  static const char *const ends[] = {",} ", " }x", "   ", "]  "};
+  enum { MANY = 160000, FEW = 20000 };
+  char *data = calloc(MANY, 1);
+  assert_non_null(data);
+  text header = long_header(MANY);
+  write_headed("h.safetensors", &header, data, MANY);
+  check_memory("160,000 tensors", "h.safetensors", (int64_t)header.n + 8 + MANY, false, true);
+  free(header.at);
+  header = long_header(FEW); /* names twice, in parts that are parsed apart; texts that end otherwise than they begin */
+  memcpy(strstr(header.at, "layers.19999.w"), "layers.10000.w", 14);
+  write_headed("h.safetensors", &header, data, FEW);
+  scratch_refused("h.safetensors", RESHARD_ERROR_INVALID, "h.safetensors'", "layers.10000.w");
+  for (int i = 0; i < 4; i++) {
+    memcpy(header.at + header.n - 3, ends[i], 3);
+    write_headed("h.safetensors", &header, data, FEW);
+    scratch_refused("h.safetensors", RESHARD_ERROR_INVALID, "h.safetensors'", ": line 1 column");
+  }
+  free(header.at);
+  free(data);
+}
+
+/* Pickles, and headers of numpy. */
+static void test_others(void **state) {
+  (void)state;
+  static const char *const worst[] = {"]", "}", "N", "(", ")\x85", "cm\nn\n", "]a", "}Q", "X\1\0\0\0a"};
+  scratch_directory("p");
+  for (size_t i = 0; i < sizeof worst / sizeof *worst; i++) {
+    text t = {malloc(SIZE), 0};
+    size_t n = i + 1 < sizeof worst / sizeof *worst ? strlen(worst[i]) : 6;
+    assert_non_null(t.at);
+    add(&t, "\x80\x02]", 3);
+    while (t.n + n < SIZE)
+      add(&t, worst[i], n);
+    scratch_write("p/.metadata", t.at, t.n);
+    check_memory(".metadata", "p", (int64_t)t.n, false, false);
+    free(t.at);
+  }
+  text npy = repeated("\x93NUMPY\x02\x00\xf0\xff\x3f\x00{'descr': '<f4', 'shape': (", "1, ", ")}", SIZE);
+  scratch_write("n.npy", npy.at, npy.n);
+  check_memory("npy", "n.npy", (int64_t)npy.n, false, false);
+  free(npy.at);
+}
+
+int main(void) {
+  reshard_model model;
+  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
+    return 77; /* a build without jansson */
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_json), cmocka_unit_test(test_long_header),
+                                     cmocka_unit_test(test_others)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
