@@ -17,8 +17,9 @@ lacking() {
 
 # --- Processes --------------------------------------------------------------------------------------------------------
 marked() { grep -lsaF "RESHARD_GPU_RUN=$1" /proc/[0-9]*/environ | tr -dc '0-9\n'; } # MARK: their numbers
-end_marked() { # MARK: kills all that have it; false where one is still there after 3 s
-  local i left
+end_marked() { # MARK: kills all that have it, and the step's group; false where one is still there after 3 s
+  local i left group
+  read -r group 2>/dev/null <"$work/group" && kill -KILL -- "-$group" 2>/dev/null # where environments cannot be read
   for ((i = 0; i < 30; i++)); do
     left=$(marked "$1")
     [ -n "$left" ] || return 0
@@ -30,7 +31,7 @@ end_marked() { # MARK: kills all that have it; false where one is still there af
 }
 
 watch_over() { # PARENT MARK DIRECTORY: ends what runs, and removes the directory, when the parent is there no more
-  local parent rest
+  local parent rest work=$3
   while IFS=' ' read -r _ _ _ parent rest </proc/self/stat && [ "$parent" = "$1" ]; do sleep 0.1; done
   end_marked "$2"
   rm -rf "$3"
@@ -114,8 +115,10 @@ step() { # NAME SECONDS WHAT COMMAND...
   # A second of the limit is for what a program does when it is asked to end.
   RESHARD_GPU_RUN=$mark-step setsid timeout -k 1 "$((limit > 2 ? limit - 1 : limit))" "$@" >"$work/pipe" 2>&1 \
     </dev/null &
+  echo $! >"$work/group"
   wait $! 2>/dev/null || status=$?
   end_marked "$mark-step" || what+=" (a process of it does not end)"
+  rm -f "$work/group"
   wait "$logger" 2>/dev/null
   tail -c +$((before + 1)) "$out/log.txt" >"$work/$name.txt"
   last=$(grep -avE '^$|^> ' "$work/$name.txt" | tail -1 | tr -d '\000' | cut -c1-200)

@@ -187,6 +187,7 @@ says '^\[ *[0-9]+s\] verify-direct: FAILED, [0-9]+ s - exit status'; says 'kerne
 says ' 1 of 2 steps failed'
 cat >dies <<'TEXT'
 #!/usr/bin/env bash
+[ "$1" != check ] || { head -c 3000000 /dev/zero | tr '\0' x; exit; }
 [ "$1" = bench ] || exit 0
 [[ $* = *'--seconds '* ]] || exit 2
 row() { printf '> %s\n%s   65536 B   1.5 us   %s x memcpy time\n' "$1" "$1" "$2"; }
@@ -194,12 +195,15 @@ row() { printf '> %s\n%s   65536 B   1.5 us   %s x memcpy time\n' "$1" "$1" "$2"
 [[ $* = *'--after box copy, runs of 256 B' ]] && row 'box copy, runs of 32 B' 1.3 && echo 'all cases done'
 TEXT
 chmod +x dies
-RESHARD_GPU_PROGRAM=$PWD/dies run gpu --only bench
+RESHARD_GPU_PROGRAM=$PWD/dies run gpu --only bench,kernels-spans
 [ "$status" = 1 ] || fault "a case that dies: status $status"
 says '^\| box copy, runs of 4 KiB .* 1.01 \| <= 1.02 \| met'
 says '^\| box copy, runs of 32 B .* 1.3 \| <= 1.25 \| short'
 says '^\| box copy, runs of 256 B .* not measured'
 grep -q '^| box copy, runs of 256 B .* ended the program' results/*-2/report.md || fault "$(cat results/*-2/report.md)"
+bytes=$(wc -c <results/*-2/log.txt) # a step has its share
+[ "$bytes" -gt 1048576 ] && [ "$bytes" -lt 1100000 ] && grep -q 'more than 1 MiB' results/*-2/log.txt ||
+  fault "a log of $bytes bytes"
 
 # One that hangs, heeds no signal and starts a session costs its own limit.
 cat >tools/ncu <<'TEXT'
