@@ -49,7 +49,7 @@ static bool under_environment(void) {
          (getenv("SLURM_PROCID") != NULL && getenv("SLURM_STEP_ID") != NULL);
 }
 
-const char *processes_comm(const processes *started, bool cuda) {
+const char *processes_comm_name(const processes *started, bool cuda) {
   int64_t n = started->n;
   if (n > 1)
     return cuda ? "nccl" : "node";

@@ -25,7 +25,7 @@ reshard_status processes_show(processes *p, const void *mine, size_t bytes, void
 
 /* The default of --comm: "local" for one process; of several, "nccl" on GPUs and "mpi" or "node" on CPUs, so that none
  * works alone unasked. Ends the program where nothing connects them. */
-const char *processes_comm(const processes *started, bool cuda);
+const char *processes_comm_name(const processes *started, bool cuda);
 
 /* Finds the processes, unless the program has started them. comm "mpi": by MPI; "nccl" and "node": by MPI where mpirun
  * started this process, else by the environment; "local": one process. Ends the program where something is wrong or

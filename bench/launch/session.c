@@ -69,7 +69,7 @@ void session_begin(session *s, cli_options *o) {
   if (lacking != NULL)
     cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
   if (s->comm == NULL)
-    s->comm = processes_comm(&s->processes, s->cuda);
+    s->comm = processes_comm_name(&s->processes, s->cuda);
   if (o->path == RESHARD_PATH_MIXED && strcmp(s->comm, "mpi") != 0 && strcmp(s->comm, "nccl") != 0)
     cli_exit(EXIT_LACKING, "--path mixed: --comm mpi and nccl connect nodes whose ranks read each other, not %s",
              s->comm);
