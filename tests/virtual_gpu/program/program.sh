@@ -101,7 +101,7 @@ expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; say
 # trace: each process tells of its own stream, which meets the other's before the copy and after it
 expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --path direct \
   --json -
-says '"2 ranks, direct, node communicator, virtual GPU 0"'
+says '"2 ranks, direct, node communicator, virtual GPU 0'
 for rank in 0 1; do
   says "\"thread_name\",\"pid\":$((rank + 1)),.*\"rank $rank: copy after peers, user after peers\""
   for step in 'copy after peers' copy 'user after peers'; do
