@@ -146,7 +146,7 @@ static text long_header(int64_t n) {
   return header;
 }
 
-/* What is right has many tensors: parsed at once it would take 16 times its size. */
+/* A right file has many tensors: parsed at once it would take 16 times its size. */
 static void test_long_header(void **state) {
   (void)state;
   static const char *const ends[] = {",} ", " }x", "   ", "]  "};
