@@ -314,9 +314,9 @@ static void test_addresses(void **state) {
     bool here, elsewhere;
   } cases[] = {
       {"127.0.0.1", 2, true, false}, /* all of 127.0.0.0/8 are of this machine, and another user's to look at */
-      {"127.0.0.2", 2, false, true},   {"127.0.1.1", 1, true, true}, /* to others the name is another address */
-      {"192.0.2.1", 2, true, true},                                  /* of a machine in between */
-      {"no.such.name", 2, true, true},                               /* here; the others know it */
+      {"127.0.0.2", 2, false, true},      {"127.0.1.1", 1, true, true}, /* to others the name is another address */
+      {"192.0.2.1", 2, true, true},                                     /* of a machine in between */
+      {"no-name.invalid", 2, true, true},                               /* here; the others know it */
       {"localhost", 2, true, false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
