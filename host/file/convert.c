@@ -141,8 +141,68 @@ static void count_unreadable(conversion *c, reshard_layout layout) {
   c->report.gapped += !layout->boxes->covers && !layout->boxes->overlapping;
 }
 
+/* False where a rank's part of packed elements begins or ends between those that share bytes. */
+static bool keeps_packed(reshard_layout layout, int bytes) {
+  reshard_interval runs[64];
+  for (int64_t rank = 0; rank < layout->world; rank++)
+    for (int64_t a = 0; a < rs_layout_arrays(layout, rank); a++)
+      for (int64_t first = 0, n = 1; first < n; first += 64) {
+        if (reshard_layout_array_intervals(layout, rank, a, layout->ndim - 1, first, 64, runs, &n) != RESHARD_SUCCESS)
+          return false;
+        for (int64_t i = 0; i < rs_min(n - first, 64); i++)
+          if (runs[i].begin % bytes != 0 || runs[i].end % bytes != 0)
+            return false;
+      }
+  return true;
+}
+
+/* The layout of tensor i of a model. One of packed elements that it would cut apart is whole on each of its ranks. */
+static reshard_status make_layout(rs_layouts *side, reshard_model model, int64_t i, int64_t world,
+                                  reshard_layout *layout) {
+  const rs_model_tensor *t = &model->tensors.at[i];
+  const char *name = rs_model_name(model, i);
+  const rs_packed_type *type = &rs_packed_types[t->packed];
+  char text[256], quoted[RS_QUOTE];
+  reshard_layout whole = NULL;
+  RS_TRY(rs_layouts_get(side, name, t->ndim, t->shape, world, layout));
+  if (type->bytes == 1 || keeps_packed(*layout, type->bytes))
+    return RESHARD_SUCCESS;
+  reshard_layout_release(*layout);
+  *layout = NULL;
+  RS_TRY(rs_layouts_get(side, name, 0, NULL, world, &whole));
+  reshard_status status = reshard_layout_print(whole, text, sizeof text, NULL);
+  reshard_layout_release(whole);
+  RS_THEN(status, reshard_layout_parse(text, t->ndim, t->shape, world, layout));
+  if (status != RESHARD_SUCCESS || keeps_packed(*layout, type->bytes))
+    return status;
+  reshard_layout_release(*layout);
+  *layout = NULL;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': %s cuts %s between elements that share bytes",
+                  side->name, rs_quote(quoted, sizeof quoted, name), text, type->name);
+}
+
+/* Packed elements share bytes along the last dim, which stays the last one and is cut where bytes end. */
+static reshard_status check_packed(const conversion *c) {
+  char quoted[RS_QUOTE];
+  for (int64_t i = 0; i < c->regions.n; i++) {
+    const rs_copy_region *r = &c->regions.at[i];
+    const rs_model_tensor *to = &c->target->tensors.at[r->dst];
+    const rs_packed_type *type = &rs_packed_types[to->packed];
+    int last = to->ndim - 1, from = last < 0 ? 0 : r->permutation[last];
+    if (type->elements == 1 || r->src < 0)
+      continue;
+    if (from != c->in->store.model->tensors.at[r->src].ndim - 1 || r->src_offset[from] % type->bytes != 0 ||
+        r->src_extent[from] % type->bytes != 0 || r->dst_offset[last] % type->bytes != 0)
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "'%s' of %s: a map leaves its last dim, where elements share bytes, as it is",
+                      rs_quote(quoted, sizeof quoted, rs_model_name(c->in->store.model, r->src)), type->name);
+  }
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status make_layouts(conversion *c) {
   RS_TRY(choose_worlds(c));
+  RS_TRY(check_packed(c));
   int64_t nsrc = c->in->info.tensors, ndst = reshard_model_count(c->target);
   reshard_model_tensor t;
   RS_TRY(rs_alloc_zero(&c->src_layouts, nsrc, sizeof *c->src_layouts));
@@ -153,7 +213,7 @@ static reshard_status make_layouts(conversion *c) {
       continue;
     }
     RS_TRY(reshard_model_get(c->in->store.model, i, &t));
-    RS_TRY(rs_layouts_get(&c->src, t.name, t.ndim, t.shape, c->src_world, &c->src_layouts[i]));
+    RS_TRY(make_layout(&c->src, c->in->store.model, i, c->src_world, &c->src_layouts[i]));
     if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
       char quoted[RS_QUOTE];
       return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name),
@@ -161,8 +221,7 @@ static reshard_status make_layouts(conversion *c) {
     }
   }
   for (int64_t i = 0; i < ndst; i++) {
-    RS_TRY(reshard_model_get(c->target, i, &t));
-    RS_TRY(rs_layouts_get(&c->dst, t.name, t.ndim, t.shape, c->world, &c->dst_layouts[i]));
+    RS_TRY(make_layout(&c->dst, c->target, i, c->world, &c->dst_layouts[i]));
     count_unreadable(c, c->dst_layouts[i]);
     c->report.scalars += rs_layout_repeats_scalar(c->dst_layouts[i]);
   }
@@ -277,7 +336,7 @@ static reshard_status create_writer(conversion *c, const char *out) {
                                     .no_digests = o->no_digests,
                                     .nmetadata = c->owner.all.n,
                                     .metadata = metadata};
-  RS_THEN(status, rs_writer_create(out, n, tensors, &options, mode_of_input(c), &c->writer));
+  RS_THEN(status, rs_writer_create(out, n, tensors, c->target, &options, mode_of_input(c), &c->writer));
   free(tensors);
   RS_THEN(status, attach_leaves(c));
   free(metadata);
@@ -329,7 +388,7 @@ static reshard_status compare_output(conversion *c) {
       continue; /* nothing of it is stored: the target is all gap */
     b = &c->back->store.model->tensors.at[region->dst];
     kept++;
-    if (b->dtype != t->dtype || b->ndim != t->ndim ||
+    if (b->dtype != t->dtype || b->packed != t->packed || b->ndim != t->ndim ||
         memcmp(b->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
       status = rs_error(RESHARD_ERROR_CORRUPT, "tensor '%.128s' has another shape or dtype when read back",
                         c->target->names.at + t->name);

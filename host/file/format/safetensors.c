@@ -25,16 +25,6 @@ void rs_safetensors_free(rs_safetensors *header) {
 
 #define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
 
-/* Types that safetensors knows and this library has not: elements of less than a byte, and 8-bit floats without a
- * negative zero. Source: the format's Dtype, version 0.8. */
-static bool is_unknown_dtype(const char *dtype) {
-  static const char *const names[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strcmp(dtype, names[i]) == 0)
-      return true;
-  return false;
-}
-
 reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
                                          int64_t *bytes) {
   char quoted[RS_QUOTE], other[RS_QUOTE];
@@ -47,13 +37,12 @@ reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where,
                     !json_is_string(dtype_text) ? "dtype" : "shape", !json_is_string(dtype_text) ? "string" : "list");
   reshard_dtype dtype;
   const char *text = json_string_value(dtype_text);
-  if (reshard_dtype_parse(text, &dtype) != RESHARD_SUCCESS) {
-    rs_quote(other, sizeof other, text);
-    if (is_unknown_dtype(text))
-      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", where, quoted,
-                      other);
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': unknown dtype '%s'", where, quoted, other);
-  }
+  uint8_t packed = rs_packed_find(text);
+  if (packed > 0)
+    dtype = RESHARD_U8;
+  else if (reshard_dtype_parse(text, &dtype) != RESHARD_SUCCESS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': unknown dtype '%s'", where, quoted,
+                    rs_quote(other, sizeof other, text));
   size_t ndim = json_array_size(extents);
   if (ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu dims, %d is the most", where, quoted, ndim,
@@ -65,8 +54,15 @@ reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where,
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': shape[%zu] is no integer", where, quoted, d);
     shape[d] = json_integer_value(extent);
   }
+  const rs_packed_type *type = &rs_packed_types[packed];
+  if (type->elements > 1 && (ndim == 0 || shape[ndim - 1] % type->elements != 0))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': the last dim of %s is no multiple of %d", where,
+                    quoted, type->name, type->elements);
+  if (ndim > 0)
+    shape[ndim - 1] = shape[ndim - 1] / type->elements * type->bytes;
   int64_t before = model->bytes;
   RS_TRY(rs_model_add(model, where, name, strlen(name), dtype, (int)ndim, shape));
+  model->tensors.at[model->tensors.n - 1].packed = packed;
   if (bytes != NULL)
     *bytes = model->bytes - before;
   return RESHARD_SUCCESS;
@@ -270,10 +266,15 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
     if (!json_is_integer(offset) || json_integer_value(offset) < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': saved_offsets[%d] is no integer of 0 or more", where,
                       quoted, d);
-    if (!rs_add(json_integer_value(offset), tensor->shape[d], &end))
+    const rs_packed_type *type = &rs_packed_types[d == tensor->ndim - 1 ? tensor->packed : 0];
+    int64_t begin = json_integer_value(offset) / type->elements * type->bytes;
+    if (json_integer_value(offset) % type->elements != 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': saved_offsets[%d] = %lld of %s is no multiple of %d",
+                      where, quoted, d, (long long)json_integer_value(offset), type->name, type->elements);
+    if (!rs_add(begin, tensor->shape[d], &end))
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': saved_offsets[%d] = %lld overflows with its extent %lld",
                       where, quoted, d, (long long)json_integer_value(offset), (long long)tensor->shape[d]);
-    header->saved.at[header->saved.n++] = json_integer_value(offset);
+    header->saved.at[header->saved.n++] = begin;
   }
   return RESHARD_SUCCESS;
 }

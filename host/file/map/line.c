@@ -17,6 +17,7 @@
 /* The regions of a value are the last ones, from `first` on. */
 typedef struct value {
   reshard_dtype dtype;
+  uint8_t packed;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t first;
@@ -34,7 +35,8 @@ static const char *describe_term(char buffer[TERM], const rs_map_work *w, int nd
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
   rs_text text = {.at = buffer, .size = TERM};
   rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
-              reshard_dtype_string(tensor_at(w, tensor)->dtype),
+              tensor_at(w, tensor)->packed > 0 ? rs_packed_types[tensor_at(w, tensor)->packed].name
+                                               : reshard_dtype_string(tensor_at(w, tensor)->dtype),
               rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
   return buffer;
 }
@@ -89,7 +91,7 @@ static void arrange_dims(rs_copy_region *region, int ndim, const int *from) {
 
 static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
   const rs_model_tensor *t = tensor_at(w, tensor);
-  *v = (value){.dtype = t->dtype, .ndim = t->ndim, .first = w->regions.n};
+  *v = (value){.dtype = t->dtype, .packed = t->packed, .ndim = t->ndim, .first = w->regions.n};
   memcpy(v->shape, t->shape, sizeof v->shape);
   RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
   rs_region_whole(t, tensor, -1, &w->regions.at[w->regions.n++]);
@@ -100,6 +102,7 @@ static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
 static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, int64_t i, value *all,
                                 const value *part) {
   bool stack = op->kind == RS_MAP_STACK, same = all->dtype == part->dtype && all->ndim == part->ndim;
+  same = same && all->packed == part->packed;
   for (int d = 0; d < all->ndim && same; d++)
     same = all->shape[d] == part->shape[d] || (!stack && d == dim);
   int64_t offset = stack ? i : i > 0 ? all->shape[dim] : 0, end = 0;
@@ -202,11 +205,12 @@ static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
 /* --- The left side: down from a region to names ------------------------------------------------------------------- */
 
 /* A tensor of the target named source.text; the regions from `first` on lead to it. */
-static reshard_status add_target_tensor(rs_map_work *w, reshard_dtype dtype, int ndim, const int64_t *shape,
-                                        int64_t first) {
+static reshard_status add_target_tensor(rs_map_work *w, reshard_dtype dtype, uint8_t packed, int ndim,
+                                        const int64_t *shape, int64_t first) {
   const rs_map_source *s = &w->source;
   RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
   RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, dtype, ndim, shape));
+  w->target->tensors.at[w->lines.n].packed = packed;
   for (int64_t r = first; r < w->regions.n; r++)
     w->regions.at[r].dst = w->lines.n;
   w->lines.at[w->lines.n++] = s->line->line;
@@ -264,7 +268,8 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
   }
   RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
   w->regions.at[w->regions.n] = *region;
-  return add_target_tensor(w, tensor_at(w, region->src)->dtype, ndim, region->dst_extent, w->regions.n++);
+  return add_target_tensor(w, tensor_at(w, region->src)->dtype, tensor_at(w, region->src)->packed, ndim,
+                           region->dst_extent, w->regions.n++);
 }
 
 static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_copy_region *region) {
@@ -320,7 +325,7 @@ reshard_status rs_map_apply_match(rs_map_work *w) {
     value v;
     RS_TRY(apply_up(w, line->source, &v));
     RS_TRY(rs_map_name(&w->source, node_at(w, line->target), &rest));
-    return add_target_tensor(w, v.dtype, v.ndim, v.shape, v.first);
+    return add_target_tensor(w, v.dtype, v.packed, v.ndim, v.shape, v.first);
   }
   RS_TRY(rs_map_take(&w->source, node_at(w, line->source), &tensor));
   if (line->target < 0)

@@ -9,6 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+const rs_packed_type rs_packed_types[RS_PACKED_TYPES] = {
+    {NULL, 1, 1}, {"F4", 1, 2}, {"F6_E2M3", 3, 4}, {"F6_E3M2", 3, 4}, {"F8_E4M3FNUZ", 1, 1}, {"F8_E5M2FNUZ", 1, 1},
+};
+
+uint8_t rs_packed_find(const char *name) {
+  uint8_t i = RS_PACKED_TYPES - 1;
+  while (i > 0 && strcmp(name, rs_packed_types[i].name) != 0)
+    i--;
+  return i;
+}
+
 reshard_status rs_model_new(reshard_model *model) { return rs_alloc_zero(model, 1, sizeof **model); }
 
 void reshard_model_free(reshard_model model) {

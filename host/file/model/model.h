@@ -9,9 +9,21 @@
 typedef struct rs_model_tensor {
   int64_t name; /* offset in reshard_model_s.names */
   reshard_dtype dtype;
+  uint8_t packed; /* of rs_packed_types: U8 bytes of that type; 0: none */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
 } rs_model_tensor;
+
+/* Types of safetensors that are moved as bytes and never computed with: `elements` of them are in `bytes`. A tensor has
+ * dtype U8, and a last dim of bytes. Source: the format's Dtype, version 0.8. */
+typedef struct rs_packed_type {
+  const char *name; /* of safetensors */
+  int bytes, elements;
+} rs_packed_type;
+#define RS_PACKED_TYPES 6
+extern const rs_packed_type rs_packed_types[RS_PACKED_TYPES];
+/* 0: no such type. */
+uint8_t rs_packed_find(const char *name);
 
 struct reshard_model_s {
   RS_VEC(char) names; /* NUL-terminated, one after the other */
@@ -38,6 +50,7 @@ typedef struct rs_whole_tensor {
   reshard_model_tensor tensor;
   bool reversed;
   int64_t file, offset;
+  uint8_t packed; /* as in rs_model_tensor */
 } rs_whole_tensor;
 
 /* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */

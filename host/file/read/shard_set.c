@@ -187,7 +187,7 @@ static reshard_status read_runs(rs_shards *s, rs_shard *shard, json_t *dims) {
 }
 
 /* The tensor of a shard, which is new where nothing describes the set; what they have in common must agree. */
-static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t) {
+static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t, uint8_t packed) {
   char where[RS_SHARD_WHERE], first[RS_WHERE], quoted[RS_QUOTE], file[RS_WHERE];
   shard->tensor = rs_names_find(&s->names, t->name, strlen(t->name));
   if (shard->tensor < 0 && s->root != NULL)
@@ -200,12 +200,14 @@ static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_
   rs_global_tensor *global = &s->tensors.at[shard->tensor];
   if (global->dtype == RESHARD_DTYPE_NONE) {
     global->dtype = t->dtype;
+    global->packed = packed;
     global->file = shard->file;
   }
   rs_opening_where(s->opening, global->file, first);
-  if (global->dtype != t->dtype)
+  if (global->dtype != t->dtype || global->packed != packed)
     return rs_error(RESHARD_ERROR_INVALID, "%s is %s, in %s it is %s", rs_shard_where(s, shard, where),
-                    reshard_dtype_string(t->dtype), first, reshard_dtype_string(global->dtype));
+                    packed > 0 ? rs_packed_types[packed].name : reshard_dtype_string(t->dtype), first,
+                    global->packed > 0 ? rs_packed_types[global->packed].name : reshard_dtype_string(global->dtype));
   if (global->ndim != t->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s has %d dims, %s %s it has %d", rs_shard_where(s, shard, where), t->ndim,
                     s->root != NULL ? "in the reshard metadata of" : "in", first, global->ndim);
@@ -236,7 +238,7 @@ static reshard_status add_file_shards(rs_shards *s, int64_t f, json_t *intervals
       shard.box.extent[d] = t.shape[d];
       shard.empty |= t.shape[d] == 0;
     }
-    RS_TRY(match_tensor(s, &shard, &t));
+    RS_TRY(match_tensor(s, &shard, &t, header->model->tensors.at[i].packed));
     json_t *runs = intervals != NULL ? json_object_get(intervals, t.name) : NULL;
     if (runs != NULL) {
       RS_TRY(read_runs(s, &shard, runs));

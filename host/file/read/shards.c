@@ -224,6 +224,7 @@ static reshard_status build_all(builder *b) {
     reshard_layout layout = NULL;
     RS_TRY(rs_model_add(store->model, s->opening->where, global->name, strlen(global->name), global->dtype,
                         global->ndim, global->shape));
+    store->model->tensors.at[t].packed = global->packed;
     RS_TRY(gather_blocks(b, global));
     RS_TRY(global->whole_arrays ? build_arrays(b, global, &layout) : build_boxes(b, global, &layout));
     store->tensors.at[store->tensors.n++] =

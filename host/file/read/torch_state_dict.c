@@ -174,7 +174,10 @@ typedef struct state_dict_file {
 
 static reshard_status add_whole(void *user, const char *name, const rs_torch_tensor *t) {
   state_dict_file *d = user;
-  rs_whole_tensor whole = {{.name = name, .dtype = t->dtype, .ndim = t->ndim}, t->reversed, d->number, t->offset};
+  rs_whole_tensor whole = {.tensor = {.name = name, .dtype = t->dtype, .ndim = t->ndim},
+                           .reversed = t->reversed,
+                           .file = d->number,
+                           .offset = t->offset};
   memcpy(whole.tensor.shape, t->shape, sizeof t->shape);
   return rs_open_add(d->opening, &d->layouts, &whole);
 }

@@ -52,7 +52,7 @@ int64_t rs_header_least(const rs_file_layout *files) {
 }
 
 int64_t rs_header_most(const rs_file_layout *files, const rs_store *store, int64_t tensor) {
-  static const char fixed[] = ",\"\":{\"dtype\":\"F8_E4M3\",\"shape\":[],\"data_offsets\":[,]}";
+  static const char fixed[] = ",\"\":{\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[],\"data_offsets\":[,]}";
   const rs_model_tensor *t = &store->model->tensors.at[tensor];
   int64_t numbers = t->ndim + 2, pieces = 0;
   if (files->digests)
@@ -160,13 +160,19 @@ static void add_entry(rs_header_texts *h, const rs_store *store, int64_t tensor,
                       int64_t end) {
   const rs_model_tensor *t = &store->model->tensors.at[tensor];
   const char *name = rs_model_name(store->model, tensor);
+  const rs_packed_type *type = &rs_packed_types[t->packed];
+  reshard_box elements = *box;
+  if (t->ndim > 0) {
+    elements.offset[t->ndim - 1] = box->offset[t->ndim - 1] / type->bytes * type->elements;
+    elements.extent[t->ndim - 1] = box->extent[t->ndim - 1] / type->bytes * type->elements;
+  }
   rs_json_open(&h->body, name, '{');
-  rs_json_string(&h->body, "dtype", dtypes[t->dtype].name);
-  rs_json_list(&h->body, "shape", t->ndim, box->extent);
+  rs_json_string(&h->body, "dtype", t->packed > 0 ? type->name : dtypes[t->dtype].name);
+  rs_json_list(&h->body, "shape", t->ndim, elements.extent);
   rs_json_list(&h->body, "data_offsets", 2, (const int64_t[]){begin, end});
   rs_json_close(&h->body, '}');
   rs_json_open(&h->sharding, name, '{');
-  rs_json_list(&h->sharding, "saved_offsets", t->ndim, box->offset);
+  rs_json_list(&h->sharding, "saved_offsets", t->ndim, elements.offset);
   rs_json_close(&h->sharding, '}');
 }
 

@@ -228,12 +228,20 @@ static reshard_status take_metadata(reshard_writer w, const reshard_writer_optio
 }
 
 static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
-                                  const reshard_writer_options *options, int mode) {
+                                  reshard_model packed, const reshard_writer_options *options, int mode) {
   bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
   const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
   rs_file_layout files = {.format = w->report.format, .digests = !npy && !options->no_digests && rs_digest_built()};
   rs_text_pairs owner = {0};
   RS_TRY(add_tensors(w, n, tensors));
+  for (int64_t i = 0; i < n && packed != NULL; i++) {
+    char quoted[RS_QUOTE];
+    uint8_t type = packed->tensors.at[i].packed;
+    w->store.model->tensors.at[i].packed = type;
+    if (type > 0 && npy)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': numpy has no dtype %s", w->where,
+                      rs_quote(quoted, sizeof quoted, tensors[i].name), rs_packed_types[type].name);
+  }
   reshard_status status;
   RS_TRY_GOTO(status, take_metadata(w, options, &owner), done);
   files.owner = &owner;
@@ -302,10 +310,10 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests,
 
 reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                      const reshard_writer_options *options, reshard_writer *writer) {
-  return rs_writer_create(path, n, tensors, options, 0666, writer);
+  return rs_writer_create(path, n, tensors, NULL, options, 0666, writer);
 }
 
-reshard_status rs_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
+reshard_status rs_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors, reshard_model packed,
                                 const reshard_writer_options *options, int mode, reshard_writer *writer) {
   const reshard_writer_options none = {.size = RESHARD_WRITER_OPTIONS_INIT};
   if (path == NULL || writer == NULL || n < 0 || (n > 0 && tensors == NULL))
@@ -330,7 +338,7 @@ reshard_status rs_writer_create(const char *path, int64_t n, const reshard_write
                      : safetensors              ? RESHARD_FORMAT_SAFETENSORS
                      : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
                                                 : RESHARD_FORMAT_SHARDS;
-  reshard_status status = fill_output(w, path, n, tensors, options, mode);
+  reshard_status status = fill_output(w, path, n, tensors, packed, options, mode);
   if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
   else

@@ -14,8 +14,9 @@ typedef struct rs_writer_report {
   const char
       *linked; /* what a symbolic link at the path leads to: it is replaced. Borrowed of the writer; NULL: none */
 } rs_writer_report;
-/* As reshard_writer_create, with the mode of files where nothing is replaced, of which the umask takes. */
-reshard_status rs_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
+/* As reshard_writer_create, with the mode of files where nothing is replaced, of which the umask takes. packed: the
+ * model whose types of packed bytes the tensors have; NULL: they have none. */
+reshard_status rs_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors, reshard_model packed,
                                 const reshard_writer_options *options, int mode, reshard_writer *writer);
 const rs_store *rs_writer_store(reshard_writer writer);
 /* Another process's part in the directory of shards that a writer of these tensors has made at `temporary`

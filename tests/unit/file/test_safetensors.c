@@ -116,12 +116,6 @@ static void refused_header(const char *header, size_t data, reshard_status statu
 
 static void test_bad_headers(void **state) {
   (void)state;
-  static const char *const lacking[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
-  char header[256];
-  for (size_t i = 0; i < sizeof lacking / sizeof *lacking; i++) {
-    snprintf(header, sizeof header, "{" T("a.b", "%s", "[8]", "[0,8]") "}", lacking[i]);
-    refused_header(header, 8, RESHARD_ERROR_UNSUPPORTED, "'a.b'", lacking[i]);
-  }
   const reshard_status bad = RESHARD_ERROR_INVALID;
   refused_header("{" T("a", "F32X", "[1]", "[0,4]") "}", 4, bad, "'a'", "'F32X'");
   refused_header("{\"__metadata__\":false}", 0, bad, "__metadata__", "no object");

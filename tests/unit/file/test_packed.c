@@ -1,0 +1,191 @@
+/* Types of safetensors that are moved as bytes: F4, F6 and F8 without a negative zero, cut, joined and mapped. */
+#include "file/read/checkpoint.h"
+#include "support/fixtures/scratch.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+  const char *name;
+  int bytes, elements;
+} types[] = {{"F4", 1, 2}, {"F6_E2M3", 3, 4}, {"F6_E3M2", 3, 4}, {"F8_E4M3FNUZ", 1, 1}, {"F8_E5M2FNUZ", 1, 1}};
+enum { TYPES = sizeof types / sizeof *types, ROWS = 6 };
+
+static reshard_status convert(const char *in, const char *out, const char *dst, int64_t world, const char *map_text) {
+  reshard_convert_options options = RESHARD_CONVERT_OPTIONS_DEFAULTS;
+  options.dst = dst;
+  options.world = world;
+  options.force = options.verify = 1;
+  options.index_bytes = strcmp(out, "index") == 0 ? 200 : 0;
+  if (map_text != NULL)
+    assert_int_equal(reshard_map_parse(map_text, "m", &options.map), RESHARD_SUCCESS);
+  reshard_status status = reshard_convert(scratch_path(in), scratch_path(out), &options, NULL);
+  reshard_map_free(options.map);
+  return status;
+}
+
+static void packed_good(reshard_status status) {
+  if (status != RESHARD_SUCCESS)
+    fail_msg("%s", reshard_last_error());
+}
+
+static void packed_refused(reshard_status is, reshard_status should, const char *text) {
+  if (is != should || strstr(reshard_last_error(), text) == NULL)
+    fail_msg("expected %s with '%s', got %s: %s", reshard_status_string(should), text, reshard_status_string(is),
+             reshard_last_error());
+}
+
+/* "w" of ROWS x columns elements, and "s" of 3 bytes behind it. */
+static int64_t write_source(int type, int64_t columns) {
+  char header[512];
+  int64_t n = ROWS * columns / types[type].elements * types[type].bytes;
+  snprintf(header, sizeof header,
+           "{\"w\":{\"dtype\":\"%s\",\"shape\":[%d,%lld],\"data_offsets\":[0,%lld]},"
+           "\"s\":{\"dtype\":\"F8_E8M0\",\"shape\":[3],\"data_offsets\":[%lld,%lld]}}",
+           types[type].name, ROWS, (long long)columns, (long long)n, (long long)n, (long long)n + 3);
+  scratch_safetensors("in.safetensors", header, (size_t)n + 3, type);
+  return n;
+}
+
+/* The header of a file has the text, and its data the bytes that the source has from `from` on, seed `type`. */
+static void check_file(const char *path, const char *text, size_t n, size_t from, int type) {
+  size_t size;
+  unsigned char *bytes = scratch_read(path, &size);
+  bytes[size - n - 1] = '\0';
+  if (strstr((char *)bytes + 8, text) == NULL)
+    fail_msg("%s: no %s in %s", path, text, bytes + 8);
+  for (size_t i = 1; i < n; i++) /* the first gave way to the NUL's neighbour */
+    assert_int_equal(bytes[size - n + i], scratch_byte(from + i, type));
+  free(bytes);
+}
+
+/* Cut by each layout, cut again, joined, and the same. */
+static void test_cut(void **state) {
+  (void)state;
+  static const char *const layouts[] = {"chunk(0)", "chunk(1)",        "mesh(2x2;S0,S1)", "mesh(4;R)",
+                                        "flat()",   "cyclic(2x2;2x3)", "rank(2)",         "mesh(2x2;S1,S1)"};
+  for (int type = 0; type < TYPES; type += 1 + (type > 0)) { /* one of each size */
+    for (int64_t columns = 8; columns <= 12; columns += 4) {
+      write_source(type, columns);
+      packed_good(convert("in.safetensors", "first.safetensors", NULL, 0, NULL));
+      size_t size;
+      unsigned char *first = scratch_read("first.safetensors", &size);
+      for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
+        char rules_text[128];
+        reshard_convert_options options = RESHARD_CONVERT_OPTIONS_DEFAULTS;
+        snprintf(rules_text, sizeof rules_text, "w %s\n* mesh(4;R)\n", layouts[l]);
+        if (reshard_rules_parse(rules_text, NULL, &options.dst_rules) != RESHARD_SUCCESS)
+          continue;
+        options.world = 4;
+        options.force = options.verify = 1;
+        reshard_status status = reshard_convert(scratch_path("in.safetensors"), scratch_path("cut"), &options, NULL);
+        reshard_rules_free(options.dst_rules);
+        if (status == RESHARD_ERROR_UNSUPPORTED) { /* flat pieces of F6 have no whole of their own */
+          assert_int_equal(types[type].bytes, 3);
+          assert_non_null(strstr(reshard_last_error(), types[type].name));
+          continue;
+        }
+        packed_good(status);
+        packed_good(convert("cut", "again", "mesh(3;R)", 3, NULL));
+        packed_good(convert("again", "index", NULL, 0, NULL));
+        packed_good(convert("index", "back.safetensors", NULL, 0, NULL));
+        size_t back_size;
+        unsigned char *back = scratch_read("back.safetensors", &back_size);
+        assert_int_equal(back_size, size);
+        assert_memory_equal(back, first, size);
+        free(back);
+      }
+      free(first);
+    }
+  }
+}
+
+/* Headers have elements, and pieces begin where bytes end; else the tensor is whole on each rank. */
+static void test_headers(void **state) {
+  (void)state;
+  char text[256];
+  for (int type = 0; type < TYPES; type++) {
+    int64_t n = write_source(type, 8);
+    packed_good(convert("in.safetensors", "cut", "chunk(1)", 2, "drop(s)\n* = *"));
+    snprintf(text, sizeof text, "\"w\":{\"dtype\":\"%s\",\"shape\":[6,4],\"data_offsets\":[0,%lld]}", types[type].name,
+             (long long)n / 2);
+    for (int rank = 1; rank <= 2; rank++) {
+      char path[128], saved[64];
+      snprintf(path, sizeof path, "cut/shard-0000%d-model-00001-of-00001.safetensors", rank);
+      snprintf(saved, sizeof saved, "saved_offsets\\\": [0, %d]", 4 * (rank - 1));
+      check_file(path, text, 0, 0, type);
+      check_file(path, saved, 0, 0, type);
+    }
+    packed_good(convert("in.safetensors", "cut", "chunk(0)", 2, "drop(s)\n* = *"));
+    snprintf(text, sizeof text, "\"w\":{\"dtype\":\"%s\",\"shape\":[3,8],", types[type].name);
+    check_file("cut/shard-00002-model-00001-of-00001.safetensors", text, (size_t)n / 2, (size_t)n / 2, type);
+    if (types[type].bytes < 3)
+      continue;
+    packed_good(convert("in.safetensors", "cut", "chunk(1)", 4, "drop(s)\n* = *")); /* 6 bytes a row, 2 a rank */
+    for (int rank = 1; rank <= 4; rank++) {
+      char path[128];
+      snprintf(path, sizeof path, "cut/shard-0000%d-model-00001-of-00001.safetensors", rank);
+      snprintf(text, sizeof text, "\"w\":{\"dtype\":\"%s\",\"shape\":[6,8],", types[type].name);
+      check_file(path, text, (size_t)n, 0, type);
+    }
+  }
+}
+
+static void test_maps(void **state) {
+  (void)state;
+  for (int type = 0; type < TYPES; type++) {
+    bool shares = types[type].elements > 1;
+    int64_t n = write_source(type, 8);
+    packed_good(convert("in.safetensors", "out.safetensors", NULL, 0, "x.w = w\ndrop(s)"));
+    check_file("out.safetensors", "\"x.w\"", (size_t)n, 0, type);
+    packed_good(convert("in.safetensors", "out.safetensors", NULL, 0, "concat(0; drop():2, w) = w\ndrop(s)"));
+    check_file("out.safetensors", "\"shape\":[4,8]", (size_t)(n / 3 * 2), (size_t)n / 3, type);
+    packed_good(convert("in.safetensors", "out.safetensors", NULL, 0, "w = concat(0; w, w)\ndrop(s)"));
+    check_file("out.safetensors", "\"shape\":[12,8]", (size_t)n, 0, type);
+    packed_good(convert("in.safetensors", "out.safetensors", NULL, 0, "drop(w)\n* = *")); /* its type is not judged */
+    check_file("out.safetensors", "F8_E8M0", 3, (size_t)n, type);
+    reshard_status turned = convert("in.safetensors", "out.safetensors", NULL, 0, "w = transpose(w)\n* = *");
+    if (shares)
+      packed_refused(turned, RESHARD_ERROR_INVALID, types[type].name);
+    else
+      packed_good(turned);
+    packed_refused(convert("in.safetensors", "out.npy", NULL, 0, "drop(s)\n* = *"), RESHARD_ERROR_INVALID,
+                   types[type].name);
+  }
+  scratch_safetensors(
+      "in.safetensors",
+      "{" SCRATCH_TENSOR("a", "F4", "[2,4]", "[0,4]") "," SCRATCH_TENSOR("b", "U8", "[2,2]", "[4,8]") "}", 8, 1);
+  packed_refused(convert("in.safetensors", "out.safetensors", NULL, 0, "x = concat(0; a, b)"), RESHARD_ERROR_INVALID,
+                 "do not fit");
+}
+
+/* Data and shapes that do not go together. */
+static void test_refused(void **state) {
+  (void)state;
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[8]", "[0,8]") "}", 8, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 4");
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F6_E3M2", "[8]", "[0,8]") "}", 8, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 6");
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[2,3]", "[0,3]") "}", 3, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_UNSUPPORTED, "'a'", "no multiple of 2");
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[]", "[0,1]") "}", 1, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_UNSUPPORTED, "'a'", "no multiple of 2");
+}
+
+int main(void) {
+  reshard_model model;
+  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
+    return 77; /* a build without jansson */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_cut),
+      cmocka_unit_test(test_headers),
+      cmocka_unit_test(test_maps),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
