@@ -438,6 +438,7 @@ def named_cases():
         held = Tensor(0, (2,), kind)
         held.attributes["main_grad"] = Tensor(1, (2,))
         yield kind + " with attributes", {"w": held}
+    yield "a key of no text below a class", {"w": w, "c": Plain({None: {(1, 2): Tensor(1, (3,))}})}
     yield "sets", {"w": w, "s": {3}, "f": frozenset([4]), "e": set()}
     yield "dicts", {"w": w, "o": collections.OrderedDict(a=1, b=Tensor(1, (1,))), "c": collections.Counter([3, 3, 5]),
                     "d": collections.defaultdict(list, k=[1, 2]), "n": collections.defaultdict(None)}

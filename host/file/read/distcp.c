@@ -189,6 +189,7 @@ static reshard_status add_leaf_tensor(void *user, const char *name, const rs_tor
   memcpy(global.shape, t->shape, sizeof t->shape);
   memcpy(shard.box.extent, t->shape, sizeof t->shape);
   shard.empty = bytes == 0;
+  ((rs_opening *)s->opening)->beside += (int64_t)(sizeof global + sizeof shard + sizeof(char *) + strlen(name) + 1);
   info->stored_bytes += bytes; /* no more than the file has */
   s->tensors.at[s->tensors.n++] = global;
   s->all.at[s->all.n++] = shard;

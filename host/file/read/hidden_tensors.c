@@ -137,6 +137,8 @@ static reshard_status add_way(const hidden_search *s, int64_t at, rs_pickle_text
     status = rs_vec_reserve(way, way->n + 2);
     if (status == RESHARD_SUCCESS && way->n > 0)
       way->at[way->n++] = '.';
+    if (status == RESHARD_SUCCESS)
+      way->at[way->n] = '\0'; /* a key that is neither text nor integer appends nothing */
     RS_THEN(status, rs_pickle_add_text(&s->walk->torch->pickle, keys.at[i], way, &added));
   }
   free(keys.at);

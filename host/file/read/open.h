@@ -20,6 +20,7 @@ typedef struct rs_opening {
   rs_opening_kind kind;
   size_t below;                      /* where the name of a file of a directory begins in its path; 0: one file */
   struct json_t *index, *weight_map; /* the index file, and what holds in it; NULL: none */
+  int64_t beside;                    /* memory of tensors that are not in the store yet */
   char sets[2 * RS_QUOTE + 64];      /* how to take one of several sets of files; "": there is one */
 } rs_opening;
 

@@ -102,6 +102,7 @@ static reshard_status add_part(rank_set *r, const reshard_model_tensor *t, int64
   memcpy(part.shape, t->shape, sizeof part.shape);
   RS_TRY(rs_vec_reserve(&r->parts, r->parts.n + 1));
   r->parts.at[r->parts.n++] = part;
+  r->opening->beside += (int64_t)(sizeof part + sizeof(rs_global_tensor) + sizeof(char *) + strlen(t->name) + 1);
   r->opening->checkpoint->info.stored_bytes += part.elements * (int64_t)reshard_dtype_size(t->dtype);
   return RESHARD_SUCCESS;
 }

@@ -18,7 +18,7 @@ static reshard_status visit_value(rs_state_walk *w, int64_t value, int depth);
 static int64_t read_memory(const rs_opening *opening) {
   const rs_store *s = &opening->checkpoint->store;
   const reshard_model model = s->model;
-  return rs_leaves_memory(&opening->checkpoint->leaves) + model->names.cap +
+  return opening->beside + rs_leaves_memory(&opening->checkpoint->leaves) + model->names.cap +
          model->tensors.cap * (int64_t)sizeof *model->tensors.at + s->tensors.cap * (int64_t)sizeof *s->tensors.at +
          s->arrays.cap * (int64_t)sizeof *s->arrays.at + s->blocks.cap * (int64_t)sizeof *s->blocks.at;
 }
@@ -80,6 +80,14 @@ static reshard_status add_leaf(rs_state_walk *w, int64_t value, bool *is) {
   return *is ? rs_leaves_add(leaves, w->name.at, &leaf, bytes) : RESHARD_SUCCESS;
 }
 
+/* Many values may have one key: it is short before it is looked at. */
+static bool is_long(const rs_pickle *p, int64_t key) {
+  int64_t size = 0;
+  if (rs_pickle_is(p, key, RS_PICKLE_TEXT))
+    rs_pickle_text_of(p, key, &size);
+  return size > NAME;
+}
+
 /* Appends a key to the name, visits what is there, and takes it off again. What has no name is left. */
 static reshard_status visit_under(rs_state_walk *w, int64_t key, int64_t number, int64_t value, int depth) {
   int64_t before = w->name.n;
@@ -88,7 +96,9 @@ static reshard_status visit_under(rs_state_walk *w, int64_t key, int64_t number,
   RS_TRY(rs_vec_reserve(&w->name, before + 32));
   if (before > 0)
     w->name.at[w->name.n++] = '.';
-  if (key >= 0) {
+  if (is_long(&w->torch->pickle, key)) {
+    added = false;
+  } else if (key >= 0) {
     RS_TRY(rs_pickle_add_text(&w->torch->pickle, key, &w->name, &added));
   } else {
     rs_text text = {.at = digits, .size = sizeof digits};
