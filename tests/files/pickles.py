@@ -453,6 +453,88 @@ def named_cases():
     yield "a deep class", {"w": w, "d": deep}
 
 
+# Names that torch.load(weights_only=True) takes, without a meaning here: leaves that are left out.
+ALLOWED = [("torch", n) for n in ("FloatTensor", "BFloat16Tensor", "QUInt8Storage", "per_channel_symmetric", "uint3", "int4",
+                                  "per_channel_affine_float_qparams", "per_tensor_symmetric")]
+ALLOWED += [("torch.sparse", "FloatTensor"), ("torch.cuda", "HalfTensor"), ("torch.storage", "TypedStorage"),
+            ("torch.distributed.tensor", "DTensor"), ("torch.distributed.tensor._dtensor_spec", "DTensorSpec"),
+            ("torch.distributed.tensor._dtensor_spec", "TensorMeta"), ("torch.distributed.device_mesh", "DeviceMesh"),
+            ("torch.distributed.tensor.placement_types", "Partial"), ("torch.distributed.tensor.placement_types", "Shard"),
+            ("torch.distributed.tensor.placement_types", "Replicate")]
+
+
+def allowed_cases():
+    for where, name in ALLOWED:
+        made = stub(where, name)
+        yield "%s.%s" % (where, name), {"w": Tensor(0, (2,)), "class": made, "object": made(), "both": [made(), {"n": 1}]}
+
+
+# --- .distcp directories, with Megatron's classes ------------------------------------------------------------------------
+
+DCP = "torch.distributed.checkpoint.metadata"
+METADATA = stub(DCP, "Metadata")
+MCORE = stub("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata", METADATA)
+PLAN = stub("megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan")
+OF_TENSOR, OF_BYTES, CHUNK = (stub(DCP, n) for n in ("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"))
+PROPERTIES, INDEX = stub(DCP, "TensorProperties"), stub(DCP, "MetadataIndex")
+INFO = stub("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+PROPERTIES.__getstate__ = lambda self: (module("torch").float32, Call(LAYOUT, "torch.strided"), False, None, False)
+
+
+def state(made, **fields):
+    made.__dict__.update(fields)
+    return made
+
+
+def write_distcp(tensors, leaves):
+    """A directory `in`: whole tensors and leaves, each an archive of torch.save."""
+    shutil.rmtree("in", ignore_errors=True)
+    os.mkdir("in")
+    items, places, data = {}, {}, b""
+    for name, value in {**tensors, **leaves}.items():
+        save("one", value, 2)
+        with open("one", "rb") as file:
+            archive = file.read()
+        offset = Call(SIZE, (0,) * len(value.shape)) if name in tensors else None
+        if name in tensors:
+            chunk = state(CHUNK(), offsets=offset, sizes=Call(SIZE, value.shape))
+            items[name] = state(OF_TENSOR(), properties=PROPERTIES(), size=Call(SIZE, value.shape), chunks=[chunk])
+        else:
+            items[name] = OF_BYTES()
+        places[state(INDEX(), fqn=name, offset=offset, index=None)] = state(
+            INFO(), relative_path="__0_0.distcp", offset=len(data), length=len(archive))
+        data += archive
+    with open("in/__0_0.distcp", "wb") as file:
+        file.write(data)
+    root = state(MCORE(), state_dict_metadata=items, storage_data=places, planner_data=[PLAN(), state(PLAN(), items=[1])],
+                 storage_meta=None, mcore_data={"w": {"nd_reformulated_orig_global_shape": (2, 3)}})
+    with open("in/.metadata", "wb") as file:
+        Pickler(file, 4).dump(root)
+
+
+def distcp_cases():
+    tensors = {"w": Tensor(0, (2, 3)), "b": Tensor(1, (4,))}
+    write_distcp(tensors, {"step": 7, "note": "a text", "lrs": [0.1, {"x": None}], "rng": Plain(1),
+                           "list": [Tensor(2, (3,)), 5]})
+    shutil.rmtree("out", ignore_errors=True)
+    status, said = run("in", "out", "--dst", "rank(0)", "--verify")
+    if status != 0:
+        return fault("distcp: status %d, %s" % (status, said))
+    made, leaves = read_shards()
+    should = {**tensors, "list.0": Tensor(2, (3,))}
+    if made != {name: ([*t.shape], t.data) for name, t in should.items()}:
+        fault("distcp: tensors %s" % sorted(made))
+    if leaves != {"step": 7, "note": "a text", "lrs.0": 0.1, "lrs.1.x": None, "list.1": 5}:
+        fault("distcp: leaves %s" % leaves)
+    write_distcp(tensors, {"step": 7, "extra": {"a": Plain(Tensor(2, (3,)))}})
+    status, said = run("in", "x.safetensors")
+    if status != 2 or "'extra.a' is of 'someone.else.Plain'" not in said or "1 tensor of 12 bytes" not in said:
+        fault("distcp: a hidden tensor: status %d, %s" % (status, said))
+    status, said = run("in", "x.safetensors", "--leave-out")
+    if status != 0:
+        fault("distcp: a hidden tensor left out: status %d, %s" % (status, said))
+
+
 def refused_cases():
     """Tensors that are none of this library's, whatever else stands in the file."""
     storage = Storage(STORAGES["QInt8Storage"], "0", 4, bytes(4))
@@ -485,7 +567,10 @@ def main():
                 fault("%s: status %d, %s, %s" % (what, status, said, read_shards()[1]))
         else:
             check(what, value, 2 + i % 4)
+    for what, value in allowed_cases():
+        check(what, value, 2)
     refused_cases()
+    distcp_cases()
     for i in range(cases):
         nest = Nest(seed + i)
         check("seed %d" % (seed + i), {"first": nest.tensor(), "rest": [nest.value(0) for _ in range(6)]}, 2 + i % 4)

@@ -9,6 +9,7 @@
 #include "file/format/distcp.h"
 
 #include "file/format/torch.h"
+#include "file/ground/budget.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 /* Bytes of a name of a tensor, and of a file. Many places may share one text, so that a text is as short as these
  * before it is looked at. */
 enum { NAME = 4096, FILE_NAME = 255 };
+/* Bytes that a chunk takes, here and as a shard of a layout. */
+#define CHUNK_MEMORY ((int64_t)500)
 
 /* A place's key. */
 typedef struct key {
@@ -182,6 +185,14 @@ static reshard_status read_places(reader *r, int64_t dict) {
 
 /* --- state_dict_metadata ----------------------------------------------------------------------------------------- */
 
+/* A list may stand at many places, and each chunk becomes a shard of a layout: so chunks count to the memory. */
+static reshard_status check_memory(const reader *r) {
+  const rs_pickle *p = r->p;
+  int64_t taken = p->size + p->words.n * (int64_t)sizeof *p->words.at + r->d->chunks.n * CHUNK_MEMORY +
+                  r->d->places.n * (int64_t)(sizeof *r->d->places.at + sizeof *r->key);
+  return rs_budget_check(r->d->where, p->size, taken);
+}
+
 static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
   const rs_pickle *p = r->p;
   const rs_model_tensor *t = &r->d->model->tensors.at[r->d->model->tensors.n - 1];
@@ -210,6 +221,7 @@ static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
                     r->d->where, r->quoted, rs_box_text(text, t->ndim, chunk.box.offset, chunk.box.extent));
   }
   chunk.place = chunk.empty ? -1 : place;
+  RS_TRY(check_memory(r));
   RS_TRY(rs_vec_reserve(&r->d->chunks, r->d->chunks.n + 1));
   r->d->chunks.at[r->d->chunks.n++] = chunk;
   return RESHARD_SUCCESS;
@@ -237,11 +249,8 @@ static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
     return malformed_tensor(r, "it has no chunk");
   RS_TRY(rs_model_add(r->d->model, r->d->where, r->name.at, (size_t)r->name.n, dtype, ndim, shape));
   rs_pickle_cursor items = rs_pickle_begin(p, chunks);
-  for (int64_t chunk; rs_pickle_next(&items, &chunk);) {
-    if (r->d->chunks.n > p->words.n) /* lists that are there many times */
-      return malformed_tensor(r, "more chunks than the pickle has values");
+  for (int64_t chunk; rs_pickle_next(&items, &chunk);)
     RS_TRY(read_chunk(r, chunk, name));
-  }
   return RESHARD_SUCCESS;
 }
 

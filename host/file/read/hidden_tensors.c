@@ -164,16 +164,17 @@ static reshard_status hidden_error(const hidden_search *s) {
   rs_quote(below, sizeof below, s->walk->left_names.at + left->name);
   free(way.at);
   RS_TRY(status);
+  const char *plural = s->tensors == 1 ? "" : "s";
   if (left->by_key)
     return rs_error(RESHARD_ERROR_INVALID,
                     "%s: a key that is no text of UTF-8 and no integer, is empty or makes a name of more than 4096 "
-                    "bytes, under '%s', has %lld tensors of %lld bytes: --leave-out leaves them out",
-                    s->walk->torch->zip.where, below, (long long)s->tensors, (long long)s->bytes);
-  return rs_error(
-      RESHARD_ERROR_INVALID,
-      "%s: '%s' is of '%s', which is not read, and %lld tensors of %lld bytes are below it alone, the first "
-      "at '%s': --leave-out leaves them out",
-      s->walk->torch->zip.where, below, class_of(s, class), (long long)s->tensors, (long long)s->bytes, name);
+                    "bytes, under '%s', has %lld tensor%s of %lld bytes: --leave-out (leave_out in C) leaves them out",
+                    s->walk->torch->zip.where, below, (long long)s->tensors, plural, (long long)s->bytes);
+  return rs_error(RESHARD_ERROR_INVALID,
+                  "%s: '%s' is of '%s', which is not read, and %lld tensor%s of %lld bytes can be reached below it "
+                  "alone, the first at '%s': --leave-out (leave_out in C) leaves them out",
+                  s->walk->torch->zip.where, below, class_of(s, class), (long long)s->tensors, plural,
+                  (long long)s->bytes, name);
 }
 
 reshard_status rs_hidden_tensors(rs_state_walk *walk) {
