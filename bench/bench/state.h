@@ -59,7 +59,8 @@ typedef struct bench_state {
   int64_t samples, each; /* measurements of a row, and executes in each */
   bool skipped;          /* the row does not fit in memory: */
   char why_skipped[400];
-  trace *trace; /* of the last row; NULL: none */
+  trace *trace;       /* of the last row, in the first process of all of them; NULL: none */
+  double clock_error; /* seconds: of the times of the other processes in it, at most; 0: one clock */
   /* of the row */
   reshard_entry *entries;
   bench_side src, dst;

@@ -17,6 +17,11 @@ static void print_summary(const bench_state *b) {
   printf("%lld track%s, %lld step%s, %lld edge%s, %.3f us\n", (long long)b->trace->ntracks,
          cli_plural(b->trace->ntracks), (long long)work, cli_plural(work), (long long)edges, cli_plural(edges),
          end - begin);
+  if (b->s.processes.n > 1 && b->clock_error > 0)
+    printf("%lld processes, clocks compared with that of process 0: off by %.3f us at most\n",
+           (long long)b->s.processes.n, 1e6 * b->clock_error);
+  else if (b->s.processes.n > 1)
+    printf("%lld processes, one clock (CLOCK_MONOTONIC)\n", (long long)b->s.processes.n);
 }
 
 int command_trace(int argc, char **argv) {

@@ -40,7 +40,7 @@ static void place_rows(trace_picture *p) {
   p->scale = (WIDTH - LEFT - RIGHT) / fmax(last - p->first, 1e-3);
   p->y = cli_alloc(t->ntracks, sizeof *p->y);
   for (int64_t i = 0; i < t->ntracks; i++) {
-    if (i == 0 || t->track[i].gpu != t->track[i - 1].gpu)
+    if (i == 0 || !trace_same_device(&t->track[i], &t->track[i - 1]))
       y += GAP;
     p->y[i] = y + ROW / 2;
     y += ROW;
@@ -52,11 +52,10 @@ static void draw_rows(trace_picture *p) {
   const trace *t = p->t;
   for (int64_t i = 0; i < t->ntracks; i++) {
     const trace_track *track = &t->track[i];
-    char device[32] = "CPU";
-    if (track->gpu != TRACE_CPU)
-      snprintf(device, sizeof device, "GPU %d", track->gpu);
-    if (i == 0 || t->track[i - 1].gpu != track->gpu)
-      svg_words(&p->out, 24, p->y[i] - ROW / 2 - 3, 12, SVG_START, SVG_INK, true, 0, device);
+    char device[TRACE_NAME];
+    if (i == 0 || !trace_same_device(&t->track[i - 1], track))
+      svg_words(&p->out, 24, p->y[i] - ROW / 2 - 3, 12, SVG_START, SVG_INK, true, 0,
+                trace_device_text(t, track, device));
     svg_words(&p->out, LEFT - 12, p->y[i] + 4, 11, SVG_END, SVG_GREY, false, 24, track->name);
     svg_line(&p->out, LEFT, p->y[i], WIDTH - RIGHT, p->y[i], SVG_PALE, 1);
   }
@@ -98,8 +97,17 @@ static bool has_nested(const trace *t, const trace_step *s) {
 
 static void draw_step(trace_picture *p, const trace_step *s) {
   double x = x_of(p, s->begin), width = x_of(p, s->end) - x, y = p->y[s->track], height = BOX - 5 * s->depth;
-  if (s->is.kind == RS_TRACE_WAIT && width > 0.5)
+  if (s->is.kind == RS_TRACE_WAIT && width > 0.5) {
+    bool inside = p->t->track[s->track].gpu == TRACE_CPU; /* of the execute, in whose grey a line would not show */
+    cli_add(&p->out, "<g>");
+    if (inside)
+      svg_rectangle(&p->out, x, y - height / 2, width, height, (svg_paint){"#e4e7eb", 1, NULL, 0});
     svg_line(&p->out, x, y, x + width, y, SVG_GREY, 2);
+    cli_add(&p->out, "<title>waits: %s: %.3f us from %.3f us on</title></g>\n", s->is.name, s->end - s->begin,
+            s->begin - p->first);
+    if (inside && width > 7.0 * (double)strlen(s->is.name))
+      svg_words(&p->out, x + width / 2, y - 3, 9.5, SVG_MIDDLE, SVG_INK, false, 0, s->is.name);
+  }
   if (s->is.kind != RS_TRACE_WORK)
     return;
   char text[TRACE_NAME];
@@ -126,7 +134,7 @@ static void draw_edge(trace_picture *p, const trace_step *wait) {
   double side = p->y[wait->track] > p->y[record->track] ? 1 : -1;
   double x1 = x_of(p, record->begin), y1 = p->y[record->track] + side * BOX / 2;
   double x2 = x_of(p, wait->end), y2 = p->y[wait->track] - side * BOX / 2, bend = (y2 - y1) / 2;
-  const char *colour = p->t->track[record->track].gpu == p->t->track[wait->track].gpu ? SVG_INK : "#c2410c";
+  const char *colour = trace_same_device(&p->t->track[record->track], &p->t->track[wait->track]) ? SVG_INK : "#c2410c";
   cli_add(&p->out,
           "<g stroke=\"%s\" stroke-opacity=\"%s\" fill=\"none\"><path d=\"M%.2f %.2fC%.2f %.2f %.2f %.2f %.2f %.2f\"/>"
           "<path d=\"M%.2f %.2fL%.2f %.2fL%.2f %.2f\"/><title>%s</title></g>\n",
@@ -149,7 +157,7 @@ static trace_contents find_contents(const trace_picture *p) {
     c.waits |= s->is.kind == RS_TRACE_WAIT && (s->end - s->begin) * p->scale > 0.5;
     const trace_step *record = s->from >= 0 ? &t->step[s->from] : NULL;
     bool between = record != NULL && record->track != s->track;
-    bool gpus = between && t->track[record->track].gpu != t->track[s->track].gpu;
+    bool gpus = between && !trace_same_device(&t->track[record->track], &t->track[s->track]);
     c.edges |= between && !gpus;
     c.other_gpu |= gpus;
   }
@@ -181,7 +189,7 @@ static void draw_legend(trace_picture *p, const char *note) {
   if (c.parts)
     x = draw_sign(p, x, y, true, "#9aa5b1", 0.92, "a part of the work around it");
   if (c.waits)
-    x = draw_sign(p, x, y, false, SVG_GREY, 2, "the stream waits");
+    x = draw_sign(p, x, y, false, SVG_GREY, 2, "it waits");
   if (c.edges)
     x = draw_sign(p, x, y, false, SVG_INK, 1, "an edge (pale: there is nothing to wait for)");
   if (c.other_gpu)

@@ -46,6 +46,11 @@ static void begin_step(rs_tracer *tracer, rs_device *device, void *stream, const
     step.timing[0] = record_timing(device, stream);
   pthread_mutex_lock(&t->lock);
   trace_track *track = find_track(t, device, stream);
+  if (is->kind == RS_TRACE_WAIT && track->gpu == TRACE_CPU && track->depth == 0) { /* the caller's, of nothing drawn */
+    track->passed++;
+    pthread_mutex_unlock(&t->lock);
+    return;
+  }
   if (track->depth == TRACE_DEPTH)
     cli_exit(EXIT_FAILED, "trace: steps are more than %d deep", TRACE_DEPTH);
   if (track->name[0] == '\0' && is->kind == RS_TRACE_WORK && is->rank >= 0 && track->gpu == TRACE_CPU)
@@ -66,6 +71,11 @@ static void end_step(rs_tracer *tracer, rs_device *device, void *stream) {
   double now = rs_seconds();
   pthread_mutex_lock(&t->lock);
   trace_track *track = find_track(t, device, stream);
+  if (track->depth == 0 && track->passed > 0) {
+    track->passed--;
+    pthread_mutex_unlock(&t->lock);
+    return;
+  }
   trace_step *step = &t->step[track->open[--track->depth]];
   step->end = now;
   if (track->gpu != TRACE_CPU && step->is.kind != RS_TRACE_RECORD)
@@ -91,7 +101,7 @@ void trace_base(trace *t, rs_device *device, void *stream) {
   pthread_mutex_lock(&t->lock);
   if (gpu_of(device) != TRACE_CPU && find_gpu(t, device->index) == NULL) {
     t->gpu = grow_array(t->gpu, t->ngpus, sizeof *t->gpu);
-    t->gpu[t->ngpus++] = (struct trace_gpu){device->index, device, record_timing(device, stream)};
+    t->gpu[t->ngpus++] = (struct trace_gpu){device->index, device, record_timing(device, stream), stream};
   }
   pthread_mutex_unlock(&t->lock);
 }
@@ -129,6 +139,20 @@ static void read_times(trace *t) {
       if (s->timing[k] != NULL)
         gpu->device->streams->event_destroy(gpu->device, s->timing[k]);
   }
+}
+
+/* Time 0 by the host's clock; of a GPU from an event now, which the host waits for. */
+static double find_origin(trace *t) {
+  double since = 0;
+  if (t->ngpus == 0)
+    return t->base;
+  struct trace_gpu *gpu = &t->gpu[0];
+  rs_event *now = record_timing(gpu->device, gpu->stream);
+  CLI_TRY("trace: ", gpu->device->streams->synchronize(gpu->device, gpu->stream));
+  double host = rs_seconds();
+  CLI_TRY("trace: ", gpu_elapsed(gpu->base, now, &since));
+  gpu->device->streams->event_destroy(gpu->device, now);
+  return host - since;
 }
 
 /* A wait ends when its event has happened. Where the clock is coarser than that, or GPUs' clocks differ, it ends with
@@ -193,6 +217,7 @@ void trace_stop(trace *t) {
     t->device[i]->tracer = NULL;
     CLI_TRY("trace: ", t->device[i]->streams->finish(t->device[i])); /* our events behind the last work, too */
   }
+  t->origin = find_origin(t);
   read_times(t);
   order_times(t);
   for (int64_t i = 0; i < t->ntracks; i++)
@@ -207,6 +232,9 @@ void trace_destroy(trace *t) {
   if (t == NULL)
     return;
   pthread_mutex_destroy(&t->lock);
+  for (int64_t i = 0; i < t->nnames; i++)
+    free(t->names[i]);
+  free(t->names);
   free(t->step);
   free(t->track);
   free(t->gpu);

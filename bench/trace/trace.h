@@ -2,7 +2,8 @@
  * (host/device/trace.h).
  *
  * A track is a stream of a GPU, or a thread of the CPU, where calls return when the work is done. Times of a GPU are
- * those of events that the trace records itself, from one event that all GPUs have waited for. */
+ * those of events that the trace records itself, from one event that all GPUs have waited for. Traces of several
+ * processes are joined in one, by one clock. */
 #ifndef BENCH_TRACE_H
 #define BENCH_TRACE_H
 
@@ -24,12 +25,14 @@ typedef struct trace_step {
 } trace_step;
 
 typedef struct trace_track {
-  int gpu; /* or TRACE_CPU */
+  int process; /* 0: of this one, or the first */
+  int gpu;     /* or TRACE_CPU */
   char name[2 * TRACE_NAME];
   const void *stream;
   pthread_t thread;
   int64_t open[TRACE_DEPTH];
   int depth;
+  int passed; /* waits outside of all work, which are left out */
 } trace_track;
 
 typedef struct trace {
@@ -42,9 +45,14 @@ typedef struct trace {
     int index;
     rs_device *device;
     rs_event *base;
+    void *stream;
   } * gpu;
   rs_device **device; /* that have the tracer */
   double base;        /* CPU */
+  double origin;      /* time 0, by rs_seconds */
+  int processes;      /* that are in it; 0: this one alone */
+  int64_t nnames;     /* of steps of other processes; owned */
+  char **names;
 } trace;
 
 trace *trace_create(void);
@@ -58,6 +66,16 @@ void trace_name(trace *t, const rs_device *device, const void *stream, const cha
 void trace_start(trace *t, rs_device *device);
 /* Ends the recording of idle devices: reads the times, and sorts the tracks by GPU, the caller's streams first. */
 void trace_stop(trace *t);
+
+/* A trace that has stopped as bytes, for another process. */
+void trace_pack(const trace *t, rs_text *out);
+/* Adds the trace of another process, whose clock is `offset` seconds behind this one's. */
+void trace_join(trace *t, int process, const char *bytes, size_t n, double offset);
+/* Begins time with the first step. Called when all have been added. */
+void trace_joined(trace *t);
+/* Tells whether two tracks are of one device of one process; names it: "CPU", "process 2, GPU 0". */
+bool trace_same_device(const trace_track *a, const trace_track *b);
+const char *trace_device_text(const trace *t, const trace_track *track, char text[TRACE_NAME]);
 
 /* Write the trace to a file: in Chrome's format, and as a picture. title names the workload, note the ranks and
  * devices. */

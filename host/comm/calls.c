@@ -2,6 +2,7 @@
 
 #include "comm/comm.h"
 #include "comm/log.h"
+#include "device/trace.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -207,14 +208,29 @@ reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t
   return end_step(comm, lone, comm->ops->together(comm, run, mine));
 }
 
+rs_wait_scope rs_wait_enter(reshard_comm comm, const char *name) {
+  rs_device *device = comm->device;
+  if (device->tracer == NULL || comm->locals > 1 || device->streams->asynchronous)
+    return (rs_wait_scope){NULL};
+  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WAIT, name, NULL, -1, -1, -1, -1});
+  return (rs_wait_scope){comm};
+}
+
+void rs_wait_leave(rs_wait_scope *scope) {
+  if (scope->comm != NULL)
+    rs_trace_end(scope->comm->device, NULL);
+}
+
 reshard_status rs_comm_meet(reshard_comm comm) {
   if (comm->ops->meet == NULL)
     return RESHARD_SUCCESS;
+  RS_WAIT(comm, "meeting");
   rs_call *lone = begin_step(comm, "meeting", 0);
   return end_step(comm, lone, comm->ops->meet(comm));
 }
 
 reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key) {
+  RS_WAIT(comm, "meeting of a node");
   rs_call *lone = begin_step(comm, "meeting of a node", 0);
   return end_step(comm, lone, comm->ops->meet_node(comm, key));
 }
@@ -222,6 +238,7 @@ reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key) {
 reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   RS_TRY(check_process(comm));
   RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
+  RS_WAIT(comm, "all-gather");
   rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);
   return end_step(comm, lone, comm->ops->allgather(comm, mine, bytes, all));
 }

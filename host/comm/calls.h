@@ -125,6 +125,16 @@ RS_PRIVATE_API void rs_call_leave(rs_call_scope *scope);
 #define RS_CALL_AS(comm, name, bytes) RS_CALL_OF(comm, name, bytes, -1, -1)
 #define RS_CALL(comm, bytes)          RS_CALL_AS(comm, __func__, bytes)
 
+/* From here until the function returns a rank that is a process, and has a CPU, waits for others: a wait of a trace. */
+typedef struct rs_wait_scope {
+  reshard_comm comm; /* NULL: nobody traces it */
+} rs_wait_scope;
+rs_wait_scope rs_wait_enter(reshard_comm comm, const char *name);
+void rs_wait_leave(rs_wait_scope *scope);
+#define RS_WAIT(comm, name) \
+  rs_wait_scope rs_wait_scope_ __attribute__((cleanup(rs_wait_leave))) = rs_wait_enter(comm, name); \
+  (void)rs_wait_scope_
+
 /* "reshard_execute, call 17, round 3" of the last call that the rank has begun; returns buffer. */
 #define RS_CALL_TEXT 120
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]);

@@ -139,7 +139,7 @@ static reshard_status direct_run(rs_execution *x) {
   rs_device *device = comm->device;
   if (between_processes(comm)) /* within another call `together` is no meeting */
     RS_TRY(comm->subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
-  rs_trace_work(device, NULL, "copy", -1, -1);
+  rs_trace_work(device, NULL, "copy", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
   rs_trace_worked(device, NULL);
   if (between_processes(comm))

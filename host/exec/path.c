@@ -1,6 +1,7 @@
 #include "exec/path.h"
 
 #include "device/stream.h"
+#include "device/trace.h"
 #include "exec/transfer.h"
 
 #include <stddef.h>
@@ -31,4 +32,13 @@ reshard_status rs_execution_meet(rs_execution *x, rs_step step, const char *edge
     return RESHARD_SUCCESS;
   RS_TRY(rs_flow_use(&x->flow, lane, step, &stream));
   return rs_stream_meet(lane->device, meeting, NULL, 0, stream, edge); /* the meeting is this transfer's alone */
+}
+
+int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
+  int64_t bytes = 0;
+  if (!rs_trace_heard(device))
+    return -1;
+  for (int64_t i = 0; i < x->n; i++)
+    bytes += x->t[i]->plan->info.kept_bytes + x->t[i]->binding.foreign_bytes;
+  return bytes;
 }

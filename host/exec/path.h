@@ -43,6 +43,9 @@ typedef struct rs_path_ops {
  * meeting. */
 reshard_status rs_execution_meet(rs_execution *execution, rs_step step, const char *edge);
 
+/* Bytes that the ranks of an execute copy without messages, for a trace of the device; -1: nobody listens. */
+int64_t rs_execution_copied(const rs_execution *execution, const rs_device *device);
+
 extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 
 /* The first path of the table that is applicable and is the one wished; NULL: there is none. */

@@ -118,4 +118,42 @@ assert legend == inside, (legend, inside)
 names = [t.firstChild.data for t in all_of("text")]
 assert len(boxes) >= 6 and (arrows > 10 or "rank 0" in names), (boxes, arrows)
 TEXT
+[ -z "${GPUS:-}" ] || finish
+
+# Several processes: one file with one clock. All ranks' executes have begun before the first of them ends, since each
+# waits for the others; waits have names, and counters tell what moves.
+joined() { # MICROSECONDS-OFF NAME-OF-WAITS BYTES: the trace of 3 processes in $work/out
+  check "len(lanes) >= 3 and {n for n in lanes.values() if n.startswith('rank ')} == {'rank 0', 'rank 1', 'rank 2'}"
+  check "len({e['pid'] for e in named('execute')}) == 3 and
+    max(e['ts'] for e in named('execute')) <= min(e['ts'] + e['dur'] for e in named('execute')) + $1"
+  check "min(e['ts'] for e in work) == 0 and any(e['name'] == '$2' for e in waits)"
+  check "sum({e['pid']: e['args']['bytes'] for e in of('C', None) if e['name'] == 'bytes'}.values()) == $3 and
+    all(v == 0 for v in {e['pid']: e['args']['GB/s'] for e in of('C', None) if e['name'] == 'GB/s'}.values())"
+}
+three=(--shape 99x1024 --src 'chunk(0)' --dst 'chunk(1)')
+expect 0 trace "${three[@]}" --processes 3 --path direct --json t.json --svg t.svg
+says '^3 processes, one clock \(CLOCK_MONOTONIC\)$'
+[ ! -e t.json.1 ] && [ ! -e t.svg.1 ] || fault "a file a process: $(ls)"
+grep -q '>process 2, CPU<' t.svg && grep -q '<title>waits: meeting: ' t.svg ||
+  fault 'no processes or waits in the picture'
+cp t.json out
+joined 0.01 meeting $((99 * 1024 * 4))
+if type mpirun >/dev/null 2>&1 && mpirun --version | grep -q 'Open MPI' &&
+  "$RESHARD" info | grep -q '^communicators.*mpi'; then
+  mpi() { # NODE: 3 processes, of which the last is of that node
+    mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 env RESHARD_NODE=0 "$RESHARD" trace "${three[@]}" \
+      --json m.json : -n 1 env RESHARD_NODE="$1" "$RESHARD" trace "${three[@]}" --json m.json >out 2>err </dev/null ||
+      fault "trace over MPI: $(cat err)"
+    checks=$((checks + 1))
+  }
+  mpi 0
+  says '^3 processes, one clock'
+  mpi 1
+  says '^3 processes, clocks compared with that of process 0: off by [0-9.]+ us at most$'
+  off=$(sed -nE 's/.*: off by ([0-9.]+) us at most$/\1/p' out)
+  cp m.json out
+  check "len({e['pid'] for e in named('execute')}) == 3 and
+    max(e['ts'] for e in named('execute')) <= min(e['ts'] + e['dur'] for e in named('execute')) + 2 * ${off:-0} + 0.01"
+  grep -q 'clocks of several nodes, within [0-9.]* us' m.json || fault 'the trace does not say how clocks were compared'
+fi
 finish

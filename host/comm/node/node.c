@@ -165,7 +165,9 @@ static reshard_status node_together(reshard_comm comm, reshard_status (*run)(int
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
   c->due = true;
-  return rs_node_meet(c, run(1, &mine));
+  reshard_status status = run(1, &mine);
+  RS_WAIT(comm, "meeting");
+  return rs_node_meet(c, status);
 }
 
 static reshard_status node_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {

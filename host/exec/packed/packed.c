@@ -92,6 +92,17 @@ int64_t rs_packed_next_round(const rs_execution *x) {
   return first != NULL ? first->number : -1;
 }
 
+/* Bytes that the ranks receive in a round, for a trace; -1: nobody listens. */
+static int64_t received_bytes(const rs_execution *x, const rs_device *device) {
+  int64_t bytes = 0;
+  if (!rs_trace_heard(device))
+    return -1;
+  for (int64_t i = 0; i < x->n; i++)
+    for (int64_t p = 0; p < x->t[0]->turns[i].nreceives; p++)
+      bytes += x->t[0]->turns[i].receives[p].bytes;
+  return bytes;
+}
+
 /* The next round; *more: there was one. beside: by the one rank that executes, while its messages move; NULL: nothing.
  */
 static reshard_status run_round(const rs_execution *x, const rs_beside *beside, bool *more) {
@@ -101,7 +112,7 @@ static reshard_status run_round(const rs_execution *x, const rs_beside *beside, 
   *more = number >= 0;
   if (!*more)
     return RESHARD_SUCCESS;
-  rs_trace_work(device, NULL, "round", number, -1);
+  rs_trace_work(device, NULL, "round", number, received_bytes(x, device));
   int64_t bytes = t->plan->info.bytes;
   reshard_status status = beside == NULL ? rs_comm_exchange(x->n, t->turns, bytes, number)
                                          : rs_comm_exchange_beside(t->turns, bytes, number, beside);
@@ -116,7 +127,7 @@ static reshard_status keep_own(const void *user) {
   rs_device *device = t->comm->device;
   for (int64_t i = 0; i < x->n; i++)
     t->programs[i] = x->t[i]->binding.keep;
-  rs_trace_work(device, NULL, "keep", -1, -1);
+  rs_trace_work(device, NULL, "keep", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, x->n, t->programs, NULL);
   rs_trace_worked(device, NULL);
   return status;
