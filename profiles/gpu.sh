@@ -80,7 +80,7 @@ done
 
 runs() { # PROGRAM: on this machine; also tells how long its first start takes
   local begin=${EPOCHREALTIME/./}
-  timeout -k 1 20 "$1" info >"$work/info.txt" 2>&1 </dev/null || return
+  timeout -k 1 40 "$1" info >"$work/info.txt" 2>&1 </dev/null || return
   printf 'start: %d ms\n' $(((${EPOCHREALTIME/./} - begin) / 1000)) >"$work/first.txt"
 }
 if [ -z "${RESHARD_PROGRAM:-}" ]; then
