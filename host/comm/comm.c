@@ -61,6 +61,7 @@ static void free_handle(reshard_comm comm) {
 void rs_comm_hold(reshard_comm comm) { atomic_fetch_add_explicit(&comm->held, 1, memory_order_relaxed); }
 
 void rs_comm_let_go(reshard_comm comm) {
+  RS_HOLD_CANCEL;
   if (atomic_fetch_sub_explicit(&comm->held, 1, memory_order_acq_rel) == 0)
     free_handle(comm);
 }

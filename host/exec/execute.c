@@ -94,7 +94,6 @@ static reshard_status run_with_others(reshard_transfer t) {
 static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
   int64_t bytes = t->plan->info.bytes;
   bool waits = t->comm->size > 1;
-  RS_HOLD_CANCEL;
   RS_RANGE(name, bytes, t->plan->info.peers, -1, t->plan->nentries);
   rs_call *call = rs_call_begin(&t->comm->calls, name, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
@@ -116,6 +115,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
+  RS_HOLD_CANCEL; /* until it is given back, too */
   if (stream != NULL)
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (!rs_transfer_take(t))
@@ -129,7 +129,6 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
   int64_t bytes = t[0]->plan->info.bytes; /* the plans of all ranks are one */
   bool waits = t[0]->comm->locals < t[0]->comm->size;
-  RS_HOLD_CANCEL;
   RS_RANGE("reshard_execute_all", bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
   int64_t ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
@@ -182,6 +181,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
     RS_TRY(rs_stream_check(transfers[0]->comm->device, stream, "reshard_execute_all"));
   int64_t taken = 0;
   reshard_status status = RESHARD_SUCCESS;
+  RS_HOLD_CANCEL;
   for (; taken < n && status == RESHARD_SUCCESS; taken++)
     if (transfers[taken] != NULL && !rs_transfer_take(transfers[taken])) {
       status = refuse_busy(transfers, taken);

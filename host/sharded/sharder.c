@@ -195,6 +195,7 @@ static void evict_plans(reshard_sharder s, rs_cached_plans *plans, int64_t most)
 }
 
 void reshard_sharder_destroy(reshard_sharder sharder) {
+  RS_HOLD_CANCEL;
   if (sharder == NULL)
     return;
   if (sharder->attached != NULL)

@@ -135,6 +135,7 @@ static reshard_status finish_execute(reshard_transfer t) {
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
+  RS_HOLD_CANCEL;
   rs_binding binding = {0};
   if (!rs_transfer_take(t)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
