@@ -1,13 +1,13 @@
 # ./run python: the environment of the Python module, and the module. Sourced.
 
-python_packages=(numpy ml_dtypes safetensors nanobind nanobind-backend pytest mypy)
+python_packages=(numpy ml_dtypes safetensors mpi4py nanobind nanobind-backend pytest mypy)
 python_environment=$build/python-environment
 
 # Makes the environment that the build and its tests take. What cannot be had is said, and the module is left out.
 need_python() {
   local why=
   . "$root/bench/compare/environment.bash"
-  "$python_environment/bin/python" -c 'import nanobind, nanobind_backend, mypy, ml_dtypes' 2>/dev/null && return
+  "$python_environment/bin/python" -c 'import nanobind, nanobind_backend, mypy, ml_dtypes, mpi4py' 2>/dev/null && return
   (need python3-venv python3-dev) || { say "no python3-venv or python3-dev: the Python module is left out"; return 0; }
   say "installing ${python_packages[*]} in $python_environment"
   make_environment "$python_environment" 240 "${python_packages[@]}" || say "the Python module is left out: $why"
