@@ -30,6 +30,14 @@ static reshard_status open_one(fault_output *out, const void *with) {
   return status;
 }
 
+static reshard_status open_of_ranks(fault_output *out, const void *with) {
+  const opened *o = with;
+  reshard_checkpoint made = out->object;
+  reshard_status status = reshard_checkpoint_open_ranks(scratch_path(o->name), "{R}.*", "chunk(0)", NULL, 2, &made);
+  out->object = made;
+  return status;
+}
+
 static bool good(const fault_output *out, const void *with) {
   const opened *o = with;
   reshard_checkpoint_info info;
@@ -158,13 +166,24 @@ static void test_refusal(void **state) {
   }
 }
 
+/* Two ranks' files, with a replica that is compared. */
+static void test_rank_files(void **state) {
+  (void)state;
+  scratch_directory("r");
+  for (int r = 0; r < 2; r++)
+    scratch_safetensors(r == 0 ? "r/0.safetensors" : "r/1.safetensors", WV, 10, 1);
+  opened o = {"r", 2, 16, RESHARD_FORMAT_SHARDS, "w", NULL};
+  assert_true(fault_local_run(&(fault_local){"open_ranks", open_of_ranks, good, checkpoint_drop, &o}) >= 30);
+}
+
 #endif
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_npy),   cmocka_unit_test(test_torch),
+      cmocka_unit_test(test_npy),     cmocka_unit_test(test_torch),
 #ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(test_whole), cmocka_unit_test(test_shards), cmocka_unit_test(test_refusal),
+      cmocka_unit_test(test_whole),   cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_refusal), cmocka_unit_test(test_rank_files),
 #endif
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
