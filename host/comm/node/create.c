@@ -326,8 +326,8 @@ static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
   int64_t mailbox = 2 * c->base.size * c->base.size * c->base.mailbox;
   int failed = rs_memory_file_make("reshard", c->block_bytes, S_IRUSR | S_IWUSR, fd);
-  if (failed == 0)
-    failed = posix_fallocate(*fd, 0, c->block_bytes - mailbox);
+  while (failed == 0 && (failed = posix_fallocate(*fd, 0, c->block_bytes - mailbox)) == EINTR)
+    failed = 0;
   if (failed == 0)
     return RESHARD_SUCCESS;
   if (*fd >= 0)
