@@ -189,7 +189,12 @@ static reshard_status check_packed(const conversion *c) {
     const rs_model_tensor *to = &c->target->tensors.at[r->dst];
     const rs_packed_type *type = &rs_packed_types[to->packed];
     int last = to->ndim - 1, from = last < 0 ? 0 : r->permutation[last];
-    if (type->elements == 1 || r->src < 0)
+    if (type->elements == 1)
+      continue;
+    if (r->src < 0 && (r->dst_offset[last] % type->bytes != 0 || r->dst_extent[last] % type->bytes != 0))
+      return rs_error(RESHARD_ERROR_INVALID, "'%s' of %s: a map puts zeros between elements that share bytes",
+                      rs_quote(quoted, sizeof quoted, rs_model_name(c->target, r->dst)), type->name);
+    if (r->src < 0)
       continue;
     if (from != c->in->store.model->tensors.at[r->src].ndim - 1 || r->src_offset[from] % type->bytes != 0 ||
         r->src_extent[from] % type->bytes != 0 || r->dst_offset[last] % type->bytes != 0)
