@@ -210,7 +210,8 @@ reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t
 
 rs_wait_scope rs_wait_enter(reshard_comm comm, const char *name) {
   rs_device *device = comm->device;
-  if (device->tracer == NULL || comm->locals > 1 || device->streams->asynchronous)
+  /* Ranks of MPI tell each other that one could not make its device: it has none then. */
+  if (device == NULL || device->tracer == NULL || comm->locals > 1 || device->streams->asynchronous)
     return (rs_wait_scope){NULL};
   rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WAIT, name, NULL, -1, -1, -1, -1});
   return (rs_wait_scope){comm};
