@@ -142,7 +142,7 @@ static void count_unreadable(conversion *c, reshard_layout layout) {
 }
 
 /* False where a rank's part of packed elements begins or ends between those that share bytes. */
-static bool keeps_packed(reshard_layout layout, int bytes) {
+static bool keeps_packed(reshard_layout layout, int64_t bytes) {
   reshard_interval runs[64];
   for (int64_t rank = 0; rank < layout->world; rank++)
     for (int64_t a = 0; a < rs_layout_arrays(layout, rank); a++)
@@ -164,8 +164,17 @@ static reshard_status make_layout(rs_layouts *side, reshard_model model, int64_t
   const rs_packed_type *type = &rs_packed_types[t->packed];
   char text[256], quoted[RS_QUOTE];
   reshard_layout whole = NULL;
-  RS_TRY(rs_layouts_get(side, name, t->ndim, t->shape, world, layout));
-  if (type->bytes == 1 || keeps_packed(*layout, type->bytes))
+  RS_TRY(rs_layouts_get(side, name, t->solid ? 0 : t->ndim, t->shape, world, layout));
+  if (t->solid) { /* that of a tensor without dims, which is whole on each of its ranks */
+    whole = *layout;
+    *layout = NULL;
+    reshard_status made = reshard_layout_print(whole, text, sizeof text, NULL);
+    reshard_layout_release(whole);
+    RS_THEN(made, reshard_layout_parse(text, t->ndim, t->shape, world, layout));
+    RS_TRY(made);
+  }
+  int64_t bytes = t->solid ? rs_max(t->shape[0], 1) : type->bytes;
+  if (bytes == 1 || keeps_packed(*layout, bytes))
     return RESHARD_SUCCESS;
   reshard_layout_release(*layout);
   *layout = NULL;
@@ -173,7 +182,7 @@ static reshard_status make_layout(rs_layouts *side, reshard_model model, int64_t
   reshard_status status = reshard_layout_print(whole, text, sizeof text, NULL);
   reshard_layout_release(whole);
   RS_THEN(status, reshard_layout_parse(text, t->ndim, t->shape, world, layout));
-  if (status != RESHARD_SUCCESS || keeps_packed(*layout, type->bytes))
+  if (status != RESHARD_SUCCESS || keeps_packed(*layout, bytes))
     return status;
   reshard_layout_release(*layout);
   *layout = NULL;
@@ -196,6 +205,10 @@ static reshard_status check_packed(const conversion *c) {
                       rs_quote(quoted, sizeof quoted, rs_model_name(c->target, r->dst)), type->name);
     if (r->src < 0)
       continue;
+    const rs_model_tensor *t = &c->in->store.model->tensors.at[r->src];
+    if (t->solid && (to->ndim != 1 || to->shape[0] != t->shape[0] || r->dst_extent[0] != t->shape[0]))
+      return rs_error(RESHARD_ERROR_INVALID, "'%s' of %s: its last dim ends within a byte, a map leaves it whole",
+                      rs_quote(quoted, sizeof quoted, rs_model_name(c->in->store.model, r->src)), type->name);
     if (from != c->in->store.model->tensors.at[r->src].ndim - 1 || r->src_offset[from] % type->bytes != 0 ||
         r->src_extent[from] % type->bytes != 0 || r->dst_offset[last] % type->bytes != 0)
       return rs_error(RESHARD_ERROR_INVALID,

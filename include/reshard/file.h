@@ -52,9 +52,10 @@ RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model 
  * - RESHARD_ERROR_INVALID also for more than RESHARD_MAX_DIMS dims, negative extents, and sizes that overflow int64_t.
  * - RESHARD_ERROR_INVALID for safetensors: a header longer than the file, or data offsets that do not fit shape, dtype,
  *   file or one another.
- * - RESHARD_ERROR_UNSUPPORTED: F4 or F6 of safetensors whose last dim ends within a byte; a build without jansson.
+ * - RESHARD_ERROR_UNSUPPORTED: a build without jansson.
  *
- * F4, F6 and F8 FNUZ of safetensors are RESHARD_U8, with a last dim of bytes. */
+ * F4, F6 and F8 FNUZ of safetensors are RESHARD_U8, with a last dim of bytes. One of F4 or F6 whose last dim ends
+ * within a byte has one dim, of all bytes. */
 RESHARD_API reshard_status reshard_model_load(const char *path, reshard_model *model);
 
 /* Opens the preset of that name, else the file of that name. Errors as in reshard_model_load. */

@@ -6,6 +6,7 @@
  * PyTorch's distributed checkpoint keeps where its shards begin in that map, as JSON text in a string. */
 #include "file/format/safetensors.h"
 
+#include "base/json.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -24,6 +25,32 @@ void rs_safetensors_free(rs_safetensors *header) {
 #ifdef RS_HAVE_JANSSON
 
 #define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
+
+/* A tensor whose last dim ends within a byte: as many bytes as all its elements are. */
+static reshard_status add_solid(reshard_model model, const char *where, const char *name, uint8_t packed, int ndim,
+                                const int64_t *shape) {
+  const rs_packed_type *type = &rs_packed_types[packed];
+  char quoted[RS_QUOTE], *whole;
+  size_t length = strlen(name);
+  int64_t elements;
+  rs_quote(quoted, sizeof quoted, name);
+  if (rs_tensor_bytes(ndim, shape, (size_t)type->bytes, &elements) != RESHARD_SUCCESS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
+  if (elements % type->elements != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its elements of %s end within a byte", where, quoted,
+                    type->name);
+  elements /= type->elements;
+  RS_TRY(rs_alloc(&whole, (int64_t)length + 1 + 24 * (RESHARD_MAX_DIMS + 1), 1));
+  memcpy(whole, name, length + 1);
+  rs_json list = {.text = {.at = whole + length + 1, .size = 24 * (RESHARD_MAX_DIMS + 1)}};
+  rs_json_list(&list, NULL, ndim, shape);
+  reshard_status status = rs_model_add(model, where, whole, length + 1 + list.text.length, RESHARD_U8, 1, &elements);
+  free(whole);
+  RS_TRY(status);
+  model->tensors.at[model->tensors.n - 1].packed = packed;
+  model->tensors.at[model->tensors.n - 1].solid = true;
+  return RESHARD_SUCCESS;
+}
 
 reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
                                          int64_t *bytes) {
@@ -55,12 +82,15 @@ reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where,
     shape[d] = json_integer_value(extent);
   }
   const rs_packed_type *type = &rs_packed_types[packed];
-  if (type->elements > 1 && (ndim == 0 || shape[ndim - 1] % type->elements != 0))
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': the last dim of %s is no multiple of %d", where,
-                    quoted, type->name, type->elements);
+  int64_t before = model->bytes;
+  if (type->elements > 1 && (ndim == 0 || shape[ndim - 1] % type->elements != 0)) {
+    RS_TRY(add_solid(model, where, name, packed, (int)ndim, shape));
+    if (bytes != NULL)
+      *bytes = model->bytes - before;
+    return RESHARD_SUCCESS;
+  }
   if (ndim > 0)
     shape[ndim - 1] = shape[ndim - 1] / type->elements * type->bytes;
-  int64_t before = model->bytes;
   RS_TRY(rs_model_add(model, where, name, strlen(name), dtype, (int)ndim, shape));
   model->tensors.at[model->tensors.n - 1].packed = packed;
   if (bytes != NULL)
@@ -256,6 +286,17 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
   if (!json_is_array(offsets))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': DCP_SHARDING_INFO has no list \"saved_offsets\" of it",
                     where, quoted);
+  if (tensor->solid) { /* whole */
+    bool zero = true;
+    for (size_t d = 0; d < json_array_size(offsets); d++)
+      zero = zero && json_is_integer(json_array_get(offsets, d)) && json_integer_value(json_array_get(offsets, d)) == 0;
+    if (!zero)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a part of it, whose last dim ends within a byte", where,
+                      quoted);
+    RS_TRY(rs_vec_reserve(&header->saved, header->saved.n + 1));
+    header->saved.at[header->saved.n++] = 0;
+    return RESHARD_SUCCESS;
+  }
   if (json_array_size(offsets) != (size_t)tensor->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu saved_offsets, it has %d dims", where, quoted,
                     json_array_size(offsets), tensor->ndim);

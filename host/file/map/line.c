@@ -209,8 +209,14 @@ static reshard_status add_target_tensor(rs_map_work *w, reshard_dtype dtype, uin
                                         const int64_t *shape, int64_t first) {
   const rs_map_source *s = &w->source;
   RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
+  const char *source = rs_model_name(s->model, w->regions.at[first].src);
+  bool solid = s->model->tensors.at[w->regions.at[first].src].solid;
+  if (solid) /* the shape behind its name */
+    RS_TRY(rs_map_text_add(&w->source, source + strlen(source),
+                           rs_model_name_length(s->model, w->regions.at[first].src) - strlen(source)));
   RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, dtype, ndim, shape));
   w->target->tensors.at[w->lines.n].packed = packed;
+  w->target->tensors.at[w->lines.n].solid = solid;
   for (int64_t r = first; r < w->regions.n; r++)
     w->regions.at[r].dst = w->lines.n;
   w->lines.at[w->lines.n++] = s->line->line;

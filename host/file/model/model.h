@@ -6,10 +6,13 @@
 
 #include <reshard/file.h>
 
+#include <string.h>
+
 typedef struct rs_model_tensor {
   int64_t name; /* offset in reshard_model_s.names */
   reshard_dtype dtype;
   uint8_t packed; /* of rs_packed_types: U8 bytes of that type; 0: none */
+  bool solid; /* packed, and its last dim ends within a byte: one dim of all bytes; "[6,3]" stands behind the name */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
 } rs_model_tensor;
@@ -35,6 +38,12 @@ struct reshard_model_s {
 static inline const char *rs_model_name(const struct reshard_model_s *model, int64_t tensor) {
   return model->names.at + model->tensors.at[tensor].name;
 }
+/* Length of a name and of what stands behind it. */
+static inline size_t rs_model_name_length(const struct reshard_model_s *model, int64_t tensor) {
+  const char *name = rs_model_name(model, tensor);
+  size_t n = strlen(name);
+  return model->tensors.at[tensor].solid ? n + 1 + strlen(name + n + 1) : n;
+}
 reshard_status rs_model_new(reshard_model *model);
 /* Appends a tensor; what ("model file 'x.json'") begins the text of an error. Checks the extents and every product;
  * ndim and dtype are the caller's to check. */
@@ -51,6 +60,7 @@ typedef struct rs_whole_tensor {
   bool reversed;
   int64_t file, offset;
   uint8_t packed; /* as in rs_model_tensor */
+  bool solid;
 } rs_whole_tensor;
 
 /* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */

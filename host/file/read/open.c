@@ -51,9 +51,11 @@ reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const 
     return RESHARD_SUCCESS;
   for (int d = 0; d < t->ndim; d++)
     shape[d] = t->shape[whole->reversed ? t->ndim - 1 - d : d];
-  RS_TRY(rs_model_add(s->model, rs_opening_where(opening, whole->file, where), t->name, strlen(t->name), t->dtype,
-                      t->ndim, t->shape));
+  RS_TRY(rs_model_add(s->model, rs_opening_where(opening, whole->file, where), t->name,
+                      whole->solid ? strlen(t->name) + 1 + strlen(t->name + strlen(t->name) + 1) : strlen(t->name),
+                      t->dtype, t->ndim, t->shape));
   s->model->tensors.at[i].packed = whole->packed;
+  s->model->tensors.at[i].solid = whole->solid;
   RS_TRY(rs_layout_cache_single(layouts, t->ndim, shape, &number));
   RS_TRY(rs_vec_reserve(&s->tensors, i + 1));
   RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
@@ -84,6 +86,7 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
   for (int64_t i = 0; i < header->model->tensors.n; i++) {
     rs_whole_tensor whole = {.file = file, .offset = header->offsets.at[i]};
     whole.packed = header->model->tensors.at[i].packed;
+    whole.solid = header->model->tensors.at[i].solid;
     int64_t number, before = names->all.n;
     RS_TRY(reshard_model_get(header->model, i, &whole.tensor));
     RS_TRY(rs_names_put(names, whole.tensor.name, strlen(whole.tensor.name), &number));

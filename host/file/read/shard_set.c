@@ -187,7 +187,9 @@ static reshard_status read_runs(rs_shards *s, rs_shard *shard, json_t *dims) {
 }
 
 /* The tensor of a shard, which is new where nothing describes the set; what they have in common must agree. */
-static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t, uint8_t packed) {
+static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t,
+                                   const rs_model_tensor *from) {
+  uint8_t packed = from->packed;
   char where[RS_SHARD_WHERE], first[RS_WHERE], quoted[RS_QUOTE], file[RS_WHERE];
   shard->tensor = rs_names_find(&s->names, t->name, strlen(t->name));
   if (shard->tensor < 0 && s->root != NULL)
@@ -201,10 +203,13 @@ static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_
   if (global->dtype == RESHARD_DTYPE_NONE) {
     global->dtype = t->dtype;
     global->packed = packed;
+    global->solid = from->solid;
+    if (from->solid)
+      global->name = t->name;
     global->file = shard->file;
   }
   rs_opening_where(s->opening, global->file, first);
-  if (global->dtype != t->dtype || global->packed != packed)
+  if (global->dtype != t->dtype || global->packed != packed || global->solid != from->solid)
     return rs_error(RESHARD_ERROR_INVALID, "%s is %s, in %s it is %s", rs_shard_where(s, shard, where),
                     packed > 0 ? rs_packed_types[packed].name : reshard_dtype_string(t->dtype), first,
                     global->packed > 0 ? rs_packed_types[global->packed].name : reshard_dtype_string(global->dtype));
@@ -238,7 +243,7 @@ static reshard_status add_file_shards(rs_shards *s, int64_t f, json_t *intervals
       shard.box.extent[d] = t.shape[d];
       shard.empty |= t.shape[d] == 0;
     }
-    RS_TRY(match_tensor(s, &shard, &t, header->model->tensors.at[i].packed));
+    RS_TRY(match_tensor(s, &shard, &t, &header->model->tensors.at[i]));
     json_t *runs = intervals != NULL ? json_object_get(intervals, t.name) : NULL;
     if (runs != NULL) {
       RS_TRY(read_runs(s, &shard, runs));

@@ -222,9 +222,12 @@ static reshard_status build_all(builder *b) {
     const rs_global_tensor *global = &s->tensors.at[t];
     int64_t first = store->arrays.n;
     reshard_layout layout = NULL;
-    RS_TRY(rs_model_add(store->model, s->opening->where, global->name, strlen(global->name), global->dtype,
-                        global->ndim, global->shape));
+    RS_TRY(rs_model_add(store->model, s->opening->where, global->name,
+                        global->solid ? strlen(global->name) + 1 + strlen(global->name + strlen(global->name) + 1)
+                                      : strlen(global->name),
+                        global->dtype, global->ndim, global->shape));
     store->model->tensors.at[t].packed = global->packed;
+    store->model->tensors.at[t].solid = global->solid;
     RS_TRY(gather_blocks(b, global));
     RS_TRY(global->whole_arrays ? build_arrays(b, global, &layout) : build_boxes(b, global, &layout));
     store->tensors.at[store->tensors.n++] =

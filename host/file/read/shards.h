@@ -21,6 +21,7 @@ typedef struct rs_global_tensor {
   const char *name;
   reshard_dtype dtype; /* NONE until a file has it */
   uint8_t packed;      /* as in rs_model_tensor */
+  bool solid;          /* likewise; its name is a header's */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t file;         /* the first that has it */

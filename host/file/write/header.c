@@ -162,6 +162,22 @@ static void add_entry(rs_header_texts *h, const rs_store *store, int64_t tensor,
   const char *name = rs_model_name(store->model, tensor);
   const rs_packed_type *type = &rs_packed_types[t->packed];
   reshard_box elements = *box;
+  if (t->solid) {
+    const char *shape = name + strlen(name) + 1;
+    rs_json_open(&h->body, name, '{');
+    rs_json_string(&h->body, "dtype", type->name);
+    rs_json_key(&h->body, "shape");
+    rs_text_string(&h->body.text, shape);
+    rs_json_list(&h->body, "data_offsets", 2, (const int64_t[]){begin, end});
+    rs_json_close(&h->body, '}');
+    int64_t zero[RESHARD_MAX_DIMS] = {0}, ndim = 1;
+    for (; (shape = strchr(shape, ',')) != NULL; shape++)
+      ndim++;
+    rs_json_open(&h->sharding, name, '{');
+    rs_json_list(&h->sharding, "saved_offsets", ndim, zero);
+    rs_json_close(&h->sharding, '}');
+    return;
+  }
   if (t->ndim > 0) {
     elements.offset[t->ndim - 1] = box->offset[t->ndim - 1] / type->bytes * type->elements;
     elements.extent[t->ndim - 1] = box->extent[t->ndim - 1] / type->bytes * type->elements;

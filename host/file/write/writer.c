@@ -44,7 +44,8 @@ void reshard_writer_abandon(reshard_writer w) {
 }
 
 /* Names, dtypes and layouts into the store. */
-static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writer_tensor *t, int64_t world) {
+static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writer_tensor *t, reshard_model packed,
+                                 int64_t world) {
   char quoted[RS_QUOTE];
   reshard_file_format format = w->report.format;
   if (t->name == NULL || t->layout == NULL)
@@ -65,18 +66,21 @@ static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writ
   if (t->layout->world != world)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a layout of %lld ranks, the first tensor's has %lld",
                     w->where, quoted, (long long)t->layout->world, (long long)world);
-  RS_TRY(rs_model_add(w->store.model, w->where, t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape));
+  RS_TRY(rs_model_add(w->store.model, w->where, t->name,
+                      packed != NULL ? rs_model_name_length(packed, i) : strlen(t->name), t->dtype, t->layout->ndim,
+                      t->layout->shape));
   w->store.tensors.at[w->store.tensors.n++] = (rs_stored_tensor){.layout = reshard_layout_retain(t->layout)};
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_writer_tensor *tensors) {
+static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_writer_tensor *tensors,
+                                  reshard_model packed) {
   if (w->report.format == RESHARD_FORMAT_NPY && n != 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: an .npy file has one tensor, not %lld", w->where, (long long)n);
   RS_TRY(rs_model_new(&w->store.model));
   RS_TRY(rs_vec_reserve(&w->store.tensors, n));
   for (int64_t i = 0; i < n; i++)
-    RS_TRY(add_tensor(w, i, &tensors[i], tensors[0].layout != NULL ? tensors[0].layout->world : 0));
+    RS_TRY(add_tensor(w, i, &tensors[i], packed, tensors[0].layout != NULL ? tensors[0].layout->world : 0));
   return rs_model_check_names(w->store.model, w->where);
 }
 
@@ -233,11 +237,12 @@ static reshard_status fill_output(reshard_writer w, const char *path, int64_t n,
   const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
   rs_file_layout files = {.format = w->report.format, .digests = !npy && !options->no_digests && rs_digest_built()};
   rs_text_pairs owner = {0};
-  RS_TRY(add_tensors(w, n, tensors));
+  RS_TRY(add_tensors(w, n, tensors, packed));
   for (int64_t i = 0; i < n && packed != NULL; i++) {
     char quoted[RS_QUOTE];
     uint8_t type = packed->tensors.at[i].packed;
     w->store.model->tensors.at[i].packed = type;
+    w->store.model->tensors.at[i].solid = packed->tensors.at[i].solid;
     if (type > 0 && npy)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': numpy has no dtype %s", w->where,
                       rs_quote(quoted, sizeof quoted, tensors[i].name), rs_packed_types[type].name);
@@ -295,7 +300,7 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests,
   w->report.format = RESHARD_FORMAT_SHARDS;
   rs_where(w->where, "output", temporary);
   rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS, .digests = digests && rs_digest_built()};
-  reshard_status status = add_tensors(w, n, tensors);
+  reshard_status status = add_tensors(w, n, tensors, NULL);
   if (status == RESHARD_SUCCESS)
     status = rs_file_layout_make(&files, &w->store, w->where, true, 0);
   if (status == RESHARD_SUCCESS)

@@ -164,6 +164,50 @@ static void test_maps(void **state) {
                  "do not fit");
 }
 
+/* Where the last dim ends within a byte the tensor is whole on each rank of its layout, with the shape that it had. */
+static void test_solid(void **state) {
+  (void)state;
+  static const char *const layouts[] = {"chunk(0)", "chunk(1)", "mesh(3;R)", "rank(1)", "mesh(3;S1)"};
+  static const struct {
+    const char *type, *shape;
+    int bytes;
+  } cases[] = {{"F4", "[2,3]", 3},      {"F4", "[2,1,5]", 5}, {"F6_E2M3", "[4,3]", 9},
+               {"F6_E3M2", "[2,2]", 3}, {"F4", "[0,3]", 0},   {"F6_E2M3", "[2,10]", 15}};
+  char header[512], text[128];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    size_t size, n = (size_t)cases[i].bytes;
+    snprintf(header, sizeof header, "{\"w\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", cases[i].type,
+             cases[i].shape, n);
+    scratch_safetensors("in.safetensors", header, n, 7);
+    snprintf(text, sizeof text, "\"x\":{\"dtype\":\"%s\",\"shape\":%s,", cases[i].type, cases[i].shape);
+    packed_good(convert("in.safetensors", "first.safetensors", NULL, 0, "x = w"));
+    check_file("first.safetensors", text, n, 0, 7);
+    unsigned char *first = scratch_read("first.safetensors", &size);
+    for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
+      packed_good(convert("in.safetensors", "cut", layouts[l], 3, "x = w"));
+      if (l != 3 && n > 0)
+        for (int rank = 1; rank <= 3; rank++) {
+          char path[128];
+          snprintf(path, sizeof path, "cut/shard-0000%d-model-00001-of-00001.safetensors", rank);
+          check_file(path, text, n, 0, 7);
+        }
+      packed_good(convert("cut", "again", "chunk(0)", 2, NULL));
+      packed_good(convert("again", "back.safetensors", NULL, 0, NULL));
+      size_t back_size;
+      unsigned char *back = scratch_read("back.safetensors", &back_size);
+      assert_int_equal(back_size, size);
+      assert_memory_equal(back, first, size);
+      free(back);
+    }
+    free(first);
+    if (n > 0)
+      packed_refused(convert("in.safetensors", "out.safetensors", NULL, 0, "x = concat(0; w, w)"),
+                     RESHARD_ERROR_INVALID, "ends within a byte");
+    if (n > 0)
+      packed_refused(convert("in.safetensors", "cut", "flat()", 2, NULL), RESHARD_ERROR_UNSUPPORTED, cases[i].type);
+  }
+}
+
 /* Data and shapes that do not go together. */
 static void test_refused(void **state) {
   (void)state;
@@ -171,10 +215,12 @@ static void test_refused(void **state) {
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 4");
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F6_E3M2", "[8]", "[0,8]") "}", 8, 0);
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 6");
-  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[2,3]", "[0,3]") "}", 3, 0);
-  scratch_refused("a.safetensors", RESHARD_ERROR_UNSUPPORTED, "'a'", "no multiple of 2");
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[3,3]", "[0,5]") "}", 5, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "end within a byte");
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[]", "[0,1]") "}", 1, 0);
-  scratch_refused("a.safetensors", RESHARD_ERROR_UNSUPPORTED, "'a'", "no multiple of 2");
+  scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "end within a byte");
+  scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F6_E2M3", "[2,2]", "[0,4]") "}", 4, 0);
+  scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 3");
 }
 
 int main(void) {
@@ -182,10 +228,8 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cut),
-      cmocka_unit_test(test_headers),
-      cmocka_unit_test(test_maps),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_cut),   cmocka_unit_test(test_headers), cmocka_unit_test(test_maps),
+      cmocka_unit_test(test_solid), cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
