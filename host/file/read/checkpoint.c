@@ -265,8 +265,12 @@ static reshard_status add_boxes(rs_store *s, int64_t tensor, reshard_layout layo
   rs_layout_cache shapes = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t a = 0, number; a < views->n && status == RESHARD_SUCCESS; a++) {
+    reshard_array_info info;
     reshard_box box;
-    status = rs_array_box(layout, rank, a, 0, &box, NULL);
+    status = reshard_layout_array(layout, rank, a, &info);
+    if (status == RESHARD_SUCCESS && info.elements == 0) /* no box has it, and nothing is read */
+      continue;
+    RS_THEN(status, rs_array_box(layout, rank, a, 0, &box, NULL));
     RS_THEN(status, rs_layout_cache_single(&shapes, layout->ndim, box.extent, &number));
     RS_THEN(status, rs_memory_add_tensor(s, dtype, shapes.made.at[number]));
     RS_THEN(status, rs_memory_add_arrays(s, 0, &views->at[a]));
