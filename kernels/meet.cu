@@ -10,7 +10,7 @@
 
 namespace {
 
-enum { THREADS = 128, NAP_NS = 200 };
+enum { THREADS = 128, NAP_NS = 200, LOOK_EVERY = 16 };
 
 /* Memory that kernels of several streams store to and load from: the flag of a GPU, and words of several processes. */
 __device__ __forceinline__ void store_flag(uint32_t *at, uint32_t value) {
@@ -80,10 +80,16 @@ __device__ outcome look_at_peer(const rs_meet &meet, const rs_meet_peer &peer) {
   return held == number && word >> 32 != meet.subject ? DIFFERS : CAME;
 }
 
+/* Has the communicator ended, or another thread or meeting closed this one? */
+__device__ bool is_ended(const rs_meet &meet) {
+  return *const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(meet.closed) != 0;
+}
+
 /* Awaits the peers of a thread, and looks at all of them each time: behind one that never comes may be one with another
- * subject. *rank: of that one, else of the first that is missing. */
+ * subject. *rank: of that one, else of the first that is missing. The host's word comes over its bus, which takes
+ * longer than a poll: it is looked at now and then, and before a peer is called late. */
 __device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t since, int64_t *rank) {
-  for (;;) {
+  for (uint32_t polls = 1;; polls++) {
     outcome found = CAME;
     for (uint32_t i = first; i < meet.n; i = next_peer(meet, i + THREADS)) {
       const outcome one = look_at_peer(meet, meet.peers[i]);
@@ -94,9 +100,10 @@ __device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t sinc
     }
     if (found != MISSING)
       return found;
-    if (*const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(meet.closed) != 0)
+    const bool late = meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns;
+    if ((late || polls % LOOK_EVERY == 0) && is_ended(meet))
       return ENDED;
-    if (meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns)
+    if (late)
       return LATE;
     __nanosleep(NAP_NS);
   }

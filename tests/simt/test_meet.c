@@ -9,7 +9,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -146,6 +148,49 @@ static void test_ended(void **state) {
   assert_int_equal(rs_meet_launch(&meet, NULL), 0);
   assert_int_equal(rooms[1].closed, 0);
   assert_true(peers[0].number == 1 && peers[1].number == 1);
+}
+
+/* The kernel's clock, which it reads at its start and in each poll where there is a deadline: at reading `at` a word
+ * comes. */
+static struct {
+  bool counts;
+  int readings, at;
+  uint64_t *word, value;
+} ticks;
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+  if (ticks.counts && ++ticks.readings == ticks.at)
+    __atomic_store_n(ticks.word, ticks.value, __ATOMIC_RELEASE);
+  return (int)syscall(SYS_clock_gettime, clock, t);
+}
+
+/* The host's word is looked at in each 16th poll, and before a peer is called late. A poll that finds all reads no
+ * clock. */
+static void test_ended_looked_at_seldom(void **state) {
+  (void)state;
+  static const struct {
+    int comes_at, readings; /* comes_at 0: it does not come */
+    bool past;              /* the deadline has passed */
+  } cases[] = {{10, 10, false}, {16, 16, false}, {0, 1 + 16, false}, {17, 1 + 16, false}, {0, 1 + 1, true}};
+  for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    rs_meet_peer peers[RANKS];
+    int64_t ended = 1, late = 0;
+    memset(rooms, 0, sizeof rooms);
+    rooms[0].words[1] = word(1);
+    rs_meet meet = meet_of(0, peers, &ended, &late);
+    meet.timeout_ns = cases[k].past ? 1 : far_ns();
+    ticks.at = cases[k].comes_at;
+    ticks.word = &rooms[0].words[2];
+    ticks.value = word(1);
+    ticks.readings = 0;
+    ticks.counts = true;
+    assert_int_equal(rs_meet_launch(&meet, NULL), 0);
+    ticks.counts = false;
+    bool held = cases[k].comes_at > 0 && cases[k].comes_at <= 16;
+    assert_int_equal(rooms[0].closed, !held);
+    assert_int_equal(late, 0);
+    assert_int_equal(ticks.readings, cases[k].readings);
+  }
 }
 
 /* Rank 2 has come for something else, or had when it came to this meeting. */
@@ -296,6 +341,7 @@ int main(void) {
       cmocka_unit_test(test_all_come),
       cmocka_unit_test(test_late),
       cmocka_unit_test(test_ended),
+      cmocka_unit_test(test_ended_looked_at_seldom),
       cmocka_unit_test(test_closed_by_another),
       cmocka_unit_test(test_other_subject),
       cmocka_unit_test(test_other_subject_and_late),
