@@ -257,16 +257,21 @@ static reshard_status pull_own(const struct reshard_plan_s *plan, int64_t entry,
   return own != NULL ? pull_message(plan, entry, true, own, view_of, user, dst, copies) : RESHARD_SUCCESS;
 }
 
+/* Peers in turn from the next rank on, so that ranks that all read one another do not begin with the same one. */
 reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, rs_reaches reaches, void *user,
                        rs_copies *copies, int64_t *foreign_bytes) {
   for (int64_t i = 0; i < plan->nentries; i++) {
     const rs_class *c = &plan->classes.at[plan->entries[i].class_];
     last_destination dst = {.array = -1};
     RS_TRY(pull_own(plan, i, view_of, user, &dst, copies));
-    int64_t before = copies->bytes;
-    for (int64_t m = 0; m < c->receive.messages.n; m++)
-      if (reaches == NULL || reaches(user, c->receive.messages.at[m].peer))
-        RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, &dst, copies));
+    int64_t before = copies->bytes, n = c->receive.messages.n, first = 0, high = n;
+    const rs_message *from = c->receive.messages.at;
+    RS_LOWER_BOUND(first, high, from[i].peer < plan->rank);
+    for (int64_t m = 0; m < n; m++) {
+      const rs_message *message = &from[(first + m) % n];
+      if (reaches == NULL || reaches(user, message->peer))
+        RS_TRY(pull_message(plan, i, false, message, view_of, user, &dst, copies));
+    }
     *foreign_bytes += copies->bytes - before;
   }
   return RESHARD_SUCCESS;
