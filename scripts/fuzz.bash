@@ -2,6 +2,14 @@
 
 fuzz_targets() { find "$build/fuzz/tests" -maxdepth 1 -type f -name 'fuzz_*' -perm -u+x 2>/dev/null | sort; }
 
+fuzz_hours=2 # of a processor, that each reader and each socket has had
+# Names of targets that have had less by the table of all runs so far.
+fuzz_lacking() {
+  fuzz_targets | sed 's|.*/fuzz_||' | awk -v least="$fuzz_hours" '
+    FILENAME ~ /[.]md$/ { if (split($0, cell, / *[|] */) == 7) had[cell[2]] = cell[3]; next }
+    had[$1] < least' "$root/profiles/results/fuzz.md" -
+}
+
 fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the build directory
   local name=${1##*/fuzz_} out=$build/fuzz LC_ALL=C TIMEFORMAT='%U %S' status=0
   mkdir -p "$out/corpus/$name" "$out/crashes"
@@ -15,8 +23,8 @@ fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the bu
 fuzz_crashed() { grep -qE 'Test unit written to .*(crash|leak|timeout|oom)-[0-9a-f]+$' "$log/fuzz-$1.log"; } # NAME
 
 fuzz_runs=() # NAME SECONDS-OF-A-PROCESSOR INPUTS CRASHES of each run of fuzz_all
-fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]: as many at a time as there are cores, each counted
-  local seconds=$1 only=${2:-} target name status crashes inputs seconds_used running=() names=()
+fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]...: as many at a time as there are cores, each counted
+  local seconds=$1 only=" ${*:2} " target name status crashes inputs seconds_used running=() names=()
   fuzz_runs=()
   finish() { # waits for the oldest
     status=0 crashes=0
@@ -36,7 +44,7 @@ fuzz_all() { # SECONDS-OF-THE-CLOCK [NAME]: as many at a time as there are cores
     fi
   }
   for target in $(fuzz_targets); do
-    [ -z "$only" ] || [ "${target##*/fuzz_}" = "$only" ] || continue
+    [ $# = 1 ] || [[ $only == *" ${target##*/fuzz_} "* ]] || continue
     mkdir -p "$root/tests/fuzz/corpus/${target##*/fuzz_}"
     [ ${#running[@]} -lt "$cores" ] || finish
     fuzz_one "$target" "$seconds" &
@@ -86,7 +94,7 @@ run_fuzz() { # SECONDS [NAME]
   need "${fuzz_packages[@]}"
   build_or_die fuzz all
   say "fuzzing ${2:-each target} for $1 s"
-  fuzz_all "$1" "${2:-}"
+  fuzz_all "$@"
   fuzz_ledger
   report
 }

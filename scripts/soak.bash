@@ -18,10 +18,40 @@ run_soak() { # [MINUTES]: batches with new seeds
   done
   tail -30 "$log/soak.log"
   say "soak: $done_ cases, none wrong"
+  soak_processes "$minutes"
   soak_tests "$minutes"
   soak_fuzz "$minutes"
   mutate_kernels "$minutes"
   mutate_host "$minutes"
+}
+
+# MINUTES: of 10 on, 20,000 cases over processes of a node, and 20,000 over MPI; fewer in less time. Seeds are new.
+soak_processes() {
+  local each=$((500 * ($1 < 10 ? $1 : 10))) ranks path cases command seed done_ way
+  local mpi=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
+  for way in processes mpi; do
+    if [ "$way" = mpi ] && [[ $(mpirun --version 2>/dev/null) != *"Open MPI"* ]]; then
+      say "no Open MPI: no cases over MPI"
+      continue
+    fi
+    done_=0
+    for ranks in 2 3 4 5; do
+      for path in auto packed; do
+        cases=$((each / 2)) seed=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
+        case $way in
+        processes) command=("$build/reshard" verify --processes "$ranks") ;;
+        mpi) command=("${mpi[@]}" -n "$ranks" "$build/reshard" verify --comm mpi) ;;
+        esac
+        command+=(--path "$path" --cases "$cases" --seed "$seed")
+        "${command[@]}" >"$log/soak.log" 2>&1 </dev/null && grep -q '^0 of them failed' "$log/soak.log" || {
+          tail -40 "$log/soak.log"
+          die "soak failed; again: ${command[*]}"
+        }
+        done_=$((done_ + cases))
+      done
+    done
+    say "$way: $done_ cases on 2 to 5 ranks, none wrong"
+  done
 }
 
 soak_tests() { # MINUTES: tests that ./run test leaves out, a figure of calls, and ranks that are lost
@@ -41,13 +71,16 @@ soak_tests() { # MINUTES: tests that ./run test leaves out, a figure of calls, a
   report || die "soak failed: $log/test-release.log"
 }
 
-soak_fuzz() { # MINUTES of all targets together, on all cores
+soak_fuzz() { # MINUTES of all targets together, on all cores: those that lack hours, and all where none does
   need "${fuzz_packages[@]}"
   build_or_die fuzz all
-  local targets
-  targets=$(fuzz_targets | wc -l)
-  fuzz_all $(($1 * 60 * cores / targets + 1))
+  local names=()
+  mapfile -t names < <(fuzz_lacking)
+  [ ${#names[@]} -gt 0 ] || mapfile -t names < <(fuzz_targets | sed 's|.*/fuzz_||')
+  fuzz_all $(($1 * 60 * cores / ${#names[@]} + 1)) "${names[@]}"
   fuzz_ledger
+  mapfile -t names < <(fuzz_lacking)
+  say "fuzz: $((${#names[@]})) targets have less than $fuzz_hours processor hours: ${names[*]}"
   report || die "soak failed: an input in $build/fuzz/crashes"
 }
 

@@ -52,4 +52,12 @@ expect 'api | 3.5000 | 1080 | 1' 'npy | 0.0001 | 2147483648 | 0'
 fuzz_runs=() # none was built
 fuzz_ledger
 expect 'api | 3.5000 | 1080 | 1' 'npy | 0.0001 | 2147483648 | 0'
+[ "$(fuzz_lacking | tr '\n' ' ')" = 'busy crash idle lost slow told ' ] || fault "lacking: $(fuzz_lacking)"
+fuzz_runs=('busy 7199 1 0' 'lost 7200 1 0')
+fuzz_ledger
+[ "$(fuzz_lacking | tr '\n' ' ')" = 'busy crash idle slow told ' ] || fault "lacking then: $(fuzz_lacking)"
+fuzz_all 1 busy told >said
+[ "$(printf '%s\n' "${fuzz_runs[@]}" | cut -d ' ' -f 1 | sort | tr '\n' ' ')" = 'busy told ' ] ||
+  fault "of two: ${fuzz_runs[*]}"
+rm said
 [ "$(tail -n 6 "$table")" = "$list" ] || fault "the list: $(cat "$table")"
