@@ -321,6 +321,17 @@ static void place_parts(rs_node *c) {
   c->mailbox = block + mailbox;
 }
 
+/* Memory of the block beyond what this rank may have would end the process when it is touched. */
+static reshard_status check_block(rs_node *c) {
+  place_parts(c);
+  int64_t limit = rs_memory_group_limit(c->block_bytes);
+  if (limit >= c->block_bytes)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_OUT_OF_MEMORY,
+                  "shared memory of %lld bytes: rank %lld may have %lld of memory (limit of its control group)",
+                  (long long)c->block_bytes, (long long)c->base.rank, (long long)limit);
+}
+
 /* Rank 0: memory of all zero, of which what is always needed is there. */
 static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
@@ -373,6 +384,7 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   reshard_status status = connect_before(&j);
   RS_THEN(status, admit_after(&j));
   close(listener);
+  RS_THEN(status, check_block(c));
   if (c->base.rank == 0)
     RS_THEN(status, create_block(c, &fd));
   status = agree_by_sockets(&j, RS_NODE_CONNECTED, status, &fd);

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -13,6 +15,42 @@ int64_t rs_memory_file_limit(int64_t most) {
   struct rlimit limit;
   bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return limited && limit.rlim_cur < (rlim_t)most ? (int64_t)limit.rlim_cur : most;
+}
+
+/* The least limit of a group and of those above it. What this process does not see has none. */
+static int64_t group_limit(const char *root, char *group, const char *name, int64_t most) {
+  char path[4096 + 64], said[32];
+  for (;;) {
+    int n = snprintf(path, sizeof path, "%s%s/%s", root, group, name);
+    FILE *file = n < (int)sizeof path ? fopen(path, "re") : NULL;
+    if (file != NULL && fgets(said, sizeof said, file) != NULL && said[0] >= '0' && said[0] <= '9')
+      most = rs_min(most, strtoll(said, NULL, 10));
+    if (file != NULL)
+      fclose(file);
+    char *slash = strrchr(group, '/');
+    if (slash == NULL)
+      return most;
+    *slash = '\0';
+  }
+}
+
+int64_t rs_memory_group_limit(int64_t most) {
+  char line[4096];
+  FILE *groups = fopen("/proc/self/cgroup", "re"); /* "0::/group" of version 2, "4:memory:/group" of version 1 */
+  while (groups != NULL && fgets(line, sizeof line, groups) != NULL) {
+    line[strcspn(line, "\n")] = '\0';
+    char *names = strchr(line, ':'), *group = names != NULL ? strchr(names + 1, ':') : NULL;
+    if (group == NULL)
+      continue;
+    *group++ = '\0';
+    if (names[1] == '\0')
+      most = group_limit("/sys/fs/cgroup", group, "memory.max", most);
+    else if (strcmp(names + 1, "memory") == 0)
+      most = group_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", most);
+  }
+  if (groups != NULL)
+    fclose(groups);
+  return most;
 }
 
 #if defined(__linux__) && defined(MFD_ALLOW_SEALING)

@@ -16,13 +16,16 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 enum { NOBODY = 65534, RANKS = 4, TIMEOUT_MS = 60000, CALLS = 40 };
 
@@ -305,10 +308,45 @@ static void test_file_limit(void **state) {
     assert_int_equal(processes_run(3, 0, meet_limited, &limited), 0);
 }
 
+/* A file system that this process alone sees, in the place of the control groups. */
+static bool limit_group(void) {
+  FILE *file = NULL;
+  if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+      mount("none", "/sys/fs/cgroup", "tmpfs", 0, NULL) == 0)
+    file = fopen("/sys/fs/cgroup/memory.max", "w");
+  return file != NULL && fputs("1048576\n", file) > 0 && fclose(file) == 0;
+}
+
+/* A limit of the memory of any rank's control group is an error on all. */
+static void meet_grouped(processes *all, int64_t rank, void *user) {
+  reshard_comm comm;
+  char text[64];
+  int64_t limited = *(const int64_t *)user;
+  if (rank == limited)
+    CHILD_CHECK(limit_group());
+  reshard_status status = processes_comm(all, rank, NULL, TIMEOUT_MS, &comm);
+  snprintf(text, sizeof text, "rank %lld may have 1048576 of memory", (long long)limited);
+  CHILD_CHECK(status == RESHARD_ERROR_OUT_OF_MEMORY && strstr(reshard_last_error(), text) != NULL);
+}
+
+static void test_group_limit(void **state) {
+  (void)state;
+  int ended = -1;
+  pid_t child = fork();
+  if (child == 0)
+    _exit(limit_group() ? 0 : 1);
+  if (waitpid(child, &ended, 0) != child || ended != 0) {
+    printf("skipped: no mount namespace for a limit of a control group\n");
+    skip();
+  }
+  for (int64_t limited = 0; limited < 2; limited++)
+    assert_int_equal(processes_run(3, 0, meet_grouped, &limited), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest all[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_file_limit),
-                                   cmocka_unit_test(test_liar), cmocka_unit_test(test_caller),
-                                   cmocka_unit_test(test_memory_file)};
+  const struct CMUnitTest all[] = {cmocka_unit_test(test_block),       cmocka_unit_test(test_file_limit),
+                                   cmocka_unit_test(test_group_limit), cmocka_unit_test(test_liar),
+                                   cmocka_unit_test(test_caller),      cmocka_unit_test(test_memory_file)};
   if (geteuid() == 0)
     return cmocka_run_group_tests(all, NULL, NULL);
   const struct CMUnitTest mine[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_file_limit)};
