@@ -103,9 +103,9 @@ expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --c
   --json -
 says '"2 ranks, direct, node communicator, virtual GPU 0'
 for rank in 0 1; do
-  says "\"thread_name\",\"pid\":$((rank + 1)),.*\"rank $rank: copy after peers, user after peers\""
+  says "\"thread_name\",\"pid\":$((1025 * rank + 1)),.*\"rank $rank: copy after peers, user after peers\""
   for step in 'copy after peers' copy 'user after peers'; do
-    says "\"name\":\"$step\",\"pid\":$((rank + 1)),.*\"cat\":\"work\""
+    says "\"name\":\"$step\",\"pid\":$((1025 * rank + 1)),.*\"cat\":\"work\""
   done
 done
 
