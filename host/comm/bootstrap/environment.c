@@ -165,7 +165,7 @@ static reshard_status read_slurm(reshard_rendezvous *r) {
 
 /* A file of this user's, or root's, that no other can read or write. */
 static reshard_status check_secret_file(const char *path, int fd) {
-  struct stat info;
+  struct stat info = {0};
   if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) == 0 &&
       (info.st_uid == geteuid() || info.st_uid == 0))
     return RESHARD_SUCCESS;
@@ -191,8 +191,10 @@ static reshard_status read_secret_file(const char *path, char *out, size_t size)
   RS_TRY(status);
   while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
     n--;
-  if (some < 0 || n == 0 || n >= (ssize_t)size || memchr(text, '\0', (size_t)n) != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET_FILE=%s: 1 to %zu characters are expected", path, size - 1);
+  if (some < 0 || n == 0 || n >= (ssize_t)size || memchr(text, '\0', (size_t)n) != NULL ||
+      memchr(text, '\n', (size_t)n) != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "RESHARD_SECRET_FILE=%s: one line of 1 to %zu characters is expected", path,
+                    size - 1);
   memcpy(out, text, (size_t)n);
   out[n] = '\0';
   return RESHARD_SUCCESS;

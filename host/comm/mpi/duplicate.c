@@ -43,7 +43,12 @@ static int begin_duplicate(rs_mpi_link *link, MPI_Comm mpi) {
   if (code != MPI_SUCCESS)
     return code;
   atomic_fetch_add(&link->users, 1);
-  return MPI_Comm_idup(mpi, &link->mpi, &link->made);
+  code = MPI_Comm_idup(mpi, &link->mpi, &link->made);
+  if (code != MPI_SUCCESS) { /* none is under way */
+    (void)MPI_Comm_set_attr(mpi, unfinished_key, NULL);
+    rs_mpi_release_link(link);
+  }
+  return code;
 }
 
 reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi) {

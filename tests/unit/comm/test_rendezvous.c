@@ -367,6 +367,8 @@ static void test_environment(void **state) {
   write_secret(path, "from a file\n", 12, 0600);
   assert_int_equal(read_environment(&r), RESHARD_SUCCESS);
   assert_string_equal(r.secret, "from a file");
+  write_secret(path, "two\nlines\n", 10, 0600);
+  assert_int_equal(read_environment(&r), RESHARD_ERROR_INVALID);
   const struct {
     size_t n;
     mode_t mode;
