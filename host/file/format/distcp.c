@@ -295,7 +295,7 @@ static reshard_status read_items(reader *r, int64_t dict) {
 
 reshard_status rs_distcp_read(rs_distcp *d, int64_t size) {
   reader r = {.d = d, .p = &d->pickle};
-  RS_TRY(rs_pickle_read(d->where, d->text, size, size, &d->pickle));
+  RS_TRY(rs_pickle_read(d->where, d->text, size, size, 0, &d->pickle));
   int64_t root = rs_pickle_is(r.p, r.p->root, RS_PICKLE_OBJECT) ? r.p->root : -1;
   int64_t places = rs_pickle_under(r.p, root, "storage_data"),
           items = rs_pickle_under(r.p, root, "state_dict_metadata");

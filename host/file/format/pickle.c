@@ -42,7 +42,7 @@ static reshard_status reserve_words(pickle_machine *m, void *list, int64_t n) {
   const rs_pickle *p = m->p;
   int64_t held = p->words.cap + m->stack.cap + m->marks.cap + m->memo.cap - w->cap;
   int64_t cap = rs_max(w->n + n, 2 * w->cap);
-  RS_TRY(rs_budget_check(p->where, p->file_bytes, p->size + (held + cap) * (int64_t)sizeof(uint32_t)));
+  RS_TRY(rs_budget_check(p->where, p->file_bytes, p->held + p->size + (held + cap) * (int64_t)sizeof(uint32_t)));
   return cap <= INT32_MAX ? rs_vec_reserve(w, w->n + n) : rs_error_memory((size_t)cap * sizeof(uint32_t));
 }
 
@@ -441,9 +441,10 @@ static reshard_status run_opcodes(pickle_machine *m) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, int64_t file_bytes,
+reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, int64_t file_bytes, int64_t held,
                               rs_pickle *pickle) {
-  *pickle = (rs_pickle){.where = where, .bytes = bytes, .size = size, .file_bytes = file_bytes, .root = -1};
+  *pickle =
+      (rs_pickle){.where = where, .bytes = bytes, .size = size, .file_bytes = file_bytes, .held = held, .root = -1};
   pickle_machine m = {.p = pickle};
   if (size > RS_WORD_BYTE)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a pickle of %lld bytes, at most %lld are read", where, (long long)size,

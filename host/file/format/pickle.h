@@ -59,15 +59,15 @@ const rs_pickle_name *rs_pickle_name_at(int64_t number);
  * of it. */
 typedef struct rs_pickle {
   const char *where, *bytes; /* borrowed */
-  int64_t size, file_bytes, root;
+  int64_t size, file_bytes, held, root;
   RS_VEC(uint32_t) words;
 } rs_pickle;
 
 /* Reads a pickle; where and bytes must live as long as it does. The caller frees it, also after an error. file_bytes:
- * of the file that it is of, for the limit of memory.
+ * of the file that it is of, for the limit of memory; held: what the caller holds of it beside the pickle.
  * Errors: RESHARD_ERROR_INVALID with the byte: what is malformed, an opcode that only protocols 0 and 1 have.
  * RESHARD_ERROR_CORRUPT: it takes more memory than rs_budget_limit. */
-reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, int64_t file_bytes,
+reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, int64_t file_bytes, int64_t held,
                               rs_pickle *pickle);
 void rs_pickle_free(rs_pickle *pickle);
 

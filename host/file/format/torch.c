@@ -52,7 +52,7 @@ reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t off
   RS_TRY(rs_zip_open(where, file, offset, length, limit, &t->zip));
   RS_TRY(check_kind(t));
   RS_TRY(rs_zip_read(&t->zip, rs_zip_find(&t->zip, "data.pkl", 8), limit, &t->text, &size));
-  return rs_pickle_read(where, t->text, size, file->size, &t->pickle);
+  return rs_pickle_read(where, t->text, size, file->size, rs_zip_memory(&t->zip), &t->pickle);
 }
 
 void rs_torch_free(rs_torch *t) {

@@ -130,6 +130,7 @@ reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offse
                     "%s: the zip archive at byte %lld: a directory of %lld bytes, at most %lld are read", where,
                     (long long)offset, (long long)size, (long long)limit);
   RS_TRY(rs_alloc(&zip->directory, size, 1));
+  zip->directory_bytes = size;
   RS_TRY(rs_file_read_at(file, zip->end, zip->directory, size));
   RS_TRY(rs_vec_reserve(&zip->entries, (int64_t)directory.entries));
   int64_t at = 0;
@@ -143,6 +144,11 @@ void rs_zip_free(rs_zip *zip) {
   free(zip->entries.at);
   free(zip->directory);
   *zip = (rs_zip){0};
+}
+
+int64_t rs_zip_memory(const rs_zip *zip) {
+  return zip->directory_bytes + zip->entries.cap * (int64_t)sizeof *zip->entries.at +
+         zip->names.all.cap * (int64_t)sizeof *zip->names.all.at + zip->names.slots * (int64_t)sizeof *zip->names.slot;
 }
 
 int64_t rs_zip_find(const rs_zip *zip, const char *name, size_t size) { return rs_names_find(&zip->names, name, size); }

@@ -17,6 +17,7 @@ typedef struct rs_zip {
   const rs_file *file;
   int64_t offset, end; /* of the archive in the file; the data end where its directory begins */
   char *directory;
+  int64_t directory_bytes;
   rs_names names; /* of entries, without the folder that torch.save puts them in */
   RS_VEC(rs_zip_entry) entries;
 } rs_zip;
@@ -27,6 +28,8 @@ typedef struct rs_zip {
 reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
                            rs_zip *zip);
 void rs_zip_free(rs_zip *zip);
+/* Bytes that it holds. */
+int64_t rs_zip_memory(const rs_zip *zip);
 /* Number of the entry of that name; -1: none. */
 int64_t rs_zip_find(const rs_zip *zip, const char *name, size_t size);
 /* Finds where an entry's bytes begin in the file. Errors: RESHARD_ERROR_UNSUPPORTED when it is compressed or encrypted,

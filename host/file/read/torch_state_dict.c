@@ -24,7 +24,8 @@ static int64_t read_memory(const rs_opening *opening) {
 }
 
 reshard_status rs_state_walk_check(const rs_state_walk *w, int64_t more) {
-  int64_t taken = w->torch->pickle.size + w->torch->pickle.words.cap * (int64_t)sizeof(uint32_t) + w->left_names.cap +
+  int64_t taken = w->torch->pickle.held + w->torch->pickle.size +
+                  w->torch->pickle.words.cap * (int64_t)sizeof(uint32_t) + w->left_names.cap +
                   w->left.cap * (int64_t)sizeof *w->left.at + read_memory(w->opening) - w->before + more;
   return rs_budget_check(w->torch->zip.where, w->torch->zip.file->size, taken);
 }

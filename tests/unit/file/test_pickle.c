@@ -14,7 +14,7 @@
 #define P(text) text, (int64_t)sizeof(text) - 1
 
 static void read_pickle(const char *bytes, int64_t size, rs_pickle *p) {
-  if (rs_pickle_read("p", bytes, size, size, p) != RESHARD_SUCCESS)
+  if (rs_pickle_read("p", bytes, size, size, 0, p) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
 }
 
@@ -147,7 +147,7 @@ static void test_refused(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rs_pickle p;
-    reshard_status status = rs_pickle_read("p", cases[i].bytes, cases[i].size, cases[i].size, &p);
+    reshard_status status = rs_pickle_read("p", cases[i].bytes, cases[i].size, cases[i].size, 0, &p);
     rs_pickle_free(&p);
     if (status != RESHARD_ERROR_INVALID || strstr(reshard_last_error(), cases[i].why) == NULL)
       fail_msg("case %zu: expected '%s', got %s: %s", i, cases[i].why, reshard_status_string(status),
@@ -232,7 +232,7 @@ static void test_memory(void **state) {
     rs_pickle p;
     for (size_t at = 3; at < SIZE; at++)
       bytes[at] = worst[i].again[(at - 3) % n];
-    reshard_status status = rs_pickle_read("p", bytes, SIZE, SIZE, &p);
+    reshard_status status = rs_pickle_read("p", bytes, SIZE, SIZE, 0, &p);
     int64_t taken = p.words.cap * (int64_t)sizeof *p.words.at;
     rs_pickle_free(&p);
     if (taken > rs_budget_limit(SIZE) || status != (worst[i].within ? RESHARD_ERROR_INVALID : RESHARD_ERROR_CORRUPT) ||
@@ -241,6 +241,10 @@ static void test_memory(void **state) {
       fail_msg("case %zu: %lld bytes, %s: %s", i, (long long)taken, reshard_status_string(status),
                reshard_last_error());
   }
+  rs_pickle held; /* what fits alone, beside what its reader holds */
+  memset(bytes + 3, 'N', SIZE - 3);
+  assert_int_equal(rs_pickle_read("p", bytes, SIZE, SIZE, rs_budget_limit(SIZE) - SIZE, &held), RESHARD_ERROR_CORRUPT);
+  rs_pickle_free(&held);
   free(bytes);
 }
 

@@ -170,7 +170,51 @@ static void test_long_header(void **state) {
   free(data);
 }
 
-/* Pickles, and headers of numpy. */
+static void add_little(text *to, int bytes, int64_t number) {
+  for (int i = 0; i < bytes; i++)
+    to->at[to->n++] = (char)(number >> 8 * i);
+}
+
+/* A file as of torch.save: data.pkl, and a directory of as many entries beside as fit 16 bits. */
+static size_t write_archive(const char *name, const text *pickle) {
+  enum { ENTRIES = 65000 };
+  text t = {calloc(pickle->n + ENTRIES * 64 + 1024, 1), 0};
+  assert_non_null(t.at);
+  add(&t, "PK\3\4", 4);
+  t.n += 14;
+  add_little(&t, 4, (int64_t)pickle->n);
+  add_little(&t, 4, (int64_t)pickle->n);
+  add_little(&t, 4, 10);
+  add(&t, "a/data.pkl", 10);
+  add(&t, pickle->at, pickle->n);
+  int64_t directory = (int64_t)t.n;
+  for (int64_t i = 0; i < ENTRIES; i++) {
+    int64_t bytes = i == 0 ? (int64_t)pickle->n : 0;
+    char entry[16];
+    int n = snprintf(entry, sizeof entry, i == 0 ? "a/data.pkl" : "a/%lld", (long long)i);
+    add(&t, "PK\1\2", 4);
+    t.n += 16;
+    add_little(&t, 4, bytes);
+    add_little(&t, 4, bytes);
+    add_little(&t, 4, n);
+    t.n += 14;
+    add(&t, entry, (size_t)n);
+  }
+  int64_t size = (int64_t)t.n - directory;
+  add(&t, "PK\5\6", 4);
+  t.n += 4;
+  add_little(&t, 2, ENTRIES);
+  add_little(&t, 2, ENTRIES);
+  add_little(&t, 4, size);
+  add_little(&t, 4, directory);
+  t.n += 2;
+  scratch_write(name, t.at, t.n);
+  size_t written = t.n;
+  free(t.at);
+  return written;
+}
+
+/* Pickles, also of an archive with a long directory, and headers of numpy. */
 static void test_others(void **state) {
   (void)state;
   static const char *const worst[] = {"]", "}", "N", "(", ")\x85", "cm\nn\n", "]a", "}Q", "X\1\0\0\0a"};
@@ -184,6 +228,9 @@ static void test_others(void **state) {
       add(&t, worst[i], n);
     scratch_write("p/.metadata", t.at, t.n);
     check_memory(".metadata", "p", (int64_t)t.n, false, false);
+    size_t archive = write_archive("a.pt", &t);
+    check_memory("archive", "a.pt", (int64_t)archive, false, false);
+    assert_null(strstr(reshard_last_error(), "zip archive"));
     free(t.at);
   }
   text npy = repeated("\x93NUMPY\x02\x00\xf0\xff\x3f\x00{'descr': '<f4', 'shape': (", "1, ", ")}", SIZE);
