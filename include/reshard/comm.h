@@ -177,11 +177,13 @@ typedef struct reshard_node_options {
  * Execute gives meetings and copies to the stream, and no host waits for another: a graph can hold it. Executes on the
  * packed path follow one another, on whatever streams they are, and so do those captured into one graph; launches of
  * graphs are put in order by the caller. Kernels of all ranks of a GPU that meet have to run at the same time, which
- * other work of that GPU may delay. A stream that has waited for a peer beyond timeout_ms, or whose communicator was
- * aborted, goes on: that execute and all later ones copy nothing of others, and on the packed path maybe not what a
- * rank keeps either. The next call on the communicator tells, as reshard_comm_barrier: RESHARD_ERROR_PEER with the peer
- * that did not come. A rank whose execute fails alone ends the communicator. An abort of what it was split from ends
- * its host calls; its streams wait for the deadline.
+ * other work of that GPU may delay. Communicators that have two GPUs or more in common need one launch order, as those
+ * of NCCL (reshard_comm_from_nccl). Streams beyond CUDA_DEVICE_MAX_CONNECTIONS share a queue of the GPU, where a
+ * meeting may stand before what its peer waits for. A stream that has waited for a peer beyond timeout_ms, or whose
+ * communicator was aborted, goes on: that execute and all later ones copy nothing of others, and on the packed path
+ * maybe not what a rank keeps either. The next call on the communicator tells, as reshard_comm_barrier:
+ * RESHARD_ERROR_PEER with the peer that did not come. A rank whose execute fails alone ends the communicator. An abort
+ * of what it was split from ends its host calls; its streams wait for the deadline.
  *
  * Ranks that execute different transfers on the packed path, as those of different calls of sharders, find that out on
  * their streams: those that have messages for each other receive nothing, and wait for nobody else. The next call of
