@@ -104,7 +104,7 @@ for box in boxes:
     inside.add("work of a round" if not grey else "of no round" if faint else "a part of the work around it")
 for line in all_of("line"):
     if line.getAttribute("stroke") == "#7b8794" and above(line, "y1"):
-        inside.add("the stream waits")
+        inside.add("it waits")
 for group in all_of("g"):
     if group.getAttribute("stroke"):
         x = [float(word) for word in re.findall(r"[-\d.]+", group.getElementsByTagName("path")[0].getAttribute("d"))]
