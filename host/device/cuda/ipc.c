@@ -6,7 +6,6 @@
 #include "device/cuda/segments.h"
 
 #include <cuda.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* An allocation, as the driver knows it; bytes is 0 where there is none. */
@@ -52,124 +51,21 @@ reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const
   return status;
 }
 
-/* --- Opened handles of other processes ---------------------------------------------------------------------------- */
-
-/* A process may open a handle once on a GPU; some drivers refuse a second time. Transfers and device handles share what
- * is open. An opening is busy while one of them opens or closes it, which no lock is held for: the driver may wait for
- * kernels that wait for another rank. */
-typedef struct ipc_opening {
-  const struct CUctx_st *context; /* of the process on the GPU */
-  rs_exported_memory memory;
-  void *at;
-  int64_t users;
-  bool busy;
-} ipc_opening;
-
-static pthread_mutex_t ipc_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t ipc_changed = PTHREAD_COND_INITIALIZER;
-static RS_VEC(ipc_opening) ipc_openings;
-
-/* NULL: there is none. The number alone is its owner's. */
-static ipc_opening *find_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory) {
-  for (int64_t i = 0; i < ipc_openings.n; i++) {
-    ipc_opening *o = &ipc_openings.at[i];
-    if (o->context == cuda->context && o->memory.number == memory->number &&
-        memcmp(o->memory.handle, memory->handle, sizeof memory->handle) == 0)
-      return o;
-  }
-  return NULL;
-}
-
-static void drop_ipc_opening(ipc_opening *o) {
-  *o = ipc_openings.at[--ipc_openings.n];
-  if (ipc_openings.n > 0)
-    return;
-  free(ipc_openings.at);
-  memset(&ipc_openings, 0, sizeof ipc_openings);
-}
-
-/* Takes what is open already, or sets *first: the caller opens it. */
-static reshard_status take_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory, void **at, bool *first) {
-  ipc_opening *o;
-  pthread_mutex_lock(&ipc_mutex);
-  while ((o = find_ipc_opening(cuda, memory)) != NULL && o->busy)
-    pthread_cond_wait(&ipc_changed, &ipc_mutex);
-  reshard_status status = RESHARD_SUCCESS;
-  *first = o == NULL;
-  if (o != NULL) {
-    o->users++;
-    *at = o->at;
-  } else {
-    status = rs_vec_reserve(&ipc_openings, ipc_openings.n + 1);
-    if (status == RESHARD_SUCCESS)
-      ipc_openings.at[ipc_openings.n++] = (ipc_opening){cuda->context, *memory, NULL, 1, true};
-  }
-  pthread_mutex_unlock(&ipc_mutex);
-  return status;
-}
-
-/* Ends the busy time of an opening. at: where it is; NULL: it is open no more. */
-static void settle_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory, void *at) {
-  pthread_mutex_lock(&ipc_mutex);
-  ipc_opening *o = find_ipc_opening(cuda, memory);
-  o->busy = false;
-  o->at = at;
-  if (at == NULL)
-    drop_ipc_opening(o);
-  pthread_cond_broadcast(&ipc_changed);
-  pthread_mutex_unlock(&ipc_mutex);
-}
-
-/* Drops a user; true: it was the last one, and the caller closes the handle. */
-static bool leave_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory) {
-  pthread_mutex_lock(&ipc_mutex);
-  ipc_opening *o = find_ipc_opening(cuda, memory);
-  bool last = --o->users == 0;
-  o->busy = last;
-  pthread_mutex_unlock(&ipc_mutex);
-  return last;
-}
-
-static reshard_status open_handle(rs_device *device, const rs_exported_memory *memory, void **at) {
-  cudaIpcMemHandle_t handle;
-  rs_cuda_before before;
-  memcpy(&handle, memory->handle, sizeof handle);
-  RS_TRY(rs_cuda_enter(device, &before));
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  cudaError_t error = rs_cuda_restore(mode, cudaIpcOpenMemHandle(at, handle, cudaIpcMemLazyEnablePeerAccess));
-  reshard_status status = rs_cuda_check(error, "cudaIpcOpenMemHandle");
-  rs_cuda_leave(before);
-  if (error == cudaErrorAlreadyMapped)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                    "%lld bytes of cudaMalloc of another rank are open in this process beside this library, and the "
-                    "driver opens them once (CUDA error %d)",
-                    (long long)memory->bytes, (int)error);
-  return status;
-}
-
 reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, int fd, void **at) {
-  void *opened = NULL;
-  bool first;
+  cudaIpcMemHandle_t handle;
   if (memory->by_file)
     return rs_cuda_segment_open(device, memory, fd, at);
-  RS_TRY(take_ipc_opening(rs_cuda_of(device), memory, at, &first));
-  if (!first)
-    return RESHARD_SUCCESS;
-  reshard_status status = open_handle(device, memory, &opened);
-  settle_ipc_opening(rs_cuda_of(device), memory, status == RESHARD_SUCCESS ? opened : NULL);
-  if (status == RESHARD_SUCCESS)
-    *at = opened;
-  return status;
+  memcpy(&handle, memory->handle, sizeof handle);
+  RS_ON_DEVICE_RELAXED(device, cudaIpcOpenMemHandle(at, handle, cudaIpcMemLazyEnablePeerAccess));
 }
 
 void rs_cuda_close_exported(rs_device *device, const rs_exported_memory *memory, void *at) {
   if (at != NULL && memory->by_file)
     rs_cuda_segment_close(device, memory, at);
-  if (at == NULL || memory->by_file || !leave_ipc_opening(rs_cuda_of(device), memory))
+  if (at == NULL || memory->by_file)
     return;
   rs_cuda_before before = rs_cuda_try_enter(device);
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   rs_cuda_ignore(rs_cuda_restore(mode, cudaIpcCloseMemHandle(at)));
   rs_cuda_leave(before);
-  settle_ipc_opening(rs_cuda_of(device), memory, NULL);
 }

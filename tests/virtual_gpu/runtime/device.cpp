@@ -120,17 +120,8 @@ int vg_current_context(void) {
   return self().context ? self().device : -1;
 }
 
-/* A process has a context of its own on a device. */
-struct Context {
-  int device;
-};
-
-static Context *context_of(int device, const Thread &thread) {
-  static std::map<std::pair<int, int>, Context> contexts;
-  return &contexts.try_emplace({M.processes[thread.chain], device}, Context{device}).first->second;
-}
-
-static int device_of(const void *context) { return ((const Context *)context)->device; }
+/* A context's handle is its device. */
+static int device_of(const void *context) { return (int)((const Device *)context - M.devices.data()); }
 
 static cudaError_t get_device(int *device, int number) {
   VG_CALL(cuDeviceGet, CALL_ALWAYS | CALL_NO_CONTEXT);
@@ -143,13 +134,13 @@ static cudaError_t retain_context(void **context, int device) {
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   M.devices[(size_t)device].context = true;
-  *context = context_of(device, *api.thread);
+  *context = &M.devices[(size_t)device];
   return api.end(cudaSuccess);
 }
 
 static cudaError_t get_context(void **context) {
   VG_CALL(cuCtxGetCurrent, CALL_ALWAYS | CALL_NO_CONTEXT);
-  *context = api.thread->context ? context_of(api.thread->device, *api.thread) : nullptr;
+  *context = api.thread->context ? &M.devices[(size_t)api.thread->device] : nullptr;
   return api.end(cudaSuccess);
 }
 

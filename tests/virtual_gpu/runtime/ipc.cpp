@@ -181,8 +181,6 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t given, unsigned in
   if (alloc->device != thread.device && M.options.no_peers)
     return api.end(cudaErrorPeerAccessUnsupported);
   Alloc *there = import_of(*alloc, process_of(thread));
-  if (there && M.options.open_once)
-    return api.end(cudaErrorAlreadyMapped);
   if (there)
     there->opens++;
   else

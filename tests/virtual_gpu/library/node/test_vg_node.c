@@ -274,73 +274,6 @@ static void test_rebinds(void **state) {
   }
 }
 
-/* Two transfers of one source, of which the first one ends first, then again as many. */
-static void bind_twice(node_rank *me) {
-  char *dst;
-  cudaMalloc((void **)&dst, BYTES);
-  for (int round = 0; round < 2; round++) {
-    reshard_transfer one = me->transfer;
-    NEED(me, make_transfer(me, me->src, dst) == RESHARD_SUCCESS);
-    reshard_transfer_destroy(one);
-    cudaMemsetAsync(me->src, byte_of(round, me->rank), BYTES, me->stream);
-    NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
-    cudaStreamSynchronize(me->stream);
-    NEED(me, is_moved(dst, round));
-  }
-  reshard_arrays same = {
-      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){me->src}, .dst = (void *[]){me->dst}, .nsrc = 1, .ndst = 1};
-  NEED(me, reshard_transfer_rebind(me->transfer, &same) == RESHARD_SUCCESS);
-  rebind_arrays(me);
-  reshard_transfer_destroy(me->transfer);
-  me->transfer = NULL;
-  cudaFree(dst);
-}
-
-/* On drivers that open a handle once in a process. */
-static void test_opens_once(void **state) {
-  (void)state;
-  for (uint64_t seed = 0; seed < 6; seed++) {
-    world w = {.gpus = RANKS, .body = bind_twice, .timeout_ms = 60000};
-    assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed, .open_once = true}), 0);
-    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
-    assert_right(&w);
-  }
-}
-
-/* Another library of rank 0 has the memory of rank 1 open. */
-static void open_beside(node_rank *me) {
-  static cudaIpcMemHandle_t handle;
-  void *at = NULL;
-  reshard_transfer packed = me->transfer;
-  if (me->rank == 1)
-    cudaIpcGetMemHandle(&handle, me->src);
-  node_gather_meet(&me->w->gather);
-  if (me->rank == 0)
-    NEED(me, cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
-  node_gather_meet(&me->w->gather);
-  me->w->automatic = false;
-  node_gather_meet(&me->w->gather);
-  NEED(me, make_transfer(me, me->src, me->dst) == RESHARD_ERROR_UNSUPPORTED);
-  NEED(me, strstr(reshard_last_error(), "rank 0") != NULL && strstr(reshard_last_error(), "opens them once") != NULL);
-  me->transfer = packed;
-  move_again_and_again(me);
-  node_gather_meet(&me->w->gather);
-  if (me->rank == 0)
-    cudaIpcCloseMemHandle(at);
-  NEED(me, reshard_comm_barrier(me->comm) == RESHARD_SUCCESS);
-  NEED(me, make_transfer(me, me->src, me->dst) == RESHARD_SUCCESS); /* direct */
-  move_again_and_again(me);
-  reshard_transfer_destroy(packed);
-}
-
-static void test_opened_by_another(void **state) {
-  (void)state;
-  world w = {.gpus = RANKS, .body = open_beside, .timeout_ms = 60000, .automatic = true};
-  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .open_once = true}), 0);
-  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
-  assert_right(&w);
-}
-
 /* Rank 1 replays its part of each execute, the others give it to their streams. */
 static void launch_beside(node_rank *me) {
   if (me->rank != 1) {
@@ -826,7 +759,6 @@ int main(void) {
       cmocka_unit_test(test_survivors),    cmocka_unit_test(test_destroy_after_end),
       cmocka_unit_test(test_order),        cmocka_unit_test(test_different_transfers),
       cmocka_unit_test(test_edges),        cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_opens_once),   cmocka_unit_test(test_opened_by_another),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
