@@ -82,6 +82,13 @@ struct Array {
       n *= shape[d];
     return n;
   }
+  bool contiguous() const { // row-major, as the buffers of files are
+    int64_t due = 1;
+    for (int d = ndim - 1; d >= 0; due *= shape[d], d--)
+      if (shape[d] > 1 && strides[d] != due && elements() > 0)
+        return false;
+    return true;
+  }
 };
 // what names the array in errors: "entry 0 ('w'), rank 1, source".
 Array array_of(nb::handle object, const std::string &what);

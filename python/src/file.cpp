@@ -61,10 +61,8 @@ void read_part(Checkpoint &c, int64_t i, const Layout &layout, int64_t rank, nb:
   check(reshard_model_get(reshard_checkpoint_model(c.handle), i, &t));
   Side side = side_of(out, {{&layout, t.dtype, t.name}}, rank, "array", true, false);
   for (const Array &a : side.arrays) {
-    int64_t due = 1;
-    for (int d = a.ndim - 1; d >= 0; due *= a.shape[d], d--)
-      if (a.shape[d] > 1 && a.strides[d] != due && a.elements() > 0)
-        invalid(std::string("'") + t.name + "': an array that is not contiguous; read into one that is");
+    if (!a.contiguous())
+      invalid(std::string("'") + t.name + "': an array that is not contiguous; read into one that is");
   }
   run([&] { return reshard_checkpoint_read(c.handle, i, layout.handle, rank, threads, side.data.data()); });
 }
@@ -112,10 +110,8 @@ void write_all(const std::string &path, const std::vector<std::tuple<std::string
       for (const Array &a : sides.back().back().arrays) {
         if (dtype == RESHARD_DTYPE_NONE)
           dtype = a.dtype;
-        int64_t due = 1;
-        for (int d = a.ndim - 1; d >= 0; due *= a.shape[d], d--)
-          if (a.shape[d] > 1 && a.strides[d] != due && a.elements() > 0)
-            invalid("'" + name + "': an array that is not contiguous");
+        if (!a.contiguous())
+          invalid("'" + name + "': an array that is not contiguous");
       }
     }
     all.push_back({c_text(name, "name"), dtype, l->handle});
