@@ -11,8 +11,19 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
+
+class Passed:
+    """Counts what passed: a file of which all was skipped is a skip, not a success."""
+
+    count = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.count += report.when == "call" and report.passed
+
+
+passed = Passed()
 with tempfile.TemporaryDirectory() as scratch:
     # In place of a name of the user's, which would stay.
     where = ["--basetemp", os.path.join(scratch, "of_pytest"), "--rootdir", os.path.dirname(sys.argv[1])]
-    status = pytest.main(["-q", "-p", "no:cacheprovider", *where, sys.argv[1]])
-sys.exit(status)
+    status = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *where, sys.argv[1]], plugins=[passed])
+sys.exit(77 if status == 0 and passed.count == 0 else status)
