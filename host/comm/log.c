@@ -2,6 +2,7 @@
 #include "comm/log.h"
 
 #include "comm/comm.h"
+#include "device/cpu/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,6 +78,7 @@ static void write_all(int fd, const char *bytes, size_t n) {
 }
 
 void rs_log_lines(const rs_log *log, reshard_comm comm, const char *text) {
+  RS_HOLD_CANCEL; /* its caller may not */
   rs_text out = {.grows = true};
   int saved = errno;
   for (const char *at = text; *at != '\0';) {

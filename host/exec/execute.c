@@ -112,10 +112,16 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   return status;
 }
 
+/* False: it meets nobody. The only cancellation points are the wait for copy threads and a line of the log, which hold
+ * a cancellation off themselves. */
+static bool may_wait(const struct reshard_transfer_s *t) {
+  return t->comm->size > 1 || !t->comm->ops->reach || t->on_streams || t->comm->device->tracer != NULL;
+}
+
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
-  RS_HOLD_CANCEL; /* until it is given back, too */
+  RS_HOLD_CANCEL_WHERE(may_wait(t)); /* until it is given back, too */
   if (stream != NULL)
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (!rs_transfer_take(t))

@@ -9,16 +9,22 @@
 
 #include <pthread.h>
 
-/* From here until the function returns its thread is not cancelled: others wait for it, or use its memory. */
-#define RS_HOLD_CANCEL \
-  int rs_cancel_state_ __attribute__((cleanup(rs_cancel_restore))) = rs_cancel_hold(); \
+/* From here until the function returns its thread is not cancelled: others wait for it, or use its memory. A function
+ * that may come to no cancellation point tells so, and does not pay for it. */
+#define RS_HOLD_CANCEL_WHERE(waits) \
+  int rs_cancel_state_ __attribute__((cleanup(rs_cancel_restore))) = (waits) ? rs_cancel_hold() : RS_CANCEL_AS_IT_IS; \
   (void)rs_cancel_state_
+#define RS_HOLD_CANCEL RS_HOLD_CANCEL_WHERE(true)
+enum { RS_CANCEL_AS_IT_IS = -1 };
 static inline int rs_cancel_hold(void) {
   int state = PTHREAD_CANCEL_ENABLE;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   return state;
 }
-static inline void rs_cancel_restore(const int *state) { pthread_setcancelstate(*state, NULL); }
+static inline void rs_cancel_restore(const int *state) {
+  if (*state != RS_CANCEL_AS_IT_IS)
+    pthread_setcancelstate(*state, NULL);
+}
 
 typedef struct rs_threads rs_threads;
 

@@ -8,11 +8,13 @@
 #include "device/cpu/threads.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
+#include "support/reshards/rows_to_columns.h"
 
 #include <reshard/state_dict.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = 3, SEED = 5, SHORT = 100 };
@@ -22,6 +24,7 @@ typedef struct cancelled_rank {
   reshard_comm comm;
   reshard_sharder sharder;
   const char *path;
+  rows_to_columns *scene;
   reshard_status status;
   int64_t wrong;
   bool returned; /* from its calls */
@@ -156,11 +159,46 @@ static void copy_threads_outlive_a_cancelled_caller(void **state) {
   rs_threads_destroy(job.pool);
 }
 
+/* Executes of one rank meet nobody: they hold a cancellation off only where they wait for copy threads, or log. */
+static void executes_body(void *user, int64_t rank) {
+  cancelled_rank *r = user;
+  rows_to_columns *s = r->scene;
+  (void)rank;
+  pthread_cancel(pthread_self());
+  for (int i = 0; i < 3; i++)
+    r->wrong += reshard_execute(s->transfers[0], NULL) != RESHARD_SUCCESS;
+  r->returned = true;
+  pthread_testcancel();
+}
+
+static void lone_rank_gives_its_transfer_back_before_it_is_cancelled(void **state) {
+  (void)state;
+  setenv("RESHARD_LOG_FILE", scratch_path("log"), 1);
+  for (int traced = 0; traced < 2; traced++) {
+    rows_to_columns s;
+    cancelled_rank rank;
+    memset(&rank, 0, sizeof rank);
+    rank.scene = &s;
+    setenv("RESHARD_LOG", traced ? "trace" : "", 1);
+    rows_to_columns_open(&s, 1, 60000, RESHARD_PATH_AUTO, NULL);
+    rows_to_columns_must_create(&s);
+    rank_thread_create(&rank.thread, executes_body, &rank, 0);
+    assert_false(rank_thread_end(&rank.thread));
+    assert_true(rank.returned);
+    assert_int_equal(rank.wrong, 0);
+    rows_to_columns_must_execute(&s); /* it is not busy */
+    rows_to_columns_close(&s);
+  }
+  unsetenv("RESHARD_LOG");
+  unsetenv("RESHARD_LOG_FILE");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_of_cancelled_threads_return_as_ever),
       cmocka_unit_test(wait_goes_on_until_the_deadline_or_the_others),
       cmocka_unit_test(copy_threads_outlive_a_cancelled_caller),
+      cmocka_unit_test(lone_rank_gives_its_transfer_back_before_it_is_cancelled),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
