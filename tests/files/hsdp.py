@@ -1,4 +1,4 @@
-"""The model of tests/examples/hsdp_tp.c under PyTorch's HSDP and TP: hsdp.py OURS, in an empty directory. Eight
+"""The model of examples/hsdp_tp.c under PyTorch's HSDP and TP: hsdp.py OURS, in an empty directory. Eight
 processes with gloo, replicate 2 x shard 2 x tp 2, load the checkpoint OURS, which the example has saved, and compare
 every byte. They save the model as `distcp` and as `shards` by torch.distributed.checkpoint. `whole.safetensors` has it
 whole, written by safetensors.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One model under HSDP with TP: tests/examples/hsdp_tp.c, in $EXAMPLE, and PyTorch, where an interpreter has it.
+# One model under HSDP with TP: examples/hsdp_tp.c, in $EXAMPLE, and PyTorch, where an interpreter has it.
 # Each loads what the other saved, ours on another mesh, all bytes compared; and so after `reshard convert`.
 . "$SOURCE/tests/cli/common.bash" || exit 1
 . "$SOURCE/tests/cli/files.bash" || exit 1

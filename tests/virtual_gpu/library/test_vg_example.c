@@ -1,4 +1,4 @@
-/* tests/examples/fsdp_tp.c and hsdp_tp.c as they are, on virtual GPUs: their ranks share one, and two; the checker has
+/* examples/fsdp_tp.c and hsdp_tp.c as they are, on virtual GPUs: their ranks share one, and two; the checker has
  * nothing to report under any schedule. */
 #include <setjmp.h>
 #include <stdarg.h>

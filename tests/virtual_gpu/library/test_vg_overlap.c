@@ -1,4 +1,4 @@
-/* The training step of tests/examples/fsdp_tp.c, as it is, on two virtual GPUs: the next layer is gathered beside the
+/* The training step of examples/fsdp_tp.c, as it is, on two virtual GPUs: the next layer is gathered beside the
  * use of this one. Times are the virtual GPU's: an operation begins as soon as what it comes after has ended. */
 #include <setjmp.h>
 #include <stdarg.h>

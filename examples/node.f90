@@ -1,5 +1,5 @@
 ! Rows to columns over processes of one node, as many as a launcher has started, or one: gfortran reshard.f90
-! example_fortran.f90 -lreshard. A row of the matrix is a row of the tensor, so an array of Fortran has strides [1, lld].
+! node.f90 -lreshard. A row of the matrix is a row of the tensor, so an array of Fortran has strides [1, lld].
 program example
   use, intrinsic :: iso_c_binding
   use reshard

@@ -1,7 +1,7 @@
 ! p?gemr2d as a plan: a submatrix of 30 x 25 elements moves from a grid of 2 x 3 processes, numbered by rows, to one of
 ! 2 x 2, numbered by columns. Their first blocks are on other processes than the first ones. The grids have processes in
 ! common; processes from the seventh on are outside of both. Six processes of MPI or more: mpifort reshard.f90
-! example_scalapack.f90 -lreshard_mpi -lreshard.
+! scalapack.f90 -lreshard_mpi -lreshard.
 program example
   use, intrinsic :: iso_c_binding
   use mpi
