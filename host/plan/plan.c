@@ -228,6 +228,7 @@ reshard_status rs_plan_begin(int64_t nentries, const reshard_entry *entries, int
   reshard_status status;
   RS_TRY_GOTO(status, read_options(made, options), fail);
   RS_TRY_GOTO(status, add_entries(made, nentries, entries), fail);
+  RS_TRY_GOTO(status, rs_plan_set_held(made), fail);
   hash_fields(made);
   *plan = made;
   return RESHARD_SUCCESS;
@@ -259,6 +260,7 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   made->smaller = like->smaller;
   made->nentries = like->nentries;
   made->limit = like->limit;
+  made->held = like->held;
   made->on_cpu = like->on_cpu;
   made->info.bytes = like->info.bytes;
   memcpy(made->fields, like->fields, sizeof made->fields);

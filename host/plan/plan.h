@@ -125,6 +125,7 @@ struct reshard_plan_s {
   int64_t nsrc, ndst;    /* buffers of this rank in all */
   RS_VEC(rs_peer) peers; /* by rank */
   int64_t limit;         /* of the workspace, as it was asked for (rounds.h) */
+  int64_t held;          /* rs_plan_held where the default limit depends on it, else 0 */
   bool on_cpu;           /* its info is of a transfer on the CPU */
   int64_t *nodes;        /* [world] or NULL */
   uint64_t fields[RS_FIELDS];

@@ -14,6 +14,7 @@
  * the cache. So it stages CACHED at most, or what the communicator has found to be best, whatever the limit allows. On
  * GPUs a round hides the time of its launches and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
+#include "plan/held.h"
 #include "plan/place.h"
 
 #include <stdlib.h>
@@ -24,7 +25,7 @@ enum {
   CACHED_OF_PEER = 16 << 10, /* for each rank of the world */
   DEFAULT = 64 << 20,        /* staging of a rank on a GPU; and at least */
   DEFAULT_OF_PEER = 4 << 10, /* for each rank of the world; and */
-  DEFAULT_SHARE = 50,        /* one in so many of the bytes that a rank has on average */
+  DEFAULT_SHARE = 50,        /* one in so many of the bytes that a rank holds on average (held.h) */
 };
 
 /* Limit that holds on a kind of device; INT64_MAX: none. best: staging of a rank on the CPU, 0: CACHED. */
@@ -34,8 +35,14 @@ static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu, int64_t bes
   int64_t cached = rs_max(best > 0 ? best : CACHED, CACHED_OF_PEER * world);
   if (cpu)
     return asked == RESHARD_DEFAULT_LIMIT ? cached : rs_min(asked, cached);
-  int64_t share = plan->info.bytes / world / DEFAULT_SHARE / STEP * STEP;
+  int64_t share = plan->held / DEFAULT_SHARE / STEP * STEP;
   return asked == RESHARD_DEFAULT_LIMIT ? rs_max(share, rs_max(DEFAULT, DEFAULT_OF_PEER * world)) : asked;
+}
+
+/* A rank holds all bytes once at most: of few bytes no share is more than the least limit. */
+reshard_status rs_plan_set_held(struct reshard_plan_s *plan) {
+  bool matters = plan->limit == RESHARD_DEFAULT_LIMIT && plan->info.bytes / DEFAULT_SHARE > DEFAULT;
+  return matters ? rs_plan_held(plan, &plan->held) : RESHARD_SUCCESS;
 }
 
 rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds) {

@@ -14,6 +14,8 @@ typedef struct rs_pace {
   int64_t halves; /* of the workspace, which rounds take by turns: 2 where neighbouring rounds overlap, else 1 */
   int64_t rounds; /* those that all ranks take */
 } rs_pace;
+/* Sets what the default limit of a plan needs, once its classes are known. */
+reshard_status rs_plan_set_held(struct reshard_plan_s *plan);
 /* The pace of a plan on the CPU, or on GPUs. best: reshard_comm_s's best_staging. */
 rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds);
 

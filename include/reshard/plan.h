@@ -52,9 +52,10 @@ typedef struct reshard_entry {
         NULL, NULL, NULL \
   }
 
-/* Limits of the workspace by name. The default is the library's. On GPUs it is 64 MiB, or 2 % of a rank's average bytes
- * where that is more, and at least 4 KiB x world. It depends on nothing but the plan and the kind of device, so all
- * ranks have the same. A collective of the communicator is taken whatever staging it needs then.
+/* Limits of the workspace by name. The default is the library's. On GPUs it is 64 MiB, 4 KiB x world, or 2 % of what a
+ * rank holds on average, whichever is most. That is of the side where it is more: the bytes that all ranks hold of the
+ * entries' regions, replicas included, over the ranks that hold any. It depends on nothing but the plan and the kind of
+ * device, so all ranks have the same. A collective of the communicator is taken whatever staging it needs then.
  *
  * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
  * the cache; more would be slower. Over MPI, where all ranks of the communicator that the caller made are on one node,

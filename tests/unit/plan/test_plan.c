@@ -120,7 +120,7 @@ static void test_default(void **unused) {
   } cases[] = {
       {1 << 10, 4, RESHARD_DEFAULT_LIMIT, 64 * MIB, MIB},             /* 4 MiB a rank */
       {1 << 22, 4, RESHARD_DEFAULT_LIMIT, 85899264, MIB},             /* 4 GiB a rank: 2 % of that, in steps of 256 */
-      {1 << 22, 1024, RESHARD_DEFAULT_LIMIT, 64 * MIB, 16 * MIB},     /* 16 KiB for each rank */
+      {1 << 22, 1024, RESHARD_DEFAULT_LIMIT, 85899264, 16 * MIB},     /* ranks that hold nothing do not count */
       {1 << 10, 65536, RESHARD_DEFAULT_LIMIT, 256 * MIB, 1024 * MIB}, /* 4 KiB for each rank */
       {1 << 22, 4, RESHARD_NO_LIMIT, RESHARD_NO_LIMIT, MIB},
       {1 << 22, 4, 100 * KIB, 100 * KIB, 100 * KIB},
@@ -149,6 +149,44 @@ static void test_default(void **unused) {
       assert_true(back.workspace_limit == limit && back.rounds == info.rounds);
       reshard_plan_destroy(plan);
       reshard_plan_destroy(reverse);
+    }
+}
+
+/* Replicas count, and so do the ranks that hold any, on the side that has more of the entries' regions. */
+static void default_limit_is_a_share_of_what_ranks_hold(void **unused) {
+  (void)unused;
+  enum { MIB = 1 << 20 };
+  const int64_t gib = 1 << 30; /* the tensor has 8 */
+  static const struct {
+    const char *src, *dst;
+    int64_t rows, held; /* of the region; GiB that a rank has of it on average */
+  } cases[] = {
+      {"chunk(0)", "mesh(4x2;R,S1)", 1 << 20, 4},
+      {"mesh(4x2;R,S0)", "chunk(1)", 1 << 20, 4},
+      {"chunk(0)", "mesh(8;R)", 1 << 20, 8},
+      {"chunk(0)", "mesh(8;R)", 1 << 19, 4},
+      {"chunk(0)", "chunk(1)", 1 << 20, 1},
+      {"rank(3)", "chunk(1;0-3)", 1 << 20, 8},
+      {"chunk(0)", "boxes(4:[0,0]+[1048576,1024];5:[0,0]+[1048576,2048])", 1 << 20, 6},
+      {"chunk(0)", "boxes(4:[0,0]+[1048576,1024];5:[0,0]+[1048576,2048];6:[524288,0]+[1,1])", 1 << 19, 3},
+      {"flat()", "mesh(2x4@7-0;R,S0)", 1 << 20, 2},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int64_t rank = 0; rank < 8; rank += 7) {
+      const int64_t extent[2] = {cases[i].rows, 2048};
+      reshard_layout src = layout_from_text(cases[i].src, SHAPE(1 << 20, 2048), 8),
+                     dst = layout_from_text(cases[i].dst, SHAPE(1 << 20, 2048), 8);
+      reshard_entry entry = {RESHARD_ENTRY_INIT,   .src = src,           .dst = dst,
+                             .dtype = RESHARD_F32, .src_extent = extent, .dst_extent = extent};
+      reshard_plan plan;
+      assert_int_equal(reshard_plan_create(1, &entry, rank, NULL, &plan), RESHARD_SUCCESS);
+      int64_t limit = rs_max(64 * MIB, cases[i].held * gib / 50 / 256 * 256);
+      if (info_of(plan).workspace_limit != limit)
+        fail_msg("%s to %s: a limit of %lld, not %lld", cases[i].src, cases[i].dst,
+                 (long long)info_of(plan).workspace_limit, (long long)limit);
+      reshard_plan_destroy(plan);
+      reshard_layout_release(src);
+      reshard_layout_release(dst);
     }
 }
 
@@ -586,12 +624,15 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),         cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_default),        cmocka_unit_test(test_least),
-      cmocka_unit_test(test_large),       cmocka_unit_test(test_full_rounds),    cmocka_unit_test(test_endless_lists),
-      cmocka_unit_test(test_listed_runs), cmocka_unit_test(test_classes),        cmocka_unit_test(test_many),
-      cmocka_unit_test(test_empty),       cmocka_unit_test(test_too_many_boxes), cmocka_unit_test(test_reverse),
-      cmocka_unit_test(test_explain),     cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),         cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_in_place),       cmocka_unit_test(test_shared_rows),
+      cmocka_unit_test(test_default),        cmocka_unit_test(default_limit_is_a_share_of_what_ranks_hold),
+      cmocka_unit_test(test_least),          cmocka_unit_test(test_large),
+      cmocka_unit_test(test_full_rounds),    cmocka_unit_test(test_endless_lists),
+      cmocka_unit_test(test_listed_runs),    cmocka_unit_test(test_classes),
+      cmocka_unit_test(test_many),           cmocka_unit_test(test_empty),
+      cmocka_unit_test(test_too_many_boxes), cmocka_unit_test(test_reverse),
+      cmocka_unit_test(test_explain),        cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "bench/verify/case_make.h"
 #include "bench/verify/case_run.h"
+#include "plan/held.h"
 #include "plan/messages.h"
 #include "support/fixtures/scale.h"
 
@@ -134,6 +135,47 @@ static void check_rounds(const case_plan *c, reshard_plan plan) {
   }
 }
 
+/* Elements of an array within the region of its class, interval by interval. */
+static int64_t count_in_region(const rs_class *c, bool src, int64_t rank, int64_t array) {
+  reshard_layout layout = src ? c->src : c->dst;
+  int64_t elements = 1;
+  for (int a = 0; a < c->space.naxes; a++) {
+    int d = src ? c->space.src_dim[a] : c->space.dst_dim[a];
+    int64_t lo = src ? c->space.src_offset[a] : c->space.dst_offset[a], hi = lo + c->space.extent[a], n = 0, inside = 0;
+    if (d < 0)
+      continue;
+    assert_int_equal(reshard_layout_array_intervals(layout, rank, array, d, 0, 0, NULL, &n), RESHARD_SUCCESS);
+    for (int64_t i = 0; i < n; i++) {
+      reshard_interval run;
+      assert_int_equal(reshard_layout_array_intervals(layout, rank, array, d, i, 1, &run, &n), RESHARD_SUCCESS);
+      inside += rs_max(0, rs_min(hi, run.end) - rs_max(lo, run.begin));
+    }
+    elements *= inside;
+  }
+  for (int a = 0; a < c->space.naxes; a++)
+    elements *= c->space.extent[a] > 0;
+  return elements;
+}
+
+/* Checks that ranks hold, as the default limit counts it, what their arrays have. */
+static void check_held(const case_plan *c, reshard_plan plan) {
+  int64_t *held = cli_alloc(c->world, sizeof *held);
+  for (int64_t i = 0; i < plan->classes.n; i++)
+    for (int src = 0; src < 2; src++) {
+      const rs_class *k = &plan->classes.at[i];
+      assert_int_equal(rs_class_held(k, src, c->world, held), RESHARD_SUCCESS);
+      for (int64_t r = 0; r < c->world; r++) {
+        int64_t want = 0, arrays = rs_layout_arrays(src ? k->src : k->dst, r);
+        for (int64_t a = 0; a < arrays; a++)
+          want += count_in_region(k, src, r, a);
+        if (held[r] != want)
+          fail_msg("seed %llu: rank %lld holds %lld elements of class %lld, %lld are counted",
+                   (unsigned long long)c->seed, (long long)r, (long long)want, (long long)i, (long long)held[r]);
+      }
+    }
+  free(held);
+}
+
 static void check_case(uint64_t seed, int64_t ranks) {
   case_choices fixed = {.ranks = ranks};
   case_plan c;
@@ -151,6 +193,7 @@ static void check_case(uint64_t seed, int64_t ranks) {
     check_rounds(&c, plans[r]);
   }
   case_check_world(&c, plans, &why);
+  check_held(&c, plans[0]);
   if (why.length > 0)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   for (int64_t i = 0; i < c.nentries; i++)

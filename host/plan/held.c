@@ -1,0 +1,125 @@
+#include "plan/held.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The region in the coordinates of one side: [lo, hi) per dim. */
+static void side_region(const rs_class *c, bool src, int64_t *lo, int64_t *hi) {
+  const rs_space *s = &c->space;
+  for (int a = 0; a < s->naxes; a++) {
+    int d = src ? s->src_dim[a] : s->dst_dim[a];
+    if (d < 0)
+      continue;
+    lo[d] = src ? s->src_offset[a] : s->dst_offset[a];
+    hi[d] = lo[d] + s->extent[a];
+  }
+}
+
+static int64_t clipped(int ndim, const int64_t *corners, const int64_t *lo, const int64_t *hi) {
+  int64_t elements = 1;
+  for (int d = 0; d < ndim; d++)
+    elements *= rs_max(0, rs_min(corners[ndim + d], hi[d]) - rs_max(corners[d], lo[d]));
+  return elements;
+}
+
+static void held_of_boxes(const rs_boxes *b, const int64_t *lo, const int64_t *hi, int64_t *held) {
+  for (int64_t i = 0; i < b->n; i++)
+    held[b->ranks[i]] += clipped(b->ndim, rs_boxes_lo(b, i), lo, hi);
+}
+
+static void held_of_flat(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi, int64_t *held) {
+  int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS];
+  for (int64_t at = 0, begin = 0; begin < l->elements; at++, begin += l->flat_piece) {
+    int n = rs_flat_boxes(l->ndim, l->shape, begin, rs_min(begin + l->flat_piece, l->elements), corners);
+    int64_t rank = rs_ranks_at(&l->ranks, at);
+    for (int i = 0; i < n; i++)
+      held[rank] += clipped(l->ndim, corners + (int64_t)i * 2 * l->ndim, lo, hi);
+  }
+}
+
+/* The number of the part of a dim that a position of the rank list has. */
+static int64_t part_of(const rs_dim *dim, int64_t position) {
+  int64_t part = 0;
+  for (int c = 0; c < dim->ncuts; c++)
+    part = part * dim->cuts[c].w + position / dim->cuts[c].stride % dim->cuts[c].w;
+  return part;
+}
+
+/* Dims multiply, so that each part of a dim is counted once. */
+static reshard_status held_of_regular(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi,
+                                      int64_t *held) {
+  int64_t *count, first[RESHARD_MAX_DIMS], parts = 0;
+  for (int d = 0; d < l->ndim; d++)
+    parts += l->dim[d].parts;
+  RS_TRY(rs_alloc(&count, parts, sizeof *count));
+  parts = 0;
+  for (int d = 0; d < l->ndim; d++) {
+    first[d] = parts;
+    for (int64_t p = 0; p < l->dim[d].parts; p++)
+      count[parts++] = rs_dim_rank(&l->dim[d], p, hi[d]) - rs_dim_rank(&l->dim[d], p, lo[d]);
+  }
+  for (int64_t range = 0; range < l->ranks.nranges; range++) {
+    const rs_rank_range *r = &l->ranks.ranges[range];
+    for (int64_t i = 0; i < r->count; i++) {
+      int64_t elements = 1;
+      for (int d = 0; d < l->ndim; d++)
+        elements *= count[first[d] + (l->dim[d].ncuts > 0 ? part_of(&l->dim[d], r->position + i) : 0)];
+      held[r->first + i * r->step] = elements;
+    }
+  }
+  free(count);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_class_held(const rs_class *c, bool src, int64_t world, int64_t *held) {
+  const struct reshard_layout_s *l = src ? c->src : c->dst;
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
+  memset(held, 0, (size_t)world * sizeof *held);
+  for (int a = 0; a < c->space.naxes; a++)
+    if (c->space.extent[a] == 0)
+      return RESHARD_SUCCESS;
+  side_region(c, src, lo, hi);
+  if (rs_layout_regular(l))
+    return held_of_regular(l, lo, hi, held);
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    held_of_flat(l, lo, hi, held);
+  else
+    held_of_boxes(l->boxes, lo, hi, held);
+  return RESHARD_SUCCESS;
+}
+
+/* The average of one side. held: as many as the world has, and any likewise. */
+static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, int64_t *held, bool *any,
+                                   int64_t *bytes) {
+  int64_t total = 0, ranks = 0;
+  memset(any, 0, (size_t)plan->world * sizeof *any);
+  for (int64_t i = 0; i < plan->classes.n; i++) {
+    const rs_class *c = &plan->classes.at[i];
+    int64_t elements = 0;
+    RS_TRY(rs_class_held(c, src, plan->world, held));
+    for (int64_t r = 0; r < plan->world; r++) {
+      elements += held[r];
+      any[r] |= held[r] > 0;
+    }
+    total += elements * c->width * c->entries; /* fits: each rank holds an element once at most (add_entry) */
+  }
+  for (int64_t r = 0; r < plan->world; r++)
+    ranks += any[r];
+  *bytes = total / rs_max(1, ranks);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_plan_held(const struct reshard_plan_s *plan, int64_t *bytes) {
+  int64_t *held, src, dst;
+  bool *any = NULL;
+  reshard_status status;
+  RS_TRY(rs_alloc(&held, plan->world, sizeof *held));
+  RS_TRY_GOTO(status, rs_alloc(&any, plan->world, sizeof *any), done);
+  RS_TRY_GOTO(status, held_on_side(plan, true, held, any, &src), done);
+  RS_TRY_GOTO(status, held_on_side(plan, false, held, any, &dst), done);
+  *bytes = rs_max(src, dst);
+done:
+  free(held);
+  free(any);
+  return status;
+}

@@ -1,0 +1,14 @@
+/* Counts of what ranks hold of the entries, from the layouts alone: no intersection is made. */
+#ifndef RS_PLAN_HELD_H
+#define RS_PLAN_HELD_H
+
+#include "plan/plan.h"
+
+/* Elements of the region of a class that each of `world` ranks holds in its arrays of one side. */
+reshard_status rs_class_held(const rs_class *class_, bool src, int64_t world, int64_t *held);
+
+/* Bytes on the wire that a rank has on average, of those that hold any: of all entries, replicas included, on the side
+ * that has more. Every rank computes the same. */
+reshard_status rs_plan_held(const struct reshard_plan_s *plan, int64_t *bytes);
+
+#endif
