@@ -1,23 +1,26 @@
-# Prints each sentence of more than 25 words, with the line where it begins. It reads comments of C and CUDA, those of
-# scripts, and Markdown but for its code and tables. A clause ends with a full stop, colon or semicolon, or with its
-# paragraph or list item.
-# usage: LC_ALL=C.UTF-8 awk -f sentences.awk FILE...    exit status 1: there is one
+# Counts the sentences of comments in C that begin with a pronoun, or with a word that stands for what was said before.
+# The subject of a sentence is a noun: "The transfer is ...", not "It is ...". A sentence ends with a full stop, or with
+# its paragraph or list item. What has no full stop, as the comment of a member, is none.
+# usage: awk -v most=PERCENT [-v list=1] -f pronouns.awk FILE...    exit status 1: more of them than PERCENT of all;
+#        list: prints each of them, else those of the worst files
 
-# Words have a letter or digit.
-function finish(    n, i, word, count, from, start) {
+function finish(    n, i, word, count, from) {
   n = split(text, word, " ")
   count = 0
   for (i = 1; i <= n; i++) {
-    if (count == 0) start = at[i]
-    if (word[i] ~ /[[:alnum:]]/) count++
-    if (count == 1 && from == 0) from = i
-    if (word[i] !~ /[.!?;:]["')\]]*$/ && i < n) continue
+    if (word[i] ~ /[[:alnum:]]/ && ++count == 1) from = i
+    if (word[i] !~ /[.!?]["')\]]*$/ && i < n) continue
     if (word[i] ~ /^(e\.g|i\.e|cf|vs|No)\.$/ && i < n) continue
-    if (count > 25) {
-      printf "%s:%d: %d words: %s %s %s %s ...\n", file, start, count, word[from], word[from + 1], word[from + 2], word[from + 3]
-      bad = 1
+    if (count > 1 && word[i] ~ /[.!?]["')\]]*$/) {
+      all++
+      if (word[from] ~ /^(It|They|This|That|These|Those|There|Such|Its|Their|He|She|Where|So|Else|Then)[,;:]?$/) {
+        found++
+        of[file]++
+        what = sprintf("%s:%d: %s %s %s %s ...", file, at[from], word[from], word[from + 1], word[from + 2], word[from + 3])
+        said[file] = said[file] what "\n"
+      }
     }
-    count = from = 0
+    count = 0
   }
   text = ""
   words = 0
@@ -67,25 +70,17 @@ function of_c(line,    rest, end) {
   finish() # a line without a comment that goes on
 }
 
-function of_script(line) {
-  if (line ~ /^ *#[^!]/) { sub(/^ *#+/, "", line); add(line); return }
-  finish()
-  if (match(line, /[ \t]# /)) { add(substr(line, RSTART + 3)); finish() }
-}
-
-function of_markdown(line) {
-  if (line ~ /^ *```/) { finish(); fenced = !fenced; return }
-  if (fenced || line ~ /^(\||#|    )/ || line ~ /^ *$/) { finish(); return }
-  gsub(/\]\([^)]*\)/, "", line)
-  add(line)
-}
-
 FNR == 1 {
   finish()
   file = FILENAME
-  inside = fenced = 0
+  inside = 0
 }
-FILENAME ~ /\.(c|h|cu|cuh|cc|cpp|hpp)$/ { of_c($0); next }
-FILENAME ~ /\.md$/ { of_markdown($0); next }
-{ of_script($0) }
-END { finish(); exit bad }
+{ of_c($0) }
+END {
+  finish()
+  share = all ? 100 * found / all : 0
+  for (name in of)
+    if (list || of[name] >= 3) printf "%s", said[name]
+  printf "%d of %d sentences begin with a pronoun: %.1f %%, at most %s %%\n", found, all, share, most
+  exit share > most
+}
