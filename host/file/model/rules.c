@@ -8,6 +8,7 @@
 #include "file/ground/file.h"
 #include "layout/text/spec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,32 +47,64 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rs_rule
   return RESHARD_SUCCESS;
 }
 
-/* Longest of "rank(I/N)" with N up to the most pieces. */
-enum { PIECES_MOST = 1 << 16, PIECE_TEXT = 24 };
+enum { PIECES_MOST = 1 << 16 };
 
-/* "rank(KEY#/N)": layouts for all numbers. Leaves other layouts alone. */
+/* The grid of "mesh(2x16@96-127;R,KEY#/N)": replicas by places, row-major from its first rank on. */
+typedef struct numbered_mesh {
+  long long replicas, places, first;
+} numbered_mesh;
+
+/* Reads the grid; NULL: the layout begins otherwise, else what is behind. */
+static const char *read_numbered_mesh(const char *layout, numbered_mesh *m) {
+  long long last;
+  int length = 0;
+  if (sscanf(layout, "mesh(%lldx%lld@%lld-%lld;R,%n", &m->replicas, &m->places, &m->first, &last, &length) != 4 ||
+      length == 0 || m->replicas < 1 || m->places < 1 || m->replicas > PIECES_MOST || m->places > PIECES_MOST ||
+      m->first < 0 || last - m->first + 1 != m->replicas * m->places)
+    return NULL;
+  return layout + length;
+}
+
+/* Writes the layout of piece i of n: one rank, or one of each replica. */
+static void write_numbered(rs_text *text, const numbered_mesh *m, long long i, long long n) {
+  if (m->replicas == 0) {
+    rs_text_add(text, "rank(%lld/%lld)", i, n);
+    return;
+  }
+  rs_text_add(text, "mesh(%lld@", m->replicas);
+  for (long long k = 0; k < m->replicas; k++)
+    rs_text_add(text, "%s%lld", k > 0 ? "," : "", m->first + k * m->places + i / rs_ceil_div(n, m->places));
+  rs_text_add(text, ";R)");
+}
+
+/* "rank(KEY#/N)", "mesh(2x16@96-127;R,KEY#/N)": layouts for all numbers. Leaves other layouts alone. */
 static reshard_status read_numbered(const struct reshard_rules_s *rules, rs_rule *r) {
   char where[RS_WHERE], *end = NULL;
   const char *mark = strchr(r->layout, '#');
-  if (strncmp(r->layout, "rank(", 5) != 0 || mark == NULL)
+  numbered_mesh mesh = {0};
+  const char *key = strncmp(r->layout, "rank(", 5) == 0 ? r->layout + 5 : read_numbered_mesh(r->layout, &mesh);
+  if (key == NULL || mark == NULL)
     return RESHARD_SUCCESS;
   int64_t column = r->layout_column + (mark - r->layout);
   long long n = mark[1] == '/' && mark[2] >= '1' && mark[2] <= '9' ? strtoll(mark + 2, &end, 10) : 0;
-  if (mark == r->layout + 5)
+  if (mark == key)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the text before the number is needed, as in rank(experts.#/128)",
                     place_of_rule(where, rules, r->line, column));
   if (n < 1 || n > PIECES_MOST || strcmp(end, ")") != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: '#' is followed by /N), N from 1 to %d, as in rank(experts.#/128)",
                     place_of_rule(where, rules, r->line, column), PIECES_MOST);
-  RS_TRY(rs_alloc_zero((char **)&r->each, n * (int64_t)(sizeof *r->each + PIECE_TEXT), 1));
-  r->key = r->layout + 5;
-  r->key_length = (size_t)(mark - r->key);
+  int64_t room = 32 + 24 * mesh.replicas;
+  RS_TRY(rs_alloc_zero((char **)&r->each, n * ((int64_t)sizeof *r->each + room), 1));
+  r->key = key;
+  r->key_length = (size_t)(mark - key);
   r->pieces = n;
   for (int64_t i = 0; i < n; i++) {
-    r->each[i] = (char *)(r->each + n) + i * PIECE_TEXT;
-    rs_text text = {.at = r->each[i], .size = PIECE_TEXT};
-    rs_text_add(&text, "rank(%lld/%lld)", (long long)i, n);
+    r->each[i] = (char *)(r->each + n) + i * room;
+    rs_text text = {.at = r->each[i], .size = (size_t)room};
+    write_numbered(&text, &mesh, i, n);
   }
+  if (mesh.replicas > 0) /* of its ranks; a rank of n goes by the world */
+    r->world = mesh.first + mesh.replicas * mesh.places;
   return RESHARD_SUCCESS;
 }
 
@@ -179,7 +212,7 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
   RS_TRY(read_numbered(rules, &r));
   rules->rules.at[rules->rules.n++] = r;
-  int64_t world = 0;
+  int64_t world = r.world;
   if (r.pieces == 0 && !r.refuses) {
     rs_rule *kept = &rules->rules.at[rules->rules.n - 1];
     reshard_status status = rs_layout_text_piped(r.layout, &kept->own);
@@ -342,7 +375,7 @@ reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim,
   RS_TRY(rs_alloc_zero(&made, n, sizeof *made));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
     int64_t named = 0;
-    if (!rules->rules.at[i].refuses)
+    if (!rules->rules.at[i].refuses && rules->rules.at[i].pieces == 0)
       status = rs_layout_text_size(rules->rules.at[i].layout, mesh_dim, size, &made[i]);
     if (status == RESHARD_SUCCESS && made[i] != NULL)
       status = reshard_layout_parse_world(made[i], &named);

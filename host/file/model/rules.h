@@ -11,10 +11,12 @@ typedef struct rs_rule {
   const char *pattern, *layout; /* in `text`; layout: or own */
   char *own;                    /* layout with sizes put in, or NULL */
   bool refuses;                 /* layout: "refuse(TEXT)" */
-  /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
+  /* rank(experts.#/128), mesh(2x16@0-31;R,experts.#/128): the layout goes by the number behind `key`, "experts.", in
+   * the tensor's name. */
   const char *key;
   size_t key_length;
   int64_t pieces;   /* 0: it does not */
+  int64_t world;    /* that a mesh of these names; else 0 */
   char **each;      /* [pieces], "rank(0/128)" and so on, one allocation */
   const char *tail; /* plain text at the end of the pattern */
   size_t tail_length;

@@ -11,6 +11,7 @@
 #include "support/fixtures/scale.h"
 #include "support/fixtures/temporary.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -367,6 +368,67 @@ static void test_numbered(void **state) {
   refused_rules("* rank(e.#/4)x", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
 }
 
+/* mesh(RxP@FIRST-LAST;R,TEXT#/N): piece by number, one rank of each of R replicas. */
+static void numbered_mesh_has_a_rank_of_each_replica(void **state) {
+  (void)state;
+  reshard_rules rules;
+  int64_t world = -1, changed = -1;
+  assert_int_equal(reshard_rules_parse("a.* mesh(2x3@10-15;R,e.#/7)\n* mesh(1x2@4-5;R,e.#/2)", NULL, &rules),
+                   RESHARD_SUCCESS);
+  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  assert_int_equal(world, 16);
+  assert_int_equal(reshard_rules_set_size(rules, "tp", 4, &changed), RESHARD_SUCCESS);
+  assert_int_equal(changed, 0);
+  for (int e = 0; e < 7; e++) {
+    char name[16], layout[32];
+    snprintf(name, sizeof name, "a.e.%d", e);
+    snprintf(layout, sizeof layout, "mesh(2@%d,%d;R)", 10 + e / 3, 13 + e / 3);
+    check_layout(rules, name, layout);
+  }
+  check_layout(rules, "e.1", "mesh(1@5;R)");
+  assert_int_equal(reshard_rules_match(rules, "a.e.7", NULL, NULL), RESHARD_ERROR_INVALID);
+  reshard_rules_free(rules);
+  refused_rules("* mesh(2x3@10-14;R,e.#/7)", RESHARD_ERROR_INVALID, "x.rules:1:3: ");
+  refused_rules("* mesh(2x3@10-15;S0,e.#/7)", RESHARD_ERROR_INVALID, "x.rules:1:3: ");
+  refused_rules("* mesh(2x3@10-15;R,#/7)", RESHARD_ERROR_INVALID, "x.rules:1:20: ");
+  refused_rules("* mesh(2x3@10-15;R,e.#/0)", RESHARD_ERROR_INVALID, "x.rules:1:22: ");
+}
+
+/* The rules of training jobs name their ranks, and take their model as a whole. */
+static void rules_of_training_jobs_name_all_their_ranks(void **state) {
+  (void)state;
+  static const struct {
+    const char *file, *preset;
+    int64_t world;
+  } jobs[] = {{"dsv3-ep16-pp4", "deepseek-v3", 128}, {"qwen3-ep16-pp4", "qwen3-235b-a22b", 64}};
+  for (size_t j = 0; j < sizeof jobs / sizeof *jobs; j++) {
+    reshard_rules rules = shipped_rules(jobs[j].file);
+    reshard_model model;
+    int64_t world = -1;
+    bool used[128] = {false};
+    assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+    assert_int_equal(world, jobs[j].world);
+    assert_int_equal(reshard_model_preset(jobs[j].preset, &model), RESHARD_SUCCESS);
+    for (int64_t i = 0; i < reshard_model_count(model); i += i % 5 == 0 ? 1 : 31) {
+      reshard_model_tensor t;
+      reshard_layout layout;
+      assert_int_equal(reshard_model_get(model, i, &t), RESHARD_SUCCESS);
+      if (reshard_rules_layout(rules, t.name, t.ndim, t.shape, world, &layout) != RESHARD_SUCCESS)
+        fail_msg("%s", reshard_last_error());
+      for (int64_t r = 0; r < world; r++) {
+        int64_t arrays = 0;
+        assert_int_equal(reshard_layout_array_count(layout, r, &arrays), RESHARD_SUCCESS);
+        used[r] |= arrays > 0;
+      }
+      reshard_layout_release(layout);
+    }
+    for (int64_t r = 0; r < world; r++)
+      assert_true(used[r]);
+    reshard_model_free(model);
+    reshard_rules_free(rules);
+  }
+}
+
 /* Sizes go where a mesh dim has none, into every rule or into none. */
 static void test_set_size(void **state) {
   (void)state;
@@ -398,11 +460,18 @@ static void test_set_size(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_patterns),   cmocka_unit_test(test_all_short_patterns),
-      cmocka_unit_test(test_precedence), cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_file),       cmocka_unit_test(test_layouts),
-      cmocka_unit_test(test_shipped),    cmocka_unit_test(test_shipped_choices),
-      cmocka_unit_test(test_numbered),   cmocka_unit_test(test_set_size),
+      cmocka_unit_test(test_patterns),
+      cmocka_unit_test(test_all_short_patterns),
+      cmocka_unit_test(test_precedence),
+      cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_file),
+      cmocka_unit_test(test_layouts),
+      cmocka_unit_test(test_shipped),
+      cmocka_unit_test(test_shipped_choices),
+      cmocka_unit_test(test_numbered),
+      cmocka_unit_test(numbered_mesh_has_a_rank_of_each_replica),
+      cmocka_unit_test(rules_of_training_jobs_name_all_their_ranks),
+      cmocka_unit_test(test_set_size),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
