@@ -14,12 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE = 4 << 20 };
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MEASURED 0
+enum { MEASURED = 0, SIZE = 1 << 20 };
 #else
-#define MEASURED 1
+enum { MEASURED = 1, SIZE = 4 << 20 };
 #endif
 
 /* Largest resident size of this process since the last call; 0: it cannot be read. */

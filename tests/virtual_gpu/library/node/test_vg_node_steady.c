@@ -251,7 +251,7 @@ static void count_calls(node_rank *me) {
 static void test_later_calls_cost_nothing(void **state) {
   (void)state;
   const reshard_sharder_options rounds = {.workspace_limit = 256 * NODE_RANKS};
-  for (uint64_t seed = 0; seed < 3; seed++) {
+  for (int64_t seed = 0, n = vg_scaled(2, 3); seed < n; seed++) {
     run_right((world){.gpus = NODE_RANKS, .body = count_calls}, seed);
     run_right((world){.gpus = 1, .body = count_calls}, seed);
     run_right((world){.gpus = NODE_RANKS, .body = count_calls, .options = rounds, .columns = 3000}, seed);
@@ -284,7 +284,7 @@ static void move_on_two_streams(node_rank *me) {
 
 static void test_two_streams(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 6; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = move_on_two_streams}, seed);
 }
 
@@ -350,7 +350,7 @@ static void come_without_one(node_rank *me) {
 
 static void test_late(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 4; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = come_without_one, .timeout_ms = 200}, seed);
 }
 
@@ -374,7 +374,7 @@ static void fail_alone(node_rank *me) {
 
 static void test_fails_alone(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 4; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = fail_alone}, seed);
 }
 
@@ -404,7 +404,7 @@ static void call_another(node_rank *me) {
 
 static void test_another_call(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 6; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
 }
 
@@ -426,7 +426,7 @@ static void call_unknown(node_rank *me) {
 
 static void test_unknown_call(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 6; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .endless = seed >= 3, .body = call_unknown}, seed);
 }
 
@@ -454,7 +454,7 @@ static void gather_to_two(node_rank *me) {
 
 static void test_two_calls(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 4; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_MOST_RANKS : 1,
                       .ranks = NODE_MOST_RANKS,
                       .endless = seed >= 2,
@@ -493,7 +493,7 @@ static void capture_alone(node_rank *me) {
 
 static void test_captured_by_one(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 4; seed++)
+  for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = capture_alone, .timeout_ms = 200, .warm = seed % 2 == 1}, seed);
 }
 
