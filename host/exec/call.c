@@ -34,13 +34,6 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
 /* Memory of each other that ranks which are processes read in a call; the same on all. */
 typedef enum call_reads { READS_NOTHING, READS_SEGMENTS, READS_GPUS } call_reads;
 
-/* Steps of all ranks after they have met. FAIL is an error of the meeting, the same on all. */
-typedef enum call_verdict {
-  VERDICT_RUN,    /* what is bound runs */
-  VERDICT_REBIND, /* the transfer is made, or bound to the sources of all */
-  VERDICT_PACK    /* a rank has a source that others cannot map: all ranks pack in this call */
-} call_verdict;
-
 /* One rank's call. */
 typedef struct sharded_call {
   reshard_comm comm;
@@ -51,6 +44,8 @@ typedef struct sharded_call {
   bool threads, streams; /* all ranks are in this process; the device has streams */
   bool made;             /* a transfer is cached: on all ranks or on none */
   rs_shown shown;        /* to the others */
+  int64_t private_entry; /* as in rs_record */
+  bool moved;            /* as in rs_record: what follows from the verdict is the same on all ranks */
   const rs_record *all;  /* everybody's record; NULL: hosts have not met */
   size_t workspace_bytes;
 } sharded_call;
@@ -88,19 +83,20 @@ static reshard_status show_sources(sharded_call *x) {
   RS_TRY(rs_transfer_check_plan(x->comm, x->given->plan));
   if (cached->reach == NULL)
     RS_TRY(rs_reach_create(x->comm, x->given->plan, &cached->reach));
-  RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown));
+  RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown, &x->private_entry));
+  x->moved = x->comm->elsewhere && (cached->shown == 0 || x->shown.version != cached->shown);
   if (cached->packed)
     return rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream);
   return cached->shown != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
 }
 
-/* Version 1: the transfer is bound to these arrays, whose memory is what it was; 0: to others. */
+/* Looks if the transfer is bound to these arrays, whose memory is what it was. */
 static reshard_status compare_bound(sharded_call *x) {
   uint64_t sources = 0;
   RS_TRY(rs_cached_compare(x->cached, x->given->arrays, x->given->stream));
   if (x->cached->bound)
     RS_TRY(rs_sources_version(x->comm, x->given->plan, &x->cached->transfer->binding.arrays, &sources));
-  x->shown.version = sources != 0 && sources == x->cached->shown;
+  x->moved = sources == 0 || sources != x->cached->shown;
   return RESHARD_SUCCESS;
 }
 
@@ -129,30 +125,9 @@ static reshard_status meet_hosts(sharded_call *x, reshard_status mine) {
   if (!hosts_meet(x, mine))
     return mine == RESHARD_SUCCESS ? mine : rs_comm_end_after_error(x->comm, mine);
   request.shown = &x->shown;
+  request.private_entry = x->private_entry;
+  request.moved = x->moved;
   return rs_agree_on(x->comm, mine, &request, &x->all);
-}
-
-static uint64_t hash_versions(const sharded_call *x) {
-  uint64_t hash = 0;
-  for (int64_t r = 0; r < x->comm->size; r++)
-    hash = rs_hash(hash, &x->all[r].shown.version, sizeof x->all[r].shown.version);
-  return hash | 1;
-}
-
-/* The same on all ranks: it follows from all records, and from what all have made. *rank: that makes all pack. */
-static call_verdict judge_records(const sharded_call *x, int64_t *rank) {
-  const struct reshard_transfer_s *t = x->cached->transfer;
-  bool moved = x->threads || !x->made;
-  if (x->all == NULL)
-    return VERDICT_RUN;
-  for (*rank = 0; x->reads == READS_SEGMENTS && *rank < x->comm->size; ++*rank)
-    if (x->all[*rank].shown.private_entry >= 0)
-      return VERDICT_PACK;
-  if (x->reads == READS_SEGMENTS) /* on one node each rank copies what it needs of those records */
-    moved = x->comm->elsewhere && (t == NULL || t->path != &rs_mixed_path || hash_versions(x) != x->cached->shown);
-  for (int64_t r = 0; x->reads == READS_GPUS && r < x->comm->size; r++)
-    moved = moved || x->all[r].shown.version == 0;
-  return moved ? VERDICT_REBIND : VERDICT_RUN;
 }
 
 /* --- After it ----------------------------------------------------------------------------------------------------- */
@@ -249,17 +224,16 @@ static reshard_status copy_from_processes(sharded_call *x) {
 
 /* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */
 static reshard_status rebind_mixed(sharded_call *x) {
-  uint64_t versions = hash_versions(x);
   reshard_status status = take_sources(x);
   RS_THEN(status, bind_mixed(x));
   status = rs_agree(x->comm, status);
-  x->cached->shown = status == RESHARD_SUCCESS ? versions : 0;
+  x->cached->shown = status == RESHARD_SUCCESS ? x->shown.version : 0;
   return status;
 }
 
-static reshard_status execute_segments(sharded_call *x, call_verdict verdict) {
+static reshard_status execute_segments(sharded_call *x, rs_verdict verdict) {
   rs_cached_transfer *cached = x->cached;
-  bool packs = verdict == VERDICT_PACK, bound = cached->packed;
+  bool packs = verdict == RS_VERDICT_PACK, bound = cached->packed;
   reshard_status status = RESHARD_SUCCESS;
   cached->packed = packs && x->given->cached != NULL;
   if (!packs && !x->comm->elsewhere)
@@ -272,7 +246,7 @@ static reshard_status execute_segments(sharded_call *x, call_verdict verdict) {
     return execute_made(x);
   if (packs && !bound)
     status = rs_agree(x->comm, rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream));
-  else if (verdict == VERDICT_REBIND)
+  else if (verdict == RS_VERDICT_REBIND)
     status = rebind_mixed(x);
   RS_THEN(status, execute_bound(x));
   return status;
@@ -284,12 +258,10 @@ static reshard_status execute_processes(sharded_call *x, reshard_status mine) {
   int64_t rank = 0;
   RS_THEN(mine, prepare_call(x));
   RS_TRY(meet_hosts(x, mine));
-  call_verdict verdict = judge_records(x, &rank);
-  if (verdict == VERDICT_PACK && x->given->request.path != RESHARD_PATH_AUTO)
-    return rs_sources_error_private(x->comm, x->given->plan, rank, x->all[rank].shown.private_entry, false);
+  rs_verdict verdict = x->all == NULL ? RS_VERDICT_RUN : rs_records_judge(x->comm->size, x->all, &rank);
   if (x->reads == READS_SEGMENTS)
     return execute_segments(x, verdict);
-  return verdict == VERDICT_RUN ? execute_again(x) : execute_made(x);
+  return verdict == RS_VERDICT_RUN ? execute_again(x) : execute_made(x);
 }
 
 static reshard_status execute_call(sharded_call *x, reshard_status mine) {
@@ -314,12 +286,13 @@ reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path p
 
 reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
                                size_t *workspace_bytes) {
-  sharded_call x = {.comm = comm, .given = call, .memory = memory, .shown.private_entry = -1};
+  sharded_call x = {.comm = comm, .given = call, .memory = memory, .private_entry = -1};
   x.cached = call->cached != NULL ? call->cached : &x.own;
   x.reads = find_reads(comm, call->request.path);
   x.threads = comm->locals == comm->size;
   x.streams = comm->device->streams->asynchronous;
   x.made = x.cached->transfer != NULL;
+  x.moved = x.threads || !x.made;
   x.shown.freed = x.reads == READS_GPUS && rs_offers_outdated(comm);
   if (mine == RESHARD_SUCCESS)
     mine = rs_stream_check(comm->device, call->stream, "execute");

@@ -88,8 +88,7 @@ typedef struct rs_shown {
   rs_shared_place place;
   int64_t bytes;
   uint64_t version;
-  int64_t private_entry; /* of the first source that no other process can map; -1: there is none */
-  bool freed;            /* the rank has freed memory that others have open */
+  bool freed; /* the rank has freed memory that others have open */
 } rs_shown;
 
 /* The others' sources, as a rank knows them for one plan, with its program. */
@@ -97,8 +96,9 @@ typedef struct rs_reach rs_reach;
 reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *plan, rs_reach **reach);
 void rs_reach_free(rs_reach *reach); /* NULL is allowed */
 /* Binds this rank's arrays, and puts its sources up in the notice, unless one is private. Local; the notice is read by
- * others until the call ends. */
-reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown);
+ * others until the call ends. *private_entry: as in rs_sources. */
+reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown,
+                             int64_t *private_entry);
 /* Takes what another rank shows, if it sends to this one; local, before that rank's call ends. */
 reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown);
 /* Sources of this rank and of those that were taken, by rank, for a transfer to be bound to. *changed: since the last

@@ -6,14 +6,46 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
-static reshard_status compare_options(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all) {
+/* Two ranks' records of one call of which one is wrong, whichever that is. */
+static bool records_differ(const rs_record *a, const rs_record *b) {
+  bool other_value = a->value != b->value && strcmp(a->argument, b->argument) == 0;
+  bool other_key = a->call == RS_RECORD_REBIND && a->key != b->key;
+  return a->call != b->call || other_value || other_key || memcmp(a->fields, b->fields, sizeof a->fields) != 0 ||
+         a->path != b->path || a->use != b->use || a->cached != b->cached;
+}
+
+rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank) {
+  int64_t mailed = 0, most = 0, moved = -1, private_rank = -1;
+  bool only = false;
+  for (*rank = 0; *rank < n; ++*rank)
+    if (all[*rank].status != RESHARD_SUCCESS || records_differ(&all[0], &all[*rank]))
+      return RS_VERDICT_FAIL;
+  for (int64_t r = n - 1; r >= 0; r--) {
+    only = only || all[r].only;
+    mailed = rs_max(mailed, all[r].mailed);
+    most = rs_max(most, all[r].most_bytes);
+    moved = all[r].moved ? r : moved;
+    private_rank = all[r].private_entry >= 0 ? r : private_rank;
+  }
+  *rank = private_rank;
+  if (private_rank >= 0)
+    return only ? RS_VERDICT_FAIL : RS_VERDICT_PACK;
+  if (!only && most < mailed) /* for mailboxes, which take one meeting, where ranks that read each other take two */
+    return RS_VERDICT_PACK;
+  *rank = moved;
+  return moved >= 0 ? RS_VERDICT_REBIND : RS_VERDICT_RUN;
+}
+
+/* Plans that differ, or options. */
+static reshard_status error_options(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all) {
   static const char *const uses[] = {"auto", "force", "forbid"};
   int64_t n = comm->size;
   for (int f = 0; f < RS_FIELDS; f++)
     for (int64_t r = 1; r < n; r++) {
       if (all[r].fields[f] == all[0].fields[f])
         continue;
+      if (f == RS_FIELD_VERSION && (all[r].fields[f] == 0 || all[0].fields[f] == 0)) /* one call compares no plan */
+        return rs_comm_error_calls(comm, r);
       if (f == RS_FIELD_VERSION) /* which may have another way to go on */
         return rs_error(RESHARD_ERROR_MISMATCH, "version of the library %s on rank 0, %s on rank %lld", all[0].text,
                         all[r].text, (long long)r);
@@ -34,8 +66,9 @@ static reshard_status compare_options(reshard_comm comm, const struct reshard_pl
   return RESHARD_SUCCESS;
 }
 
-/* Compares the records of all ranks; the result is the same on every rank, since all look at the same records. */
-static reshard_status compare_records(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all) {
+/* The error that all ranks have after the verdict FAIL, in which a source of `rank` may have a part. */
+static reshard_status error_records(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all,
+                                    int64_t rank) {
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
@@ -47,12 +80,11 @@ static reshard_status compare_records(reshard_comm comm, const struct reshard_pl
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  if (plan != NULL)
-    RS_TRY(compare_options(comm, plan, all));
+  RS_TRY(error_options(comm, plan, all));
   for (int64_t r = 1; r < n && all[0].call == RS_RECORD_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
-  return RESHARD_SUCCESS;
+  return rs_sources_error_private(comm, plan, rank, all[rank].private_entry, all[rank].malloced);
 }
 
 void rs_record_set_status(rs_record *mine, reshard_status status) {
@@ -72,16 +104,25 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
   _Static_assert(sizeof(rs_record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
   const void *gathered;
   RS_TRY(rs_comm_allgather(comm, mine, sizeof *mine, &gathered));
+  int64_t rank;
   *all = gathered;
-  return compare_records(comm, plan, *all);
+  return rs_records_judge(comm->size, *all, &rank) != RS_VERDICT_FAIL ? RESHARD_SUCCESS
+                                                                      : error_records(comm, plan, *all, rank);
 }
 
 reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request, const rs_record **all) {
   const rs_argument *argument = request->argument;
-  rs_record mine = {.call = RS_RECORD_AGREE, .path = (int32_t)request->path, .cached = request->cached};
+  rs_record mine = {.call = RS_RECORD_AGREE,
+                    .path = (int32_t)request->path,
+                    .only = request->path != RESHARD_PATH_AUTO,
+                    .cached = request->cached,
+                    .private_entry = -1};
   rs_record_set_status(&mine, status);
-  if (request->shown != NULL)
+  if (request->shown != NULL) {
     mine.shown = *request->shown;
+    mine.private_entry = request->private_entry;
+    mine.moved = request->moved;
+  }
   if (argument != NULL) {
     mine.value = argument->value;
     snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
@@ -94,7 +135,8 @@ reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_re
 reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
   const void *gathered;
   rs_kept_error own = {.status = RESHARD_SUCCESS};
-  rs_record mine = {.call = RS_RECORD_AGREE};
+  rs_record mine = {.call = RS_RECORD_AGREE, .private_entry = -1};
+  int64_t rank;
   bool alike = true;
   rs_error_keep(&own, status);
   rs_record_set_status(&mine, status);
@@ -102,7 +144,9 @@ reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
   const rs_record *all = gathered;
   for (int64_t r = 0; r < comm->size; r++)
     alike = alike && all[r].call == mine.call && all[r].status == mine.status && strcmp(all[r].text, mine.text) == 0;
-  return alike ? rs_error_restore(&own) : compare_records(comm, NULL, all);
+  if (alike || rs_records_judge(comm->size, all, &rank) != RS_VERDICT_FAIL)
+    return rs_error_restore(&own);
+  return error_records(comm, NULL, all, rank);
 }
 
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {

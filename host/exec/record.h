@@ -19,6 +19,7 @@ enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDE
 
 /* Options of a sharder that all its ranks give alike. */
 typedef struct rs_sharder_terms {
+  int32_t path; /* reshard_path */
   int64_t cached_plans, workspace_limit;
   uint64_t group; /* hash of the global ranks */
 } rs_sharder_terms;
@@ -39,10 +40,11 @@ typedef struct rs_record {
   int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
   int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
   int64_t strided_rounds;             /* where messages go from strided sources, too */
-  int64_t private_entry;              /* create, rebind: as in rs_shown */
-  int64_t mailed, moved;              /* create: as in reshard_comm_s; bytes that the rank sends, or receives */
+  int64_t private_entry;              /* of the first source that no other process can map; -1: there is none */
+  int64_t mailed, most_bytes;         /* create, of paths between processes: as in reshard_comm_s; sent, or received */
+  int32_t moved;                      /* 1: what the rank has bound is not what it brings */
   int32_t only;                       /* 1: no other path will do */
-  int32_t of_malloc;                  /* create, rebind: 1: as in rs_sources */
+  int32_t malloced, of_malloc;        /* create, rebind: 1: as in rs_sources_describe, rs_sources */
   char argument[48];                  /* its name; "": there is none */
   char text[176];                     /* of an error, else the library's version */
 } rs_record;
@@ -51,8 +53,19 @@ typedef struct rs_record {
 void rs_record_set_status(rs_record *mine, reshard_status status);
 /* Sets what all ranks have alike of a plan. */
 void rs_record_set_plan(rs_record *mine, const struct reshard_plan_s *plan);
-/* Everybody's record, compared: the same verdict on every rank. Collective. plan: NULL where the call compares none.
- * Where plans differ the ranks exchange more to name the tensor, and *all is no more. */
+
+/* Next step of all ranks after they have met. */
+typedef enum rs_verdict {
+  RS_VERDICT_FAIL,   /* all have the same error */
+  RS_VERDICT_RUN,    /* what is bound runs */
+  RS_VERDICT_REBIND, /* what runs is made, or bound to what all bring */
+  RS_VERDICT_PACK    /* all leave the path on which ranks read each other's sources */
+} rs_verdict;
+/* A function of the records of all ranks alone: all come to the same verdict. *rank: whose record decides it; -1: that
+ * of none alone. A failure comes before all else, and a source that others cannot map before arrays that have moved. */
+rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank);
+/* Everybody's record; the error of all where the verdict on them is FAIL. Collective. plan: NULL where the call
+ * compares none. Where plans differ the ranks exchange more to name the tensor, and *all is no more. */
 reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *mine,
                                    const rs_record **all);
 
@@ -68,7 +81,9 @@ typedef struct rs_request {
   reshard_path path;                 /* wished */
   const rs_argument *argument;       /* NULL: none */
   bool cached;                       /* a transfer is cached for it */
-  const rs_shown *shown;             /* not compared; NULL: nothing */
+  const rs_shown *shown;             /* not compared; NULL: nothing, and the call reads no memory: */
+  int64_t private_entry;             /* as in rs_record */
+  bool moved;
 } rs_request;
 /* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments
  * whatever the statuses. *all: everybody's record, until the next collective call. */

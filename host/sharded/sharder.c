@@ -130,21 +130,19 @@ static reshard_status compare_terms(const rs_record *zero, const rs_record *othe
     print_limit(values[1], sizeof values[1], b->workspace_limit);
     return rs_error_differ("workspace_limit", 0, values[0], rank, values[1]);
   }
-  if (zero->path != other->path)
-    return rs_error_differ("path", 0, rs_path_name((reshard_path)zero->path), rank,
-                           rs_path_name((reshard_path)other->path));
+  if (a->path != b->path)
+    return rs_error_differ("path", 0, rs_path_name((reshard_path)a->path), rank, rs_path_name((reshard_path)b->path));
   return RESHARD_SUCCESS;
 }
 
 /* Collective: all ranks have made their sharders, of equal options; or all get one error. mine: this rank's status,
  * with which s may be NULL. */
 static reshard_status agree_on_sharders(reshard_comm comm, reshard_status mine, const struct reshard_sharder_s *s) {
-  rs_record record = {.call = RS_RECORD_SHARDER};
+  rs_record record = {.call = RS_RECORD_SHARDER, .private_entry = -1};
   const rs_record *all;
-  if (mine == RESHARD_SUCCESS) {
-    record.path = (int32_t)s->path;
-    record.terms = (rs_sharder_terms){s->limit, s->workspace_limit, hash_group(&s->group, 0, s->group.n, 0)};
-  }
+  if (mine == RESHARD_SUCCESS)
+    record.terms =
+        (rs_sharder_terms){(int32_t)s->path, s->limit, s->workspace_limit, hash_group(&s->group, 0, s->group.n, 0)};
   rs_record_set_status(&record, mine);
   RS_TRY(rs_records_exchange(comm, NULL, &record, &all));
   for (int64_t r = 1; r < comm->size; r++)

@@ -128,10 +128,11 @@ static reshard_status write_sources(rs_reach *reach, rs_notice *notice, int64_t 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown) {
+reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown,
+                             int64_t *private_entry) {
   RS_TRY(bind_arrays(reach, arrays));
-  RS_TRY(write_sources(reach, notice, &shown->private_entry));
-  if (shown->private_entry >= 0)
+  RS_TRY(write_sources(reach, notice, private_entry));
+  if (*private_entry >= 0)
     return RESHARD_SUCCESS;
   RS_TRY(notice_reserve(notice, reach->shown_bytes));
   if (notice->version != reach->version)

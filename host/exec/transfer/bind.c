@@ -4,23 +4,13 @@
 
 #include <stdlib.h>
 
-/* Small enough on each rank for mailboxes, by the rank that allows them most: they take one meeting, and ranks that
- * read each other two. */
-static bool is_small(const struct reshard_transfer_s *t, const rs_record *all) {
-  int64_t mailed = 0, moved = 0;
-  for (int64_t r = 0; r < t->comm->size; r++) {
-    mailed = rs_max(mailed, all[r].mailed);
-    moved = rs_max(moved, all[r].moved);
-  }
-  return rs_transfer_reads_processes(t) && moved < mailed;
-}
-
 reshard_status rs_transfer_describe(reshard_transfer t, rs_binding *binding, rs_record *mine) {
   const rs_arrays *arrays = &binding->arrays;
   mine->private_entry = t->path->reads_others && arrays->has_private ? arrays->private_entry : -1;
   if (!rs_transfer_reads_processes(t))
     return RESHARD_SUCCESS;
-  RS_TRY(rs_sources_describe(t->comm->device, t->plan, arrays, rs_transfer_reads_malloc(t), &binding->sources));
+  mine->malloced = rs_transfer_reads_malloc(t);
+  RS_TRY(rs_sources_describe(t->comm->device, t->plan, arrays, mine->malloced, &binding->sources));
   mine->private_entry = binding->sources.private_entry;
   mine->of_malloc = binding->sources.of_malloc;
   return RESHARD_SUCCESS;
@@ -31,26 +21,6 @@ static bool is_of_malloc(const struct reshard_transfer_s *t, const rs_record *al
   for (int64_t r = 0; r < t->comm->size; r++)
     any |= all[r].of_malloc != 0;
   return any;
-}
-
-reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave) {
-  leave = leave && rs_packed_path.applicable(t->comm, RESHARD_PATH_PACKED);
-  for (int64_t r = 0; r < t->comm->size; r++)
-    leave = leave && !all[r].only;
-  for (int64_t r = 0; t->path->reads_others && r < t->comm->size; r++) {
-    if (all[r].private_entry < 0)
-      continue;
-    if (!leave)
-      return rs_sources_error_private(t->comm, t->plan, r, all[r].private_entry, rs_transfer_reads_malloc(t));
-    if (t->left == NULL)
-      t->left = "sources that others cannot read", t->left_by = r;
-    t->path = &rs_packed_path;
-  }
-  if (leave && is_small(t, all)) {
-    t->left = "messages are faster than meetings at so few bytes", t->left_by = -1;
-    t->path = &rs_packed_path;
-  }
-  return RESHARD_SUCCESS;
 }
 
 /* Local: takes the words of the peers, by whose execute a rank's stream waits for theirs. */
@@ -148,12 +118,11 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   } else {
     RS_CALL(t->comm, t->plan->info.bytes);
     rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
-    rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1};
+    rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1, .only = true};
     const rs_record *all;
     RS_THEN(status, rs_transfer_describe(t, &binding, &mine));
     rs_record_set_status(&mine, status);
-    status = rs_records_exchange(t->comm, NULL, &mine, &all);
-    RS_THEN(status, rs_transfer_keep_or_leave_path(t, all, false));
+    status = rs_records_exchange(t->comm, t->plan, &mine, &all);
     RS_THEN(status, rs_transfer_bind_path(t, &binding, all));
   }
   if (status == RESHARD_SUCCESS) {

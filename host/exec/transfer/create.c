@@ -193,9 +193,10 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (mine.status == RESHARD_SUCCESS) {
     rs_record_set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
-    mine.only = t->path_only;
-    mine.mailed = comm->mailed;
-    mine.moved = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
+    mine.moved = true;
+    mine.only = t->path_only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
+    mine.mailed = rs_transfer_reads_processes(t) ? comm->mailed : 0;
+    mine.most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
@@ -206,7 +207,10 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   reshard_status status;
   RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
-  RS_TRY_GOTO(status, rs_transfer_keep_or_leave_path(t, all, true), fail);
+  if (rs_records_judge(comm->size, all, &t->left_by) == RS_VERDICT_PACK) {
+    t->left = t->left_by >= 0 ? "sources that others cannot read" : "messages are faster than meetings at so few bytes";
+    t->path = &rs_packed_path;
+  }
   RS_TRY_GOTO(status, open_node(t, &binding.arrays, &mine, &all), fail);
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
   agree_on_rounds(t, all);

@@ -20,8 +20,6 @@ static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) 
 /* bind.c */
 /* Local: describes the memory of the sources, also in the record. */
 reshard_status rs_transfer_describe(reshard_transfer t, rs_binding *binding, rs_record *mine);
-/* Private sources end the direct path: on all ranks, or with an error on all. A small transfer leaves it, too. */
-reshard_status rs_transfer_keep_or_leave_path(reshard_transfer t, const rs_record *all, bool leave);
 /* Binds on all ranks or on none. */
 reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all);
 
