@@ -15,10 +15,11 @@ typedef struct reshard_transfer_s *reshard_transfer;
 /* Buffers of this rank, before and after. Begin with RESHARD_ARRAYS_DEFAULTS, or set `size` to RESHARD_ARRAYS_INIT.
  *
  * - src, dst: the buffers (reshard_layout_buffer_count) of every entry, entry after entry. Borrowed: the memory belongs
- *   to the caller and lives as long as the transfer. The lists are read during the call only. Pointers need no
+ *   to the caller and lives as long as the transfer. Lists are read during the call only. Pointers need no
  *   alignment. Pointers of buffers in which this rank holds nothing may be NULL.
  * - src_strides, dst_strides: in elements, one list of ndim per buffer. A NULL list or a NULL element: contiguous. Flat
- *   layouts of two and more dims refuse them. They may overlap in a source (a broadcast view), not in a destination.
+ *   layouts of two and more dims refuse strides. Elements may overlap in a source (a broadcast view), not in a
+ *   destination.
  * - nsrc, ndst: lengths of the lists, compared with the numbers that the plan needs. 0: not compared.
  *
  * Entries whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
@@ -37,7 +38,7 @@ typedef struct reshard_arrays {
 typedef enum reshard_path {
   /* Direct where every rank's sources can be reached by the others; else mixed, else packed. Over NCCL packed.
    * Ranks of reshard_comm_create_node on CPUs pack what is less than 32 KiB on each, where one may use fewer cores
-   * than there are ranks. They meet once then, and not twice. */
+   * than there are ranks: ranks then meet once, not twice. */
   RESHARD_PATH_AUTO = 0,
   RESHARD_PATH_DIRECT, /* strided source to strided destination in one pass */
   RESHARD_PATH_PACKED, /* pack, exchange, unpack */
@@ -67,49 +68,39 @@ typedef struct reshard_transfer_options {
 
 /* Binds a plan. Collective over comm. The plan is borrowed until the transfer is destroyed.
  *
- * On a GPU an array is in memory of that GPU, or of the host and pinned; pageable memory and another GPU's are
- * RESHARD_ERROR_INVALID on all ranks, which names entry, buffer, address and GPUs. So are they where arrays are bound
- * later, on the rank alone where that is local.
+ * Before any byte moves the ranks' requests are compared: version, tensors, layouts, dtypes, regions, options. All
+ * ranks succeed, or all get the same error, which names the first tensor and field that differ, and both ranks'
+ * values. Strides are checked, and that no destination of this rank overlaps one of its sources or another
+ * destination.
  *
- * Ranks of one process reach each other's memory. Memory of a pool or mapping that is not open to a peer's GPU is an
- * exception (PyTorch's expandable segments). Ranks that are processes of one node reach sources, wherever destinations
- * are, in storage of devices made with `shared` (reshard_device_options). One rank with a source elsewhere puts all
- * ranks on the packed path, or makes RESHARD_PATH_DIRECT an error on all: RESHARD_ERROR_UNSUPPORTED, which names rank
- * and tensor. Storage that a transfer reads is not freed before the transfer is bound elsewhere or destroyed on all
- * ranks. A peer that reads it later all the same finds zeros, not a fault. On GPUs see reshard_comm_create_node.
- * Over an MPI communicator ranks of one node reach each other's sources likewise, and get messages from other nodes.
- * So they do over NCCL, by RESHARD_PATH_MIXED alone: see reshard_comm_from_nccl.
- *
- * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
- * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
- * checks strides, and that no destination of this rank overlaps one of its sources or another destination. */
+ * - On a GPU an array is in memory of that GPU, or of the host and pinned. Other memory is RESHARD_ERROR_INVALID on
+ *   all ranks, which names entry, buffer, address and GPUs.
+ * - RESHARD_PATH_DIRECT and RESHARD_PATH_MIXED read other ranks' sources: docs/communicators.md. AUTO packs if one
+ *   rank has a source out of reach; a path that was told is RESHARD_ERROR_UNSUPPORTED on all then.
+ * - Storage that a transfer reads is freed after the transfer is bound elsewhere or destroyed on all ranks. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
 /* Binds other arrays to the same plan. Local on the packed path, collective on the others. The path stays: sources
  * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
- * packed. After an error the transfer is bound as before. On a GPU it blocks until earlier executes of the transfer are
- * done, those of launched graphs among them. RESHARD_ERROR_TIMEOUT where they are not by the communicator's deadline.
- * Where a rank's old sources were of cudaMalloc it then waits for others, as reshard_transfer_destroy does. */
+ * packed. After an error the transfer is bound as before.
+ *
+ * On a GPU the call blocks until earlier executes of the transfer are done, those of launched graphs among them, or
+ * is RESHARD_ERROR_TIMEOUT at the communicator's deadline. If a rank's old sources were of cudaMalloc the call then
+ * waits for others, as reshard_transfer_destroy does. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Destroys a transfer. NULL is allowed. One that another thread executes or binds is freed when that call returns.
- * Peers must have finished their executes on it: they have when theirs and this rank's returned. On a GPU it blocks
- * until its executes are done, those of launched graphs among them, and for nothing else: other streams may be
- * captured meanwhile. After it, or after a rebind, graphs that hold an execute of the transfer must not be launched.
+ * Peers have finished their executes on it.
  *
- * It is local, but for transfers of processes with GPUs that were told the direct or mixed path, where any rank's
- * sources are of cudaMalloc. That is collective over the ranks of the node, as MPI_Win_free, and returns when all have
- * closed what they had open. It waits until the deadline at most, and for 2 s once the communicator has ended.
+ * On a GPU the call blocks until executes of the transfer are done, those of launched graphs among them, and for
+ * nothing else: other streams may be captured meanwhile. Graphs that hold an execute of the transfer must not be
+ * launched after it, or after a rebind. After an error the call is also what waits for work that streams still have:
+ * the arrays are then the caller's.
  *
- * After an error it is also what waits: work that earlier executes have given to streams may still write to their
- * destinations until it returns. A communicator of the library's own has stopped by then, or is ended when its deadline
- * passes, so it does not wait for peers. Graphs that were launched after such an end do wait, over NCCL: they are
- * stopped after two to three deadlines, or seconds without one. That communicator cannot be shrunk afterwards.
- *
- * Over an NCCL communicator of the caller's it waits until the caller aborts that, and for the deadline of the
- * communicator at most. Staging and tables that a GPU may still use then are kept. They are freed with the communicator
- * if nothing uses them by that time, and never otherwise. */
+ * Local, but for transfers of processes with GPUs that were told the direct or mixed path, where any rank's sources
+ * are of cudaMalloc. The call is collective over the ranks of the node then, as MPI_Win_free, and waits until all
+ * have closed what they had open, but not beyond the deadline. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {
@@ -128,37 +119,29 @@ typedef struct reshard_transfer_info {
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 
-/* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
- * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
- * RESHARD_ERROR_TIMEOUT; RESHARD_ERROR_MISMATCH on all ranks where they have come with different transfers, but over
- * NCCL and between GPUs of processes: no destination is written then. Of the latter see reshard_comm_create_node.
+/* Moves the data. Collective over the transfer's communicator. Allocates nothing.
  *
- * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
- * source is read only after that peer's execute was reached.
+ * - stream: NULL on the CPU: on return the destination is complete and the source may be overwritten. On a GPU one
+ *   of this rank's GPU, NULL being the legacy default stream: the call returns when all work has been given to
+ *   streams. Later work of the stream finds the destination complete and may overwrite the source, after an error
+ *   too, but for the contents of the destination. The caller orders executes of one transfer on different streams.
  *
- * On a GPU stream is one of this rank's GPU. NULL is the legacy default stream, and cudaStreamPerThread the calling
- * thread's. The call returns when all work has been given to streams, and never waits for the GPU. Ranks that are
- * threads of one process meet in it. A peer's source is read only after that peer's execute was reached on its stream.
- * Work given to the stream after the execute finds the destination complete and may overwrite the source. That holds
- * after an error too, but for the contents of the destination. The caller puts executes of one transfer on different
- * streams in order.
+ * A peer's source is read after that peer's execute was reached. The call can be captured into a graph where this
+ * process has one rank, else reshard_execute_all; the graph has the arrays that were bound then.
  *
- * Messages move on the caller's stream, or on a side stream of the greatest priority where there are several GPUs.
- * Packs and unpacks of rounds that overlap are on side streams of the least one. So a stream of greater priority
- * (cudaStreamCreateWithPriority) lets messages over NCCL go ahead of them.
- *
- * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. No other
- * call that moves data between ranks can be. The graph has the arrays that the transfer was bound to then. Bytes that a
- * launched graph moves are not in the communicator's statistics.
- *
- * Over NCCL executes on several communicators of a GPU, and launches of graphs that hold them, come in one order on all
- * ranks: see reshard_comm_from_nccl. */
+ * Errors: RESHARD_ERROR_BUSY: the transfer is executing. RESHARD_ERROR_PEER, RESHARD_ERROR_TIMEOUT:
+ * docs/communicators.md. RESHARD_ERROR_MISMATCH on all ranks that have come with different transfers, but over NCCL
+ * and between GPUs of processes. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
-/* Executes likewise for all ranks of this process from one thread. Collective. transfers[i] of n: one per local rank,
- * in any order. stream is one of the first rank's GPU and stands for all ranks. Its earlier work comes before
- * everything, on all GPUs, and its later work after everything. The call can be captured into a graph, as threads that
- * each capture a stream of their own cannot wait for one another. */
+/* Executes for all ranks of this process from one thread. Collective. transfers[i] of n: one per local rank, in any
+ * order.
+ *
+ * - stream: one of the first rank's GPU, which stands for all ranks. Earlier work of the stream comes before
+ *   everything, on all GPUs, and its later work after everything.
+ *
+ * The call can be captured into a graph, as threads that each capture a stream of their own cannot wait for one
+ * another. */
 RESHARD_API reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream);
 
 #ifdef __cplusplus
