@@ -2,10 +2,10 @@
  * copy threads of the CPU, or a GPU's side streams and staging. Calls that return a status refuse a NULL
  * device (RESHARD_ERROR_INVALID).
  *
- * After fork() the child has the CPU devices of its parent. Their copy threads are started again by the first job
- * there. Of shared storage it has a copy, page by page from its first write on; until then it sees what its parent
- * writes. GPUs cannot be used in it. The process is forked while no other thread is in a call, but for waits of the
- * local communicator. */
+ * After fork() the child has the CPU devices of its parent. Copy threads are started again by the first job there. Of
+ * shared storage it has a copy, page by page from its first write on; until then it sees what its parent writes. GPUs
+ * cannot be used in it. The process is forked while no other thread is in a call, but for waits of the local
+ * communicator. */
 #ifndef RESHARD_DEVICE_H
 #define RESHARD_DEVICE_H
 
@@ -35,7 +35,7 @@ RESHARD_API const char *reshard_isa_string(reshard_isa isa);
 RESHARD_API int reshard_isa_available(reshard_isa isa);
 
 /* Allocator of a host program (PyTorch's, RMM's) from which all memory of the device is taken in place of its own:
- * storage, staging, tables. Called with the lock of the pool held, from any thread. It calls nothing of this library.
+ * storage, staging, tables. Called with the lock of the pool held, from any thread; calls nothing of this library.
  * Ranks on other GPUs of the process reach staging: a pool or mapping of the host program is open to them. Words by
  * which GPUs of processes meet, and their mailboxes, come from the driver all the same, as other processes open them:
  * the pool counts them (meeting_bytes). */
@@ -52,12 +52,12 @@ typedef struct reshard_device_options {
   size_t size;
   int threads;     /* copy threads of the CPU; 0: RESHARD_THREADS, else one per core that the process may use */
   reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine */
-  /* Limit of the pool, in use and kept together; 0: none. An allocation that would exceed it is OUT_OF_MEMORY. So are
-   * the mailboxes of a node communicator, on all its ranks: they take 64 MiB at most (reshard_comm_create_node). */
+  /* Limit of the pool, in use and kept together; 0: none. An allocation that would exceed it is OUT_OF_MEMORY, as are
+   * the mailboxes of a node communicator, on all its ranks: these take 64 MiB at most (reshard_comm_create_node). */
   size_t limit_bytes;
   /* Freed storage that is kept for new: -1: none, all of it goes back at once. 0: as much as keeps the pool at the most
-   * that was in use at one time. Else bytes. A block that shares its piece of memory with storage in use stays, and
-   * counts as in use. */
+   * that was in use at one time. Other values: bytes. A block that shares its piece of memory with storage in use
+   * stays, and counts as in use. */
   int64_t keep_bytes;
   const reshard_allocator *allocator; /* borrowed while the device lives; NULL: the device's own */
   /* 1: storage is memory that the other processes of the node can map. Ranks that are processes then read each other's
@@ -117,8 +117,8 @@ typedef struct reshard_memory_stats {
   int64_t allocs, frees;  /* requests to the pool */
   int64_t upstream_allocs, upstream_frees; /* requests to the device's allocator */
   int64_t records, waits;                  /* events */
-  /* Of those in use: words and mailboxes of node communicators, which come from the driver. They count neither as
-   * requests to the pool nor to the device's allocator. */
+  /* Of those in use: words and mailboxes of node communicators, which come from the driver and are requests neither to
+   * the pool nor to the device's allocator. */
   size_t meeting_bytes;
 } reshard_memory_stats;
 RESHARD_API reshard_status reshard_device_get_memory_stats(reshard_device device, reshard_memory_stats *stats);

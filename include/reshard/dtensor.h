@@ -1,24 +1,24 @@
 /* Distributed tensors: a tensor cut over a device mesh by one placement per mesh dim.
  *
- * A DTensor is one rank's handle: mesh, placements, global shape, and this rank's local tensor. It is a sharded tensor
- * with the layout of a mesh. It moves no data of its own: every operation is a pair of layouts and a plan.
+ * A DTensor is one rank's handle: mesh, placements, global shape, and this rank's local tensor; a sharded tensor with
+ * the layout of a mesh. Every operation is a pair of layouts and a plan.
  *
- * All ranks of the sharder's communicator make its collective calls, in one order, also those outside of the mesh. They
- * succeed on all, or return the same error on all and leave everything as it was. Results are new tensors.
+ * All ranks of the sharder's communicator make its collective calls, in one order, also those outside of the mesh. A
+ * call succeeds on all, or returns the same error on all and leaves everything as it was. Results are new tensors.
  *
  * Sub-meshes, mesh["tp"], are parts with fewer ranks than their root. The group of a sub-mesh alone works on it:
  * - from_local, distribute, full, and redistribute to placements on the same ranks are collective over the group, in
  *   its order. Other groups make other calls, or none.
  * - The layout is in ranks of the group (0: the first of the sub-mesh). In errors from_local names ranks of the
  *   communicator. A rank that failed alone is named by its rank in the group.
- * - Groups have communicators of their own, which all ranks make once, after the mesh (reshard_mesh_init_groups). Where
- *   one is needed and missing, the call returns RESHARD_ERROR_INVALID and names it.
- * - A rank that is outside of the sub-mesh takes no part. There these calls are local, a DTensor is a handle without a
+ * - Groups have communicators of their own, which all ranks make once, after the mesh (reshard_mesh_init_groups). A
+ *   call that needs a missing one returns RESHARD_ERROR_INVALID and names it.
+ * - A rank that is outside of the sub-mesh takes no part: these calls are local there, a DTensor is a handle without a
  *   local tensor, and its layout is in ranks of the communicator.
- * - The sharder is that of the root's communicator. It makes one for each group, with its own options. It keeps that,
- *   and the mesh, until it is destroyed.
+ * - The sharder is that of the root's communicator, makes one for each group with its own options, and keeps these and
+ *   the mesh until it is destroyed.
  *
- * Streams that are being captured are refused. Where one process of several captures, the others have its error or wait
+ * Streams that are being captured are refused. If one process of several captures, the others have its error or wait
  * for it, as in sharded.h.
  *
  * A NULL DTensor has 0 dims and NULL for everything else. Calls that return a status refuse it (RESHARD_ERROR_INVALID).
@@ -60,18 +60,19 @@ RESHARD_API reshard_status reshard_placements_parse(const char *text, reshard_me
 
 /* Makes a DTensor of local parts.
  *
- * - local: this rank's part, of any strides, retained. May be NULL in collective calls where the part has no elements,
- *   and outside of the mesh. In local calls a tensor without elements gives the dtype; outside of the mesh it may have
- *   any shape.
- * - shape: the global shape. The call is then local, and the part has the shape that the layout gives (error: both
- *   shapes). NULL: the call is collective, and ndim is not read. The global extents are then the sums of the parts'
- *   along the cuts. Outside of a sub-mesh it is given, and local gives the dtype.
+ * - local: this rank's part, of any strides, retained. May be NULL in collective calls where the part has no
+ *   elements, and outside of the mesh. In local calls a tensor without elements gives the dtype; outside of the mesh
+ *   any shape will do.
+ * - shape: the global shape: the call is local, and the part has the shape that the layout gives (error: both
+ *   shapes). NULL: the call is collective, and the extents are the sums of the parts' along the cuts. Outside of a
+ *   sub-mesh shape and local are given.
  * - check: non-zero: collective, too.
  *
- * Collective calls compare every rank's part with the one that the cuts make of the extents. Where they differ it is
- * RESHARD_ERROR_INVALID on all: the lowest rank that differs, and both shapes. They also compare mesh, placements,
- * dtype and global shape (RESHARD_ERROR_MISMATCH on all: two ranks and both values). Contents of replicas are not
- * compared. Source: DTensor.from_local. */
+ * Collective calls compare every part with the one that the cuts make of the extents: RESHARD_ERROR_INVALID on all
+ * with the lowest rank that differs. Mesh, placements, dtype and global shape are compared, too:
+ * RESHARD_ERROR_MISMATCH on all with both values. Contents of replicas are not.
+ *
+ * Source: DTensor.from_local. */
 RESHARD_API reshard_status reshard_dtensor_from_local(reshard_sharder sharder, const reshard_placing *placing,
                                                       reshard_tensor local, int ndim, const int64_t *shape, int check,
                                                       reshard_dtensor *tensor);
@@ -79,7 +80,7 @@ RESHARD_API reshard_status reshard_dtensor_from_local(reshard_sharder sharder, c
  *
  * - src -1: local. Every rank of the mesh has the whole and keeps a copy of its part. whole is NULL outside of the
  *   mesh.
- * - src >= 0: collective. That rank of the communicator has the whole, in the mesh or not; whole is NULL on the others.
+ * - src >= 0: collective. Rank src of the communicator has the whole, in the mesh or not; whole is NULL on the others.
  *   On a sub-mesh it is that rank of the group, of each group its own.
  * - properties: those of the result. ndim, shape and dtype are those of the whole, too (error: both).
  *
@@ -111,11 +112,11 @@ RESHARD_API void reshard_dtensor_release(reshard_dtensor tensor);
 /* --- Moved ------------------------------------------------------------------------------------------------------- */
 
 /* Moves n tensors to any placements, as one plan, which the sharder keeps for the next time. Collective. Placements are
- * on the same mesh or another of the same communicator. Where nothing moves between ranks nothing is sent.
+ * on the same mesh or another of the same communicator. Nothing is sent if nothing moves between ranks.
  *
  * By a group alone where all n are, and stay, on one sub-mesh: the same ranks in the same order, under any names and
  * shape. Between a sub-mesh and another mesh the call is collective over the communicator. All ranks then give equal
- * meshes: reshard_mesh_sub of a rank that they agree on. Where each gives the one that it is in, it is
+ * meshes: reshard_mesh_sub of a rank that they agree on. Ranks that each give the one that they are in get
  * RESHARD_ERROR_MISMATCH. Source: DTensor.redistribute. */
 RESHARD_API reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors,
                                                         const reshard_placing *placings, void *stream,
@@ -153,8 +154,8 @@ RESHARD_API reshard_status reshard_dtensor_local_shape(const reshard_placing *pl
                                                        int64_t *offset);
 
 /* Draws the mesh, and the boxes of its ranks: a grid for one or two tensor dims, a list for more. At most 64 ranks.
- * They have their global numbers (reshard_comm_global_ranks), which the first line lists for a communicator of a split.
- * text, size and needed as in reshard_layout_print. */
+ * Ranks have their global numbers (reshard_comm_global_ranks), which the first line lists for a communicator of a
+ * split. text, size and needed as in reshard_layout_print. */
 RESHARD_API reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *text, size_t size, size_t *needed);
 
 /* Box of this rank, and of the i-th rank of the mesh, row-major. Exact for uneven sizes, on any mesh. Errors: a part

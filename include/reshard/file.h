@@ -48,14 +48,13 @@ RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model 
  * - any other: a JSON list of {"name": string, "shape": [extents], "dtype": string}. More keys are ignored.
  *
  * Errors:
- * - RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, a name twice.
- * - RESHARD_ERROR_INVALID also for more than RESHARD_MAX_DIMS dims, negative extents, and sizes that overflow int64_t.
- * - RESHARD_ERROR_INVALID for safetensors: a header longer than the file, or data offsets that do not fit shape, dtype,
- *   file or one another.
+ * - RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, a name
+ *   twice, more than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t.
+ * - RESHARD_ERROR_INVALID for safetensors: a header longer than the file, or data offsets that do not fit.
  * - RESHARD_ERROR_UNSUPPORTED: a build without jansson.
  *
- * F4, F6 and F8 FNUZ of safetensors are RESHARD_U8, with a last dim of bytes. One of F4 or F6 whose last dim ends
- * within a byte has one dim, of all bytes. */
+ * F4, F6 and F8 FNUZ of safetensors are RESHARD_U8, with a last dim of bytes; F4 or F6 whose last dim ends within a
+ * byte has one dim, of all bytes. */
 RESHARD_API reshard_status reshard_model_load(const char *path, reshard_model *model);
 
 /* Opens the preset of that name, else the file of that name. Errors as in reshard_model_load. */
@@ -85,8 +84,7 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
  *     \        the next character as it is
  *
  * Rules serve any number of ranks where their layouts name none: chunk(0), flat(), and mesh(fsdp,tp=8;S0,S1). The one
- * dim without a size takes what the world leaves it. Where several dims have none, reshard_rules_set_size gives them
- * one.
+ * dim without a size takes what the world leaves it. reshard_rules_set_size gives sizes where several dims have none.
  *
  * The layout rank(experts.#/128) goes by the number after "experts." (the last such) in the tensor's name. Tensor
  * number i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. The layout
@@ -98,8 +96,8 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
  *
  *     blocks SUFFIX 128x128
  *
- * says that a tensor NAME SUFFIX has one scale for each block of the last dims of NAME. It then has the layout of NAME,
- * which is cut between blocks (reshard_rules_check). */
+ * says that a tensor NAME SUFFIX has one scale for each block of the last dims of NAME. NAME SUFFIX then has the layout
+ * of NAME, which is cut between blocks (reshard_rules_check). */
 typedef struct reshard_rules_s *reshard_rules;
 
 /* Reads rules from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "rules".
@@ -124,7 +122,7 @@ RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *
 RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
                                                 int64_t world, reshard_layout *layout);
 
-/* Checks what no tensor shows alone. A line of blocks names a SUFFIX. Where a model has NAME and NAME SUFFIX, each
+/* Checks what no tensor shows alone. A line of blocks names a SUFFIX. If a model has NAME and NAME SUFFIX, each
  * rank's runs of indices begin and end at multiples of the block, or at the end. The scales of a rank are then those
  * of its blocks, by their local numbers. A scale without dims is that of all blocks. Local. world as in
  * reshard_layout_parse.
@@ -177,11 +175,11 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *   list are left out. Every tensor that it lists must be there.
  * - shards: as PyTorch's distributed checkpoint writes them by its consolidated-safetensors storage, with
  *   DCP_SHARDING_INFO in "__metadata__". Names of files carry no meaning. Ours add a "reshard" entry to the metadata.
- *   Where it is present, missing files and gaps are errors. Where it is absent the shapes are inferred (the largest
+ *   With it missing files and gaps are errors. Without it the shapes are inferred (the largest
  *   offset + size per dim), and every file is a rank of its own. One such file alone is a set of one file.
  * - distcp: as PyTorch's distributed checkpoint writes them by default (FileSystemWriter). Shapes and shards are those
- *   of .metadata. The rank of a shard is R of its file's name __R_N.distcp where all names are such. Else every file is
- *   a rank of its own.
+ *   of .metadata. The rank of a shard is R of its file's name __R_N.distcp where all names are such; if not, every file
+ *   is a rank of its own.
  * - torch: a nested dict or list of tensors, named by their keys and indices with '.' between. Or one tensor, named
  *   "tensor". Tensors may share a storage. Or several such files and their index (pytorch_model.bin.index.json).
  *
@@ -205,21 +203,19 @@ typedef enum reshard_file_format {
 /* "npy", "safetensors", "whole", "shards", "distcp", "torch"; else "unknown". */
 RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
 
-/* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
+/* Opens a checkpoint for reading: headers only, no data. Files stay open until the checkpoint is closed.
  *
- * Errors:
- * - RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
- *   unknown dtypes, names twice.
- * - RESHARD_ERROR_INVALID also for gaps and overlaps between shards, files that disagree, a pickle that is malformed,
- *   and tensors below classes that are not read.
- * - RESHARD_ERROR_CORRUPT for a pickle or a JSON text that would take more memory than 64 MiB and 8 times the file.
- * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet (see there).
- * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, a build without jansson. npy, distcp
- *   and torch need none.
- * - RESHARD_ERROR_UNSUPPORTED for distcp and torch: shards that were transformed (compressed) or are safetensors;
- *   TorchScript; the format of torch.save before 1.6. The text has two lines of Python that make safetensors of it.
- *   Also tensors that are not contiguous (torch may have Fortran order), sparse, quantized, conjugated or of a
- *   subclass. */
+ * Errors, which name file and tensor:
+ * - RESHARD_ERROR_INVALID: missing or truncated files, headers that do not fit their file, unknown dtypes, names
+ *   twice, gaps and overlaps between shards, files that disagree, a malformed pickle, tensors below classes that are
+ *   not read.
+ * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet.
+ * - RESHARD_ERROR_CORRUPT: a pickle or a JSON text that would take more memory than 64 MiB and 8 times the file.
+ * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, safetensors in a build without
+ *   jansson.
+ * - RESHARD_ERROR_UNSUPPORTED for distcp and torch: shards that were transformed or are safetensors, TorchScript,
+ *   torch.save before 1.6 (with two lines of Python that make safetensors of it); tensors that are not contiguous,
+ *   but in Fortran order, sparse, quantized, conjugated or of a subclass. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
 /* Opens the files that the ranks of an engine have written each for itself, where no metadata says how tensors were
  * cut. The result has the format shards.
@@ -252,7 +248,7 @@ typedef struct reshard_checkpoint_info {
    * which nothing reads. */
   int64_t leaves, left_out;
   int64_t left_out_tensors, left_out_bytes; /* leave_out: tensors below classes that are not read, and their bytes */
-  /* With an index: tensors of its files that it does not list, or gives to another file. They are left out. */
+  /* With an index: tensors of its files that it does not list, or gives to another file: left out */
   int64_t unlisted;
   int64_t metadata; /* entries of reshard_checkpoint_metadata */
 } reshard_checkpoint_info;
@@ -288,7 +284,7 @@ typedef struct reshard_text_pair {
   const char *key, *value; /* UTF-8 */
 } reshard_text_pair;
 
-/* A checkpoint that is being written. It appears under its path complete or not at all. Everything goes to a sibling
+/* A checkpoint that is being written, and appears under its path complete or not at all. Everything goes to a sibling
  * temporary (".NAME.reshard-..."), which is synced and put in place by one rename. The temporary is locked while it is
  * in use. The next writer of the same path removes those that a killed process has left behind. Space is reserved
  * before the first byte is written. One thread at a time. */
@@ -319,20 +315,20 @@ typedef struct reshard_writer_options {
 #define RESHARD_WRITER_OPTIONS_DEFAULTS \
   { sizeof(reshard_writer_options), 0, 0, 0, 0, 0, NULL }
 
-/* Begins a checkpoint. The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else
- * a directory. With index_bytes it is one of whole tensors. Else it is one of shards named
+/* Begins a checkpoint. The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors",
+ * else a directory: of whole tensors with index_bytes, else of shards named
  * shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1). The headers have digests unless no_digests is set, or
  * the library was built without xxhash.
  *
- * With force a file takes the place of a regular file. A directory takes that of a directory in which there is nothing
- * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does;
- * one that another user has put into a sticky directory is refused. Modes are those of what is replaced.
+ * With force a file takes the place of a regular file, and a directory that of one in which there are only regular
+ * files named *.safetensors or *.json. A symbolic link is followed, as cp does, unless another user has put it into
+ * a sticky directory. Modes are those of what is replaced.
  *
  * Errors:
- * - RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that does
- *   not suit the format.
+ * - RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that
+ *   does not suit the format.
  * - RESHARD_ERROR_UNSUPPORTED: a dtype that the format lacks.
- * - RESHARD_ERROR_SYSTEM: no space, no permission, a limit of the process on open files or the size of a file. */
+ * - RESHARD_ERROR_SYSTEM: no space, no permission, a limit on open files or the size of a file. */
 RESHARD_API reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                                  const reshard_writer_options *options, reshard_writer *writer);
 /* Writes one rank's part of a tensor from the rank's buffers (as in reshard_checkpoint_read). */
@@ -345,7 +341,7 @@ RESHARD_API reshard_status reshard_writer_commit(reshard_writer writer);
 RESHARD_API void reshard_writer_abandon(reshard_writer writer);
 
 /* Digests. A writer, a conversion and a save give .safetensors files digests, those of whole tensors and of shards.
- * There is one for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__"
+ * One digest stands for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__"
  * (docs/files.md). An .npy file has no place for them, a header that would be over 100 MB with them has none. Files
  * without are read as ever.
  *
@@ -403,13 +399,13 @@ RESHARD_API reshard_status reshard_checkpoint_check(const char *path, const resh
  * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part. Quoted it is "any
  * but the end of a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other
  * than '.'. The first '*' of each name on a line stands for the same, the second likewise, and so on. The name '*'
- * alone stands for any name. A line with '*' is applied once for each match in the source, in the source's order. It
+ * alone stands for any name. A line with '*' is applied once for each match in the source, in the source's order, and
  * takes only tensors that no line before it has taken. Names without '*' may be taken any number of times. "* = *"
  * copies all that is left.
  *
- * A name that is the only part of stack or concat may have one '*' more than the other names of its line. It then has
- * one part for each index 0, 1, 2, ... at its last '*': "layers.*.w = stack(layers.*.experts.*.w)". On the left side
- * stack makes as many parts as the dim has, concat as many as fit ("experts.*.w:768"). */
+ * A name that is the only part of stack or concat may have one '*' more than the other names of its line: one part for
+ * each index 0, 1, 2, ... at its last '*': "layers.*.w = stack(layers.*.experts.*.w)". On the left side stack makes as
+ * many parts as the dim has, concat as many as fit ("experts.*.w:768"). */
 typedef struct reshard_map_s *reshard_map;
 
 /* Reads a map from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "map".
@@ -461,7 +457,7 @@ typedef struct reshard_convert_options {
   /* Called once before anything is written, with the models of source and target, which are borrowed. May be NULL. */
   void (*models)(void *user, reshard_model source, reshard_model target);
   /* Non-zero: tensors of torch and distcp that can be reached only below classes that are not read are left out, and
-   * counted in the report. Else they are an error. */
+   * counted in the report. 0: an error */
   int leave_out;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)

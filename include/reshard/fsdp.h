@@ -3,7 +3,7 @@
  *
  * Calls that return a status refuse NULL for required arguments (RESHARD_ERROR_INVALID).
  *
- * Streams that are being captured are refused. Where one process of several captures, the others have its error or wait
+ * Streams that are being captured are refused. If one process of several captures, the others have its error or wait
  * for it, as in sharded.h.
  *
  * Source: torch/distributed/tensor/parallel/fsdp.py (DTensorExtensions), torch/distributed/fsdp/_fsdp_extensions.py. */
@@ -24,13 +24,13 @@ typedef struct reshard_flat_record_s *reshard_flat_record;
 RESHARD_API void reshard_flat_record_free(reshard_flat_record record); /* NULL is allowed */
 
 /* Flattens a DTensor. Local. *flat is a TENSOR leaf with its local tensor: the same, now marked (below). Outside of the
- * mesh that tensor has shape 0. It gets requires_grad, whatever the DTensor has, as in PyTorch. *record is its record.
- * Any other leaf is itself, and *record is NULL. The caller owns the results. Source: _flatten_tensor. */
+ * mesh that tensor has shape 0. The tensor gets requires_grad, whatever the DTensor has, as in PyTorch. *record is its
+ * record. Any other leaf is itself, and *record is NULL. The caller owns the results. Source: _flatten_tensor. */
 RESHARD_API reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record);
 /* Makes the DTensor again. Local.
  *
- * - sharder: of the communicator of the DTensor's mesh. Where it is of another one, the DTensor gets the sharder that
- *   it had, which outlives the record. The table's is, for a DTensor on the TP group's own mesh.
+ * - sharder: of the communicator of the DTensor's mesh. With another one the DTensor gets the sharder that it had,
+ *   which outlives the record. The table's is, for a DTensor on the TP group's own mesh.
  * - tensor: has the local shape (error: both shapes), is retained and marked. Another dtype is allowed, as after a
  *   cast.
  * - record: NULL: the result is a TENSOR leaf with the tensor.
@@ -85,28 +85,25 @@ typedef struct reshard_fsdp_extension {
   { sizeof(reshard_fsdp_extension), NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Fills all of *extension but `size`, which the caller has set. Each function is the one of that name below. sharder:
- * of the communicator of the meshes' root. It is borrowed by every call through the table, and is the `world` of a
+ * of the communicator of the meshes' root, borrowed by every call through the table, and is the `world` of a
  * group that names none. Source: DTensorExtensions. */
 RESHARD_API reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp_extension *extension);
 /* Checks that every function is there. Errors: RESHARD_ERROR_INVALID naming those that are missing. */
 RESHARD_API reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *extension);
 
-/* Cuts dim 0 by the chunk rule over the group. Collective over the group: no data moves, but all ranks succeed, or get
- * the same error. The leaf is one of:
+/* Cuts dim 0 by the chunk rule over the group. Collective over the group, without data. The leaf is one of:
  *
  * - TENSOR: the result is a SHARDED leaf with a copy of this rank's chunk, a tensor of the group's sharder.
- *   reshard_state_save over all ranks takes it together with others.
  * - SHARDED with one local shard, or DTENSOR on a 1-d mesh: its local part is chunked. The result is a NESTED leaf
  *   (outer TP, inner FSDP), whose outer metadata are the leaf's, with true ranks.
  *
- * requires_grad is 0 inside and outside. The group may have more ranks than there are chunks; those after have no local
- * shard. Nothing of the result aliases the leaf, which is copied in the order of stream (NULL on the CPU).
+ * requires_grad is 0. Ranks beyond the number of chunks have no local shard. The leaf is copied in the order of
+ * stream (NULL on the CPU).
  *
- * Errors:
- * - RESHARD_ERROR_INVALID: a sharded tensor that has not one local shard, or one of several boxes (their number); a
- *   mesh of other dims.
- * - RESHARD_ERROR_INVALID: other kinds of leaves; scalars; a `world` without the group's ranks.
- * - RESHARD_ERROR_MISMATCH: ranks whose parts differ in shape or dtype (both ranks and both of them).
+ * Errors, the same on all ranks:
+ * - RESHARD_ERROR_INVALID: not one local shard, or one of several boxes; a mesh of other dims; other kinds of
+ *   leaves; scalars; a `world` without the group's ranks.
+ * - RESHARD_ERROR_MISMATCH: parts that differ in shape or dtype.
  *
  * Source: _chunk_tensor. */
 RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
@@ -114,31 +111,29 @@ RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const re
 /* Order of the cuts where FSDP and TP both cut dim 0. The examples have 12 rows on fsdp 2 x tp 2. */
 typedef enum reshard_fsdp_order {
   /* TP cuts first, exactly as it did, and FSDP cuts each of its parts: (fsdp 0, tp 1) has rows 6-8. Nothing is sent,
-   * and uneven rows are right. This library's order, and the default. */
+   * and uneven rows are right. The library's order, and the default. */
   RESHARD_FSDP_TP_FIRST,
   /* FSDP cuts first, and TP cuts each of its parts: (fsdp 0, tp 1) has rows 3-5. PyTorch's order: its placements
    * (Shard(0), Shard(0)) cut from left to right. Checkpoints and hooks of both then meet rank by rank. The chunk rule
    * cuts uneven rows, on which PyTorch fails. Rows move between ranks. */
   RESHARD_FSDP_FSDP_FIRST
 } reshard_fsdp_order;
-/* Cuts a leaf over the FSDP dim of a mesh. The result is a DTENSOR leaf that aliases nothing, copied in the order of
- * stream, with requires_grad 0.
+/* Cuts a leaf over the FSDP dim of a mesh, by rows of what TP has cut. Local. The result is a DTENSOR leaf of the
+ * parent mesh's communicator, copied in the order of stream, with requires_grad 0.
  *
- * - sharder: of the parent mesh's communicator, as is the result.
- * - leaf: a TENSOR: Shard(0) on the FSDP dim, Replicate on the others. Every rank has the whole and keeps its part.
- * - leaf: a DTENSOR on the TP dim of the parent mesh. It gets Shard(0) on dim -2, its own placement on dim -1,
- *   Replicate on the rest (HSDP). It is on mesh["tp"] with the same sharder, or on a mesh of the TP group's own
- *   communicator (reshard_mesh_own) with that one's. Its global ranks are compared with those of the dim.
- * - mesh: the parent mesh of 2 dims or more, whose last are FSDP's and TP's: (..., fsdp, tp). A mesh of one dim, as
- *   FSDP has it, stands for its root.
- * - order: RESHARD_FSDP_TP_FIRST, as reshard_fsdp_chunk_dtensor has it: local, nothing is sent.
- *   RESHARD_FSDP_FSDP_FIRST: collective over the parent mesh's communicator (where that mesh is a sub-mesh: over its
- *   group). The layout is then another one: (..., S0, S0) without an order.
+ * - sharder: of the parent mesh's communicator.
+ * - leaf: a TENSOR gets Shard(0) on the FSDP dim, Replicate on the others; every rank has the whole. A DTENSOR on
+ *   the TP dim of the parent mesh gets Shard(0) on dim -2, its own on dim -1, Replicate on the rest. The leaf is on
+ *   mesh["tp"], or on a mesh of the TP group's own communicator (reshard_mesh_own).
+ * - mesh: the parent mesh of 2 dims or more, the last two FSDP's and TP's. A mesh of one dim stands for its root.
  *
- * Errors: RESHARD_ERROR_INVALID: a parent mesh of fewer than 2 dims; a DTensor that is not on its last dim (the
- * meshes); other kinds of leaves. Source: _chunk_dtensor. */
+ * Errors: RESHARD_ERROR_INVALID: a mesh of fewer than 2 dims; a DTensor that is not on its last dim; other kinds of
+ * leaves. Source: _chunk_dtensor. */
 RESHARD_API reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
                                                       void *stream, reshard_tree *chunk);
+/* Cuts likewise, in an order. RESHARD_FSDP_TP_FIRST is reshard_fsdp_chunk_dtensor's: local, nothing is sent.
+ * RESHARD_FSDP_FSDP_FIRST is collective over the parent mesh's communicator, on a sub-mesh over its group: the layout
+ * is another one, (..., S0, S0) without an order. */
 RESHARD_API reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, reshard_tree leaf,
                                                               reshard_mesh mesh, reshard_fsdp_order order, void *stream,
                                                               reshard_tree *chunk);
@@ -150,8 +145,8 @@ RESHARD_API reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extensi
  * the leaf and its metadata (NULL for a TENSOR). The caller owns the results. Source: _pre_load_state_dict. */
 RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata);
 /* Gathers a DTensor over FSDP: every placement but the last becomes Replicate. Collective as
- * reshard_dtensor_redistribute on the DTensor's own mesh. That is over the communicator of the sharder, which it was
- * made with, or over the sub-mesh's group.
+ * reshard_dtensor_redistribute on the DTensor's own mesh. The communicator is that of the sharder which it was made
+ * with, or the sub-mesh's group.
  *
  * - parent: the mesh of the DTensor (else an error: both meshes), or NULL. On a sub-mesh a rank whose leaf is no
  *   DTensor of the sharder finds the group by it. With NULL that rank meets the whole communicator: the group waits.

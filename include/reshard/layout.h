@@ -1,8 +1,8 @@
 /* Layouts: the boxes of a global tensor that each rank holds.
  *
  * A layout is made for a shape and a world of ranks. A shape has 0 to RESHARD_MAX_DIMS dims, and extents may be 0. A
- * layout knows no data, element type, device or peer. It is immutable and reference counted: threads and plans may
- * share it. Making one is local, never collective. Shapes, offsets and extents are in elements. Ranks are ranks of the
+ * layout knows no data, element type, device or peer, is immutable and reference counted: threads and plans may share
+ * it. Making one is local, never collective. Shapes, offsets and extents are in elements. Ranks are ranks of the
  * communicator that a plan will run on.
  *
  * Every cut follows the chunk rule: n over w gives pieces of ceil(n / w). Trailing pieces may be smaller or empty: 5
@@ -119,7 +119,7 @@ RESHARD_API reshard_status reshard_layout_create_cyclic(int ndim, const int64_t 
 RESHARD_API reshard_status reshard_layout_scalapack(const int desc[9], int nprow, int npcol, const int64_t *ranks,
                                                     reshard_layout *layout);
 
-/* Makes the same layout for a world of as many ranks, or more. Those that are new hold nothing. Errors:
+/* Makes the same layout for a world of as many ranks, or more. New ranks hold nothing. Errors:
  * RESHARD_ERROR_INVALID: a smaller world. */
 RESHARD_API reshard_status reshard_layout_extend(reshard_layout layout, int64_t world, reshard_layout *extended);
 
@@ -134,7 +134,7 @@ RESHARD_API reshard_status reshard_layout_create_flat(int ndim, const int64_t *s
  *
  * - replicated: non-zero: equal boxes on several ranks are replicas when the layout is a source.
  *
- * Checks bounds and overlap within a rank, in O(n log n). Gaps, and overlap between ranks, are found here too. They are
+ * Checks bounds and overlap within a rank, in O(n log n). Gaps, and overlap between ranks, are found here too, and are
  * an error only where the layout becomes a source (reshard_layout_check_source): a destination may have gaps and halos.
  */
 RESHARD_API reshard_status reshard_layout_create_boxes(int ndim, const int64_t *shape, int64_t world, int64_t nboxes,

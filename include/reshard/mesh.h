@@ -93,7 +93,7 @@ RESHARD_API reshard_status reshard_mesh_ranks(reshard_mesh mesh, int64_t *ranks)
 
 /* --- Parts of a mesh: local, and references to the same root ----------------------------------------------------- */
 
-/* Makes the part with these dims, in this order. It has the ranks with the same coordinates as `rank` in all other
+/* Makes the part with these dims, in this order, of the ranks with the same coordinates as `rank` in all other
  * dims. RESHARD_MESH_MINE: each rank has the part that it is in itself. Source: DeviceMesh.__getitem__. */
 RESHARD_API reshard_status reshard_mesh_sub(reshard_mesh mesh, const char *dims, int64_t rank, reshard_mesh *sub);
 /* Makes the part with the coordinates begin, begin + step, ... below end of a dim. All dims stay. step: 1 or more. A
@@ -121,34 +121,26 @@ RESHARD_API reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, cons
  * - dims: n texts. Each names the dims of a group ("tp", "replicate,shard"; NULL: all dims of this mesh), in the order
  *   that a sub-mesh has them.
  *
- * DTensors on a sub-mesh need its group (dtensor.h). It is never made on the way, as groups that call unequally often
- * would wait for each other. The communicators are kept as those of reshard_mesh_comm, which finds them. All ranks
- * succeed, or all get the same error and nothing of the call is kept. Errors: RESHARD_ERROR_MISMATCH: ranks that ask
- * for different groups, or of different meshes. Source: init_device_mesh, which also makes the groups. */
+ * DTensors on a sub-mesh need its group (dtensor.h), which is never made on the way, as groups that call unequally
+ * often would wait for each other. The communicators are kept as those of reshard_mesh_comm, which finds them. All
+ * ranks succeed, or all get the same error and nothing of the call is kept. Errors: RESHARD_ERROR_MISMATCH: ranks that
+ * ask for different groups, or of different meshes. Source: init_device_mesh, which also makes the groups. */
 RESHARD_API reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims);
-/* Gives the communicator of the ranks that differ from this one in these dims alone, ranked row-major in this order. By
- * one thread at a time, as all collective calls.
+/* Gives the communicator of the ranks that differ from this one in these dims alone, ranked row-major in this order.
+ * Collective over the mesh's communicator the first time, also for its ranks outside the mesh; later calls are
+ * local, also for other meshes in which the same groups are found.
  *
  * - dims: NULL: all dims, so the group of this whole mesh.
- * - comm: receives the communicator. A rank that is not in the mesh gets NULL, with RESHARD_SUCCESS.
+ * - comm: receives the communicator, NULL (with RESHARD_SUCCESS) for a rank that is not in the mesh. Owned by the
+ *   root of the mesh: alive until the root and its parts are released and sharders that made DTensors on its
+ *   sub-meshes are destroyed. Where it would be the mesh's own communicator, rank by rank, it is that one.
  *
- * The communicator is made once, the first time, and owned by the root of the mesh. It lives until the root and its
- * parts are released, and sharders that made DTensors on its sub-meshes are destroyed. Every transfer on it is
- * destroyed before. Where it would be the mesh's communicator itself, rank by rank, it is that one.
- *
- * The first time the call is collective over the mesh's communicator, also for its ranks outside the mesh. All ranks
- * give the same dims and meshes made alike (sub-meshes: each rank the one it is in). Else all get the same error,
- * naming two that differ, and nothing is kept. A rank that already has the communicator asks no other rank. If others
- * then ask for another one, they wait until they are aborted or their deadline has passed. So does a rank that gives
- * dims which the mesh does not have, as they do not tell whether the communicator is there.
- *
- * Later calls are local, also for other meshes in which the same groups of ranks are found. Where ranks outside should
- * take no part, all make the mesh's own once (reshard_mesh_own), and those that are in it go on with that. Source:
- * DeviceMesh.get_group, _get_dt_pg. */
+ * All ranks give the same dims and meshes made alike, or all get the same error, naming two that differ.
+ * docs/mesh-handles.md has ranks that ask for different groups. Source: DeviceMesh.get_group, _get_dt_pg. */
 RESHARD_API reshard_status reshard_mesh_comm(reshard_mesh mesh, const char *dims, reshard_comm *comm);
 /* Makes the same mesh on the communicator of its own ranks. Collective as reshard_mesh_comm of all dims. Names and
  * shape stay, ranks are 0, 1, 2, ...; NULL on ranks outside. Its layouts have the world of the sub-mesh, for work that
- * its ranks do among themselves. It holds a reference to `mesh`. */
+ * its ranks do among themselves. The new mesh holds a reference to `mesh`. */
 RESHARD_API reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own);
 
 #ifdef __cplusplus

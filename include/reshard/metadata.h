@@ -3,7 +3,7 @@
  * NULL metadata have 0 dims, 0 shards, hash 0, properties of dtype RESHARD_DTYPE_NONE, and NULL for pointers. Calls
  * that return a status refuse them (RESHARD_ERROR_INVALID).
  *
- * Ranks in placements are global ranks. Where a communicator is a part of the world, the caller gives the table from
+ * Ranks in placements are global ranks. If a communicator is a part of the world, the caller gives the table from
  * its ranks to global ones.
  *
  * Source: torch/distributed/_shard: metadata.py, sharded_tensor/metadata.py, sharded_tensor/utils.py,
@@ -97,8 +97,8 @@ RESHARD_API reshard_status reshard_metadata_from_chunk(const reshard_properties 
  * - group: the global ranks of the layout's world. NULL: the same numbers.
  * - devices: placement of each rank of the world; its `rank` is not read. NULL: cpu.
  *
- * (Metadata that a sharder makes of a layout have its kind of device: cpu, or cuda without a number. It does not know
- * the numbers of the others.) */
+ * (Metadata that a sharder makes of a layout have its kind of device: cpu, or cuda without a number, since the numbers
+ * of the others are not known.) */
 RESHARD_API reshard_status reshard_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
                                                         const reshard_group *group,
                                                         const reshard_remote_device *devices,
@@ -130,7 +130,7 @@ RESHARD_API uint64_t reshard_metadata_hash(reshard_metadata metadata);
  * validate_non_overlapping_shards_metadata, check_tensor. */
 RESHARD_API reshard_status reshard_metadata_check(reshard_metadata metadata);
 
-/* Recalculates shards whose sizes along dim (negative: from the end) changed. They are sorted by rank (stable), and
+/* Recalculates shards whose sizes along dim (negative: from the end) changed. Shards are sorted by rank (stable), and
  * their sizes along dim are cumulated into offsets. Other offsets are 0, and the global size of dim is their sum.
  * Errors: a shard without a rank; extents of other dims that differ between shards (both shards and values). Source:
  * recalc_global_sharded_tensor_metadata. */
@@ -165,23 +165,22 @@ typedef struct reshard_local_shard {
 RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t *shape, int64_t n,
                                                         const reshard_local_shard *shards, int64_t global_rank,
                                                         reshard_metadata *metadata);
-/* Merges the ranks' metadata. Collective over comm. All that have shards agree in shape and properties. Shards are
- * appended by rank, and reshard_metadata_check checks the result.
+/* Merges the ranks' metadata. Collective over comm. Shards are appended by rank, and reshard_metadata_check checks
+ * the result, which ranks of one process share.
  *
  * - local: this rank's metadata, NULL where it has no shards. Placements are taken as they are:
  *   reshard_metadata_build_local has checked them.
- * - local_status: RESHARD_SUCCESS, or the status of a rank whose own step failed (with its text in reshard_last_error).
- *   So no rank waits for it.
- * - recalc_dim: -1, or the dim (0 to ndim - 1) along which sizes are recalculated (reshard_metadata_recalc) before the
- *   check, as with recalc_metadata=True. Shapes then need not agree in it. The same on all ranks.
+ * - local_status: RESHARD_SUCCESS, or the status of a rank whose own step failed (with its text in
+ *   reshard_last_error), so that no rank waits for it.
+ * - recalc_dim: -1, or the dim along which sizes are recalculated (reshard_metadata_recalc) before the check, as
+ *   with recalc_metadata=True. Shapes then need not agree in it. The same on all ranks.
  *
  * All ranks succeed, or all get the same error:
- * - RESHARD_ERROR_MISMATCH: the first rank of the communicator that differs from the lowest that has shards. The text
- *   has the field, both ranks (of the communicator) and both values.
+ * - RESHARD_ERROR_MISMATCH: the first rank that differs in shape or properties from the lowest that has shards, with
+ *   the field, both ranks and both values.
  * - RESHARD_ERROR_INVALID: "no rank has any shard", or the error of the check.
  *
- * Ranks of one process share the result. Ranks outside comm take no part and get nothing. Source:
- * build_global_metadata. */
+ * Source: build_global_metadata. */
 RESHARD_API reshard_status reshard_metadata_build_global(reshard_comm comm, reshard_metadata local,
                                                          reshard_status local_status, int recalc_dim,
                                                          reshard_metadata *global);
@@ -191,7 +190,7 @@ RESHARD_API reshard_status reshard_metadata_build_global(reshard_comm comm, resh
 RESHARD_API reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals, int recalc_dim,
                                                   reshard_metadata *global);
 /* Merges the metadata of many tensors likewise, in one exchange: locals[i] and globals[i], n of each, in the same order
- * on all ranks. Their number is compared. Errors begin with the number of the tensor. */
+ * on all ranks. The number of them is compared. Errors begin with the number of the tensor. */
 RESHARD_API reshard_status reshard_metadata_build_global_many(reshard_comm comm, int64_t n,
                                                               const reshard_metadata *locals,
                                                               reshard_status local_status, reshard_metadata *globals);

@@ -1,4 +1,4 @@
-/* Communicators over MPI. These functions are in a library of their own, libreshard_mpi, which is linked beside
+/* Communicators over MPI, in a library of their own, libreshard_mpi, which is linked beside
  * libreshard and needs one of the same build: `pkg-config reshard_mpi`, or CMake's component mpi and target
  * reshard::mpi. A libreshard without MPI has no such library. */
 #ifndef RESHARD_MPI_H

@@ -1,7 +1,7 @@
 /* Plans: the way of one rank of a world to move tensors from one layout to another.
  *
  * A plan is built once from pairs of layouts. All arithmetic happens here: intersections, peers, messages, rounds,
- * workspace. A plan is immutable, holds no pointers to data and prints itself. It needs no communicator: it can be
+ * workspace. A plan is immutable, holds no pointers to data and prints itself. No communicator is needed: a plan can be
  * built for any rank of any world on any machine. Making one is local. The ranks' plans are compared when a transfer is
  * made. Calls that return a status refuse a NULL plan (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_PLAN_H
@@ -53,15 +53,16 @@ typedef struct reshard_entry {
   }
 
 /* Limits of the workspace by name. The default is the library's. On GPUs it is 64 MiB, 4 KiB x world, or 2 % of what a
- * rank holds on average, whichever is most. That is of the side where it is more: the bytes that all ranks hold of the
- * entries' regions, replicas included, over the ranks that hold any. It depends on nothing but the plan and the kind of
- * device, so all ranks have the same. A collective of the communicator is taken whatever staging it needs then.
+ * rank holds on average, whichever is most. The share is that of the side where it is more: the bytes that all ranks
+ * hold of the entries' regions, replicas included, over the ranks that hold any. The limit depends on nothing but the
+ * plan and the kind of device, so all ranks have the same. A collective of the communicator is taken whatever staging
+ * it needs then.
  *
- * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one. That stays in
+ * On the CPU a transfer stages no more than 1 MiB, or 16 KiB x world, under any limit and without one, which stays in
  * the cache; more would be slower. Over MPI, where all ranks of the communicator that the caller made are on one node,
  * it is 256 KiB, or 16 KiB x world. Without a deadline, messages there may be sent from strided sources, by MPI's own
- * types: those that are runs of 1 KiB or more, at one stride. They take no staging. It is done where all is one round
- * then, and would be several else.
+ * types: those that are runs of 1 KiB or more, at one stride, without staging. Such types are taken where all is one
+ * round then, and would be several else.
  *
  * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
  * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole
@@ -104,7 +105,7 @@ RESHARD_API void reshard_plan_destroy(reshard_plan plan);
 /* Builds the plans of nranks ranks: plans[i] is that of ranks[i], equal to what reshard_plan_create makes for it. ranks
  * NULL: of all ranks, and nranks is their number, the world of the layouts. The list may be of any ranks in any order.
  * One that has each rank of the world once finds each intersection once, instead of at its sender and again at its
- * receiver. These plans share storage, which is freed with the last of them. Another list is planned rank by rank.
+ * receiver. The plans share storage, which is freed with the last of them. Another list is planned rank by rank.
  *
  * plans has room for nranks, and is written only on success; each plan is destroyed by itself, in any order. plan_ns of
  * the info is an equal part of the time.
@@ -157,7 +158,7 @@ typedef struct reshard_plan_info {
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 
-/* Collective that this rank's messages are part of. It is one where all ranks have the same, which is compared when a
+/* Collective that this rank's messages are part of: one where all ranks have the same, which is compared when a
  * transfer is made (transfer.h). */
 typedef struct reshard_pattern {
   reshard_collective kind;

@@ -2,11 +2,11 @@
  *
  *     layout (what)  ->  plan (how)  ->  transfer (where)  ->  execute (do)
  *
- * This header is that path. <reshard/torch.h> adds the objects of PyTorch: tensors, meshes, sharded and distributed
- * tensors, state dicts, FSDP, modules. <reshard/file.h> adds checkpoints and their conversion.
+ * The core path is in this header. <reshard/torch.h> adds the objects of PyTorch: tensors, meshes, sharded and
+ * distributed tensors, state dicts, FSDP, modules. <reshard/file.h> adds checkpoints and their conversion.
  *
  * All calls may be used from several threads at once on different objects. Layouts and plans are immutable and may be
- * shared. There is no global state. */
+ * shared. The library has no global state. */
 #ifndef RESHARD_RESHARD_H
 #define RESHARD_RESHARD_H
 

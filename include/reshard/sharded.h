@@ -1,16 +1,16 @@
 /* Sharded tensors: a tensor of which each rank of a communicator has some boxes.
  *
  * A sharded tensor is one rank's handle: the global metadata, the layout, and this rank's shards, each with its tensor.
- * It moves no data of its own: each operation is a pair of layouts and a plan.
+ * Each operation is a pair of layouts and a plan.
  *
- * All ranks of its communicator make its collective calls, in one order. They succeed on all, or return the same error
- * on all and leave everything as it was.
+ * All ranks of its communicator make its collective calls, in one order. A call succeeds on all, or returns the same
+ * error on all and leaves everything as it was.
  *
  * None of its calls that have a stream can be captured into a graph: RESHARD_ERROR_INVALID where the stream is being
  * captured. Only reshard_execute and reshard_execute_all are for that. Ranks that are threads of one process all have
  * the error, and so have processes with GPUs that are told to read each other's storage. Another rank that is a process
- * returns before it meets the others. Nothing is lost where all ranks capture. Where one of them alone does, it alone
- * has the error: the others wait for it until their deadline, for ever without one, as for a rank that does not come.
+ * returns before it meets the others. Nothing is lost where all ranks capture. A rank that alone does so alone has the
+ * error: the others wait for it until their deadline, for ever without one, as for a rank that does not come.
  *
  * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
  * handles (RESHARD_ERROR_INVALID).
@@ -33,14 +33,14 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank.
  *
  * All ranks make it together, and compare its options then; later calls do not. The first call for a pair of layouts
- * makes the connections, rounds and programs that it needs between ranks. They are kept with the plan. Later calls take
- * nothing of the driver's allocator that an earlier one has not taken, and wait for no device; the last paragraph has
- * an exception. Only calls that succeed on all ranks count in the order of the cache. Local calls have a cache of the
- * same size for themselves. A plan that is evicted waits for its last call on a GPU.
+ * makes the connections, rounds and programs that it needs between ranks, and keeps them with the plan. Later calls
+ * take nothing of the driver's allocator that an earlier one has not taken, and wait for no device; the last paragraph
+ * has an exception. Only calls that succeed on all ranks count in the order of the cache. Local calls have a cache of
+ * the same size for themselves. A plan that is evicted waits for its last call on a GPU.
  *
  * Processes of a node that read each other's arrays on CPUs meet twice in a call, before the copies and after them.
- * They show each other where the arrays are, and map and list what has changed since their last call for the pair. A
- * rank without memory for that is an error on all, and destinations are undefined. Where a rank has sources that the
+ * Ranks show each other where the arrays are, and map and list what has changed since their last call for the pair. A
+ * rank without memory for that is an error on all, and destinations are undefined. If a rank has sources that the
  * others cannot map, all ranks take the packed path in that call, which is kept, too.
  *
  * Processes of a node with GPUs do not meet, as ranks over NCCL do not: they take the packed path. Over either, once a
@@ -49,10 +49,10 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  *
  * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
  * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
- * their GPUs, which they wait for. Where a rank's arrays or staging have moved all bind the transfer anew, and wait for
- * its last execute; on the mixed path they make another one. Where a rank has freed storage that others have open they
+ * their GPUs, which they wait for. If a rank's arrays or staging have moved all bind the transfer anew, and wait for
+ * its last execute; on the mixed path they make another one. If a rank has freed storage that others have open, they
  * meet for that, too, and close it. Sources of cudaMalloc are RESHARD_ERROR_UNSUPPORTED on all ranks. An error before
- * anything moves is one on all ranks, and the communicator goes on. So is that of a stream which is being captured. */
+ * anything moves is one on all ranks, and the communicator goes on; likewise for a stream that is being captured. */
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All
@@ -81,13 +81,13 @@ typedef struct reshard_sharder_options {
   { sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0 }
 /* Collective over comm: each rank makes its own, all in one order. options: NULL for the defaults.
  *
- * It blocks until all ranks have come, in one all-gather of fixed size, by the communicator's deadline at most; over
- * NCCL, too. All ranks succeed, or all get one error, and write no output. Unequal options are RESHARD_ERROR_MISMATCH
- * with both values: "cached_plans 3 on rank 0, 2 on rank 1". A rank's own error, as bad options or a lack of memory, is
- * every rank's, with its number. A NULL comm is an error of this rank alone. */
+ * The call blocks until all ranks have come, in one all-gather of fixed size, by the communicator's deadline at most;
+ * over NCCL, too. All ranks succeed, or all get one error, and write no output. Unequal options are
+ * RESHARD_ERROR_MISMATCH with both values: "cached_plans 3 on rank 0, 2 on rank 1". A rank's own error, as bad options
+ * or a lack of memory, is every rank's, with its number. A NULL comm is an error of this rank alone. */
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                                   reshard_sharder *sharder);
-/* Local. It waits for this rank's work on GPUs with what the sharder has kept, not for other ranks. NULL is allowed. */
+/* Local. Waits for this rank's work on GPUs with what the sharder has kept, not for other ranks. NULL is allowed. */
 RESHARD_API void reshard_sharder_destroy(reshard_sharder sharder);
 typedef struct reshard_sharder_stats {
   int64_t hits, misses, evicted; /* of the cache of plans */
@@ -108,8 +108,8 @@ RESHARD_API reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder 
                                                                 int64_t n, reshard_tensor const *tensors,
                                                                 reshard_sharded_tensor *tensor);
 /* Makes a sharded tensor of this rank's arrays of a layout, in its order. Local. The tensors may have any strides, and
- * are retained. Those of a flat piece lie end to end. With reshard_sharded_tensor_local it converts between sharded
- * tensors and tensors on a mesh. No copy is made where both hold the same. Source: DTensor.from_local. */
+ * are retained. Shards of a flat piece lie end to end. With reshard_sharded_tensor_local the call converts between
+ * sharded tensors and tensors on a mesh. No copy is made where both hold the same. Source: DTensor.from_local. */
 RESHARD_API reshard_status reshard_sharded_tensor_from_layout(reshard_sharder sharder, reshard_layout layout,
                                                               const reshard_properties *properties, int64_t n,
                                                               reshard_tensor const *tensors,
@@ -151,8 +151,8 @@ RESHARD_API reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded
 RESHARD_API void reshard_sharded_tensor_release(reshard_sharded_tensor tensor); /* NULL is allowed; local */
 
 /* Metadata and layout. Borrowed until the tensor is resharded in place or released; retain them to keep them longer.
- * The layout names every holder of a box. So do the metadata, but those of a flattened nested tensor have replicas once
- * (state_dict.h). */
+ * The layout names every holder of a box, as do the metadata, but for a flattened nested tensor, whose replicas are
+ * there once (state_dict.h). */
 RESHARD_API reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor);
 RESHARD_API reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor);
 /* Local arrays, borrowed likewise, in the order of the layout, or of the shards that the tensor was made from. bounds:
@@ -162,24 +162,19 @@ RESHARD_API int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor te
 RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
                                                         reshard_box *bounds);
 
-/* Reshards in place, from any layout to any layout. Collective. n tensors of one sharder in one call are one plan. All
- * ranks give the same tensors and layouts in the same order. New shards are allocated, filled, and take the place of
- * the old ones, which are released. Metadata are replaced with them, their shards ordered by rank. After an error on
- * any rank every rank's tensor is as it was.
+/* Reshards in place, from any layout to any layout. Collective. n tensors of one sharder in one call are one plan.
+ * All ranks give the same tensors and layouts in the same order. New shards are allocated, filled, and take the
+ * place of the old ones, which are released in the order of stream. Metadata are replaced with them.
  *
- * Memory: the new shards, and at most the sharder's workspace limit. Each old shard is released when the data has
- * moved, without waiting for anything else.
+ * - stream: NULL on the CPU. On a GPU all is done in its order, and the host waits for no device, but in the first
+ *   call for a pair of layouts over NCCL or on the packed path (docs/torch.md).
  *
- * - stream: NULL on the CPU. On a GPU all is done in its order, also the release of old shards. The host waits for no
- *   device, but in the first call for a pair of layouts over NCCL or on the packed path. Nor does it where processes
- *   read each other's GPUs, but for what reshard_sharder says. This holds for all calls below.
+ * Memory: the new shards, and at most the sharder's workspace limit.
  *
- * Ranks meet in the call, and all have the same error. Ranks over NCCL, and processes of a node with GPUs, do not from
- * the second call for a pair on, unless they read each other. A rank that fails alone then, as without memory, ends a
- * communicator of the library's own. One of the caller's ends on this rank, and the caller has to abort it: other
- * ranks' streams wait for this one. Destinations are undefined then.
+ * Errors: after an error on any rank every rank's tensor is as it was, but where ranks do not meet: docs/torch.md. A
+ * rank whose list has no tensor at all has no communicator: its error is its own.
  *
- * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
+ * Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                                           const reshard_layout *layouts, void *stream);
 /* Reshards likewise into new tensors. Collective. */
@@ -237,8 +232,8 @@ typedef struct reshard_local_reshard {
  *
  * Arguments of both:
  * - local: this rank's shard, of any strides. NULL when it holds none.
- * - result: receives a new contiguous tensor, NULL when this rank is not among the placements after. It requires a
- *   gradient where any rank's shard does.
+ * - result: receives a new contiguous tensor, NULL when this rank is not among the placements after. The tensor
+ *   requires a gradient where any rank's shard does.
  *
  * Source: reshuffle_local_shard, reshard_local_shard. */
 RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,

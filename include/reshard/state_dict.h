@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Make leaves of a state dict, which is a tree. Beside the kinds of a tree its leaves may be opaque values of three
- * types: "sharded tensor", "DTensor" and "nested sharded tensor". They are retained. Each call returns one reference
+ * types: "sharded tensor", "DTensor" and "nested sharded tensor". Objects are retained. Each call returns one reference
  * for the caller. */
 RESHARD_API reshard_status reshard_state_sharded(reshard_sharded_tensor tensor, reshard_tree *leaf);
 /* Makes a leaf that is saved and loaded as its sharded tensor is. */
@@ -24,10 +24,10 @@ RESHARD_API reshard_status reshard_state_dtensor(reshard_dtensor tensor, reshard
 /* Makes a sharded tensor of sharded tensors, as FSDP makes them of tensors that tensor parallelism has cut. Local.
  *
  * - sharder: its group has every rank that has a shard, outer or inner. The results of flattening belong to it.
- * - outer: the metadata of the outer shards. It may place a shard on this rank only if that is given, or empty. Shards
- *   of other ranks are theirs to give.
+ * - outer: the metadata of the outer shards, which may place a shard on this rank only if that is given, or empty.
+ *   Shards of other ranks are theirs to give.
  * - shards: the entries of that metadata for the n local shards.
- * - inner: for each of them a sharded or nested leaf of the outer dtype. Its shape is the shard's extent, on the same
+ * - inner: for each of them a sharded or nested leaf of the outer dtype, whose shape is the shard's extent, on the same
  *   global rank.
  *
  * Errors: RESHARD_ERROR_INVALID naming the shard and both values. */
@@ -46,26 +46,26 @@ RESHARD_API reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_m
 /* Makes a state dict in which every nested sharded tensor has become a plain one. Local. Other nodes, with nothing
  * nested inside, are the same. Any depth, any number of outer and inner shards. A key with no local shard is kept.
  *
- * Offsets of outer and inner shards add up. Outer shards that have an inner tensor here leave the metadata, and so do
- * their replicas (equal boxes of other ranks). All inner shards, of this rank and others, take their place, with their
- * true owners. Outer shards of other ranks stay as the outer metadata have them: their nested shards are not known here
- * (see below). Of equal boxes there is one: this rank's where it has it, else the lowest rank's. Shards are ordered by
- * rank.
+ * Offsets of outer and inner shards add up. Outer shards that have an inner tensor here, and equal boxes of other
+ * ranks, leave the metadata. All inner shards take their place, with their true owners. Outer shards of other ranks
+ * stay as the outer metadata have them, since their nested shards are not known here. Of equal boxes there is one:
+ * this rank's, else the lowest rank's. Shards are ordered by rank.
  *
- * The local tensors are the inner ones, not copies of them; requires_grad and pin_memory are theirs. The result is
- * checked for overlap and coverage in O(n log n); the error names the path. Source: _flatten_sharded_tensors. */
+ * The local tensors are the inner ones, not copies; requires_grad and pin_memory are theirs. The result is checked
+ * for overlap and coverage in O(n log n); the error names the path.
+ *
+ * Source: _flatten_sharded_tensors. */
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat);
 /* Flattens likewise, with every owner true on every rank, over any groups that the inner tensors are cut over.
- * Collective over the sharder's communicator. Each rank gives its own shards, in one exchange for all tensors, so that
- * nothing is left of outer shards. The flat tensors belong to this sharder.
+ * Collective over the sharder's communicator, in one exchange for all tensors. The flat tensors belong to this
+ * sharder.
  *
  * Equal boxes of several ranks are replicas (a parameter that TP replicates; HSDP). The layout is
- * `boxes(replicated;...)` and names every holder, equal on all ranks. The metadata have each box once, by the lowest
- * global rank. Every holder keeps its local tensor. So a flat tensor can be gathered, resharded, saved and loaded into
- * on all ranks, and all that hold a box get it.
+ * `boxes(replicated;...)` and names every holder; the metadata have each box once, by the lowest global rank. All
+ * holders keep their local tensor, and can gather, reshard, save and load the flat one.
  *
- * All ranks give trees with the same nested tensors, in the same order of visit. A node that is at several paths counts
- * once, at the first of them, and is then at these paths on all ranks.
+ * All ranks give trees with the same nested tensors, in the same order of visit. A node that is at several paths
+ * counts once, at the first of them, on all ranks.
  *
  * All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming ranks, path and both values (paths,
  * shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
@@ -73,15 +73,15 @@ RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_
                                                                         reshard_tree *flat);
 
 /* Options of checkpoints: state_dict_saver.save, state_dict_loader.load. Save and load are collective over the
- * sharder's communicator, of any kind. All ranks name one directory, of a file system that they share. They succeed on
- * all ranks, or return the same error on all: a rank whose own step fails takes part all the same.
+ * sharder's communicator, of any kind. All ranks name one directory, of a file system that they share. A call succeeds
+ * on all ranks, or returns the same error on all: a rank whose own step fails takes part all the same.
  *
  * Every leaf has a name, its path (reshard_tree_visit). No two leaves may have the same.
  *
- * Tensors are on the CPU or on the sharder's GPU. Those of a GPU go through pinned memory of twice staging_bytes, or
- * twice the largest of them. They go in groups: one is written to files or read from them while the GPU copies another.
- * The call saves the values that `stream` has written, and waits for it. Loaded values are there for work given to
- * stream after the call. A stream that is being captured is refused.
+ * Tensors are on the CPU or on the sharder's GPU. Tensors of a GPU go through pinned memory of twice staging_bytes, or
+ * twice the largest of them, in groups: one is written to files or read from them while the GPU copies another. The
+ * call saves the values that `stream` has written, and waits for it. Loaded values are there for work given to stream
+ * after the call. A stream that is being captured is refused.
  *
  * Begin with RESHARD_STATE_SAVE_OPTIONS_DEFAULTS, or set `size` to RESHARD_STATE_SAVE_OPTIONS_INIT; the rest may be 0.
  */
@@ -107,30 +107,19 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
   double sync_seconds;    /* until data is on the device, and in place */
 } reshard_state_save_report;
 
-/* Saves a state dict. Tensors and sharded tensors become a directory of shards as reshard_convert writes it, named by
- * their paths. Each rank writes its files. Data that several ranks hold is stored once, by the lowest. A path may be
- * absent on some ranks, or a null. A plain tensor is saved by the lowest rank that has it. Those of other ranks are
- * replicas: they have its dtype and shape, their elements are not compared. The directory appears complete or not at
- * all, as a reshard_writer's does. options and report may be NULL; the report is written on success.
+/* Saves a state dict. Collective over the sharder's communicator. Tensors and sharded tensors become a directory of
+ * shards as reshard_convert writes it, named by their paths; each rank writes its files. Data that several ranks
+ * hold is stored once, by the lowest. Other leaves go to state.json beside the shards. The directory appears
+ * complete or not at all, as a reshard_writer's does. docs/torch.md has replicas, sharders of other communicators,
+ * and the JSON of leaves.
  *
- * Sharded tensors, DTensors and nested ones may be of any sharders: of this communicator or of others. FSDP's chunk of
- * a plain tensor is of its group's. Both sharders give this process one global rank, by reshard_comm_global_ranks. A
- * sharder whose communicator has no common root with this one has it in its options.
+ * - options: NULL for the defaults.
+ * - report: NULL, or written on success.
  *
- * Where all ranks have a path in one layout of this communicator, that layout names the holders. In other cases each
- * rank that has the path gives its own boxes: another communicator, a nested tensor, layouts that differ, ranks without
- * the path. Equal boxes are replicas, whose contents are not compared. Any other overlap, and a gap, is an error. So a
- * path that is in several groups is one tensor.
- *
- * Other leaves go to state.json beside the shards, as the lowest rank has them where it is not null. Integers, floats,
- * bools and nulls are written as JSON has them. Numbers that JSON lacks are {"float": "nan"} ("inf", "-inf"; a NaN is a
- * NaN, whatever its bits). Bytes are {"bytes": base64}. Values of the caller's own types are refused. Containers leave
- * no trace but in the paths. Kinds, names of structs and batch sizes of packed sequences are not saved (their data is,
- * as a tensor). At the end of state.json stands a digest of its text.
- *
- * Errors, after which the path is as it was: as in reshard_writer_create, and
+ * Errors, the same on all ranks, after which the path is as it was: as in reshard_writer_create, and
  * - RESHARD_ERROR_MISMATCH naming ranks and path where kinds, dtypes or shapes differ.
- * - RESHARD_ERROR_INVALID naming path, both ranks and both boxes of an overlap, or the box that no rank holds. */
+ * - RESHARD_ERROR_INVALID naming path, both ranks and both boxes of an overlap, or the box that no rank holds; a
+ *   leaf of a caller's own type. */
 RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                               const reshard_state_save_options *options,
                                               reshard_state_save_report *report);
@@ -160,27 +149,23 @@ typedef struct reshard_state_load_report { /* of this rank */
   double read_seconds; /* data */
 } reshard_state_load_report;
 
-/* Loads into the tensors of a state dict, of any layouts, from any checkpoint that reshard_checkpoint_open reads, saved
- * by any number of ranks. Every tensor and sharded tensor of `state` is filled from the checkpoint's tensor of its
- * path. Every rank reads its own part and no more, straight into the tensor's memory where stored and wanted runs allow
- * it. Other leaves are replaced by the stored ones. (A null, where the checkpoint has a tensor, stays.) options and
- * report may be NULL; the report is written on success.
+/* Loads into the tensors of a state dict, of any layouts, from any checkpoint that reshard_checkpoint_open reads,
+ * saved by any number of ranks. Collective over the sharder's communicator. Every tensor of `state` is filled from
+ * the checkpoint's tensor of its path: a rank reads its own part and no more. Other leaves are replaced by the
+ * stored ones. Trees may differ between ranks; docs/torch.md says in what.
  *
- * Trees may differ between ranks, and sharded tensors may be of any communicators. Every name of the checkpoint has to
- * be in some rank's state (see partial). No container and no tensor's memory is in two ranks' trees, for leaves are
- * replaced where they are. A tensor that is at several paths, or shares memory with another, is filled from each of
- * them in turn: the last one's data stays.
+ * - options: NULL for the defaults.
+ * - report: NULL, or written on success.
  *
- * Before anything is overwritten everything is checked on all ranks: names, dtypes, shapes, gaps, the files of a set,
- * data within files. A checkpoint that its writer has not put in its place yet is refused.
+ * Before anything is overwritten everything is checked on all ranks: names, dtypes, shapes, gaps, the files of a
+ * set.
  *
  * Errors: as in reshard_checkpoint_open, and
  * - RESHARD_ERROR_INVALID naming rank and path.
- * - RESHARD_ERROR_CORRUPT with check: file, tensor, box and bytes that are not those that were written; or a header.
- *   Data is checked as it is read: tensors may then be filled in part.
- * - RESHARD_ERROR_SYSTEM: a file cannot be read, or changes while it is read. Tensors may then be filled in part; other
- *   leaves are as they were. A directory that is replaced meanwhile is this error too, or the one before is loaded:
- *   never some of both. */
+ * - RESHARD_ERROR_CORRUPT with check: file, tensor, box and bytes that are not those that were written; tensors may
+ *   be filled in part.
+ * - RESHARD_ERROR_SYSTEM: a file cannot be read, or changes meanwhile; tensors may be filled in part, other leaves
+ *   are as they were. */
 RESHARD_API reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                               const reshard_state_load_options *options,
                                               reshard_state_load_report *report);

@@ -17,7 +17,7 @@ extern "C" {
  * Strides that are never walked are not compared: of dims of extent 1, and of tensors without elements. names: one per
  * tensor, or NULL: none have.
  *
- * One exchange of a fixed size where all agree. Where they do not, as many more as there are binary digits in n.
+ * One exchange of a fixed size where all agree. If they do not, as many more as there are binary digits in n.
  * Nothing is allocated.
  *
  * All ranks succeed, or all have the same error:
@@ -51,25 +51,21 @@ typedef struct reshard_sync_report {
 
 /* Copies the tensors of rank src (of comm) to those of all ranks. Collective.
  *
- * - tensors: of several dtypes and any strides, which may differ between ranks. Those of src are only read. Those of
- *   another rank do not overlap one another.
+ * - tensors: of several dtypes and any strides, which ranks may differ in. Tensors of other ranks than src do not
+ *   overlap one another.
  * - names: compared and quoted as in reshard_verify_shapes.
- * - stream: NULL on the CPU, where the call returns when all is done.
- * - report: may be NULL. Written on success.
+ * - stream: NULL on the CPU, where the call returns when all is done. A captured stream is RESHARD_ERROR_INVALID on
+ *   all.
+ * - report: NULL, or written on success.
  *
- * A plan moves the data, from rank(src) to the others as replicas. The direct path goes from tensor to tensor in one
- * pass. On the packed path the tensors of a bucket at most travel together, whatever their dtypes: src packs a bucket
- * at a time, with an equal share for each other rank. A tensor above a bucket travels alone. It is sent from its place,
- * and received in its place when it is contiguous there; where all do that, in one message.
+ * The communicator keeps the plans of the last call: the next call with tensors of the same names, shapes and dtypes
+ * in the same order, the same src and options makes none (docs/torch.md).
  *
- * The communicator keeps the plans of the last call, and what ranks have made between them for it. The next call with
- * tensors of the same names, shapes and dtypes in the same order, the same src and options makes none.
+ * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH as in reshard_verify_shapes, but strides are
+ * each rank's own, and where src or the options differ: nothing is written. If memory or a peer fails later, tensors
+ * may be filled in part.
  *
- * A stream that is being captured is RESHARD_ERROR_INVALID, of whichever rank it is. Nothing is given to it.
- *
- * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH as in reshard_verify_shapes (but strides are
- * each rank's own), and where src or the options differ. Nothing is written then. Where memory or a peer fails later,
- * tensors may be filled in part. Source: _sync_params_and_buffers, torch.distributed._broadcast_coalesced. */
+ * Source: _sync_params_and_buffers, torch.distributed._broadcast_coalesced. */
 RESHARD_API reshard_status reshard_sync_tensors(reshard_comm comm, int64_t src, int64_t n,
                                                 const reshard_tensor *tensors, const char *const *names,
                                                 const reshard_sync_options *options, void *stream,

@@ -6,7 +6,7 @@
  * that its storage may be freed and allocated again (reshard_storage_free). One thread at a time does that, while no
  * other uses the storage.
  *
- * While storage is freed, all tensors over it keep shape, strides and dtype. Their data is NULL, and calls that would
+ * While storage is freed, all tensors over it keep shape, strides and dtype. Data is NULL, and calls that would
  * read or write them return RESHARD_ERROR_INVALID. Once it is allocated again their data is in the new memory.
  *
  * A NULL tensor has no storage, and flags set on it are lost. Calls that return a status refuse it
@@ -58,7 +58,7 @@ RESHARD_API reshard_status reshard_tensor_wrap(reshard_dtype dtype, int ndim, co
 /* Allocates storage from the pool of a device, in the order of stream (NULL on the CPU): contiguous, not initialised.
  * The tensor keeps the device.
  *
- * The storage is freed when the last tensor over it goes. It is freed in the order of the stream that allocated it, and
+ * The storage is freed when the last tensor over it goes, in the order of the stream that allocated it, and
  * after all uses that were recorded. stream lives as long as that, or reshard_device_forget_stream is called.
  *
  * Errors as in reshard_tensor_create, and:
@@ -98,7 +98,7 @@ RESHARD_API reshard_status reshard_tensor_reshape(reshard_tensor tensor, int ndi
 
 /* --- Storage: allocated, freed, used on other streams ----------------------------------------------------------- */
 
-/* Allocates memory for a tensor whose storage is freed, in the order of stream. It comes from where it came before: the
+/* Allocates memory for a tensor whose storage is freed, in the order of stream, from where it came before: the
  * device's pool, or plain memory of the CPU (reshard_tensor_create).
  *
  * - bytes: size of the storage, at least what the tensor reaches. Views of the storage have data again, but those that
@@ -137,7 +137,7 @@ RESHARD_API int reshard_data_allocated(reshard_tensor tensor);
 
 /* --- DLPack: tensors of other programs without a copy ----------------------------------------------------------- */
 
-/* Makes a tensor over a DLPack tensor. Its memory is kept until the last tensor over it goes; then its deleter is
+/* Makes a tensor over a DLPack tensor, whose memory is kept until the last tensor over it goes; then its deleter is
  * called. After success the caller no longer owns it; after an error as before.
  *
  * - managed: a DLManagedTensorVersioned (versioned 1) or a DLManagedTensor (versioned 0), on the CPU (pinned as well)
@@ -167,11 +167,11 @@ RESHARD_API reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshar
 /* Copies dst[..., i, ...] = src[..., index[i], ...] along dim (negative: from the end).
  *
  * - index: 1-d, i32 or i64, any stride, any order. Duplicates and length 0 are legal.
- * - dst: src's dtype; the length of index in dim and src's extents in the others. Any strides, but they must not
- *   overlap. It must not overlap src.
+ * - dst: src's dtype; the length of index in dim and src's extents in the others. Any strides without overlap, also
+ *   not with src.
  * - threads: copy threads of the CPU. 0: one per core.
- * - stream: NULL on the CPU, where the call returns when it is done. On a GPU at least one of the tensors was made with
- *   its device, and the call waits for stream. The kernel checks the index, and writes nothing for a number that is out
+ * - stream: NULL on the CPU, where the call returns when all is done. On a GPU one of the tensors was made with its
+ *   device, and the call waits for stream. The kernel checks the index, and writes nothing for a number that is out
  *   of range.
  *
  * Errors: RESHARD_ERROR_INVALID, on the CPU before anything is written:

@@ -50,7 +50,7 @@ typedef struct reshard_tree_type {
   void (*retain)(void *value);
   void (*release)(void *value);
   /* Calls map with user and path for each tensor that the value has on this rank. A value that would have one, and has
-   * none here, gives one without elements. *mapped is NULL at first, and stays so where no tensor changed. Else it
+   * none here, gives one without elements. *mapped is NULL at first, and stays so where no tensor changed; if not, it
    * receives a new value of the type with the mapped tensors, with one reference. A NULL function: trees know of no
    * tensors in the value. */
   reshard_status (*map_tensors)(void *value, const char *path, reshard_tree_tensor_map map, void *user, void **mapped);
@@ -67,15 +67,15 @@ RESHARD_API reshard_status reshard_tree_dict(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_list(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_tuple(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_struct(const char *name, reshard_tree *tree);
-/* Makes a Python set. It holds leaves, each once: equal as in reshard_tree_equal, where an integer, a float and a bool
- * never are. */
+/* Makes a Python set, which holds leaves, each once: equal as in reshard_tree_equal, where an integer, a float and a
+ * bool never are. */
 RESHARD_API reshard_status reshard_tree_create_set(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree);
-/* Makes a packed sequence, with one child: the data, under the key "data". It is complete as it is made: set and append
+/* Makes a packed sequence, with one child: the data, under the key "data", complete as it is made: set and append
  * refuse it.
  *
  * - data: packed by step.
- * - batch_sizes: rows of each of the steps, 1 or more, not increasing. Their sum is data's first extent.
+ * - batch_sizes: rows of each of the steps, 1 or more, not increasing, in sum data's first extent.
  * - sorted, unsorted: orders of the batch (batch_sizes[0] numbers each), the inverse of one another, or NULL.
  *
  * Errors: RESHARD_ERROR_INVALID with the numbers. Source: torch.nn.utils.rnn.PackedSequence. */
@@ -100,8 +100,8 @@ RESHARD_API void reshard_tree_release(reshard_tree tree);
  * RESHARD_ERROR_INVALID for other kinds, for a container as a set's child, and for a child that has the container
  * inside it. A tree that is built from its leaves or from its root costs no search for that. */
 RESHARD_API reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard_tree child);
-/* Puts a child under an integer key of a dict, as an optimizer's state has for its parameters. It is another key than
- * the string of its digits. A path names both by these digits. */
+/* Puts a child under an integer key of a dict, as an optimizer's state has for its parameters: another key than the
+ * string of its digits. A path names both by these digits. */
 RESHARD_API reshard_status reshard_tree_set_int(reshard_tree dict, int64_t key, reshard_tree child);
 RESHARD_API reshard_status reshard_tree_append(reshard_tree container, reshard_tree child);
 
@@ -171,7 +171,7 @@ RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, in
  * others. An integer key is drawn as [0]. From 32 levels on lines do not begin further to the right; they give their
  * depth.
  *
- * - needed: receives the bytes with the NUL. May be NULL. Where size is less, the call writes as much of the text as
+ * - needed: receives the bytes with the NUL. May be NULL. If size is less, the call writes as much of the text as
  *   fits and returns RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed);
 
@@ -190,9 +190,9 @@ typedef reshard_status (*reshard_tree_leaf_map)(void *user, const char *path, re
 RESHARD_API reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user,
                                             reshard_tree *mapped);
 /* Maps tensors alone, and other leaves stay. Opaque leaves whose type has map_tensors are mapped too: sharded tensors,
- * nested ones and DTensors by their local tensors. They become ones of the same layout. A flat piece is one 1-d tensor.
- * Their local tensors keep their shapes and are alike in dtype and flags on all ranks (RESHARD_ERROR_INVALID naming the
- * path). A tensor that several leaves have is mapped once. Source: torch/distributed/utils.py, _apply_to_tensors. */
+ * nested ones and DTensors by their local tensors. The layout stays. A flat piece is one 1-d tensor. The local tensors
+ * keep their shapes and are alike in dtype and flags on all ranks (RESHARD_ERROR_INVALID naming the path). A tensor
+ * that several leaves have is mapped once. Source: torch/distributed/utils.py, _apply_to_tensors. */
 RESHARD_API reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
                                                     reshard_tree *mapped);
 
