@@ -85,7 +85,7 @@ static void read_all(reshard_checkpoint checkpoint, const char *name, unsigned c
 }
 
 /* PyTorch's: 5 x 3 cut in rows 2, 2, 1 and nothing, a scalar in one file, and a tensor without elements. */
-static void test_inferred(void **state) {
+static void shapes_of_foreign_shards_are_inferred(void **state) {
   (void)state;
   scratch_directory("d");
   write_shards("d/a.safetensors", T("w", "U8", "[2,3]", "[0,6]") "," T("s", "F32", "[]", "[6,10]"),
@@ -116,7 +116,7 @@ static void test_inferred(void **state) {
 }
 
 /* A set whose files say nothing of replicas: equal boxes are read once. */
-static void test_replicas(void **state) {
+static void equal_boxes_are_read_once(void **state) {
   (void)state;
   scratch_directory("d");
   write_shard("d/0.safetensors", "[2]", 2, "[0]", NULL, 1);
@@ -140,7 +140,7 @@ static void test_replicas(void **state) {
   reshard_checkpoint_close(checkpoint);
 }
 
-static void test_gaps(void **state) {
+static void gaps_and_overlaps_are_named(void **state) {
   (void)state;
   static const struct {
     const char *shape;
@@ -221,7 +221,7 @@ static void refused_set(const char *text, const char *first, const char *second)
   scratch_refused("d", RESHARD_ERROR_INVALID, first, second);
 }
 
-static void test_described(void **state) {
+static void described_sets_keep_layout_and_world(void **state) {
   (void)state;
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
@@ -295,7 +295,7 @@ static void test_bad_sets(void **state) {
 }
 
 /* Shards of one rank in several files, replicas in any order of names, and a rank that has nothing. */
-static void test_ranks(void **state) {
+static void shards_of_one_rank_may_be_in_several_files(void **state) {
   (void)state;
   /* StridedShard(0, 3) over 2 of 6 elements: rows 0, 2, 4 on ranks 4 and 1; 1, 3, 5 on ranks 2 and 0. */
   static const int at[2][6] = {{0, 2, 4, 1, 3, 5}, {5, 3, 1, 4, 2, 0}};
@@ -417,7 +417,7 @@ static void test_mixed_arrays(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "1 blocks of rank 1", "has 2");
 }
 
-static void test_unchanged(void **state) {
+static void files_touched_after_opening_are_noticed(void **state) {
   (void)state;
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
@@ -441,7 +441,7 @@ static void test_unchanged(void **state) {
 }
 
 /* A file of ours cut off after every byte. */
-static void test_truncated(void **state) {
+static void file_cut_after_any_byte_is_refused(void **state) {
   (void)state;
   write_rows(ROWS, ROWS);
   size_t size;
@@ -458,10 +458,17 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_inferred),    cmocka_unit_test(test_replicas),     cmocka_unit_test(test_gaps),
-      cmocka_unit_test(test_bad_offsets), cmocka_unit_test(test_described),    cmocka_unit_test(test_bad_sets),
-      cmocka_unit_test(test_ranks),       cmocka_unit_test(test_whole_arrays), cmocka_unit_test(test_mixed_arrays),
-      cmocka_unit_test(test_unchanged),   cmocka_unit_test(test_truncated),
+      cmocka_unit_test(shapes_of_foreign_shards_are_inferred),
+      cmocka_unit_test(equal_boxes_are_read_once),
+      cmocka_unit_test(gaps_and_overlaps_are_named),
+      cmocka_unit_test(test_bad_offsets),
+      cmocka_unit_test(described_sets_keep_layout_and_world),
+      cmocka_unit_test(test_bad_sets),
+      cmocka_unit_test(shards_of_one_rank_may_be_in_several_files),
+      cmocka_unit_test(test_whole_arrays),
+      cmocka_unit_test(test_mixed_arrays),
+      cmocka_unit_test(files_touched_after_opening_are_noticed),
+      cmocka_unit_test(file_cut_after_any_byte_is_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

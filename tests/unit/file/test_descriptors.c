@@ -61,7 +61,7 @@ static void put_all(reshard_writer writer) {
     assert_int_equal(reshard_writer_put(writer, 0, rank, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
 }
 
-static void test_writers(void **state) {
+static void writers_leave_no_descriptor_open(void **state) {
   (void)state;
   static const char *const names[] = {"a.npy", "a.safetensors", "a"};
   for (int i = 0; i < 3; i++)
@@ -134,7 +134,7 @@ static void file_refused(const char *name) {
   assert_open(0, name);
 }
 
-static void test_readers(void **state) {
+static void readers_leave_no_descriptor_open(void **state) {
   (void)state;
   reshard_writer writer;
   static const char *const names[] = {"r/a.npy", "r/a.safetensors", "r/a"};
@@ -166,7 +166,7 @@ static void test_readers(void **state) {
   scratch_remove("r");
 }
 
-static void test_recorded(void **state) {
+static void readers_of_pickles_leave_no_descriptor_open(void **state) {
   (void)state;
   if (!recorded_there())
     skip();
@@ -186,7 +186,7 @@ static void test_recorded(void **state) {
 }
 
 /* Texts are read and closed, whether they are right or not. */
-static void test_texts(void **state) {
+static void texts_are_closed_right_or_wrong(void **state) {
   (void)state;
   reshard_model model;
   reshard_rules rules;
@@ -216,8 +216,9 @@ static void test_texts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_writers),  cmocka_unit_test(test_refused_writers), cmocka_unit_test(test_readers),
-      cmocka_unit_test(test_recorded), cmocka_unit_test(test_texts),
+      cmocka_unit_test(writers_leave_no_descriptor_open), cmocka_unit_test(test_refused_writers),
+      cmocka_unit_test(readers_leave_no_descriptor_open), cmocka_unit_test(readers_of_pickles_leave_no_descriptor_open),
+      cmocka_unit_test(texts_are_closed_right_or_wrong),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -67,7 +67,7 @@ static void check_stored(rs_file *file, uint64_t seed) {
 }
 
 /* Two writes that overlap within a cell, and any writes in any order: the digest is that of the last bytes. */
-static void test_overlaps(void **state) {
+static void overlapping_writes_leave_the_digest_of_the_last(void **state) {
   (void)state;
   enum { MOST = 40000 };
   char *memory = malloc(HEADER + MOST);
@@ -137,7 +137,7 @@ static int cancel(void *user, const char *stage, int64_t done, int64_t all) {
 }
 
 /* A wrong piece does not hide that the check was cancelled, or that the file could not be read to its end. */
-static void test_ends(void **state) {
+static void wrong_piece_does_not_hide_why_the_check_ended(void **state) {
   (void)state;
   early e = {.truncates = false};
   reshard_check_options options = {
@@ -222,7 +222,7 @@ static void test_from_device(void **state) {
 
 /* One bit of every byte of a header: what loads and what converts calls the file corrupt, whatever the bit does to its
  * JSON. */
-static void test_headers(void **state) {
+static void any_flipped_bit_of_a_header_is_corrupt(void **state) {
   (void)state;
   const int64_t bytes = 5000;
   const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .check = 1};
@@ -276,7 +276,7 @@ static void test_headers(void **state) {
 }
 
 /* A small header of 2^60 bytes, as a sparse file may have: no memory is taken for digests that have no place in it. */
-static void test_sparse(void **state) {
+static void huge_sparse_header_takes_no_memory(void **state) {
   (void)state;
   static const char format[] =
       "{\"__metadata__\":{\"format\":\"pt\"" RS_DIGEST_BEFORE "0000000000000000" RS_DIGEST_BETWEEN
@@ -318,7 +318,7 @@ static int64_t digests_of(char *name, int64_t n) {
 }
 
 /* Digests are left out where the header is too long with them, and are there where it just is not. */
-static void test_limit(void **state) {
+static void digests_are_left_out_of_headers_too_long(void **state) {
   (void)state;
   static const char plain[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\":{\"dtype\":\"U8\",\"shape\":[4],"
                               "\"data_offsets\":[0,4]}}";
@@ -336,8 +336,12 @@ static void test_limit(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_overlaps), cmocka_unit_test(test_ends),   cmocka_unit_test(test_from_device),
-      cmocka_unit_test(test_headers),  cmocka_unit_test(test_sparse), cmocka_unit_test(test_limit),
+      cmocka_unit_test(overlapping_writes_leave_the_digest_of_the_last),
+      cmocka_unit_test(wrong_piece_does_not_hide_why_the_check_ended),
+      cmocka_unit_test(test_from_device),
+      cmocka_unit_test(any_flipped_bit_of_a_header_is_corrupt),
+      cmocka_unit_test(huge_sparse_header_takes_no_memory),
+      cmocka_unit_test(digests_are_left_out_of_headers_too_long),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -152,7 +152,7 @@ static void list_names(const char *directory, char names[64][128], int *n) {
 }
 
 /* Rows of odd sizes, columns, blocks, transposes, by several threads: pieces whose cells no write has as a whole. */
-static void test_layouts(void **state) {
+static void pieces_of_any_layout_have_the_right_digest(void **state) {
   (void)state;
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {1031, 617}},
                                                 {"b", RESHARD_BF16, 3, {7, 513, 301}},
@@ -208,7 +208,7 @@ static void test_layouts(void **state) {
 }
 
 /* An array that is put again has the digests of its last bytes. */
-static void test_again(void **state) {
+static void array_put_again_has_its_last_digest(void **state) {
   (void)state;
   enum { N = 3 << 20 };
   const int64_t shape[] = {N};
@@ -305,7 +305,7 @@ static void check_flip(const char *path, const char *name, rng *r) {
 }
 
 /* Sets of files of small tensors; in each file one bit after another is flipped. */
-static void test_flips(void **state) {
+static void any_flipped_bit_of_a_set_is_found(void **state) {
   (void)state;
   enum { SET = 20 };
   int64_t files = test_scaled(1000, 1), done = 0;
@@ -354,7 +354,7 @@ static reshard_status load_state(reshard_sharder sharder, reshard_tree state, in
   return reshard_state_load(sharder, state, scratch_path("s"), &options, report);
 }
 
-static void test_load(void **state) {
+static void load_checks_what_it_reads(void **state) {
   (void)state;
   const int64_t shape[] = {300, 1000};
   reshard_comm comm;
@@ -397,7 +397,7 @@ static void test_load(void **state) {
 }
 
 /* Leaves that are no tensors: every bit of state.json is seen to. */
-static void test_leaves(void **state) {
+static void any_flipped_bit_of_state_json_is_found(void **state) {
   (void)state;
   reshard_comm comm;
   reshard_sharder sharder;
@@ -439,7 +439,7 @@ static void test_leaves(void **state) {
 }
 
 /* A source that is verified is checked as it is read, a tensor that is not read is not. */
-static void test_convert(void **state) {
+static void convert_checks_only_what_it_reads(void **state) {
   (void)state;
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {600, 700}}, {"z", RESHARD_U8, 1, {5000}}};
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT, .force = 1};
@@ -477,9 +477,13 @@ static void test_convert(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_again), cmocka_unit_test(test_same_at_once),
-      cmocka_unit_test(test_flips),   cmocka_unit_test(test_load),  cmocka_unit_test(test_leaves),
-      cmocka_unit_test(test_convert),
+      cmocka_unit_test(pieces_of_any_layout_have_the_right_digest),
+      cmocka_unit_test(array_put_again_has_its_last_digest),
+      cmocka_unit_test(test_same_at_once),
+      cmocka_unit_test(any_flipped_bit_of_a_set_is_found),
+      cmocka_unit_test(load_checks_what_it_reads),
+      cmocka_unit_test(any_flipped_bit_of_state_json_is_found),
+      cmocka_unit_test(convert_checks_only_what_it_reads),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

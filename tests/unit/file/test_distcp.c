@@ -32,7 +32,7 @@ static void check_layout(reshard_checkpoint checkpoint, const char *name, const 
   reshard_layout_release(layout);
 }
 
-static void test_sharded(void **state) {
+static void recorded_shards_have_shape_layout_and_data(void **state) {
   (void)state;
   reshard_checkpoint_info info;
   recorded_sharded("d");
@@ -226,7 +226,7 @@ typedef struct change {
   const char *first, *second;
 } change;
 
-static void test_lies(void **state) {
+static void pickles_that_lie_are_refused_with_the_reason(void **state) {
   (void)state;
 #define WRONG  RESHARD_ERROR_INVALID
 #define UNREAD RESHARD_ERROR_UNSUPPORTED
@@ -320,7 +320,7 @@ static void test_other_kinds(void **state) {
 }
 
 /* Every length but the whole is refused, with the file's name. */
-static void test_truncated(void **state) {
+static void any_shorter_file_is_refused_by_name(void **state) {
   (void)state;
   static const char *const names[][2] = {
       {"sharded/.metadata", "d/.metadata"}, {"sharded/__0_0.distcp", "d/__0_0.distcp"}, {"state.pt", "s.pt"}};
@@ -498,7 +498,7 @@ static void test_shared_tensor(void **state) {
 }
 
 /* A chunk's archive is opened with a limit for its data.pkl, and for its directory. */
-static void test_limit(void **state) {
+static void chunks_are_opened_within_a_limit_of_memory(void **state) {
   (void)state;
   rs_file file = {.fd = -1};
   write_shared("s.pt", 4000, 1);
@@ -524,10 +524,17 @@ int main(void) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sharded),     cmocka_unit_test(test_state_dict),    cmocka_unit_test(test_load_state),
-      cmocka_unit_test(test_load_leaves), cmocka_unit_test(test_lies),          cmocka_unit_test(test_other_kinds),
-      cmocka_unit_test(test_truncated),   cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file),
-      cmocka_unit_test(test_long_names),  cmocka_unit_test(test_shared_tensor), cmocka_unit_test(test_limit)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(recorded_shards_have_shape_layout_and_data),
+                                     cmocka_unit_test(test_state_dict),
+                                     cmocka_unit_test(test_load_state),
+                                     cmocka_unit_test(test_load_leaves),
+                                     cmocka_unit_test(pickles_that_lie_are_refused_with_the_reason),
+                                     cmocka_unit_test(test_other_kinds),
+                                     cmocka_unit_test(any_shorter_file_is_refused_by_name),
+                                     cmocka_unit_test(test_changed_bytes),
+                                     cmocka_unit_test(test_metadata_file),
+                                     cmocka_unit_test(test_long_names),
+                                     cmocka_unit_test(test_shared_tensor),
+                                     cmocka_unit_test(chunks_are_opened_within_a_limit_of_memory)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -131,7 +131,7 @@ static void check_output(bool removed) {
 }
 
 /* Another writer replaces the output, or it is removed, before each look at it. */
-static void test_writers(void **state) {
+static void rival_writer_at_any_step_loses_nothing(void **state) {
   (void)state;
   static void (*const others[])(void) = {replace_output, remove_output};
   for (size_t other = 0; other < 2; other++) {
@@ -166,7 +166,7 @@ static void swap_paths(const char *a, const char *b) {
 static void swap_notes(void) { swap_paths("out", "notes"); }
 
 /* A directory with other files in it comes in the place of the output: it is never lost. */
-static void test_notes(void **state) {
+static void foreign_files_in_the_place_of_the_output_survive(void **state) {
   (void)state;
   int refused = 0;
   bool more = true;
@@ -201,7 +201,7 @@ static void test_notes(void **state) {
 static void swap_directories(void) { swap_paths("in", "other"); }
 
 /* A directory takes another's place before each call: one of the two is read, or none, never some of both. */
-static void test_reader(void **state) {
+static void directory_replaced_while_read_is_never_mixed(void **state) {
   (void)state;
   int opened = 0, refused = 0;
   bool more = true;
@@ -234,7 +234,7 @@ static void test_reader(void **state) {
 /* --- Space ------------------------------------------------------------------------------------------------------- */
 
 /* Where nothing is reserved, what all files need together is compared with what is free, before a byte of a tensor. */
-static void test_space(void **state) {
+static void missing_space_is_told_before_a_byte_is_written(void **state) {
   (void)state;
   reshard_writer writer = NULL;
   char text[64];
@@ -258,7 +258,9 @@ static void test_space(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_writers), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_reader), cmocka_unit_test(test_space)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(rival_writer_at_any_step_loses_nothing),
+                                     cmocka_unit_test(foreign_files_in_the_place_of_the_output_survive),
+                                     cmocka_unit_test(directory_replaced_while_read_is_never_mixed),
+                                     cmocka_unit_test(missing_space_is_told_before_a_byte_is_written)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

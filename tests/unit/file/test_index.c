@@ -124,7 +124,7 @@ static void write_index(const char *path, const random_index *r, int wrong, cons
   write_text(path, text);
 }
 
-static void test_random(void **state) {
+static void random_indexes_give_each_tensor_to_its_file(void **state) {
   (void)state;
   srand(39);
   for (int i = 0; i < CASES; i++) {
@@ -233,7 +233,7 @@ static void test_wrong_text(void **state) {
 }
 
 /* Of several the usual name counts; one alone has any name; a variant is named itself. */
-static void test_several(void **state) {
+static void usual_index_counts_among_several(void **state) {
   (void)state;
   static const char one[] = "{\"weight_map\":{\"c\":\"one.safetensors\"}}";
   static const char two[] = "{\"weight_map\":{\"c\":\"two.safetensors\"}}";
@@ -293,7 +293,7 @@ static void check_sets(const char *const *names, const char *const *sets) {
 #define LIST(...) \
   (const char *const[]) { __VA_ARGS__, NULL }
 
-static void test_sets(void **state) {
+static void sets_without_index_are_found_by_their_names(void **state) {
   (void)state;
   static const char *const none[] = {NULL};
   check_sets(LIST("model"), none);
@@ -320,8 +320,11 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),  cmocka_unit_test(test_wrong_entries), cmocka_unit_test(test_wrong_text),
-      cmocka_unit_test(test_several), cmocka_unit_test(test_sets),
+      cmocka_unit_test(random_indexes_give_each_tensor_to_its_file),
+      cmocka_unit_test(test_wrong_entries),
+      cmocka_unit_test(test_wrong_text),
+      cmocka_unit_test(usual_index_counts_among_several),
+      cmocka_unit_test(sets_without_index_are_found_by_their_names),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -43,7 +43,7 @@ static void fails(const char *tensors, const char *map_text, const char *expecte
 
 /* --- Operations -------------------------------------------------------------------------------------------------- */
 
-static void test_right(void **state) {
+static void right_side_operations_move_each_element(void **state) {
   (void)state;
   makes("a 2x2, b 1x2", "x = concat(0; a, b)", "x 3x2: a0 a1 a2 a3 b0 b1");
   makes("a 2x2, b 2x1", "x = concat(1; a, b)", "x 2x3: a0 a1 b0 a2 a3 b1");
@@ -69,7 +69,7 @@ static void test_right(void **state) {
 }
 
 /* Zeros stand at each place of a concat, in each dim, below other operations; parts are dropped likewise. */
-static void test_pads(void **state) {
+static void zeros_and_drops_stand_at_any_place_of_a_concat(void **state) {
   (void)state;
   makes("a 2", "x = concat(0; a, zeros():2)", "x 4: a0 a1 0 0");
   makes("a 2", "x = concat(0; zeros():1, zeros():2, a)", "x 5: 0 0 0 a0 a1");
@@ -94,7 +94,7 @@ static void test_pads(void **state) {
         "m:1:28: no tensor that the lines before have left matches 'a.*'");
 }
 
-static void test_left(void **state) {
+static void left_side_operations_cut_each_element(void **state) {
   (void)state;
   makes("x 3x2", "concat(0; a:1, b:2) = x", "a 1x2: x0 x1, b 2x2: x2 x3 x4 x5");
   makes("x 2x4", "concat(-1; a, b) = x", "a 2x2: x0 x1 x4 x5, b 2x2: x2 x3 x6 x7");
@@ -111,7 +111,7 @@ static void test_left(void **state) {
   makes("x 0x2, y 1", "stack(a.*) = x\n* = *", "y 1: y0");
 }
 
-static void test_stars(void **state) {
+static void stars_apply_a_line_to_each_match(void **state) {
   (void)state;
   const char *layers = "l.1.k 1, l.0.q 2, n 1, l.1.q 2, l.0.k 1";
   makes(layers, "* = *", "l.1.k 1: l.1.k0, l.0.q 2: l.0.q0 l.0.q1, n 1: n0, l.1.q 2: l.1.q0 l.1.q1, l.0.k 1: l.0.k0");
@@ -125,7 +125,7 @@ static void test_stars(void **state) {
   makes("a.b 1, a 1", "x.* = *", "x.a.b 1: a.b0, x.a 1: a0");
 }
 
-static void test_spread(void **state) {
+static void star_in_stack_spreads_over_numbers_in_order(void **state) {
   (void)state;
   const char *experts =
       "e.10.w 1, e.2.w 1, e.0.w 1, e.1.w 1, e.3.w 1, e.4.w 1, e.5.w 1, e.6.w 1, e.9.w 1, e.8.w 1, e.7.w 1";
@@ -143,7 +143,7 @@ static void test_spread(void **state) {
   makes("x 2x2", "concat(1; stack(g.*), stack(u.*)) = x", "g.0 1: x0, g.1 1: x2, u.0 1: x1, u.1 1: x3");
 }
 
-static void test_taken(void **state) {
+static void tensor_is_taken_once_by_stars_and_often_by_name(void **state) {
   (void)state;
   makes("a 1, b 1", "c = a\nd = a\n* = *", "c 1: a0, d 1: a0, b 1: b0");
   makes("a 1", "drop(a)\nb = a", "b 1: a0");
@@ -154,7 +154,7 @@ static void test_taken(void **state) {
   makes("b.a 1, b.b 1, a.a 1", "x.* = concat(0; *.a, b.*)", "x.b 2: b.a0 b.b0, x.a 2: a.a0 b.a0");
 }
 
-static void test_text(void **state) {
+static void spaces_comments_and_newlines_are_free(void **state) {
   (void)state;
   makes("a 1, b 1", "\xef\xbb\xbf# first\r\n\r\n  x=concat ( 0 ;a,b )#c\r\n", "x 2: a0 b0");
   makes("a 1, b 1", "x = concat(0; # both\n\n   a,   # a\n b)\n", "x 2: a0 b0");
@@ -243,7 +243,7 @@ static void test_refused_text(void **state) {
     map_refused(cases[i][0], cases[i][1]);
 }
 
-static void test_fails(void **state) {
+static void wrong_maps_are_refused_with_line_and_column(void **state) {
   (void)state;
   static const char *const cases[][3] = {
       {"a 1", "x = b", "m:1:5: there is no tensor 'b'"},
@@ -314,7 +314,7 @@ static void test_fails(void **state) {
     fails(cases[i][0], cases[i][1], cases[i][2]);
 }
 
-static void test_depth(void **state) {
+static void operations_nest_to_a_limit(void **state) {
   (void)state;
   for (int depth = 60; depth < 70; depth++) {
     char text[1024] = "x = ";
@@ -339,7 +339,7 @@ static void test_depth(void **state) {
   free(text);
 }
 
-static void test_arguments(void **state) {
+static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   reshard_map map = NULL;
   reshard_model model;
@@ -369,7 +369,7 @@ static void write_file(const char *path, const char *bytes, size_t n) {
   assert_int_equal(fclose(file), 0);
 }
 
-static void test_load(void **state) {
+static void map_file_is_read_or_refused_by_name(void **state) {
   (void)state;
   char path[TEMPORARY_PATH], expected[TEMPORARY_PATH + 128];
   reshard_map map = NULL;
@@ -400,10 +400,18 @@ static void test_load(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_right), cmocka_unit_test(test_pads),         cmocka_unit_test(test_left),
-      cmocka_unit_test(test_stars), cmocka_unit_test(test_spread),       cmocka_unit_test(test_taken),
-      cmocka_unit_test(test_text),  cmocka_unit_test(test_refused_text), cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_depth), cmocka_unit_test(test_arguments),    cmocka_unit_test(test_load),
+      cmocka_unit_test(right_side_operations_move_each_element),
+      cmocka_unit_test(zeros_and_drops_stand_at_any_place_of_a_concat),
+      cmocka_unit_test(left_side_operations_cut_each_element),
+      cmocka_unit_test(stars_apply_a_line_to_each_match),
+      cmocka_unit_test(star_in_stack_spreads_over_numbers_in_order),
+      cmocka_unit_test(tensor_is_taken_once_by_stars_and_often_by_name),
+      cmocka_unit_test(spaces_comments_and_newlines_are_free),
+      cmocka_unit_test(test_refused_text),
+      cmocka_unit_test(wrong_maps_are_refused_with_line_and_column),
+      cmocka_unit_test(operations_nest_to_a_limit),
+      cmocka_unit_test(wrong_arguments_are_invalid),
+      cmocka_unit_test(map_file_is_read_or_refused_by_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

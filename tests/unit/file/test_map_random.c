@@ -208,7 +208,7 @@ static void random_map(uint64_t seed) {
   clear(&source);
 }
 
-static void test_random(void **state) {
+static void random_maps_and_back_match_naive_arrays(void **state) {
   (void)state;
   int64_t cases = test_scaled(2000, 1);
   for (int64_t i = 0; i < cases; i++)
@@ -285,7 +285,7 @@ static void there_and_back(const char *preset, const char *there, const char *ba
   reshard_model_free(model);
 }
 
-static void test_examples(void **state) {
+static void example_maps_go_there_and_back_on_published_models(void **state) {
   (void)state;
   if (getenv("SOURCE") == NULL) {
     print_message("skipped: SOURCE is not set\n");
@@ -299,7 +299,7 @@ static void test_examples(void **state) {
 
 /* Ten starred lines on 18,867 tensors take milliseconds; what grows with lines times tensors, or with their square,
  * takes longer than this. */
-static void test_quick(void **state) {
+static void starred_lines_on_many_tensors_take_milliseconds(void **state) {
   (void)state;
   static const char text[] = "l.*.qkv = concat(0; model.layers.*.self_attn.q_proj.weight,\n"
                              "  model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight)\n"
@@ -335,9 +335,9 @@ static void test_quick(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_examples),
-      cmocka_unit_test(test_quick),
+      cmocka_unit_test(random_maps_and_back_match_naive_arrays),
+      cmocka_unit_test(example_maps_go_there_and_back_on_published_models),
+      cmocka_unit_test(starred_lines_on_many_tensors_take_milliseconds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static void check_preset(const char *name, int64_t count, int64_t bytes, const e
   reshard_model_free(model);
 }
 
-static void test_llama(void **state) {
+static void llama_preset_is_the_published_one(void **state) {
   (void)state;
   check_preset("llama-3.1-8b", 291, 16060522496,
                (expected[]){{"model.embed_tokens.weight", RESHARD_BF16, 2, 128256, 4096},
@@ -105,7 +105,7 @@ static void test_llama(void **state) {
                             {0}});
 }
 
-static void test_qwen3(void **state) {
+static void qwen3_presets_are_the_published_ones(void **state) {
   (void)state;
   check_preset("qwen3-30b-a3b", 18867, 61064245248,
                (expected[]){{"model.layers.0.self_attn.q_proj.weight", RESHARD_BF16, 2, 4096, 2048},
@@ -119,7 +119,7 @@ static void test_qwen3(void **state) {
                             {0}});
 }
 
-static void test_deepseek(void **state) {
+static void deepseek_preset_is_the_published_one(void **state) {
   (void)state;
   check_preset("deepseek-v3", 91991, 688574839360,
                (expected[]){{"model.layers.0.self_attn.q_b_proj.weight", RESHARD_F8_E4M3, 2, 24576, 1536},
@@ -166,7 +166,7 @@ static void test_preset_names(void **state) {
   assert_non_null(strstr(reshard_last_error(), "/no/such.json"));
 }
 
-static void test_misuse(void **state) {
+static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   reshard_model model;
   reshard_model_tensor tensor;
@@ -202,7 +202,7 @@ static int has_json(void) {
   return 1;
 }
 
-static void test_list(void **state) {
+static void json_list_is_read_or_refused_with_its_place(void **state) {
   (void)state;
   if (!has_json())
     skip();
@@ -270,7 +270,7 @@ static void test_bad_lists(void **state) {
 #define TENSOR(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void test_header(void **state) {
+static void safetensors_header_is_read_or_refused(void **state) {
   (void)state;
   if (!has_json())
     skip();
@@ -321,9 +321,15 @@ static void test_bad_headers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_llama),        cmocka_unit_test(test_qwen3),  cmocka_unit_test(test_deepseek),
-      cmocka_unit_test(test_preset_names), cmocka_unit_test(test_misuse), cmocka_unit_test(test_list),
-      cmocka_unit_test(test_bad_lists),    cmocka_unit_test(test_header), cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(llama_preset_is_the_published_one),
+      cmocka_unit_test(qwen3_presets_are_the_published_ones),
+      cmocka_unit_test(deepseek_preset_is_the_published_one),
+      cmocka_unit_test(test_preset_names),
+      cmocka_unit_test(wrong_arguments_are_invalid),
+      cmocka_unit_test(json_list_is_read_or_refused_with_its_place),
+      cmocka_unit_test(test_bad_lists),
+      cmocka_unit_test(safetensors_header_is_read_or_refused),
+      cmocka_unit_test(test_bad_headers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

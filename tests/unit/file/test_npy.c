@@ -37,7 +37,7 @@ static void refused_npy(const char *header, size_t data, const char *first, cons
 #define C_ORDER "'fortran_order': False, "
 #define F_ORDER "'fortran_order': True, "
 
-static void test_good(void **state) {
+static void numpy_files_of_all_versions_are_read(void **state) {
   (void)state;
   static const struct {
     int version;
@@ -94,7 +94,7 @@ static void test_good(void **state) {
 }
 
 /* Every element of every part, whichever order it is stored in. */
-static void test_read(void **state) {
+static void any_part_is_read_in_either_order(void **state) {
   (void)state;
   static const int64_t shape[3] = {4, 5, 3};
   for (int fortran = 0; fortran < 2; fortran++) {
@@ -168,7 +168,7 @@ static void test_bad_headers(void **state) {
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (\n\n)} \x01", 4, "nothing", "?");
 }
 
-static void test_dtypes(void **state) {
+static void unknown_dtypes_are_refused(void **state) {
   (void)state;
   static const char *const unknown[] = {"|O",      "<f16", "<V2", ">V2", "<V",  "|S3", "<U4",
                                         "<M8[ns]", "f4",   "<f",  "",    "|f4", "<u3"};
@@ -189,7 +189,7 @@ static void test_dtypes(void **state) {
 }
 
 /* Raw bytes of every width as every dtype, and as none. */
-static void test_raw(void **state) {
+static void raw_bytes_of_each_width_are_read_as_the_dtype_said(void **state) {
   (void)state;
   static const char *const descr[] = {"|V1", "<V2", "=V4", "|V8", "<V16"};
   char header[128], given[32];
@@ -256,7 +256,7 @@ static void test_bad_files(void **state) {
 }
 
 /* The first bytes tell the format: a writer's temporary has no telling name. */
-static void test_names(void **state) {
+static void first_bytes_tell_the_format(void **state) {
   (void)state;
   static unsigned char bytes[256];
   size_t size = make_npy(bytes, 1, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
@@ -276,9 +276,13 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good),   cmocka_unit_test(test_read), cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(test_dtypes), cmocka_unit_test(test_raw),  cmocka_unit_test(test_bad_files),
-      cmocka_unit_test(test_names),
+      cmocka_unit_test(numpy_files_of_all_versions_are_read),
+      cmocka_unit_test(any_part_is_read_in_either_order),
+      cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(unknown_dtypes_are_refused),
+      cmocka_unit_test(raw_bytes_of_each_width_are_read_as_the_dtype_said),
+      cmocka_unit_test(test_bad_files),
+      cmocka_unit_test(first_bytes_tell_the_format),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -67,7 +67,7 @@ static void check_metadata(const char *path, const char *const *entries) {
 static const char odd[] = "quote \" \\ \n \xc3\xa9={\"reshard_digests\":\"\x01\"}";
 
 /* Through whole files, an index, shards of each kind of layout, and back. */
-static void test_kept(void **state) {
+static void owner_metadata_survive_every_conversion(void **state) {
   (void)state;
   static const char *const formats[] = {"", "\"format\":\"pt\",", "\"format\":\"mlx\","};
   static const char *const layouts[] = {"mesh(2;R)", "rank(1)", "mesh(2x2;R,R)", "rank(0)"};
@@ -109,7 +109,7 @@ static void test_kept(void **state) {
 }
 
 /* Files that agree, and that do not. */
-static void test_united(void **state) {
+static void metadata_of_files_are_united_or_left_out(void **state) {
   (void)state;
   scratch_directory("d");
   scratch_safetensors(
@@ -146,7 +146,7 @@ static void check_map(const char *text, const char *const *entries, const char *
     fail_msg("%s: '%s' is noted", text, notes);
 }
 
-static void test_maps(void **state) {
+static void metadata_follow_tensors_through_maps(void **state) {
   (void)state;
   scratch_safetensors(
       "in.safetensors",
@@ -185,7 +185,7 @@ static reshard_status create(const char *path, int64_t n, const reshard_text_pai
   return reshard_writer_commit(writer);
 }
 
-static void test_writer(void **state) {
+static void writer_takes_metadata_and_refuses_bad_ones(void **state) {
   (void)state;
   const reshard_text_pair good[] = {{"z", "1"}, {"a", ""}, {"format", "np"}};
   assert_int_equal(create("w.safetensors", 3, good), RESHARD_SUCCESS);
@@ -214,7 +214,7 @@ static void test_writer(void **state) {
 }
 
 /* Metadata that is read back must be what was carried: one entry less, more, or of another value is found. */
-static void test_compared(void **state) {
+static void metadata_that_differ_after_writing_are_found(void **state) {
   (void)state;
   const reshard_text_pair pairs[] = {{"a", "1"}, {"b", "2"}};
   bool differs;
@@ -247,8 +247,11 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_kept),   cmocka_unit_test(test_united),   cmocka_unit_test(test_maps),
-      cmocka_unit_test(test_writer), cmocka_unit_test(test_compared),
+      cmocka_unit_test(owner_metadata_survive_every_conversion),
+      cmocka_unit_test(metadata_of_files_are_united_or_left_out),
+      cmocka_unit_test(metadata_follow_tensors_through_maps),
+      cmocka_unit_test(writer_takes_metadata_and_refuses_bad_ones),
+      cmocka_unit_test(metadata_that_differ_after_writing_are_found),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -65,7 +65,7 @@ static void check_file(const char *path, const char *text, size_t n, size_t from
 }
 
 /* Cut by each layout, cut again, joined, and the same. */
-static void test_cut(void **state) {
+static void packed_types_are_cut_and_joined_as_bytes(void **state) {
   (void)state;
   static const char *const layouts[] = {"chunk(0)", "chunk(1)",        "mesh(2x2;S0,S1)", "mesh(4;R)",
                                         "flat()",   "cyclic(2x2;2x3)", "rank(2)",         "mesh(2x2;S1,S1)"};
@@ -106,7 +106,7 @@ static void test_cut(void **state) {
 }
 
 /* Headers have elements, and pieces begin where bytes end; else the tensor is whole on each rank. */
-static void test_headers(void **state) {
+static void pieces_begin_where_bytes_end(void **state) {
   (void)state;
   char text[256];
   for (int type = 0; type < TYPES; type++) {
@@ -136,7 +136,7 @@ static void test_headers(void **state) {
   }
 }
 
-static void test_maps(void **state) {
+static void maps_move_packed_types_by_whole_bytes(void **state) {
   (void)state;
   for (int type = 0; type < TYPES; type++) {
     bool shares = types[type].elements > 1;
@@ -165,7 +165,7 @@ static void test_maps(void **state) {
 }
 
 /* Where the last dim ends within a byte the tensor is whole on each rank of its layout, with the shape that it had. */
-static void test_solid(void **state) {
+static void last_dim_within_a_byte_stays_whole(void **state) {
   (void)state;
   static const char *const layouts[] = {"chunk(0)", "chunk(1)", "mesh(3;R)", "rank(1)", "mesh(3;S1)"};
   static const struct {
@@ -209,7 +209,7 @@ static void test_solid(void **state) {
 }
 
 /* Data and shapes that do not go together. */
-static void test_refused(void **state) {
+static void data_that_do_not_fit_the_shape_are_refused(void **state) {
   (void)state;
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[8]", "[0,8]") "}", 8, 0);
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 4");
@@ -228,8 +228,11 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cut),   cmocka_unit_test(test_headers), cmocka_unit_test(test_maps),
-      cmocka_unit_test(test_solid), cmocka_unit_test(test_refused),
+      cmocka_unit_test(packed_types_are_cut_and_joined_as_bytes),
+      cmocka_unit_test(pieces_begin_where_bytes_end),
+      cmocka_unit_test(maps_move_packed_types_by_whole_bytes),
+      cmocka_unit_test(last_dim_within_a_byte_stays_whole),
+      cmocka_unit_test(data_that_do_not_fit_the_shape_are_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

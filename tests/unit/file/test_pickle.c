@@ -23,7 +23,7 @@ static int64_t number_of(const rs_pickle *p, int64_t value) {
   return rs_pickle_number(p, value);
 }
 
-static void test_numbers(void **state) {
+static void numbers_of_each_opcode_are_read(void **state) {
   (void)state;
   static const struct {
     const char *bytes;
@@ -48,7 +48,7 @@ static void test_numbers(void **state) {
   rs_pickle_free(&p);
 }
 
-static void test_containers(void **state) {
+static void containers_keep_their_last_values(void **state) {
   (void)state;
   rs_pickle p;
   /* {"a": (1, 2), "l": [3, "x"], "l": [4]}, the last "l" counts */
@@ -69,7 +69,7 @@ static void test_containers(void **state) {
   rs_pickle_free(&p);
 }
 
-static void test_calls(void **state) {
+static void calls_of_known_classes_give_their_values(void **state) {
   (void)state;
   rs_pickle p;
   int64_t extents[4];
@@ -91,7 +91,7 @@ static void test_calls(void **state) {
   rs_pickle_free(&p);
 }
 
-static void test_refused(void **state) {
+static void malformed_opcodes_are_refused_with_the_byte(void **state) {
   (void)state;
   static const struct {
     const char *bytes;
@@ -156,7 +156,7 @@ static void test_refused(void **state) {
 }
 
 /* A class in no list takes arguments, keywords, states, items and calls, and is told by its name. */
-static void test_unknown(void **state) {
+static void unknown_class_is_kept_and_told_by_name(void **state) {
   (void)state;
   rs_pickle p;
   char text[RS_QUOTE];
@@ -190,7 +190,7 @@ static void test_unknown(void **state) {
 }
 
 /* Dicts of other classes are dicts: of their items, of a dict, of pairs. */
-static void test_dicts(void **state) {
+static void dicts_of_other_classes_are_dicts(void **state) {
   (void)state;
   static const struct {
     const char *bytes;
@@ -216,7 +216,7 @@ static void test_dicts(void **state) {
 }
 
 /* Memory is bounded by the file: 64 MiB and 8 times its bytes. The worst inputs have few opcodes again and again. */
-static void test_memory(void **state) {
+static void memory_is_bounded_by_the_file(void **state) {
   (void)state;
   static const struct {
     const char *again;
@@ -248,7 +248,7 @@ static void test_memory(void **state) {
   free(bytes);
 }
 
-static void test_text(void **state) {
+static void texts_are_told_apart_from_bytes_that_are_none(void **state) {
   (void)state;
   rs_pickle p;
   rs_pickle_text text = {0};
@@ -266,9 +266,13 @@ static void test_text(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_containers),
-                                     cmocka_unit_test(test_calls),   cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_unknown), cmocka_unit_test(test_dicts),
-                                     cmocka_unit_test(test_memory),  cmocka_unit_test(test_text)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_each_opcode_are_read),
+                                     cmocka_unit_test(containers_keep_their_last_values),
+                                     cmocka_unit_test(calls_of_known_classes_give_their_values),
+                                     cmocka_unit_test(malformed_opcodes_are_refused_with_the_byte),
+                                     cmocka_unit_test(unknown_class_is_kept_and_told_by_name),
+                                     cmocka_unit_test(dicts_of_other_classes_are_dicts),
+                                     cmocka_unit_test(memory_is_bounded_by_the_file),
+                                     cmocka_unit_test(texts_are_told_apart_from_bytes_that_are_none)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static int matches_tensor(const char *pattern, const char *name) {
   return line == 1;
 }
 
-static void test_patterns(void **state) {
+static void patterns_match_as_globs(void **state) {
   (void)state;
   static const struct {
     const char *pattern, *name;
@@ -131,7 +131,7 @@ static void test_all_short_patterns(void **state) {
   }
 }
 
-static void test_precedence(void **state) {
+static void first_matching_line_counts(void **state) {
   (void)state;
   reshard_rules rules = parse_rules("\xef\xbb\xbf# comment\r\n"
                                     "\r\n"
@@ -171,7 +171,7 @@ static void refused_rules(const char *text, reshard_status expected, const char 
   assert_ptr_equal(rules, untouched);
 }
 
-static void test_errors(void **state) {
+static void wrong_rules_are_refused_with_line_and_column(void **state) {
   (void)state;
   refused_rules("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
   refused_rules("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
@@ -201,7 +201,7 @@ static void test_errors(void **state) {
   assert_int_equal(strncmp(reshard_last_error(), "rules:1:", 8), 0);
 }
 
-static void test_file(void **state) {
+static void rule_file_is_read_or_refused_by_name(void **state) {
   (void)state;
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-rules-%ld", temporary(), (long)getpid());
@@ -216,7 +216,7 @@ static void test_file(void **state) {
   unlink(path);
 }
 
-static void test_layouts(void **state) {
+static void rules_give_each_tensor_its_layout(void **state) {
   (void)state;
   reshard_rules rules = parse_rules("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
   reshard_layout layout;
@@ -245,7 +245,7 @@ static reshard_rules shipped_rules(const char *name) {
 }
 
 /* Every shipped file of rules on every preset: each tensor has a layout. */
-static void test_shipped(void **state) {
+static void shipped_rules_give_every_preset_a_layout(void **state) {
   (void)state;
   static const struct {
     const char *file, *sizes[2];
@@ -349,7 +349,7 @@ static void test_shipped_choices(void **state) {
 }
 
 /* rank(TEXT#/N) goes by the last number behind the text. */
-static void test_numbered(void **state) {
+static void numbered_ranks_go_by_the_last_number(void **state) {
   (void)state;
   reshard_rules rules;
   assert_int_equal(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules), RESHARD_SUCCESS);
@@ -460,15 +460,15 @@ static void test_set_size(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_patterns),
+      cmocka_unit_test(patterns_match_as_globs),
       cmocka_unit_test(test_all_short_patterns),
-      cmocka_unit_test(test_precedence),
-      cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_file),
-      cmocka_unit_test(test_layouts),
-      cmocka_unit_test(test_shipped),
+      cmocka_unit_test(first_matching_line_counts),
+      cmocka_unit_test(wrong_rules_are_refused_with_line_and_column),
+      cmocka_unit_test(rule_file_is_read_or_refused_by_name),
+      cmocka_unit_test(rules_give_each_tensor_its_layout),
+      cmocka_unit_test(shipped_rules_give_every_preset_a_layout),
       cmocka_unit_test(test_shipped_choices),
-      cmocka_unit_test(test_numbered),
+      cmocka_unit_test(numbered_ranks_go_by_the_last_number),
       cmocka_unit_test(numbered_mesh_has_a_rank_of_each_replica),
       cmocka_unit_test(rules_of_training_jobs_name_all_their_ranks),
       cmocka_unit_test(test_set_size),

@@ -106,7 +106,7 @@ static void check_pair(reshard_rules rules, const char *name, const char *scales
   reshard_model_free(model);
 }
 
-static void test_random(void **state) {
+static void random_blocks_and_scales_match_an_oracle(void **state) {
   (void)state;
   static const char *const layouts[] = {"chunk(0)",        "chunk(1)",
                                         "chunk(-1;1,0)",   "mesh(2;S0)",
@@ -187,7 +187,7 @@ static void check_refused(const char *text, reshard_model model, int64_t world, 
   reshard_rules_free(rules);
 }
 
-static void test_shapes(void **state) {
+static void blocks_that_no_world_fits_are_refused(void **state) {
   (void)state;
   static const char rules_text[] = "\nblocks _scale_inv 128x128  # of the last dims\n*.w chunk(0)\n* chunk(1)\n";
   static const struct {
@@ -242,7 +242,7 @@ static void test_two_blocks(void **state) {
 }
 
 /* Scales follow their tensor's rule, not one of their own; a tensor named "blocks" may have a rule. */
-static void test_lines(void **state) {
+static void scales_follow_the_rule_of_their_tensor(void **state) {
   (void)state;
   reshard_rules rules =
       parse_rules("*.s rank(3)\nblocks .s 4\n*.w chunk(0)\nblocks chunk(1)\n*.q refuse(packed (4 bits))\n"
@@ -283,7 +283,7 @@ static void test_lines(void **state) {
 }
 
 /* Files of GPTQ and AWQ have other cuts, and the others refuse them. */
-static void test_packed(void **state) {
+static void packed_quantised_files_have_rules_of_their_own(void **state) {
   (void)state;
   static const char *const refusing[] = {"tp", "tp-kv-4", "fsdp-tp", "ep-128", "ep-256"};
   static const struct {
@@ -335,7 +335,7 @@ static int add_use(void *user, const reshard_rule_use *use) {
   return ++list->n == list->most;
 }
 
-static void test_use(void **state) {
+static void each_line_tells_what_it_took(void **state) {
   (void)state;
   reshard_rules rules = parse_rules("*.wq mesh(2;S0)  # none\n*.w chunk(0)\nblocks _inv 2x2\n*.z rank(1)\n* rank(0)\n");
   reshard_model model;
@@ -369,9 +369,12 @@ static void test_use(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_qwen_layer),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_two_blocks),
-                                     cmocka_unit_test(test_lines),  cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_use)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_blocks_and_scales_match_an_oracle),
+                                     cmocka_unit_test(test_qwen_layer),
+                                     cmocka_unit_test(blocks_that_no_world_fits_are_refused),
+                                     cmocka_unit_test(test_two_blocks),
+                                     cmocka_unit_test(scales_follow_the_rule_of_their_tensor),
+                                     cmocka_unit_test(packed_quantised_files_have_rules_of_their_own),
+                                     cmocka_unit_test(each_line_tells_what_it_took)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void random_cutting(rng *r, cutting *c) {
   rs_text_add(&text, ")");
 }
 
-static void test_cuts(void **state) {
+static void tensors_without_the_cut_dim_are_whole_on_each_rank(void **state) {
   (void)state;
   const reshard_placement replicate = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
   rng r;
@@ -115,7 +115,7 @@ static void test_cuts(void **state) {
 }
 
 /* Layouts that do not cut are what they were, and so are tensors that have dims. */
-static void test_others(void **state) {
+static void layouts_that_do_not_cut_stay_as_they_were(void **state) {
   (void)state;
   static const char *const whole[] = {"flat()",        "flat(2-1)",       "rank(2)",   "rank(3/7)",
                                       "mesh(2x2;R,R)", "mesh(a=3@1-3;R)", "mesh(a;R)", "boxes(1:[]+[])"};
@@ -133,7 +133,7 @@ static void test_others(void **state) {
 }
 
 /* A layout that fits no tensor, or not this one, is an error with the line of its rule. */
-static void test_refused(void **state) {
+static void layout_that_fits_no_tensor_names_its_line(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -219,7 +219,7 @@ static int64_t check_file(const char *path, int64_t world) {
   return lines;
 }
 
-static void test_shipped(void **state) {
+static void every_shipped_rule_takes_scalars(void **state) {
   (void)state;
   char folder[4096], path[4400];
   int64_t files = 0;
@@ -239,7 +239,9 @@ static void test_shipped(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_others),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_shipped)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_without_the_cut_dim_are_whole_on_each_rank),
+                                     cmocka_unit_test(layouts_that_do_not_cut_stay_as_they_were),
+                                     cmocka_unit_test(layout_that_fits_no_tensor_names_its_line),
+                                     cmocka_unit_test(every_shipped_rule_takes_scalars)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

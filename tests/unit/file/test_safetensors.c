@@ -40,7 +40,7 @@ static void check_bytes(reshard_checkpoint checkpoint, const char *name, size_t 
   reshard_layout_release(layout);
 }
 
-static void test_file(void **state) {
+static void file_is_read_with_all_its_fields(void **state) {
   (void)state;
   scratch_safetensors(
       "a.safetensors",
@@ -67,7 +67,7 @@ static void test_file(void **state) {
   reshard_checkpoint_close(NULL);
 }
 
-static void test_misuse(void **state) {
+static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   scratch_safetensors("a.safetensors", "{" T("a", "U8", "[2,3]", "[0,6]") "}", 6, 0);
   reshard_checkpoint checkpoint = scratch_open("a.safetensors");
@@ -143,7 +143,7 @@ static void test_bad_headers(void **state) {
 }
 
 /* Headers that end in zeros, spaces before them or not: the error says how many. Metadata that is null is none. */
-static void test_padding(void **state) {
+static void zeros_behind_a_header_are_counted_in_the_error(void **state) {
   (void)state;
   static const char good[] = "{\"__metadata__\":null," T("a", "U8", "[4]", "[0,4]") "}";
   unsigned char bytes[256];
@@ -166,7 +166,7 @@ static void test_padding(void **state) {
 }
 
 /* Cut off after every byte, and with every byte of the length changed. */
-static void test_truncated(void **state) {
+static void file_cut_or_changed_in_length_is_refused(void **state) {
   (void)state;
   static const char header[] = "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U16", "[2]", "[4,8]") "}";
   scratch_safetensors("whole.safetensors", header, 8, 0);
@@ -189,7 +189,7 @@ static void test_truncated(void **state) {
   free(bytes);
 }
 
-static void test_whole(void **state) {
+static void directory_of_whole_tensors_is_one_checkpoint(void **state) {
   (void)state;
   scratch_directory("d");
   scratch_safetensors("d/two.safetensors", "{" T("b", "U8", "[2,2]", "[0,4]") "," T("a", "U8", "[3]", "[4,7]") "}", 7,
@@ -232,7 +232,7 @@ static void test_whole(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "d/dangling.safetensors'", "No such file");
 }
 
-static void test_directories(void **state) {
+static void directories_without_checkpoints_are_refused(void **state) {
   (void)state;
   scratch_directory("d");
   scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors or .distcp files", "d'");
@@ -287,7 +287,7 @@ static void test_many_files(void **state) {
 }
 
 /* Headers that are long enough for threads. The error is the first file's. */
-static void test_threads(void **state) {
+static void long_headers_by_threads_have_the_first_error(void **state) {
   (void)state;
   enum { FILES = 5, TENSORS = 4000 };
   char name[64], *header = malloc(TENSORS * 128);
@@ -339,9 +339,15 @@ int main(void) {
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_file),        cmocka_unit_test(test_misuse),     cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(test_padding),     cmocka_unit_test(test_truncated),  cmocka_unit_test(test_whole),
-      cmocka_unit_test(test_directories), cmocka_unit_test(test_many_files), cmocka_unit_test(test_threads),
+      cmocka_unit_test(file_is_read_with_all_its_fields),
+      cmocka_unit_test(wrong_arguments_are_invalid),
+      cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(zeros_behind_a_header_are_counted_in_the_error),
+      cmocka_unit_test(file_cut_or_changed_in_length_is_refused),
+      cmocka_unit_test(directory_of_whole_tensors_is_one_checkpoint),
+      cmocka_unit_test(directories_without_checkpoints_are_refused),
+      cmocka_unit_test(test_many_files),
+      cmocka_unit_test(long_headers_by_threads_have_the_first_error),
       cmocka_unit_test(test_long_place),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -151,7 +151,7 @@ static void run_seed(uint64_t seed) {
   naive_set_free(&set);
 }
 
-static void test_random(void **state) {
+static void random_parts_of_stores_match_the_oracle(void **state) {
   (void)state;
   double cases = 60 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
@@ -187,7 +187,7 @@ static rs_file open_file(const char *path, const char *mode) {
   return out;
 }
 
-static void test_files(void **state) {
+static void failing_files_are_named_in_the_error(void **state) {
   (void)state;
   const char *root = getenv("TMPDIR");
   char path[512], bytes[16] = {0};
@@ -220,7 +220,7 @@ static bool in_page_cache(const rs_file *file) {
 }
 
 /* Pages are dropped, or it is said that they were not: those that are not synced yet, and those in memory alone. */
-static void test_pages(void **state) {
+static void pages_are_dropped_or_the_call_says_not(void **state) {
   (void)state;
   const char *roots[] = {getenv("TMPDIR"), "/dev/shm"};
   char path[512], *bytes = calloc(1, 3 << 20);
@@ -247,10 +247,10 @@ static void test_pages(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
+      cmocka_unit_test(random_parts_of_stores_match_the_oracle),
       cmocka_unit_test(test_many_boxes),
-      cmocka_unit_test(test_files),
-      cmocka_unit_test(test_pages),
+      cmocka_unit_test(failing_files_are_named_in_the_error),
+      cmocka_unit_test(pages_are_dropped_or_the_call_says_not),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

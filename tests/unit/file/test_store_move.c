@@ -215,7 +215,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   free(why.at);
 }
 
-static void test_random(void **state) {
+static void random_regions_move_between_random_cuts(void **state) {
   (void)state;
   double cases = 1500 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
@@ -231,7 +231,7 @@ static void test_many_small(void **state) {
 }
 
 /* Many tiles to a tensor. */
-static void test_large(void **state) {
+static void tensors_of_many_tiles_move_right(void **state) {
   (void)state;
   double cases = 40 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
@@ -286,7 +286,7 @@ static void free_pair(pair *p) {
   free_fixture(&p->s);
 }
 
-static void test_shorter(void **state) {
+static void files_that_became_shorter_are_an_error(void **state) {
   (void)state;
   for (int target = 0; target < 2; target++) {
     pair p;
@@ -335,7 +335,7 @@ static int watch_progress(void *user, const char *stage, int64_t done, int64_t a
   return ++w->calls == w->cancel_at;
 }
 
-static void test_progress(void **state) {
+static void progress_is_told_and_can_cancel(void **state) {
   (void)state;
   pair p;
   make_pair(&p);
@@ -352,7 +352,7 @@ static void test_progress(void **state) {
   free_pair(&p);
 }
 
-static void test_refused(void **state) {
+static void stores_that_do_not_match_are_refused(void **state) {
   (void)state;
   pair p;
   make_pair(&p);
@@ -379,9 +379,13 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),  cmocka_unit_test(test_many_small), cmocka_unit_test(test_large),
-      cmocka_unit_test(test_shorter), cmocka_unit_test(test_read_only),  cmocka_unit_test(test_progress),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(random_regions_move_between_random_cuts),
+      cmocka_unit_test(test_many_small),
+      cmocka_unit_test(tensors_of_many_tiles_move_right),
+      cmocka_unit_test(files_that_became_shorter_are_an_error),
+      cmocka_unit_test(test_read_only),
+      cmocka_unit_test(progress_is_told_and_can_cancel),
+      cmocka_unit_test(stores_that_do_not_match_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

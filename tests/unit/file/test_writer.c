@@ -114,7 +114,7 @@ static void check_file(const char *name, const char *head, size_t n, size_t data
   free(bytes);
 }
 
-static void test_npy(void **state) {
+static void npy_files_are_those_of_numpy(void **state) {
   (void)state;
   static const struct {
     wanted what;
@@ -147,7 +147,7 @@ static void test_npy(void **state) {
   scratch_remove("a.npy");
 }
 
-static void test_safetensors(void **state) {
+static void safetensors_files_are_those_of_python(void **state) {
   (void)state;
   static const wanted tensors[] = {{"w.10", RESHARD_F32, 1, {2}, "rank(0)"},
                                    {"w.9", RESHARD_F32, 0, {0}, "mesh(3;R)"},
@@ -203,7 +203,7 @@ static void test_safetensors(void **state) {
   scratch_remove("b.safetensors");
 }
 
-static void test_index(void **state) {
+static void index_cuts_files_at_the_bytes_said(void **state) {
   (void)state;
   static const wanted tensors[] = {{"b", RESHARD_F32, 1, {50}, "rank(0)"},
                                    {"large", RESHARD_F32, 1, {1000}, "rank(0)"},
@@ -260,7 +260,7 @@ static void check_shard(const char *name, const char *sharding, const char *resh
 #define COMMON(files, shapes, layouts) \
   "{\"version\":1,\"world\":3,\"files\":[" files "],\"shapes\":{" shapes "},\"layout\":{" layouts "}"
 
-static void test_shards(void **state) {
+static void shards_have_names_offsets_and_data(void **state) {
   (void)state;
   static const wanted tensors[] = {{"a\xc3\xa9\"", RESHARD_F32, 2, {4, 3}, "chunk(0;1,0)"},
                                    {"b", RESHARD_U8, 1, {7}, "cyclic(2;2)"},
@@ -331,7 +331,7 @@ static void test_many_boxes(void **state) {
   reshard_writer_abandon(writer);
 }
 
-static void test_dedup(void **state) {
+static void replicas_are_stored_once(void **state) {
   (void)state;
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "mesh(3@2-0;R)"},
                                    {"b", RESHARD_U8, 1, {6}, "boxes(replicated;1:[0]+[3];2:[0]+[3];2:[3]+[3])"},
@@ -380,7 +380,7 @@ static void refused_writer(const char *name, int64_t n, const wanted *wanted, re
   assert_string_equal(scratch_list(""), ""); /* nothing is left */
 }
 
-static void test_refused(void **state) {
+static void wrong_names_dtypes_and_layouts_are_refused(void **state) {
   (void)state;
   const reshard_writer_options none = {0};
   static const wanted good = {"x", RESHARD_F32, 1, {4}, "rank(0)"}, bf16 = {"x", RESHARD_BF16, 1, {4}, "rank(0)"},
@@ -430,7 +430,7 @@ static void test_refused(void **state) {
   assert_string_equal(scratch_list(""), "");
 }
 
-static void test_puts(void **state) {
+static void arrays_are_put_in_any_order_and_once_each(void **state) {
   (void)state;
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "chunk(0)"}, {"b", RESHARD_U8, 1, {0}, "chunk(0)"}};
   reshard_writer writer;
@@ -456,9 +456,14 @@ static void test_puts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_npy),     cmocka_unit_test(test_safetensors), cmocka_unit_test(test_index),
-      cmocka_unit_test(test_shards),  cmocka_unit_test(test_many_boxes),  cmocka_unit_test(test_dedup),
-      cmocka_unit_test(test_refused), cmocka_unit_test(test_puts),
+      cmocka_unit_test(npy_files_are_those_of_numpy),
+      cmocka_unit_test(safetensors_files_are_those_of_python),
+      cmocka_unit_test(index_cuts_files_at_the_bytes_said),
+      cmocka_unit_test(shards_have_names_offsets_and_data),
+      cmocka_unit_test(test_many_boxes),
+      cmocka_unit_test(replicas_are_stored_once),
+      cmocka_unit_test(wrong_names_dtypes_and_layouts_are_refused),
+      cmocka_unit_test(arrays_are_put_in_any_order_and_once_each),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

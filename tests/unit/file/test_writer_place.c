@@ -70,7 +70,7 @@ static void refused_output(const char *name, bool force, const char *text) {
 
 #define SHARD(r) "shard-0000" r "-model-00001-of-00001.safetensors"
 
-static void test_replace(void **state) {
+static void force_replaces_outputs_in_one_step(void **state) {
   (void)state;
   scratch_directory("r");
   for (int i = 0; i < 2; i++) { /* there already the second time */
@@ -122,7 +122,7 @@ static void test_replace(void **state) {
   scratch_remove("r");
 }
 
-static void test_paths(void **state) {
+static void paths_that_cannot_be_written_are_refused(void **state) {
   (void)state;
   touch_file("file");
   refused_output("none/a.npy", false, "its directory");
@@ -160,7 +160,7 @@ static void test_paths(void **state) {
 }
 
 /* A link is never replaced; with force what it points to is, where it lies. */
-static void test_links(void **state) {
+static void links_are_followed_with_force_never_replaced(void **state) {
   (void)state;
   struct stat info;
   scratch_directory("l");
@@ -188,7 +188,7 @@ static void test_links(void **state) {
 }
 
 /* Temporaries of killed runs are removed, and nothing else is. */
-static void test_leftovers(void **state) {
+static void leftovers_of_killed_runs_alone_are_removed(void **state) {
   (void)state;
   scratch_directory("t");
   scratch_directory("t/.a.reshard-12-0");
@@ -225,7 +225,7 @@ static void test_leftovers(void **state) {
 }
 
 /* Two at a time, and what comes in between. */
-static void test_rivals(void **state) {
+static void two_writers_of_one_path_lose_nothing(void **state) {
   (void)state;
   static const char *const names[] = {"v/a.safetensors", "v/a.npy", "v/a"};
   for (int i = 0; i < 3; i++) {
@@ -255,7 +255,7 @@ static void test_rivals(void **state) {
   }
 }
 
-static void test_modes(void **state) {
+static void modes_are_of_what_is_replaced_or_the_umask(void **state) {
   (void)state;
   struct stat info;
   scratch_directory("m");
@@ -272,7 +272,7 @@ static void test_modes(void **state) {
   scratch_remove("m");
 }
 
-static void test_limits(void **state) {
+static void limits_of_the_process_are_told_and_leave_nothing(void **state) {
   (void)state;
   struct rlimit before, low;
   scratch_directory("n");
@@ -314,7 +314,7 @@ static int look_at_output(void *user, const char *stage, int64_t done, int64_t a
   return ++w->calls == w->stop;
 }
 
-static void test_sync(void **state) {
+static void sync_tells_progress_and_can_be_stopped(void **state) {
   (void)state;
   scratch_directory("y");
   reshard_writer writer = create_writer("y/a", false);
@@ -332,9 +332,14 @@ static void test_sync(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_replace),   cmocka_unit_test(test_paths),  cmocka_unit_test(test_links),
-      cmocka_unit_test(test_leftovers), cmocka_unit_test(test_rivals), cmocka_unit_test(test_modes),
-      cmocka_unit_test(test_limits),    cmocka_unit_test(test_sync),
+      cmocka_unit_test(force_replaces_outputs_in_one_step),
+      cmocka_unit_test(paths_that_cannot_be_written_are_refused),
+      cmocka_unit_test(links_are_followed_with_force_never_replaced),
+      cmocka_unit_test(leftovers_of_killed_runs_alone_are_removed),
+      cmocka_unit_test(two_writers_of_one_path_lose_nothing),
+      cmocka_unit_test(modes_are_of_what_is_replaced_or_the_umask),
+      cmocka_unit_test(limits_of_the_process_are_told_and_leave_nothing),
+      cmocka_unit_test(sync_tells_progress_and_can_be_stopped),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

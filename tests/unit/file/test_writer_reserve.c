@@ -76,7 +76,7 @@ static void test_free_bytes(void **state) {
 }
 
 /* In pieces of 1 GiB, each begun again after a signal. */
-static void test_pieces(void **state) {
+static void reserves_in_pieces_again_after_a_signal(void **state) {
   (void)state;
   _Atomic int64_t unbacked = 5;
   set_errors(3, (const int[]){EINTR, 0, EINTR});
@@ -137,7 +137,7 @@ static reshard_status create_writer(const char *name, reshard_writer *writer) {
 }
 
 /* A writer says how much it needs and how much there is for this user; nothing stays. */
-static void test_writer(void **state) {
+static void full_file_system_is_told_with_both_numbers(void **state) {
   (void)state;
   static const int lacking[] = {EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP};
   reshard_writer writer;
@@ -181,9 +181,9 @@ static void test_writer(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_free_bytes),
-      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(reserves_in_pieces_again_after_a_signal),
       cmocka_unit_test(test_no_fallocate),
-      cmocka_unit_test(test_writer),
+      cmocka_unit_test(full_file_system_is_told_with_both_numbers),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

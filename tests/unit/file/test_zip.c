@@ -124,7 +124,7 @@ static void check_archive(const archive *a, const shape *s, reshard_status shoul
   free(bytes);
 }
 
-static void test_right(void **state) {
+static void archives_of_torch_save_are_read(void **state) {
   (void)state;
   archive a;
   for (int zip64 = 0; zip64 < 2; zip64++)
@@ -135,7 +135,7 @@ static void test_right(void **state) {
     }
 }
 
-static void test_wrong(void **state) {
+static void archives_that_do_not_fit_are_refused(void **state) {
   (void)state;
   static const struct {
     shape s;
@@ -164,7 +164,7 @@ static void test_wrong(void **state) {
 }
 
 /* Every byte of the archive set to each of some values: right, or refused; never out of bounds. */
-static void test_changed(void **state) {
+static void any_changed_byte_is_right_or_refused(void **state) {
   (void)state;
   static const unsigned char values[] = {0, 1, 0x7f, 0x80, 0xff};
   for (int zip64 = 0; zip64 < 2; zip64++) {
@@ -216,7 +216,8 @@ static void test_long_directory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_right), cmocka_unit_test(test_wrong),
-                                     cmocka_unit_test(test_changed), cmocka_unit_test(test_long_directory)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(archives_of_torch_save_are_read), cmocka_unit_test(archives_that_do_not_fit_are_refused),
+      cmocka_unit_test(any_changed_byte_is_right_or_refused), cmocka_unit_test(test_long_directory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

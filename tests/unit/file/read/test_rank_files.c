@@ -146,7 +146,7 @@ static const char *const layouts[] = {
     "mesh(2x3;S0,S1)",    "mesh(2x3;S1,R)",    "mesh(3x2;S0,S0)", "mesh(dp=2,tp=3;S0,S0;order=tp,dp)",
     "mesh(2x2@1-4;R,S0)", "rank(4)",           "mesh(3;S0)"};
 
-static void test_random(void **state) {
+static void random_layouts_give_every_byte_its_place(void **state) {
   (void)state;
   int64_t cases = test_scaled(150, 10);
   for (int64_t c = 0; c < cases; c++) {
@@ -192,7 +192,7 @@ static void refused(const char *pattern, const char *layout, int64_t world, cons
   reshard_rules_free(rules);
 }
 
-static void test_refused(void **state) {
+static void files_that_do_not_fit_the_world_are_refused(void **state) {
   (void)state;
   write_ranks(plain, 4, 2, -1, -1);
   refused(NULL, NULL, 3, "is of rank 3, the world has 3 ranks");
@@ -237,7 +237,7 @@ static void test_refused(void **state) {
 }
 
 /* One layout for all; a tensor without dims is whole on each rank. Numbers in names may have zeros before. */
-static void test_names(void **state) {
+static void one_layout_serves_all_and_numbers_may_have_zeros(void **state) {
   (void)state;
   reshard_checkpoint checkpoint = NULL;
   scratch_remove("in");
@@ -258,7 +258,7 @@ static void test_names(void **state) {
 }
 
 /* convert takes the usual patterns where --src is said; the world is the source's. */
-static void test_convert(void **state) {
+static void convert_takes_usual_patterns_where_src_is_said(void **state) {
   (void)state;
   char from[256], to[256];
   reshard_rules rules = make_rules(plain);
@@ -278,7 +278,9 @@ static void test_convert(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_names), cmocka_unit_test(test_convert)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_layouts_give_every_byte_its_place),
+                                     cmocka_unit_test(files_that_do_not_fit_the_world_are_refused),
+                                     cmocka_unit_test(one_layout_serves_all_and_numbers_may_have_zeros),
+                                     cmocka_unit_test(convert_takes_usual_patterns_where_src_is_said)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

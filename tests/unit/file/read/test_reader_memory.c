@@ -112,7 +112,7 @@ static const struct {
             {"no end", "{\"a\":[", "{\"b\":", ""},
             {"tensors", "{", "\"%\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}", "}"}};
 
-static void test_json(void **state) {
+static void json_beyond_its_share_of_memory_is_refused(void **state) {
   (void)state;
   scratch_directory("d");
   for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
@@ -213,7 +213,7 @@ static size_t write_archive(const char *name, const text *pickle) {
 }
 
 /* Pickles, also of an archive with a long directory, and headers of numpy. */
-static void test_others(void **state) {
+static void pickles_and_headers_stay_in_their_share_of_memory(void **state) {
   (void)state;
   static const char *const worst[] = {"]", "}", "N", "(", ")\x85", "cm\nn\n", "]a", "}Q", "X\1\0\0\0a"};
   scratch_directory("p");
@@ -241,7 +241,8 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_json), cmocka_unit_test(test_long_header),
-                                     cmocka_unit_test(test_others)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(json_beyond_its_share_of_memory_is_refused),
+                                     cmocka_unit_test(test_long_header),
+                                     cmocka_unit_test(pickles_and_headers_stay_in_their_share_of_memory)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
