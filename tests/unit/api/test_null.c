@@ -18,7 +18,7 @@
 #include <reshard/transfer.h>
 #include <reshard/tree.h>
 
-static void test_comm(void **state) {
+static void null_is_refused_by_calls_of_comm(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_comm_create_local(0, ROOM, ROOM));
@@ -37,7 +37,7 @@ static void test_comm(void **state) {
   }
 }
 
-static void test_device(void **state) {
+static void null_is_refused_by_calls_of_device(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_device_create(TEXT, ROOM, ROOM));
@@ -51,14 +51,14 @@ static void test_device(void **state) {
   }
 }
 
-static void test_dtype(void **state) {
+static void null_is_refused_by_calls_of_dtype(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_dtype_parse(TEXT, ROOM));
   }
 }
 
-static void test_file(void **state) {
+static void null_is_refused_by_calls_of_file(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_model_preset(TEXT, ROOM));
@@ -91,7 +91,7 @@ static void test_file(void **state) {
   }
 }
 
-static void test_layout(void **state) {
+static void null_is_refused_by_calls_of_layout(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_layout_parse(TEXT, 0, ROOM, 0, ROOM));
@@ -116,7 +116,7 @@ static void test_layout(void **state) {
   }
 }
 
-static void test_module(void **state) {
+static void null_is_refused_by_calls_of_module(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_module_create(NULL));
@@ -134,7 +134,7 @@ static void test_module(void **state) {
   }
 }
 
-static void test_move(void **state) {
+static void null_is_refused_by_calls_of_move(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tree_cast(NULL, 0, NULL, ROOM, ROOM));
@@ -143,7 +143,7 @@ static void test_move(void **state) {
   }
 }
 
-static void test_plan(void **state) {
+static void null_is_refused_by_calls_of_plan(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_plan_create(0, ROOM, 0, ROOM, ROOM));
@@ -158,7 +158,7 @@ static void test_plan(void **state) {
   }
 }
 
-static void test_sync(void **state) {
+static void null_is_refused_by_calls_of_sync(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_verify_shapes(NULL, 0, ROOM, ROOM));
@@ -167,7 +167,7 @@ static void test_sync(void **state) {
   }
 }
 
-static void test_tensor(void **state) {
+static void null_is_refused_by_calls_of_tensor(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tensor_create(0, 0, ROOM, ROOM));
@@ -189,7 +189,7 @@ static void test_tensor(void **state) {
   }
 }
 
-static void test_transfer(void **state) {
+static void null_is_refused_by_calls_of_transfer(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_transfer_create(NULL, NULL, ROOM, ROOM, ROOM));
@@ -200,7 +200,7 @@ static void test_transfer(void **state) {
   }
 }
 
-static void test_tree(void **state) {
+static void null_is_refused_by_calls_of_tree(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tree_dict(NULL));
@@ -244,7 +244,7 @@ static void test_tree(void **state) {
   }
 }
 
-static void test_values(void **state) {
+static void null_has_the_values_that_headers_say(void **state) {
   (void)state;
   assert_int_equal(reshard_comm_rank(NULL), -1);
   assert_int_equal(reshard_comm_size(NULL), 0);
@@ -270,7 +270,7 @@ static void test_values(void **state) {
   assert_null(reshard_tree_get_type(NULL));
 }
 
-static void test_released(void **state) {
+static void null_may_be_released(void **state) {
   (void)state;
   reshard_comm_destroy(NULL);
   reshard_device_release(NULL);
@@ -293,11 +293,13 @@ static void test_released(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_comm),   cmocka_unit_test(test_device),   cmocka_unit_test(test_dtype),
-      cmocka_unit_test(test_file),   cmocka_unit_test(test_layout),   cmocka_unit_test(test_module),
-      cmocka_unit_test(test_move),   cmocka_unit_test(test_plan),     cmocka_unit_test(test_sync),
-      cmocka_unit_test(test_tensor), cmocka_unit_test(test_transfer), cmocka_unit_test(test_tree),
-      cmocka_unit_test(test_values), cmocka_unit_test(test_released),
+      cmocka_unit_test(null_is_refused_by_calls_of_comm),     cmocka_unit_test(null_is_refused_by_calls_of_device),
+      cmocka_unit_test(null_is_refused_by_calls_of_dtype),    cmocka_unit_test(null_is_refused_by_calls_of_file),
+      cmocka_unit_test(null_is_refused_by_calls_of_layout),   cmocka_unit_test(null_is_refused_by_calls_of_module),
+      cmocka_unit_test(null_is_refused_by_calls_of_move),     cmocka_unit_test(null_is_refused_by_calls_of_plan),
+      cmocka_unit_test(null_is_refused_by_calls_of_sync),     cmocka_unit_test(null_is_refused_by_calls_of_tensor),
+      cmocka_unit_test(null_is_refused_by_calls_of_transfer), cmocka_unit_test(null_is_refused_by_calls_of_tree),
+      cmocka_unit_test(null_has_the_values_that_headers_say), cmocka_unit_test(null_may_be_released),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

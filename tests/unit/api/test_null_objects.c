@@ -8,7 +8,7 @@
 #include <reshard/sharded.h>
 #include <reshard/state_dict.h>
 
-static void test_dtensor(void **state) {
+static void null_is_refused_by_calls_of_dtensor(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_placements_parse(TEXT, NULL, ROOM, ROOM));
@@ -28,7 +28,7 @@ static void test_dtensor(void **state) {
   }
 }
 
-static void test_fsdp(void **state) {
+static void null_is_refused_by_calls_of_fsdp(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_fsdp_flatten(NULL, ROOM, ROOM));
@@ -44,7 +44,7 @@ static void test_fsdp(void **state) {
   }
 }
 
-static void test_mesh(void **state) {
+static void null_is_refused_by_calls_of_mesh(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_mesh_create(NULL, 0, 0, ROOM, ROOM, 0, ROOM, ROOM));
@@ -65,7 +65,7 @@ static void test_mesh(void **state) {
   }
 }
 
-static void test_metadata(void **state) {
+static void null_is_refused_by_calls_of_metadata(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_workers_create(NULL));
@@ -91,7 +91,7 @@ static void test_metadata(void **state) {
   }
 }
 
-static void test_sharded(void **state) {
+static void null_is_refused_by_calls_of_sharded(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_sharder_create(NULL, ROOM, ROOM));
@@ -131,7 +131,7 @@ static void test_state_dict(void **state) {
   }
 }
 
-static void test_values(void **state) {
+static void null_has_the_values_that_headers_say(void **state) {
   (void)state;
   assert_null(reshard_dtensor_sharded(NULL));
   assert_null(reshard_dtensor_retain(NULL));
@@ -172,7 +172,7 @@ static void test_values(void **state) {
 }
 
 /* NULL and something are not equal. */
-static void test_equal(void **state) {
+static void null_equals_null_alone(void **state) {
   (void)state;
   const int64_t two = 2;
   const reshard_properties properties = {.dtype = RESHARD_F32};
@@ -194,7 +194,7 @@ static void test_equal(void **state) {
   reshard_metadata_release(metadata);
 }
 
-static void test_released(void **state) {
+static void null_may_be_released(void **state) {
   (void)state;
   reshard_dtensor_release(NULL);
   reshard_flat_record_free(NULL);
@@ -208,9 +208,15 @@ static void test_released(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_dtensor),  cmocka_unit_test(test_fsdp),    cmocka_unit_test(test_mesh),
-      cmocka_unit_test(test_metadata), cmocka_unit_test(test_sharded), cmocka_unit_test(test_state_dict),
-      cmocka_unit_test(test_equal),    cmocka_unit_test(test_values),  cmocka_unit_test(test_released),
+      cmocka_unit_test(null_is_refused_by_calls_of_dtensor),
+      cmocka_unit_test(null_is_refused_by_calls_of_fsdp),
+      cmocka_unit_test(null_is_refused_by_calls_of_mesh),
+      cmocka_unit_test(null_is_refused_by_calls_of_metadata),
+      cmocka_unit_test(null_is_refused_by_calls_of_sharded),
+      cmocka_unit_test(test_state_dict),
+      cmocka_unit_test(null_equals_null_alone),
+      cmocka_unit_test(null_has_the_values_that_headers_say),
+      cmocka_unit_test(null_may_be_released),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

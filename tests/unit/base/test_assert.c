@@ -18,7 +18,7 @@ __attribute__((noinline)) reshard_status caller_of_an_assertion(int condition) {
   return status;
 }
 
-static void test_holds(void **state) {
+static void assertion_that_holds_keeps_the_last_error(void **state) {
   (void)state;
   assert_int_equal(reshard_assert(0, "before", "file.c", 1), RESHARD_ERROR_INTERNAL);
   char before[1100];
@@ -28,7 +28,7 @@ static void test_holds(void **state) {
   assert_string_equal(reshard_last_error(), before);
 }
 
-static void test_fails(void **state) {
+static void assertion_that_fails_tells_text_and_place(void **state) {
   (void)state;
   assert_int_equal(caller_of_an_assertion(0), RESHARD_ERROR_INTERNAL);
   const char *text = reshard_last_error();
@@ -62,7 +62,8 @@ static void test_odd_arguments(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_holds), cmocka_unit_test(test_fails),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(assertion_that_holds_keeps_the_last_error),
+                                     cmocka_unit_test(assertion_that_fails_tells_text_and_place),
                                      cmocka_unit_test(test_odd_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void test_statuses(void **state) {
+static void statuses_have_their_names(void **state) {
   (void)state;
   static const char *const names[] = {
       "RESHARD_SUCCESS",       "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY",
@@ -68,7 +68,7 @@ static void test_last_error(void **state) {
   free(long_text);
 }
 
-static void test_arithmetic(void **state) {
+static void products_and_sums_that_overflow_are_told(void **state) {
   (void)state;
   int64_t x = 7;
   assert_true(rs_mul(INT64_MAX / 3, 3, &x));
@@ -89,7 +89,7 @@ static void test_arithmetic(void **state) {
   assert_true(rs_min(-1, 2) == -1 && rs_max(-1, 2) == 2);
 }
 
-static void test_allocation(void **state) {
+static void allocations_of_nothing_and_too_much_are_told(void **state) {
   (void)state;
   int64_t *p = (int64_t *)&p;
   assert_int_equal(rs_alloc(&p, 0, sizeof *p), RESHARD_SUCCESS);
@@ -141,7 +141,7 @@ static void test_large_lists(void **state) {
   }
 }
 
-static void test_vectors(void **state) {
+static void vectors_grow_by_doubling(void **state) {
   (void)state;
   RS_VEC(int64_t) v = {0};
   int64_t growths = 0, cap = 0;
@@ -164,7 +164,7 @@ static void test_vectors(void **state) {
   free(v.at);
 }
 
-static void test_text(void **state) {
+static void text_is_the_same_in_any_room(void **state) {
   (void)state;
   /* what the text is does not depend on the room, and the buffer's end is kept */
   for (size_t size = 0; size < 20; size++) {
@@ -211,7 +211,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static void test_hash(void **state) {
+static void hashes_differ_and_spread(void **state) {
   (void)state;
   enum { N = 200000 };
   uint64_t *seen = malloc((N + 4096) * sizeof *seen);
@@ -249,7 +249,7 @@ static void test_hash(void **state) {
   }
 }
 
-static void test_dtypes(void **state) {
+static void dtypes_have_names_and_sizes(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -302,7 +302,7 @@ static void test_dtypes(void **state) {
   assert_string_equal(reshard_dtype_string((reshard_dtype)-1), "none");
 }
 
-static void test_lists(void **state) {
+static void lists_of_numbers_print_in_the_room_given(void **state) {
   (void)state;
   static const int64_t numbers[] = {3, 4, 5, 9, 11, 12};
   char text[32], small[8];
@@ -314,7 +314,7 @@ static void test_lists(void **state) {
   assert_string_equal(rs_ranges_text(small, sizeof small, 6, numbers), "3-5,...");
 }
 
-static void test_deadlines(void **state) {
+static void deadlines_pass_without_overflow(void **state) {
   (void)state;
   int64_t ms = 1000000, now = rs_now_ns();
   assert_true(rs_late(now - 7 * ms, 7));
@@ -326,12 +326,18 @@ static void test_deadlines(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_statuses),         cmocka_unit_test(test_last_error),
-      cmocka_unit_test(test_arithmetic),       cmocka_unit_test(test_allocation),
-      cmocka_unit_test(test_vectors),          cmocka_unit_test(test_text),
-      cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),
-      cmocka_unit_test(test_dtypes),           cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_deadlines),        cmocka_unit_test(test_large_lists),
+      cmocka_unit_test(statuses_have_their_names),
+      cmocka_unit_test(test_last_error),
+      cmocka_unit_test(products_and_sums_that_overflow_are_told),
+      cmocka_unit_test(allocations_of_nothing_and_too_much_are_told),
+      cmocka_unit_test(vectors_grow_by_doubling),
+      cmocka_unit_test(text_is_the_same_in_any_room),
+      cmocka_unit_test(test_shapes_and_boxes),
+      cmocka_unit_test(hashes_differ_and_spread),
+      cmocka_unit_test(dtypes_have_names_and_sizes),
+      cmocka_unit_test(lists_of_numbers_print_in_the_room_given),
+      cmocka_unit_test(deadlines_pass_without_overflow),
+      cmocka_unit_test(test_large_lists),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void test_sets(void **state) {
+static void sets_match_the_characters_in_them(void **state) {
   (void)state;
   static const struct {
     const char *pattern, *fits, *fits_not; /* characters */
@@ -31,7 +31,7 @@ static void test_sets(void **state) {
   }
 }
 
-static void test_problems(void **state) {
+static void patterns_that_are_wrong_are_refused_with_the_byte(void **state) {
   (void)state;
   static const struct {
     const char *pattern, *problem;
@@ -52,6 +52,7 @@ static void test_problems(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_problems)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_match_the_characters_in_them),
+                                     cmocka_unit_test(patterns_that_are_wrong_are_refused_with_the_byte)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

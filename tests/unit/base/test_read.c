@@ -23,7 +23,7 @@ static int64_t read_bytes(const char *from, int64_t limit, int64_t wait_ms, char
   return status == RESHARD_SUCCESS ? size : -(int64_t)status;
 }
 
-static void test_limit(void **state) {
+static void files_beyond_their_limit_are_refused(void **state) {
   (void)state;
   const char *path = scratch_path("plain");
   char bytes[6000], *text;
@@ -70,7 +70,7 @@ static void *write_pipe(void *user) {
   return NULL;
 }
 
-static void test_pipes(void **state) {
+static void pipes_without_a_writer_end_with_an_error(void **state) {
   (void)state;
   const char *path = scratch_path("pipe");
   char *text;
@@ -96,6 +96,7 @@ static void test_pipes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit), cmocka_unit_test(test_pipes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(files_beyond_their_limit_are_refused),
+                                     cmocka_unit_test(pipes_without_a_writer_end_with_an_error)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -76,7 +76,7 @@ static int exit_status(pid_t child) {
 }
 
 /* The first comes last, and the others wait for it. */
-static void test_share(void **state) {
+static void others_wait_for_a_first_process_that_is_late(void **state) {
   (void)state;
   enum { N = 5 };
   pid_t child[N];
@@ -102,7 +102,7 @@ static int connect_stranger(int port) {
 
 /* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
  * world, or of another job. Those that are idle hold up none. */
-static void test_strangers(void **state) {
+static void strangers_at_the_port_are_let_in_nowhere(void **state) {
   (void)state;
   enum { IDLE = 40 };
   int port = free_port(), idle[IDLE];
@@ -128,7 +128,7 @@ static void test_strangers(void **state) {
 }
 
 /* More connections than process 0 has room for: the oldest go. */
-static void test_crowd(void **state) {
+static void oldest_connections_go_where_there_is_no_room(void **state) {
   (void)state;
   enum { IDLE = 300 };
   int port = free_port(), idle[IDLE];
@@ -155,7 +155,7 @@ static void test_same_rank(void **state) {
 }
 
 /* A process that gives up before it has the bytes may come again: the first listens, and does not serve yet. */
-static void test_again(void **state) {
+static void process_that_gave_up_may_come_again(void **state) {
   (void)state;
   int port = free_port();
   pid_t first = start_process(port, 2, 0, 0, 20000);
@@ -169,7 +169,7 @@ static void test_again(void **state) {
   assert_int_equal(exit_status(first), 0);
 }
 
-static void test_deadline(void **state) {
+static void missing_processes_are_named_at_the_deadline(void **state) {
   (void)state;
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 600), second = start_process(port, 3, 1, 0, 600);
@@ -179,7 +179,7 @@ static void test_deadline(void **state) {
 }
 
 /* All-gathers of a few and of many bytes, one after the other at one port. */
-static void test_allgather(void **state) {
+static void allgathers_follow_one_another_at_one_port(void **state) {
   (void)state;
   enum { N = 4, MANY = 200000 };
   pid_t child[N];
@@ -296,7 +296,7 @@ static void clear_environment(void) {
     unsetenv(names[i]);
 }
 
-static void test_environment(void **state) {
+static void environment_tells_processes_or_the_variable_that_is_wrong(void **state) {
   (void)state;
   reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS, first = {.size = 1};
   clear_environment();
@@ -380,9 +380,15 @@ static void test_environment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers),   cmocka_unit_test(test_crowd),
-      cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),       cmocka_unit_test(test_deadline),
-      cmocka_unit_test(test_allgather), cmocka_unit_test(test_environment), cmocka_unit_test(test_slow_way),
+      cmocka_unit_test(others_wait_for_a_first_process_that_is_late),
+      cmocka_unit_test(strangers_at_the_port_are_let_in_nowhere),
+      cmocka_unit_test(oldest_connections_go_where_there_is_no_room),
+      cmocka_unit_test(test_same_rank),
+      cmocka_unit_test(process_that_gave_up_may_come_again),
+      cmocka_unit_test(missing_processes_are_named_at_the_deadline),
+      cmocka_unit_test(allgathers_follow_one_another_at_one_port),
+      cmocka_unit_test(environment_tells_processes_or_the_variable_that_is_wrong),
+      cmocka_unit_test(test_slow_way),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

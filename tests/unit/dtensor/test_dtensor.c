@@ -130,7 +130,7 @@ static void tour_run(int64_t n, const tour *t) {
   }
 }
 
-static void test_redistribute(void **state) {
+static void redistribute_goes_through_any_placements(void **state) {
   (void)state;
   const int64_t shape[3] = {7, 5, 3}, scalar[1] = {0};
   tour_run(6, &(tour){3,
@@ -201,7 +201,7 @@ static void several_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_several(void **state) {
+static void several_tensors_move_in_one_call(void **state) {
   (void)state;
   sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -479,7 +479,7 @@ static void dealt_run(const dealt *d, reshard_status status, const char *text) {
   sharded_ranks_check(4, NULL, distribute_body, (void *)d, status, text);
 }
 
-static void test_distribute(void **state) {
+static void distribute_deals_a_tensor_of_any_rank(void **state) {
   (void)state;
   static const char *const placements[] = {"S0,S1", "R,S1", "S0,S0;order=1,0", "S1*2,S1", "R,R"};
   for (int i = 0; i < 5; i++)
@@ -525,7 +525,7 @@ static void refuse_body(void *user, int64_t r) {
   reshard_mesh_release(other);
 }
 
-static void test_refused(void **state) {
+static void wrong_calls_are_refused_on_all_ranks(void **state) {
   (void)state;
   static const struct {
     reshard_status status;
@@ -568,7 +568,7 @@ static void sharded_body(void *user, int64_t r) {
   reshard_mesh_release(other);
 }
 
-static void test_sharded(void **state) {
+static void dtensors_are_made_of_sharded_tensors_on_the_mesh_alone(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -581,15 +581,15 @@ static void test_sharded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_redistribute),
+      cmocka_unit_test(redistribute_goes_through_any_placements),
       cmocka_unit_test(test_nothing_moves),
-      cmocka_unit_test(test_several),
+      cmocka_unit_test(several_tensors_move_in_one_call),
       cmocka_unit_test(test_from_local),
       cmocka_unit_test(test_from_local_refused),
       cmocka_unit_test(test_local_refused),
-      cmocka_unit_test(test_distribute),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_sharded),
+      cmocka_unit_test(distribute_deals_a_tensor_of_any_rank),
+      cmocka_unit_test(wrong_calls_are_refused_on_all_ranks),
+      cmocka_unit_test(dtensors_are_made_of_sharded_tensors_on_the_mesh_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

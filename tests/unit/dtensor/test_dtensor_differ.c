@@ -38,7 +38,7 @@ static void from_local_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void test_differ(void **state) {
+static void placements_that_differ_are_named(void **state) {
   (void)state;
   static const struct {
     given given;
@@ -62,6 +62,6 @@ static void test_differ(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_differ)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(placements_that_differ_are_named)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

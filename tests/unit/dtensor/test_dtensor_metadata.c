@@ -27,7 +27,7 @@ static reshard_dtensor on(sharded_ranks *p, int64_t r, const char *mesh_text, co
   return tensor;
 }
 
-static void test_metadata(void **state) {
+static void metadata_of_dtensors_name_global_ranks(void **state) {
   (void)state;
   const int64_t shape[2] = {5, 3}, ranks[6] = {10, 11, 12, 13, 14, 15};
   sharded_ranks p;
@@ -56,7 +56,7 @@ static void test_metadata(void **state) {
   sharded_ranks_close(&p);
 }
 
-static void test_rewrite(void **state) {
+static void metadata_are_rewritten_for_a_device(void **state) {
   (void)state;
   const int64_t shape[1] = {6};
   reshard_remote_device devices[3] = {
@@ -95,7 +95,7 @@ static void drawn(sharded_ranks *p, const char *mesh, const char *placements, in
   reshard_dtensor_release(tensor);
 }
 
-static void test_print(void **state) {
+static void print_draws_which_rank_has_what(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 12, NULL);
@@ -133,9 +133,9 @@ static void test_print(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_metadata),
-      cmocka_unit_test(test_rewrite),
-      cmocka_unit_test(test_print),
+      cmocka_unit_test(metadata_of_dtensors_name_global_ranks),
+      cmocka_unit_test(metadata_are_rewritten_for_a_device),
+      cmocka_unit_test(print_draws_which_rank_has_what),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

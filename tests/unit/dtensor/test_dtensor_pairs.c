@@ -170,7 +170,7 @@ static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) 
   return SOURCES * h.n;
 }
 
-static void test_pairs(void **state) {
+static void every_placement_goes_to_every_other(void **state) {
   (void)state;
   int64_t pairs = 0, hands = test_scaled(HANDS, 1);
   for (int64_t a = 1; a <= 4; a++)
@@ -188,6 +188,6 @@ static void test_pairs(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_placement_goes_to_every_other)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static int64_t check_line(const char *line) {
   return ndim == 2 ? HASHES : 4;
 }
 
-static void test_pytorch(void **state) {
+static void local_shapes_are_those_of_pytorch(void **state) {
   (void)state;
   char path[1024], line[256];
   int64_t cases = 0;
@@ -106,7 +106,7 @@ static void shapes_expect(const char *mesh, const char *text, int64_t n, const c
   reshard_mesh_release(placing.mesh);
 }
 
-static void test_known(void **state) {
+static void known_local_shapes_hold(void **state) {
   (void)state;
   shapes_expect("4", "S0", 10, "3@0 3@3 3@6 1@9"); /* not size // chunks as stride */
   shapes_expect("4", "S0", 5, "2@0 2@2 1@4 0@5");
@@ -117,7 +117,7 @@ static void test_known(void **state) {
   shapes_expect("3x2", "S0*2,S0", 7, "2@0 1@4 2@2 1@5 1@6 0@7");
 }
 
-static void test_errors(void **state) {
+static void wrong_placements_are_refused(void **state) {
   (void)state;
   reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 2, 0}};
   reshard_placing placing = {dry("dp=2,tp=3"), placements, NULL};
@@ -143,7 +143,7 @@ static void shapes_refused(const char *text, reshard_status status, const char *
   reshard_mesh_release(mesh);
 }
 
-static void test_text(void **state) {
+static void wrong_texts_of_placements_are_refused_with_the_column(void **state) {
   (void)state;
   shapes_refused("S0", RESHARD_ERROR_INVALID, "placements \"S0\": column 1: 1 placements, the mesh has 2 dims");
   shapes_refused("S0,R,R", RESHARD_ERROR_INVALID, "placements \"S0,R,R\": column 1: 3 placements, the mesh has 2 dims");
@@ -186,8 +186,11 @@ static void test_large_mesh(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pytorch), cmocka_unit_test(test_known),      cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_text),    cmocka_unit_test(test_large_mesh),
+      cmocka_unit_test(local_shapes_are_those_of_pytorch),
+      cmocka_unit_test(known_local_shapes_hold),
+      cmocka_unit_test(wrong_placements_are_refused),
+      cmocka_unit_test(wrong_texts_of_placements_are_refused_with_the_column),
+      cmocka_unit_test(test_large_mesh),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

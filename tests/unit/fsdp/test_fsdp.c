@@ -90,7 +90,7 @@ static void flatten_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_flatten(void **state) {
+static void flatten_and_unflatten_are_inverse(void **state) {
   (void)state;
   sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -273,7 +273,7 @@ static void table_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_table(void **state) {
+static void table_works_as_a_host_program_uses_it(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -367,13 +367,13 @@ static void load_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_checkpoint(void **state) {
+static void dtensor_leaves_are_saved_and_loaded_by_fewer_ranks(void **state) {
   (void)state;
   sharded_ranks_check(4, NULL, save_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
   sharded_ranks_check(3, NULL, load_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
 }
 
-static void test_leaf(void **state) {
+static void leaf_of_null_is_refused(void **state) {
   (void)state;
   reshard_tree one, none = NULL;
   reshard_dtensor tensor = NULL;
@@ -388,9 +388,13 @@ static void test_leaf(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_flatten),  cmocka_unit_test(test_flatten_plain), cmocka_unit_test(test_wrong_shape),
-      cmocka_unit_test(test_pre_load), cmocka_unit_test(test_table),         cmocka_unit_test(test_checkpoint),
-      cmocka_unit_test(test_leaf),
+      cmocka_unit_test(flatten_and_unflatten_are_inverse),
+      cmocka_unit_test(test_flatten_plain),
+      cmocka_unit_test(test_wrong_shape),
+      cmocka_unit_test(test_pre_load),
+      cmocka_unit_test(table_works_as_a_host_program_uses_it),
+      cmocka_unit_test(dtensor_leaves_are_saved_and_loaded_by_fewer_ranks),
+      cmocka_unit_test(leaf_of_null_is_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -211,7 +211,7 @@ static void hsdp_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_hsdp(void **state) {
+static void hsdp_chunks_on_each_dim_of_the_mesh(void **state) {
   (void)state;
   for (int64_t n = 8; n <= 10; n += 2)
     for (int dim = -1; dim <= 1; dim++) {
@@ -339,8 +339,9 @@ static void test_refused_gather(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_chunk), cmocka_unit_test(test_every_gather),  cmocka_unit_test(test_five_rows),
-      cmocka_unit_test(test_hsdp),        cmocka_unit_test(test_refused_chunk), cmocka_unit_test(test_refused_gather),
+      cmocka_unit_test(test_every_chunk),   cmocka_unit_test(test_every_gather),
+      cmocka_unit_test(test_five_rows),     cmocka_unit_test(hsdp_chunks_on_each_dim_of_the_mesh),
+      cmocka_unit_test(test_refused_chunk), cmocka_unit_test(test_refused_gather),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -284,7 +284,7 @@ static void stage_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_stages(void **state) {
+static void stages_of_a_pipeline_work_for_themselves(void **state) {
   (void)state;
   sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -396,9 +396,14 @@ static void test_empty_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fsdp_first),   cmocka_unit_test(test_rows_of_torch), cmocka_unit_test(test_refused_order),
-      cmocka_unit_test(test_own_mesh),     cmocka_unit_test(test_stages),        cmocka_unit_test(test_empty_parts),
-      cmocka_unit_test(test_gather_fails), cmocka_unit_test(test_first_error),
+      cmocka_unit_test(test_fsdp_first),
+      cmocka_unit_test(test_rows_of_torch),
+      cmocka_unit_test(test_refused_order),
+      cmocka_unit_test(test_own_mesh),
+      cmocka_unit_test(stages_of_a_pipeline_work_for_themselves),
+      cmocka_unit_test(test_empty_parts),
+      cmocka_unit_test(test_gather_fails),
+      cmocka_unit_test(test_first_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,7 +187,7 @@ static void load_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void test_model(void **state) {
+static void hsdp_model_is_saved_and_loaded_by_fewer_ranks(void **state) {
   (void)state;
   char directory[256];
   snprintf(directory, sizeof directory, "%s", scratch_path("hsdp"));
@@ -196,6 +196,6 @@ static void test_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(hsdp_model_is_saved_and_loaded_by_fewer_ranks)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -86,7 +86,7 @@ static void plain_body(void *user, int64_t r) {
     check_plain(user, r, n, n % 3);
 }
 
-static void test_plain(void **state) {
+static void plain_tensors_are_chunked_by_rows(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 5; n++)
     sharded_ranks_check(n, NULL, plain_body, NULL, RESHARD_SUCCESS, NULL);
@@ -127,7 +127,7 @@ static void group_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void test_group(void **state) {
+static void groups_chunk_tensors_for_themselves(void **state) {
   (void)state;
   sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -254,7 +254,7 @@ static void nested_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void test_nested(void **state) {
+static void nested_tensors_name_their_true_owners(void **state) {
   (void)state;
   for (int64_t n = 4; n <= 6; n += 2)
     for (int dim = -1; dim <= 1; dim++)
@@ -362,7 +362,7 @@ static void fault_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void test_refused(void **state) {
+static void wrong_leaves_and_groups_are_refused(void **state) {
   (void)state;
   static const char *const texts[FAULTS] = {
       "the leaf is an integer, a tensor, a sharded tensor or a DTensor is needed",
@@ -414,8 +414,11 @@ static void test_refused_group(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plain),   cmocka_unit_test(test_group),         cmocka_unit_test(test_nested),
-      cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_group),
+      cmocka_unit_test(plain_tensors_are_chunked_by_rows),
+      cmocka_unit_test(groups_chunk_tensors_for_themselves),
+      cmocka_unit_test(nested_tensors_name_their_true_owners),
+      cmocka_unit_test(wrong_leaves_and_groups_are_refused),
+      cmocka_unit_test(test_refused_group),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -422,7 +422,7 @@ static void list_expect(const list *l, bool replicated, reshard_status status, c
   rs_boxes_free(b);
 }
 
-static void test_texts(void **unused) {
+static void gaps_and_overlaps_of_boxes_are_named(void **unused) {
   (void)unused;
   static list l;
   fill_list(&l, 2, (int64_t[]){8, 12}, 4);
@@ -464,7 +464,7 @@ static void test_texts(void **unused) {
   }
 }
 
-static void test_few(void **unused) {
+static void empty_and_scalar_lists_of_boxes_hold(void **unused) {
   (void)unused;
   static list l;
   fill_list(&l, 0, NULL, 2);
@@ -542,8 +542,9 @@ static void test_walk_ends(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_lists), cmocka_unit_test(test_texts),
-                                     cmocka_unit_test(test_few), cmocka_unit_test(test_wide_corners),
-                                     cmocka_unit_test(test_walk_ends)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_lists),
+                                     cmocka_unit_test(gaps_and_overlaps_of_boxes_are_named),
+                                     cmocka_unit_test(empty_and_scalar_lists_of_boxes_hold),
+                                     cmocka_unit_test(test_wide_corners), cmocka_unit_test(test_walk_ends)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,7 +161,7 @@ static void check_laws(const rs_dim *dim, int64_t i) {
   assert_int_equal(rs_dim_rank(dim, part, dim->n), length);
 }
 
-static void test_large(void **unused) {
+static void cuts_near_the_end_of_63_bits_hold(void **unused) {
   (void)unused;
   rng r;
   rng_seed(&r, 21);
@@ -202,7 +202,7 @@ static void pieces_are(int64_t n, rs_cut cut, const int64_t *lengths) {
     assert_int_equal(rs_dim_length(&dim, j), lengths[j]);
 }
 
-static void test_examples(void **unused) {
+static void known_cuts_hold(void **unused) {
   (void)unused;
   pieces_are(5, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){2, 2, 1, 0});
   pieces_are(3, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){1, 1, 1, 0});
@@ -220,10 +220,10 @@ static void test_examples(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_examples),
+      cmocka_unit_test(known_cuts_hold),
       cmocka_unit_test(test_two_cuts),
       cmocka_unit_test(test_more_cuts),
-      cmocka_unit_test(test_large),
+      cmocka_unit_test(cuts_near_the_end_of_63_bits_hold),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@
 #define M INT64_MAX
 
 /* The rank's elements, and its first and last interval in dim 0. */
-static void test_ranks(void **state) {
+static void huge_layouts_answer_for_any_rank(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -85,7 +85,7 @@ static void test_flat_of_dims(void **state) {
 }
 
 /* Every kind from and to every other, of nearly M / 3 bytes on 3 ranks. */
-static void test_plans(void **state) {
+static void huge_plans_do_not_overflow(void **state) {
   (void)state;
   static const char *const kinds[] = {"flat()",  "chunk(0)",  "cyclic(3;1024819115206086201)",     "mesh(3;S0*5)",
                                       "rank(1)", "mesh(3;R)", "boxes(2:[0]+[3074457345618257578])"};
@@ -178,7 +178,7 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
   reshard_layout_release(layout);
 }
 
-static void test_small(void **state) {
+static void small_cyclic_layouts_match_their_elements(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
@@ -198,8 +198,11 @@ static void test_small(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ranks),          cmocka_unit_test(test_flat_of_dims), cmocka_unit_test(test_plans),
-      cmocka_unit_test(test_ranks_of_plans), cmocka_unit_test(test_small),
+      cmocka_unit_test(huge_layouts_answer_for_any_rank),
+      cmocka_unit_test(test_flat_of_dims),
+      cmocka_unit_test(huge_plans_do_not_overflow),
+      cmocka_unit_test(test_ranks_of_plans),
+      cmocka_unit_test(small_cyclic_layouts_match_their_elements),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

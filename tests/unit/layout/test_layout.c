@@ -295,7 +295,7 @@ static void test_order_of_cutting(void **unused) {
 }
 
 /* Chunks go to ranks in the order of the list, in a world that has more. */
-static void test_chunk(void **unused) {
+static void chunks_go_to_ranks_in_the_order_of_the_list(void **unused) {
   (void)unused;
   for (int64_t n = 0; n <= 12; n++)
     for (int dim = -2; dim < 2; dim++) {
@@ -340,7 +340,7 @@ static void test_chunk_sizes(void **unused) {
   }
 }
 
-static void test_single(void **unused) {
+static void one_rank_has_all(void **unused) {
   (void)unused;
   int64_t shape[2] = {3, 4};
   reshard_layout layout;
@@ -350,7 +350,7 @@ static void test_single(void **unused) {
   reshard_layout_release(layout);
 }
 
-static void test_cyclic(void **unused) {
+static void cyclic_blocks_of_any_grid_hold(void **unused) {
   (void)unused;
   for (int64_t s = 0; s < 169; s++)
     for (int64_t g = 0; g < 6; g++)
@@ -379,9 +379,13 @@ static void test_cyclic(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order_of_cutting), cmocka_unit_test(test_chunk_sizes), cmocka_unit_test(test_mesh_1d),
-      cmocka_unit_test(test_mesh_2d),          cmocka_unit_test(test_chunk),       cmocka_unit_test(test_single),
-      cmocka_unit_test(test_cyclic),
+      cmocka_unit_test(test_order_of_cutting),
+      cmocka_unit_test(test_chunk_sizes),
+      cmocka_unit_test(test_mesh_1d),
+      cmocka_unit_test(test_mesh_2d),
+      cmocka_unit_test(chunks_go_to_ranks_in_the_order_of_the_list),
+      cmocka_unit_test(one_rank_has_all),
+      cmocka_unit_test(cyclic_blocks_of_any_grid_hold),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

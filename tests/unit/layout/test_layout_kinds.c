@@ -90,7 +90,7 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
   reshard_layout_release(layout);
 }
 
-static void test_flat(void **unused) {
+static void flat_layouts_cut_elements_in_order(void **unused) {
   (void)unused;
   const int64_t ranks[6] = {3, 4, 5, 2, 1, 0};
   for (int64_t n = 1; n <= 6; n++) {
@@ -105,7 +105,7 @@ static void test_flat(void **unused) {
   }
 }
 
-static void test_boxes(void **unused) {
+static void boxes_give_ranks_their_parts(void **unused) {
   (void)unused;
   int64_t shape[2] = {8, 12}, ranks[] = {2, 0, 2, 0}, count, elements;
   reshard_box boxes[] = {{{4, 0}, {4, 12}}, {{0, 6}, {4, 6}}, {{0, 0}, {4, 3}}, {{0, 3}, {4, 3}}};
@@ -153,7 +153,7 @@ static void test_boxes(void **unused) {
   reshard_layout_release(layout);
 }
 
-static void test_scalar(void **unused) {
+static void scalars_are_whole_in_every_kind(void **unused) {
   (void)unused;
   static const char *const texts[] = {"rank(1)", "flat(1,0)", "mesh(2@1-0;R)", "boxes(1:[]+[])"};
   for (int i = 0; i < 4; i++) {
@@ -202,7 +202,7 @@ static void test_large_world(void **unused) {
   free(ranks);
 }
 
-static void test_equal(void **unused) {
+static void equal_layouts_are_those_of_one_meaning(void **unused) {
   (void)unused;
   static const char *const texts[] = {
       "chunk(0)",
@@ -265,8 +265,9 @@ static void test_equal(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_flat),        cmocka_unit_test(test_boxes), cmocka_unit_test(test_scalar),
-      cmocka_unit_test(test_large_world), cmocka_unit_test(test_equal),
+      cmocka_unit_test(flat_layouts_cut_elements_in_order),     cmocka_unit_test(boxes_give_ranks_their_parts),
+      cmocka_unit_test(scalars_are_whole_in_every_kind),        cmocka_unit_test(test_large_world),
+      cmocka_unit_test(equal_layouts_are_those_of_one_meaning),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

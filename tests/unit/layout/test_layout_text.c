@@ -64,7 +64,7 @@ static void bad(const char *text, int ndim, const int64_t *shape, int64_t world,
   refuses(text, ndim, shape, world, RESHARD_ERROR_INVALID, whole);
 }
 
-static void test_chunk(void **unused) {
+static void texts_of_chunks_are_read_and_printed(void **unused) {
   (void)unused;
   reads("chunk(0)", SHAPE(8), 4, 4, "chunk(0;0-3)");
   reads("chunk(0;0-3)", SHAPE(8), 0, 4, "chunk(0;0-3)");
@@ -98,7 +98,7 @@ static void test_chunk(void **unused) {
   bad("chunk 0", SHAPE(8), 4, "column 7: expected '('");
 }
 
-static void test_kinds(void **unused) {
+static void texts_of_single_flat_and_cyclic_are_read_and_printed(void **unused) {
   (void)unused;
   reads("rank(3)", SHAPE(8), 0, 4, "rank(3)");
   reads("rank(0)", SCALAR, 2, 2, "rank(0)");
@@ -154,7 +154,7 @@ static void test_open_sizes(void **unused) {
   bad("rank(0/)", SHAPE(8), 4, "column 8: expected a number");
 }
 
-static void test_mesh(void **unused) {
+static void texts_of_meshes_are_read_and_printed(void **unused) {
   (void)unused;
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
   reads("mesh(dp=2,tp=4;S0,S1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");
@@ -207,7 +207,7 @@ static void test_mesh(void **unused) {
   }
 }
 
-static void test_boxes(void **unused) {
+static void texts_of_boxes_are_read_and_printed(void **unused) {
   (void)unused;
   reads("boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])", SHAPE(13, 12), 0, 2, "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])");
   reads("boxes(3 : [ 5 ] + [ 8 ] ; 1:[0]+[5])", SHAPE(13), 0, 4, "boxes(3:[5]+[8];1:[0]+[5])");
@@ -300,7 +300,7 @@ static void test_box_files(void **unused) {
 }
 
 /* 40,000 boxes: more text than one read, and a string that is longer than an error can quote. */
-static void test_long(void **unused) {
+static void texts_of_many_boxes_are_read_and_printed(void **unused) {
   (void)unused;
   int64_t n = 40000;
   size_t size = 0, room = (size_t)n * 32;
@@ -326,7 +326,7 @@ static void test_long(void **unused) {
   reshard_layout_release(b);
 }
 
-static void test_misuse(void **unused) {
+static void wrong_arguments_are_invalid(void **unused) {
   (void)unused;
   reshard_layout layout = NULL;
   int64_t shape[1] = {4}, world;
@@ -349,9 +349,13 @@ static void test_misuse(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunk),      cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_open_sizes), cmocka_unit_test(test_mesh),
-                                     cmocka_unit_test(test_boxes),      cmocka_unit_test(test_box_files),
-                                     cmocka_unit_test(test_long),       cmocka_unit_test(test_misuse)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(texts_of_chunks_are_read_and_printed),
+                                     cmocka_unit_test(texts_of_single_flat_and_cyclic_are_read_and_printed),
+                                     cmocka_unit_test(test_open_sizes),
+                                     cmocka_unit_test(texts_of_meshes_are_read_and_printed),
+                                     cmocka_unit_test(texts_of_boxes_are_read_and_printed),
+                                     cmocka_unit_test(test_box_files),
+                                     cmocka_unit_test(texts_of_many_boxes_are_read_and_printed),
+                                     cmocka_unit_test(wrong_arguments_are_invalid)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void check_set(reshard_layout layout, marks *m, unsigned set, int64_t wor
   }
 }
 
-static void test_sets(void **state) {
+static void lost_parts_match_every_set_of_ranks(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -120,7 +120,7 @@ static void test_many_holders(void **state) {
   reshard_layout_release(layout);
 }
 
-static void test_errors(void **state) {
+static void wrong_lists_of_lost_ranks_are_refused(void **state) {
   (void)state;
   const int64_t shape[1] = {8};
   marks m = {.ndim = 1, .shape = shape};
@@ -140,7 +140,8 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_many_holders),
-                                     cmocka_unit_test(test_errors)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(lost_parts_match_every_set_of_ranks),
+                                     cmocka_unit_test(test_many_holders),
+                                     cmocka_unit_test(wrong_lists_of_lost_ranks_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

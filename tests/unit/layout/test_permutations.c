@@ -145,7 +145,7 @@ static void test_one_by_one(void **unused) {
 }
 
 /* Every permutation to every other: as many tensors of one plan. */
-static void test_all(void **unused) {
+static void every_permutation_of_chunks_goes_to_every_other(void **unused) {
   (void)unused;
   int64_t all[24][4], step = test_scale() < 1 ? 5 : 1;
   permutations(all);
@@ -166,6 +166,7 @@ static void test_all(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_by_one), cmocka_unit_test(test_all)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_by_one),
+                                     cmocka_unit_test(every_permutation_of_chunks_goes_to_every_other)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

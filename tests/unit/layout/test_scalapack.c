@@ -63,7 +63,7 @@ static void by_columns(int rows, int columns, int64_t first, int64_t *ranks) {
       ranks[p * columns + q] = first + q * rows + p;
 }
 
-static void test_formulas(void **state) {
+static void owners_are_those_of_scalapacks_formulas(void **state) {
   (void)state;
   static const int grids[][2] = {{1, 1}, {1, 3}, {2, 2}, {3, 2}, {2, 4}};
   static const int matrices[][4] = {{0, 5, 2, 2},   {1, 1, 1, 1},   {17, 11, 3, 2},
@@ -92,7 +92,7 @@ static void test_formulas(void **state) {
 }
 
 /* A layout of a first block at (0, 0), row by row, is cyclic(...). */
-static void test_text(void **state) {
+static void descriptor_from_the_first_process_is_cyclic(void **state) {
   (void)state;
   const int d[ENTRIES] = {1, 7, 100, 80, 16, 8, 0, 0, 52};
   const int64_t shape[] = {100, 80};
@@ -113,7 +113,7 @@ static void refused(const int *d, int rows, int columns, const int64_t *ranks, r
     fail_msg("'%s' lacks '%s'", reshard_last_error(), part);
 }
 
-static void test_refusals(void **state) {
+static void wrong_descriptors_are_refused_by_field(void **state) {
   (void)state;
   const int good[ENTRIES] = {1, 0, 10, 10, 2, 2, 0, 0, 10};
   static const struct {
@@ -145,7 +145,7 @@ static void test_refusals(void **state) {
 }
 
 /* The larger world has all that the layout has, of each kind, and outlives it. */
-static void test_extend(void **state) {
+static void larger_world_keeps_the_layout(void **state) {
   (void)state;
   static const char *const texts[] = {
       "chunk(0;0-2)", "mesh(dp=2,tp=2@0-3;S0,R)",           "cyclic(2x2@3-0;3x2)", "rank(1)",
@@ -175,7 +175,9 @@ static void test_extend(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas), cmocka_unit_test(test_text),
-                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_extend)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(owners_are_those_of_scalapacks_formulas),
+                                     cmocka_unit_test(descriptor_from_the_first_process_is_cyclic),
+                                     cmocka_unit_test(wrong_descriptors_are_refused_by_field),
+                                     cmocka_unit_test(larger_world_keeps_the_layout)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

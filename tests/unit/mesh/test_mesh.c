@@ -32,7 +32,7 @@ static void assert_print(reshard_mesh mesh, const char *text) {
   assert_int_equal(needed, strlen(text) + 1);
 }
 
-static void test_create(void **state) {
+static void mesh_has_the_ranks_and_names_given(void **state) {
   (void)state;
   const int64_t shape[2] = {2, 3}, ranks[6] = {7, 6, 5, 4, 3, 2};
   const char *const names[2] = {"dp", "tp"};
@@ -130,7 +130,7 @@ static void test_create_errors(void **state) {
     reshard_comm_destroy(comms[r]);
 }
 
-static void test_text(void **state) {
+static void texts_of_meshes_are_read_and_printed(void **state) {
   (void)state;
   static const char *const texts[][2] = {
       {"2x4", "2x4@0-7"},
@@ -191,7 +191,7 @@ static void test_text(void **state) {
   reshard_mesh_release(mesh);
 }
 
-static void test_questions(void **state) {
+static void mesh_answers_dims_coordinates_and_ranks(void **state) {
   (void)state;
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4@8-15");
   int dim = -7;
@@ -250,7 +250,7 @@ static void test_questions(void **state) {
   reshard_mesh_release(plain);
 }
 
-static void test_parts(void **state) {
+static void parts_of_parts_share_their_root(void **state) {
   (void)state;
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4"), sub, deeper, flat, slice;
   GOOD(reshard_mesh_sub(mesh, "tp,dp", 17, &sub));
@@ -327,7 +327,7 @@ static void test_parts(void **state) {
   reshard_mesh_release(plain);
 }
 
-static void test_equal(void **state) {
+static void equal_meshes_have_equal_names_shapes_and_ranks(void **state) {
   (void)state;
   static const char *const texts[] = {"2x4",      "dp=2,tp=4", "dp=2,cp=4",     "4x2",       "8",
                                       "2x4@8-15", "2x4@7-0",   "2x4@0,2,1,3-7", "2x4@0-6,9", "tp=4,dp=2"};
@@ -371,7 +371,7 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void test_large(void **state) {
+static void mesh_of_16384_ranks_answers_in_time(void **state) {
   (void)state;
   const int64_t shape[3] = {16, 128, 8}, tensor[2] = {16384, 53248};
   const char *const names[3] = {"pp", "dp", "tp"};
@@ -411,7 +411,7 @@ static void test_large(void **state) {
 }
 
 /* Texts of a billion ranks: by arithmetic, however the dims lie. */
-static void test_billion(void **state) {
+static void texts_of_a_billion_ranks_are_read_by_arithmetic(void **state) {
   (void)state;
   static const struct {
     const char *sub, *flat;
@@ -455,9 +455,14 @@ static void test_billion(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),    cmocka_unit_test(test_create_errors), cmocka_unit_test(test_text),
-      cmocka_unit_test(test_questions), cmocka_unit_test(test_parts),         cmocka_unit_test(test_equal),
-      cmocka_unit_test(test_large),     cmocka_unit_test(test_billion),
+      cmocka_unit_test(mesh_has_the_ranks_and_names_given),
+      cmocka_unit_test(test_create_errors),
+      cmocka_unit_test(texts_of_meshes_are_read_and_printed),
+      cmocka_unit_test(mesh_answers_dims_coordinates_and_ranks),
+      cmocka_unit_test(parts_of_parts_share_their_root),
+      cmocka_unit_test(equal_meshes_have_equal_names_shapes_and_ranks),
+      cmocka_unit_test(mesh_of_16384_ranks_answers_in_time),
+      cmocka_unit_test(texts_of_a_billion_ranks_are_read_by_arithmetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,7 +163,7 @@ static void parts_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_parts(void **state) {
+static void each_group_has_the_ranks_of_its_row(void **state) {
   (void)state;
   rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, parts_body, NULL);
@@ -204,7 +204,7 @@ static void order_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_order(void **state) {
+static void groups_are_ranked_in_the_order_of_the_dims(void **state) {
   (void)state;
   rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, order_body, NULL);
@@ -245,7 +245,7 @@ static void mistake_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void test_mistakes(void **state) {
+static void ranks_that_ask_for_different_groups_are_told(void **state) {
   (void)state;
   static const mistake mistakes[] = {
       {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims tp of dp=2,tp=3@0-5 ("},
@@ -443,7 +443,7 @@ static void make_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_transfers(void **state) {
+static void transfers_run_in_all_rows_at_once(void **state) {
   (void)state;
   for (int path = 0; path < 2; path++) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
@@ -469,9 +469,14 @@ static void test_transfers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mesh_comm), cmocka_unit_test(test_parts),        cmocka_unit_test(test_order),
-      cmocka_unit_test(test_mistakes),  cmocka_unit_test(test_fails_alone),  cmocka_unit_test(test_long_names),
-      cmocka_unit_test(test_transfers), cmocka_unit_test(test_unlike_parts),
+      cmocka_unit_test(test_mesh_comm),
+      cmocka_unit_test(each_group_has_the_ranks_of_its_row),
+      cmocka_unit_test(groups_are_ranked_in_the_order_of_the_dims),
+      cmocka_unit_test(ranks_that_ask_for_different_groups_are_told),
+      cmocka_unit_test(test_fails_alone),
+      cmocka_unit_test(test_long_names),
+      cmocka_unit_test(transfers_run_in_all_rows_at_once),
+      cmocka_unit_test(test_unlike_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

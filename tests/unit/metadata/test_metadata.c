@@ -22,7 +22,7 @@ static reshard_shard rows(int64_t begin, int64_t n, int64_t columns, int64_t ran
   return (reshard_shard){{{begin, 0}, {n, columns}}, {rank, RESHARD_DEVICE_CPU, -1}};
 }
 
-static void test_create(void **state) {
+static void metadata_take_shards_of_all_dims(void **state) {
   (void)state;
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 1};
   reshard_shard shards[3] = {rows(4, 9, 6, 7), rows(0, 4, 6, -1), rows(100, 0, 6, 2)};
@@ -107,7 +107,7 @@ static void test_create_errors(void **state) {
 }
 
 /* Each field changed alone makes other metadata. */
-static void test_equal(void **state) {
+static void metadata_that_differ_in_one_field_are_not_equal(void **state) {
   (void)state;
   enum { VARIANTS = 14 };
   reshard_metadata m[VARIANTS];
@@ -236,7 +236,7 @@ static void round_trip(reshard_layout layout, bool replicated) {
   reshard_layout_release(boxes);
 }
 
-static void test_layouts(void **state) {
+static void layouts_become_metadata_and_come_back(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -345,7 +345,7 @@ static void test_layout_errors(void **state) {
 /* --- Recalculation ---------------------------------------------------------------------------------------------- */
 
 /* Shards out of rank order: cumulated by rank, not by position. */
-static void test_recalc(void **state) {
+static void sizes_are_cumulated_by_rank(void **state) {
   (void)state;
   const int64_t shape[2] = {9, 6};
   const reshard_shard shards[5] = {rows(50, 3, 6, 2), rows(7, 0, 6, 0), rows(1, 4, 6, 1), rows(2, 5, 6, 2),
@@ -433,9 +433,14 @@ static void test_recalc_errors(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),  cmocka_unit_test(test_create_errors),  cmocka_unit_test(test_equal),
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_random_layouts), cmocka_unit_test(test_layout_errors),
-      cmocka_unit_test(test_recalc),  cmocka_unit_test(test_recalc_errors),
+      cmocka_unit_test(metadata_take_shards_of_all_dims),
+      cmocka_unit_test(test_create_errors),
+      cmocka_unit_test(metadata_that_differ_in_one_field_are_not_equal),
+      cmocka_unit_test(layouts_become_metadata_and_come_back),
+      cmocka_unit_test(test_random_layouts),
+      cmocka_unit_test(test_layout_errors),
+      cmocka_unit_test(sizes_are_cumulated_by_rank),
+      cmocka_unit_test(test_recalc_errors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static void test_round_trip(void **state) {
 }
 
 /* The bytes of an example: metadata that was written stays readable, on every machine. */
-static void test_example(void **state) {
+static void recorded_bytes_stay_readable(void **state) {
   (void)state;
   static const char known[] = "RSMD\1\0\0\0"                     /* version */
                               "\20\0\0\0\0\0\0\0"                /* length */
@@ -104,7 +104,7 @@ static void test_example(void **state) {
 }
 
 /* Every truncation, every flipped bit, and bytes behind the end are refused. */
-static void test_damage(void **state) {
+static void any_damage_of_the_bytes_is_refused(void **state) {
   (void)state;
   for (int64_t seed = 1; seed <= test_scaled(60, 1); seed++) {
     rng r;
@@ -181,7 +181,7 @@ static void expect_numbers(int64_t n, const uint64_t *numbers, int64_t nbytes, c
 }
 #define NUMBERS(...) sizeof((const uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__}, 0, ""
 
-static void test_texts(void **state) {
+static void wrong_fields_are_refused_with_their_byte(void **state) {
   (void)state;
   const uint64_t max = INT64_MAX, over = max + 1;
   expect_numbers(NUMBERS(9), "metadata string: byte 24: ndim is too large");
@@ -243,7 +243,7 @@ static void test_header_texts(void **state) {
   reshard_metadata_release(m);
 }
 
-static void test_json(void **state) {
+static void json_tells_every_field(void **state) {
   (void)state;
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 0},
                            q = {.dtype = RESHARD_U8, .pin_memory = 1};
@@ -277,9 +277,13 @@ static void test_json(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_example), cmocka_unit_test(test_damage),
-      cmocka_unit_test(test_sealed_damage), cmocka_unit_test(test_texts),   cmocka_unit_test(test_header_texts),
-      cmocka_unit_test(test_json),
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(recorded_bytes_stay_readable),
+      cmocka_unit_test(any_damage_of_the_bytes_is_refused),
+      cmocka_unit_test(test_sealed_damage),
+      cmocka_unit_test(wrong_fields_are_refused_with_their_byte),
+      cmocka_unit_test(test_header_texts),
+      cmocka_unit_test(json_tells_every_field),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

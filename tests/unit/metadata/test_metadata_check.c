@@ -176,7 +176,7 @@ static int boxes_judge(const boxes *b, const char *text) {
   return OUTSIDE;
 }
 
-static void test_random(void **state) {
+static void random_boxes_are_checked_as_by_counting(void **state) {
   (void)state;
   int64_t outcomes[OUTCOMES] = {0};
   for (int64_t seed = 1; seed <= test_scaled(20000, 1); seed++) {
@@ -224,7 +224,7 @@ static void validate(int ndim, const int64_t *shape, int64_t n, const reshard_sh
     assert_string_equal(reshard_last_error(), error);
 }
 
-static void test_texts(void **state) {
+static void gaps_and_overlaps_of_shards_are_named(void **state) {
   (void)state;
   const int64_t shape[2] = {5, 4}, none[2] = {5, 0}, huge[3] = {INT64_MAX / 8, 2, 4};
   const reshard_remote_device a = {0, RESHARD_DEVICE_CUDA, 2}, b = {1, RESHARD_DEVICE_CPU, -1},
@@ -259,7 +259,7 @@ static void test_texts(void **state) {
 }
 
 /* Every shard meets every other in dim 0: what makes a sweep quadratic. One of them is left out, or there twice. */
-static void test_many(void **state) {
+static void many_shards_are_checked_in_time(void **state) {
   (void)state;
   enum { N = 1 << 16 };
   const int64_t shape[2] = {7, 2 * N}, missing = 2 * (N / 3);
@@ -286,7 +286,8 @@ static void test_many(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_texts),
-                                     cmocka_unit_test(test_many)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_boxes_are_checked_as_by_counting),
+                                     cmocka_unit_test(gaps_and_overlaps_of_shards_are_named),
+                                     cmocka_unit_test(many_shards_are_checked_in_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static reshard_metadata part_of(reshard_metadata all, int64_t rank) {
   return m;
 }
 
-static void test_layouts(void **state) {
+static void local_metadata_merge_to_those_of_the_layout(void **state) {
   (void)state;
   static const char *const layouts[] = {
       "chunk(0)",        "chunk(1;3,1)",      "mesh(2x2;S1,S0)",
@@ -224,7 +224,7 @@ static void test_no_tensors(void **state) {
 }
 
 /* Sizes have changed, and ranks of the communicator are not in the order of global ranks. */
-static void test_recalc(void **state) {
+static void sizes_are_recalculated_before_the_check(void **state) {
   (void)state;
   const int64_t global[3] = {9, 2, 5}, sizes[3] = {4, 0, 3}, offsets[3] = {3, 0, 0};
   const reshard_group group = {3, global};
@@ -255,7 +255,7 @@ static void test_recalc(void **state) {
 
 /* --- Disagreement ----------------------------------------------------------------------------------------------- */
 
-static void test_errors(void **state) {
+static void first_difference_between_ranks_is_named(void **state) {
   (void)state;
   static const struct {
     const char *error;
@@ -345,7 +345,7 @@ static void test_errors(void **state) {
 
 /* A rank's own failure is everybody's; of several the lowest's. The last to come speaks for all: it may be the one that
  * failed, and its text is then in the buffer that the error is written to. */
-static void test_failed(void **state) {
+static void own_failure_of_a_rank_is_everybodys(void **state) {
   (void)state;
   for (int way = 0; way < WAYS; way++)
     for (int late = 0; late < 4; late++)
@@ -378,7 +378,7 @@ static void test_failed(void **state) {
 }
 
 /* Calls that are wrong on one rank alone, or not the same on all. */
-static void test_calls(void **state) {
+static void calls_that_differ_between_ranks_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *error;
@@ -454,7 +454,7 @@ static void test_merge_refused(void **state) {
 }
 
 /* Where the group is known, errors name global ranks. */
-static void test_group(void **state) {
+static void errors_name_global_ranks(void **state) {
   (void)state;
   const int64_t global[3] = {9, 2, 5};
   const reshard_group group = {3, global}, small = {2, global};
@@ -505,7 +505,7 @@ static void strings_body(void *user, int64_t rank) {
   rs_strings_release(all);
 }
 
-static void test_strings(void **state) {
+static void random_strings_are_gathered_whole(void **state) {
   (void)state;
   for (int way = 0; way < 2; way++)
     for (int64_t n = 1; n <= 5; n++) {
@@ -522,9 +522,15 @@ static void test_strings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts),       cmocka_unit_test(test_no_tensors), cmocka_unit_test(test_recalc),
-      cmocka_unit_test(test_errors),        cmocka_unit_test(test_failed),     cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_merge_refused), cmocka_unit_test(test_group),      cmocka_unit_test(test_strings),
+      cmocka_unit_test(local_metadata_merge_to_those_of_the_layout),
+      cmocka_unit_test(test_no_tensors),
+      cmocka_unit_test(sizes_are_recalculated_before_the_check),
+      cmocka_unit_test(first_difference_between_ranks_is_named),
+      cmocka_unit_test(own_failure_of_a_rank_is_everybodys),
+      cmocka_unit_test(calls_that_differ_between_ranks_are_refused),
+      cmocka_unit_test(test_merge_refused),
+      cmocka_unit_test(errors_name_global_ranks),
+      cmocka_unit_test(random_strings_are_gathered_whole),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static reshard_status build_metadata(const odd *o, reshard_metadata *m) {
   return status;
 }
 
-static void test_good(void **state) {
+static void own_shards_make_metadata(void **state) {
   (void)state;
   const odd turned = {.shard = 1, .turned = true};
   reshard_metadata m;
@@ -76,7 +76,7 @@ static void test_good(void **state) {
 }
 
 /* Properties are those of the tensors. */
-static void test_properties(void **state) {
+static void properties_are_those_of_the_tensors(void **state) {
   (void)state;
   for (int v = 0; v < 4; v++) {
     const odd one = {.grad = v & 1, .pin = v >> 1, .dtype = RESHARD_C128};
@@ -96,7 +96,7 @@ static void test_properties(void **state) {
   }
 }
 
-static void test_errors(void **state) {
+static void shards_that_do_not_fit_are_refused_with_both_values(void **state) {
   (void)state;
   static reshard_remote_device other = {4, RESHARD_DEVICE_CPU, -1}, cuda = {RANK, RESHARD_DEVICE_CUDA, 1},
                                nobody = {-1, RESHARD_DEVICE_CPU, 0}, odd_type = {RANK, (reshard_device_type)3, 0},
@@ -129,7 +129,7 @@ static void test_errors(void **state) {
   }
 }
 
-static void test_arguments(void **state) {
+static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   const odd plain = {0};
   const int64_t shape[2] = {2, 4}, negative[2] = {2, -4}, huge[2] = {INT64_MAX, 4};
@@ -163,7 +163,9 @@ static void test_arguments(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_properties),
-                                     cmocka_unit_test(test_errors), cmocka_unit_test(test_arguments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(own_shards_make_metadata),
+                                     cmocka_unit_test(properties_are_those_of_the_tensors),
+                                     cmocka_unit_test(shards_that_do_not_fit_are_refused_with_both_values),
+                                     cmocka_unit_test(wrong_arguments_are_invalid)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

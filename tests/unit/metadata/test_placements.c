@@ -27,7 +27,7 @@ static reshard_workers make_workers(void) {
   return workers;
 }
 
-static void test_parse(void **state) {
+static void texts_of_placements_are_read(void **state) {
   (void)state;
   const struct {
     const char *text, *printed; /* NULL: the same */
@@ -169,7 +169,7 @@ static void test_parse_anything(void **state) {
   reshard_workers_free(workers);
 }
 
-static void test_print(void **state) {
+static void placements_print_in_the_room_given(void **state) {
   (void)state;
   const reshard_remote_device device = {3, RESHARD_DEVICE_CUDA, 1};
   char text[32];
@@ -188,7 +188,7 @@ static void test_print(void **state) {
         "reshard_remote_device_print: unknown device type 5");
 }
 
-static void test_workers(void **state) {
+static void names_of_workers_stand_for_ranks(void **state) {
   (void)state;
   const char *const no_name = "\" is no name: one has letters, digits, '_' and '-', and is not \"rank\"";
   const struct {
@@ -250,7 +250,7 @@ static void test_many_workers(void **state) {
   reshard_workers_free(workers);
 }
 
-static void test_group(void **state) {
+static void groups_translate_ranks_both_ways(void **state) {
   (void)state;
   const int64_t ranks[] = {4, 2, 9}, many[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const reshard_group some = {3, ranks}, all = {4, NULL}, large = {10, many}, none = {0, NULL};
@@ -277,7 +277,7 @@ static reshard_remote_device on(int64_t rank) {
   return (reshard_remote_device){rank, RESHARD_DEVICE_CUDA, (int)(rank & 7)};
 }
 
-static void test_find(void **state) {
+static void placement_of_a_rank_is_found(void **state) {
   (void)state;
   reshard_remote_device list[10];
   int64_t index = -7;
@@ -318,7 +318,7 @@ static void assert_piece(const reshard_shard *s, int ndim, const int64_t *shape,
   }
 }
 
-static void test_chunk(void **state) {
+static void chunk_specs_make_shards_of_the_list(void **state) {
   (void)state;
   const int64_t shapes[][3] = {{13, 21, 1}, {14, 23, 2}, {15, 26, 3}, {12, 24, 4}, {5, 3, 0}, {0, 1, 7}};
   const reshard_properties properties = {.dtype = RESHARD_F32};
@@ -449,10 +449,17 @@ static void test_chunk_errors(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parse),         cmocka_unit_test(test_parse_errors), cmocka_unit_test(test_parse_anything),
-      cmocka_unit_test(test_print),         cmocka_unit_test(test_workers),      cmocka_unit_test(test_many_workers),
-      cmocka_unit_test(test_group),         cmocka_unit_test(test_find),         cmocka_unit_test(test_chunk),
-      cmocka_unit_test(test_chunk_example), cmocka_unit_test(test_chunk_errors),
+      cmocka_unit_test(texts_of_placements_are_read),
+      cmocka_unit_test(test_parse_errors),
+      cmocka_unit_test(test_parse_anything),
+      cmocka_unit_test(placements_print_in_the_room_given),
+      cmocka_unit_test(names_of_workers_stand_for_ranks),
+      cmocka_unit_test(test_many_workers),
+      cmocka_unit_test(groups_translate_ranks_both_ways),
+      cmocka_unit_test(placement_of_a_rank_is_found),
+      cmocka_unit_test(chunk_specs_make_shards_of_the_list),
+      cmocka_unit_test(test_chunk_example),
+      cmocka_unit_test(test_chunk_errors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
     free(noted.at); \
   } while (0)
 
-static void test_visit(void **state) {
+static void modules_are_visited_in_order_shared_ones_once(void **state) {
   (void)state;
   reshard_module m = module_make();
   NOTED(reshard_module_visit_modules(m, note_module, &noted),
@@ -134,7 +134,7 @@ static void test_visit(void **state) {
   assert_null(reshard_module_retain(NULL));
 }
 
-static void test_selection(void **state) {
+static void selection_leaves_out_what_it_is_told(void **state) {
   (void)state;
   reshard_module m = module_make();
   reshard_tensor steps, norm;
@@ -200,14 +200,14 @@ static void read_body(void *user, int64_t r) {
   }
 }
 
-static void test_readers(void **state) {
+static void threads_read_one_tree(void **state) {
   (void)state;
   reshard_module m = module_make();
   rank_threads_run(4, read_body, m);
   reshard_module_release(m);
 }
 
-static void test_get(void **state) {
+static void children_are_got_by_their_paths(void **state) {
   (void)state;
   reshard_module m = module_make(), found = NULL, again = NULL;
   reshard_tensor t, u;
@@ -251,7 +251,7 @@ static void test_get(void **state) {
   reshard_module_release(m);
 }
 
-static void test_set(void **state) {
+static void what_is_set_again_takes_the_place(void **state) {
   (void)state;
   reshard_module m = module_make(), other = module();
   reshard_tensor t = tensor_make(77);
@@ -281,7 +281,7 @@ static void test_set(void **state) {
   reshard_module_release(m);
 }
 
-static void test_cycles(void **state) {
+static void module_inside_itself_is_refused(void **state) {
   (void)state;
   reshard_module a = module(), b = module(), c = module(), d = module();
   BAD(reshard_module_set_child(a, "me", a), "reshard_module_set_child: the child 'me' has the module inside it");
@@ -300,7 +300,7 @@ static void test_cycles(void **state) {
   reshard_module_release(d);
 }
 
-static void test_refusals(void **state) {
+static void wrong_calls_are_refused_by_name(void **state) {
   (void)state;
   reshard_module m = module_make();
   int user = 0;
@@ -339,7 +339,7 @@ static reshard_status count_module(void *user, const char *name, reshard_module 
   return RESHARD_SUCCESS;
 }
 
-static void test_deep(void **state) {
+static void deep_trees_take_no_stack(void **state) {
   (void)state;
   enum { DEPTH = 30000 };
   reshard_module *chain = cli_alloc(DEPTH, sizeof *chain);
@@ -371,7 +371,7 @@ static void test_deep(void **state) {
   free(chain);
 }
 
-static void test_wide(void **state) {
+static void wide_modules_are_found_in_time(void **state) {
   (void)state;
   enum { WIDTH = 5000 };
   reshard_module m = module();
@@ -459,16 +459,16 @@ static void test_roots_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_visit),
-                                     cmocka_unit_test(test_selection),
-                                     cmocka_unit_test(test_get),
-                                     cmocka_unit_test(test_readers),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(modules_are_visited_in_order_shared_ones_once),
+                                     cmocka_unit_test(selection_leaves_out_what_it_is_told),
+                                     cmocka_unit_test(children_are_got_by_their_paths),
+                                     cmocka_unit_test(threads_read_one_tree),
                                      cmocka_unit_test(test_visitor_ends_the_walk),
-                                     cmocka_unit_test(test_set),
-                                     cmocka_unit_test(test_cycles),
-                                     cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_deep),
-                                     cmocka_unit_test(test_wide),
+                                     cmocka_unit_test(what_is_set_again_takes_the_place),
+                                     cmocka_unit_test(module_inside_itself_is_refused),
+                                     cmocka_unit_test(wrong_calls_are_refused_by_name),
+                                     cmocka_unit_test(deep_trees_take_no_stack),
+                                     cmocka_unit_test(wide_modules_are_found_in_time),
                                      cmocka_unit_test(test_roots_random),
                                      cmocka_unit_test(test_roots_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);

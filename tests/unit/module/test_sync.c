@@ -109,7 +109,7 @@ static void world_run(sharded_ranks *p, world *w) {
   }
 }
 
-static void test_random(void **state) {
+static void random_tensors_of_one_rank_reach_all(void **state) {
   (void)state;
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
@@ -149,7 +149,7 @@ static void test_random(void **state) {
 }
 
 /* A contiguous tensor above a bucket needs no staging on either side; one that is not is packed where it is not. */
-static void test_large(void **state) {
+static void large_tensors_travel_without_staging(void **state) {
   (void)state;
   static world w;
   const int64_t shape[2] = {40, 50}, one[1] = {100};
@@ -231,7 +231,7 @@ static void assert_refused(sharded_ranks *p, odd *o, reshard_status status, cons
     fail_msg("'%s' is not '%s'", p->results[0].text, text);
 }
 
-static void test_refused(void **state) {
+static void differences_are_refused_on_all_ranks(void **state) {
   (void)state;
   static world w;
   sharded_ranks p;
@@ -367,7 +367,7 @@ static void huge_body(void *user, int64_t r) {
     reshard_tensor_release(tensors[i]);
 }
 
-static void test_overflow(void **state) {
+static void bytes_that_overflow_are_refused(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
@@ -379,8 +379,9 @@ static void test_overflow(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_overflow), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_large), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_overlapping_strides)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bytes_that_overflow_are_refused), cmocka_unit_test(random_tensors_of_one_rank_reach_all),
+      cmocka_unit_test(large_tensors_travel_without_staging), cmocka_unit_test(differences_are_refused_on_all_ranks),
+      cmocka_unit_test(test_overlapping_strides)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,7 +120,7 @@ static void close_world(world *w) {
     reshard_module_release(w->modules[r]);
 }
 
-static void test_states(void **state) {
+static void states_of_one_rank_reach_all_but_what_is_left_out(void **state) {
   (void)state;
   static const reshard_sync_options packed = {RESHARD_SYNC_OPTIONS_INIT, 256, RESHARD_PATH_PACKED};
   world w;
@@ -202,7 +202,7 @@ static void assert_refused(sharded_ranks *p, world *w, reshard_status status, co
   }
 }
 
-static void test_refused(void **state) {
+static void trees_that_differ_are_told_by_name(void **state) {
   (void)state;
   world w;
   sharded_ranks p;
@@ -239,7 +239,8 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_ignored_by_handle),
-                                     cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_one_rank_reach_all_but_what_is_left_out),
+                                     cmocka_unit_test(test_ignored_by_handle),
+                                     cmocka_unit_test(trees_that_differ_are_told_by_name)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

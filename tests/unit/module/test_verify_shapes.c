@@ -74,7 +74,7 @@ static void assert_text(sharded_ranks *p, lists *l, const char *text) {
     fail_msg("'%s' is not '%s'", p->results[0].text, text);
 }
 
-static void test_equal(void **state) {
+static void equal_lists_pass_on_all_ranks(void **state) {
   (void)state;
   static lists l;
   for (int64_t ranks = 1; ranks <= 5; ranks += 2)
@@ -92,7 +92,7 @@ static void test_equal(void **state) {
     }
 }
 
-static void test_texts(void **state) {
+static void first_difference_is_named_on_all_ranks(void **state) {
   (void)state;
   static lists l;
   sharded_ranks p;
@@ -142,7 +142,7 @@ static void test_texts(void **state) {
   sharded_ranks_close(&p);
 }
 
-static void test_counts(void **state) {
+static void lists_of_different_lengths_name_the_missing(void **state) {
   (void)state;
   static lists l;
   sharded_ranks p;
@@ -227,7 +227,7 @@ static void one_aborts(void *user, int64_t r) {
     rank_result_set(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
 }
 
-static void test_failures(void **state) {
+static void failure_of_one_rank_is_told_on_all(void **state) {
   (void)state;
   static lists l;
   sharded_ranks p;
@@ -262,8 +262,9 @@ static void test_failures(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_texts),
-                                     cmocka_unit_test(test_counts), cmocka_unit_test(test_every_place),
-                                     cmocka_unit_test(test_failures)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equal_lists_pass_on_all_ranks), cmocka_unit_test(first_difference_is_named_on_all_ranks),
+      cmocka_unit_test(lists_of_different_lengths_name_the_missing), cmocka_unit_test(test_every_place),
+      cmocka_unit_test(failure_of_one_rank_is_told_on_all)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
