@@ -152,7 +152,7 @@ static void many_boxes(char *text, size_t size, bool replicated, bool file) {
     snprintf(text + at, size - at, ")");
 }
 
-static void test_layouts(void **state) {
+static void layouts_survive_any_failed_allocation(void **state) {
   (void)state;
   static const char *const texts[] = {"chunk(0)",
                                       "chunk(-1;2,0,3,1)",
@@ -254,7 +254,7 @@ static reshard_status make_boxes(fault_output *out, const void *with) {
   return status;
 }
 
-static void test_constructors(void **state) {
+static void constructors_survive_any_failed_allocation(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -322,7 +322,7 @@ static void test_comm_memory(void **state) {
   reshard_comm_destroy(made_comms[0]);
 }
 
-static void test_comms(void **state) {
+static void communicators_survive_any_failed_allocation(void **state) {
   (void)state;
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -397,7 +397,7 @@ static void each_model(const char *name, reshard_status (*make)(const char *name
   reshard_model_free(c.wanted);
 }
 
-static void test_models(void **state) {
+static void models_survive_any_failed_allocation(void **state) {
   (void)state;
   for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++) {
     each_model(reshard_model_preset_name(i), reshard_model_preset);
@@ -521,7 +521,7 @@ static reshard_status check_and_use(fault_output *out, const void *with) {
   return status;
 }
 
-static void test_blocks(void **state) {
+static void rules_of_blocks_survive_any_failed_allocation(void **state) {
   (void)state;
   static const char *const names[] = {"a.w", "a.w_inv", "b.w_inv", "b.w"};
   static const int64_t shapes[4][2] = {{12, 8}, {6, 4}, {3, 3}, {6, 5}};
@@ -535,7 +535,7 @@ static void test_blocks(void **state) {
   reshard_rules_free(c.rules);
 }
 
-static void test_rules(void **state) {
+static void rules_survive_any_failed_allocation(void **state) {
   (void)state;
   static const char text[] =
       "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
@@ -571,9 +571,14 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts),     cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
-      cmocka_unit_test(test_comm_memory), cmocka_unit_test(test_large_lists),  cmocka_unit_test(test_models),
-      cmocka_unit_test(test_rules),       cmocka_unit_test(test_blocks),
+      cmocka_unit_test(layouts_survive_any_failed_allocation),
+      cmocka_unit_test(constructors_survive_any_failed_allocation),
+      cmocka_unit_test(communicators_survive_any_failed_allocation),
+      cmocka_unit_test(test_comm_memory),
+      cmocka_unit_test(test_large_lists),
+      cmocka_unit_test(models_survive_any_failed_allocation),
+      cmocka_unit_test(rules_survive_any_failed_allocation),
+      cmocka_unit_test(rules_of_blocks_survive_any_failed_allocation),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -44,7 +44,7 @@ static corner_case octants(int64_t side, int64_t more) {
   return c;
 }
 
-static void test_corners(void **state) {
+static void checks_of_huge_boxes_survive_any_failed_allocation(void **state) {
   (void)state;
   for (int64_t side = 16; side <= SIDE; side *= SIDE / 16)
     for (int64_t more = -1; more <= 1; more++) {
@@ -54,6 +54,6 @@ static void test_corners(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_corners)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(checks_of_huge_boxes_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static bool good_device(const fault_output *out, const void *with) {
 }
 static void drop_device(fault_output *out) { reshard_device_release(out->object); }
 
-static void test_create(void **state) {
+static void devices_survive_any_failed_allocation(void **state) {
   (void)state;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
   assert_true(
@@ -109,7 +109,7 @@ static bool life(int64_t k) {
   return fired;
 }
 
-static void test_life(void **state) {
+static void storage_survives_any_failed_allocation(void **state) {
   (void)state;
   int64_t k = 0, live = fault_live();
   while (life(k)) {
@@ -120,6 +120,7 @@ static void test_life(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_life)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(devices_survive_any_failed_allocation),
+                                     cmocka_unit_test(storage_survives_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,7 +104,7 @@ static bool act_is(const act *a, int64_t r, bool done) {
 static bool same(const void *a, int64_t r) { return act_is(a, r, false); }
 static bool good(const void *a, int64_t r) { return act_is(a, r, true); }
 
-static void test_collective(void **state) {
+static void collective_calls_of_dtensors_survive_any_failed_allocation(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -175,7 +175,7 @@ static reshard_status placements_parse(fault_output *out, const void *with) {
 
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
 static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
-static void test_local(void **state) {
+static void local_calls_of_dtensors_survive_any_failed_allocation(void **state) {
   (void)state;
   const int64_t one = 1;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
@@ -217,7 +217,7 @@ static void test_local(void **state) {
 
 /* The sharded tensor of a DTensor is made when it is asked for; without memory it is NULL, and the DTensor as it was.
  */
-static void test_sharded(void **state) {
+static void sharded_tensor_of_a_dtensor_is_null_without_memory(void **state) {
   (void)state;
   const int64_t one = 1;
   sharded_ranks p;
@@ -310,7 +310,9 @@ static void test_known_pair(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_collective), cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_sharded), cmocka_unit_test(test_known_pair)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(collective_calls_of_dtensors_survive_any_failed_allocation),
+                                     cmocka_unit_test(local_calls_of_dtensors_survive_any_failed_allocation),
+                                     cmocka_unit_test(sharded_tensor_of_a_dtensor_is_null_without_memory),
+                                     cmocka_unit_test(test_known_pair)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void check_open_faults(const char *name, reshard_file_format format, int6
   check_faults_named(name, format, tensors, bytes, tensors > 1 ? "w" : "tensor", least);
 }
 
-static void test_npy(void **state) {
+static void npy_files_open_after_any_failed_allocation(void **state) {
   (void)state;
   static const char header[] = "{'descr': '<f2', 'fortran_order': True, 'shape': (2, 3), }\n";
   char bytes[128] = "\x93NUMPY\1";
@@ -87,7 +87,7 @@ static void test_npy(void **state) {
 }
 
 /* Shards of PyTorch's own format, and a file of torch.save. */
-static void test_torch(void **state) {
+static void torch_files_open_after_any_failed_allocation(void **state) {
   (void)state;
   if (!recorded_there())
     skip();
@@ -103,7 +103,7 @@ static void test_torch(void **state) {
 
 #define WV "{" T("w", "U8", "[2,3]", "[0,6]") "," T("v", "F32", "[]", "[6,10]") "}"
 
-static void test_whole(void **state) {
+static void whole_tensors_open_after_any_failed_allocation(void **state) {
   (void)state;
   static const char index[] = "{\"weight_map\":{\"w\":\"a.safetensors\",\"v\":\"a.safetensors\","
                               "\"x\":\"b.safetensors\"}}";
@@ -126,7 +126,7 @@ static void test_whole(void **state) {
 #define RUNS(first, second) ",\\\"intervals\\\":{\\\"w\\\":[[" first "," second "],[[0,3]]]}"
 #define BOTH                T("w", "U8", "[2,3]", "[0,6]") "," T("v", "U8", "[5]", "[6,11]") "}"
 
-static void test_shards(void **state) {
+static void shards_open_after_any_failed_allocation(void **state) {
   (void)state;
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), "") BOTH, 11, 1);
@@ -143,7 +143,7 @@ static void test_shards(void **state) {
 }
 
 /* A set with a gap. */
-static void test_refusal(void **state) {
+static void sets_with_a_gap_are_refused_after_any_failed_allocation(void **state) {
   (void)state;
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
@@ -180,10 +180,13 @@ static void test_rank_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_npy),     cmocka_unit_test(test_torch),
+      cmocka_unit_test(npy_files_open_after_any_failed_allocation),
+      cmocka_unit_test(torch_files_open_after_any_failed_allocation),
 #ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(test_whole),   cmocka_unit_test(test_shards),
-      cmocka_unit_test(test_refusal), cmocka_unit_test(test_rank_files),
+      cmocka_unit_test(whole_tensors_open_after_any_failed_allocation),
+      cmocka_unit_test(shards_open_after_any_failed_allocation),
+      cmocka_unit_test(sets_with_a_gap_are_refused_after_any_failed_allocation),
+      cmocka_unit_test(test_rank_files),
 #endif
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -197,7 +197,7 @@ static void close_world(world *w) {
   sharded_ranks_close(&w->p);
 }
 
-static void test_each(void **state) {
+static void calls_of_fsdp_survive_any_failed_allocation(void **state) {
   (void)state;
   static const call calls[] = {
       {"chunk_tensor of a tensor", chunk_plain, group},
@@ -229,6 +229,6 @@ static void test_each(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(calls_of_fsdp_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

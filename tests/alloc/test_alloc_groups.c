@@ -194,7 +194,7 @@ static int64_t ranks_run(world *w) {
   }
 }
 
-static void test_each(void **state) {
+static void failed_allocation_of_a_group_leaves_the_others_alone(void **state) {
   (void)state;
   static const call calls[] = {
       {"from_local", false, false, from_local, false},    {"distribute", false, false, distribute, false},
@@ -213,6 +213,6 @@ static void test_each(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(failed_allocation_of_a_group_leaves_the_others_alone)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,7 +127,7 @@ static void run_map_case(map_case *c) {
   assert_true(fault_local_run(&(fault_local){"map_apply", count_regions, good_count, NULL, c}) >= 3);
 }
 
-static void test_maps(void **state) {
+static void maps_survive_any_failed_allocation(void **state) {
   (void)state;
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-alloc-map-%ld", temporary(), (long)getpid());
@@ -161,6 +161,6 @@ static void test_maps(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(maps_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

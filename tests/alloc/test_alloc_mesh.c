@@ -73,7 +73,7 @@ static bool good_layout(const fault_output *out, const void *with) {
 }
 static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
-static void test_local(void **state) {
+static void meshes_survive_any_failed_allocation(void **state) {
   (void)state;
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
   const fault_local calls[] = {
@@ -185,7 +185,7 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r)) {
   }
 }
 
-static void test_together(void **state) {
+static void splits_survive_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   world w = {0};
   int64_t live = fault_live(), made = 0;
@@ -208,6 +208,7 @@ static void test_together(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_together)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(meshes_survive_any_failed_allocation),
+                                     cmocka_unit_test(splits_survive_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,7 +139,7 @@ static reshard_status workers(fault_output *out, const void *with) {
   return status;
 }
 
-static void test_local(void **state) {
+static void local_metadata_survive_any_failed_allocation(void **state) {
   (void)state;
   static const int64_t global[RANKS] = {4, 1, 9};
   given g = {.group = {RANKS, global}};
@@ -247,7 +247,7 @@ static void works(world *w, int64_t k) {
     }
 }
 
-static void test_global(void **state) {
+static void merged_metadata_survive_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   for (int way = 0; way < WAYS; way++)
     for (int64_t watched = ANY; watched < RANKS; watched++) {
@@ -277,6 +277,7 @@ static void test_global(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_global)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(local_metadata_survive_any_failed_allocation),
+                                     cmocka_unit_test(merged_metadata_survive_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

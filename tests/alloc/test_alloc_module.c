@@ -146,7 +146,7 @@ static bool good_one(const fault_output *out, const void *with) {
   return out->number == 1;
 }
 
-static void test_local(void **state) {
+static void modules_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_module inner;
   dry = module_make(LAYERS);
@@ -261,7 +261,7 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r), bool aga
   }
 }
 
-static void test_together(void **state) {
+static void syncs_survive_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   static world w;
   int64_t made = 0;
@@ -298,6 +298,7 @@ static void test_together(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_together)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(modules_survive_any_failed_allocation),
+                                     cmocka_unit_test(syncs_survive_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

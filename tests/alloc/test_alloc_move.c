@@ -76,7 +76,7 @@ static bool good_kwargs(const fault_output *out, const void *with) {
   return node_at(out->object, "0") == a->args;
 }
 
-static void test_faults(void **state) {
+static void casts_and_moves_survive_any_failed_allocation(void **state) {
   (void)state;
   arguments a;
   a.args = append(tuple(), leaf_of(floats(10)));
@@ -241,7 +241,7 @@ static bool move_with_fault(reshard_tree tree, reshard_device to, int64_t k, res
   return kind != FAULT_NONE;
 }
 
-static void test_streams(void **state) {
+static void moves_on_streams_survive_any_failed_allocation(void **state) {
   (void)state;
   for (int out = 0; out <= 1; out++) {
     bool failed = true;
@@ -273,6 +273,7 @@ static void test_streams(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults), cmocka_unit_test(test_streams)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(casts_and_moves_survive_any_failed_allocation),
+                                     cmocka_unit_test(moves_on_streams_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

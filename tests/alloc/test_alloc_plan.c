@@ -166,7 +166,7 @@ static void test_all_kinds(void **state) {
     reshard_layout_release(dst[i]);
 }
 
-static void test_random(void **state) {
+static void random_plans_survive_any_failed_allocation(void **state) {
   (void)state;
   int64_t seeds = test_scaled(150, 1), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
@@ -184,14 +184,15 @@ static void test_random(void **state) {
   assert_true(made > seeds * 5);
 }
 
-static void test_empty(void **state) {
+static void empty_plans_survive_any_failed_allocation(void **state) {
   (void)state;
   plan_case c = {0, 3, NULL, NULL, NULL, NULL};
   each_fault(&c, "no entries");
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_empty)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds),
+                                     cmocka_unit_test(random_plans_survive_any_failed_allocation),
+                                     cmocka_unit_test(empty_plans_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,12 +270,12 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
   assert_true(made > 20 * seeds);
 }
 
-static void test_create(void **state) {
+static void create_survives_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   each_world(each_create, test_scaled(60, 1));
 }
 
-static void test_rebind(void **state) {
+static void rebind_survives_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   each_world(each_rebind, test_scaled(24, 1));
 }
@@ -317,7 +317,7 @@ static void assert_silent(world *w) {
   assert_int_equal(status, RESHARD_SUCCESS);
 }
 
-static void test_execute(void **state) {
+static void execute_allocates_nothing(void **state) {
   (void)state;
   int64_t limited = 0;
   for (int64_t seed = 1; seed <= test_scaled(80, 1); seed++) {
@@ -381,7 +381,8 @@ static void test_large_execute(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind),
-                                     cmocka_unit_test(test_execute), cmocka_unit_test(test_large_execute)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(create_survives_a_failed_allocation_of_any_rank),
+                                     cmocka_unit_test(rebind_survives_a_failed_allocation_of_any_rank),
+                                     cmocka_unit_test(execute_allocates_nothing), cmocka_unit_test(test_large_execute)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

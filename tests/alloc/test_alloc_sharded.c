@@ -174,7 +174,7 @@ static bool same(const void *user, int64_t r) {
   return is;
 }
 
-static void test_collective(void **state) {
+static void collective_calls_survive_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   int64_t live = fault_live(), failed = 0,
           step = 8 / (test_scaled(8, 1) < 8 ? test_scaled(8, 1) : 8); /* 1 at full scale */
@@ -255,7 +255,7 @@ static void warm(const local *l) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void test_local(void **state) {
+static void local_calls_survive_any_failed_allocation(void **state) {
   (void)state;
   local l;
   const int64_t rows[2] = {4, 14}, four = 4;
@@ -327,7 +327,7 @@ static void peak_body(void *user, int64_t r) {
 
 /* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was;
  * where it is, by default, the next one needs no more than what is there. */
-static void test_peak(void **state) {
+static void reshard_takes_the_memory_that_it_tells(void **state) {
   (void)state;
   static const int64_t large[2] = {SIDE, SIDE};
   const int64_t bytes = (int64_t)SIDE * SIDE * 8;
@@ -368,7 +368,8 @@ static void test_peak(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_collective), cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_peak)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(collective_calls_survive_a_failed_allocation_of_any_rank),
+                                     cmocka_unit_test(local_calls_survive_any_failed_allocation),
+                                     cmocka_unit_test(reshard_takes_the_memory_that_it_tells)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static bool others(const fault_output *out, const void *with) {
          reshard_metadata_properties(outer).dtype == RESHARD_F32;
 }
 
-static void test_nested(void **state) {
+static void nested_trees_survive_any_failed_allocation(void **state) {
   (void)state;
   world w;
   open_world(&w);
@@ -170,7 +170,7 @@ static bool random_well(const fault_output *out, const void *with) {
          nested_check_owners(c->nested, t, c->rank, false) == 0;
 }
 
-static void test_random(void **state) {
+static void random_state_dicts_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_comm comms[RANKS];
   reshard_sharder sharders[RANKS];
@@ -215,7 +215,7 @@ static void flatten_body(void *user, int64_t r) {
   reshard_tree_release(flat);
 }
 
-static void test_ranks(void **state) {
+static void flattening_survives_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   reshard_comm comms[RANKS];
   threads_case c = {.nested = nested_create(6, RANKS, 2)};
@@ -251,7 +251,8 @@ static void test_ranks(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_ranks)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(nested_trees_survive_any_failed_allocation),
+                                     cmocka_unit_test(random_state_dicts_survive_any_failed_allocation),
+                                     cmocka_unit_test(flattening_survives_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

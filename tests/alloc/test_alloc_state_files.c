@@ -211,7 +211,7 @@ static int64_t each_load(world *w) {
   }
 }
 
-static void test_each(void **state) {
+static void saves_and_loads_survive_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   world w = {.watched = 5}; /* nobody */
   open_world(&w, "chunk(1)");
@@ -256,7 +256,7 @@ static void test_each(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(saves_and_loads_survive_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests_name("checkpoints of state dicts without memory", tests, scratch_setup,
                                      scratch_teardown);
 }

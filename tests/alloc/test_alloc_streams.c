@@ -87,7 +87,7 @@ static int64_t each_create(world *w, const reshard_device *devices) {
   }
 }
 
-static void test_create(void **state) {
+static void create_on_streams_survives_a_failed_allocation_of_any_rank(void **state) {
   (void)state;
   static const int64_t shape[2] = {ROWS, COLUMNS}, limits[3] = {0, 0, 1024};
   static world w;
@@ -114,6 +114,6 @@ static void test_create(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(create_on_streams_survives_a_failed_allocation_of_any_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static bool is_there(const fault_output *out, const void *with) {
   return reshard_storage_free(l->freed, NULL, NULL) == RESHARD_SUCCESS && there;
 }
 
-static void test_calls(void **state) {
+static void calls_of_tensors_survive_any_failed_allocation(void **state) {
   (void)state;
   static int64_t shape[1] = {SMALL}, strides[1] = {1};
   local l = {.shape = {10, 20}, .bytes = LARGE};
@@ -129,6 +129,6 @@ static void test_calls(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(calls_of_tensors_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

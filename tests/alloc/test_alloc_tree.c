@@ -126,7 +126,7 @@ static bool is_one(const fault_output *out, const void *with) {
   return out->number == 1;
 }
 
-static void test_containers(void **state) {
+static void containers_survive_any_failed_allocation(void **state) {
   (void)state;
   chain x;
   set_up(&x);
@@ -201,7 +201,7 @@ static bool one_member(const fault_output *out, const void *with) {
   return reshard_tree_find_int(out->object, -3, &s) == RESHARD_SUCCESS && reshard_tree_count(s) == 1;
 }
 
-static void test_kinds(void **state) {
+static void kinds_of_nodes_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_tensor data = floats(3);
   int count = 0;
@@ -352,7 +352,7 @@ static reshard_status print(fault_output *out, const void *with) {
   return status;
 }
 
-static void test_trees(void **state) {
+static void calls_on_trees_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_tree tree = sample(), other;
   rebuild r = {.tree = tree};
@@ -378,7 +378,7 @@ static void test_trees(void **state) {
 }
 
 /* Shared containers on both sides: the pairs are noted. */
-static void test_pairs(void **state) {
+static void comparing_shared_containers_survives_any_failed_allocation(void **state) {
   (void)state;
   reshard_tree both[2];
   for (int i = 0; i < 2; i++) {
@@ -430,7 +430,7 @@ static reshard_status pack_unpack(fault_output *out, const void *with) {
   return status;
 }
 
-static void test_names(void **state) {
+static void names_of_keys_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
@@ -441,8 +441,10 @@ static void test_names(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_containers), cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_trees), cmocka_unit_test(test_pairs),
-                                     cmocka_unit_test(test_names)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(containers_survive_any_failed_allocation),
+                                     cmocka_unit_test(kinds_of_nodes_survive_any_failed_allocation),
+                                     cmocka_unit_test(calls_on_trees_survive_any_failed_allocation),
+                                     cmocka_unit_test(comparing_shared_containers_survives_any_failed_allocation),
+                                     cmocka_unit_test(names_of_keys_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

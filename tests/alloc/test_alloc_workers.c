@@ -21,7 +21,7 @@ static void check_worker(reshard_workers workers, const char *name, int64_t rank
     fail_msg("%s: %s", text, reshard_last_error());
 }
 
-static void test_workers(void **state) {
+static void tables_of_workers_survive_any_failed_allocation(void **state) {
   (void)state;
   reshard_workers workers;
   assert_int_equal(reshard_workers_create(&workers), RESHARD_SUCCESS);
@@ -72,7 +72,7 @@ static bool is_good(const fault_output *out, const void *with) {
 }
 static void drop_plan(fault_output *out) { reshard_plan_destroy(out->object); }
 
-static void test_replicas(void **state) {
+static void shares_of_replicas_survive_any_failed_allocation(void **state) {
   (void)state;
   const int64_t shape[] = {1000};
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
@@ -84,6 +84,7 @@ static void test_replicas(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_workers), cmocka_unit_test(test_replicas)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(tables_of_workers_survive_any_failed_allocation),
+                                     cmocka_unit_test(shares_of_replicas_survive_any_failed_allocation)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static bool put_well(const fault_output *out, const void *with) {
   return out->number == 1 && entries() == 0;
 }
 
-static void test_writers(void **state) {
+static void writers_leave_nothing_after_any_failed_allocation(void **state) {
   (void)state;
   static const struct {
     const char *name, *layout;
@@ -122,6 +122,6 @@ static void test_writers(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_writers)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(writers_leave_nothing_after_any_failed_allocation)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -402,7 +402,7 @@ static void all_were_hit(void **test) {
 
 /* --- Spans, batches, limits --- */
 
-static void spans(void **test) {
+static void spans_are_copied_whole(void **test) {
   (void)test;
   static const uint32_t words[] = {0, 1};
   for (int k = 0; k < CASES / 20; k++) {
@@ -444,7 +444,7 @@ static void spans(void **test) {
 }
 
 /* Tile t of a batch is found by a rule: here by going round. */
-static void turns(void **test) {
+static void tiles_of_a_batch_are_found_by_their_rule(void **test) {
   (void)test;
   for (int k = 0; k < 200; k++) {
     draw_state = seed = 40 + (uint64_t)k;
@@ -479,7 +479,7 @@ static void turns(void **test) {
 }
 
 /* Boxes whose strides and sizes are beyond 32 bits: tables alone, nothing is copied. */
-static void vast(void **test) {
+static void boxes_beyond_32_bits_have_right_tables(void **test) {
   (void)test;
   rs_copies copies = {0};
   rs_box_tables tables = {0};
@@ -526,7 +526,7 @@ static void shapes_are_shared(void **test) {
 }
 
 /* Each class brings all of its kernels. */
-static void loads(void **test) {
+static void each_class_of_copy_has_all_its_kernels(void **test) {
   (void)test;
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
@@ -544,10 +544,10 @@ int main(void) {
       cmocka_unit_test(every_alignment),
       cmocka_unit_test(many_bulk_tiles),
       cmocka_unit_test(all_were_hit),
-      cmocka_unit_test(loads),
-      cmocka_unit_test(spans),
-      cmocka_unit_test(turns),
-      cmocka_unit_test(vast),
+      cmocka_unit_test(each_class_of_copy_has_all_its_kernels),
+      cmocka_unit_test(spans_are_copied_whole),
+      cmocka_unit_test(tiles_of_a_batch_are_found_by_their_rule),
+      cmocka_unit_test(boxes_beyond_32_bits_have_right_tables),
       cmocka_unit_test(shapes_are_shared),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

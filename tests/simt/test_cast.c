@@ -123,7 +123,7 @@ static void check_numbers(reshard_dtype from, reshard_dtype to, const numbers *v
   free(dst);
 }
 
-static void test_numbers(void **state) {
+static void numbers_of_each_pair_of_dtypes_are_rounded_once(void **state) {
   (void)state;
   int pairs = 0;
   int64_t count = 0;
@@ -319,7 +319,7 @@ static void check_list(uint64_t seed, int64_t *tables) {
   }
 }
 
-static void test_lists(void **state) {
+static void random_lists_of_casts_match_the_cpu(void **state) {
   (void)state;
   int64_t tables = 0;
   for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(1500, 150); seed++)
@@ -328,7 +328,7 @@ static void test_lists(void **state) {
 }
 
 /* 200 tensors are one launch; more are more, or one by a table; none is none. */
-static void test_launches(void **state) {
+static void many_tensors_are_one_launch(void **state) {
   (void)state;
   enum { N = 203 };
   static float src[N][5];
@@ -449,7 +449,7 @@ static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64
 
 /* Data aligned on both sides goes 16 bytes at a time: as many blocks as that. A single row whose last tile is full
  * but for its last numbers has ends. */
-static void test_tiles(void **state) {
+static void aligned_data_goes_16_bytes_at_a_time(void **state) {
   (void)state;
   const rs_axis aligned = {16, 4112, 2056}, shifted = {16, 4112, 2054};
   assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 0), 4);
@@ -463,7 +463,7 @@ static void test_tiles(void **state) {
 }
 
 /* As many loops as there is room for, and one more; as many numbers as a part may have. */
-static void test_loops(void **state) {
+static void casts_with_many_loops_are_cut_in_launches(void **state) {
   (void)state;
   enum { MOST = 12 };
   rs_axis axes[MOST + 1];
@@ -495,10 +495,14 @@ static void test_in_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),      cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_launches),     cmocka_unit_test(test_table_is_for_more),
-      cmocka_unit_test(test_launch_fails), cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_loops),        cmocka_unit_test(test_in_place),
+      cmocka_unit_test(numbers_of_each_pair_of_dtypes_are_rounded_once),
+      cmocka_unit_test(random_lists_of_casts_match_the_cpu),
+      cmocka_unit_test(many_tensors_are_one_launch),
+      cmocka_unit_test(test_table_is_for_more),
+      cmocka_unit_test(test_launch_fails),
+      cmocka_unit_test(aligned_data_goes_16_bytes_at_a_time),
+      cmocka_unit_test(casts_with_many_loops_are_cut_in_launches),
+      cmocka_unit_test(test_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 enum { MISALIGNED = 716, FAILED = 719, INVALID_VALUE = 1, INVALID_CONFIGURATION = 9, POISON = 0xdb };
 
-static void test_coordinates(void **state) {
+static void threads_have_their_coordinates_in_any_order(void **state) {
   (void)state;
   const unsigned grids[][3] = {{1, 1, 1}, {5, 1, 1}, {2, 3, 4}}, blocks[][3] = {{1, 1, 1}, {33, 1, 1}, {4, 3, 5}};
   for (uint64_t order = 0; order < 4; order++)
@@ -77,7 +77,7 @@ static void test_shared_and_barrier(void **state) {
   simt_set_order(0);
 }
 
-static void test_sum(void **state) {
+static void barriers_and_shared_memory_sum_a_block(void **state) {
   (void)state;
   enum { BLOCKS = 3 };
   const unsigned sizes[] = {1, 31, 32, 33, 96, 100, 1024};
@@ -105,7 +105,7 @@ static void test_sum(void **state) {
   simt_set_order(0);
 }
 
-static void test_warp(void **state) {
+static void shuffles_and_votes_of_a_warp_hold(void **state) {
   (void)state;
   uint32_t out[224];
   assert_int_equal(probe_warp(out), 0);
@@ -130,7 +130,7 @@ static void test_dynamic_shared(void **state) {
   assert_int_equal(probe_dynamic(227 << 10, 5, &out, 1), 0);
 }
 
-static void test_mistakes(void **state) {
+static void mistakes_of_kernels_are_found_and_named(void **state) {
   (void)state;
   static const char *said[] = {
       [PROBE_RETURN] = "3 threads (first: 0) have returned",
@@ -155,7 +155,7 @@ static void test_mistakes(void **state) {
   }
 }
 
-static void test_async(void **state) {
+static void unawaited_copies_are_found(void **state) {
   (void)state;
   enum { BLOCKS = 3, BYTES = BLOCKS * 256 };
   _Alignas(16) unsigned char in[BYTES], out[BYTES];
@@ -171,7 +171,7 @@ static void test_async(void **state) {
   }
 }
 
-static void test_atomics(void **state) {
+static void atomics_of_all_blocks_are_whole(void **state) {
   (void)state;
   uint64_t in[500], least = UINT64_MAX;
   uint32_t count = 0, even = 0;
@@ -198,7 +198,7 @@ static int enqueue(void *user, simt_launch *launch) {
   return 0;
 }
 
-static void test_enqueue(void **state) {
+static void enqueued_kernels_run_later(void **state) {
   (void)state;
   later l = {0};
   uint64_t in[10] = {5, 4, 3, 9, 8, 7, 6, 1, 2, 10}, least = UINT64_MAX;
@@ -248,7 +248,7 @@ static void test_several_threads(void **state) {
     assert_int_equal(wrong[i], 0);
 }
 
-static void test_counts(void **state) {
+static void reads_and_writes_are_counted(void **state) {
   (void)state;
   simt_counts before = simt_get_counts();
   uint64_t out[5 * 33];
@@ -261,18 +261,18 @@ static void test_counts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_coordinates),
+      cmocka_unit_test(threads_have_their_coordinates_in_any_order),
       cmocka_unit_test(test_launch_limits),
       cmocka_unit_test(test_shared_and_barrier),
-      cmocka_unit_test(test_sum),
-      cmocka_unit_test(test_warp),
+      cmocka_unit_test(barriers_and_shared_memory_sum_a_block),
+      cmocka_unit_test(shuffles_and_votes_of_a_warp_hold),
       cmocka_unit_test(test_dynamic_shared),
-      cmocka_unit_test(test_mistakes),
-      cmocka_unit_test(test_async),
-      cmocka_unit_test(test_atomics),
-      cmocka_unit_test(test_enqueue),
+      cmocka_unit_test(mistakes_of_kernels_are_found_and_named),
+      cmocka_unit_test(unawaited_copies_are_found),
+      cmocka_unit_test(atomics_of_all_blocks_are_whole),
+      cmocka_unit_test(enqueued_kernels_run_later),
       cmocka_unit_test(test_several_threads),
-      cmocka_unit_test(test_counts),
+      cmocka_unit_test(reads_and_writes_are_counted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

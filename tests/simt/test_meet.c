@@ -95,7 +95,7 @@ static void test_all_come(void **state) {
 }
 
 /* Rank 2 does not come. */
-static void test_late(void **state) {
+static void rank_that_does_not_come_is_named(void **state) {
   (void)state;
   rs_meet_peer peers[RANKS];
   int64_t ended = 0, late = 0;
@@ -134,7 +134,7 @@ static void test_closed_by_another(void **state) {
   assert_true(rooms[2].words[1] == 0);
 }
 
-static void test_ended(void **state) {
+static void meeting_that_has_ended_is_not_waited_for(void **state) {
   (void)state;
   rs_meet_peer peers[RANKS];
   int64_t ended = 1, late = 0;
@@ -339,8 +339,8 @@ static void test_some_peers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_come),
-      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_ended),
+      cmocka_unit_test(rank_that_does_not_come_is_named),
+      cmocka_unit_test(meeting_that_has_ended_is_not_waited_for),
       cmocka_unit_test(test_ended_looked_at_seldom),
       cmocka_unit_test(test_closed_by_another),
       cmocka_unit_test(test_other_subject),

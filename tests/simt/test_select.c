@@ -138,14 +138,14 @@ static void check_case(uint64_t seed) {
   free(index);
 }
 
-static void test_cases(void **state) {
+static void random_selections_match_a_loop(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(8000, 600); seed++)
     check_case(seed);
 }
 
 /* Long rows, which are read and written 16 bytes at a time: as many accesses as that. */
-static void test_rows(void **state) {
+static void long_rows_go_16_bytes_at_a_time(void **state) {
   (void)state;
   enum { ROWS = 40, RUN = 5120 * 2, COUNT = 64 };
   char *src = aligned_alloc(16, ROWS * RUN), *dst = aligned_alloc(16, COUNT * RUN);
@@ -212,7 +212,7 @@ static void test_long_runs(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+static void selections_that_do_not_fit_are_refused(void **state) {
   (void)state;
   rs_select s = {.count = 1, .extent = 1, .index_bytes = 2, .run = 1};
   assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 1);
@@ -227,10 +227,10 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cases),
-      cmocka_unit_test(test_rows),
+      cmocka_unit_test(random_selections_match_a_loop),
+      cmocka_unit_test(long_rows_go_16_bytes_at_a_time),
       cmocka_unit_test(test_long_runs),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(selections_that_do_not_fit_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void check_limits_used(const limited_world *w, int64_t nentries, const re
     check_limit_used(w, limit, true, nentries, entries);
 }
 
-static void test_tensors(void **unused) {
+static void rounds_use_the_limit_of_one_tensor(void **unused) {
   (void)unused;
   static const limited_world cases[] = {
       {.src = "chunk(0)", .dst = "chunk(1)", .world = 8},
@@ -106,7 +106,7 @@ static reshard_rules load_rules(const char *name) {
 }
 
 /* A mixture of experts, thousands of tensors: FSDP over 8 ranks to TP over the same. */
-static void test_model(void **unused) {
+static void rounds_use_the_limit_of_a_whole_model(void **unused) {
   (void)unused;
   reshard_model model;
   reshard_rules rules[2] = {load_rules("fsdp.rules"), load_rules("tp.rules")};
@@ -136,6 +136,7 @@ static void test_model(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_tensors), cmocka_unit_test(test_model)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(rounds_use_the_limit_of_one_tensor),
+                                     cmocka_unit_test(rounds_use_the_limit_of_a_whole_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

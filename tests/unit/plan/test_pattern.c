@@ -65,7 +65,7 @@ static void check_pattern(const row *x, int64_t rank) {
   reshard_layout_release(dst);
 }
 
-static void test_patterns(void **state) {
+static void messages_that_are_a_collective_are_found(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (int64_t r = 0; r < 4; r++)
@@ -77,7 +77,7 @@ static void test_patterns(void **state) {
 }
 
 /* Ranks of one process have no collectives: what is forced is refused, and nobody is told that it was taken. */
-static void test_use(void **state) {
+static void collective_that_is_forced_and_lacking_is_refused(void **state) {
   (void)state;
   rows_to_columns s;
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
@@ -109,8 +109,8 @@ static void test_use(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_patterns),
-      cmocka_unit_test(test_use),
+      cmocka_unit_test(messages_that_are_a_collective_are_found),
+      cmocka_unit_test(collective_that_is_forced_and_lacking_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

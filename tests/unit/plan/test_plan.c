@@ -92,7 +92,7 @@ static void test_shared_rows(void **unused) {
 }
 
 /* Four ranks, rows to columns: a rank packs 3 messages of 65,536 bytes and receives as many in place. */
-static void test_pieces(void **unused) {
+static void rank_packs_what_does_not_lie_in_place(void **unused) {
   (void)unused;
   static const struct {
     int64_t limit, rounds, workspace;
@@ -112,7 +112,7 @@ static void test_pieces(void **unused) {
 }
 
 /* The limit that holds, by name, kind of device, bytes and ranks. */
-static void test_default(void **unused) {
+static void default_limit_goes_by_device_bytes_and_ranks(void **unused) {
   (void)unused;
   enum { KIB = 1 << 10, MIB = 1 << 20 };
   static const struct {
@@ -191,7 +191,7 @@ static void default_limit_is_a_share_of_what_ranks_hold(void **unused) {
 }
 
 /* A limit that is too small names the least; exactly that works, a byte less does not. */
-static void test_least(void **unused) {
+static void least_limit_works_and_a_byte_less_does_not(void **unused) {
   (void)unused;
   rng r;
   rng_seed(&r, 3);
@@ -293,7 +293,7 @@ static void test_listed_runs(void **unused) {
 }
 
 /* Sizes near 2^63: what does not fit is refused, and nothing wraps. */
-static void test_large(void **unused) {
+static void sizes_near_63_bits_do_not_wrap(void **unused) {
   (void)unused;
   static const int64_t limits[] = {0, 1 << 20, INT64_MAX};
   int64_t most = INT64_MAX / 3 - 512, third = (int64_t)1 << 61;
@@ -334,7 +334,7 @@ static void test_large(void **unused) {
 
 /* --- Entries, classes, empty plans -------------------------------------------------------------------------------- */
 
-static void test_classes(void **unused) {
+static void equal_tensors_are_one_class(void **unused) {
   (void)unused;
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 8), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 8), 4);
   reshard_layout again = layout_from_text("chunk(0;0-3)", SHAPE(8, 8), 4),
@@ -368,7 +368,7 @@ static void test_classes(void **unused) {
 }
 
 /* A thousand equal tensors cost one intersection and their names. */
-static void test_many(void **unused) {
+static void thousand_equal_tensors_cost_one_intersection(void **unused) {
   (void)unused;
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(64, 64), 8),
                  dst = layout_from_text("chunk(1)", SHAPE(64, 64), 8);
@@ -394,7 +394,7 @@ static void test_many(void **unused) {
   reshard_layout_release(dst);
 }
 
-static void test_empty(void **unused) {
+static void plan_without_entries_does_nothing(void **unused) {
   (void)unused;
   int64_t nodes[1] = {0};
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 100, .nodes = nodes};
@@ -458,7 +458,7 @@ static void refuses(const char *to, int64_t rank, reshard_status status, const c
   reshard_plan_destroy(plan);
 }
 
-static void test_reverse(void **unused) {
+static void reverse_of_replicas_is_refused_as_a_sum(void **unused) {
   (void)unused;
   for (int64_t rank = 0; rank < 4; rank++) {
     refuses("mesh(4;R)", rank, RESHARD_ERROR_UNSUPPORTED, "sum");
@@ -501,7 +501,7 @@ static char *explain(reshard_plan plan, reshard_format format) {
   return text;
 }
 
-static void test_explain(void **unused) {
+static void explanation_tells_rounds_and_messages(void **unused) {
   (void)unused;
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
@@ -564,7 +564,7 @@ static void test_explain(void **unused) {
 
 /* In a world of 16,384 ranks a plan takes memory for its own peers, also where a world of receivers shares a replicated
  * source. */
-static void test_memory(void **unused) {
+static void plan_takes_memory_for_its_own_peers(void **unused) {
   (void)unused;
   static const char *const pairs[][2] = {{"mesh(64x256;S0,S1)", "chunk(0)"},
                                          {"mesh(64x256;R,S0)", "mesh(64x256;S0,S1)"},
@@ -590,7 +590,7 @@ static void test_memory(void **unused) {
 }
 
 /* The names that were given are in the text, the first four of them. */
-static void test_names(void **state) {
+static void explanation_has_the_first_names(void **state) {
   (void)state;
   static const char *const names[] = {"wq", NULL, "wk", "w\nv", "wo", "norm", "gate"};
   static const char *const lines[] = {"",
@@ -624,15 +624,24 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),         cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_in_place),       cmocka_unit_test(test_shared_rows),
-      cmocka_unit_test(test_default),        cmocka_unit_test(default_limit_is_a_share_of_what_ranks_hold),
-      cmocka_unit_test(test_least),          cmocka_unit_test(test_large),
-      cmocka_unit_test(test_full_rounds),    cmocka_unit_test(test_endless_lists),
-      cmocka_unit_test(test_listed_runs),    cmocka_unit_test(test_classes),
-      cmocka_unit_test(test_many),           cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_too_many_boxes), cmocka_unit_test(test_reverse),
-      cmocka_unit_test(test_explain),        cmocka_unit_test(test_names),
+      cmocka_unit_test(plan_takes_memory_for_its_own_peers),
+      cmocka_unit_test(rank_packs_what_does_not_lie_in_place),
+      cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_shared_rows),
+      cmocka_unit_test(default_limit_goes_by_device_bytes_and_ranks),
+      cmocka_unit_test(default_limit_is_a_share_of_what_ranks_hold),
+      cmocka_unit_test(least_limit_works_and_a_byte_less_does_not),
+      cmocka_unit_test(sizes_near_63_bits_do_not_wrap),
+      cmocka_unit_test(test_full_rounds),
+      cmocka_unit_test(test_endless_lists),
+      cmocka_unit_test(test_listed_runs),
+      cmocka_unit_test(equal_tensors_are_one_class),
+      cmocka_unit_test(thousand_equal_tensors_cost_one_intersection),
+      cmocka_unit_test(plan_without_entries_does_nothing),
+      cmocka_unit_test(test_too_many_boxes),
+      cmocka_unit_test(reverse_of_replicas_is_refused_as_a_sum),
+      cmocka_unit_test(explanation_tells_rounds_and_messages),
+      cmocka_unit_test(explanation_has_the_first_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

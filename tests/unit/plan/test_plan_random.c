@@ -205,13 +205,13 @@ static void check_case(uint64_t seed, int64_t ranks) {
   case_free(&c);
 }
 
-static void test_random(void **unused) {
+static void random_plans_have_the_counts_of_the_oracle(void **unused) {
   (void)unused;
   for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_plans_have_the_counts_of_the_oracle)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

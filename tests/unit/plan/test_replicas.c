@@ -169,7 +169,7 @@ static const char *const destinations[] = {
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
 /* From one half of the world to the other, so that all cells are asked for alike: then all senders are equal. */
-static void test_balance(void **unused) {
+static void holders_share_the_sending_equally(void **unused) {
   (void)unused;
   static const char *const from[] = {"mesh(4x8;R,S0)",  "mesh(4x8;S0,R)",      "mesh(8x4;R,S1)",
                                      "mesh(2x16;R,S0)", "mesh(4x2x4;S0,R,S1)", "mesh(32@31-0;R)"};
@@ -182,7 +182,7 @@ static void test_balance(void **unused) {
   }
 }
 
-static void test_shares(void **unused) {
+static void shares_of_all_layouts_are_even(void **unused) {
   (void)unused;
   int64_t shape[NDIM] = {65536, 8192};
   int step = test_scale() < 1 ? 3 : 1;
@@ -191,7 +191,7 @@ static void test_shares(void **unused) {
       check_pair(sources[i], destinations[j], shape, 64, NULL, 0.02);
 }
 
-static void test_nodes(void **unused) {
+static void holders_on_the_node_of_the_receiver_send(void **unused) {
   (void)unused;
   int64_t shape[NDIM] = {65536, 8192}, nodes[64];
   rng r;
@@ -228,7 +228,7 @@ static void test_copy_per_node(void **unused) {
 }
 
 /* Shares of a few rows, or of less than one: uneven, but whole, and the same on both sides. */
-static void test_coarse(void **unused) {
+static void shares_of_few_rows_are_whole_on_both_sides(void **unused) {
   (void)unused;
   static const int64_t shapes[][NDIM] = {{7, 5}, {1, 40}, {40, 1}, {3, 3}, {64, 2}, {0, 9}, {1, 1}, {13, 21}};
   int64_t nodes[64];
@@ -326,8 +326,12 @@ static void test_large_world(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_balance),       cmocka_unit_test(test_shares), cmocka_unit_test(test_nodes),
-      cmocka_unit_test(test_copy_per_node), cmocka_unit_test(test_coarse), cmocka_unit_test(test_nearest_row),
+      cmocka_unit_test(holders_share_the_sending_equally),
+      cmocka_unit_test(shares_of_all_layouts_are_even),
+      cmocka_unit_test(holders_on_the_node_of_the_receiver_send),
+      cmocka_unit_test(test_copy_per_node),
+      cmocka_unit_test(shares_of_few_rows_are_whole_on_both_sides),
+      cmocka_unit_test(test_nearest_row),
       cmocka_unit_test(test_large_world),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,7 +144,7 @@ static void check_case(uint64_t seed, int64_t ranks) {
   case_free(&c);
 }
 
-static void test_random(void **unused) {
+static void plans_of_all_ranks_are_those_made_one_by_one(void **unused) {
   (void)unused;
   for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
@@ -197,7 +197,7 @@ static void check_list(reshard_layout src, reshard_layout dst, int64_t nranks, c
   free(plans);
 }
 
-static void test_tiles(void **unused) {
+static void plans_of_tiles_are_those_made_one_by_one(void **unused) {
   (void)unused;
   int64_t nodes[9] = {2, 0, 1, 1, 0, 2, 7, 7, 7};
   reshard_plan_options on_nodes = {RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
@@ -259,7 +259,7 @@ static void test_dense_memory(void **unused) {
 }
 
 /* Lists: all ranks in another order, some, one twice, none. */
-static void test_lists(void **unused) {
+static void ranks_may_be_listed_in_any_order(void **unused) {
   (void)unused;
   reshard_layout src = layout_from_text("mesh(2x3;R,S0)", SHAPE(31, 17), 6),
                  dst = layout_from_text("chunk(1)", SHAPE(31, 17), 6);
@@ -272,7 +272,7 @@ static void test_lists(void **unused) {
 }
 
 /* Some plans go, the others stay as they were; layouts are released before. */
-static void test_lifetime(void **unused) {
+static void plans_live_on_when_others_go(void **unused) {
   (void)unused;
   reshard_layout src = tiles(12, 0, 5, 1), dst = tiles(12, 4, 5, 1);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
@@ -289,7 +289,7 @@ static void test_lifetime(void **unused) {
   reshard_plan_destroy(alone);
 }
 
-static void test_errors(void **unused) {
+static void wrong_lists_of_ranks_are_refused(void **unused) {
   (void)unused;
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 4), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 4), 4);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
@@ -326,8 +326,12 @@ static void test_no_entries(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),       cmocka_unit_test(test_tiles),    cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_dense_memory), cmocka_unit_test(test_lifetime), cmocka_unit_test(test_errors),
+      cmocka_unit_test(plans_of_all_ranks_are_those_made_one_by_one),
+      cmocka_unit_test(plans_of_tiles_are_those_made_one_by_one),
+      cmocka_unit_test(ranks_may_be_listed_in_any_order),
+      cmocka_unit_test(test_dense_memory),
+      cmocka_unit_test(plans_live_on_when_others_go),
+      cmocka_unit_test(wrong_lists_of_ranks_are_refused),
       cmocka_unit_test(test_no_entries),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,7 +50,7 @@ static void groups_body(void *user, int64_t r) {
   p->wrong[r] = s.wrong;
 }
 
-static void test_groups(void **state) {
+static void contracts_hold_among_groups_of_threads(void **state) {
   (void)state;
   for (int64_t n = 4; n <= 8; n += 2) {
     char directory[512];
@@ -59,7 +59,7 @@ static void test_groups(void **state) {
   }
 }
 
-static void test_contracts(void **state) {
+static void contracts_hold_among_threads(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
@@ -68,6 +68,7 @@ static void test_contracts(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contracts), cmocka_unit_test(test_groups)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_hold_among_threads),
+                                     cmocka_unit_test(contracts_hold_among_groups_of_threads)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

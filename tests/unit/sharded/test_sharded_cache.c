@@ -25,7 +25,7 @@ static void cache_expect(reshard_sharder s, int64_t hits, int64_t misses, int64_
              (int)stats.cached);
 }
 
-static void test_cache(void **state) {
+static void cache_drops_the_plan_used_longest_ago(void **state) {
   (void)state;
   static const int64_t shape[2] = {6, 4};
   reshard_layout l[3];
@@ -113,7 +113,7 @@ static void limited_body(void *user, int64_t r) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void test_limit(void **state) {
+static void reshard_stays_within_the_workspace_limit(void **state) {
   (void)state;
   static const int64_t shape[2] = {64, 64};
   reshard_layout sides[2] = {layout_from_text("chunk(0)", 2, shape, 4), layout_from_text("chunk(1)", 2, shape, 4)};
@@ -159,7 +159,7 @@ static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) 
   return stats.upstream_allocs - first.upstream_allocs;
 }
 
-static void test_kept(void **state) {
+static void freed_memory_is_kept_as_the_device_says(void **state) {
   (void)state;
   static const struct {
     int64_t keep_bytes;
@@ -236,14 +236,17 @@ static void redistribute_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_redistribute(void **state) {
+static void redistributes_keep_their_plans(void **state) {
   (void)state;
   sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),        cmocka_unit_test(test_cache_properties),
-                                     cmocka_unit_test(test_limit),        cmocka_unit_test(test_kept),
-                                     cmocka_unit_test(test_given_device), cmocka_unit_test(test_redistribute)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(cache_drops_the_plan_used_longest_ago),
+                                     cmocka_unit_test(test_cache_properties),
+                                     cmocka_unit_test(reshard_stays_within_the_workspace_limit),
+                                     cmocka_unit_test(freed_memory_is_kept_as_the_device_says),
+                                     cmocka_unit_test(test_given_device),
+                                     cmocka_unit_test(redistributes_keep_their_plans)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

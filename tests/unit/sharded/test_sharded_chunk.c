@@ -121,7 +121,7 @@ static void permute(int64_t n, int64_t number, int64_t *order) {
 }
 
 /* Every pair of orders of three ranks, and every order of four from one: cycles of any length. */
-static void test_permutations(void **state) {
+static void every_order_of_ranks_goes_to_every_other(void **state) {
   (void)state;
   static const int64_t shapes[3][2] = {{13, 21}, {12, 24}, {2, 5}};
   for (int same = 0; same < 2; same++)
@@ -145,7 +145,7 @@ static void test_permutations(void **state) {
 }
 
 /* A part of the ranks before, another part after; three dims, the dims from either end; every width. */
-static void test_parts(void **state) {
+static void some_ranks_chunk_to_others(void **state) {
   (void)state;
   static const int64_t shape[3] = {5, 4, 7};
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_C64, RESHARD_C128};
@@ -192,7 +192,7 @@ static void wrong_body(void *user, int64_t r) {
   reshard_tensor_release(local);
 }
 
-static void test_wrong(void **state) {
+static void wrong_chunk_specs_are_refused(void **state) {
   (void)state;
   static const int64_t shape[2] = {6, 6};
   const exchange x = {
@@ -238,7 +238,8 @@ static void test_wrong(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_permutations), cmocka_unit_test(test_parts),
-                                     cmocka_unit_test(test_wrong)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_order_of_ranks_goes_to_every_other),
+                                     cmocka_unit_test(some_ranks_chunk_to_others),
+                                     cmocka_unit_test(wrong_chunk_specs_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

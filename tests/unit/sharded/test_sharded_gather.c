@@ -71,7 +71,7 @@ static void round_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void test_round(void **state) {
+static void gather_and_scatter_are_inverse_on_any_rank(void **state) {
   (void)state;
   static const char *const texts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)",
                                       "cyclic(2x2;2x3)",  "flat()",
@@ -210,7 +210,7 @@ static void wrong_body(void *user, int64_t r) {
   p->wrong[r] += status != RESHARD_SUCCESS || array_check(w->s.whole[r], r, 0, mine, r == 2 ? 51 : 50);
 }
 
-static void test_wrong(void **state) {
+static void outputs_that_do_not_fit_are_refused_on_all(void **state) {
   (void)state;
   static const int64_t shape[2] = {13, 21}, narrow[2] = {12, 21};
   wrong_world w = {.s = {.ndim = 2, .shape = shape, .properties = {.dtype = RESHARD_F32}}};
@@ -245,7 +245,7 @@ static void test_wrong(void **state) {
   close_fixture(&w.s);
 }
 
-static void test_nothing(void **state) {
+static void gather_of_null_is_refused(void **state) {
   (void)state;
   reshard_sharded_tensor t;
   assert_int_equal(reshard_sharded_tensor_gather(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
@@ -257,7 +257,8 @@ static void test_nothing(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_round), cmocka_unit_test(test_wrong),
-                                     cmocka_unit_test(test_nothing)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(gather_and_scatter_are_inverse_on_any_rank),
+                                     cmocka_unit_test(outputs_that_do_not_fit_are_refused_on_all),
+                                     cmocka_unit_test(gather_of_null_is_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static void gather_run(const fixture *s, reshard_path path, reshard_status statu
   sharded_ranks_check(RANKS, &options, gather_body, (void *)s, status, text);
 }
 
-static void test_casts(void **state) {
+static void gather_as_rounds_each_element_once(void **state) {
   (void)state;
   static const char *const layouts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)", "cyclic(2x2;2x3)", "flat()", "rank(2)"};
   static const reshard_dtype pairs[][2] = {{RESHARD_F32, RESHARD_BF16}, {RESHARD_BF16, RESHARD_F32},
@@ -95,7 +95,7 @@ static void test_casts(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+static void gather_as_of_dtypes_without_cast_is_refused(void **state) {
   (void)state;
   const fixture integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
   const fixture differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
@@ -106,6 +106,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_casts), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(gather_as_rounds_each_element_once),
+                                     cmocka_unit_test(gather_as_of_dtypes_without_cast_is_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

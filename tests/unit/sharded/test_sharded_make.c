@@ -141,7 +141,7 @@ static void group_body(void *user, int64_t r) {
   reshard_sharder_destroy(sharder);
 }
 
-static void test_group(void **state) {
+static void errors_and_metadata_name_global_ranks(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
@@ -180,7 +180,7 @@ static void part_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void test_part(void **state) {
+static void ranks_without_shards_take_part(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -332,7 +332,7 @@ static reshard_status box_fill(void *user, reshard_tensor array, const reshard_b
   return status;
 }
 
-static void test_new(void **state) {
+static void new_tensors_have_the_shards_of_their_layout(void **state) {
   (void)state;
   static const char *const texts[] = {"chunk(0)",        "mesh(2x1;S0*3,S1)",
                                       "cyclic(2x1;1x3)", "flat(1,0)",
@@ -379,7 +379,7 @@ static void test_new(void **state) {
 }
 
 /* The box from the first to the last index, also where there are others between them. */
-static void test_bounds(void **state) {
+static void bounds_go_from_first_to_last_index(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -414,7 +414,7 @@ static void test_bounds(void **state) {
   }
 }
 
-static void test_refused(void **state) {
+static void wrong_tensors_are_refused_on_all_ranks(void **state) {
   (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 2, NULL);
@@ -490,7 +490,7 @@ static void apart_body(void *user, int64_t r) {
   p->wrong[r] = made != NULL;
 }
 
-static void test_apart(void **state) {
+static void rank_that_makes_no_sharder_is_waited_for(void **state) {
   (void)state;
   for (int comes = 0; comes < 2; comes++) {
     sharded_ranks p;
@@ -509,7 +509,7 @@ static void test_apart(void **state) {
   }
 }
 
-static void test_options(void **state) {
+static void options_that_differ_are_refused_on_all_ranks(void **state) {
   (void)state;
   static const int64_t twice[2] = {4, 4}, apart[2] = {9, 4};
   static const options_case cases[] = {
@@ -543,10 +543,16 @@ static void test_options(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_from_local),    cmocka_unit_test(test_group),       cmocka_unit_test(test_part),
-      cmocka_unit_test(test_from_metadata), cmocka_unit_test(test_from_layout), cmocka_unit_test(test_new),
-      cmocka_unit_test(test_bounds),        cmocka_unit_test(test_refused),     cmocka_unit_test(test_options),
-      cmocka_unit_test(test_apart),
+      cmocka_unit_test(test_from_local),
+      cmocka_unit_test(errors_and_metadata_name_global_ranks),
+      cmocka_unit_test(ranks_without_shards_take_part),
+      cmocka_unit_test(test_from_metadata),
+      cmocka_unit_test(test_from_layout),
+      cmocka_unit_test(new_tensors_have_the_shards_of_their_layout),
+      cmocka_unit_test(bounds_go_from_first_to_last_index),
+      cmocka_unit_test(wrong_tensors_are_refused_on_all_ranks),
+      cmocka_unit_test(options_that_differ_are_refused_on_all_ranks),
+      cmocka_unit_test(rank_that_makes_no_sharder_is_waited_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void check_chain(const sharded_ranks *p, const layout_chain *j) {
   }
 }
 
-static void test_random(void **state) {
+static void random_chains_of_layouts_keep_every_element(void **state) {
   (void)state;
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
   int64_t cases = test_scaled(1000, 1);
@@ -63,6 +63,6 @@ static void test_random(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_chains_of_layouts_keep_every_element)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

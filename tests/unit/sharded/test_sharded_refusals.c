@@ -158,7 +158,7 @@ static void refuse(wrong_world *w, const wrong_case *c, bool to, reshard_path pa
   sharded_ranks_close(&p);
 }
 
-static void test_wrong(void **state) {
+static void wrong_call_of_one_rank_leaves_all_tensors_alone(void **state) {
   (void)state;
   static const int64_t shape[2] = {8, 9}, swapped[2] = {9, 8};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3),
@@ -213,7 +213,7 @@ static void absent_body(void *user, int64_t r) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void test_abort(void **state) {
+static void abort_in_a_reshard_leaves_all_tensors_alone(void **state) {
   (void)state;
   static const int64_t shape[2] = {8, 9};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
@@ -226,7 +226,8 @@ static void test_abort(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrong), cmocka_unit_test(test_no_tensors),
-                                     cmocka_unit_test(test_abort)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(wrong_call_of_one_rank_leaves_all_tensors_alone),
+                                     cmocka_unit_test(test_no_tensors),
+                                     cmocka_unit_test(abort_in_a_reshard_leaves_all_tensors_alone)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void reshard_chain(int64_t n, reshard_dtype dtype, int ndim, const int64_
 }
 
 /* Sizes that four ranks do not divide, dims 0 and 1 both ways, placements shuffled. */
-static void test_pytorch(void **state) {
+static void cases_of_pytorch_hold(void **state) {
   (void)state;
   static const int64_t shapes[4][2] = {{13, 21}, {14, 23}, {15, 26}, {12, 24}};
   static const char *const tours[][5] = {
@@ -95,7 +95,7 @@ static void test_pytorch(void **state) {
 }
 
 /* Permutations that are no involutions, on which PyTorch's way hangs. */
-static void test_cycles(void **state) {
+static void permutations_of_any_order_are_resharded(void **state) {
   (void)state;
   static const int64_t shapes[4][2] = {{12, 24}, {13, 21}, {7, 10}, {3, 2}};
   static const char *const three[] = {"chunk(0;0,1,2)", "chunk(0;1,2,0)", "chunk(0;2,0,1)", "chunk(1;2,0,1)",
@@ -120,7 +120,7 @@ static void test_more_chunks(void **state) {
   reshard_chain(7, RESHARD_F32, 2, nothing, 4, trailing);
 }
 
-static void test_dtypes(void **state) {
+static void every_dtype_is_resharded(void **state) {
   (void)state;
   static const int64_t shape[2] = {11, 13};
   static const char *const tour[] = {"chunk(0)", "chunk(1;2,0,1)", "flat()", "cyclic(3x1;2x5)"};
@@ -128,7 +128,7 @@ static void test_dtypes(void **state) {
     reshard_chain(3, (reshard_dtype)d, 2, shape, 4, tour);
 }
 
-static void test_kinds(void **state) {
+static void every_kind_of_layout_is_resharded(void **state) {
   (void)state;
   static const int64_t shape[2] = {14, 18}, scalar[1] = {0};
   static const char *const tour[] = {
@@ -211,7 +211,7 @@ static void three_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void test_several(void **state) {
+static void several_tensors_are_resharded_in_one_call(void **state) {
   (void)state;
   static const int64_t shapes[3][2] = {{9, 14}, {20, 3}, {10, 8}};
   static const char *const src[3] = {"chunk(0)", "flat()",
@@ -238,7 +238,7 @@ static void test_several(void **state) {
 }
 
 /* Local tensors that the caller keeps live on after a reshard, and beyond the sharded tensor and the sharder. */
-static void test_kept(void **state) {
+static void local_tensors_that_are_kept_live_on(void **state) {
   (void)state;
   static const int64_t shape[2] = {6, 4};
   sharded_ranks p;
@@ -266,9 +266,13 @@ static void test_kept(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pytorch), cmocka_unit_test(test_cycles), cmocka_unit_test(test_more_chunks),
-      cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_kinds),  cmocka_unit_test(test_several),
-      cmocka_unit_test(test_kept),
+      cmocka_unit_test(cases_of_pytorch_hold),
+      cmocka_unit_test(permutations_of_any_order_are_resharded),
+      cmocka_unit_test(test_more_chunks),
+      cmocka_unit_test(every_dtype_is_resharded),
+      cmocka_unit_test(every_kind_of_layout_is_resharded),
+      cmocka_unit_test(several_tensors_are_resharded_in_one_call),
+      cmocka_unit_test(local_tensors_that_are_kept_live_on),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static void read_replaced_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void test_replaced(void **state) {
+static void save_with_force_replaces_the_checkpoint(void **state) {
   (void)state;
   sharded_ranks to;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 2), state_spec_sharded("chunk(1)", 2)};
@@ -139,7 +139,7 @@ static void abort_body(void *user, int64_t r) {
   state_save_body(user, r);
 }
 
-static void test_abort(void **state) {
+static void abort_in_a_save_leaves_no_checkpoint(void **state) {
   (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 3)};
@@ -201,7 +201,7 @@ static void test_other_formats(void **state) {
 }
 
 /* The system refuses. */
-static void test_limit(void **state) {
+static void limit_of_the_system_ends_a_save_with_its_error(void **state) {
   (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 2)};
@@ -268,8 +268,12 @@ static void test_bytes_read(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_in_work),       cmocka_unit_test(test_replaced), cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_other_formats), cmocka_unit_test(test_limit),    cmocka_unit_test(test_bytes_read),
+      cmocka_unit_test(test_in_work),
+      cmocka_unit_test(save_with_force_replaces_the_checkpoint),
+      cmocka_unit_test(abort_in_a_save_leaves_no_checkpoint),
+      cmocka_unit_test(test_other_formats),
+      cmocka_unit_test(limit_of_the_system_ends_a_save_with_its_error),
+      cmocka_unit_test(test_bytes_read),
   };
   return cmocka_run_group_tests_name("files of state dicts", tests, scratch_setup, scratch_teardown);
 }

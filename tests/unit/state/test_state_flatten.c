@@ -302,7 +302,7 @@ static void test_global_rank(void **state) {
 
 /* --- Trees ---------------------------------------------------------------------------------------------------- */
 
-static void test_tree(void **state) {
+static void flattening_keeps_other_nodes_of_a_tree(void **state) {
   (void)state;
   sharded_ranks p;
   reshard_tree root, a, b, c, number, plain, weight, flat, found, other;
@@ -375,7 +375,7 @@ static void test_no_local_shard(void **state) {
 }
 
 /* Empty shards are nobody's replicas, and stay; my own need not be given. */
-static void test_empty(void **state) {
+static void empty_shards_stay(void **state) {
   (void)state;
   const reshard_shard outer[4] = {rows(0, 4, 2, 1), rows(4, 4, 2, 0), rows(4, 4, 2, 1), rows(4, 4, 2, 2)};
   const reshard_shard inner[2] = {rows(0, 0, 2, 1), rows(0, 0, 2, 0)};
@@ -397,7 +397,7 @@ static void test_empty(void **state) {
 }
 
 /* Replicas: of outer shards that are here, of those that are not, and of inner ones. */
-static void test_replicas(void **state) {
+static void replicas_of_outer_and_inner_shards_go_once(void **state) {
   (void)state;
   const reshard_shard outer[4] = {rows(4, 8, 2, 3), rows(0, 4, 2, 2), rows(0, 4, 2, 0), rows(4, 8, 2, 1)};
   const reshard_shard inner[4] = {rows(0, 2, 2, 0), rows(0, 2, 2, 2), rows(2, 4, 2, 2), rows(2, 4, 2, 3)};
@@ -415,7 +415,7 @@ static void test_replicas(void **state) {
 }
 
 /* One in the other, so many times: no stack is needed, and offsets add up. */
-static void test_deep(void **state) {
+static void deep_nestings_add_their_offsets(void **state) {
   (void)state;
   enum { LEVELS = 20000 };
   sharded_ranks p;
@@ -447,7 +447,7 @@ static void test_deep(void **state) {
 
 /* --- Arrays that are many boxes ------------------------------------------------------------------------------- */
 
-static void test_layouts(void **state) {
+static void nestings_of_every_layout_are_flattened(void **state) {
   (void)state;
   static const char *const kinds[] = {"chunk(1)", "cyclic(2x2;2x1)", "mesh(2x2;S0*2,S0)", "mesh(2x2;S1,R)",
                                       "flat()",   "rank(2)",         "cyclic(4x1;1x5)",   "mesh(4;R)"};
@@ -622,12 +622,12 @@ int main(void) {
       cmocka_unit_test(test_global_refusals),
       cmocka_unit_test(test_global_rank),
       cmocka_unit_test(test_global_properties),
-      cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_tree),
+      cmocka_unit_test(empty_shards_stay),
+      cmocka_unit_test(flattening_keeps_other_nodes_of_a_tree),
       cmocka_unit_test(test_no_local_shard),
-      cmocka_unit_test(test_replicas),
-      cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_layouts),
+      cmocka_unit_test(replicas_of_outer_and_inner_shards_go_once),
+      cmocka_unit_test(deep_nestings_add_their_offsets),
+      cmocka_unit_test(nestings_of_every_layout_are_flattened),
       cmocka_unit_test(test_leaf_refusals),
       cmocka_unit_test(test_making_refusals),
       cmocka_unit_test(test_flatten_refusals),

@@ -55,7 +55,7 @@ static void random_body(void *user, int64_t r) {
   reshard_tree_release(flat);
 }
 
-static void test_random(void **state) {
+static void random_nestings_match_brute_force(void **state) {
   (void)state;
   enum { RANKS = 6 };
   sharded_ranks p;
@@ -97,7 +97,7 @@ static void test_random(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
+      cmocka_unit_test(random_nestings_match_brute_force),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static reshard_tree make_state(int64_t first) {
   return root;
 }
 
-static void test_kinds(void **state) {
+static void tuples_structs_and_sequences_are_saved_by_their_data(void **state) {
   const world *w = *state;
   reshard_tree saved = make_state(1), loaded = make_state(100), data = node_at(loaded, "seq.data");
   double number;
@@ -95,7 +95,8 @@ static void test_own_values(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_kinds, open_world, close_world),
-                                     cmocka_unit_test_setup_teardown(test_own_values, open_world, close_world)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(tuples_structs_and_sequences_are_saved_by_their_data, open_world, close_world),
+      cmocka_unit_test_setup_teardown(test_own_values, open_world, close_world)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

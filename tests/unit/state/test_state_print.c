@@ -69,7 +69,7 @@ static void add_nested(world *w) {
   reshard_metadata_release(outer);
 }
 
-static void test_drawn(void **state) {
+static void trees_are_drawn_with_dtypes_shapes_and_cuts(void **state) {
   (void)state;
   static const char drawn[] =
       "dict\n"
@@ -120,6 +120,7 @@ static void test_long_layout(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_drawn), cmocka_unit_test(test_long_layout)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(trees_are_drawn_with_dtypes_shapes_and_cuts),
+                                     cmocka_unit_test(test_long_layout)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,7 +184,7 @@ static void state_drop(sharded_ranks *p, fixture *s) {
   scratch_remove("checkpoint");
 }
 
-static void test_each(void **state) {
+static void failing_read_ends_the_load_on_all_ranks(void **state) {
   (void)state;
   sharded_ranks p;
   fixture s;
@@ -202,7 +202,7 @@ static void test_each(void **state) {
 }
 
 /* More than the ranks read in one piece. */
-static void test_large(void **state) {
+static void large_reads_are_made_in_pieces(void **state) {
   (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   skip(); /* many bytes, and nothing new for a sanitizer */
@@ -222,7 +222,8 @@ static void test_large(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_large)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(failing_read_ends_the_load_on_all_ranks),
+                                     cmocka_unit_test(large_reads_are_made_in_pieces)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
 

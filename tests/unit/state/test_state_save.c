@@ -126,7 +126,7 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
   sharded_ranks_close(&to);
 }
 
-static void test_random(void **state) {
+static void random_layouts_are_saved_and_loaded_by_others(void **state) {
   (void)state;
   int64_t cases = test_scaled(100, 1);
   for (int64_t i = 0; i < cases; i++) {
@@ -227,7 +227,7 @@ static void leaves_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void test_leaves(void **state) {
+static void other_leaves_are_saved_as_the_lowest_rank_has_them(void **state) {
   (void)state;
   sharded_ranks p;
   state_fixture s = {.seed = SAVED, .path = state_path("leaves"), .change = leaves_to_save};
@@ -253,7 +253,7 @@ static void one_more(int64_t rank, reshard_tree state) {
     state_put_tensor(state, "more", RESHARD_F32);
 }
 
-static void test_partial(void **state) {
+static void names_in_no_state_are_refused_unless_partial(void **state) {
   (void)state;
   sharded_ranks p;
   state_spec specs[3] = {state_spec_sharded("chunk(0)", 2),
@@ -461,7 +461,7 @@ static void test_nested_and_distributed(void **state) {
 }
 
 /* Tensors without dims under rules that cut: on each rank, stored once, as what they are, and loaded by others. */
-static void test_scalars(void **state) {
+static void scalars_are_stored_once_and_loaded_by_all(void **state) {
   (void)state;
   static const char *const texts[] = {"chunk(0)", "mesh(tp;S1)", "cyclic(3;2)", "mesh(2;R)"};
   state_spec specs[2][4];
@@ -506,12 +506,12 @@ static void test_scalars(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_leaves),
-      cmocka_unit_test(test_partial),
+      cmocka_unit_test(random_layouts_are_saved_and_loaded_by_others),
+      cmocka_unit_test(other_leaves_are_saved_as_the_lowest_rank_has_them),
+      cmocka_unit_test(names_in_no_state_are_refused_unless_partial),
       cmocka_unit_test(test_several_paths),
       cmocka_unit_test(test_nested_and_distributed),
-      cmocka_unit_test(test_scalars),
+      cmocka_unit_test(scalars_are_stored_once_and_loaded_by_all),
   };
   return cmocka_run_group_tests_name("checkpoints of state dicts", tests, scratch_setup, scratch_teardown);
 }

@@ -221,7 +221,7 @@ static reshard_status count_tensor(void *user, const char *path, reshard_tensor 
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F16, info.ndim, info.shape, mapped) : status;
 }
 
-static void test_shared(void **state) {
+static void leaves_that_share_a_tensor_are_mapped_once(void **state) {
   (void)state;
   const int64_t shape[2] = {6, 4};
   sharded_ranks p;
@@ -542,9 +542,15 @@ static void test_flat_of_several(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cast_sharded), cmocka_unit_test(test_cast_shards),   cmocka_unit_test(test_shared),
-      cmocka_unit_test(test_own_type),     cmocka_unit_test(test_cast_dtensors), cmocka_unit_test(test_random_nests),
-      cmocka_unit_test(test_deep_nest),    cmocka_unit_test(test_refused),       cmocka_unit_test(test_flat_of_several),
+      cmocka_unit_test(test_cast_sharded),
+      cmocka_unit_test(test_cast_shards),
+      cmocka_unit_test(leaves_that_share_a_tensor_are_mapped_once),
+      cmocka_unit_test(test_own_type),
+      cmocka_unit_test(test_cast_dtensors),
+      cmocka_unit_test(test_random_nests),
+      cmocka_unit_test(test_deep_nest),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_flat_of_several),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
