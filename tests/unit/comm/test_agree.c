@@ -123,7 +123,7 @@ static void replace_plans(rows_to_columns *s, const wish *all, const wish *odd, 
   }
 }
 
-static void test_fields(void **state) {
+static void first_field_that_differs_is_named_on_all_ranks(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -179,7 +179,7 @@ static void test_own_business(void **state) {
   }
 }
 
-static void test_path(void **state) {
+static void paths_that_differ_are_told_on_all_ranks(void **state) {
   (void)state;
   for (int64_t odd = 0; odd < RANKS; odd++) {
     rows_to_columns s;
@@ -310,8 +310,11 @@ static void test_two_transfers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fields),      cmocka_unit_test(test_own_business),  cmocka_unit_test(test_path),
-      cmocka_unit_test(test_mixed_calls), cmocka_unit_test(test_two_transfers),
+      cmocka_unit_test(first_field_that_differs_is_named_on_all_ranks),
+      cmocka_unit_test(test_own_business),
+      cmocka_unit_test(paths_that_differ_are_told_on_all_ranks),
+      cmocka_unit_test(test_mixed_calls),
+      cmocka_unit_test(test_two_transfers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

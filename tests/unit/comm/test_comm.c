@@ -26,7 +26,7 @@ static void assert_all(int64_t n, reshard_status status, const char *part) {
   rank_results_assert(n, results, status, part, NULL);
 }
 
-static void test_create(void **state) {
+static void wrong_options_are_refused(void **state) {
   (void)state;
   const struct {
     int64_t n;
@@ -76,7 +76,7 @@ static void test_create(void **state) {
   assert_string_equal(reshard_isa_string((reshard_isa)-1), "unknown");
 }
 
-static void test_handles(void **state) {
+static void handles_tell_rank_and_size(void **state) {
   (void)state;
   for (int64_t n = 1; n <= MOST; n *= 4) {
     assert_int_equal(reshard_comm_create_local(n, NULL, comms), RESHARD_SUCCESS);
@@ -103,7 +103,7 @@ static void test_handles(void **state) {
 }
 
 /* Memory of a communicator's device: its own, or one that was given, whose pool it counts with. */
-static void test_memory(void **state) {
+static void memory_counts_with_the_pool_of_the_device(void **state) {
   (void)state;
   static const size_t sizes[] = {0, 1, 255, 4096, 3 << 20};
   reshard_device device;
@@ -140,7 +140,7 @@ static void test_memory(void **state) {
 }
 
 /* The environment counts where the option is left open. */
-static void test_environment(void **state) {
+static void environment_counts_where_the_option_is_open(void **state) {
   (void)state;
   static const struct {
     const char *name, *value, *part; /* part NULL: good */
@@ -229,7 +229,7 @@ static void gather_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_gather(void **state) {
+static void allgathers_give_all_ranks_all_records(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 2, 5, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -273,7 +273,7 @@ static void meet_body(void *user, int64_t rank) {
   x->wrong[rank] = wrong;
 }
 
-static void test_meetings(void **state) {
+static void meetings_begin_when_all_have_come(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -334,7 +334,7 @@ static void wait_body(void *user, int64_t rank) {
   rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
 }
 
-static void test_twice(void **state) {
+static void second_call_of_a_waiting_rank_is_busy(void **state) {
   (void)state;
   rank_comms_open(2, 1, PATIENCE, comms);
   int64_t first = 0;
@@ -350,7 +350,7 @@ static void test_twice(void **state) {
 }
 
 /* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
-static void test_timeout(void **state) {
+static void deadline_is_told_to_all_with_one_text(void **state) {
   (void)state;
   rank_comms_open(3, 1, PATIENCE, comms);
   int64_t who[2] = {0, 2};
@@ -370,7 +370,7 @@ static void test_timeout(void **state) {
 }
 
 /* A deadline of many years does not pass at once. */
-static void test_years(void **state) {
+static void deadline_of_years_does_not_pass(void **state) {
   (void)state;
   int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
   for (int i = 0; i < 2; i++) {
@@ -385,7 +385,7 @@ static void test_years(void **state) {
 }
 
 /* The one who waits tells who is missing, and so do those that come later. */
-static void test_missing(void **state) {
+static void missing_ranks_are_told_to_all(void **state) {
   (void)state;
   static const struct {
     int64_t n, waits;
@@ -412,7 +412,7 @@ static void test_missing(void **state) {
 }
 
 /* A rank that destroys its handle is waited for by none, with or without a deadline. */
-static void test_destroyed(void **state) {
+static void destroyed_rank_is_waited_for_by_none(void **state) {
   (void)state;
   for (int64_t n = 2; n <= 4; n++) {
     rank_comms_open(n, 1, 0, comms);
@@ -436,7 +436,7 @@ static void test_destroyed(void **state) {
   }
 }
 
-static void test_abort(void **state) {
+static void abort_wakes_all_ranks(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 4; n++) {
     rank_comms_open(n, 1, PATIENCE, comms);
@@ -561,7 +561,7 @@ static void reading_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_reading(void **state) {
+static void slow_reader_of_a_record_is_waited_for(void **state) {
   (void)state;
   rank_comms_open(2, 1, PATIENCE, comms);
   atomic_store(&stage, 0);
@@ -614,7 +614,7 @@ static void ring_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_exchange(void **state) {
+static void exchanges_bring_and_count_every_message(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -644,15 +644,23 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),
-      cmocka_unit_test(test_memory),          cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_gather),          cmocka_unit_test(test_meetings),
-      cmocka_unit_test(test_different_calls), cmocka_unit_test(test_twice),
-      cmocka_unit_test(test_timeout),         cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_years),           cmocka_unit_test(test_destroyed),
-      cmocka_unit_test(test_abort),           cmocka_unit_test(test_abort_any_time),
-      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),
-      cmocka_unit_test(test_exchange),
+      cmocka_unit_test(wrong_options_are_refused),
+      cmocka_unit_test(handles_tell_rank_and_size),
+      cmocka_unit_test(memory_counts_with_the_pool_of_the_device),
+      cmocka_unit_test(environment_counts_where_the_option_is_open),
+      cmocka_unit_test(allgathers_give_all_ranks_all_records),
+      cmocka_unit_test(meetings_begin_when_all_have_come),
+      cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(second_call_of_a_waiting_rank_is_busy),
+      cmocka_unit_test(deadline_is_told_to_all_with_one_text),
+      cmocka_unit_test(missing_ranks_are_told_to_all),
+      cmocka_unit_test(deadline_of_years_does_not_pass),
+      cmocka_unit_test(destroyed_rank_is_waited_for_by_none),
+      cmocka_unit_test(abort_wakes_all_ranks),
+      cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(test_running_meeting),
+      cmocka_unit_test(slow_reader_of_a_record_is_waited_for),
+      cmocka_unit_test(exchanges_bring_and_count_every_message),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

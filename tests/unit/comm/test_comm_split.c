@@ -75,7 +75,7 @@ static void assert_barrier(int64_t n, reshard_comm *list) {
   assert_all(n, RESHARD_SUCCESS, "");
 }
 
-static void test_split(void **state) {
+static void ranks_of_a_color_are_ordered_by_their_keys(void **state) {
   (void)state;
   static const split_case cases[] = {
       {6, {0, 1, 0, 1, 0, 1}, {0}},
@@ -182,7 +182,7 @@ static void late_body(void *user, int64_t number) {
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
 }
 
-static void test_deadline(void **state) {
+static void split_without_a_rank_ends_at_the_deadline(void **state) {
   (void)state;
   open_comms(3, PATIENCE);
   rank_thread *first = rank_thread_start(late_body, &(int64_t){0});
@@ -210,7 +210,7 @@ static void test_deadline(void **state) {
 }
 
 /* A rank waits in a part; aborting the whole wakes it. Aborting a part leaves the whole alone. */
-static void test_abort(void **state) {
+static void abort_of_the_whole_ends_its_parts(void **state) {
   (void)state;
   for (int all = 0; all < 2; all++) {
     split_case c = {4, {0, 0, 1, 1}, {0}};
@@ -237,8 +237,11 @@ static void test_abort(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split),    cmocka_unit_test(test_split_of_split), cmocka_unit_test(test_split_errors),
-      cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),
+      cmocka_unit_test(ranks_of_a_color_are_ordered_by_their_keys),
+      cmocka_unit_test(test_split_of_split),
+      cmocka_unit_test(test_split_errors),
+      cmocka_unit_test(split_without_a_rank_ends_at_the_deadline),
+      cmocka_unit_test(abort_of_the_whole_ends_its_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static bool run_tasks(rs_threads *pool) {
   return atomic_load(&done) == 1000;
 }
 
-static void test_threads(void **state) {
+static void child_starts_copy_threads_again(void **state) {
   (void)state;
   rs_threads *pool = NULL;
   assert_int_equal(rs_threads_create(THREADS, &pool), RESHARD_SUCCESS);
@@ -198,7 +198,7 @@ static bool is_waited_in(rs_team *team) {
   return waited;
 }
 
-static void test_communicators(void **state) {
+static void child_uses_local_communicators_or_finds_them_ended(void **state) {
   (void)state;
   for (reshard_path path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     rows_to_columns idle, waiting, made;
@@ -285,7 +285,7 @@ static int64_t ranks_in_shrink(rs_team *team) {
   return came;
 }
 
-static void test_shrink(void **state) {
+static void child_has_shrunk_communicators_too(void **state) {
   (void)state;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   reshard_comm comms[4] = {NULL}, sub = NULL; /* the last is rank 0's new one */
@@ -313,8 +313,12 @@ static void test_shrink(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_threads),       cmocka_unit_test(test_threads_at_work), cmocka_unit_test(test_fork_in_job),
-      cmocka_unit_test(test_communicators), cmocka_unit_test(test_busy_ranks),      cmocka_unit_test(test_shrink),
+      cmocka_unit_test(child_starts_copy_threads_again),
+      cmocka_unit_test(test_threads_at_work),
+      cmocka_unit_test(test_fork_in_job),
+      cmocka_unit_test(child_uses_local_communicators_or_finds_them_ended),
+      cmocka_unit_test(test_busy_ranks),
+      cmocka_unit_test(child_has_shrunk_communicators_too),
   };
   if (SKIPPED) {
     printf("skipped: ThreadSanitizer refuses threads of a child process\n");

@@ -19,7 +19,7 @@ static void assert_hex(const unsigned char *bytes, const char *hex) {
 }
 
 /* FIPS 180-4: NIST's examples, and lengths about a block's end. */
-static void test_sha256(void **state) {
+static void sha256_gives_the_digests_of_its_standard(void **state) {
   (void)state;
   static char million[1000000];
   unsigned char digest[RS_SHA256_BYTES];
@@ -42,7 +42,7 @@ static void test_sha256(void **state) {
 }
 
 /* RFC 4231, 4.2 to 4.8. */
-static void test_hmac(void **state) {
+static void hmac_gives_the_codes_of_its_standard(void **state) {
   (void)state;
   unsigned char mac[RS_SHA256_BYTES], b[20], aa[131], counted[25], dd[50], cd[50], c[20];
   memset(b, 0x0b, sizeof b);
@@ -78,6 +78,7 @@ static void test_hmac(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sha256), cmocka_unit_test(test_hmac)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(sha256_gives_the_digests_of_its_standard),
+                                     cmocka_unit_test(hmac_gives_the_codes_of_its_standard)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

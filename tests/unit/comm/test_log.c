@@ -54,7 +54,7 @@ static void assert_prefixes(void) {
   }
 }
 
-static void test_off(void **state) {
+static void nothing_is_written_where_the_log_is_off(void **state) {
   rows_to_columns s;
   (void)state;
   set_log("", "off.log");
@@ -64,7 +64,7 @@ static void test_off(void **state) {
   assert_false(take_log("off.log"));
 }
 
-static void test_transfers(void **state) {
+static void transfers_tell_path_rounds_and_bytes(void **state) {
   const reshard_plan_options limit = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   (void)state;
   for (int packed = 0; packed < 2; packed++) {
@@ -97,7 +97,7 @@ static void abort_body(void *user, int64_t rank) {
   rank_result_set(&s->results[rank], reshard_comm_barrier(s->comms[rank]));
 }
 
-static void test_errors(void **state) {
+static void errors_are_written_with_a_report(void **state) {
   rows_to_columns s;
   (void)state;
   set_log("info", "errors.log");
@@ -117,7 +117,7 @@ static void test_errors(void **state) {
   rows_to_columns_close(&s);
 }
 
-static void test_trace(void **state) {
+static void trace_tells_every_call(void **state) {
   rows_to_columns s;
   (void)state;
   set_log("trace", "trace.log");
@@ -144,7 +144,7 @@ static void split_body(void *user, int64_t rank) {
   reshard_comm_destroy(half);
 }
 
-static void test_split(void **state) {
+static void calls_of_parts_are_told_apart(void **state) {
   rows_to_columns s;
   (void)state;
   set_log("trace", "split.log");
@@ -155,7 +155,7 @@ static void test_split(void **state) {
   assert_int_equal(count_parts("rank 1 (global 2): call 1, reshard_comm_barrier"), 1);
 }
 
-static void test_names(void **state) {
+static void names_of_files_have_host_and_process(void **state) {
   rows_to_columns s;
   char name[160], host[64] = "";
   (void)state;
@@ -179,7 +179,7 @@ static void refuse_log(reshard_status status, const char *part) {
   assert_text_has(reshard_last_error(), part);
 }
 
-static void test_refused(void **state) {
+static void wrong_levels_and_paths_are_refused(void **state) {
   (void)state;
   set_log("debug", "x.log");
   refuse_log(RESHARD_ERROR_INVALID, "RESHARD_LOG=debug is none of info, trace");
@@ -216,7 +216,7 @@ static void private_body(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_left(void **state) {
+static void processes_write_their_reasons(void **state) {
   (void)state;
   set_log("info", "left.log");
   assert_int_equal(processes_run(2, 0, private_body, NULL), 0);
@@ -235,9 +235,10 @@ static int set_prefix(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_off),     cmocka_unit_test(test_transfers),
-                                     cmocka_unit_test(test_errors),  cmocka_unit_test(test_trace),
-                                     cmocka_unit_test(test_split),   cmocka_unit_test(test_names),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_left)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(nothing_is_written_where_the_log_is_off), cmocka_unit_test(transfers_tell_path_rounds_and_bytes),
+      cmocka_unit_test(errors_are_written_with_a_report),        cmocka_unit_test(trace_tells_every_call),
+      cmocka_unit_test(calls_of_parts_are_told_apart),           cmocka_unit_test(names_of_files_have_host_and_process),
+      cmocka_unit_test(wrong_levels_and_paths_are_refused),      cmocka_unit_test(processes_write_their_reasons)};
   return cmocka_run_group_tests(tests, set_prefix, NULL);
 }

@@ -50,7 +50,7 @@ static void tick(int signal) {
   errno = before;
 }
 
-static void test_interrupted(void **state) {
+static void waits_go_on_after_signals(void **state) {
   (void)state;
   int pair[2];
   char got[4];
@@ -101,7 +101,7 @@ static void test_wrong_length(void **state) {
 /* --- Steps -------------------------------------------------------------------------------------------------------- */
 
 /* A message of an earlier step is dropped, with its descriptor; one of a later step stays. */
-static void test_steps(void **state) {
+static void message_of_an_earlier_step_is_dropped(void **state) {
   (void)state;
   int pair[2], file, spare[2];
   int64_t number = 1;
@@ -123,7 +123,7 @@ static void test_steps(void **state) {
 }
 
 /* A peer that goes with a message unread resets the connection. Its own last message is taken still. */
-static void test_reset(void **state) {
+static void last_message_before_a_reset_is_taken(void **state) {
   (void)state;
   int pair[2];
   int64_t number = 3;
@@ -217,8 +217,12 @@ static void test_no_input(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_interrupted), cmocka_unit_test(test_wait_fails), cmocka_unit_test(test_wrong_length),
-      cmocka_unit_test(test_steps),       cmocka_unit_test(test_reset),      cmocka_unit_test(test_peer_leaves),
+      cmocka_unit_test(waits_go_on_after_signals),
+      cmocka_unit_test(test_wait_fails),
+      cmocka_unit_test(test_wrong_length),
+      cmocka_unit_test(message_of_an_earlier_step_is_dropped),
+      cmocka_unit_test(last_message_before_a_reset_is_taken),
+      cmocka_unit_test(test_peer_leaves),
       cmocka_unit_test(test_no_input),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,7 +119,7 @@ static void meet_liar(processes *all, int64_t rank, void *user) {
   atomic_fetch_add(&all->step[0], 1);
 }
 
-static void test_liar(void **state) {
+static void stranger_with_a_ranks_place_is_named(void **state) {
   (void)state;
   for (int64_t liar = 0; liar < RANKS; liar++)
     assert_int_equal(processes_run(RANKS, 0, meet_liar, &liar), 0);
@@ -174,7 +174,7 @@ static void meet_caller(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_caller(void **state) {
+static void strangers_that_call_get_nothing(void **state) {
   (void)state;
   assert_int_equal(processes_run(RANKS, 0, meet_caller, NULL), 0);
 }
@@ -280,7 +280,7 @@ static void cut_block(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(strstr(reshard_last_error(), "rank 1 is gone") != NULL);
 }
 
-static void test_block(void **state) {
+static void block_that_is_cut_short_is_refused(void **state) {
   (void)state;
   assert_int_equal(processes_run(2, 0, cut_block, NULL), 0);
 }
@@ -344,12 +344,16 @@ static void test_group_limit(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest all[] = {cmocka_unit_test(test_block),       cmocka_unit_test(test_file_limit),
-                                   cmocka_unit_test(test_group_limit), cmocka_unit_test(test_liar),
-                                   cmocka_unit_test(test_caller),      cmocka_unit_test(test_memory_file)};
+  const struct CMUnitTest all[] = {cmocka_unit_test(block_that_is_cut_short_is_refused),
+                                   cmocka_unit_test(test_file_limit),
+                                   cmocka_unit_test(test_group_limit),
+                                   cmocka_unit_test(stranger_with_a_ranks_place_is_named),
+                                   cmocka_unit_test(strangers_that_call_get_nothing),
+                                   cmocka_unit_test(test_memory_file)};
   if (geteuid() == 0)
     return cmocka_run_group_tests(all, NULL, NULL);
-  const struct CMUnitTest mine[] = {cmocka_unit_test(test_block), cmocka_unit_test(test_file_limit)};
+  const struct CMUnitTest mine[] = {cmocka_unit_test(block_that_is_cut_short_is_refused),
+                                    cmocka_unit_test(test_file_limit)};
   int failed = cmocka_run_group_tests(mine, NULL, NULL);
   printf("skipped: strangers run as another user, whom root alone can become\n");
   return failed != 0 ? failed : 77;

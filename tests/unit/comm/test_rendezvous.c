@@ -117,7 +117,7 @@ static const char *secret_of(int with) { return with ? some_secret : ""; }
 /* --- Strangers ---------------------------------------------------------------------------------------------------- */
 
 /* Greetings of rank 1 and nothing more, half of one, or nothing: many of them, before rank 1 comes. */
-static void test_silent(void **state) {
+static void silent_connections_hold_up_nobody(void **state) {
   (void)state;
   for (int with = 0; with < 2; with++) {
     int port = free_port(), fd[40];
@@ -137,7 +137,7 @@ static void test_silent(void **state) {
 }
 
 /* One that lies about the secret sees what rank 0 draws, and no byte of a rank. */
-static void test_liars(void **state) {
+static void liar_about_the_secret_gets_no_bytes(void **state) {
   (void)state;
   int port = free_port(), fd[3];
   pid_t first = start_good(port, 0, some_secret);
@@ -167,7 +167,7 @@ static void test_liars(void **state) {
 }
 
 /* More connections than rank 0 has room for, all with a greeting, again and again. */
-static void test_flood(void **state) {
+static void flood_of_connections_ends_the_oldest(void **state) {
   (void)state;
   for (int with = 0; with < 2; with++) {
     int port = free_port();
@@ -191,7 +191,7 @@ static void test_flood(void **state) {
 }
 
 /* A connection has the time of a greeting: one that comes byte by byte is ended. */
-static void test_slow(void **state) {
+static void slow_greeting_is_ended(void **state) {
   (void)state;
   int port = free_port();
   pid_t first = start_good(port, 0, some_secret);
@@ -232,7 +232,7 @@ static int64_t record(int client, int server, char *kept, int64_t most) {
 }
 
 /* All that a rank has sent, once more: rank 0 has drawn another nonce. */
-static void test_replay(void **state) {
+static void replayed_bytes_prove_nothing(void **state) {
   (void)state;
   char kept[4096];
   int middle = 0, listener = listen_at(&middle), port = free_port();
@@ -281,7 +281,7 @@ static void test_other_listener(void **state) {
 
 /* --- Ranks that differ -------------------------------------------------------------------------------------------- */
 
-static void test_mismatch(void **state) {
+static void secrets_that_differ_are_told_on_both_sides(void **state) {
   (void)state;
   const struct {
     const char *first, *second, *text;
@@ -306,7 +306,7 @@ static bool is_open(const char *host, int port) {
   return open;
 }
 
-static void test_addresses(void **state) {
+static void rank_0_listens_where_the_address_says(void **state) {
   (void)state;
   const struct {
     const char *address;
@@ -348,7 +348,7 @@ static void write_secret(const char *path, const char *text, size_t n, mode_t mo
   close(fd);
 }
 
-static void test_environment(void **state) {
+static void secrets_come_from_variable_or_private_file(void **state) {
   (void)state;
   reshard_rendezvous r;
   char path[] = "secret", text[300];
@@ -389,9 +389,15 @@ static void test_environment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_silent),   cmocka_unit_test(test_liars),     cmocka_unit_test(test_flood),
-      cmocka_unit_test(test_slow),     cmocka_unit_test(test_replay),    cmocka_unit_test(test_other_listener),
-      cmocka_unit_test(test_mismatch), cmocka_unit_test(test_addresses), cmocka_unit_test(test_environment),
+      cmocka_unit_test(silent_connections_hold_up_nobody),
+      cmocka_unit_test(liar_about_the_secret_gets_no_bytes),
+      cmocka_unit_test(flood_of_connections_ends_the_oldest),
+      cmocka_unit_test(slow_greeting_is_ended),
+      cmocka_unit_test(replayed_bytes_prove_nothing),
+      cmocka_unit_test(test_other_listener),
+      cmocka_unit_test(secrets_that_differ_are_told_on_both_sides),
+      cmocka_unit_test(rank_0_listens_where_the_address_says),
+      cmocka_unit_test(secrets_come_from_variable_or_private_file),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void run_behind(void *user, int64_t rank) {
   rank_threads_run(RANKS, behind_body, user);
 }
 
-static void test_behind(void **state) {
+static void rank_that_is_behind_is_named(void **state) {
   (void)state;
   for (int64_t slow = 0; slow < RANKS; slow++) {
     behind_case c = {slow, 3 + 40 * slow, false};
@@ -144,7 +144,7 @@ static void split_body(void *user, int64_t rank) {
     reshard_comm_barrier(subs[rank]);
 }
 
-static void test_tree(void **state) {
+static void any_part_tells_of_all(void **state) {
   (void)state;
   reshard_comm subs[RANKS] = {NULL};
   rank_comms_open(RANKS, 1, DEADLINE, comms);
@@ -163,7 +163,7 @@ static void test_tree(void **state) {
     reshard_comm_destroy(subs[r]);
 }
 
-static void test_transfers(void **state) {
+static void steps_of_transfers_are_told(void **state) {
   (void)state;
   static const char *const calls[] = {"reshard_transfer_create", "reshard_execute"};
   rows_to_columns s;
@@ -205,7 +205,7 @@ static void execute_alone(reshard_comm comm, int64_t columns, int times) {
 }
 
 /* The clock is not read for a call that takes no longer than that; the others have their times, also in its place. */
-static void test_times(void **state) {
+static void calls_that_are_short_read_no_clock(void **state) {
   (void)state;
   reshard_comm comm;
   assert_int_equal(reshard_comm_create_local(1, NULL, &comm), RESHARD_SUCCESS);
@@ -278,9 +278,13 @@ static void test_any_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind),     cmocka_unit_test(test_ended_twice),
-                                     cmocka_unit_test(test_last_calls), cmocka_unit_test(test_tree),
-                                     cmocka_unit_test(test_transfers),  cmocka_unit_test(test_times),
-                                     cmocka_unit_test(test_open_call),  cmocka_unit_test(test_any_time)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(rank_that_is_behind_is_named),
+                                     cmocka_unit_test(test_ended_twice),
+                                     cmocka_unit_test(test_last_calls),
+                                     cmocka_unit_test(any_part_tells_of_all),
+                                     cmocka_unit_test(steps_of_transfers_are_told),
+                                     cmocka_unit_test(calls_that_are_short_read_no_clock),
+                                     cmocka_unit_test(test_open_call),
+                                     cmocka_unit_test(test_any_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

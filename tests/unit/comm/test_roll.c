@@ -58,7 +58,7 @@ static void assert_text(const rs_roll *roll, const char *expected) {
   assert_string_equal(rs_roll_text(roll, 0, NULL, text), expected);
 }
 
-static void test_steps(void **state) {
+static void ranks_see_who_has_come_to_a_step(void **state) {
   (void)state;
   world w;
   int64_t ranks[4];
@@ -95,7 +95,7 @@ static void test_steps(void **state) {
 }
 
 /* All have come, and one is held up before others can meet it: it does not tell that it waits. */
-static void test_silent(void **state) {
+static void rank_that_is_held_up_does_not_tell_that_it_waits(void **state) {
   (void)state;
   world w;
   int64_t ranks[4] = {0};
@@ -132,7 +132,7 @@ static void test_silent(void **state) {
 }
 
 /* The first reason counts, with the ranks that were absent then. */
-static void test_reason(void **state) {
+static void first_reason_counts(void **state) {
   (void)state;
   world w;
   int64_t ranks[4] = {0};
@@ -157,7 +157,7 @@ static void test_reason(void **state) {
 }
 
 /* An end before any deadline: nobody is missing, and a later deadline changes nothing. */
-static void test_status(void **state) {
+static void end_before_a_deadline_names_nobody(void **state) {
   (void)state;
   world w;
   int64_t ranks[4] = {0};
@@ -223,7 +223,7 @@ static void world_find(world *w, int64_t r, const char *name) {
   w->offers[r] = rs_roll_own_offer(w->rolls[r]);
 }
 
-static void test_find(void **state) {
+static void ranks_find_the_page_of_their_name_alone(void **state) {
   (void)state;
   static const char name[] = "one", other[] = "other";
   world w;
@@ -320,7 +320,7 @@ static void test_name_is_secret(void **state) {
 }
 
 /* A page does not get shorter while others have it; memory that may do so is none. */
-static void test_sealed(void **state) {
+static void page_cannot_be_made_shorter(void **state) {
   (void)state;
   world w;
   world_make(&w, 2);
@@ -447,7 +447,7 @@ static void run_process(shared *s, int64_t r) {
   _exit(0);
 }
 
-static void test_processes(void **state) {
+static void processes_see_who_has_come(void **state) {
   (void)state;
   pid_t children[PROCESSES];
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -488,7 +488,7 @@ static void run_finder(shared *s, int64_t r, const int64_t *name) {
   _exit(0);
 }
 
-static void test_finders(void **state) {
+static void processes_that_find_each_other_have_one_page(void **state) {
   (void)state;
   pid_t children[PROCESSES - 1];
   const int64_t name[] = {getpid(), rs_now_ns()};
@@ -540,19 +540,19 @@ static void test_another_user(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),
-      cmocka_unit_test(test_silent),
-      cmocka_unit_test(test_reason),
-      cmocka_unit_test(test_status),
+      cmocka_unit_test(ranks_see_who_has_come_to_a_step),
+      cmocka_unit_test(rank_that_is_held_up_does_not_tell_that_it_waits),
+      cmocka_unit_test(first_reason_counts),
+      cmocka_unit_test(end_before_a_deadline_names_nobody),
       cmocka_unit_test(test_out_of_sight),
-      cmocka_unit_test(test_find),
+      cmocka_unit_test(ranks_find_the_page_of_their_name_alone),
       cmocka_unit_test(test_find_without_first),
       cmocka_unit_test(test_name_is_secret),
-      cmocka_unit_test(test_sealed),
+      cmocka_unit_test(page_cannot_be_made_shorter),
       cmocka_unit_test(test_find_again),
       cmocka_unit_test(test_find_without_sockets),
-      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_finders),
+      cmocka_unit_test(processes_see_who_has_come),
+      cmocka_unit_test(processes_that_find_each_other_have_one_page),
       cmocka_unit_test(test_another_user),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

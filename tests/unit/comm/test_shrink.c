@@ -72,7 +72,7 @@ static void check_shrunk(const shrink_case *c, const int64_t *old_global) {
     assert_true((c->leave >> r & 1) != 0 || results[r].status == RESHARD_SUCCESS);
 }
 
-static void test_survivors(void **state) {
+static void any_survivors_make_a_communicator(void **state) {
   (void)state;
   for (int64_t n = 2; n <= 5; n++)
     for (unsigned leave = 1; leave < (1u << n) - 1; leave++) { /* not none, not all */
@@ -96,7 +96,7 @@ static void test_survivors(void **state) {
 }
 
 /* A deadline has found who is missing, and no list is given. */
-static void test_missing(void **state) {
+static void shrink_takes_the_ranks_that_a_deadline_missed(void **state) {
   (void)state;
   shrink_case c = {.n = 4, .leave = 1u << 1, .odd = -1, .waits = true};
   open_comms(4, DEADLINE);
@@ -113,7 +113,7 @@ static void split_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], rank < 2 ? -1 : 0, 0, (reshard_comm *)user + rank));
 }
 
-static void test_again(void **state) {
+static void shrunk_communicators_shrink_again(void **state) {
   (void)state;
   reshard_comm roots[MOST], parts[MOST] = {NULL};
   open_comms(6, PATIENCE);
@@ -139,7 +139,7 @@ static void test_again(void **state) {
 }
 
 /* Lists that differ; another one that is missing; a second try with a longer list. */
-static void test_errors(void **state) {
+static void lists_that_differ_are_refused_and_may_grow(void **state) {
   (void)state;
   open_comms(4, DEADLINE);
   shrink_case c = {.n = 4, .leave = 1u << 3, .nlost = 1, .lost = {3}, .odd = 1, .nodd = 2, .odd_lost = {2, 3}};
@@ -189,7 +189,9 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_survivors), cmocka_unit_test(test_missing),
-                                     cmocka_unit_test(test_again), cmocka_unit_test(test_errors)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(any_survivors_make_a_communicator),
+                                     cmocka_unit_test(shrink_takes_the_ranks_that_a_deadline_missed),
+                                     cmocka_unit_test(shrunk_communicators_shrink_again),
+                                     cmocka_unit_test(lists_that_differ_are_refused_and_may_grow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,7 +120,7 @@ static void test_all_is_the_callers(void **state) {
 }
 
 /* The limit of the pool holds for staging, too: the error is all ranks'. */
-static void test_limit(void **state) {
+static void limit_of_the_pool_holds_for_staging(void **state) {
   (void)state;
   const size_t tensors = RANKS * 2 * 4 * ROWS * COLUMNS / RANKS;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = tensors + 64};
@@ -136,6 +136,7 @@ static void test_limit(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_the_callers), cmocka_unit_test(test_limit)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_the_callers),
+                                     cmocka_unit_test(limit_of_the_pool_holds_for_staging)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

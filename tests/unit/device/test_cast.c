@@ -136,7 +136,7 @@ static void all_numbers(bench *b, uint64_t seed) {
   flush(b);
 }
 
-static void test_numbers(void **state) {
+static void every_pair_of_dtypes_rounds_exactly(void **state) {
   (void)state;
   if (THREADS_ONLY)
     skip();
@@ -248,7 +248,7 @@ static void run_places(places *p, rs_device *device, uint64_t seed, int64_t cast
   p->casts.cast.n = p->casts.axis.n = 0;
 }
 
-static void test_places(void **state) {
+static void casts_write_their_places_alone(void **state) {
   (void)state;
   places p = {.src = malloc(SRC_BYTES), .dst = malloc(DST_BYTES), .wanted = malloc(DST_BYTES)};
   rng r;
@@ -301,7 +301,7 @@ static void test_in_place(void **state) {
 }
 
 /* Casts do not depend on how the program rounds, nor on whether it flushes or traps, and leave it so. */
-static void test_environment(void **state) {
+static void casts_do_not_depend_on_rounding_modes(void **state) {
   (void)state;
   if (THREADS_ONLY)
     skip();
@@ -341,7 +341,7 @@ static void test_environment(void **state) {
   free(b.dst);
 }
 
-static void test_lists(void **state) {
+static void lists_take_the_casts_there_are(void **state) {
   (void)state;
   rs_casts casts = {0};
   char memory[64];
@@ -381,8 +381,9 @@ static void test_lists(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_places),
-                                     cmocka_unit_test(test_in_place), cmocka_unit_test(test_environment),
-                                     cmocka_unit_test(test_lists)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_pair_of_dtypes_rounds_exactly),
+                                     cmocka_unit_test(casts_write_their_places_alone), cmocka_unit_test(test_in_place),
+                                     cmocka_unit_test(casts_do_not_depend_on_rounding_modes),
+                                     cmocka_unit_test(lists_take_the_casts_there_are)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

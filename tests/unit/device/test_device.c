@@ -114,7 +114,7 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
 
 /* --- Kernels by themselves --- */
 
-static void walks(void **test) {
+static void walks_of_any_run_copy_every_byte(void **test) {
   (void)test;
   draw_state = seed;
   const int64_t bytes = 64 << 10;
@@ -178,7 +178,7 @@ static void far_runs(void **test) {
   }
 }
 
-static void streams(void **test) {
+static void streamed_copies_of_any_length_are_whole(void **test) {
   (void)test;
   draw_state = seed;
   const int64_t room = 4096;
@@ -195,7 +195,7 @@ static void streams(void **test) {
   }
 }
 
-static void transposes(void **test) {
+static void transposes_of_any_width_are_right(void **test) {
   (void)test;
   draw_state = seed;
   const int64_t room = 512 << 10;
@@ -410,7 +410,7 @@ static void several_programs(void **test) {
   device->destroy(device);
 }
 
-static void spans(void **test) {
+static void spans_are_copied_by_several_threads(void **test) {
   (void)test;
   draw_state = seed;
   FOR_EACH_ISA(isa) {
@@ -459,7 +459,7 @@ static void chunk_call(void *user, int64_t number) {
   }
 }
 
-static void callers(void **test) {
+static void several_callers_use_one_device(void **test) {
   (void)test;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   caller all[CALLERS];
@@ -479,7 +479,7 @@ static void callers(void **test) {
   device->destroy(device);
 }
 
-static void memory(void **test) {
+static void memory_of_any_size_is_aligned(void **test) {
   (void)test;
   rs_device *device = device_of(1, RESHARD_ISA_AUTO);
   static const size_t sizes[] = {1, 255, 4096, (2 << 20) - 1, 2 << 20, (5 << 20) + 13};
@@ -500,7 +500,7 @@ static void memory(void **test) {
   device->destroy(device);
 }
 
-static void creation(void **test) {
+static void devices_take_the_machines_threads_and_isa(void **test) {
   (void)test;
   rs_device *device = device_of(0, RESHARD_ISA_AUTO);
   assert_true(rs_device_cpu_threads(device) >= 1);
@@ -525,13 +525,20 @@ int main(void) {
   const bool alone = true;
 #endif
   const struct CMUnitTest of_one_thread[] = {
-      cmocka_unit_test(walks),      cmocka_unit_test(far_runs),       cmocka_unit_test(streams),
-      cmocka_unit_test(transposes), cmocka_unit_test(canonical_form),
+      cmocka_unit_test(walks_of_any_run_copy_every_byte),
+      cmocka_unit_test(far_runs),
+      cmocka_unit_test(streamed_copies_of_any_length_are_whole),
+      cmocka_unit_test(transposes_of_any_width_are_right),
+      cmocka_unit_test(canonical_form),
   };
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_programs), cmocka_unit_test(regular_programs), cmocka_unit_test(several_programs),
-      cmocka_unit_test(spans),           cmocka_unit_test(memory),           cmocka_unit_test(creation),
-      cmocka_unit_test(callers),
+      cmocka_unit_test(random_programs),
+      cmocka_unit_test(regular_programs),
+      cmocka_unit_test(several_programs),
+      cmocka_unit_test(spans_are_copied_by_several_threads),
+      cmocka_unit_test(memory_of_any_size_is_aligned),
+      cmocka_unit_test(devices_take_the_machines_threads_and_isa),
+      cmocka_unit_test(several_callers_use_one_device),
   };
   int failed = alone ? cmocka_run_group_tests(of_one_thread, setup, teardown) : 0;
   return failed + cmocka_run_group_tests(tests, setup, teardown);

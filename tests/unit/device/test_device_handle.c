@@ -30,7 +30,7 @@ static void refuse(const char *name, const reshard_device_options *options, resh
     fail_msg("'%s' is not in '%s'", text, reshard_last_error());
 }
 
-static void test_refusals(void **state) {
+static void wrong_names_and_options_are_refused(void **state) {
   (void)state;
   static const char *const names[] = {
       "", "CPU", "cpu:0", "cudaX", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "tpu"};
@@ -60,7 +60,7 @@ static void test_refusals(void **state) {
   reshard_device_release(NULL);
 }
 
-static void test_environment(void **state) {
+static void environment_sets_threads_and_isa(void **state) {
   (void)state;
   setenv("RESHARD_THREADS", "three", 1);
   refuse("cpu", NULL, RESHARD_ERROR_INVALID, "RESHARD_THREADS=three");
@@ -80,7 +80,7 @@ static void test_environment(void **state) {
   unsetenv("RESHARD_ISA");
 }
 
-static void test_cpu(void **state) {
+static void cpu_tells_its_type_and_memory(void **state) {
   (void)state;
   reshard_device device = open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1});
   reshard_device_info info;
@@ -149,7 +149,7 @@ static void handle_hammer(void *user, int64_t rank) {
   }
 }
 
-static void test_threads(void **state) {
+static void threads_take_storage_within_the_limit(void **state) {
   (void)state;
   reshard_device device =
       open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 16 << 20});
@@ -162,7 +162,7 @@ static void test_threads(void **state) {
 }
 
 /* On a machine with a GPU there is one; else the text says what is missing. */
-static void test_cuda(void **state) {
+static void cuda_is_there_or_says_what_is_missing(void **state) {
   (void)state;
   reshard_device device = NULL;
   reshard_status status = reshard_device_create("cuda", NULL, &device);
@@ -180,7 +180,7 @@ static void test_cuda(void **state) {
 }
 
 /* On the CPU streams are NULL, and nothing else is one. */
-static void test_streams(void **state) {
+static void streams_of_the_cpu_are_null(void **state) {
   (void)state;
   reshard_device cpu = open_cpu(NULL);
   void *stream = cpu;
@@ -203,8 +203,9 @@ static void test_streams(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_environment), cmocka_unit_test(test_cpu),
-      cmocka_unit_test(test_threads),  cmocka_unit_test(test_cuda),        cmocka_unit_test(test_streams),
+      cmocka_unit_test(wrong_names_and_options_are_refused),   cmocka_unit_test(environment_sets_threads_and_isa),
+      cmocka_unit_test(cpu_tells_its_type_and_memory),         cmocka_unit_test(threads_take_storage_within_the_limit),
+      cmocka_unit_test(cuda_is_there_or_says_what_is_missing), cmocka_unit_test(streams_of_the_cpu_are_null),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

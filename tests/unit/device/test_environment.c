@@ -19,7 +19,7 @@ static reshard_status read_isa(const char *text, reshard_isa *isa) {
   return status;
 }
 
-static void test_isa(void **state) {
+static void names_of_instruction_sets_are_read(void **state) {
   (void)state;
   reshard_isa isa;
   for (int i = 0; i < RESHARD_ISA_COUNT; i++) {
@@ -42,7 +42,7 @@ static void test_isa(void **state) {
   }
 }
 
-static void test_threads(void **state) {
+static void numbers_of_threads_are_read(void **state) {
   (void)state;
   static const struct {
     int given;
@@ -61,7 +61,7 @@ static void test_threads(void **state) {
   }
 }
 
-static void test_widths(void **state) {
+static void widths_of_transposes_are_powers_of_two(void **state) {
   (void)state;
   for (int64_t width = -2; width <= 65; width++) {
     int index = -1;
@@ -74,9 +74,9 @@ static void test_widths(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_isa),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_widths),
+      cmocka_unit_test(names_of_instruction_sets_are_read),
+      cmocka_unit_test(numbers_of_threads_are_read),
+      cmocka_unit_test(widths_of_transposes_are_powers_of_two),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static size_t draw_size(const model *m) {
   return size < (size_t)1 << RS_BIN_SMALLEST ? (size_t)1 << RS_BIN_SMALLEST : size;
 }
 
-static void test_sizes(void **state) {
+static void smallest_block_that_fits_is_found(void **state) {
   (void)state;
   static model m;
   draw_state = 7;
@@ -65,7 +65,7 @@ static void test_sizes(void **state) {
   }
 }
 
-static void test_order(void **state) {
+static void blocks_that_need_no_wait_come_first(void **state) {
   (void)state;
   static model m;
   static const int expected[] = {3, 1, 0, 2}; /* last freed first; those that need a wait behind, first freed first */
@@ -84,7 +84,7 @@ static void test_order(void **state) {
 }
 
 /* The first 32 of a list are looked at, of the size that is asked for the first alone. */
-static void test_look(void **state) {
+static void search_ends_after_32_blocks(void **state) {
   (void)state;
   static model m;
   memset(&m, 0, sizeof m);
@@ -104,9 +104,9 @@ static void test_look(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sizes),
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_look),
+      cmocka_unit_test(smallest_block_that_fits_is_found),
+      cmocka_unit_test(blocks_that_need_no_wait_come_first),
+      cmocka_unit_test(search_ends_after_32_blocks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

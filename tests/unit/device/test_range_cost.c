@@ -118,18 +118,19 @@ static void check_cost(reshard_path path) {
   free(m);
 }
 
-static void test_direct(void **state) {
+static void ranges_of_the_direct_path_cost_little(void **state) {
   (void)state;
   check_cost(RESHARD_PATH_DIRECT);
 }
 
-static void test_packed(void **state) {
+static void ranges_of_the_packed_path_cost_little(void **state) {
   (void)state;
   check_cost(RESHARD_PATH_PACKED);
 }
 
 int main(void) {
   unsetenv("NVTX_INJECTION64_PATH");
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_direct), cmocka_unit_test(test_packed)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(ranges_of_the_direct_path_cost_little),
+                                     cmocka_unit_test(ranges_of_the_packed_path_cost_little)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

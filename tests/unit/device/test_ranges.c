@@ -157,7 +157,7 @@ static void check_calls(const heard *h, const moved *m) {
   assert_true(find_ranges(h, "all-gather", NULL) >= RANKS && find_ranges(h, "meeting", NULL) >= RANKS);
 }
 
-static void test_direct(void **state) {
+static void direct_path_has_its_ranges(void **state) {
   (void)state;
   moved m = {RESHARD_PATH_DIRECT, 0, 120, false, false, {0}};
   const nvtx_range *copy = NULL;
@@ -168,7 +168,7 @@ static void test_direct(void **state) {
   assert_int_equal(find_ranges(&h, "exchange", NULL), 0);
 }
 
-static void test_packed(void **state) {
+static void packed_path_has_its_ranges(void **state) {
   (void)state;
   moved m = {RESHARD_PATH_PACKED, 16384, 600, false, false, {0}};
   const nvtx_range *last = NULL;
@@ -191,7 +191,7 @@ static void test_packed(void **state) {
 }
 
 /* Work that is large enough for copy threads is on theirs, and the rank waits for them. */
-static void test_threads(void **state) {
+static void copy_threads_have_their_ranges(void **state) {
   (void)state;
   moved m = {RESHARD_PATH_DIRECT, 0, 9000, false, false, {0}};
   int64_t elsewhere = 0;
@@ -205,7 +205,7 @@ static void test_threads(void **state) {
   assert_true(elsewhere > 0 || (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) == 1));
 }
 
-static void test_errors(void **state) {
+static void ranges_end_after_errors(void **state) {
   (void)state;
   moved m = {RESHARD_PATH_PACKED, 0, 120, true, false, {0}};
   heard h = move(&m, RESHARD_ERROR_MISMATCH, "dtype");
@@ -220,7 +220,7 @@ static void test_errors(void **state) {
 
 /* --- Storage and checkpoints -------------------------------------------------------------------------------------- */
 
-static void test_storage(void **state) {
+static void storage_has_its_ranges(void **state) {
   (void)state;
   const int64_t shape[] = {300};
   const nvtx_range *alloc = NULL, *freed = NULL;
@@ -233,7 +233,7 @@ static void test_storage(void **state) {
   assert_true(alloc != NULL && alloc->bytes >= 1200 && freed->bytes >= 1200);
 }
 
-static void test_checkpoint(void **state) {
+static void saves_and_loads_have_their_ranges(void **state) {
   (void)state;
   reshard_comm comm;
   reshard_sharder sharder;
@@ -262,8 +262,9 @@ int main(void) {
     printf("skipped: NVTX_INJECTION64_PATH names no recorder: built without NVTX's headers\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_direct),  cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_threads), cmocka_unit_test(test_errors),
-                                     cmocka_unit_test(test_storage), cmocka_unit_test(test_checkpoint)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(direct_path_has_its_ranges),     cmocka_unit_test(packed_path_has_its_ranges),
+      cmocka_unit_test(copy_threads_have_their_ranges), cmocka_unit_test(ranges_end_after_errors),
+      cmocka_unit_test(storage_has_its_ranges),         cmocka_unit_test(saves_and_loads_have_their_ranges)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -51,7 +51,7 @@ static char *alloc_shared(size_t bytes) {
   return memory;
 }
 
-static void test_registry(void **state) {
+static void registry_finds_the_segment_of_an_address(void **state) {
   (void)state;
   enum { N = 40 };
   char *at[N];
@@ -132,7 +132,7 @@ static void test_freed_under_import(void **state) {
   }
 }
 
-static void test_imports(void **state) {
+static void imports_open_a_file_once(void **state) {
   (void)state;
   enum { N = 1500 };
   int descriptors = count_descriptors(), maps = count_maps();
@@ -195,7 +195,7 @@ static bool shown(const void *at, size_t bytes) {
 }
 
 /* No size of a shared pool is left to malloc; no size of another is in a segment. */
-static void test_pool(void **state) {
+static void shared_pool_takes_all_from_segments(void **state) {
   (void)state;
   int64_t before = file_bytes();
   for (int shared = 0; shared < 2; shared++) {
@@ -236,7 +236,7 @@ static void free_nothing(void *user, void *memory, size_t bytes, void *stream) {
   (void)user, (void)memory, (void)bytes, (void)stream;
 }
 
-static void test_options(void **state) {
+static void wrong_options_of_shared_devices_are_refused(void **state) {
   (void)state;
   reshard_device device;
   reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .shared = 2};
@@ -249,7 +249,7 @@ static void test_options(void **state) {
 }
 
 /* A child of fork has copies: what it writes and frees is not its parent's. */
-static void test_fork(void **state) {
+static void child_has_copies_of_segments(void **state) {
   (void)state;
   enum { BYTES = 1 << 20 };
   char *at = alloc_shared(BYTES);
@@ -294,7 +294,7 @@ static void test_file_limit(void **state) {
 }
 
 /* Devices come and go; nothing of them stays. */
-static void test_cycles(void **state) {
+static void devices_leave_nothing(void **state) {
   (void)state;
   int descriptors = 0, maps = 0;
   int64_t before = file_bytes();
@@ -321,10 +321,14 @@ static void test_cycles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_registry),   cmocka_unit_test(test_freed_under_import),
-      cmocka_unit_test(test_imports),    cmocka_unit_test(test_pool),
-      cmocka_unit_test(test_options),    cmocka_unit_test(test_fork),
-      cmocka_unit_test(test_file_limit), cmocka_unit_test(test_cycles),
+      cmocka_unit_test(registry_finds_the_segment_of_an_address),
+      cmocka_unit_test(test_freed_under_import),
+      cmocka_unit_test(imports_open_a_file_once),
+      cmocka_unit_test(shared_pool_takes_all_from_segments),
+      cmocka_unit_test(wrong_options_of_shared_devices_are_refused),
+      cmocka_unit_test(child_has_copies_of_segments),
+      cmocka_unit_test(test_file_limit),
+      cmocka_unit_test(devices_leave_nothing),
   };
   return cmocka_run_group_tests(tests, open_file, close_file);
 }

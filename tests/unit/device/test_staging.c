@@ -80,7 +80,7 @@ static void test_again_when_done(void **state) {
 }
 
 /* No more than `most`: blocks that are free and do not fit go, then the host waits for the one given back first. */
-static void test_most(void **state) {
+static void staging_keeps_within_its_most(void **state) {
   (void)state;
   fixture r = open_fixture(512 * KIB);
   void *m;
@@ -105,7 +105,7 @@ static void test_most(void **state) {
   close_fixture(&r);
 }
 
-static void test_failures(void **state) {
+static void failing_calls_leave_the_ring_whole(void **state) {
   (void)state;
   fixture r = open_fixture(512 * KIB);
   void *m;
@@ -139,7 +139,7 @@ static void test_failures(void **state) {
   queue_device_free(r.q);
 }
 
-static void test_cpu(void **state) {
+static void staging_of_the_cpu_is_plain_memory(void **state) {
   (void)state;
   rs_device *cpu;
   rs_staging *staging;
@@ -160,9 +160,9 @@ static void test_cpu(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_again_when_done),
-      cmocka_unit_test(test_most),
-      cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_cpu),
+      cmocka_unit_test(staging_keeps_within_its_most),
+      cmocka_unit_test(failing_calls_leave_the_ring_whole),
+      cmocka_unit_test(staging_of_the_cpu_is_plain_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static void test_warm_pair(void **state) {
   close_fixture(&r);
 }
 
-static void test_nothing(void **state) {
+static void block_of_no_bytes_has_no_memory(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *block;
@@ -140,7 +140,7 @@ static void test_other_stream(void **state) {
 }
 
 /* The free waits for the uses, not for what these streams are given afterwards, and only where the block is taken. */
-static void test_uses(void **state) {
+static void free_waits_for_uses_where_the_block_is_taken(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *block = take_block(&r, 2 * MIB, 0), *other;
@@ -172,7 +172,7 @@ static void test_uses(void **state) {
 }
 
 /* Neighbours that different streams freed become one block, before there is a new segment. */
-static void test_merge(void **state) {
+static void neighbours_of_different_streams_merge(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   give_block(&r, take_block(&r, 6 * MIB, 0), 0);
@@ -197,7 +197,7 @@ static void test_merge(void **state) {
 
 /* Freed on another stream than it was allocated on, which uses it too: who takes it comes after both; the stream that
  * it was allocated on, only after the other one. */
-static void test_home(void **state) {
+static void block_comes_after_both_its_streams(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   for (int taker = 0; taker < 3; taker++) {
@@ -234,7 +234,7 @@ static void test_merge_later(void **state) {
 }
 
 /* Of several free blocks the smallest that is large enough is taken; of equal ones one that nobody waits for. */
-static void test_fit(void **state) {
+static void smallest_block_without_a_wait_is_taken(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   static const size_t sizes[] = {2 * MIB, 3 * MIB, 5 * MIB, 5 * MIB, 40 * MIB};
@@ -305,7 +305,7 @@ static void test_keep_peak(void **state) {
   close_fixture(&r);
 }
 
-static void test_trim(void **state) {
+static void trim_gives_back_what_is_free(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *b[4];
@@ -326,7 +326,7 @@ static void test_trim(void **state) {
   close_fixture(&r);
 }
 
-static void test_limit(void **state) {
+static void limit_counts_in_use_and_kept(void **state) {
   (void)state;
   fixture r = open_fixture(0, 10 * MIB);
   rs_block *a = take_block(&r, 6 * MIB, 0), *b = take_block(&r, 4 * MIB, 0), *c = NULL;
@@ -393,7 +393,7 @@ static void hook_free(void *user, void *memory, size_t bytes, void *stream) {
   free(memory);
 }
 
-static void test_hooks(void **state) {
+static void hooks_are_called_with_the_stream(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
@@ -504,7 +504,7 @@ static void test_thread_streams(void **state) {
   close_fixture(&r);
 }
 
-static void test_forget(void **state) {
+static void forgotten_streams_are_not_used(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1),
@@ -544,7 +544,7 @@ static void test_forget(void **state) {
 
 /* Nothing is given to a stream that is being captured: what it freed is left alone, what it uses is nobody's till then.
  */
-static void test_capture(void **state) {
+static void captured_streams_are_left_alone(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *used = take_block(&r, 2 * MIB, 1), *block;
@@ -571,7 +571,7 @@ static void test_capture(void **state) {
   close_fixture(&r);
 }
 
-static void test_pinned(void **state) {
+static void pinned_pools_give_host_memory(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
@@ -587,13 +587,25 @@ static void test_pinned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_warm_pair),      cmocka_unit_test(test_nothing), cmocka_unit_test(test_other_stream),
-      cmocka_unit_test(test_uses),           cmocka_unit_test(test_merge),   cmocka_unit_test(test_home),
-      cmocka_unit_test(test_merge_later),    cmocka_unit_test(test_fit),     cmocka_unit_test(test_keep_none),
-      cmocka_unit_test(test_keep_peak),      cmocka_unit_test(test_trim),    cmocka_unit_test(test_limit),
-      cmocka_unit_test(test_device_is_full), cmocka_unit_test(test_hooks),   cmocka_unit_test(test_events_fail),
-      cmocka_unit_test(test_thread_streams), cmocka_unit_test(test_forget),  cmocka_unit_test(test_capture),
-      cmocka_unit_test(test_pinned),
+      cmocka_unit_test(test_warm_pair),
+      cmocka_unit_test(block_of_no_bytes_has_no_memory),
+      cmocka_unit_test(test_other_stream),
+      cmocka_unit_test(free_waits_for_uses_where_the_block_is_taken),
+      cmocka_unit_test(neighbours_of_different_streams_merge),
+      cmocka_unit_test(block_comes_after_both_its_streams),
+      cmocka_unit_test(test_merge_later),
+      cmocka_unit_test(smallest_block_without_a_wait_is_taken),
+      cmocka_unit_test(test_keep_none),
+      cmocka_unit_test(test_keep_peak),
+      cmocka_unit_test(trim_gives_back_what_is_free),
+      cmocka_unit_test(limit_counts_in_use_and_kept),
+      cmocka_unit_test(test_device_is_full),
+      cmocka_unit_test(hooks_are_called_with_the_stream),
+      cmocka_unit_test(test_events_fail),
+      cmocka_unit_test(test_thread_streams),
+      cmocka_unit_test(forgotten_streams_are_not_used),
+      cmocka_unit_test(captured_streams_are_left_alone),
+      cmocka_unit_test(pinned_pools_give_host_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

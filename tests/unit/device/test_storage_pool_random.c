@@ -227,7 +227,7 @@ static int64_t run_case(uint64_t seed, bool waits) {
   return c.wrong;
 }
 
-static void test_model(void **state) {
+static void random_uses_of_the_pool_match_the_model(void **state) {
   (void)state;
   int64_t cases = test_scaled(400, 1);
   for (int64_t seed = 1; seed <= cases; seed++)
@@ -245,6 +245,7 @@ static void test_waits_are_needed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_waits_are_needed)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_uses_of_the_pool_match_the_model),
+                                     cmocka_unit_test(test_waits_are_needed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void check_all(const transpose_case *c, uint64_t seed) {
 }
 
 /* Extents around the sides of squares, cells and strips. */
-static void test_extents(void **unused) {
+static void extents_around_the_cells_are_right(void **unused) {
   (void)unused;
   static const int64_t extents[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 96, 127, 128, 129};
   enum { N = sizeof extents / sizeof *extents };
@@ -77,7 +77,7 @@ static void test_extents(void **unused) {
       }
 }
 
-static void test_random(void **unused) {
+static void random_transposes_match_a_loop(void **unused) {
   (void)unused;
   for (int64_t i = 0, n = test_scaled(600, 40); i < n; i++) {
     rng r;
@@ -97,6 +97,7 @@ static void test_random(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_extents), cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(extents_around_the_cells_are_right),
+                                     cmocka_unit_test(random_transposes_match_a_loop)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,7 @@ static void mix_memory(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void test_private(void **state) {
+static void private_memory_is_packed_in_that_call(void **state) {
   (void)state;
   for (int64_t n = 2; n <= 4; n += 2)
     assert_int_equal(processes_run(n, 0, mix_memory, NULL), 0);
@@ -203,7 +203,7 @@ static void refuse_private(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void test_refused(void **state) {
+static void told_path_refuses_private_memory(void **state) {
   (void)state;
   assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0);
 }
@@ -248,7 +248,7 @@ static void die_between(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void test_failures(void **state) {
+static void call_that_fails_in_one_process_fails_in_all(void **state) {
   (void)state;
   assert_int_equal(processes_run(4, 0, differ_between, NULL), 0);
   for (int turns = 0; turns < 3; turns++)
@@ -292,7 +292,7 @@ static void sync_tensors(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_sync(void **state) {
+static void syncs_between_processes_keep_their_plans(void **state) {
   (void)state;
   for (int own = 0; own < 2; own++) {
     bool shared = own != 0;
@@ -302,8 +302,11 @@ static void test_sync(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_back_and_forth), cmocka_unit_test(test_private), cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_failures),       cmocka_unit_test(test_sync),
+      cmocka_unit_test(test_back_and_forth),
+      cmocka_unit_test(private_memory_is_packed_in_that_call),
+      cmocka_unit_test(told_path_refuses_private_memory),
+      cmocka_unit_test(call_that_fails_in_one_process_fails_in_all),
+      cmocka_unit_test(syncs_between_processes_keep_their_plans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static void assert_right(const pair *p) {
 }
 
 /* The one who waits in an execute gets its data, and its transfer is freed then. */
-static void test_transfer(void **state) {
+static void transfer_destroyed_in_an_execute_is_freed_after(void **state) {
   (void)state;
   pair p;
   open_pair(&p);
@@ -126,19 +126,20 @@ static void destroy_comm(bool transfer_too) {
   close_pair(&p);
 }
 
-static void test_comm(void **state) {
+static void communicator_destroyed_in_an_execute_is_freed_after(void **state) {
   (void)state;
   destroy_comm(false);
 }
 
 /* Both are freed when the execute returns. */
-static void test_both(void **state) {
+static void both_destroyed_in_an_execute_are_freed_after(void **state) {
   (void)state;
   destroy_comm(true);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_transfer), cmocka_unit_test(test_comm),
-                                     cmocka_unit_test(test_both)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(transfer_destroyed_in_an_execute_is_freed_after),
+                                     cmocka_unit_test(communicator_destroyed_in_an_execute_is_freed_after),
+                                     cmocka_unit_test(both_destroyed_in_an_execute_are_freed_after)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,7 +119,7 @@ static void text_of(const fixture *s, char text[256]) {
     snprintf(text, 256, "%s%s", label, ends[s->field == NAME ? DTYPE : s->field]);
 }
 
-static void test_fields(void **state) {
+static void first_field_that_differs_is_named_with_its_tensor(void **state) {
   (void)state;
   static const int counts[] = {1, 2, 3, 8, MOST};
   for (int f = 0; f < FIELDS; f++)
@@ -137,6 +137,6 @@ static void test_fields(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(first_field_that_differs_is_named_with_its_tensor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(count_descriptors() == descriptors);
 }
 
-static void test_killed(void **state) {
+static void killed_rank_is_named_and_nothing_hangs(void **state) {
   (void)state;
   int later = (int)(40 * test_scale()) + 2;
   for (int i = 0; i < KILL_LATER + later; i++) {
@@ -139,7 +139,7 @@ static void come_late(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void test_late(void **state) {
+static void late_rank_is_named_at_the_deadline(void **state) {
   (void)state;
   assert_int_equal(processes_run(3, 0, come_late, NULL), 0);
 }
@@ -191,7 +191,7 @@ static void free_mapped(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void test_freed(void **state) {
+static void freed_source_reads_as_zeros(void **state) {
   (void)state;
   assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0);
 }
@@ -228,7 +228,7 @@ static void make_and_destroy(processes *all, int64_t rank, void *user) {
 
 static int64_t cycles = 200;
 
-static void test_cycles(void **state) {
+static void transfers_come_and_go_without_a_trace(void **state) {
   (void)state;
   assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0);
 }
@@ -237,10 +237,10 @@ static void test_cycles(void **state) {
 int main(int argc, char **argv) {
   cycles = argc > 1 ? test_scaled(strtoll(argv[1], NULL, 10), 200) : cycles;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_killed),
-      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_freed),
-      cmocka_unit_test(test_cycles),
+      cmocka_unit_test(killed_rank_is_named_and_nothing_hangs),
+      cmocka_unit_test(late_rank_is_named_at_the_deadline),
+      cmocka_unit_test(freed_source_reads_as_zeros),
+      cmocka_unit_test(transfers_come_and_go_without_a_trace),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

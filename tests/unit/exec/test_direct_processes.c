@@ -164,7 +164,7 @@ static void run_cases(processes *all, int64_t rank, void *user) {
   reshard_device_release(other);
 }
 
-static void test_random(void **state) {
+static void random_reshards_between_processes_are_right(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 5; n += n < 3 ? 1 : 2)
     for (int all_shared = 0; all_shared < 2; all_shared++) {
@@ -217,7 +217,7 @@ static void choose_path(processes *all, int64_t rank, void *user) {
   reshard_tensor_release(other_tensor);
 }
 
-static void test_choice(void **state) {
+static void path_goes_by_the_memory_of_all(void **state) {
   (void)state;
   assert_int_equal(processes_run(3, 0, choose_path, NULL), 0);
 }
@@ -240,7 +240,7 @@ static void keep_order(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void test_order(void **state) {
+static void executes_keep_their_order(void **state) {
   (void)state;
   int turns = (int)(300 * test_scale()) + 5;
   for (int64_t n = 2; n <= 4; n++)
@@ -249,9 +249,9 @@ static void test_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_choice),
-      cmocka_unit_test(test_order),
+      cmocka_unit_test(random_reshards_between_processes_are_right),
+      cmocka_unit_test(path_goes_by_the_memory_of_all),
+      cmocka_unit_test(executes_keep_their_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

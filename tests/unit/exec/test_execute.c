@@ -22,7 +22,7 @@ static void only_rank_0(void *user, int64_t r) {
 }
 
 /* While rank 0 waits in execute, its transfer is busy for everybody else, and what waits is not disturbed. */
-static void test_busy(void **state) {
+static void transfer_that_executes_is_busy_for_others(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
@@ -110,7 +110,7 @@ static void test_execute_all(void **state) {
 }
 
 /* The communicator counts the bytes that the plan announced, each time. */
-static void test_counts(void **state) {
+static void communicator_counts_the_bytes_of_the_plan(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
@@ -266,7 +266,7 @@ static void waiting_body(void *user, int64_t r) {
   rank_result_set(&s->results[r], status);
 }
 
-static void test_abort(void **state) {
+static void abort_in_an_execute_wakes_all(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
@@ -326,7 +326,7 @@ static void test_abort_any_time(void **state) {
 }
 
 /* A rank that never comes: the one who waits gets TIMEOUT, after that there is nobody to talk to. */
-static void test_timeout(void **state) {
+static void rank_that_never_comes_is_a_timeout(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
@@ -400,9 +400,15 @@ static void test_destroy_orders(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_busy),           cmocka_unit_test(test_execute_all), cmocka_unit_test(test_counts),
-      cmocka_unit_test(test_side_by_side),   cmocka_unit_test(test_in_a_row),    cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_timeout),     cmocka_unit_test(test_short_deadlines),
+      cmocka_unit_test(transfer_that_executes_is_busy_for_others),
+      cmocka_unit_test(test_execute_all),
+      cmocka_unit_test(communicator_counts_the_bytes_of_the_plan),
+      cmocka_unit_test(test_side_by_side),
+      cmocka_unit_test(test_in_a_row),
+      cmocka_unit_test(abort_in_an_execute_wakes_all),
+      cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(rank_that_never_comes_is_a_timeout),
+      cmocka_unit_test(test_short_deadlines),
       cmocka_unit_test(test_destroy_orders),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,7 +85,7 @@ static bool wanted(const rs_extent *list, int n) {
   return met;
 }
 
-static void test_random(void **state) {
+static void random_overlaps_match_sets_of_bytes(void **state) {
   (void)state;
   int64_t counts[2] = {0, 0}, cases = test_scaled(200000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
@@ -112,7 +112,7 @@ static void test_random(void **state) {
 }
 
 /* Columns of large matrices: as quick as small ones. */
-static void test_large(void **state) {
+static void overlaps_of_large_columns_are_found_in_time(void **state) {
   (void)state;
   const int64_t rows = 1 << 20, row = 3 << 20;
   char *base = (char *)((uintptr_t)1 << 46); /* never read */
@@ -149,6 +149,7 @@ static void test_large(void **state) {
 int main(void) {
   for (int i = 0; i < BUFFERS; i++)
     entries[i].name = "t";
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_large)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_overlaps_match_sets_of_bytes),
+                                     cmocka_unit_test(overlaps_of_large_columns_are_found_in_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

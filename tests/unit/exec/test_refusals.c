@@ -38,7 +38,7 @@ static void says(reshard_status status, reshard_status wanted, const char *text,
 #define invalid(call, text)     says((call), RESHARD_ERROR_INVALID, (text), __LINE__)
 #define unsupported(call, text) says((call), RESHARD_ERROR_UNSUPPORTED, (text), __LINE__)
 
-static void test_shapes(void **unused) {
+static void wrong_shapes_are_refused(void **unused) {
   (void)unused;
   int64_t large = (int64_t)1 << 40;
   invalid(reshard_layout_create_single(9, LIST(1, 1, 1, 1, 1, 1, 1, 1, 1), 4, 0, &layout),
@@ -61,7 +61,7 @@ static void test_shapes(void **unused) {
   invalid(reshard_layout_create_boxes(1, LIST(5), 1, 0, NULL, NULL, 0, NULL), "boxes: layout is NULL");
 }
 
-static void test_ranks(void **unused) {
+static void wrong_ranks_are_refused(void **unused) {
   (void)unused;
   invalid(reshard_layout_create_single(1, LIST(5), 4, 4, &layout),
           "rank: rank 4 at position 0 is not in the world of 4 ranks");
@@ -82,7 +82,7 @@ static void test_ranks(void **unused) {
   invalid(reshard_layout_create_chunk(0, NULL, 4, 0, 0, NULL, &layout), "chunk: dim 0 of a tensor of 0 dims");
 }
 
-static void test_meshes(void **unused) {
+static void wrong_meshes_are_refused(void **unused) {
   (void)unused;
   reshard_placement p[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
   const int64_t shape[] = {8, 8}, mesh[] = {2, 2};
@@ -113,7 +113,7 @@ static void test_meshes(void **unused) {
   invalid(MESH(2, mesh, NULL, p, NULL, NULL), "mesh: unknown placement 3 of mesh dim 1");
 }
 
-static void test_cyclic(void **unused) {
+static void wrong_grids_and_blocks_are_refused(void **unused) {
   (void)unused;
   const int64_t shape[] = {8, 8};
   invalid(reshard_layout_create_cyclic(2, shape, 4, NULL, LIST(1, 1), NULL, &layout), "cyclic: NULL grid or block");
@@ -138,7 +138,7 @@ static void boxes_fail(int64_t n, const int64_t *ranks, const reshard_box *boxes
     fail_msg("\"%s\" lacks \"%s\" or \"%s\"", reshard_last_error(), first, second);
 }
 
-static void test_boxes(void **unused) {
+static void wrong_boxes_are_refused(void **unused) {
   (void)unused;
   reshard_box b[2] = {{{0, 0}, {5, 12}}, {{5, 0}, {3, 12}}};
   boxes_fail(-1, LIST(0), b, "-1 boxes", "");
@@ -182,7 +182,7 @@ static void source_fails(const char *text, const char *wanted) {
   reshard_layout_release(whole);
 }
 
-static void test_sources(void **unused) {
+static void sources_with_gaps_or_overlaps_are_refused(void **unused) {
   (void)unused;
   source_fails("boxes(0:[0,0]+[5,12];1:[6,0]+[2,12])", "[5,6)x[0,12)");
   source_fails("boxes(0:[0,0]+[5,12];1:[4,3]+[4,9])", "[4,5)x[3,12)");
@@ -192,7 +192,7 @@ static void test_sources(void **unused) {
   invalid(reshard_layout_check_source(NULL), "reshard_layout_check_source: layout is NULL");
 }
 
-static void test_queries(void **unused) {
+static void wrong_queries_are_refused(void **unused) {
   (void)unused;
   reshard_layout made;
   int64_t count = -7;
@@ -233,7 +233,7 @@ static int count_calls(void *user, int64_t rank, int64_t array, int64_t elements
   return 0;
 }
 
-static void test_meet(void **unused) {
+static void wrong_meets_are_refused(void **unused) {
   (void)unused;
   reshard_layout made;
   int calls = 0;
@@ -251,7 +251,7 @@ static void test_meet(void **unused) {
   reshard_layout_release(made);
 }
 
-static void test_entries(void **unused) {
+static void wrong_entries_are_refused(void **unused) {
   (void)unused;
   reshard_layout a, b, other_world, three_dims;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
@@ -296,7 +296,7 @@ static void test_entries(void **unused) {
   reshard_layout_release(three_dims);
 }
 
-static void test_regions(void **unused) {
+static void wrong_regions_are_refused(void **unused) {
   (void)unused;
   reshard_layout a, b, taller, unit;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
@@ -337,7 +337,7 @@ static void test_regions(void **unused) {
   reshard_layout_release(unit);
 }
 
-static void test_options(void **unused) {
+static void wrong_options_are_refused(void **unused) {
   (void)unused;
   reshard_layout a;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
@@ -391,10 +391,12 @@ static void test_plan_calls(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shapes),  cmocka_unit_test(test_ranks),   cmocka_unit_test(test_meshes),
-      cmocka_unit_test(test_cyclic),  cmocka_unit_test(test_boxes),   cmocka_unit_test(test_sources),
-      cmocka_unit_test(test_queries), cmocka_unit_test(test_meet),    cmocka_unit_test(test_entries),
-      cmocka_unit_test(test_regions), cmocka_unit_test(test_options), cmocka_unit_test(test_plan_calls),
+      cmocka_unit_test(wrong_shapes_are_refused),  cmocka_unit_test(wrong_ranks_are_refused),
+      cmocka_unit_test(wrong_meshes_are_refused),  cmocka_unit_test(wrong_grids_and_blocks_are_refused),
+      cmocka_unit_test(wrong_boxes_are_refused),   cmocka_unit_test(sources_with_gaps_or_overlaps_are_refused),
+      cmocka_unit_test(wrong_queries_are_refused), cmocka_unit_test(wrong_meets_are_refused),
+      cmocka_unit_test(wrong_entries_are_refused), cmocka_unit_test(wrong_regions_are_refused),
+      cmocka_unit_test(wrong_options_are_refused), cmocka_unit_test(test_plan_calls),
   };
   return cmocka_run_group_tests(tests, set_up, NULL);
 }

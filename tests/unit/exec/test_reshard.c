@@ -138,7 +138,7 @@ static void whole(const char *what, const char *from, const char *to, int ndim, 
 #define SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
-static void test_patterns(void **unused) {
+static void steps_of_parallel_programs_are_right(void **unused) {
   (void)unused;
   whole("all-gather", "chunk(0)", "mesh(6;R)", SHAPE(13, 7), NULL, false);
   whole("gather", "chunk(0)", "rank(2)", SHAPE(13, 7), NULL, true);
@@ -166,7 +166,7 @@ static void test_patterns(void **unused) {
   whole("nothing to move", "chunk(0)", "mesh(6;S0)", SHAPE(13, 9), NULL, true);
 }
 
-static void test_limits(void **unused) {
+static void rounds_under_any_limit_are_right(void **unused) {
   (void)unused;
   static const char *const pairs[][2] = {
       {"chunk(0)", "chunk(1)"}, {"mesh(2x3;R,S0)", "chunk(1)"}, {"flat()", "cyclic(2x3;5x7)"},
@@ -179,7 +179,7 @@ static void test_limits(void **unused) {
     }
 }
 
-static void test_nodes(void **unused) {
+static void node_maps_change_who_sends_alone(void **unused) {
   (void)unused;
   static const int64_t maps[][RANKS] = {
       {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 7, 7, 7}, {0, 1, 2, 3, 4, 5}, {-3, -3, 9, 9, 9, 2}};
@@ -194,7 +194,7 @@ static void test_nodes(void **unused) {
 }
 
 /* Three projections into one tensor, and the tensor into three again. */
-static void test_qkv(void **unused) {
+static void projections_go_into_one_tensor_and_back(void **unused) {
   (void)unused;
   static const int64_t rows[3] = {24, 8, 8}, from[3] = {0, 24, 32};
   static const char *const targets[] = {"mesh(4;S0)", "chunk(1)", "cyclic(2x3;3x2)", "flat()",
@@ -226,7 +226,7 @@ static void test_qkv(void **unused) {
 }
 
 /* Experts, each on a rank of its own, into one stacked tensor with a new dim in front; each transposed on the way. */
-static void test_experts(void **unused) {
+static void experts_are_stacked_and_transposed(void **unused) {
   (void)unused;
   static const char *const homes[] = {"rank(0)", "rank(1)", "rank(2)",  "rank(3)",
                                       "rank(4)", "rank(5)", "chunk(0)", "chunk(1;2-0)"};
@@ -266,7 +266,7 @@ static void reshard_turn(const char *from, const char *to, int src_ndim, const i
   tensor_free(&dst);
 }
 
-static void test_transposed(void **unused) {
+static void transposes_between_any_cuts_are_right(void **unused) {
   (void)unused;
   reshard_turn("chunk(0)", "chunk(0)", SHAPE(23, 31), 2, (int[]){1, 0});
   reshard_turn("chunk(0)", "chunk(1)", SHAPE(23, 31), 2,
@@ -279,7 +279,7 @@ static void test_transposed(void **unused) {
 }
 
 /* A block out of the middle into the middle; the rest of the destination stays as it was. */
-static void test_regions(void **unused) {
+static void regions_leave_the_rest_alone(void **unused) {
   (void)unused;
   tensor src = tensor_make("mesh(2x3;S0,S1)", SHAPE(11, 13), RESHARD_F64, 40),
          dst = tensor_make("cyclic(3x2;2x3)", SHAPE(9, 17), RESHARD_F64, 0);
@@ -371,13 +371,13 @@ static void test_replicas_to_boxes(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_replicas_to_boxes),
-      cmocka_unit_test(test_patterns),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_nodes),
-      cmocka_unit_test(test_qkv),
-      cmocka_unit_test(test_experts),
-      cmocka_unit_test(test_transposed),
-      cmocka_unit_test(test_regions),
+      cmocka_unit_test(steps_of_parallel_programs_are_right),
+      cmocka_unit_test(rounds_under_any_limit_are_right),
+      cmocka_unit_test(node_maps_change_who_sends_alone),
+      cmocka_unit_test(projections_go_into_one_tensor_and_back),
+      cmocka_unit_test(experts_are_stacked_and_transposed),
+      cmocka_unit_test(transposes_between_any_cuts_are_right),
+      cmocka_unit_test(regions_leave_the_rest_alone),
       cmocka_unit_test(test_shared_destination),
   };
   return cmocka_run_group_tests(tests, open_world, close_world);

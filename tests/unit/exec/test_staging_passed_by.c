@@ -183,7 +183,7 @@ static void test_unpacked_there(void **state) {
 
 /* The first message is rank 1's, which are the smallest: its staging has no room for another. Places in staging are not
  * of whole lines. */
-static void test_uneven(void **state) {
+static void uneven_messages_share_no_staging(void **state) {
   static const char rows[] = "boxes(0:[0,0]+[422,1111];1:[422,0]+[8,1111];2:[430,0]+[201,1111];3:[631,0]+[369,1111])";
   (void)state;
   for (int64_t limit = 0; limit <= 256 << 10; limit += 64 << 10) {
@@ -197,7 +197,7 @@ int main(void) {
       cmocka_unit_test(test_packed_there),
       cmocka_unit_test(test_packed_in_staging),
       cmocka_unit_test(test_unpacked_there),
-      cmocka_unit_test(test_uneven),
+      cmocka_unit_test(uneven_messages_share_no_staging),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ static void execute_body(void *user, int64_t rank) {
   reshard_layout_release(rows);
 }
 
-static void test_paths(void **state) {
+static void steps_end_on_the_thread_that_began_them(void **state) {
   (void)state;
   static traced ways[] = {{RESHARD_PATH_DIRECT, 0}, {RESHARD_PATH_PACKED, 0}, {RESHARD_PATH_PACKED, 2048}};
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -125,12 +125,13 @@ static void sync_body(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_processes(void **state) {
+static void steps_of_processes_are_told(void **state) {
   (void)state;
   assert_int_equal(processes_run(2, 0, sync_body, NULL), 0);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_paths), cmocka_unit_test(test_processes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(steps_end_on_the_thread_that_began_them),
+                                     cmocka_unit_test(steps_of_processes_are_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

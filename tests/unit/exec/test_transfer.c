@@ -15,7 +15,7 @@ enum { PATIENCE = 60000 };
 
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
-static void test_null(void **state) {
+static void null_is_refused(void **state) {
   (void)state;
   rows_to_columns s;
   rows_to_columns_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);
@@ -212,7 +212,7 @@ static void test_wrong_rebind(void **state) {
 }
 
 /* Rebinding to other memory: only that is used from then on. */
-static void test_rebind(void **state) {
+static void rebind_uses_the_new_memory_alone(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns a, b;
@@ -282,7 +282,7 @@ static reshard_status copy_view(reshard_path path, int64_t rows, int64_t columns
   return status;
 }
 
-static void test_views(void **state) {
+static void views_that_overlap_are_refused(void **state) {
   (void)state;
   enum { MEMORY = 4096 };
   static const struct {
@@ -366,7 +366,7 @@ static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift
   return status;
 }
 
-static void test_parts(void **state) {
+static void parts_of_one_tensor_share_its_buffers(void **state) {
   (void)state;
   const int64_t same[2] = {10, 1}, others[2] = {1, 8};
   for (int p = 0; p < 2; p++)
@@ -461,7 +461,7 @@ static void test_empty_and_flat(void **state) {
 
 /* The caller's workspace: too small is refused with the number that is needed; exactly enough is used, and nothing
  * beside it. */
-static void test_workspace(void **state) {
+static void exact_workspace_is_used_and_a_smaller_one_refused(void **state) {
   (void)state;
   enum { GUARD = 512 };
   for (int limited = 0; limited < 2; limited++) {
@@ -526,9 +526,14 @@ static void test_workspace(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_null),           cmocka_unit_test(test_wrong_create), cmocka_unit_test(test_wrong_rebind),
-      cmocka_unit_test(test_rebind),         cmocka_unit_test(test_views),        cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_empty_and_flat), cmocka_unit_test(test_workspace),
+      cmocka_unit_test(null_is_refused),
+      cmocka_unit_test(test_wrong_create),
+      cmocka_unit_test(test_wrong_rebind),
+      cmocka_unit_test(rebind_uses_the_new_memory_alone),
+      cmocka_unit_test(views_that_overlap_are_refused),
+      cmocka_unit_test(parts_of_one_tensor_share_its_buffers),
+      cmocka_unit_test(test_empty_and_flat),
+      cmocka_unit_test(exact_workspace_is_used_and_a_smaller_one_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

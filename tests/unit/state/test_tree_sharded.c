@@ -477,7 +477,7 @@ static reshard_status odd_tensor(void *user, const char *path, reshard_tensor te
   return RESHARD_ERROR_INTERNAL;
 }
 
-static void test_refused(void **state) {
+static void moves_and_casts_that_do_not_fit_are_refused(void **state) {
   (void)state;
   const int64_t shape[2] = {4, 6};
   reshard_device cpu = open_cpu();
@@ -549,7 +549,7 @@ int main(void) {
       cmocka_unit_test(test_cast_dtensors),
       cmocka_unit_test(test_random_nests),
       cmocka_unit_test(test_deep_nest),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(moves_and_casts_that_do_not_fit_are_refused),
       cmocka_unit_test(test_flat_of_several),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

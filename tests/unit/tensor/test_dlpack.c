@@ -53,7 +53,7 @@ static reshard_tensor_info source_take(source *s, int versioned, reshard_tensor 
   return info;
 }
 
-static void test_in(void **state) {
+static void managed_tensors_are_taken_with_all_fields(void **state) {
   (void)state;
   for (int versioned = 0; versioned < 2; versioned++) {
     source s;
@@ -122,7 +122,7 @@ static void test_in_of_gpu(void **state) {
 }
 
 /* After an error the managed tensor is the caller's, as it was. */
-static void test_refused(void **state) {
+static void refused_managed_tensor_stays_the_callers(void **state) {
   (void)state;
   static const char call[] = "reshard_tensor_from_dlpack";
   reshard_tensor t = NULL;
@@ -196,7 +196,7 @@ static void test_read_only(void **state) {
 }
 
 /* Every dtype goes out and comes back as itself. */
-static void test_dtypes(void **state) {
+static void every_dtype_goes_out_and_comes_back(void **state) {
   (void)state;
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
     for (int versioned = 0; versioned < 2; versioned++) {
@@ -239,7 +239,7 @@ static void share_body(void *user, int64_t r) {
   reshard_tensor_release(user);
 }
 
-static void test_threads(void **state) {
+static void threads_share_one_managed_tensor(void **state) {
   (void)state;
   source s;
   reshard_tensor t;
@@ -252,8 +252,9 @@ static void test_threads(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_in),      cmocka_unit_test(test_in_of_gpu),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_read_only),
-                                     cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_threads)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(managed_tensors_are_taken_with_all_fields), cmocka_unit_test(test_in_of_gpu),
+      cmocka_unit_test(refused_managed_tensor_stays_the_callers),  cmocka_unit_test(test_read_only),
+      cmocka_unit_test(every_dtype_goes_out_and_comes_back),       cmocka_unit_test(threads_share_one_managed_tensor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,14 +167,14 @@ static void one(uint64_t seed) {
   view_free(&index);
 }
 
-static void test_random(void **state) {
+static void random_selections_match_loops(void **state) {
   (void)state;
   for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++)
     one((uint64_t)seed);
 }
 
 /* So many indices that they go to the device in batches, and so many bytes that threads help. */
-static void test_large(void **state) {
+static void many_indices_go_in_batches(void **state) {
   (void)state;
   enum { ROWS = 1000, WANTED = 150000 };
   static const int64_t shape[2] = {ROWS, 3}, wanted[2] = {WANTED, 3}, n = WANTED;
@@ -231,7 +231,7 @@ static void test_fault_refused(void **state) {
   reshard_tensor_release(fault);
 }
 
-static void test_refused(void **state) {
+static void wrong_selections_are_refused_before_a_write(void **state) {
   (void)state;
   static const int64_t shape[2] = {5, 6}, wanted[2] = {5, 4}, n = 4, overlapping[2] = {3, 1}, two[2] = {2, 2};
   int32_t source[64] = {0}, result[64];
@@ -296,7 +296,7 @@ static void test_refused(void **state) {
 }
 
 /* A source that is a broadcast view, and one that interleaves with dst. */
-static void test_views(void **state) {
+static void sources_may_be_views_beside_the_destination(void **state) {
   (void)state;
   int32_t memory[40];
   static const int64_t shape[2] = {4, 5}, apart[2] = {10, 2}, repeated[2] = {0, 1}, n = 4;
@@ -326,8 +326,9 @@ static void test_views(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_large),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_fault_refused),
-                                     cmocka_unit_test(test_views)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(random_selections_match_loops), cmocka_unit_test(many_indices_go_in_batches),
+      cmocka_unit_test(wrong_selections_are_refused_before_a_write), cmocka_unit_test(test_fault_refused),
+      cmocka_unit_test(sources_may_be_views_beside_the_destination)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,7 +225,7 @@ static void count(void *user, void *data) {
   ++*(int *)user;
 }
 
-static void test_lent(void **state) {
+static void lent_memory_is_released_once(void **state) {
   (void)state;
   static float memory[1200];
   reshard_device device = open_device(0);
@@ -275,7 +275,7 @@ static void test_no_elements(void **state) {
   reshard_device_release(device);
 }
 
-static void test_arguments(void **state) {
+static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   reshard_device device = open_device(0);
   reshard_tensor t = tensor_create(device), none = NULL;
@@ -435,7 +435,7 @@ static void test_collective_use_after_free(void **state) {
 /* --- Life ------------------------------------------------------------------------------------------------------- */
 
 /* A tensor keeps its device, and a view the storage. */
-static void test_life(void **state) {
+static void tensor_keeps_its_device_and_a_view_its_storage(void **state) {
   (void)state;
   reshard_device device = open_device(-1);
   reshard_tensor t = tensor_create(device), view;
@@ -495,7 +495,7 @@ static void busy_body(void *user, int64_t r) {
   }
 }
 
-static void test_threads(void **state) {
+static void threads_take_and_free_storage_of_one_device(void **state) {
   (void)state;
   reshard_device device = open_device(0);
   rank_threads_run(THREADS, busy_body, device);
@@ -512,14 +512,14 @@ int main(void) {
       cmocka_unit_test(test_other_occupants),
       cmocka_unit_test(test_freed_under_views),
       cmocka_unit_test(test_views_of_freed_storage),
-      cmocka_unit_test(test_lent),
+      cmocka_unit_test(lent_memory_is_released_once),
       cmocka_unit_test(test_no_elements),
-      cmocka_unit_test(test_arguments),
+      cmocka_unit_test(wrong_arguments_are_invalid),
       cmocka_unit_test(test_use_after_free),
       cmocka_unit_test(test_collective_use_after_free),
-      cmocka_unit_test(test_life),
+      cmocka_unit_test(tensor_keeps_its_device_and_a_view_its_storage),
       cmocka_unit_test(test_views_of_threads),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(threads_take_and_free_storage_of_one_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void test_create(void **state) {
+static void created_tensors_are_contiguous_and_aligned(void **state) {
   (void)state;
   static const int64_t shape[3] = {5, 1, 7}, empty[3] = {5, 0, 7}, large[1] = {3 << 20};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++) {
@@ -55,7 +55,7 @@ static void count(void *user, void *data) {
   ++*(int *)user;
 }
 
-static void test_wrap(void **state) {
+static void wrapped_tensors_have_the_strides_given(void **state) {
   (void)state;
   static const int64_t shape[2] = {3, 4}, rows[2] = {4, 1}, columns[2] = {1, 3}, apart[2] = {9, 2},
                        broadcast[2] = {0, 1};
@@ -94,7 +94,7 @@ static void test_wrap(void **state) {
   assert_null(reshard_tensor_retain(NULL));
 }
 
-static void test_refused(void **state) {
+static void wrong_shapes_and_dtypes_are_refused(void **state) {
   (void)state;
   static const int64_t shape[2] = {3, 4}, negative[2] = {3, -4}, huge[2] = {INT64_C(1) << 31, INT64_C(1) << 31};
   reshard_tensor t = NULL;
@@ -124,7 +124,7 @@ static void test_refused(void **state) {
 }
 
 /* Strides that let two elements share memory. */
-static void test_overlapping(void **state) {
+static void strides_that_overlap_are_told(void **state) {
   (void)state;
   static const struct {
     int ndim;
@@ -157,7 +157,7 @@ static void share(void *user, int64_t r) {
   reshard_tensor_release(user);
 }
 
-static void test_threads(void **state) {
+static void last_reference_of_any_thread_frees(void **state) {
   (void)state;
   int freed = 0;
   char memory[4];
@@ -171,8 +171,9 @@ static void test_threads(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_wrap),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_overlapping),
-                                     cmocka_unit_test(test_threads)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(created_tensors_are_contiguous_and_aligned),
+      cmocka_unit_test(wrapped_tensors_have_the_strides_given), cmocka_unit_test(wrong_shapes_and_dtypes_are_refused),
+      cmocka_unit_test(strides_that_overlap_are_told), cmocka_unit_test(last_reference_of_any_thread_frees)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-static void test_random(void **state) {
+static void random_operations_match_the_model(void **state) {
   (void)state;
   static const int64_t keep[] = {0, -1, 600000};
   int64_t cases = test_scaled(60, 1), done[MODEL_KINDS] = {0};
@@ -40,6 +40,6 @@ static void test_random(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

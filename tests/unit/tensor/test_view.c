@@ -208,7 +208,7 @@ static void random_case(rng *random, reshard_tensor base, const int16_t *storage
   reshard_tensor_release(t);
 }
 
-static void test_random(void **state) {
+static void random_views_match_lists_of_places(void **state) {
   (void)state;
   int64_t cases = test_scaled(6000, 1);
   for (int64_t c = 0; c < cases; c++) {
@@ -229,7 +229,7 @@ static void test_random(void **state) {
   printf("%lld chains of views\n", (long long)cases);
 }
 
-static void test_refused(void **state) {
+static void views_that_do_not_fit_are_refused(void **state) {
   (void)state;
   static const int64_t shape[2] = {3, 4};
   reshard_tensor t, view = NULL, empty, bytes;
@@ -297,6 +297,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_views_match_lists_of_places),
+                                     cmocka_unit_test(views_that_do_not_fit_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 #include <reshard/tensor.h>
 
-static void test_permute(void **state) {
+static void lists_of_a_scalar_may_be_null(void **state) {
   (void)state;
   reshard_tensor scalar, row, view;
   reshard_tensor_info info;
@@ -23,6 +23,6 @@ static void test_permute(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_permute)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_a_scalar_may_be_null)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static reshard_tensor wrapped(int *released) {
 
 /* --- Leaves --------------------------------------------------------------------------------------------------- */
 
-static void test_leaves(void **state) {
+static void leaves_give_back_what_they_hold(void **state) {
   (void)state;
   int released = 0;
   reshard_tensor tensor = wrapped(&released), got_tensor;
@@ -124,7 +124,7 @@ static void test_leaf_refusals(void **state) {
 
 /* --- Dicts and lists ------------------------------------------------------------------------------------------ */
 
-static void test_containers(void **state) {
+static void containers_keep_order_and_replace_keys(void **state) {
   (void)state;
   static const char *const keys[] = {"z", "a", "", "m.n"};
   reshard_tree d = dict(), l = list(), child;
@@ -226,7 +226,7 @@ static void test_tuples_and_structs(void **state) {
   reshard_tree_release(s);
 }
 
-static void test_packed(void **state) {
+static void packed_sequences_check_their_orders(void **state) {
   (void)state;
   static const int64_t sizes[3] = {3, 2, 1}, sorted[3] = {2, 0, 1}, unsorted[3] = {1, 2, 0}, far[3] = {0, 1, 3},
                        twice[3] = {1, 1, 0}, rising[3] = {2, 3, 1}, none[2] = {6, 0}, huge[2] = {INT64_MAX, INT64_MAX};
@@ -293,7 +293,7 @@ static void test_packed(void **state) {
 static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
 
-static void test_opaque(void **state) {
+static void opaque_values_are_retained_and_released(void **state) {
   (void)state;
   static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one},
                                  plain = {.name = "handle"}, owned = {.name = "owner", .release = take_one},
@@ -339,7 +339,7 @@ static void test_opaque(void **state) {
 
 /* --- Paths ---------------------------------------------------------------------------------------------------- */
 
-static void test_paths(void **state) {
+static void paths_find_nodes_or_nothing(void **state) {
   (void)state;
   static const char *const missing[] = {"a.",
                                         "a.b.",
@@ -399,7 +399,7 @@ static reshard_status note_path(void *user, const char *path, reshard_tree leaf)
   return RESHARD_SUCCESS;
 }
 
-static void test_visit(void **state) {
+static void visits_go_in_order_and_can_stop(void **state) {
   (void)state;
   char text[256] = "";
   reshard_tree root = dict(), shared = dict(), leaf = integer(9), stop;
@@ -424,7 +424,7 @@ static void test_visit(void **state) {
 
 /* --- Cycles, and what is none --------------------------------------------------------------------------------- */
 
-static void test_cycles(void **state) {
+static void container_inside_itself_is_refused(void **state) {
   (void)state;
   static const char set_text[] = "reshard_tree_set: the child has the container inside it";
   static const char append_text[] = "reshard_tree_append: the child has the container inside it";
@@ -450,7 +450,7 @@ static void test_cycles(void **state) {
 }
 
 /* Each level has the next one twice: 2^60 paths, 60 nodes. Whatever looks for something looks at a node once. */
-static void test_sharing(void **state) {
+static void shared_nodes_are_looked_at_once(void **state) {
   (void)state;
   reshard_tree low = dict(), top = low, found;
   char path[4 * 60 + 3] = "";
@@ -507,7 +507,7 @@ static void use_deep(reshard_tree top) {
   free(path);
 }
 
-static void test_deep(void **state) {
+static void deep_trees_take_no_stack(void **state) {
   (void)state;
   reshard_tree top = append(list(), integer(42)), at;
   for (int64_t i = 1; i < levels(); i++) /* from the leaf */
@@ -524,7 +524,7 @@ static void test_deep(void **state) {
   use_deep(top);
 }
 
-static void test_wide(void **state) {
+static void wide_dicts_are_found_in_time(void **state) {
   (void)state;
   enum { KEYS = 20000 };
   reshard_tree d = dict(), found;
@@ -577,7 +577,7 @@ static void share(void *user, int64_t rank) {
   }
 }
 
-static void test_threads(void **state) {
+static void threads_share_one_tree(void **state) {
   (void)state;
   sharing s = {.shared = set(dict(), "n", integer(4))};
   rank_threads_run(4, share, &s);
@@ -588,20 +588,20 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_leaves),
+      cmocka_unit_test(leaves_give_back_what_they_hold),
       cmocka_unit_test(test_leaf_refusals),
-      cmocka_unit_test(test_containers),
+      cmocka_unit_test(containers_keep_order_and_replace_keys),
       cmocka_unit_test(test_container_refusals),
       cmocka_unit_test(test_tuples_and_structs),
-      cmocka_unit_test(test_packed),
-      cmocka_unit_test(test_opaque),
-      cmocka_unit_test(test_paths),
-      cmocka_unit_test(test_visit),
-      cmocka_unit_test(test_cycles),
-      cmocka_unit_test(test_sharing),
-      cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_wide),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(packed_sequences_check_their_orders),
+      cmocka_unit_test(opaque_values_are_retained_and_released),
+      cmocka_unit_test(paths_find_nodes_or_nothing),
+      cmocka_unit_test(visits_go_in_order_and_can_stop),
+      cmocka_unit_test(container_inside_itself_is_refused),
+      cmocka_unit_test(shared_nodes_are_looked_at_once),
+      cmocka_unit_test(deep_trees_take_no_stack),
+      cmocka_unit_test(wide_dicts_are_found_in_time),
+      cmocka_unit_test(threads_share_one_tree),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

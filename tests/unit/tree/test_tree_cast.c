@@ -1,5 +1,5 @@
 /* Trees cast to another dtype, and moved to a device where they are already, on the CPU. What a number becomes is
- * test_cast's matter; here it is what becomes of the tree. */
+ * floating_tensors_are_cast_and_the_rest_stays's matter; here it is what becomes of the tree. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -78,7 +78,7 @@ static void assert_cast(reshard_tensor cast, reshard_tensor src, reshard_dtype t
   }
 }
 
-static void test_cast(void **state) {
+static void floating_tensors_are_cast_and_the_rest_stays(void **state) {
   reshard_device cpu = *state;
   const int64_t shape[2] = {13, 21}, none[2] = {0, 5}, rows[2] = {5, 3}, sizes[2] = {3, 2};
   const int order[2] = {1, 0};
@@ -188,7 +188,7 @@ static void test_floating_pairs(void **state) {
   reshard_tree_release(root);
 }
 
-static void test_refusals(void **state) {
+static void wrong_casts_are_refused_with_the_path(void **state) {
   reshard_device cpu = *state;
   const int64_t n = 100;
   reshard_tree cast = NULL, root = set(dict(), "a", leaf_of(filled(RESHARD_F32, 1, &n, 1)));
@@ -213,7 +213,7 @@ static void test_refusals(void **state) {
   reshard_tree_release(root);
 }
 
-static void test_to(void **state) {
+static void tensors_that_are_there_stay_the_same(void **state) {
   reshard_device cpu = *state;
   const int64_t n = 5;
   reshard_tree moved, args_list, kwargs_list, x = leaf_of(filled(RESHARD_F32, 1, &n, 1));
@@ -256,10 +256,11 @@ static void test_to(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_cast, open_cpu, close_cpu),
-                                     cmocka_unit_test_setup_teardown(test_others_stay, open_cpu, close_cpu),
-                                     cmocka_unit_test_setup_teardown(test_floating_pairs, open_cpu, close_cpu),
-                                     cmocka_unit_test_setup_teardown(test_refusals, open_cpu, close_cpu),
-                                     cmocka_unit_test_setup_teardown(test_to, open_cpu, close_cpu)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(floating_tensors_are_cast_and_the_rest_stays, open_cpu, close_cpu),
+      cmocka_unit_test_setup_teardown(test_others_stay, open_cpu, close_cpu),
+      cmocka_unit_test_setup_teardown(test_floating_pairs, open_cpu, close_cpu),
+      cmocka_unit_test_setup_teardown(wrong_casts_are_refused_with_the_path, open_cpu, close_cpu),
+      cmocka_unit_test_setup_teardown(tensors_that_are_there_stay_the_same, open_cpu, close_cpu)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static reshard_status add_hundred(void *user, const char *path, reshard_tree lea
   return RESHARD_SUCCESS;
 }
 
-static void test_map(void **state) {
+static void mapping_keeps_nodes_that_do_not_change(void **state) {
   (void)state;
   adder a = {""};
   reshard_tree root = dict(), same = append(append(list(), integer(2)), integer(4)), mapped, leaf;
@@ -127,7 +127,7 @@ static void test_names_after_map(void **state) {
   }
 }
 
-static void test_shared(void **state) {
+static void shared_leaves_are_mapped_once(void **state) {
   (void)state;
   adder a = {""};
   reshard_tree leaf = integer(1), even = integer(2), inner = dict(), root = list(), mapped;
@@ -175,7 +175,7 @@ static void test_shared(void **state) {
   reshard_tree_release(top);
 }
 
-static void test_failed(void **state) {
+static void failed_mapping_leaves_nothing(void **state) {
   (void)state;
   adder a = {""};
   reshard_tree root = list(), mapped = NULL;
@@ -214,7 +214,7 @@ static reshard_tensor tensor_at(reshard_tree tree, const char *path) {
   return tensor;
 }
 
-static void test_tensors(void **state) {
+static void tensors_of_all_kinds_of_nodes_are_mapped(void **state) {
   (void)state;
   static const int64_t sizes[3] = {3, 2, 1};
   static const reshard_tree_type type = {.name = "T"};
@@ -276,7 +276,7 @@ static void test_packed_stays(void **state) {
 
 /* --- Flat and back -------------------------------------------------------------------------------------------- */
 
-static void test_flatten(void **state) {
+static void flatten_and_rebuild_are_inverse(void **state) {
   (void)state;
   static const char *const paths[] = {"a.0", "a.1.x", "b", "a.0", "s.f"};
   static const int64_t values[] = {1, 2, 3, 4, 6};
@@ -363,7 +363,7 @@ static reshard_status add_to_one(void *user, const char *path, reshard_tree leaf
   return reshard_tree_int(value + 1, mapped);
 }
 
-static void test_deep(void **state) {
+static void deep_trees_are_mapped_without_stack(void **state) {
   (void)state;
   const int64_t levels = test_scaled(1000000, 1); /* fewer where an instrument makes all of it slow */
   reshard_tree deep = chain(levels, 1), two = chain(levels, 2), mapped, rebuilt;
@@ -422,7 +422,7 @@ static void map_shared(void *user, int64_t rank) {
   }
 }
 
-static void test_threads(void **state) {
+static void threads_map_one_tree(void **state) {
   (void)state;
   reshard_tree shared = append(list(), integer(4));
   mapping m = {.shared = set(dict(), "s", set(structure("S"), "x", reshard_tree_retain(shared)))};
@@ -436,11 +436,15 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_map),     cmocka_unit_test(test_names_after_map),
-      cmocka_unit_test(test_shared),  cmocka_unit_test(test_failed),
-      cmocka_unit_test(test_tensors), cmocka_unit_test(test_packed_stays),
-      cmocka_unit_test(test_flatten), cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(mapping_keeps_nodes_that_do_not_change),
+      cmocka_unit_test(test_names_after_map),
+      cmocka_unit_test(shared_leaves_are_mapped_once),
+      cmocka_unit_test(failed_mapping_leaves_nothing),
+      cmocka_unit_test(tensors_of_all_kinds_of_nodes_are_mapped),
+      cmocka_unit_test(test_packed_stays),
+      cmocka_unit_test(flatten_and_rebuild_are_inverse),
+      cmocka_unit_test(deep_trees_are_mapped_without_stack),
+      cmocka_unit_test(threads_map_one_tree),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

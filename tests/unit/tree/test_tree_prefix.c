@@ -49,7 +49,7 @@ static void assert_keys(reshard_tree dict, int64_t n, const char *const *keys) {
   }
 }
 
-static void test_renames(void **state) {
+static void prefixes_are_renamed_in_order(void **state) {
   (void)state;
   const char *keys[] = {"module.a", "b", "module.", "modul", "module.module.c", "module"};
   const char *stripped[] = {"a", "b", "", "modul", "module.c", "module"};
@@ -90,7 +90,7 @@ static void test_renames(void **state) {
   reshard_tree_release(dict);
 }
 
-static void test_refused(void **state) {
+static void renames_that_meet_change_nothing(void **state) {
   (void)state;
   const char *keys[] = {"a.x", "c", "b.x", "a.y"};
   reshard_tree dict = dict_of(4, keys), list;
@@ -113,7 +113,7 @@ static void test_refused(void **state) {
 }
 
 /* Short keys of two letters, so that prefixes meet often; against the plain way. */
-static void test_random(void **state) {
+static void random_renames_match_the_plain_way(void **state) {
   (void)state;
   int64_t refused = 0, renamed = 0;
   for (int64_t seed = 0; seed < test_scaled(5000, 1); seed++) {
@@ -161,7 +161,8 @@ static void test_random(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_renames), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(prefixes_are_renamed_in_order),
+                                     cmocka_unit_test(renames_that_meet_change_nothing),
+                                     cmocka_unit_test(random_renames_match_the_plain_way)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

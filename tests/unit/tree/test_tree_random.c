@@ -502,7 +502,7 @@ static int64_t path_count(const model *m) {
   return n;
 }
 
-static void test_random(void **state) {
+static void random_trees_match_a_plain_model(void **state) {
   (void)state;
   forest *f = cli_alloc(1, sizeof *f);
   char *texts[2] = {cli_alloc(TEXT, 1), cli_alloc(TEXT, 1)};
@@ -536,6 +536,6 @@ static void test_random(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_trees_match_a_plain_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

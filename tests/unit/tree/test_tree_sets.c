@@ -69,7 +69,7 @@ static void assert_paths(reshard_tree tree, const char *expected) {
 
 /* --- Sets -------------------------------------------------------------------------------------------------------- */
 
-static void test_members(void **state) {
+static void sets_hold_equal_members_once(void **state) {
   (void)state;
   reshard_tensor tensor = floats(2);
   reshard_tree s = new_set(), copy;
@@ -329,7 +329,7 @@ static void load_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
 }
 
-static void test_saved(void **state) {
+static void sets_and_integer_keys_are_saved_and_loaded(void **state) {
   (void)state;
   static const char *const paths[3] = {"state.0.exp_avg", "state.7.exp_avg", "set.0"};
   saving s = {.path = scratch_path("checkpoint")};
@@ -374,7 +374,7 @@ static void test_saved(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_members),
+      cmocka_unit_test(sets_hold_equal_members_once),
       cmocka_unit_test(test_equal_sets),
       cmocka_unit_test(test_many_members),
       cmocka_unit_test(test_mapped_sets),
@@ -382,7 +382,7 @@ int main(void) {
       cmocka_unit_test(test_int_keys),
       cmocka_unit_test(test_int_keys_in_trees),
 #ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(test_saved),
+      cmocka_unit_test(sets_and_integer_keys_are_saved_and_loaded),
 #endif
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -32,7 +32,7 @@ static void assert_drawn(reshard_tree tree, const char *wanted) {
   assert_int_equal(needed, strlen(wanted) + 1);
 }
 
-static void test_print(void **state) {
+static void trees_are_drawn_in_the_room_given(void **state) {
   (void)state;
   static const int64_t sizes[3] = {3, 2, 1}, order[3] = {2, 0, 1};
   reshard_tree root = dict(), tied, shared, p;
@@ -86,7 +86,7 @@ static void test_print(void **state) {
 }
 
 /* Floats come back from their text, and are none that an integer could be; a locale changes nothing. */
-static void test_floats(void **state) {
+static void floats_come_back_from_their_text(void **state) {
   (void)state;
   static const struct {
     double value;
@@ -176,7 +176,7 @@ static reshard_tree sample(int d, reshard_tensor tensor, reshard_tensor data) {
   return root;
 }
 
-static void test_equal(void **state) {
+static void trees_that_differ_in_anything_are_not_equal(void **state) {
   (void)state;
   reshard_tensor tensor = floats(3), data = floats(3);
   int equal = -1;
@@ -214,7 +214,7 @@ static void test_equal(void **state) {
 
 /* --- Arguments ------------------------------------------------------------------------------------------------ */
 
-static void test_kwargs(void **state) {
+static void arguments_are_packed_and_unpacked(void **state) {
   (void)state;
   for (int n = 0; n < 4; n++)
     for (int k = 0; k < 4; k++)
@@ -304,8 +304,12 @@ static void test_kwargs_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_print), cmocka_unit_test(test_floats), cmocka_unit_test(test_print_deep),
-      cmocka_unit_test(test_equal), cmocka_unit_test(test_kwargs), cmocka_unit_test(test_kwargs_refused),
+      cmocka_unit_test(trees_are_drawn_in_the_room_given),
+      cmocka_unit_test(floats_come_back_from_their_text),
+      cmocka_unit_test(test_print_deep),
+      cmocka_unit_test(trees_that_differ_in_anything_are_not_equal),
+      cmocka_unit_test(arguments_are_packed_and_unpacked),
+      cmocka_unit_test(test_kwargs_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,7 +233,7 @@ static void run_scene(memory source, reshard_path path, bool rebind, bool nccl) 
     fail_msg("%s: %s", what, vg_report(0));
 }
 
-static void test_create(void **state) {
+static void create_refuses_memory_out_of_reach(void **state) {
   (void)state;
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++) {
@@ -244,7 +244,7 @@ static void test_create(void **state) {
   vg_quiet(false);
 }
 
-static void test_rebind(void **state) {
+static void rebind_refuses_memory_out_of_reach(void **state) {
   (void)state;
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++)
@@ -329,7 +329,7 @@ static void repeated_body(void *user, int64_t r) {
 }
 
 /* Calls go on with the same results, and no GPU reads what it does not reach. */
-static void test_repeated(void **state) {
+static void repeated_calls_read_only_what_they_reach(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     repeated w = {.memory = {NULL}};
@@ -351,7 +351,8 @@ static void test_repeated(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind),
-                                     cmocka_unit_test(test_repeated)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(create_refuses_memory_out_of_reach),
+                                     cmocka_unit_test(rebind_refuses_memory_out_of_reach),
+                                     cmocka_unit_test(repeated_calls_read_only_what_they_reach)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

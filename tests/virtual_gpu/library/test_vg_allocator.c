@@ -198,14 +198,14 @@ static void run_world(const char *name, bool nccl, bool closed, reshard_path pat
     fail_msg("%s: %s", name, vg_report(0));
 }
 
-static void test_local(void **state) {
+static void local_transfers_take_all_from_the_allocator(void **state) {
   (void)state;
   run_world("direct", false, false, RESHARD_PATH_AUTO, 0);
   run_world("packed", false, false, RESHARD_PATH_PACKED, 0);
   run_world("rounds", false, false, RESHARD_PATH_PACKED, 16384);
 }
 
-static void test_closed(void **state) {
+static void closed_pools_take_the_packed_path(void **state) {
   (void)state;
   run_world("closed", false, true, RESHARD_PATH_PACKED, 0);
 }
@@ -218,7 +218,7 @@ static bool has_nccl(void) {
   return there;
 }
 
-static void test_nccl(void **state) {
+static void transfers_over_nccl_take_all_from_the_allocator(void **state) {
   (void)state;
   if (!has_nccl())
     skip();
@@ -268,7 +268,7 @@ static void count_records(size_t limit) {
     fail_msg("records, limit %zu: %s", limit, vg_report(0));
 }
 
-static void test_records(void **state) {
+static void records_count_with_the_pool(void **state) {
   (void)state;
   if (!has_nccl())
     skip();
@@ -277,7 +277,9 @@ static void test_records(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_closed),
-                                     cmocka_unit_test(test_nccl), cmocka_unit_test(test_records)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(local_transfers_take_all_from_the_allocator),
+                                     cmocka_unit_test(closed_pools_take_the_packed_path),
+                                     cmocka_unit_test(transfers_over_nccl_take_all_from_the_allocator),
+                                     cmocka_unit_test(records_count_with_the_pool)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

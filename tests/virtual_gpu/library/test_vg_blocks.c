@@ -134,7 +134,7 @@ static int64_t run(reshard_path path, int max_blocks) {
   return most;
 }
 
-static void test_limit(void **state) {
+static void launches_keep_the_limit_of_blocks(void **state) {
   (void)state;
   for (int direct = 0; direct < 2; direct++) {
     reshard_path path = direct ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
@@ -146,6 +146,6 @@ static void test_limit(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(launches_keep_the_limit_of_blocks)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
 
 /* --- Programs --- */
 
-static void several(void **test) {
+static void several_programs_run_in_one_launch(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
@@ -130,7 +130,7 @@ static void several(void **test) {
 }
 
 /* More programs than fit a launch, each one row. */
-static void many(void **test) {
+static void programs_beyond_a_launch_are_more_launches(void **test) {
   (void)test;
   enum { MANY = 150 };
   draw_state = 3;
@@ -209,7 +209,7 @@ static void without_engine(void **test) {
   long_rows(80);
 }
 
-static void test_captured(void **test) {
+static void captured_programs_run_with_the_graph(void **test) {
   (void)test;
   draw_state = 11;
   fixture b = fixture_begin(NULL);
@@ -356,7 +356,7 @@ static void once_again(void **test) {
 
 /* --- Spans --- */
 
-static void spans(void **test) {
+static void lists_of_spans_are_copied(void **test) {
   (void)test;
   draw_state = 23;
   fixture b = fixture_begin(NULL);
@@ -407,7 +407,7 @@ static reshard_status everything(fixture *b, rs_program **program, rs_program **
   return status;
 }
 
-static void faults(void **test) {
+static void every_failing_call_leaves_the_programs_whole(void **test) {
   (void)test;
   bool more = true;
   int failures = 0;
@@ -439,12 +439,17 @@ static void faults(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(several),       cmocka_unit_test(many),
-      cmocka_unit_test(with_engine),   cmocka_unit_test(without_engine),
-      cmocka_unit_test(test_captured), cmocka_unit_test(once_each_policy),
-      cmocka_unit_test(once_edges),    cmocka_unit_test(once_by_two_threads),
-      cmocka_unit_test(once_again),    cmocka_unit_test(spans),
-      cmocka_unit_test(faults),
+      cmocka_unit_test(several_programs_run_in_one_launch),
+      cmocka_unit_test(programs_beyond_a_launch_are_more_launches),
+      cmocka_unit_test(with_engine),
+      cmocka_unit_test(without_engine),
+      cmocka_unit_test(captured_programs_run_with_the_graph),
+      cmocka_unit_test(once_each_policy),
+      cmocka_unit_test(once_edges),
+      cmocka_unit_test(once_by_two_threads),
+      cmocka_unit_test(once_again),
+      cmocka_unit_test(lists_of_spans_are_copied),
+      cmocka_unit_test(every_failing_call_leaves_the_programs_whole),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,13 +168,13 @@ static bool have_nccl(void) {
   return status == RESHARD_SUCCESS;
 }
 
-static void test_local(void **state) {
+static void local_calls_leave_no_context(void **state) {
   (void)state;
   run_world(LOCAL, false);
   run_world(LOCAL, true);
 }
 
-static void test_nccl(void **state) {
+static void calls_over_nccl_leave_no_context(void **state) {
   (void)state;
   if (!have_nccl())
     skip();
@@ -183,7 +183,7 @@ static void test_nccl(void **state) {
 }
 
 /* Ranks are processes: each thread is one, whose GPU is not 0. */
-static void test_node(void **state) {
+static void calls_of_a_node_leave_no_context(void **state) {
   (void)state;
 #ifdef __SANITIZE_ADDRESS__ /* the order by which processes of a node meet is not seen */
   skip();
@@ -193,7 +193,7 @@ static void test_node(void **state) {
 }
 
 /* The test relies on this: a call of the runtime gives a thread without a context that of its device. */
-static void test_model(void **state) {
+static void virtual_runtime_makes_contexts_as_the_real_one(void **state) {
   (void)state;
   void *memory;
   int device = -1;
@@ -212,7 +212,9 @@ static void test_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_nccl),
-                                     cmocka_unit_test(test_node), cmocka_unit_test(test_model)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(local_calls_leave_no_context),
+                                     cmocka_unit_test(calls_over_nccl_leave_no_context),
+                                     cmocka_unit_test(calls_of_a_node_leave_no_context),
+                                     cmocka_unit_test(virtual_runtime_makes_contexts_as_the_real_one)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void states(world *w, contract_rank *s, uint64_t seed) {
   contract_check_state(s, seed, scratch_path("state"));
 }
 
-static void test_states(void **state) {
+static void contracts_of_state_dicts_hold_on_gpus(void **state) {
   (void)state;
   run_all(6, states);
 }
@@ -154,34 +154,37 @@ static void groups(world *w, contract_rank *s, uint64_t seed) {
   contract_check_groups(s, scratch_path("groups"));
 }
 
-static void test_groups(void **state) {
+static void contracts_of_groups_hold_on_gpus(void **state) {
   (void)state;
   run_all(3, groups);
 }
 
-static void test_meshes(void **state) {
+static void contracts_of_meshes_hold_on_gpus(void **state) {
   (void)state;
   run_all(4, meshes);
 }
 
-static void test_dtensors(void **state) {
+static void contracts_of_dtensors_hold_on_gpus(void **state) {
   (void)state;
   run_all(5, dtensors);
 }
 
-static void test_sharded(void **state) {
+static void contracts_of_sharded_tensors_hold_on_gpus(void **state) {
   (void)state;
   run_all(5, sharded);
 }
 
-static void test_fsdp(void **state) {
+static void contracts_of_fsdp_hold_on_gpus(void **state) {
   (void)state;
   run_all(1, fsdp);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors), cmocka_unit_test(test_sharded),
-                                     cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_meshes),
-                                     cmocka_unit_test(test_states),   cmocka_unit_test(test_groups)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_of_dtensors_hold_on_gpus),
+                                     cmocka_unit_test(contracts_of_sharded_tensors_hold_on_gpus),
+                                     cmocka_unit_test(contracts_of_fsdp_hold_on_gpus),
+                                     cmocka_unit_test(contracts_of_meshes_hold_on_gpus),
+                                     cmocka_unit_test(contracts_of_state_dicts_hold_on_gpus),
+                                     cmocka_unit_test(contracts_of_groups_hold_on_gpus)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

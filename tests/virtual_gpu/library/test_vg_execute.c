@@ -134,7 +134,7 @@ static stream_case drawn(machine *m, uint64_t seed, bool full) {
   return s;
 }
 
-static void test_random(void **state) {
+static void random_reshards_are_right_in_every_way(void **state) {
   (void)state;
   int64_t most = vg_scaled(240 / SPARSE, 3600), cases = 0, executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
@@ -271,7 +271,7 @@ static void test_edges_of_failures(void **state) {
   }
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_an_execute_is_needed(void **state) {
   (void)state;
   int64_t uses = 0, found = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -319,7 +319,7 @@ static bool fault(const stream_way *way, const char *name, int64_t k) {
   return m.failed > 0;
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_of_an_execute_is_told(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
     skip();
@@ -338,8 +338,9 @@ static void test_faults(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_reshards_are_right_in_every_way),
+                                     cmocka_unit_test(every_edge_of_an_execute_is_needed),
                                      cmocka_unit_test(test_edges_of_staging), cmocka_unit_test(test_edges_of_failures),
-                                     cmocka_unit_test(test_faults)};
+                                     cmocka_unit_test(every_failing_call_of_an_execute_is_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

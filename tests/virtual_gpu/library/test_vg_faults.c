@@ -318,7 +318,7 @@ static void sweep(world *w, int f, int64_t *wrong) {
            (long long)(runs - rs_min(runs, *wrong - wrong_before)));
 }
 
-static void test_faults(void **state) {
+static void every_public_call_survives_every_failing_call(void **state) {
   (void)state;
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -357,7 +357,7 @@ static const struct {
              {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 2},
              {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 3}};
 
-static void test_found(void **state) {
+static void faults_that_were_found_stay_away(void **state) {
   (void)state;
   int64_t wrong = 0;
   if (!vg_sees_kernels() || !have_nccl()) /* nothing is checked in this build */
@@ -380,7 +380,7 @@ static void test_found(void **state) {
 
 /* A rank that never comes to a collective call: the others have their deadline. An execute on a stream has none, as the
  * host does not wait in it. */
-static void test_absent(void **state) {
+static void absent_rank_is_a_timeout_of_every_call(void **state) {
   (void)state;
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -407,7 +407,8 @@ static void test_absent(void **state) {
 /* An argument is part of the names of the calls to test. */
 int main(int argc, char **argv) {
   only = argc > 1 ? argv[1] : NULL;
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults), cmocka_unit_test(test_found),
-                                     cmocka_unit_test(test_absent)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_public_call_survives_every_failing_call),
+                                     cmocka_unit_test(faults_that_were_found_stay_away),
+                                     cmocka_unit_test(absent_rank_is_a_timeout_of_every_call)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,7 +183,7 @@ static void run_world(void *user, const vg_options *options) {
   close_world(w);
 }
 
-static void test_data(void **state) {
+static void layers_are_gathered_beside_their_use(void **state) {
   (void)state;
   world w = {.check = true, .steps = 2};
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
@@ -192,7 +192,7 @@ static void test_data(void **state) {
   }
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_the_loop_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -206,6 +206,7 @@ static void test_edges(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_data), cmocka_unit_test(test_edges)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(layers_are_gathered_beside_their_use),
+                                     cmocka_unit_test(every_edge_of_the_loop_is_needed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -391,7 +391,7 @@ enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
 /* --- Tests ----------------------------------------------------------------------------------------------- */
 
-static void test_scenarios(void **state) {
+static void trees_arrive_in_the_order_of_their_streams(void **state) {
   (void)state;
   for (int i = 0; i < SCENARIOS; i++)
     for (int way = 0; way < 4; way++)
@@ -404,7 +404,7 @@ static void test_scenarios(void **state) {
 }
 
 /* Those of the pool and the ring are their tests' matter. */
-static void test_edges(void **state) {
+static void every_edge_of_a_move_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -427,6 +427,7 @@ static void test_edges(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenarios), cmocka_unit_test(test_edges)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(trees_arrive_in_the_order_of_their_streams),
+                                     cmocka_unit_test(every_edge_of_a_move_is_needed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,7 +157,7 @@ static bool run_fault_case(const fault_case *s, int64_t k) {
   return failed;
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_of_a_move_leaves_the_sources(void **state) {
   (void)state;
   static const fault_case cases[] = {{"in", HOST, 0, false},
                                      {"out", 0, HOST, false},
@@ -174,6 +174,6 @@ static void test_faults(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_failing_call_of_a_move_leaves_the_sources)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static void test_there_and_back(void **state) {
   }
 }
 
-static void test_dtensor(void **state) {
+static void dtensors_go_to_a_gpu_and_back(void **state) {
   (void)state;
   const int64_t one = 1, rank = 2;
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
@@ -257,7 +257,8 @@ static void test_sets_stay(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_dtensor),
-                                     cmocka_unit_test(test_cpu_alone), cmocka_unit_test(test_sets_stay)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_there_and_back),
+                                     cmocka_unit_test(dtensors_go_to_a_gpu_and_back), cmocka_unit_test(test_cpu_alone),
+                                     cmocka_unit_test(test_sets_stay)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

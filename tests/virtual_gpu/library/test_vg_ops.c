@@ -102,7 +102,7 @@ static vg_counts since(vg_counts before) {
   return now;
 }
 
-static void casts(void **test) {
+static void casts_are_those_of_the_cpu(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
@@ -130,7 +130,7 @@ static void casts(void **test) {
 }
 
 /* Captured, the table is in the graph: what is cast is what is in memory when it is launched. */
-static void test_captured(void **test) {
+static void captured_casts_take_what_is_there_at_launch(void **test) {
   (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     draw_state = (uint64_t)n;
@@ -166,7 +166,7 @@ static void test_captured(void **test) {
 }
 
 /* So many lists are on their way that there is no place for another one's table: it goes without, in more launches. */
-static void crowded(void **test) {
+static void casts_without_a_table_take_more_launches(void **test) {
   (void)test;
   draw_state = 7;
   fixture b = fixture_begin(NULL);
@@ -210,7 +210,7 @@ static void long_casts(void *user, const vg_options *options) {
   (void)fixture_finish(&b);
 }
 
-static void edges(void **test) {
+static void every_edge_of_the_tables_is_needed(void **test) {
   (void)test;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -222,7 +222,7 @@ static void edges(void **test) {
   assert_int_equal(result.found, result.uses);
 }
 
-static void selections(void **test) {
+static void selections_are_those_of_the_cpu(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
@@ -298,7 +298,7 @@ static void faults_of_long_lists(fixture *b) {
   rs_casts_free(&cpu);
 }
 
-static void test_refused(void **test) {
+static void wrong_casts_and_selections_are_refused(void **test) {
   (void)test;
   fixture b = fixture_begin(NULL);
   rs_casts list = {0};
@@ -335,9 +335,13 @@ static void test_refused(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(casts),        cmocka_unit_test(test_captured), cmocka_unit_test(crowded),
-      cmocka_unit_test(edges),        cmocka_unit_test(selections),    cmocka_unit_test(memory_set),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(casts_are_those_of_the_cpu),
+      cmocka_unit_test(captured_casts_take_what_is_there_at_launch),
+      cmocka_unit_test(casts_without_a_table_take_more_launches),
+      cmocka_unit_test(every_edge_of_the_tables_is_needed),
+      cmocka_unit_test(selections_are_those_of_the_cpu),
+      cmocka_unit_test(memory_set),
+      cmocka_unit_test(wrong_casts_and_selections_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

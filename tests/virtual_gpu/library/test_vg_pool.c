@@ -186,7 +186,7 @@ static void run_edges(void *user, const vg_options *options) {
   vg_end();
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_the_pool_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -224,7 +224,7 @@ static bool run_with_fault(scenario c, const char *name, int k, bool from_then_o
   return hit;
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_leaves_the_pool_whole(void **state) {
   (void)state;
   vg_quiet(true);
   for (int i = 0; i < PARTS; i++)
@@ -309,7 +309,7 @@ static void random_program(uint64_t seed) {
     fail_msg("seed %llu", (unsigned long long)seed);
 }
 
-static void test_random(void **state) {
+static void random_programs_on_the_pool_are_right(void **state) {
   (void)state;
   int64_t n = vg_scaled(500, 3000);
   for (int64_t i = 0; i < n; i++)
@@ -406,9 +406,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_end_of_what_is_kept),
       cmocka_unit_test(test_threads_one_after_another),
-      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_random),
+      cmocka_unit_test(every_edge_of_the_pool_is_needed),
+      cmocka_unit_test(every_failing_call_leaves_the_pool_whole),
+      cmocka_unit_test(random_programs_on_the_pool_are_right),
       cmocka_unit_test(test_a_warm_pair_calls_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

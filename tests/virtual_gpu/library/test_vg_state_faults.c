@@ -110,7 +110,7 @@ static int64_t fail_each(world *w) {
   }
 }
 
-static void test_each(void **state) {
+static void every_failing_call_of_a_state_is_told_to_all(void **state) {
   (void)state;
   static const int64_t shape[1] = {11};
   world w = {.path = scratch_path("state")};
@@ -138,6 +138,6 @@ static void test_each(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_failing_call_of_a_state_is_told_to_all)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

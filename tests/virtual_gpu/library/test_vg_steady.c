@@ -237,7 +237,7 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
     fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
 }
 
-static void test_nccl(void **state) {
+static void later_calls_over_nccl_wait_for_nothing(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
@@ -247,7 +247,7 @@ static void test_nccl(void **state) {
   }
 }
 
-static void test_local(void **state) {
+static void later_calls_of_threads_wait_for_nothing(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("direct", 3, 1, RESHARD_PATH_AUTO, 0, seed);
@@ -365,7 +365,7 @@ static void check_captured(int64_t n, int gpus, reshard_path path) {
 }
 
 /* Calls that move data are refused on a stream that is being captured. The graph is empty, and later calls go well. */
-static void test_captured(void **state) {
+static void captured_stream_is_refused_and_the_graph_empty(void **state) {
   (void)state;
   check_captured(1, 1, RESHARD_PATH_AUTO);
   check_captured(3, 1, RESHARD_PATH_AUTO);
@@ -624,9 +624,9 @@ static void test_sharders_borrowed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nccl),
-      cmocka_unit_test(test_local),
-      cmocka_unit_test(test_captured),
+      cmocka_unit_test(later_calls_over_nccl_wait_for_nothing),
+      cmocka_unit_test(later_calls_of_threads_wait_for_nothing),
+      cmocka_unit_test(captured_stream_is_refused_and_the_graph_empty),
       cmocka_unit_test(test_captured_by_one_process),
       cmocka_unit_test(test_capture_elsewhere),
       cmocka_unit_test(test_fails_alone),

@@ -157,7 +157,7 @@ static void run_loop(void *user, const vg_options *options) {
 static const release releases[] = {FREE_ON_GATHER, FREE_ON_COMPUTE, DROP};
 enum { RELEASES = sizeof releases / sizeof *releases };
 
-static void test_fsdp(void **state) {
+static void loop_of_layers_keeps_the_limit(void **state) {
   (void)state;
   for (int r = 0; r < RELEASES; r++)
     for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
@@ -192,7 +192,7 @@ static void test_fsdp(void **state) {
     }
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_storage_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -348,7 +348,7 @@ static void run_chaos(uint64_t seed) {
     fail_msg("seed %d", (int)seed);
 }
 
-static void test_random(void **state) {
+static void random_storage_on_streams_is_right(void **state) {
   (void)state;
   int64_t cases = vg_scaled(vg_sees_kernels() ? 200 : 30, 1000);
   for (int64_t i = 0; i < cases; i++)
@@ -394,7 +394,7 @@ static void test_warm_pair(void **state) {
 
 /* --- Streams that are being captured ----------------------------------------------------------------------------- */
 
-static void test_capture(void **state) {
+static void captured_stream_takes_no_storage(void **state) {
   (void)state;
   vg_begin(NULL);
   reshard_device device;
@@ -433,7 +433,7 @@ static void test_capture(void **state) {
 /* --- Streams that end --------------------------------------------------------------------------------------------- */
 
 /* A tensor outlives the stream that it was allocated and used on, which was told before that ended. */
-static void test_forget(void **state) {
+static void tensor_outlives_its_forgotten_stream(void **state) {
   (void)state;
   vg_begin(NULL);
   reshard_device device;
@@ -506,9 +506,13 @@ static void test_index_select(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fsdp),           cmocka_unit_test(test_edges),
-                                     cmocka_unit_test(test_unrecorded_use), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_warm_pair),      cmocka_unit_test(test_capture),
-                                     cmocka_unit_test(test_forget),         cmocka_unit_test(test_index_select)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(loop_of_layers_keeps_the_limit),
+                                     cmocka_unit_test(every_edge_of_storage_is_needed),
+                                     cmocka_unit_test(test_unrecorded_use),
+                                     cmocka_unit_test(random_storage_on_streams_is_right),
+                                     cmocka_unit_test(test_warm_pair),
+                                     cmocka_unit_test(captured_stream_takes_no_storage),
+                                     cmocka_unit_test(tensor_outlives_its_forgotten_stream),
+                                     cmocka_unit_test(test_index_select)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,7 @@ static void run_ranks(int gpus, reshard_path path, uint64_t seed) {
   assert_int_equal(vg_reports(), 0);
 }
 
-static void test_sync(void **state) {
+static void tensors_of_one_rank_reach_all_gpus(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 10; seed++)
     for (int gpus = 1; gpus <= RANKS; gpus += RANKS - 1) {
@@ -131,7 +131,7 @@ static void test_sync(void **state) {
     }
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_a_sync_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -155,6 +155,7 @@ static void test_edges(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sync), cmocka_unit_test(test_edges)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_of_one_rank_reach_all_gpus),
+                                     cmocka_unit_test(every_edge_of_a_sync_is_needed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static void close_machine(model_machine *m) {
   CUDA(cudaSetDevice(0));
 }
 
-static void test_random(void **state) {
+static void random_operations_match_the_model(void **state) {
   (void)state;
   int64_t done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
@@ -134,6 +134,6 @@ static void test_random(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

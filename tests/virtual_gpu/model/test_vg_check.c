@@ -277,7 +277,7 @@ static void destroyed_handles(void **state) {
   end_machine(&t, 3, "misuse:");
 }
 
-static void leaks(void **state) {
+static void leaked_streams_events_and_memory_are_reported(void **state) {
   (void)state;
   vg_quiet(true);
   vg_begin(NULL);
@@ -393,7 +393,7 @@ int main(void) {
       cmocka_unit_test(out_of_bounds),
       cmocka_unit_test(no_peer_access),
       cmocka_unit_test(destroyed_handles),
-      cmocka_unit_test(leaks),
+      cmocka_unit_test(leaked_streams_events_and_memory_are_reported),
       cmocka_unit_test(a_mutex_orders_threads),
       cmocka_unit_test(what_is_not_seen_does_not),
       cmocka_unit_test(joining_brings_what_a_thread_knew),

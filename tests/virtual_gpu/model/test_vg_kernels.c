@@ -85,7 +85,7 @@ static void neighbours_do_not_race(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void races(void **state) {
+static void races_of_kernels_are_reported(void **state) {
   (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
@@ -172,7 +172,7 @@ static void launches_fail_when_asked(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void test_captured(void **state) {
+static void captured_kernels_run_when_the_graph_does(void **state) {
   (void)state;
   bench t = bench_begin();
   cudaGraph_t graph;
@@ -200,12 +200,17 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(they_compute),           cmocka_unit_test(what_they_leave_out_is_not_written),
-      cmocka_unit_test(neighbours_do_not_race), cmocka_unit_test(races),
-      cmocka_unit_test(races_of_reads),         cmocka_unit_test(races_of_atomics),
-      cmocka_unit_test(out_of_bounds),          cmocka_unit_test(bulk_copies_are_seen),
-      cmocka_unit_test(wild_kernels_are_ended), cmocka_unit_test(launches_fail_when_asked),
-      cmocka_unit_test(test_captured),
+      cmocka_unit_test(they_compute),
+      cmocka_unit_test(what_they_leave_out_is_not_written),
+      cmocka_unit_test(neighbours_do_not_race),
+      cmocka_unit_test(races_of_kernels_are_reported),
+      cmocka_unit_test(races_of_reads),
+      cmocka_unit_test(races_of_atomics),
+      cmocka_unit_test(out_of_bounds),
+      cmocka_unit_test(bulk_copies_are_seen),
+      cmocka_unit_test(wild_kernels_are_ended),
+      cmocka_unit_test(launches_fail_when_asked),
+      cmocka_unit_test(captured_kernels_run_when_the_graph_does),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

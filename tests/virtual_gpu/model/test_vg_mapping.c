@@ -171,7 +171,7 @@ static void wrong_orders(void **state) {
   assert_int_equal(vg_reports_with("misuse: cuMemUnmap not reserved"), 1);
 }
 
-static void leaks(void **state) {
+static void leaked_handles_and_mappings_are_reported(void **state) {
   (void)state;
   mapped m;
   begin_with_reports(1);
@@ -400,7 +400,7 @@ int main(void) {
       cmocka_unit_test(access_that_nobody_set),
       cmocka_unit_test(unmap_in_use),
       cmocka_unit_test(wrong_orders),
-      cmocka_unit_test(leaks),
+      cmocka_unit_test(leaked_handles_and_mappings_are_reported),
       cmocka_unit_test(memory_of_two_processes),
       cmocka_unit_test(import_after_its_end),
       cmocka_unit_test(unmap_of_kept_in_use),

@@ -291,7 +291,7 @@ static const struct {
                 {"two threads of a GPU", "launched on GPU no order between", threads_of_a_gpu, false},
                 {"a communicator that has ended", "communicator that is no more", stale, false}};
 
-static void test_mistakes(void **state) {
+static void mistakes_with_nccl_are_reported_not_waited_for(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -370,7 +370,7 @@ static ncclResult_t same_gpu(world *w) {
   return state;
 }
 
-static void test_refused(void **state) {
+static void calls_that_nccl_refuses_are_refused(void **state) {
   (void)state;
   static const struct {
     ncclResult_t (*call)(world *w);
@@ -390,6 +390,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mistakes), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(mistakes_with_nccl_are_reported_not_waited_for),
+                                     cmocka_unit_test(calls_that_nccl_refuses_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include "nccl_world.h"
 
-static void test_moves(void **state) {
+static void sends_and_receives_move_every_byte(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
@@ -143,7 +143,7 @@ static void test_mixed_streams(void **state) {
 }
 
 /* The new communicators are there when all have asked, and not before. */
-static void test_split(void **state) {
+static void split_is_there_when_all_have_asked(void **state) {
   (void)state;
   world w;
   ncclComm_t sub[RANKS];
@@ -202,7 +202,8 @@ static void test_same_order(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_mixed_streams),
-                                     cmocka_unit_test(test_split), cmocka_unit_test(test_same_order)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sends_and_receives_move_every_byte), cmocka_unit_test(test_mixed_streams),
+      cmocka_unit_test(split_is_there_when_all_have_asked), cmocka_unit_test(test_same_order)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

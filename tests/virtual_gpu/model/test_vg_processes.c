@@ -181,7 +181,7 @@ static void use_after_close(void **state) {
 }
 
 /* Memory that cannot be exported, and handles that cannot be opened. */
-static void refusals(void **state) {
+static void memory_that_cannot_be_exported_is_refused(void **state) {
   (void)state;
   char *pooled, *at, *memory;
   cudaIpcMemHandle_t handle;
@@ -331,7 +331,7 @@ int main(void) {
       cmocka_unit_test(free_of_open),
       cmocka_unit_test(close_while_in_use),
       cmocka_unit_test(use_after_close),
-      cmocka_unit_test(refusals),
+      cmocka_unit_test(memory_that_cannot_be_exported_is_refused),
       cmocka_unit_test(kernels_that_poll),
       cmocka_unit_test(host_that_waits_for_polls),
       cmocka_unit_test(kernel_that_does_not_wait),

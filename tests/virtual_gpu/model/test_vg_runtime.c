@@ -31,7 +31,7 @@ static void no_device(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void devices(void **state) {
+static void devices_have_numbers_and_reach_each_other(void **state) {
   (void)state;
   vg_begin(&(vg_options){.devices = 3});
   int n, device, can;
@@ -216,7 +216,7 @@ static void memory_has_a_limit(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void pools(void **state) {
+static void memory_pools_give_memory_by_streams(void **state) {
   (void)state;
   vg_begin(&(vg_options){.devices = 2});
   cudaMemPool_t pool;
@@ -393,13 +393,13 @@ static void things_take_time(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_device),
-      cmocka_unit_test(devices),
+      cmocka_unit_test(devices_have_numbers_and_reach_each_other),
       cmocka_unit_test(copies_move_data),
       cmocka_unit_test(nothing_runs_before_it_has_to),
       cmocka_unit_test(default_streams),
       cmocka_unit_test(host_functions),
       cmocka_unit_test(memory_has_a_limit),
-      cmocka_unit_test(pools),
+      cmocka_unit_test(memory_pools_give_memory_by_streams),
       cmocka_unit_test(calls_are_counted),
       cmocka_unit_test(the_kth_call_fails),
       cmocka_unit_test(pointers_say_where_they_are),

@@ -26,7 +26,7 @@ static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
   free(why.at);
 }
 
-static void test_random(void **state) {
+static void random_reshards_over_nccl_are_right(void **state) {
   (void)state;
   int64_t most = vg_scaled(60, 1500), cases = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
@@ -97,7 +97,7 @@ static void mixed_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
 }
 
-static void test_records(void **state) {
+static void records_reach_all_ranks(void **state) {
   (void)state;
   nccl_world w;
   gpus_begin(4, 1);
@@ -135,7 +135,7 @@ static void sub_barrier_rank(void *user, int64_t rank) {
 
 static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
 
-static void test_split(void **state) {
+static void splits_have_their_ranks(void **state) {
   (void)state;
   split_world s = {0};
   gpus_begin(5, 2);
@@ -193,7 +193,7 @@ static void late_rank(void *user, int64_t rank) {
     rank_result_set(&w->result[rank], RESHARD_ERROR_INTERNAL);
 }
 
-static void test_deadline(void **state) {
+static void late_rank_is_a_timeout(void **state) {
   (void)state;
   nccl_world w;
   gpus_begin(3, 5);
@@ -226,7 +226,7 @@ static void abort_rank(void *user, int64_t rank) {
   }
 }
 
-static void test_abort(void **state) {
+static void abort_ends_all_ranks(void **state) {
   (void)state;
   nccl_world w;
   gpus_begin(3, 7);
@@ -240,7 +240,7 @@ static void test_abort(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-static void test_edges(void **state) {
+static void every_edge_over_nccl_is_needed(void **state) {
   (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -267,9 +267,13 @@ int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_records), cmocka_unit_test(test_split),    cmocka_unit_test(test_same_gpu),
-      cmocka_unit_test(test_random),  cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_edges),
+      cmocka_unit_test(records_reach_all_ranks),
+      cmocka_unit_test(splits_have_their_ranks),
+      cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(random_reshards_over_nccl_are_right),
+      cmocka_unit_test(late_rank_is_a_timeout),
+      cmocka_unit_test(abort_ends_all_ranks),
+      cmocka_unit_test(every_edge_over_nccl_is_needed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

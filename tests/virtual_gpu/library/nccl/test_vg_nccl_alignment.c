@@ -126,7 +126,7 @@ static void world_run(world *w) {
     }
 }
 
-static void test_sides(void **state) {
+static void aligned_sides_go_in_place(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {4, 0}, {16, 8}}, .then = {{4, 12}, {0, 32}, {8, 0}}};
   world_run(&w);
@@ -135,7 +135,7 @@ static void test_sides(void **state) {
 }
 
 /* Addresses count where the number of rounds is found: the staging of what is not aligned fits the limit. */
-static void test_rounds(void **state) {
+static void staging_of_unaligned_sides_fits_the_limit(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {4, 4}, {0, 0}}, .then = {{0, 0}, {0, 0}, {0, 0}}, .limit = 4096 * RANKS};
   world_run(&w);
@@ -145,7 +145,7 @@ static void test_rounds(void **state) {
 }
 
 /* A rebind to arrays that are not aligned keeps the rounds, and stages more. */
-static void test_rebind(void **state) {
+static void rebind_to_unaligned_arrays_keeps_the_rounds(void **state) {
   (void)state;
   world w = {.first = {{0, 0}, {0, 0}, {0, 0}}, .then = {{4, 4}, {4, 4}, {4, 4}}, .limit = 4096 * RANKS};
   world_run(&w);
@@ -155,7 +155,8 @@ static void test_rebind(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sides), cmocka_unit_test(test_rounds),
-                                     cmocka_unit_test(test_rebind)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(aligned_sides_go_in_place),
+                                     cmocka_unit_test(staging_of_unaligned_sides_fits_the_limit),
+                                     cmocka_unit_test(rebind_to_unaligned_arrays_keeps_the_rounds)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void gather_rank(void *user, int64_t rank) {
   ncclCommDestroy(comm);
 }
 
-static void test_allgather(void **state) {
+static void allgather_over_nccl_brings_all_bytes(void **state) {
   (void)state;
   for (int blocking = 0; blocking < 2; blocking++) {
     world w = {.blocking = blocking};
@@ -57,6 +57,6 @@ static void test_allgather(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_allgather)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(allgather_over_nccl_brings_all_bytes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,7 +316,7 @@ static const way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static void test_ways(void **state) {
+static void collectives_bring_what_sends_bring(void **state) {
   (void)state;
   for (int i = 0; i < 2 * WAYS; i++) {
     world w;
@@ -369,7 +369,7 @@ static void test_two_ranks(void **state) {
   }
 }
 
-static void test_refusals(void **state) {
+static void forced_collective_that_lacks_is_refused(void **state) {
   (void)state;
   static const way refused[] = {
       {s0, whole, 1, 22, .use = FORCE, .why = "a collective is forced, and there is none: rank 0: messages differ"},
@@ -403,7 +403,7 @@ static void edge_scenario(void *user, const vg_options *options) {
   vg_end();
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_a_collective_is_needed(void **state) {
   (void)state;
   static const way three[] = {
       {"mesh(3;S1)", "mesh(3;R)", 1, .pad_src = true, .pad_dst = true},
@@ -438,8 +438,11 @@ static void test_edges(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ways),     cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_default_limit),
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_edges),
+      cmocka_unit_test(collectives_bring_what_sends_bring),
+      cmocka_unit_test(test_two_ranks),
+      cmocka_unit_test(test_default_limit),
+      cmocka_unit_test(forced_collective_that_lacks_is_refused),
+      cmocka_unit_test(every_edge_of_a_collective_is_needed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,7 +202,7 @@ static void shrink_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], status);
 }
 
-static void test_shrink(void **state) {
+static void shrink_ends_the_old_communicator(void **state) {
   (void)state;
   static const bool late[] = {true, false}; /* a deadline has passed; nothing has happened */
   for (int i = 0; i < 2; i++) {
@@ -504,7 +504,7 @@ int main(void) {
       cmocka_unit_test(test_part_of_stuck),
       cmocka_unit_test(test_same_gpu),
       cmocka_unit_test(test_end_beside_capture),
-      cmocka_unit_test(test_shrink),
+      cmocka_unit_test(shrink_ends_the_old_communicator),
       cmocka_unit_test(test_no_shrink),
       cmocka_unit_test(test_older_nccl),
       cmocka_unit_test(test_graph_after_end),

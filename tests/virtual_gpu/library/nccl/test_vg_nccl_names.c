@@ -115,7 +115,7 @@ static void assert_missing(const world *w, const char *expected, int64_t rank) {
   assert_non_null(strstr(reshard_last_error(), expected));
 }
 
-static void test_lost(void **state) {
+static void lost_ranks_are_named_with_one_text(void **state) {
   (void)state;
   static const unsigned lost[] = {1 << 1, 1 << 0 | 1 << 2};
   static const char *const names[] = {"1", "0,2"};
@@ -172,7 +172,7 @@ static void create_rank(void *user, int64_t rank) {
 }
 
 /* An error of NCCL, with the rank that is gone. */
-static void test_create(void **state) {
+static void rank_gone_in_a_creation_is_named(void **state) {
   (void)state;
   world w = {.timeout_ms = 60 * LIMIT_MS, .lost = 1 << 1};
   vg_begin(&(vg_options){.devices = RANKS, .seed = 12});
@@ -245,7 +245,7 @@ static void ask_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
 }
 
-static void test_report(void **state) {
+static void report_names_who_is_waited_for(void **state) {
   (void)state;
   world w = {.lost = 1 << 0 | 1 << 2};
   world_open(&w, open_rank);
@@ -255,7 +255,8 @@ static void test_report(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_lost), cmocka_unit_test(test_create),
-                                     cmocka_unit_test(test_other_comms), cmocka_unit_test(test_report)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(lost_ranks_are_named_with_one_text), cmocka_unit_test(rank_gone_in_a_creation_is_named),
+      cmocka_unit_test(test_other_comms), cmocka_unit_test(report_names_who_is_waited_for)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

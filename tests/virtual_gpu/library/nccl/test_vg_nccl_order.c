@@ -164,7 +164,7 @@ static void peers_rank(void *user, int64_t r) {
   rank_result_set(&w->result[r], status == RESHARD_SUCCESS && !right ? RESHARD_ERROR_INTERNAL : status);
 }
 
-static void test_peers(void **state) {
+static void messages_go_to_the_next_rank_first(void **state) {
   (void)state;
   world w = {.odd = -1};
   rs_nccl_api api;
@@ -216,7 +216,8 @@ static void test_no_sleep(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_peers), cmocka_unit_test(test_no_sleep),
-                                     cmocka_unit_test(test_one_order), cmocka_unit_test(test_opposite_orders)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(messages_go_to_the_next_rank_first),
+                                     cmocka_unit_test(test_no_sleep), cmocka_unit_test(test_one_order),
+                                     cmocka_unit_test(test_opposite_orders)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,7 +133,7 @@ static void count_errors(const world *w, stop_counts *counts) {
   }
 }
 
-static void test_stops(void **state) {
+static void after_a_stop_the_arrays_are_the_callers(void **state) {
   (void)state;
   stop_counts counts[STEPS] = {0};
   int64_t stops = vg_scaled(15, 240), happened = 0;
@@ -309,7 +309,7 @@ static void check_held(bool destroyed_first, int64_t limit, uint64_t seed) {
 
 /* Staging that a rank's stream still uses after the deadline is kept. It is freed with the communicator where the
  * caller has aborted before, else never. */
-static void test_held(void **state) {
+static void staging_that_a_gpu_uses_is_kept(void **state) {
   (void)state;
 #ifdef __SANITIZE_ADDRESS__ /* what stays for ever is a leak */
   const int orders = 1;
@@ -322,6 +322,7 @@ static void test_held(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_stops), cmocka_unit_test(test_held)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(after_a_stop_the_arrays_are_the_callers),
+                                     cmocka_unit_test(staging_that_a_gpu_uses_is_kept)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

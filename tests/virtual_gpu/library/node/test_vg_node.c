@@ -169,7 +169,7 @@ static void move_again_and_again(node_rank *me) {
   cudaMemsetAsync(me->src, 0, BYTES, me->stream);
 }
 
-static void test_moves(void **state) {
+static void ranks_read_each_others_arrays(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = move_again_and_again, .timeout_ms = 60000};
@@ -235,7 +235,7 @@ static void launch_graph(node_rank *me) {
   cudaGraphExecDestroy(exec);
 }
 
-static void test_graph(void **state) {
+static void graphs_move_without_the_host(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = launch_graph, .timeout_ms = 60000};
@@ -265,7 +265,7 @@ static void rebind_arrays(node_rank *me) {
   NEED(me, is_moved(dst, 1));
 }
 
-static void test_rebinds(void **state) {
+static void rebinds_read_the_new_arrays(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = rebind_arrays, .timeout_ms = 60000};
@@ -303,7 +303,7 @@ static void test_graph_of_one_rank(void **state) {
   }
 }
 
-static void test_refusals(void **state) {
+static void memory_that_cannot_be_opened_is_refused_when_told(void **state) {
   (void)state;
   for (int kind = POOLED; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .path = RESHARD_PATH_DIRECT};
@@ -325,7 +325,7 @@ static void launch_packed(node_rank *me) {
 }
 
 /* Where one rank has memory that is no storage of `shared` devices all take the packed path, unless they are told. */
-static void test_packed(void **state) {
+static void memory_that_is_not_shared_is_packed(void **state) {
   (void)state;
   for (int kind = PLAIN; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .body = kind == PINNED ? move_packed : launch_packed};
@@ -473,7 +473,7 @@ static void move_in_order(node_rank *me) {
   }
 }
 
-static void test_order(void **state) {
+static void packed_executes_follow_one_another(void **state) {
   (void)state;
   world w = {.gpus = RANKS, .timeout_ms = 60000, .body = move_in_order, .path = RESHARD_PATH_PACKED};
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
@@ -499,7 +499,7 @@ static void come_without_one(node_rank *me) {
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
-static void test_late(void **state) {
+static void late_rank_ends_the_streams_at_the_deadline(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = come_without_one, .timeout_ms = 100};
@@ -518,7 +518,7 @@ static void abort_instead(node_rank *me) {
   NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
 }
 
-static void test_abort(void **state) {
+static void abort_ends_the_streams_without_a_deadline(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = RANKS, .body = abort_instead}; /* no deadline */
@@ -539,7 +539,7 @@ static void destroy_without_one(node_rank *me) {
   node_gather_meet(&me->w->gather);
 }
 
-static void test_stuck(void **state) {
+static void destroy_without_a_rank_ends_at_the_deadline(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = destroy_without_one, .timeout_ms = 100};
@@ -663,7 +663,7 @@ static void split_off(node_rank *me) {
   move_again_and_again(me);
 }
 
-static void test_survivors(void **state) {
+static void survivors_go_on_in_new_communicators(void **state) {
   static void (*const bodies[3])(node_rank * me) = {lose_one_late, lose_one_aborting, split_off};
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
@@ -683,7 +683,7 @@ static void test_survivors(void **state) {
 
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
-static void test_edges(void **state) {
+static void every_edge_between_processes_is_needed(void **state) {
   (void)state;
   world w = {.gpus = RANKS, .body = move_again_and_again, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "processes of a node",
@@ -731,7 +731,7 @@ static void run_failing(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], status);
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_between_processes_is_told(void **state) {
   (void)state;
   int64_t fired = 1;
   for (failing = 1; fired > 0; failing++) {
@@ -750,15 +750,24 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_moves),        cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_graph),        cmocka_unit_test(test_graph_of_one_rank),
-      cmocka_unit_test(test_rebinds),      cmocka_unit_test(test_late),
-      cmocka_unit_test(test_abort),        cmocka_unit_test(test_stuck),
-      cmocka_unit_test(test_refusals),     cmocka_unit_test(test_packed),
-      cmocka_unit_test(test_forked_graph), cmocka_unit_test(test_destroys_first),
-      cmocka_unit_test(test_survivors),    cmocka_unit_test(test_destroy_after_end),
-      cmocka_unit_test(test_order),        cmocka_unit_test(test_different_transfers),
-      cmocka_unit_test(test_edges),        cmocka_unit_test(test_faults),
+      cmocka_unit_test(ranks_read_each_others_arrays),
+      cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(graphs_move_without_the_host),
+      cmocka_unit_test(test_graph_of_one_rank),
+      cmocka_unit_test(rebinds_read_the_new_arrays),
+      cmocka_unit_test(late_rank_ends_the_streams_at_the_deadline),
+      cmocka_unit_test(abort_ends_the_streams_without_a_deadline),
+      cmocka_unit_test(destroy_without_a_rank_ends_at_the_deadline),
+      cmocka_unit_test(memory_that_cannot_be_opened_is_refused_when_told),
+      cmocka_unit_test(memory_that_is_not_shared_is_packed),
+      cmocka_unit_test(test_forked_graph),
+      cmocka_unit_test(test_destroys_first),
+      cmocka_unit_test(survivors_go_on_in_new_communicators),
+      cmocka_unit_test(test_destroy_after_end),
+      cmocka_unit_test(packed_executes_follow_one_another),
+      cmocka_unit_test(test_different_transfers),
+      cmocka_unit_test(every_edge_between_processes_is_needed),
+      cmocka_unit_test(every_failing_call_between_processes_is_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,7 +225,7 @@ static void launch_instead(node_rank *me) {
     cudaGraphExecDestroy(exec);
 }
 
-static void test_graphs(void **state) {
+static void launch_in_place_of_an_execute_is_told(void **state) {
   static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
   (void)state;
   for (int i = 0; i < 2; i++)
@@ -243,7 +243,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_different_transfers),
       cmocka_unit_test(test_after_many),
       cmocka_unit_test(test_meets_instead),
-      cmocka_unit_test(test_graphs),
+      cmocka_unit_test(launch_in_place_of_an_execute_is_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

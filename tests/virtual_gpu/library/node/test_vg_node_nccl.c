@@ -90,7 +90,7 @@ static void assert_counts(nccl_world *w, int executes) {
   assert_int_equal(counted.within, 0);
 }
 
-static void test_random(void **state) {
+static void random_mixed_reshards_are_right(void **state) {
   (void)state;
   int64_t most = vg_scaled(40, 600), cases = 0, in_rounds = 0, crossing = 0;
   for (int64_t i = 0; i < most; i++) {
@@ -132,7 +132,7 @@ static void test_random(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-static void test_edges(void **state) {
+static void every_edge_of_the_mixed_path_is_needed(void **state) {
   (void)state;
   static const nccl_edges cases[] = {
       {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false},
@@ -208,7 +208,7 @@ static void rebind_arrays(moving_rank *me) {
   reshard_device_release(device);
 }
 
-static void test_rebinds(void **state) {
+static void mixed_rebinds_read_the_new_arrays(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     moving m = {.nodes = NODES, .body = rebind_arrays, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
@@ -231,7 +231,7 @@ static void take_turns(moving_rank *me) {
   }
 }
 
-static void test_wish(void **state) {
+static void mixed_path_is_taken_by_wish_alone(void **state) {
   (void)state;
   moving m = {.nodes = NODES, .body = take_turns, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_AUTO};
   assert_moved(&m, 3);
@@ -245,7 +245,7 @@ static void move_packed(moving_rank *me) {
   move_once(me, 1);
 }
 
-static void test_refusals(void **state) {
+static void worlds_without_nodes_refuse_the_mixed_path(void **state) {
   (void)state;
   static const struct {
     int64_t nodes;
@@ -301,10 +301,13 @@ int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),   cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(test_rebinds),  cmocka_unit_test(test_wish),
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_differing_wishes),
-      cmocka_unit_test(test_edges),
+      cmocka_unit_test(random_mixed_reshards_are_right),
+      cmocka_unit_test(test_later_calls_wait_for_nothing),
+      cmocka_unit_test(mixed_rebinds_read_the_new_arrays),
+      cmocka_unit_test(mixed_path_is_taken_by_wish_alone),
+      cmocka_unit_test(worlds_without_nodes_refuse_the_mixed_path),
+      cmocka_unit_test(test_differing_wishes),
+      cmocka_unit_test(every_edge_of_the_mixed_path_is_needed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

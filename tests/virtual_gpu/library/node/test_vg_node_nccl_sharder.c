@@ -118,7 +118,7 @@ static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
   told_elsewhere(me, rank);
 }
 
-static void test_elsewhere(void **state) {
+static void arrays_that_move_elsewhere_are_followed(void **state) {
   (void)state;
   run_right(move_elsewhere);
 }
@@ -138,7 +138,7 @@ static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
   told_unpinned(me, rank);
 }
 
-static void test_unpinned(void **state) {
+static void memory_that_is_pinned_no_more_is_told(void **state) {
   (void)state;
   run_right(gather_unpinned);
 }
@@ -198,7 +198,7 @@ static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   told_trimmed(&c, me);
 }
 
-static void test_trimmed(void **state) {
+static void plans_that_are_dropped_come_again(void **state) {
   (void)state;
   run_right(move_and_trim_plans);
 }
@@ -260,7 +260,7 @@ static void move_until_failed(world *w, contract_rank *me, int64_t rank) {
   w->met[rank] = met == RESHARD_SUCCESS;
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_of_a_mixed_sharder_is_told(void **state) {
   (void)state;
   int64_t fired = 1;
   world w = {.body = move_until_failed, .timeout_ms = 1000};
@@ -283,11 +283,17 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one),  cmocka_unit_test(test_unpinned),
-                                     cmocka_unit_test(test_in_place),         cmocka_unit_test(test_elsewhere),
-                                     cmocka_unit_test(test_from_elsewhere),   cmocka_unit_test(test_staged_elsewhere),
-                                     cmocka_unit_test(test_trimmed),          cmocka_unit_test(test_with_others),
-                                     cmocka_unit_test(test_freed_elsewhere),  cmocka_unit_test(test_freed_and_failed),
-                                     cmocka_unit_test(test_beside_transfers), cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one),
+                                     cmocka_unit_test(memory_that_is_pinned_no_more_is_told),
+                                     cmocka_unit_test(test_in_place),
+                                     cmocka_unit_test(arrays_that_move_elsewhere_are_followed),
+                                     cmocka_unit_test(test_from_elsewhere),
+                                     cmocka_unit_test(test_staged_elsewhere),
+                                     cmocka_unit_test(plans_that_are_dropped_come_again),
+                                     cmocka_unit_test(test_with_others),
+                                     cmocka_unit_test(test_freed_elsewhere),
+                                     cmocka_unit_test(test_freed_and_failed),
+                                     cmocka_unit_test(test_beside_transfers),
+                                     cmocka_unit_test(every_failing_call_of_a_mixed_sharder_is_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,13 +152,13 @@ static void assert_lost(void (*body)(moving_rank *me), int64_t timeout_ms) {
   }
 }
 
-static void test_lost(void **state) {
+static void lost_rank_of_a_node_is_named(void **state) {
   (void)state;
   assert_lost(lose_one, 300);
   assert_lost(lose_one_on_stream, 300);
 }
 
-static void test_abort(void **state) {
+static void abort_ends_the_mixed_path(void **state) {
   (void)state;
   assert_lost(abort_instead, 0);
   assert_lost(destroy_after_abort, 0);
@@ -267,7 +267,7 @@ static void call_in_child(moving_rank *me) {
   move_once(me, 0);
 }
 
-static void test_fork(void **state) {
+static void child_has_no_rank_of_the_mixed_path(void **state) {
   (void)state;
   moving m = {.nodes = NODES, .body = call_in_child, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
   assert_moved(&m, 0);
@@ -290,7 +290,7 @@ static void hold_streams(moving_rank *me) {
   NEED(me, is_named(me, reshard_comm_barrier(me->comm)));
 }
 
-static void test_borrowed(void **state) {
+static void callers_communicator_stays_the_callers(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = move_twice, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
@@ -357,7 +357,7 @@ static void shrink_unrevoked(moving_rank *me) {
   node_gather_meet(&me->m->gather); /* now rank 1 knows that its words are free */
 }
 
-static void test_parts(void **state) {
+static void parts_of_nodes_go_on(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = split_and_shrink, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
@@ -412,7 +412,7 @@ static void redistribute_again(moving_rank *me) {
   reshard_sharder_destroy(sharder);
 }
 
-static void test_sharded(void **state) {
+static void sharded_tensors_go_on_the_packed_path(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     moving m = {.nodes = NODES, .body = redistribute_again, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_PACKED};
@@ -449,7 +449,7 @@ static void run_failing(void *user, int64_t rank) {
   close_rank(&me);
 }
 
-static void test_faults(void **state) {
+static void every_failing_call_of_the_mixed_path_is_told(void **state) {
   (void)state;
   int64_t fired = 1, step = vg_proving() ? 1 : 5;
   for (failing = 1; fired > 0; failing += step) {
@@ -477,10 +477,14 @@ int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lost),     cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_borrowed), cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_sharded),  cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_fork),     cmocka_unit_test(test_abort_while_opening),
+      cmocka_unit_test(lost_rank_of_a_node_is_named),
+      cmocka_unit_test(abort_ends_the_mixed_path),
+      cmocka_unit_test(callers_communicator_stays_the_callers),
+      cmocka_unit_test(parts_of_nodes_go_on),
+      cmocka_unit_test(sharded_tensors_go_on_the_packed_path),
+      cmocka_unit_test(every_failing_call_of_the_mixed_path_is_told),
+      cmocka_unit_test(child_has_no_rank_of_the_mixed_path),
+      cmocka_unit_test(test_abort_while_opening),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -411,7 +411,7 @@ static void miss_stuck(node_rank *me) {
   NEED(me, missing != NULL && strcmp(missing, "missing: 0") == 0);
 }
 
-static void test_stuck(void **state) {
+static void stuck_passing_ends_at_the_deadline(void **state) {
   (void)state;
   run_right_for(2000, miss_stuck);
 }
@@ -427,6 +427,6 @@ int main(void) {
                                      cmocka_unit_test(test_failed_exports),
                                      cmocka_unit_test(test_failed_openings),
                                      cmocka_unit_test(test_failed_is_closed),
-                                     cmocka_unit_test(test_stuck)};
+                                     cmocka_unit_test(stuck_passing_ends_at_the_deadline)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

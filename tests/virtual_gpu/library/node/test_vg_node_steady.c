@@ -269,7 +269,7 @@ static void move_often(node_rank *me) {
 }
 
 /* Messages of three chunks: slots are filled again in one exchange. */
-static void test_chunks(void **state) {
+static void slots_are_filled_again_in_one_exchange(void **state) {
   (void)state;
   const int64_t columns = NODE_RANKS * (9 << 20) / (ROWS / NODE_RANKS);
   run_right((world){.gpus = NODE_RANKS, .body = move_often, .columns = columns}, 1);
@@ -320,7 +320,7 @@ static void move_around_captures(node_rank *me) {
   check_whole(me);
 }
 
-static void test_captured(void **state) {
+static void captures_beside_later_calls_go_well(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 2; seed++)
     run_right((world){.gpus = seed == 0 ? NODE_RANKS : 1, .body = move_around_captures}, seed);
@@ -348,7 +348,7 @@ static void come_without_one(node_rank *me) {
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
-static void test_late(void **state) {
+static void late_rank_of_a_later_call_is_named(void **state) {
   (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = come_without_one, .timeout_ms = 200}, seed);
@@ -548,7 +548,7 @@ static void find_edges(world w, const char *path) {
   assert_true(r.covered <= 2 * NODE_RANKS);
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_the_mailboxes_is_needed(void **state) {
   (void)state;
   find_edges((world){.gpus = NODE_RANKS, .body = gather_on_two_streams}, "mailboxes of GPUs of a node");
 }
@@ -563,7 +563,7 @@ static void move_twice(node_rank *me) {
 }
 
 /* One call of rank 0 fails, whichever, or each eighth: nobody hangs, and nothing is left. */
-static void test_faults(void **state) {
+static void every_failing_call_of_later_calls_is_told(void **state) {
   (void)state;
   int64_t fired = 1;
   world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
@@ -583,18 +583,18 @@ int main(void) {
   }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_later_calls_cost_nothing),
-      cmocka_unit_test(test_chunks),
+      cmocka_unit_test(slots_are_filled_again_in_one_exchange),
       cmocka_unit_test(test_two_streams),
-      cmocka_unit_test(test_captured),
-      cmocka_unit_test(test_late),
+      cmocka_unit_test(captures_beside_later_calls_go_well),
+      cmocka_unit_test(late_rank_of_a_later_call_is_named),
       cmocka_unit_test(test_fails_alone),
       cmocka_unit_test(test_another_call),
       cmocka_unit_test(test_unknown_call),
       cmocka_unit_test(test_two_calls),
       cmocka_unit_test(test_captured_by_one),
       cmocka_unit_test(test_unequal_options),
-      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_faults),
+      cmocka_unit_test(every_edge_of_the_mailboxes_is_needed),
+      cmocka_unit_test(every_failing_call_of_later_calls_is_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

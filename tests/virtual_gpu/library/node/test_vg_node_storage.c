@@ -108,7 +108,7 @@ static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_dtensor(me, 3 * w->seed + i);
 }
 
-static void test_dtensors(void **state) {
+static void contracts_of_dtensors_hold_between_processes(void **state) {
   (void)state;
   run_sharders(12, check_dtensors);
 }
@@ -123,7 +123,7 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_ends(me);
 }
 
-static void test_sharded(void **state) {
+static void sharded_tensors_move_between_processes(void **state) {
   (void)state;
   run_sharders(8, reshard_tensors);
 }
@@ -133,7 +133,7 @@ static void gather_layers(world *w, contract_rank *me, int64_t rank) {
   contract_check_fsdp(me, w->seed);
 }
 
-static void test_fsdp(void **state) {
+static void layers_are_gathered_between_processes(void **state) {
   (void)state;
   run_sharders(2, gather_layers);
 }
@@ -171,7 +171,7 @@ static void count_mailboxes(world *w, contract_rank *me, int64_t rank) {
   CONTRACT_CHECK(me, after.meeting_bytes == 0 && after.in_use_bytes == 0);
 }
 
-static void test_mailboxes(void **state) {
+static void mailboxes_count_with_the_pool(void **state) {
   (void)state;
   static const size_t limits[4] = {0, 6 << 20, 0, 3 << 20};
   for (int i = 0; i < 4; i++)
@@ -344,7 +344,7 @@ static void move_on(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void test_edges(void **state) {
+static void every_edge_of_shared_storage_is_needed(void **state) {
   (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(
@@ -379,7 +379,7 @@ static void test_shared_transfer(void **state) {
 }
 
 /* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
-static void test_faults(void **state) {
+static void every_failing_call_of_shared_storage_is_told(void **state) {
   (void)state;
   int64_t fired = 1, descriptors = 0;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
@@ -400,10 +400,15 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_dtensors),     cmocka_unit_test(test_sharded),   cmocka_unit_test(test_fsdp),
-      cmocka_unit_test(test_freed_memory), cmocka_unit_test(test_mailboxes), cmocka_unit_test(test_passed_once),
-      cmocka_unit_test(test_told_to_read), cmocka_unit_test(test_edges),     cmocka_unit_test(test_shared_transfer),
-      cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_of_dtensors_hold_between_processes),
+                                     cmocka_unit_test(sharded_tensors_move_between_processes),
+                                     cmocka_unit_test(layers_are_gathered_between_processes),
+                                     cmocka_unit_test(test_freed_memory),
+                                     cmocka_unit_test(mailboxes_count_with_the_pool),
+                                     cmocka_unit_test(test_passed_once),
+                                     cmocka_unit_test(test_told_to_read),
+                                     cmocka_unit_test(every_edge_of_shared_storage_is_needed),
+                                     cmocka_unit_test(test_shared_transfer),
+                                     cmocka_unit_test(every_failing_call_of_shared_storage_is_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

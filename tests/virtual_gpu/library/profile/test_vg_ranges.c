@@ -80,7 +80,7 @@ static int64_t run_way(const stream_way *way, int64_t k) {
   return failed;
 }
 
-static void test_ways(void **state) {
+static void every_way_has_all_its_ranges(void **state) {
   (void)state;
   for (int i = 0; i < stream_nways; i++)
     (void)run_way(&stream_ways[i], 0);
@@ -89,7 +89,7 @@ static void test_ways(void **state) {
       fail_msg("no range '%s'", names[i]);
 }
 
-static void test_faults(void **state) {
+static void ranges_end_where_a_call_fails(void **state) {
   (void)state;
   int64_t runs = 0;
   vg_quiet(true);
@@ -103,6 +103,7 @@ static void test_faults(void **state) {
 
 int main(void) {
   atomic_store(&rs_ranges, &counting);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ways), cmocka_unit_test(test_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_way_has_all_its_ranges),
+                                     cmocka_unit_test(ranges_end_where_a_call_fails)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
