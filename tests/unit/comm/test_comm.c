@@ -561,7 +561,7 @@ static void reading_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void slow_reader_of_a_record_is_waited_for(void **state) {
+static void memory_that_a_rank_reads_stays_past_the_deadline(void **state) {
   (void)state;
   rank_comms_open(2, 1, PATIENCE, comms);
   atomic_store(&stage, 0);
@@ -659,7 +659,7 @@ int main(void) {
       cmocka_unit_test(abort_wakes_all_ranks),
       cmocka_unit_test(test_abort_any_time),
       cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(slow_reader_of_a_record_is_waited_for),
+      cmocka_unit_test(memory_that_a_rank_reads_stays_past_the_deadline),
       cmocka_unit_test(exchanges_bring_and_count_every_message),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -280,7 +280,7 @@ static void cut_block(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(strstr(reshard_last_error(), "rank 1 is gone") != NULL);
 }
 
-static void block_that_is_cut_short_is_refused(void **state) {
+static void rank_that_goes_with_the_block_is_named(void **state) {
   (void)state;
   assert_int_equal(processes_run(2, 0, cut_block, NULL), 0);
 }
@@ -344,7 +344,7 @@ static void test_group_limit(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest all[] = {cmocka_unit_test(block_that_is_cut_short_is_refused),
+  const struct CMUnitTest all[] = {cmocka_unit_test(rank_that_goes_with_the_block_is_named),
                                    cmocka_unit_test(test_file_limit),
                                    cmocka_unit_test(test_group_limit),
                                    cmocka_unit_test(stranger_with_a_ranks_place_is_named),
@@ -352,7 +352,7 @@ int main(void) {
                                    cmocka_unit_test(test_memory_file)};
   if (geteuid() == 0)
     return cmocka_run_group_tests(all, NULL, NULL);
-  const struct CMUnitTest mine[] = {cmocka_unit_test(block_that_is_cut_short_is_refused),
+  const struct CMUnitTest mine[] = {cmocka_unit_test(rank_that_goes_with_the_block_is_named),
                                     cmocka_unit_test(test_file_limit)};
   int failed = cmocka_run_group_tests(mine, NULL, NULL);
   printf("skipped: strangers run as another user, whom root alone can become\n");

@@ -179,7 +179,7 @@ static void rounds_under_any_limit_are_right(void **unused) {
     }
 }
 
-static void node_maps_change_who_sends_alone(void **unused) {
+static void reshards_under_any_node_map_are_right(void **unused) {
   (void)unused;
   static const int64_t maps[][RANKS] = {
       {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 7, 7, 7}, {0, 1, 2, 3, 4, 5}, {-3, -3, 9, 9, 9, 2}};
@@ -373,7 +373,7 @@ int main(void) {
       cmocka_unit_test(test_replicas_to_boxes),
       cmocka_unit_test(steps_of_parallel_programs_are_right),
       cmocka_unit_test(rounds_under_any_limit_are_right),
-      cmocka_unit_test(node_maps_change_who_sends_alone),
+      cmocka_unit_test(reshards_under_any_node_map_are_right),
       cmocka_unit_test(projections_go_into_one_tensor_and_back),
       cmocka_unit_test(experts_are_stacked_and_transposed),
       cmocka_unit_test(transposes_between_any_cuts_are_right),
