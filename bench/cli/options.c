@@ -84,7 +84,7 @@ static const option_row option_rows[] = {
     {"source-dtype", 0, "TYPE", COMMAND_CONVERT, IS(TEXT, source_dtype),
      "what an .npy file of raw bytes (descr '<V2') holds: bf16, f8_e4m3, ..."},
     {"leave-out", 0, NULL, COMMAND_CONVERT, IS(FLAG, leave_out),
-     "leave out tensors of .pt and .distcp that are below classes which are not read, and tell their bytes"},
+     "leave out, and tell the bytes of, tensors of unknown dtypes and those below classes that are not read"},
     {"index", 0, "BYTES", COMMAND_CONVERT, IN(SIZE, index_bytes, 1, INT64_MAX),
      "OUT is a directory of whole tensors in files of at most so many bytes, with an index; suffixes K, M, G"},
     {"dedup", 0, NULL, COMMAND_CONVERT, IS(FLAG, dedup),

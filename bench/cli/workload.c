@@ -108,6 +108,8 @@ static void read_model(const cli_options *o, workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
     reshard_model_tensor t;
     CLI_TRY("--model: ", reshard_model_get(w->model, i, &t));
+    if (t.dtype == RESHARD_DTYPE_NONE)
+      cli_exit(EXIT_USAGE, "--model: the dtype of tensor '%s' is unknown", t.name);
     w->tensor[i] = (workload_tensor){.name = t.name, .ndim = t.ndim, .dtype = t.dtype};
     memcpy(w->tensor[i].shape, t.shape, sizeof t.shape);
   }

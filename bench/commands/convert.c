@@ -139,7 +139,7 @@ static void print_warnings(const reshard_convert_report *r) {
            left_out == 1 ? "f" : "ves", left_out == 1 ? "is" : "are", cli_plural(left_out),
            left_out > r->source.left_out ? ": a directory of shards would have its numbers and texts" : "");
   if (r->source.left_out_tensors > 0)
-    printf("left out      %lld tensor%s, %lld bytes: below classes that are not read\n",
+    printf("left out      %lld tensor%s, %lld bytes: of dtypes or below classes that are not read\n",
            (long long)r->source.left_out_tensors, cli_plural(r->source.left_out_tensors),
            (long long)r->source.left_out_bytes);
   if (r->source.unlisted > 0)

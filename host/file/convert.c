@@ -162,28 +162,17 @@ static reshard_status make_layout(rs_layouts *side, reshard_model model, int64_t
   const rs_model_tensor *t = &model->tensors.at[i];
   const char *name = rs_model_name(model, i);
   const rs_packed_type *type = &rs_packed_types[t->packed];
-  char text[256], quoted[RS_QUOTE];
-  reshard_layout whole = NULL;
-  RS_TRY(rs_layouts_get(side, name, t->solid ? 0 : t->ndim, t->shape, world, layout));
-  if (t->solid) { /* that of a tensor without dims, which is whole on each of its ranks */
-    whole = *layout;
-    *layout = NULL;
-    reshard_status made = reshard_layout_print(whole, text, sizeof text, NULL);
-    reshard_layout_release(whole);
-    RS_THEN(made, reshard_layout_parse(text, t->ndim, t->shape, world, layout));
-    RS_TRY(made);
-  }
+  char text[256] = "its layout", quoted[RS_QUOTE];
+  RS_TRY((t->solid ? rs_layouts_whole : rs_layouts_get)(side, name, t->ndim, t->shape, world, layout));
   int64_t bytes = t->solid ? rs_max(t->shape[0], 1) : type->bytes;
   if (bytes == 1 || keeps_packed(*layout, bytes))
     return RESHARD_SUCCESS;
   reshard_layout_release(*layout);
   *layout = NULL;
-  RS_TRY(rs_layouts_get(side, name, 0, NULL, world, &whole));
-  reshard_status status = reshard_layout_print(whole, text, sizeof text, NULL);
-  reshard_layout_release(whole);
-  RS_THEN(status, reshard_layout_parse(text, t->ndim, t->shape, world, layout));
-  if (status != RESHARD_SUCCESS || keeps_packed(*layout, bytes))
-    return status;
+  RS_TRY(rs_layouts_whole(side, name, t->ndim, t->shape, world, layout));
+  if (keeps_packed(*layout, bytes))
+    return RESHARD_SUCCESS;
+  reshard_layout_print(*layout, text, sizeof text, NULL);
   reshard_layout_release(*layout);
   *layout = NULL;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': %s cuts %s between elements that share bytes",
@@ -225,7 +214,10 @@ static reshard_status make_layouts(conversion *c) {
   reshard_model_tensor t;
   RS_TRY(rs_alloc_zero(&c->src_layouts, nsrc, sizeof *c->src_layouts));
   RS_TRY(rs_alloc_zero(&c->dst_layouts, ndst, sizeof *c->dst_layouts));
-  for (int64_t i = 0; i < nsrc; i++) {
+  for (int64_t r = 0; r < c->regions.n; r++) { /* what a map leaves out has none */
+    int64_t i = c->regions.at[r].src;
+    if (i < 0 || c->src_layouts[i] != NULL)
+      continue;
     if (rs_has_ranks(c->in->info.format)) {
       c->src_layouts[i] = reshard_layout_retain(c->in->store.tensors.at[i].layout);
       continue;
@@ -273,7 +265,7 @@ static reshard_status count_wire(conversion *c) {
   reshard_status status = RESHARD_SUCCESS;
   int64_t bytes = 0, world = c->world; /* the source may have more ranks */
   for (int64_t i = 0; i < c->in->info.tensors; i++)
-    world = rs_max(world, c->src_layouts[i]->world);
+    world = rs_max(world, c->src_layouts[i] != NULL ? c->src_layouts[i]->world : 0);
   for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
     reshard_plan plan;
     status = rs_plan_create_wide(n, entries, rank, world, &plan);

@@ -50,6 +50,7 @@ static reshard_status match_tensor(const rs_state_checkpoint *s, const rs_state_
                ? rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such tensor", quoted)
                : rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
                           rs_node_text(text, leaf->node), rs_kind_text(s->leaves.all.at[stored_leaf]->kind));
+  RS_TRY(rs_model_check_dtype(s->checkpoint->store.model, tensor));
   const rs_model_tensor *stored = &s->checkpoint->store.model->tensors.at[tensor];
   if (rs_state_leaf_dtype(leaf) != stored->dtype)
     return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,

@@ -28,6 +28,8 @@ typedef struct reshard_model_s *reshard_model;
 
 typedef struct reshard_model_tensor {
   const char *name; /* UTF-8; borrowed, lives as long as the model */
+  /* RESHARD_DTYPE_NONE: of a file of safetensors, and unknown. It has one dim, of its bytes. A map may drop it; who
+   * moves it gets RESHARD_ERROR_INVALID with its file, name and dtype. */
   reshard_dtype dtype;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS]; /* the first ndim extents */
@@ -48,8 +50,8 @@ RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model 
  * - any other: a JSON list of {"name": string, "shape": [extents], "dtype": string}. More keys are ignored.
  *
  * Errors:
- * - RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, a name
- *   twice, more than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t.
+ * - RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype in a list, a
+ *   name twice, more than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t.
  * - RESHARD_ERROR_INVALID for safetensors: a header longer than the file, or data offsets that do not fit.
  * - RESHARD_ERROR_UNSUPPORTED: a build without jansson.
  *
@@ -206,13 +208,12 @@ RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
 /* Opens a checkpoint for reading: headers only, no data. Files stay open until the checkpoint is closed.
  *
  * Errors, which name file and tensor:
- * - RESHARD_ERROR_INVALID: missing or truncated files, headers that do not fit their file, unknown dtypes, names
- *   twice, gaps and overlaps between shards, files that disagree, a malformed pickle, tensors below classes that are
- *   not read.
+ * - RESHARD_ERROR_INVALID: missing or truncated files, headers that do not fit their file, names twice, gaps and
+ *   overlaps between shards, files that disagree, a malformed pickle, tensors below classes that are not read.
  * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet.
  * - RESHARD_ERROR_CORRUPT: a pickle or a JSON text that would take more memory than 64 MiB and 8 times the file.
- * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, safetensors in a build without
- *   jansson.
+ * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes of others than safetensors that this library lacks;
+ *   safetensors in a build without jansson.
  * - RESHARD_ERROR_UNSUPPORTED for distcp and torch: shards that were transformed or are safetensors, TorchScript,
  *   torch.save before 1.6 (with two lines of Python that make safetensors of it); tensors that are not contiguous,
  *   but in Fortran order, sparse, quantized, conjugated or of a subclass. */
@@ -247,7 +248,7 @@ typedef struct reshard_checkpoint_info {
   /* distcp, torch: leaves that are no tensors. Numbers, texts, bools and None, which reshard_state_load reads; others,
    * which nothing reads. */
   int64_t leaves, left_out;
-  int64_t left_out_tensors, left_out_bytes; /* leave_out: tensors below classes that are not read, and their bytes */
+  int64_t left_out_tensors, left_out_bytes; /* leave_out: tensors that were left out, and their bytes */
   /* With an index: tensors of its files that it does not list, or gives to another file: left out */
   int64_t unlisted;
   int64_t metadata; /* entries of reshard_checkpoint_metadata */
@@ -456,7 +457,7 @@ typedef struct reshard_convert_options {
   void (*note)(void *user, const char *text);
   /* Called once before anything is written, with the models of source and target, which are borrowed. May be NULL. */
   void (*models)(void *user, reshard_model source, reshard_model target);
-  /* Non-zero: tensors of torch and distcp that can be reached only below classes that are not read are left out, and
+  /* Non-zero: tensors of unknown dtypes, and of torch and distcp below classes that are not read, are left out, and
    * counted in the report. 0: an error */
   int leave_out;
 } reshard_convert_options;

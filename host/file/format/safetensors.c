@@ -26,12 +26,27 @@ void rs_safetensors_free(rs_safetensors *header) {
 
 #define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
 
+/* A tensor as one dim of bytes, with a text behind its name. */
+static reshard_status add_bytes(reshard_model model, const char *where, const char *name, const char *text,
+                                reshard_dtype dtype, uint8_t packed, int64_t bytes) {
+  char *both;
+  size_t length = strlen(name) + 1, more = strlen(text);
+  RS_TRY(rs_alloc(&both, (int64_t)(length + more + 1), 1));
+  memcpy(both, name, length);
+  memcpy(both + length, text, more + 1);
+  reshard_status status = rs_model_add(model, where, both, length + more, dtype, 1, &bytes);
+  free(both);
+  RS_TRY(status);
+  model->tensors.at[model->tensors.n - 1].packed = packed;
+  model->tensors.at[model->tensors.n - 1].solid = true;
+  return RESHARD_SUCCESS;
+}
+
 /* A tensor whose last dim ends within a byte: as many bytes as all its elements are. */
 static reshard_status add_solid(reshard_model model, const char *where, const char *name, uint8_t packed, int ndim,
                                 const int64_t *shape) {
   const rs_packed_type *type = &rs_packed_types[packed];
-  char quoted[RS_QUOTE], *whole;
-  size_t length = strlen(name);
+  char quoted[RS_QUOTE], extents[24 * (RESHARD_MAX_DIMS + 1)];
   int64_t elements;
   rs_quote(quoted, sizeof quoted, name);
   if (rs_tensor_bytes(ndim, shape, (size_t)type->bytes, &elements) != RESHARD_SUCCESS)
@@ -39,22 +54,24 @@ static reshard_status add_solid(reshard_model model, const char *where, const ch
   if (elements % type->elements != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its elements of %s end within a byte", where, quoted,
                     type->name);
-  elements /= type->elements;
-  RS_TRY(rs_alloc(&whole, (int64_t)length + 1 + 24 * (RESHARD_MAX_DIMS + 1), 1));
-  memcpy(whole, name, length + 1);
-  rs_json list = {.text = {.at = whole + length + 1, .size = 24 * (RESHARD_MAX_DIMS + 1)}};
+  rs_json list = {.text = {.at = extents, .size = sizeof extents}};
   rs_json_list(&list, NULL, ndim, shape);
-  reshard_status status = rs_model_add(model, where, whole, length + 1 + list.text.length, RESHARD_U8, 1, &elements);
-  free(whole);
-  RS_TRY(status);
-  model->tensors.at[model->tensors.n - 1].packed = packed;
-  model->tensors.at[model->tensors.n - 1].solid = true;
-  return RESHARD_SUCCESS;
+  return add_bytes(model, where, name, extents, RESHARD_U8, packed, elements / type->elements);
+}
+
+/* A tensor of a dtype that this library does not know is an error for whoever moves it. */
+static reshard_status add_unknown(reshard_model model, const char *where, const char *name, const char *dtype,
+                                  const int64_t *bytes) {
+  char quoted[RS_QUOTE], other[RS_QUOTE], error[RS_WHERE + 2 * RS_QUOTE + 32];
+  rs_text_add(&(rs_text){.at = error, .size = sizeof error}, "%s: tensor '%s': unknown dtype '%s'", where,
+              rs_quote(quoted, sizeof quoted, name), rs_quote(other, sizeof other, dtype));
+  return bytes != NULL ? add_bytes(model, where, name, error, RESHARD_DTYPE_NONE, 0, *bytes)
+                       : rs_error(RESHARD_ERROR_INVALID, "%s", error);
 }
 
 reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
                                          int64_t *bytes) {
-  char quoted[RS_QUOTE], other[RS_QUOTE];
+  char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   json_t *dtype_text = json_object_get(object, "dtype"), *extents = json_object_get(object, "shape");
   if (*name == '\0')
@@ -68,8 +85,7 @@ reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where,
   if (packed > 0)
     dtype = RESHARD_U8;
   else if (reshard_dtype_parse(text, &dtype) != RESHARD_SUCCESS)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': unknown dtype '%s'", where, quoted,
-                    rs_quote(other, sizeof other, text));
+    return add_unknown(model, where, name, text, bytes);
   size_t ndim = json_array_size(extents);
   if (ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu dims, %d is the most", where, quoted, ndim,
@@ -143,11 +159,12 @@ static reshard_status add_header_tensor(reshard_model model, const char *where, 
   if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': \"data_offsets\" is missing or not two integers", where,
                     quoted);
-  int64_t begin = json_integer_value(first), end = json_integer_value(last), bytes;
-  RS_TRY(rs_safetensors_add_tensor(model, where, name, value, &bytes));
+  int64_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || end > data)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': data_offsets [%lld, %lld] in %lld bytes of data", where,
                     quoted, (long long)begin, (long long)end, (long long)data);
+  int64_t bytes = end - begin;
+  RS_TRY(rs_safetensors_add_tensor(model, where, name, value, &bytes));
   if (end - begin != bytes)
     return rs_error(RESHARD_ERROR_INVALID,
                     "%s: tensor '%s': data_offsets [%lld, %lld] hold %lld bytes, its shape and dtype need %lld", where,
@@ -286,11 +303,11 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
   if (!json_is_array(offsets))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': DCP_SHARDING_INFO has no list \"saved_offsets\" of it",
                     where, quoted);
-  if (tensor->solid) { /* whole */
+  if (tensor->solid) { /* whole; what of a tensor one of an unknown dtype is cannot be said */
     bool zero = true;
     for (size_t d = 0; d < json_array_size(offsets); d++)
       zero = zero && json_is_integer(json_array_get(offsets, d)) && json_integer_value(json_array_get(offsets, d)) == 0;
-    if (!zero)
+    if (!zero && tensor->dtype != RESHARD_DTYPE_NONE)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a part of it, whose last dim ends within a byte", where,
                       quoted);
     RS_TRY(rs_vec_reserve(&header->saved, header->saved.n + 1));

@@ -20,7 +20,7 @@ typedef struct rs_safetensors {
 } rs_safetensors;
 
 /* Reads the header of an open file. Errors: RESHARD_ERROR_INVALID when it does not fit the file, or its tensors do not
- * tile the data. RESHARD_ERROR_UNSUPPORTED for a dtype that this library lacks, and in a build without jansson. */
+ * tile the data. RESHARD_ERROR_UNSUPPORTED in a build without jansson. */
 reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header);
 /* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
 reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header);
@@ -31,8 +31,8 @@ reshard_status rs_safetensors_read_digests(const char *where, const rs_safetenso
 void rs_safetensors_free(rs_safetensors *header);
 
 #ifdef RS_HAVE_JANSSON
-/* Appends a tensor: "dtype" and "shape" of an object. *bytes (may be NULL): its bytes.
- * Errors: RESHARD_ERROR_INVALID; RESHARD_ERROR_UNSUPPORTED for a dtype of safetensors that this library lacks. */
+/* Appends a tensor: "dtype" and "shape" of an object. *bytes: those that it has in its file, becomes those that it
+ * needs. One of an unknown dtype is then that many bytes of dtype NONE; an error where bytes is NULL. */
 reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
                                          int64_t *bytes);
 #endif

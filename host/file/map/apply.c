@@ -117,8 +117,10 @@ static reshard_status apply_none(rs_map_work *w) {
   w->target->tensors.n = n;
   w->target->names.n = source->names.n;
   w->target->bytes = source->bytes;
-  for (int64_t i = 0; i < n; i++)
+  for (int64_t i = 0; i < n; i++) {
+    RS_TRY(rs_model_check_dtype(source, i));
     rs_region_whole(&source->tensors.at[i], i, i, &w->regions.at[w->regions.n++]);
+  }
   return RESHARD_SUCCESS;
 }
 

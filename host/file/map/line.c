@@ -35,8 +35,7 @@ static const char *describe_term(char buffer[TERM], const rs_map_work *w, int nd
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
   rs_text text = {.at = buffer, .size = TERM};
   rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
-              tensor_at(w, tensor)->packed > 0 ? rs_packed_types[tensor_at(w, tensor)->packed].name
-                                               : reshard_dtype_string(tensor_at(w, tensor)->dtype),
+              rs_type_text(tensor_at(w, tensor)->dtype, tensor_at(w, tensor)->packed),
               rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
   return buffer;
 }
@@ -91,6 +90,7 @@ static void arrange_dims(rs_copy_region *region, int ndim, const int *from) {
 
 static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
   const rs_model_tensor *t = tensor_at(w, tensor);
+  RS_TRY(rs_model_check_dtype(w->source.model, tensor));
   *v = (value){.dtype = t->dtype, .packed = t->packed, .ndim = t->ndim, .first = w->regions.n};
   memcpy(v->shape, t->shape, sizeof v->shape);
   RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
@@ -336,6 +336,7 @@ reshard_status rs_map_apply_match(rs_map_work *w) {
   RS_TRY(rs_map_take(&w->source, node_at(w, line->source), &tensor));
   if (line->target < 0)
     return RESHARD_SUCCESS;
+  RS_TRY(rs_model_check_dtype(w->source.model, tensor));
   rs_copy_region region;
   rs_region_whole(tensor_at(w, tensor), tensor, -1, &region);
   return apply_down(w, line->target, tensor_at(w, tensor)->ndim, &region);

@@ -30,6 +30,17 @@ reshard_status rs_layouts_get(rs_layouts *l, const char *tensor, int ndim, const
   return error_of_side(l, status);
 }
 
+reshard_status rs_layouts_whole(rs_layouts *l, const char *tensor, int ndim, const int64_t *shape, int64_t world,
+                                reshard_layout *layout) {
+  char text[256];
+  reshard_layout scalar = NULL;
+  RS_TRY(rs_layouts_get(l, tensor, 0, NULL, world, &scalar));
+  reshard_status status = reshard_layout_print(scalar, text, sizeof text, NULL);
+  reshard_layout_release(scalar);
+  RS_THEN(status, reshard_layout_parse(text, ndim, shape, world, layout));
+  return status;
+}
+
 reshard_status rs_layouts_check(const rs_layouts *l, reshard_model model, int64_t world) {
   reshard_status status = l->rules != NULL ? reshard_rules_check(l->rules, model, world) : RESHARD_SUCCESS;
   return status == RESHARD_SUCCESS ? status : error_of_side(l, status);

@@ -19,6 +19,9 @@ typedef struct rs_layouts {
 /* The layout of a tensor; the caller releases it. Errors name side, rule and tensor. */
 reshard_status rs_layouts_get(rs_layouts *layouts, const char *tensor, int ndim, const int64_t *shape, int64_t world,
                               reshard_layout *layout);
+/* Likewise for a tensor that no layout may cut: that of one without dims, whole on each of its ranks. */
+reshard_status rs_layouts_whole(rs_layouts *layouts, const char *tensor, int ndim, const int64_t *shape, int64_t world,
+                                reshard_layout *layout);
 /* As reshard_rules_check, where these are rules. Errors name the side. */
 reshard_status rs_layouts_check(const rs_layouts *layouts, reshard_model model, int64_t world);
 /* True for a tensor without dims that several ranks have: it is whole on each of them. */

@@ -50,7 +50,8 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
                             int ndim, const int64_t *shape) {
   char quoted[RS_QUOTE];
   int64_t bytes = 0, total;
-  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS)
+  size_t width = dtype != RESHARD_DTYPE_NONE ? reshard_dtype_size(dtype) : 1;
+  if (rs_tensor_bytes(ndim, shape, width, &bytes) != RESHARD_SUCCESS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name),
                     reshard_last_error());
   if (!rs_add(model->bytes, bytes, &total))
@@ -67,6 +68,13 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
   model->names.n += (int64_t)length + 1;
   model->bytes = total;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_model_check_dtype(const struct reshard_model_s *model, int64_t tensor) {
+  const char *name = rs_model_name(model, tensor);
+  if (model->tensors.at[tensor].dtype != RESHARD_DTYPE_NONE)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s", name + strlen(name) + 1);
 }
 
 reshard_status rs_model_check_names(reshard_model model, const char *what) {

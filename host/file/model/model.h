@@ -12,7 +12,9 @@ typedef struct rs_model_tensor {
   int64_t name; /* offset in reshard_model_s.names */
   reshard_dtype dtype;
   uint8_t packed; /* of rs_packed_types: U8 bytes of that type; 0: none */
-  bool solid; /* packed, and its last dim ends within a byte: one dim of all bytes; "[6,3]" stands behind the name */
+  /* One dim of all bytes. Packed, and its last dim ends within a byte: "[6,3]" stands behind the name. Or of no dtype:
+   * one that this library does not know; the error of whoever moves it stands there. */
+  bool solid;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
 } rs_model_tensor;
@@ -27,6 +29,11 @@ typedef struct rs_packed_type {
 extern const rs_packed_type rs_packed_types[RS_PACKED_TYPES];
 /* 0: no such type. */
 uint8_t rs_packed_find(const char *name);
+/* "bf16", "F4": what a tensor "is". */
+static inline const char *rs_type_text(reshard_dtype dtype, uint8_t packed) {
+  const char *known = packed > 0 ? rs_packed_types[packed].name : reshard_dtype_string(dtype);
+  return dtype != RESHARD_DTYPE_NONE ? known : "of an unknown dtype";
+}
 
 struct reshard_model_s {
   RS_VEC(char) names; /* NUL-terminated, one after the other */
@@ -39,14 +46,19 @@ static inline const char *rs_model_name(const struct reshard_model_s *model, int
   return model->names.at + model->tensors.at[tensor].name;
 }
 /* Length of a name and of what stands behind it. */
-static inline size_t rs_model_name_length(const struct reshard_model_s *model, int64_t tensor) {
-  const char *name = rs_model_name(model, tensor);
+static inline size_t rs_name_length(const char *name, bool solid) {
   size_t n = strlen(name);
-  return model->tensors.at[tensor].solid ? n + 1 + strlen(name + n + 1) : n;
+  return solid ? n + 1 + strlen(name + n + 1) : n;
 }
+static inline size_t rs_model_name_length(const struct reshard_model_s *model, int64_t tensor) {
+  return rs_name_length(rs_model_name(model, tensor), model->tensors.at[tensor].solid);
+}
+/* RESHARD_ERROR_INVALID naming file, tensor and dtype where the dtype is none that this library knows: who moves a
+ * tensor asks, so that maps and an index can leave it out. */
+reshard_status rs_model_check_dtype(const struct reshard_model_s *model, int64_t tensor);
 reshard_status rs_model_new(reshard_model *model);
 /* Appends a tensor; what ("model file 'x.json'") begins the text of an error. Checks the extents and every product;
- * ndim and dtype are the caller's to check. */
+ * ndim and dtype are the caller's to check. An element of dtype NONE is a byte. */
 reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
                             int ndim, const int64_t *shape);
 /* Error when two tensors have one name. */

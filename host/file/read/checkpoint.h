@@ -38,7 +38,7 @@ typedef struct rs_checkpoint_options {
   bool gaps_allowed;
   bool check;                 /* what is read is checked by the digests that files have */
   const rs_rank_files *ranks; /* NULL: files that say themselves what is in them */
-  bool leave_out;             /* tensors below classes that are not read are left out, and counted */
+  bool leave_out;             /* tensors below classes that are not read, or of unknown dtypes, are left out */
   reshard_dtype source_dtype; /* of an .npy file that names none; NONE: it is refused */
 } rs_checkpoint_options;
 reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options *options,

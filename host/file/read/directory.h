@@ -10,6 +10,8 @@ reshard_status rs_open_directory(rs_opening *opening, const char *path);
 reshard_status rs_open_index(rs_opening *opening, const char *directory, const char *path);
 /* False for a tensor that the index does not give to that file, which is counted. */
 bool rs_opening_takes(rs_opening *opening, int64_t file, const char *tensor);
+/* A tensor that the index gives to a file, and that is left out. */
+void rs_index_forget(rs_opening *opening, const char *tensor);
 /* Every tensor of the index is there. */
 reshard_status rs_index_check(const rs_opening *opening);
 void rs_index_free(rs_opening *opening);

@@ -121,6 +121,8 @@ bool rs_opening_takes(rs_opening *o, int64_t file, const char *tensor) {
   return takes;
 }
 
+void rs_index_forget(rs_opening *o, const char *tensor) { json_object_del(o->weight_map, tensor); }
+
 reshard_status rs_index_check(const rs_opening *o) {
   char quoted[RS_QUOTE], other[RS_QUOTE];
   const char *tensor;
@@ -148,6 +150,11 @@ bool rs_opening_takes(rs_opening *o, int64_t file, const char *tensor) {
   (void)file;
   (void)tensor;
   return true;
+}
+
+void rs_index_forget(rs_opening *o, const char *tensor) {
+  (void)o;
+  (void)tensor;
 }
 
 reshard_status rs_index_check(const rs_opening *o) {

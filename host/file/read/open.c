@@ -41,6 +41,15 @@ reshard_status rs_opening_add(rs_opening *opening, const char *path, const char 
   return status;
 }
 
+bool rs_opening_leaves(const rs_opening *opening, const reshard_model_tensor *t) {
+  reshard_checkpoint_info *info = &opening->checkpoint->info;
+  bool leaves = t->dtype == RESHARD_DTYPE_NONE && opening->options.leave_out;
+  info->left_out_tensors += leaves;
+  if (leaves && !rs_add(info->left_out_bytes, t->shape[0], &info->left_out_bytes))
+    info->left_out_bytes = INT64_MAX;
+  return leaves;
+}
+
 /* Appends a tensor and, where it has elements, its place. */
 reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole) {
   rs_store *s = &opening->checkpoint->store;
@@ -49,11 +58,14 @@ reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const 
   char where[RS_WHERE];
   if (!rs_opening_takes(opening, whole->file, t->name))
     return RESHARD_SUCCESS;
+  if (rs_opening_leaves(opening, t)) {
+    rs_index_forget(opening, t->name);
+    return RESHARD_SUCCESS;
+  }
   for (int d = 0; d < t->ndim; d++)
     shape[d] = t->shape[whole->reversed ? t->ndim - 1 - d : d];
   RS_TRY(rs_model_add(s->model, rs_opening_where(opening, whole->file, where), t->name,
-                      whole->solid ? strlen(t->name) + 1 + strlen(t->name + strlen(t->name) + 1) : strlen(t->name),
-                      t->dtype, t->ndim, t->shape));
+                      rs_name_length(t->name, whole->solid), t->dtype, t->ndim, t->shape));
   s->model->tensors.at[i].packed = whole->packed;
   s->model->tensors.at[i].solid = whole->solid;
   RS_TRY(rs_layout_cache_single(layouts, t->ndim, shape, &number));

@@ -42,6 +42,8 @@ reshard_status rs_open_headed(rs_opening *opening, reshard_file_format format);
 reshard_status rs_open_state_dict(rs_opening *opening, int64_t file);
 /* Fills store and info from the .metadata of a directory and the .distcp files that it names. */
 reshard_status rs_open_distcp(rs_opening *opening, const char *path);
+/* True for a tensor of an unknown dtype that is to be left out, which is counted. */
+bool rs_opening_leaves(const rs_opening *opening, const reshard_model_tensor *tensor);
 /* Appends a tensor to the store, where the index takes it: model, layout, stored array. */
 reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole);
 #endif

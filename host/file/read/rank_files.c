@@ -73,37 +73,46 @@ static const char *name_of(const rank_set *r, int64_t tensor, char quoted[RS_QUO
 }
 
 /* Notes a tensor that comes for the first time. */
-static reshard_status note_tensor(rank_set *r, const reshard_model_tensor *t, int64_t *tensor) {
+static reshard_status note_tensor(rank_set *r, const reshard_model_tensor *t, const rs_model_tensor *from,
+                                  int64_t *tensor) {
   rs_shards *s = &r->shards;
   *tensor = rs_names_find(&s->names, t->name, strlen(t->name));
   if (*tensor >= 0)
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&r->names, r->names.n + 1));
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
-  RS_TRY(rs_alloc_copy(&r->names.at[r->names.n], t->name, (int64_t)strlen(t->name) + 1, 1));
+  RS_TRY(rs_alloc_copy(&r->names.at[r->names.n], t->name, (int64_t)rs_name_length(t->name, from->solid) + 1, 1));
   const char *name = r->names.at[r->names.n++];
   RS_TRY(rs_names_put(&s->names, name, strlen(name), tensor));
-  s->tensors.at[s->tensors.n++] =
-      (rs_global_tensor){.name = name, .dtype = t->dtype, .ndim = t->ndim, .file = r->file, .layout = -1};
+  s->tensors.at[s->tensors.n++] = (rs_global_tensor){.name = name,
+                                                     .dtype = t->dtype,
+                                                     .packed = from->packed,
+                                                     .solid = from->solid,
+                                                     .ndim = t->ndim,
+                                                     .file = r->file,
+                                                     .layout = -1};
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_part(rank_set *r, const reshard_model_tensor *t, int64_t offset) {
+/* from: as the header has it. */
+static reshard_status add_part(rank_set *r, const reshard_model_tensor *t, const rs_model_tensor *from,
+                               int64_t offset) {
   rank_part part = {.file = r->file, .rank = r->files.at[r->file].rank, .offset = offset};
   char quoted[RS_QUOTE], first[RS_WHERE], second[RS_WHERE];
-  RS_TRY(note_tensor(r, t, &part.tensor));
+  RS_TRY(note_tensor(r, t, from, &part.tensor));
   const rs_global_tensor *global = &r->shards.tensors.at[part.tensor];
-  if (global->dtype != t->dtype || global->ndim != t->ndim)
+  if (global->dtype != t->dtype || global->packed != from->packed || global->solid != from->solid ||
+      global->ndim != t->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' is %s of %d dims, in %s it is %s of %d",
                     rs_opening_where(r->opening, r->file, second), name_of(r, part.tensor, quoted),
-                    reshard_dtype_string(t->dtype), t->ndim, rs_opening_where(r->opening, global->file, first),
-                    reshard_dtype_string(global->dtype), global->ndim);
+                    rs_type_text(t->dtype, from->packed), t->ndim, rs_opening_where(r->opening, global->file, first),
+                    rs_type_text(global->dtype, global->packed), global->ndim);
   RS_TRY(rs_tensor_bytes(t->ndim, t->shape, 1, &part.elements));
   memcpy(part.shape, t->shape, sizeof part.shape);
   RS_TRY(rs_vec_reserve(&r->parts, r->parts.n + 1));
   r->parts.at[r->parts.n++] = part;
   r->opening->beside += (int64_t)(sizeof part + sizeof(rs_global_tensor) + sizeof(char *) + strlen(t->name) + 1);
-  r->opening->checkpoint->info.stored_bytes += part.elements * (int64_t)reshard_dtype_size(t->dtype);
+  r->opening->checkpoint->info.stored_bytes += part.elements * rs_max((int64_t)reshard_dtype_size(t->dtype), 1);
   return RESHARD_SUCCESS;
 }
 
@@ -115,7 +124,7 @@ static reshard_status add_torch_part(void *user, const char *name, const rs_torc
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s' is in Fortran order: " RS_TORCH_PYTHON,
                     rs_opening_where(r->opening, r->file, where), rs_quote(quoted, sizeof quoted, name));
   memcpy(tensor.shape, t->shape, sizeof tensor.shape);
-  return add_part(r, &tensor, t->offset);
+  return add_part(r, &tensor, &(rs_model_tensor){.name = 0}, t->offset);
 }
 
 /* Numbers and texts are those of rank 0. */
@@ -147,7 +156,7 @@ static reshard_status read_header(rank_set *r) {
   for (int64_t i = 0; i < header->model->tensors.n; i++) {
     reshard_model_tensor t;
     RS_TRY(reshard_model_get(header->model, i, &t));
-    RS_TRY(add_part(r, &t, header->offsets.at[i]));
+    RS_TRY(add_part(r, &t, &header->model->tensors.at[i], header->offsets.at[i]));
   }
   return RESHARD_SUCCESS;
 }
@@ -193,7 +202,8 @@ static reshard_status list_parts(rank_set *r, const int64_t *part, int64_t n) {
 static reshard_status layout_for(rank_set *r, int64_t tensor, const int64_t *shape, reshard_layout *layout) {
   const rs_global_tensor *global = &r->shards.tensors.at[tensor];
   char quoted[RS_QUOTE];
-  RS_TRY(rs_layouts_get(&r->layouts, global->name, global->ndim, shape, r->shards.world, layout));
+  RS_TRY((global->solid ? rs_layouts_whole : rs_layouts_get)(&r->layouts, global->name, global->ndim, shape,
+                                                             r->shards.world, layout));
   reshard_layout_kind kind = (*layout)->kind;
   if (kind == RESHARD_LAYOUT_CHUNK || kind == RESHARD_LAYOUT_MESH || kind == RESHARD_LAYOUT_SINGLE)
     return RESHARD_SUCCESS;
@@ -341,10 +351,26 @@ static reshard_status place_parts(rank_set *r, int64_t tensor, reshard_layout la
   return RESHARD_SUCCESS;
 }
 
+/* Parts of an unknown dtype: bytes, those of each rank behind those before. */
+static reshard_status append_parts(rank_set *r, int64_t tensor, const int64_t *part, int64_t n) {
+  rs_shards *s = &r->shards;
+  RS_TRY(rs_vec_reserve(&s->all, s->all.n + n));
+  for (int64_t i = 0; i < n; i++) {
+    const rank_part *from = &r->parts.at[part[i]];
+    rs_shard shard = {.tensor = tensor, .file = from->file, .offset = from->offset, .runs = -1};
+    shard.empty = from->elements == 0;
+    RS_TRY(rs_shards_append(s, &shard, from->elements));
+    s->all.at[s->all.n++] = shard;
+  }
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status place_tensor(rank_set *r, int64_t tensor, const int64_t *part, int64_t n) {
   rs_global_tensor *global = &r->shards.tensors.at[tensor];
   reshard_layout layout = NULL;
   RS_TRY(list_parts(r, part, n));
+  if (global->dtype == RESHARD_DTYPE_NONE)
+    return append_parts(r, tensor, part, n);
   RS_TRY(find_shape(r, tensor, &r->parts.at[part[0]], global->shape));
   RS_TRY(layout_for(r, tensor, global->shape, &layout));
   reshard_status status = place_parts(r, tensor, layout);

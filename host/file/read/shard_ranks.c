@@ -86,8 +86,10 @@ static reshard_status find_pieces(search *s, int64_t f) {
   for (int64_t i = all->file_first.at[f]; i < all->file_first.at[f + 1]; i++) {
     const rs_shard *shard = &all->all.at[i];
     const rs_global_tensor *global = &all->tensors.at[shard->tensor];
+    if (shard->empty || global->layout < 0) /* of an unknown dtype: any rank will do */
+      continue;
     const rs_shard **last = &s->last[global->layout];
-    if (shard->empty || (*last != NULL && same_box(global->ndim, &(*last)->box, &shard->box)))
+    if ((*last != NULL && same_box(global->ndim, &(*last)->box, &shard->box)))
       continue;
     RS_TRY(find_cell(s, shard, all->layouts.made.at[global->layout]));
     *last = shard;

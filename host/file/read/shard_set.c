@@ -200,7 +200,7 @@ static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_
     RS_TRY(add_global(s, &(rs_global_tensor){.name = t->name, .ndim = t->ndim, .layout = -1}));
   }
   rs_global_tensor *global = &s->tensors.at[shard->tensor];
-  if (global->dtype == RESHARD_DTYPE_NONE) {
+  if (global->count == 0) {
     global->dtype = t->dtype;
     global->packed = packed;
     global->solid = from->solid;
@@ -211,8 +211,9 @@ static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_
   rs_opening_where(s->opening, global->file, first);
   if (global->dtype != t->dtype || global->packed != packed || global->solid != from->solid)
     return rs_error(RESHARD_ERROR_INVALID, "%s is %s, in %s it is %s", rs_shard_where(s, shard, where),
-                    packed > 0 ? rs_packed_types[packed].name : reshard_dtype_string(t->dtype), first,
-                    global->packed > 0 ? rs_packed_types[global->packed].name : reshard_dtype_string(global->dtype));
+                    rs_type_text(t->dtype, packed), first, rs_type_text(global->dtype, global->packed));
+  if (t->dtype == RESHARD_DTYPE_NONE)
+    return rs_shards_append(s, shard, t->shape[0]);
   if (global->ndim != t->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s has %d dims, %s %s it has %d", rs_shard_where(s, shard, where), t->ndim,
                     s->root != NULL ? "in the reshard metadata of" : "in", first, global->ndim);
@@ -245,10 +246,9 @@ static reshard_status add_file_shards(rs_shards *s, int64_t f, json_t *intervals
     }
     RS_TRY(match_tensor(s, &shard, &t, &header->model->tensors.at[i]));
     json_t *runs = intervals != NULL ? json_object_get(intervals, t.name) : NULL;
-    if (runs != NULL) {
+    if (runs != NULL && t.dtype != RESHARD_DTYPE_NONE)
       RS_TRY(read_runs(s, &shard, runs));
-      whole++;
-    }
+    whole += runs != NULL;
     s->all.at[s->all.n++] = shard;
   }
   char where[RS_SHARD_WHERE];

@@ -218,13 +218,13 @@ static reshard_status build_all(builder *b) {
   const rs_shards *s = b->shards;
   rs_store *store = &s->opening->checkpoint->store;
   RS_TRY(rs_vec_reserve(&store->tensors, s->tensors.n));
-  for (int64_t t = 0; t < s->tensors.n; t++) {
-    const rs_global_tensor *global = &s->tensors.at[t];
-    int64_t first = store->arrays.n;
+  for (int64_t i = 0; i < s->tensors.n; i++) {
+    const rs_global_tensor *global = &s->tensors.at[i];
+    int64_t first = store->arrays.n, t = store->tensors.n;
     reshard_layout layout = NULL;
-    RS_TRY(rs_model_add(store->model, s->opening->where, global->name,
-                        global->solid ? strlen(global->name) + 1 + strlen(global->name + strlen(global->name) + 1)
-                                      : strlen(global->name),
+    if (global->left_out)
+      continue;
+    RS_TRY(rs_model_add(store->model, s->opening->where, global->name, rs_name_length(global->name, global->solid),
                         global->dtype, global->ndim, global->shape));
     store->model->tensors.at[t].packed = global->packed;
     store->model->tensors.at[t].solid = global->solid;
@@ -246,6 +246,20 @@ reshard_status rs_shards_build(rs_shards *s) {
   return status;
 }
 
+reshard_status rs_shards_append(rs_shards *s, rs_shard *shard, int64_t bytes) {
+  rs_global_tensor *global = &s->tensors.at[shard->tensor];
+  char where[RS_SHARD_WHERE];
+  global->ndim = 1;
+  global->layout = -1;
+  s->opening->checkpoint->info.left_out_tensors -= global->left_out; /* is counted once */
+  global->left_out = rs_opening_leaves(s->opening, &(reshard_model_tensor){.shape = {bytes}});
+  shard->box = (reshard_box){.offset = {global->count == 0 ? 0 : global->shape[0]}, .extent = {bytes}};
+  if (!rs_add(shard->box.offset[0], bytes, &global->shape[0]))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: its shards have more than 2^63 bytes", rs_shard_where(s, shard, where));
+  global->count++;
+  return RESHARD_SUCCESS;
+}
+
 /* By counting. */
 reshard_status rs_shards_group(rs_shards *s) {
   char quoted[RS_QUOTE];
@@ -253,7 +267,7 @@ reshard_status rs_shards_group(rs_shards *s) {
   RS_TRY(rs_vec_reserve(&s->by_tensor, s->all.n));
   for (int64_t t = 0; t < s->tensors.n; t++) {
     rs_global_tensor *global = &s->tensors.at[t];
-    if (global->count == 0 && !s->opening->options.gaps_allowed)
+    if (global->count == 0 && !global->left_out && !s->opening->options.gaps_allowed)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' of the reshard metadata is in no file", s->opening->where,
                       rs_quote(quoted, sizeof quoted, global->name));
     global->first = first;

@@ -28,6 +28,7 @@ typedef struct rs_global_tensor {
   int64_t first, count; /* its shards, in rs_shards.by_tensor */
   int64_t layout;       /* the one that the metadata names, in rs_shards.layouts; -1: none */
   bool whole_arrays;    /* some shard has runs */
+  bool left_out;        /* of an unknown dtype, and not wanted */
 } rs_global_tensor;
 
 typedef struct rs_shards {
@@ -48,6 +49,9 @@ typedef struct rs_shards {
 /* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the
  * info are the caller's. */
 reshard_status rs_shards_build(rs_shards *shards);
+/* Says where a shard of an unknown dtype lies, as what of its tensor it is cannot be known: its bytes come behind those
+ * before. */
+reshard_status rs_shards_append(rs_shards *shards, rs_shard *shard, int64_t bytes);
 /* Shards of one tensor side by side in by_tensor. */
 reshard_status rs_shards_group(rs_shards *shards);
 void rs_shards_free(rs_shards *shards);

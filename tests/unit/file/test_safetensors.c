@@ -117,7 +117,6 @@ static void refused_header(const char *header, size_t data, reshard_status statu
 static void test_bad_headers(void **state) {
   (void)state;
   const reshard_status bad = RESHARD_ERROR_INVALID;
-  refused_header("{" T("a", "F32X", "[1]", "[0,4]") "}", 4, bad, "'a'", "'F32X'");
   refused_header("{\"__metadata__\":false}", 0, bad, "__metadata__", "no object");
   refused_header("{\"__metadata__\":{\"a\":null}}", 0, bad, "'a'", "no string");
   refused_header("{\"__metadata__\":[]}", 0, bad, "__metadata__", "a.safetensors");
