@@ -76,6 +76,21 @@ reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *array
   return RESHARD_SUCCESS;
 }
 
+reshard_status rs_cached_bind_direct(rs_cached_transfer *k, reshard_comm comm, reshard_plan plan) {
+  bool changed, made = k->direct == NULL;
+  const rs_offer *const *offers = rs_reach_offers(k->reach, &changed);
+  if (made)
+    RS_TRY(rs_transfer_create_alone(plan, comm, k, &k->direct));
+  if (!made && !changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_transfer_rebind_cached(k->direct, NULL, offers);
+  if (status != RESHARD_SUCCESS) { /* the next call binds another one, whatever has changed by then */
+    reshard_transfer_destroy(k->direct);
+    k->direct = NULL;
+  }
+  return status;
+}
+
 reshard_status rs_cached_rebind(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
   k->stream = stream;
   RS_TRY(reshard_transfer_rebind(k->transfer, arrays));
@@ -112,6 +127,7 @@ void rs_cached_drop(rs_cached_transfer *k) {
 
 void rs_cached_free(rs_cached_transfer *k) {
   rs_cached_drop(k);
+  reshard_transfer_destroy(k->direct);
   rs_reach_free(k->reach);
   free(k->extents.at);
   *k = (rs_cached_transfer){.transfer = NULL};

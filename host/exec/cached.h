@@ -16,10 +16,12 @@ typedef struct rs_staging_cache {
 void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm);
 
 typedef struct rs_cached_transfer {
-  reshard_transfer transfer; /* NULL: none is cached */
-  /* Of processes that reach each other's memory, which need no transfer where all are on one node; NULL: none yet. */
+  reshard_transfer transfer; /* that ranks have made together; NULL: none is cached */
+  /* Of processes that reach each other's memory; NULL: none yet. Where all are on one node, each rank makes itself a
+   * transfer on the direct path. */
   rs_reach *reach;
-  bool packed; /* they took the transfer all the same, in their last call */
+  reshard_transfer direct;
+  bool packed; /* they took `transfer` all the same, in their last call */
   /* Of the mixed path on the CPU: hash of the sources of all ranks that it was bound to. Of GPUs that read each other's
    * arrays: rs_sources_version of this rank's. 0: of none. */
   uint64_t shown;
@@ -44,6 +46,8 @@ reshard_status rs_cached_compare(rs_cached_transfer *cached, const reshard_array
  * transfer on the mixed path, by rank, else NULL; where they have changed, `bound` is cleared before. */
 reshard_status rs_cached_bind(rs_cached_transfer *cached, const reshard_arrays *arrays, const rs_offer *const *offers,
                               void *stream);
+/* Binds the direct transfer of this rank alone to the arrays that ranks have shown, where they have changed. Local. */
+reshard_status rs_cached_bind_direct(rs_cached_transfer *cached, reshard_comm comm, reshard_plan plan);
 /* The same by all ranks, where they read each other's arrays: reshard_transfer_rebind. After an error there is nothing
  * to execute. */
 reshard_status rs_cached_rebind(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);

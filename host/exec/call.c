@@ -7,9 +7,9 @@
  *
  * Ranks of one process that reach each other's memory need no transfer: the rank that acts for all sees all arrays,
  * lists the copies to each rank, compiles and runs them inside of one meeting (together.c). Where that is not as usual
- * they go on as processes do. Processes that map each other's memory need none either: they meet before the copies and
- * after them. With GPUs that are told to read each other they meet once, to tell if arrays have moved. Over NCCL, and
- * for messages between GPUs, hosts do not meet once a transfer is made. */
+ * they go on as processes do. Processes that map each other's memory make it without a meeting: they meet before the
+ * copies and after them. With GPUs that are told to read each other they meet once, to tell if arrays have moved. Over
+ * NCCL, and for messages between GPUs, hosts do not meet once a transfer is made. */
 #include "exec/call.h"
 
 #include "device/stream.h"
@@ -113,16 +113,14 @@ static reshard_status prepare_call(sharded_call *x) {
 
 /* --- The meeting -------------------------------------------------------------------------------------------------- */
 
-/* Hosts need not meet where streams wait for each other's messages alone, once all ranks have the transfer. Nor does a
- * rank come that cannot tell if it has. */
-static bool hosts_meet(const sharded_call *x, reshard_status mine) {
-  bool made = x->made || (mine != RESHARD_SUCCESS && x->given->unsure);
-  return x->threads || !x->streams || x->reads != READS_NOTHING || !made;
+/* Hosts need not meet where streams wait for each other's messages alone, once all ranks have the transfer. */
+static bool hosts_meet(const sharded_call *x) {
+  return x->threads || !x->streams || x->reads != READS_NOTHING || !x->given->request.cached;
 }
 
 static reshard_status meet_hosts(sharded_call *x, reshard_status mine) {
   rs_request request = x->given->request;
-  if (!hosts_meet(x, mine))
+  if (!hosts_meet(x))
     return mine == RESHARD_SUCCESS ? mine : rs_comm_end_after_error(x->comm, mine);
   request.shown = &x->shown;
   request.private_entry = x->private_entry;
@@ -216,10 +214,10 @@ static reshard_status take_sources(sharded_call *x) {
 }
 
 /* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
-static reshard_status copy_from_processes(sharded_call *x) {
+static reshard_status execute_direct(sharded_call *x) {
   reshard_status status = take_sources(x);
-  RS_THEN(status, rs_reach_run(x->cached->reach));
-  return rs_agree(x->comm, status);
+  RS_THEN(status, rs_cached_bind_direct(x->cached, x->comm, x->given->plan));
+  return status == RESHARD_SUCCESS ? reshard_execute(x->cached->direct, x->given->stream) : rs_agree(x->comm, status);
 }
 
 /* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */
@@ -237,7 +235,7 @@ static reshard_status execute_segments(sharded_call *x, rs_verdict verdict) {
   reshard_status status = RESHARD_SUCCESS;
   cached->packed = packs && x->given->cached != NULL;
   if (!packs && !x->comm->elsewhere)
-    return copy_from_processes(x);
+    return execute_direct(x);
   if (x->comm->elsewhere && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs) {
     rs_cached_drop(cached);
     cached->packed = packs && x->given->cached != NULL;

@@ -27,14 +27,12 @@ void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm);
  * - plan, arrays: not read where the rank's own preparation failed. The lists of arrays are all there, and those of
  *   strides, where one has strides.
  * - cached: of the plan. NULL: nothing is cached. Whether it has a transfer must follow from what ranks know of each
- *   other: it has one after the first call that took one and succeeded, and only then.
- * - unsure: the preparation failed before the rank could tell if the others have cached a transfer for this call. */
+ *   other: it has one after the first call that took one and succeeded, and only then. */
 typedef struct rs_once_call {
   rs_request request;
   reshard_plan plan;
   const reshard_arrays *arrays;
   rs_cached_transfer *cached;
-  bool unsure;
   void *stream;
 } rs_once_call;
 

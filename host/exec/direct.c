@@ -11,13 +11,14 @@
 #include "device/stream.h"
 #include "device/trace.h"
 #include "exec/arrays.h"
+#include "exec/record.h"
 #include "exec/transfer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The direct path's programs for all ranks of the process, one a lane; the last rank frees them. */
+/* Programs of the ranks of a process that has several, one a lane; the last rank frees them. */
 typedef struct rs_direct_programs {
   atomic_llong users;
   rs_device *const *devices;
@@ -41,6 +42,10 @@ static bool direct_applicable(reshard_comm comm, reshard_path wish) {
 }
 
 static bool between_processes(reshard_comm comm) { return !comm->direct; }
+
+static rs_program *const *programs_of(const rs_binding *binding) {
+  return binding->direct != NULL ? binding->direct->programs : &binding->keep;
+}
 
 /* rs_view_of of a transfer: peers have shown where their arrays are. */
 static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
@@ -80,11 +85,8 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     if (b[i]->transfer->comm->lane == lane)
       status = append_copies(&merged, b[i]->copies);
-  int64_t bytes = between_processes(b[0]->transfer->comm) ? b[0]->transfer->plan->info.bytes : merged.bytes;
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
-    status = device->work->compile(device, &merged, bytes, program);
-  if (status == RESHARD_SUCCESS && *program != NULL && b[0]->transfer->meeting != NULL)
-    device->processes->guard(*program, b[0]->transfer->meeting);
+    status = device->work->compile(device, &merged, merged.bytes, program);
   rs_copies_free(&merged);
   return status;
 }
@@ -113,17 +115,33 @@ fail:
   return status;
 }
 
-static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  rs_copies copies = {0};
-  compile_call mine = {.transfer = t, .binding = binding, .copies = &copies};
+/* Compiles the copies of all ranks of the process, each of which reads the lists of the others meanwhile. */
+static reshard_status compile_together(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
+                                       rs_copies *copies) {
+  compile_call mine = {.transfer = t, .binding = binding, .copies = copies};
   mine.status = t->comm->ops->enter(t->comm);
   if (mine.status == RESHARD_SUCCESS) {
-    mine.status = rs_pull(t->plan, view_of_peer, NULL, (void *)offers, &copies, &binding->foreign_bytes);
+    mine.status = rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes);
     t->comm->ops->leave(t->comm);
   }
   if (mine.status != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  reshard_status status = rs_comm_together(t->comm, compile_lanes, &mine);
+  return rs_comm_together(t->comm, compile_lanes, &mine);
+}
+
+/* Compiles those of the only rank of its process. */
+static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
+                                    rs_copies *copies) {
+  RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
+  int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
+  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->meeting, &binding->keep)
+                            : RESHARD_SUCCESS;
+}
+
+static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  rs_copies copies = {0};
+  reshard_status status =
+      t->comm->locals > 1 ? compile_together(t, binding, offers, &copies) : compile_alone(t, binding, offers, &copies);
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = copies.copy.n, .rounds = 1};
   rs_copies_free(&copies);
   return status;
@@ -137,12 +155,15 @@ static void count_bytes(const rs_execution *x) {
 static reshard_status direct_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
   rs_device *device = comm->device;
-  if (between_processes(comm)) /* within another call `together` is no meeting */
+  bool apart = between_processes(comm), shown = x->t[0]->cached != NULL; /* in a meeting of this call */
+  if (apart && !shown) /* within another call `together` is no meeting */
     RS_TRY(comm->subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, rs_execution_copied(x, device));
-  reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
+  reshard_status status = device->work->run(device, 1, programs_of(&x->t[0]->binding), NULL);
   rs_trace_worked(device, NULL);
-  if (between_processes(comm))
+  if (apart && shown)
+    status = rs_agree(comm, status); /* with those that could not bind what was shown */
+  else if (apart)
     RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
     count_bytes(x);
@@ -150,18 +171,18 @@ static reshard_status direct_run(rs_execution *x) {
 }
 
 static reshard_status direct_run_on_streams(rs_execution *x) {
-  const rs_direct_programs *direct = x->t[0]->binding.direct;
+  rs_program *const *programs = programs_of(&x->t[0]->binding);
   RS_TRY(rs_execution_meet(x, RS_MOVE, RS_EDGE("copy after peers")));
   if (x->flow.n > 1)
     RS_TRY(rs_flow_start(&x->flow));
   for (int64_t g = 0; g < x->flow.n; g++) {
     rs_lane *lane = x->flow.lane[g];
     void *stream;
-    if (direct->programs[g] == NULL)
+    if (programs[g] == NULL)
       continue;
     RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
     rs_trace_work(lane->device, stream, "copy", -1, -1);
-    reshard_status status = lane->device->work->run(lane->device, 1, &direct->programs[g], stream);
+    reshard_status status = lane->device->work->run(lane->device, 1, &programs[g], stream);
     rs_trace_worked(lane->device, stream);
     RS_TRY(status);
   }

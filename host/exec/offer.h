@@ -91,7 +91,7 @@ typedef struct rs_shown {
   bool freed; /* the rank has freed memory that others have open */
 } rs_shown;
 
-/* The others' sources, as a rank knows them for one plan, with its program. */
+/* The others' sources, as a rank knows them for one plan. */
 typedef struct rs_reach rs_reach;
 reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *plan, rs_reach **reach);
 void rs_reach_free(rs_reach *reach); /* NULL is allowed */
@@ -104,8 +104,6 @@ reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *show
 /* Sources of this rank and of those that were taken, by rank, for a transfer to be bound to. *changed: since the last
  * call of this. */
 const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed);
-/* Copies all that comes to this rank; local, while no rank's call ends. */
-reshard_status rs_reach_run(rs_reach *reach);
 
 /* Collective: returns when all ranks have come with this transfer. RESHARD_ERROR_MISMATCH where they have come with
  * others. */

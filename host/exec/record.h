@@ -80,9 +80,10 @@ typedef struct rs_request {
   const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */
   reshard_path path;                 /* wished */
   const rs_argument *argument;       /* NULL: none */
-  bool cached;                       /* a transfer is cached for it */
-  const rs_shown *shown;             /* not compared; NULL: nothing, and the call reads no memory: */
-  int64_t private_entry;             /* as in rs_record */
+  /* A transfer is cached for it, on all ranks or on none; or may be, where the rank has failed before it could tell. */
+  bool cached;
+  const rs_shown *shown; /* not compared; NULL: nothing, and the call reads no memory: */
+  int64_t private_entry; /* as in rs_record */
   bool moved;
 } rs_request;
 /* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments

@@ -20,13 +20,14 @@ typedef struct rs_binding {
   rs_sources sources;                /* where other processes read these arrays; all zero: they do not */
   rs_mappings *mappings;             /* of other processes' arrays, that it reads; NULL: none */
   int64_t foreign_bytes;             /* that it brings to this rank from others */
-  rs_program *keep;                  /* packed path: copies that stay on the rank */
+  RS_VEC(rs_program *) compiled;     /* owned: all that follow, in the order of their making */
+  int64_t ncompiled;                 /* of these so far; the others are of the binding before, to be compiled anew */
+  rs_program *keep; /* packed path: copies that stay on the rank; direct path of a process: all copies to it */
   struct rs_round *rounds;
   int64_t nrounds;                /* 0 on another path */
   struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
   int64_t nsent, nreceived;
   void *workspace; /* owned; NULL when it is the caller's, or cached */
-  bool cached;     /* programs and staging are those of a transfer that is cached (cached.h) */
   bool of_malloc;  /* processes have memory of cudaMalloc open, which its owner frees when all have closed it */
   reshard_transfer_info info;
 } rs_binding;
@@ -50,11 +51,8 @@ struct reshard_transfer_s {
   uint64_t key;                      /* the same on all ranks of one creation */
   atomic_int busy;                   /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
   bool holds;                        /* its communicator's handle: it is the user's */
-  struct rs_cached_transfer *cached; /* NULL: bindings have staging and programs of their own */
-  /* else: compiled anew for each binding, always in the same order */
-  RS_VEC(rs_program *) compiled;
-  int64_t ncompiled;
-  rs_call *call; /* of the thread that executes for all; NULL: within another one */
+  struct rs_cached_transfer *cached; /* NULL: bindings have staging of their own, and compile each program once */
+  rs_call *call;                     /* of the thread that executes for all; NULL: within another one */
   rs_binding binding;
   rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
@@ -98,13 +96,19 @@ static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64
 
 /* Checks that a plan is the one of the communicator's rank. */
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
-/* The next program of a binding of a cached transfer, NULL where none was compiled yet. */
-reshard_status rs_transfer_program(reshard_transfer transfer, rs_program ***program);
+/* Compiles the next program of a binding, which owns it. A cached transfer that a rank binds alone is bound anew while
+ * the device may still run what was compiled for the arrays before. meeting: guards the program; NULL: none does. */
+reshard_status rs_binding_compile(reshard_transfer transfer, rs_binding *binding, const rs_copies *copies,
+                                  int64_t bytes, rs_stream_meeting *meeting, rs_program **program);
 /* reshard_transfer_create, of a transfer that is cached: cached->transfer. */
 reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                          const reshard_transfer_options *options, struct rs_cached_transfer *cached);
+/* A cached transfer on the direct path between processes, which each rank makes alone and binds by
+ * rs_transfer_rebind_cached. Its executes are within a call in which ranks have shown their sources. */
+reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, struct rs_cached_transfer *cached,
+                                        reshard_transfer *transfer);
 /* reshard_transfer_rebind by the rank alone, in the order of its stream: of a transfer that is cached. offers: sources
- * of others, by rank, on a path that reads them; else NULL. */
+ * of others, by rank, on a path that reads them; else NULL. arrays: NULL where the offers have them, too. */
 reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays,
                                          const rs_offer *const *offers);
 /* A cached transfer, which reads storage of others alone, may stay bound between calls. Its binding ends where others

@@ -294,7 +294,7 @@ static void put_first(rs_cached_plans *plans, rs_cached_plan *plan) {
 reshard_status rs_sharder_plan(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan **plan) {
   uint64_t hash = hash_entries(n, entries);
   rs_cached_plan *found = find_plan(s, &s->plans, hash, n, entries);
-  s->sure = true;
+  s->looked_up = true;
   if (found == NULL) {
     RS_TRY(rs_vec_reserve(&s->plans, s->plans.n + 1));
     RS_TRY(make_plan(s, hash, n, entries, &found));
@@ -399,16 +399,15 @@ static reshard_status list_arrays(reshard_sharder s, rs_cached_plan *p, const rs
 void rs_sharder_end_call(reshard_sharder s) {
   free_plan(s->candidate);
   s->candidate = NULL;
-  s->sure = false;
+  s->looked_up = false;
 }
 
 reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries,
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
-  rs_once_call call = {.request = {.path = s->path, .argument = argument},
+  rs_once_call call = {.request = {.path = s->path, .argument = argument, .cached = !s->looked_up && s->plans.n > 0},
                        .arrays = &arrays,
-                       .unsure = !s->sure && s->plans.n > 0,
                        .stream = stream};
   if (mine == RESHARD_SUCCESS)
     mine = list_arrays(s, p, entries, stream, &arrays);

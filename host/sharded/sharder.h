@@ -85,7 +85,7 @@ struct reshard_sharder_s {
   rs_cached_plans plans;     /* of collective calls that succeeded: the same on all ranks */
   rs_cached_plans own;       /* of this rank's calls that are local */
   rs_cached_plan *candidate; /* of the collective call under way, where the cache has none; NULL: there is none */
-  bool sure;                 /* it is known if the cache has the plan of the call under way */
+  bool looked_up;            /* the plan of the call under way, in the cache */
   void *attached;            /* of a room above; freed with the sharder; NULL: nothing */
   void (*attached_free)(void *attached);
   rs_once_memory memory;

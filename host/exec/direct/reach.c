@@ -5,8 +5,6 @@
  * with the plan. Segments stay mapped as long as an earlier list names them. */
 #include "exec/direct/remote_sources.h"
 
-#include "device/trace.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,10 +46,7 @@ struct rs_reach {
   uint64_t version;
   reached *ranks;         /* [comm->size] */
   const rs_offer **offer; /* [comm->size]; NULL: nothing comes from that rank */
-  bool compiled;          /* what follows from these arrays and offers */
-  rs_program *program;    /* for these arrays and offers */
-  rs_copies copies;
-  int64_t foreign_bytes;
+  bool changed;           /* since a transfer was bound to these arrays and offers */
 };
 
 reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *plan, rs_reach **reach) {
@@ -77,9 +72,6 @@ void rs_reach_free(rs_reach *reach) {
     if (reach->ranks != NULL)
       rs_mappings_free(reach->ranks[r].mappings);
   }
-  if (reach->program != NULL)
-    reach->comm->device->work->release(reach->comm->device, reach->program);
-  rs_copies_free(&reach->copies);
   rs_arrays_free(&reach->arrays);
   free(reach->shown_sources);
   free(reach->offer);
@@ -99,7 +91,7 @@ static reshard_status bind_arrays(rs_reach *reach, const reshard_arrays *given) 
   reach->own = (rs_offer){reach->comm->rank, reach->plan, &reach->arrays, NULL};
   reach->offer[reach->comm->rank] = &reach->own;
   reach->bound = true;
-  reach->compiled = false;
+  reach->changed = true;
   return RESHARD_SUCCESS;
 }
 
@@ -167,7 +159,7 @@ static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *s
   rs_mappings_free(reach->ranks[rank].mappings);
   reach->offer[rank] = offer;
   reach->ranks[rank] = (reached){shown->version, mappings};
-  reach->compiled = false;
+  reach->changed = true;
   return RESHARD_SUCCESS;
 }
 
@@ -185,35 +177,8 @@ reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *show
   return status;
 }
 
-static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  rs_offer_view(((const rs_reach *)user)->offer[rank], entry, source, array, view);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status compile_copies(rs_reach *reach) {
-  rs_device *device = reach->comm->device;
-  rs_copies_clear(&reach->copies);
-  reach->foreign_bytes = 0;
-  RS_TRY(rs_pull(reach->plan, view_of_rank, NULL, reach, &reach->copies, &reach->foreign_bytes));
-  RS_TRY(device->work->recompile(device, &reach->copies, reach->plan->info.bytes, &reach->program));
-  reach->compiled = true;
-  return RESHARD_SUCCESS;
-}
-
 const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed) {
-  *changed = !reach->compiled;
-  reach->compiled = true; /* with the transfer */
+  *changed = reach->changed;
+  reach->changed = false;
   return reach->offer;
-}
-
-reshard_status rs_reach_run(rs_reach *reach) {
-  rs_device *device = reach->comm->device;
-  if (!reach->compiled)
-    RS_TRY(compile_copies(reach));
-  rs_trace_work(device, NULL, "copy", -1, -1);
-  reshard_status status = device->work->run(device, 1, &reach->program, NULL);
-  rs_trace_worked(device, NULL);
-  if (status == RESHARD_SUCCESS)
-    rs_comm_count(reach->comm, reach->foreign_bytes, 0);
-  return status;
 }

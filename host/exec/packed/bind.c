@@ -205,30 +205,14 @@ static reshard_status find_workspace(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* A cached transfer is bound anew while the device may still run what was compiled for the arrays before. */
-static reshard_status compile(reshard_transfer t, const rs_copies *copies, rs_program **program) {
-  rs_device *device = t->comm->device;
-  rs_program **cached = NULL;
-  if (t->cached == NULL) {
-    RS_TRY(device->work->compile(device, copies, t->plan->info.bytes, program));
-  } else {
-    RS_TRY(rs_transfer_program(t, &cached));
-    RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, cached));
-    *program = *cached;
-  }
-  if (t->comm->meeting != NULL)
-    device->processes->guard(*program, t->comm->meeting);
-  return RESHARD_SUCCESS;
-}
-
 /* The copies listed so far, as a program; none when there are none. */
 static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **program) {
-  rs_device *device = p->transfer->comm->device;
+  reshard_comm comm = p->transfer->comm;
   *program = NULL;
   if (copies->copy.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(compile(p->transfer, copies, program));
-  p->binding->info.copies += device->work->count(*program);
+  RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->meeting, program));
+  p->binding->info.copies += comm->device->work->count(*program);
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;
   return RESHARD_SUCCESS;

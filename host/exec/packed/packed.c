@@ -150,24 +150,6 @@ reshard_status rs_packed_run(rs_execution *x) {
   return status;
 }
 
-static void release_parts(rs_device *device, int64_t n, const rs_part *parts) {
-  for (int64_t i = 0; i < n; i++) {
-    device->work->release(device, parts[i].program);
-    device->work->release(device, parts[i].other_program);
-  }
-}
-
-static void release_programs(rs_device *device, rs_binding *b) {
-  device->work->release(device, b->keep);
-  for (int64_t i = 0; i < b->nrounds; i++) {
-    rs_round *r = &b->rounds[i];
-    release_parts(device, r->nsends, r->sends);
-    release_parts(device, r->nreceives, r->receives);
-    device->work->release(device, r->pack);
-    device->work->release(device, r->unpack);
-  }
-}
-
 static void release_types(reshard_comm comm, int64_t n, const rs_part *sends) {
   for (int64_t i = 0; i < n; i++)
     if (sends[i].type != NULL)
@@ -175,8 +157,6 @@ static void release_types(reshard_comm comm, int64_t n, const rs_part *sends) {
 }
 
 void rs_packed_release(reshard_comm comm, rs_binding *b) {
-  if (!b->cached)
-    release_programs(comm->device, b);
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];
     release_types(comm, r->nsends, r->sends);

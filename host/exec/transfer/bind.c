@@ -143,24 +143,37 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
 
 reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays,
                                          const rs_offer *const *offers) {
-  rs_binding binding = {.cached = true};
-  t->ncompiled = 0;
-  reshard_status status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
+  rs_binding binding = {0}, old = t->binding;
+  reshard_status status = RESHARD_SUCCESS;
+  if (arrays != NULL)
+    status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
+  binding.compiled = old.compiled; /* streams may use these, and the old one's staging: nothing of it is freed here */
   RS_THEN(status, t->path->bind(t, &binding, offers));
-  if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
-    rs_binding old = t->binding;
+  old.compiled = binding.compiled;
+  if (status == RESHARD_SUCCESS) {
     t->binding = binding;
     binding = old;
+  } else {
+    t->binding = old;
   }
+  binding.compiled.at = NULL;
+  binding.compiled.n = 0;
   rs_transfer_free_binding(t->comm, t->path, &binding);
   return status;
 }
 
-reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
-  if (t->ncompiled == t->compiled.n) {
-    RS_TRY(rs_vec_reserve(&t->compiled, t->compiled.n + 1));
-    t->compiled.at[t->compiled.n++] = NULL;
+reshard_status rs_binding_compile(reshard_transfer t, rs_binding *b, const rs_copies *copies, int64_t bytes,
+                                  rs_stream_meeting *meeting, rs_program **program) {
+  rs_device *device = t->comm->device;
+  if (b->ncompiled == b->compiled.n) {
+    RS_TRY(rs_vec_reserve(&b->compiled, b->compiled.n + 1));
+    b->compiled.at[b->compiled.n++] = NULL;
   }
-  *program = &t->compiled.at[t->ncompiled++];
+  rs_program **compiled = &b->compiled.at[b->ncompiled++];
+  bool again = t->cached != NULL && !(t->on_streams && t->path->reads_others); /* else by reshard_transfer_rebind */
+  RS_TRY((again ? device->work->recompile : device->work->compile)(device, copies, bytes, compiled));
+  if (meeting != NULL)
+    device->processes->guard(*compiled, meeting);
+  *program = *compiled;
   return RESHARD_SUCCESS;
 }

@@ -72,10 +72,9 @@ reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
   return RESHARD_SUCCESS;
 }
 
-/* All that a rank can check and make on its own. */
-static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, rs_cached_transfer *cached,
-                                         struct reshard_transfer_s **out, rs_binding *binding) {
+/* All that a rank can check and make on its own, but for its arrays. *out is to be freed after an error, too. */
+static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_transfer_options *options,
+                                         rs_cached_transfer *cached, struct reshard_transfer_s **out) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   RS_TRY(rs_transfer_check_plan(comm, plan));
@@ -92,8 +91,19 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
   RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
   RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
-  RS_TRY(make_streams(t));
-  return rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding->arrays);
+  return make_streams(t);
+}
+
+reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs_cached_transfer *cached,
+                                        reshard_transfer *transfer) {
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
+  struct reshard_transfer_s *t = NULL;
+  reshard_status status = check_and_allocate(comm, plan, &options, cached, &t);
+  if (status == RESHARD_SUCCESS)
+    *transfer = t;
+  else
+    reshard_transfer_destroy(t);
+  return status;
 }
 
 /* Rounds where messages go from strided sources, too; only on one node, where none of the ranks is reached. */
@@ -178,13 +188,16 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
                                       const reshard_transfer_options *options, rs_cached_transfer *cached,
                                       reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
-  rs_binding binding = {.cached = cached != NULL};
+  rs_binding binding = {0};
   rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
   rs_comm_free_deferred(comm);
   if (transfer == NULL)
     rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    rs_record_set_status(&mine, check_and_allocate(comm, plan, arrays, options, cached, &t, &binding));
+    rs_record_set_status(&mine, check_and_allocate(comm, plan, options, cached, &t));
+  if (mine.status == RESHARD_SUCCESS)
+    rs_record_set_status(&mine,
+                         rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding.arrays));
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS)

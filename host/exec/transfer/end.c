@@ -10,6 +10,9 @@
 enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the communicator has ended */
 
 void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
+  for (int64_t i = 0; i < b->compiled.n; i++)
+    comm->device->work->release(comm->device, b->compiled.at[i]);
+  free(b->compiled.at);
   if (path != NULL)
     path->release(comm, b);
   rs_sources_free(&b->sources);
@@ -94,9 +97,6 @@ static void free_transfer(reshard_transfer t) {
   rs_transfer_free_binding(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->destroy(device, t->meeting);
-  for (int64_t i = 0; i < t->compiled.n; i++)
-    device->work->release(device, t->compiled.at[i]);
-  free(t->compiled.at);
   rs_gate_destroy(&t->gate);
   rs_lane_destroy(&t->lane);
   if (t->ended != NULL)
