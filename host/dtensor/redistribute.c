@@ -186,6 +186,20 @@ reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *te
   return run_move(&r, mine, results);
 }
 
+reshard_status rs_dtensor_redistribute(const char *call, reshard_sharder ranks, reshard_status mine,
+                                       reshard_dtensor tensor, const reshard_placing *placing, void *stream,
+                                       reshard_dtensor *result) {
+  redistribution r = {
+      .call = call, .sharder = ranks, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+  if (mine == RESHARD_SUCCESS) {
+    find_ranks(&r, tensor);
+    mine = prepare_move(&r, result);
+  } else {
+    r.outside = ranks == NULL;
+  }
+  return run_move(&r, mine, result);
+}
+
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result) {
   redistribution r = {.call = call, .local = true, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};

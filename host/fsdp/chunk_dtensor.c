@@ -93,25 +93,20 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   if (order == RESHARD_FSDP_TP_FIRST)
     return rs_dtensor_redistribute_local(call, whole, &placing, stream, chunk);
   placing.order = NULL;
-  return reshard_dtensor_redistribute(1, &whole, &placing, stream, chunk);
+  return rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, whole, &placing, stream, chunk);
 }
 
-/* Sends the error of this rank to others, which redistribute meanwhile. */
-static reshard_status send_error(reshard_sharder s, reshard_status mine, void *stream) {
-  RS_CALL_AS(s->comm, "reshard_dtensor_redistribute", 0);
-  return rs_sharder_execute(s, NULL, NULL, mine, stream, NULL);
-}
-
-/* To those of the parent mesh, where they wait for it. */
-static reshard_status agree_on_status(const char *call, reshard_sharder sharder, reshard_mesh parent,
-                                      reshard_status mine, void *stream) {
-  const reshard_placing placing = {parent, &replicate, NULL};
+/* The ranks of a mesh that act together, for one that has an error of its own, which stays the last one. NULL: it is
+ * alone with it. */
+static reshard_sharder ranks_of_mesh(const char *call, reshard_sharder sharder, reshard_mesh mesh,
+                                     reshard_status mine) {
+  const reshard_placing placing = {mesh, &replicate, NULL};
   rs_placing_group group;
   rs_kept_error kept = {.status = RESHARD_SUCCESS};
   rs_error_keep(&kept, mine);
   rs_placing_group_find(call, sharder, &placing, &group);
   (void)rs_error_restore(&kept); /* not what a missing group has said */
-  return group.outside || group.comm == NULL ? mine : send_error(group.sharder, mine, stream);
+  return group.outside || group.comm == NULL ? NULL : group.sharder;
 }
 
 static reshard_status copy_chunk(reshard_dtensor made, reshard_fsdp_order order, reshard_tree *chunk) {
@@ -141,8 +136,10 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
   RS_TRY(rs_once_begin(call, sharder->comm, sharder->path, stream, &status));
   RS_THEN(status, chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk"));
   RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
-  if (status != RESHARD_SUCCESS)
-    return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(call, sharder, parent, status, stream) : status;
+  if (status != RESHARD_SUCCESS && order == RESHARD_FSDP_FSDP_FIRST) /* the others redistribute meanwhile */
+    return rs_dtensor_redistribute(call, ranks_of_mesh(call, sharder, parent, status), status, NULL, NULL, stream,
+                                   &made);
+  RS_TRY(status);
   status = cut_rows(whole, order, stream, &made);
   reshard_dtensor_release(whole);
   RS_TRY(status);
@@ -175,14 +172,13 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
   return rs_fsdp_local_leaf(tensor, made);
 }
 
-/* To those that gather: by its DTensor, as they have one alike, else by the parent mesh. */
-static reshard_status agree_on_gather(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
-                                      reshard_status mine, void *stream) {
-  if (tensor == NULL || tensor->given != sharder)
-    return parent != NULL ? agree_on_status("reshard_fsdp_all_gather", sharder, parent, mine, stream)
-                          : send_error(sharder, mine, stream);
-  bool outside = rs_mesh_is_sub(tensor->mesh) && tensor->sharder == tensor->given;
-  return outside ? mine : send_error(tensor->sharder, mine, stream);
+/* The ranks that gather, for one that has an error of its own: by its DTensor, as they have one alike, else by the
+ * parent mesh. NULL: it is alone with it. */
+static reshard_sharder gathering_ranks(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
+                                       reshard_status mine) {
+  if (tensor != NULL && tensor->given == sharder)
+    return rs_mesh_is_sub(tensor->mesh) && tensor->sharder == tensor->given ? NULL : tensor->sharder;
+  return parent != NULL ? ranks_of_mesh("reshard_fsdp_all_gather", sharder, parent, mine) : sharder;
 }
 
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
@@ -196,14 +192,15 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree lea
   RS_TRY(rs_once_begin(call, owner->comm, owner->path, stream, &status));
   RS_THEN(status, prepare_gather(sharder, leaf, parent, whole, &made));
   if (status != RESHARD_SUCCESS)
-    return agree_on_gather(sharder, tensor, parent, status, stream);
+    return rs_dtensor_redistribute(call, gathering_ranks(sharder, tensor, parent, status), status, NULL, NULL, stream,
+                                   &gathered);
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;
   for (int d = 0; d < last; d++)
     placements[d] = replicate;
   placements[last] = reshard_dtensor_placements(tensor)[last];
-  status = reshard_dtensor_redistribute(1, &tensor, &placing, stream, &gathered);
+  status = rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, tensor, &placing, stream, &gathered);
   if (status != RESHARD_SUCCESS) {
     reshard_tree_release(made);
     return status;
