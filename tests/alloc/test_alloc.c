@@ -1,12 +1,7 @@
 /* The k-th allocation fails, for every k, in every local call on layouts, communicators, models and rules. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "file/model/model.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/temporary.h"
 
 #include <reshard/file.h>
@@ -153,7 +148,6 @@ static void many_boxes(char *text, size_t size, bool replicated, bool file) {
 }
 
 static void layouts_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const char *const texts[] = {"chunk(0)",
                                       "chunk(-1;2,0,3,1)",
                                       "mesh(2x4;S0,R)",
@@ -255,7 +249,6 @@ static reshard_status make_boxes(fault_output *out, const void *with) {
 }
 
 static void constructors_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     reshard_status (*call)(fault_output *out, const void *with);
@@ -316,14 +309,12 @@ static bool good_memory(const fault_output *out, const void *with) {
 static void drop_memory(fault_output *out) { (void)reshard_comm_free(made_comms[0], out->object); }
 
 static void test_comm_memory(void **state) {
-  (void)state;
   assert_int_equal(reshard_comm_create_local(1, NULL, made_comms), RESHARD_SUCCESS);
   assert_true(fault_local_run(&(fault_local){"comm_alloc", make_memory, good_memory, drop_memory, NULL}) >= 1);
   reshard_comm_destroy(made_comms[0]);
 }
 
 static void communicators_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     assert_true(fault_local_run(&(fault_local){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >=
@@ -349,7 +340,6 @@ static bool same_large(const fault_output *out, const void *with) {
 }
 
 static void test_large_lists(void **state) {
-  (void)state;
   fault_output wanted = {NULL};
   for (int64_t i = 0; i < LARGE; i++) {
     large_boxes[i] = (reshard_box){.offset = {i}, .extent = {1}};
@@ -398,7 +388,6 @@ static void each_model(const char *name, reshard_status (*make)(const char *name
 }
 
 static void models_survive_any_failed_allocation(void **state) {
-  (void)state;
   for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++) {
     each_model(reshard_model_preset_name(i), reshard_model_preset);
     if (i == 0)
@@ -522,7 +511,6 @@ static reshard_status check_and_use(fault_output *out, const void *with) {
 }
 
 static void rules_of_blocks_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const char *const names[] = {"a.w", "a.w_inv", "b.w_inv", "b.w"};
   static const int64_t shapes[4][2] = {{12, 8}, {6, 4}, {3, 3}, {6, 5}};
   blocks_case c;
@@ -536,7 +524,6 @@ static void rules_of_blocks_survive_any_failed_allocation(void **state) {
 }
 
 static void rules_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const char text[] =
       "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
       "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";

@@ -1,11 +1,6 @@
 /* The k-th allocation fails while boxes of a tensor with more elements than 64 bits count are checked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 
 #include "layout/boxes.h"
 
@@ -45,7 +40,6 @@ static corner_case octants(int64_t side, int64_t more) {
 }
 
 static void checks_of_huge_boxes_survive_any_failed_allocation(void **state) {
-  (void)state;
   for (int64_t side = 16; side <= SIDE; side *= SIDE / 16)
     for (int64_t more = -1; more <= 1; more++) {
       corner_case c = octants(side, more);

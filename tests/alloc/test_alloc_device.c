@@ -1,15 +1,10 @@
 /* The k-th allocation fails, for every k: making a device, taking and using storage, staging. What is freed while it
  * fails is freed all the same. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/memory/pool.h"
 #include "device/memory/staging.h"
 #include "support/devices/queue.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 
 #include <string.h>
 
@@ -29,7 +24,6 @@ static bool good_device(const fault_output *out, const void *with) {
 static void drop_device(fault_output *out) { reshard_device_release(out->object); }
 
 static void devices_survive_any_failed_allocation(void **state) {
-  (void)state;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
   assert_true(
       fault_local_run(&(fault_local){"reshard_device_create", device_create, good_device, drop_device, &options}) >= 5);
@@ -110,7 +104,6 @@ static bool life(int64_t k) {
 }
 
 static void storage_survives_any_failed_allocation(void **state) {
-  (void)state;
   int64_t k = 0, live = fault_live();
   while (life(k)) {
     assert_int_equal(fault_live(), live);

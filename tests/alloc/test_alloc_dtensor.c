@@ -1,14 +1,9 @@
 /* The k-th allocation fails while DTensors are made and moved: all ranks get the same status and text, nothing is left
  * behind, and right after the same call succeeds. And what redistribute allocates for a pair of placings that it knows:
  * its result. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "support/fault_collective.h"
+#include "support/fixtures/case.h"
 
 #include <reshard/dtensor.h>
 
@@ -105,7 +100,6 @@ static bool same(const void *a, int64_t r) { return act_is(a, r, false); }
 static bool good(const void *a, int64_t r) { return act_is(a, r, true); }
 
 static void collective_calls_of_dtensors_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     reshard_status (*call)(sharded_ranks *p, void *act, int64_t r);
@@ -176,7 +170,6 @@ static reshard_status placements_parse(fault_output *out, const void *with) {
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
 static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
 static void local_calls_of_dtensors_survive_any_failed_allocation(void **state) {
-  (void)state;
   const int64_t one = 1;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
   const reshard_remote_device cuda = {0, RESHARD_DEVICE_CUDA, 0};
@@ -218,7 +211,6 @@ static void local_calls_of_dtensors_survive_any_failed_allocation(void **state) 
 /* The sharded tensor of a DTensor is made when it is asked for; without memory it is NULL, and the DTensor as it was.
  */
 static void sharded_tensor_of_a_dtensor_is_null_without_memory(void **state) {
-  (void)state;
   const int64_t one = 1;
   sharded_ranks p;
   reshard_mesh mesh;
@@ -294,7 +286,6 @@ static void pair_body(void *user, int64_t r) {
 }
 
 static void test_known_pair(void **state) {
-  (void)state;
   sharded_ranks p;
   pair x;
   pthread_barrier_init(&x.barrier, NULL, RANKS);

@@ -3,12 +3,9 @@
  * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more. It
  * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/recorded.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <string.h>
 
@@ -77,7 +74,6 @@ static void check_open_faults(const char *name, reshard_file_format format, int6
 }
 
 static void npy_files_open_after_any_failed_allocation(void **state) {
-  (void)state;
   static const char header[] = "{'descr': '<f2', 'fortran_order': True, 'shape': (2, 3), }\n";
   char bytes[128] = "\x93NUMPY\1";
   bytes[8] = sizeof header - 1;
@@ -88,7 +84,6 @@ static void npy_files_open_after_any_failed_allocation(void **state) {
 
 /* Shards of PyTorch's own format, and a file of torch.save. */
 static void torch_files_open_after_any_failed_allocation(void **state) {
-  (void)state;
   if (!recorded_there())
     skip();
   recorded_sharded("d");
@@ -104,7 +99,6 @@ static void torch_files_open_after_any_failed_allocation(void **state) {
 #define WV "{" T("w", "U8", "[2,3]", "[0,6]") "," T("v", "F32", "[]", "[6,10]") "}"
 
 static void whole_tensors_open_after_any_failed_allocation(void **state) {
-  (void)state;
   static const char index[] = "{\"weight_map\":{\"w\":\"a.safetensors\",\"v\":\"a.safetensors\","
                               "\"x\":\"b.safetensors\"}}";
   scratch_directory("d");
@@ -127,7 +121,6 @@ static void whole_tensors_open_after_any_failed_allocation(void **state) {
 #define BOTH                T("w", "U8", "[2,3]", "[0,6]") "," T("v", "U8", "[5]", "[6,11]") "}"
 
 static void shards_open_after_any_failed_allocation(void **state) {
-  (void)state;
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), "") BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), "") BOTH, 11, 1);
@@ -144,7 +137,6 @@ static void shards_open_after_any_failed_allocation(void **state) {
 
 /* A set with a gap. */
 static void sets_with_a_gap_are_refused_after_any_failed_allocation(void **state) {
-  (void)state;
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[1,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
@@ -168,7 +160,6 @@ static void sets_with_a_gap_are_refused_after_any_failed_allocation(void **state
 
 /* Two ranks' files, with a replica that is compared. */
 static void test_rank_files(void **state) {
-  (void)state;
   scratch_directory("r");
   for (int r = 0; r < 2; r++)
     scratch_safetensors(r == 0 ? "r/0.safetensors" : "r/1.safetensors", WV, 10, 1);

@@ -1,13 +1,8 @@
 /* The k-th allocation fails in the calls of the FSDP extension, for every k, on one rank or on whichever makes it. In a
  * local call that rank alone has the error, in a collective one all ranks that take part have the same; outputs are not
  * written, nothing is left behind, and the same call right after succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/fsdp.h>
@@ -198,7 +193,6 @@ static void close_world(world *w) {
 }
 
 static void calls_of_fsdp_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const call calls[] = {
       {"chunk_tensor of a tensor", chunk_plain, group},
       {"chunk_tensor of a DTensor", chunk_nested, group},

@@ -1,14 +1,9 @@
 /* The k-th allocation fails while DTensors on sub-meshes are made and moved, from the first that a group makes: its
  * ranks have the same error, the other group does not notice, nothing is left behind, and the same call right after
  * succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
@@ -195,7 +190,6 @@ static int64_t ranks_run(world *w) {
 }
 
 static void failed_allocation_of_a_group_leaves_the_others_alone(void **state) {
-  (void)state;
   static const call calls[] = {
       {"from_local", false, false, from_local, false},    {"distribute", false, false, distribute, false},
       {"redistribute", true, false, redistribute, false}, {"full", true, false, full, true},

@@ -1,11 +1,6 @@
 /* The k-th allocation fails, for every k, while maps are read, loaded and applied. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 
 #include "file/map/line.h"
 #include "support/fixtures/temporary.h"
@@ -128,7 +123,6 @@ static void run_map_case(map_case *c) {
 }
 
 static void maps_survive_any_failed_allocation(void **state) {
-  (void)state;
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-alloc-map-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");

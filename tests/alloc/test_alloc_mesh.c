@@ -1,13 +1,8 @@
 /* The k-th allocation fails, for every k: making meshes, their parts and layouts; and splitting a communicator and
  * making the communicators of a mesh, on one rank or on any: all ranks get the same error, nothing leaks, nothing is
  * kept, and the next call succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_collective.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/mesh.h>
@@ -74,7 +69,6 @@ static bool good_layout(const fault_output *out, const void *with) {
 static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
 static void meshes_survive_any_failed_allocation(void **state) {
-  (void)state;
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
   const fault_local calls[] = {
       {"parse, regular", mesh_parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
@@ -186,7 +180,6 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r)) {
 }
 
 static void splits_survive_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   world w = {0};
   int64_t live = fault_live(), made = 0;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};

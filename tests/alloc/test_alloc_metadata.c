@@ -1,14 +1,9 @@
 /* The k-th allocation fails, for every k, in each call of metadata: local ones, and the collective one, where all ranks
  * have the same status and text, whichever rank it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
 #include "metadata/metadata.h"
 #include "support/fault_collective.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/tensor.h>
@@ -140,7 +135,6 @@ static reshard_status workers(fault_output *out, const void *with) {
 }
 
 static void local_metadata_survive_any_failed_allocation(void **state) {
-  (void)state;
   static const int64_t global[RANKS] = {4, 1, 9};
   given g = {.group = {RANKS, global}};
   for (int64_t r = 0; r < RANKS; r++)
@@ -248,7 +242,6 @@ static void works(world *w, int64_t k) {
 }
 
 static void merged_metadata_survive_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   for (int way = 0; way < WAYS; way++)
     for (int64_t watched = ANY; watched < RANKS; watched++) {
       int64_t before = fault_live(), made = 0;

@@ -1,14 +1,9 @@
 /* The k-th allocation fails, for every k: filling and walking modules, roots, renaming keys; and, on one rank or on
  * any, the sync of tensors and of a module: all ranks get the same error, nothing leaks, the next call succeeds.
  * Checking that all ranks have the same tensors allocates nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/state_dict.h>
@@ -147,7 +142,6 @@ static bool good_one(const fault_output *out, const void *with) {
 }
 
 static void modules_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_module inner;
   dry = module_make(LAYERS);
   dry_tensor = tensor_make(1);
@@ -262,7 +256,6 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r), bool aga
 }
 
 static void syncs_survive_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   static world w;
   int64_t made = 0;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};

@@ -1,17 +1,12 @@
 /* The k-th allocation fails while a tree is cast, or moved to and from a device with streams: the right status, nothing
  * left behind, no output. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/handle.h"
 #include "device/memory/deferred_release.h"
 #include "device/memory/pool.h"
 #include "device/memory/staging.h"
 #include "support/devices/late.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 
@@ -77,7 +72,6 @@ static bool good_kwargs(const fault_output *out, const void *with) {
 }
 
 static void casts_and_moves_survive_any_failed_allocation(void **state) {
-  (void)state;
   arguments a;
   a.args = append(tuple(), leaf_of(floats(10)));
   a.kwargs = set(set(dict(), "deep", append(list(), leaf_of(floats(1000)))), "number", integer(3));
@@ -242,7 +236,6 @@ static bool move_with_fault(reshard_tree tree, reshard_device to, int64_t k, res
 }
 
 static void moves_on_streams_survive_any_failed_allocation(void **state) {
-  (void)state;
   for (int out = 0; out <= 1; out++) {
     bool failed = true;
     int64_t k = 0;

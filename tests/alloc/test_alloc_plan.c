@@ -1,12 +1,7 @@
 /* The k-th allocation fails, for every k, in making, reversing and asking plans: of entries of all pairs of kinds, with
  * regions, permutations, replicas, node maps and workspace limits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/seeded_case.h"
@@ -115,7 +110,6 @@ static int64_t each_fault(plan_case *c, const char *name) {
 
 /* Every kind with every kind in one plan. */
 static void test_all_kinds(void **state) {
-  (void)state;
   enum { WORLD = 8, SOURCES = 9, DESTINATIONS = 8 };
   static const int64_t shape[3] = {12, 20, 3};
   static const char *const sources[SOURCES] = {
@@ -167,7 +161,6 @@ static void test_all_kinds(void **state) {
 }
 
 static void random_plans_survive_any_failed_allocation(void **state) {
-  (void)state;
   int64_t seeds = test_scaled(150, 1), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
@@ -185,7 +178,6 @@ static void random_plans_survive_any_failed_allocation(void **state) {
 }
 
 static void empty_plans_survive_any_failed_allocation(void **state) {
-  (void)state;
   plan_case c = {0, 3, NULL, NULL, NULL, NULL};
   each_fault(&c, "no entries");
 }

@@ -1,12 +1,7 @@
 /* The direct path between processes where one rank's k-th allocation fails: all ranks hear of it, none keeps anything,
  * and the next call works. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault.h"
+#include "support/fixtures/case.h"
 #include "support/processes/processes.h"
 
 #include <reshard/dtensor.h>
@@ -194,7 +189,6 @@ static void fail_repeated(processes *all, int64_t rank, void *user) {
 }
 
 static void repeated_calls_survive_a_failed_allocation_of_one_process(void **state) {
-  (void)state;
   reshard_sharder_options options[2] = {{.size = RESHARD_SHARDER_OPTIONS_INIT},
                                         {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1}};
   for (int i = 0; i < 2; i++)
@@ -202,7 +196,6 @@ static void repeated_calls_survive_a_failed_allocation_of_one_process(void **sta
 }
 
 static void failed_allocation_of_one_process_is_told_to_all(void **state) {
-  (void)state;
   assert_int_equal(processes_run(RANKS, 0, fail_allocations, NULL), 0);
 }
 

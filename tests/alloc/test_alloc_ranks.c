@@ -1,14 +1,9 @@
 /* The k-th allocation fails in a collective call: on whichever rank makes it, or on one rank alone. All ranks get the
  * same status and the same text, nothing is left behind, no data moves; and right after, the same call succeeds and
  * moves the right data. Execute allocates nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/case_binding.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/seeded_case.h"
@@ -271,12 +266,10 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
 }
 
 static void create_survives_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   each_world(each_create, test_scaled(60, 1));
 }
 
 static void rebind_survives_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   each_world(each_rebind, test_scaled(24, 1));
 }
 
@@ -318,7 +311,6 @@ static void assert_silent(world *w) {
 }
 
 static void execute_allocates_nothing(void **state) {
-  (void)state;
   int64_t limited = 0;
   for (int64_t seed = 1; seed <= test_scaled(80, 1); seed++) {
     world w;
@@ -342,7 +334,6 @@ static void execute_allocates_nothing(void **state) {
 
 /* The same with so much data that the copy threads help, from rows to columns, to blocks, and transposed. */
 static void test_large_execute(void **state) {
-  (void)state;
   enum { N = 768 };
   const int64_t shape[2] = {N, N};
   static const char *const destinations[] = {"chunk(1)", "cyclic(3x1;5x64)", "chunk(0)"};

@@ -1,14 +1,9 @@
 /* The k-th allocation fails while sharded tensors are made and moved: on one rank, the others take part. All ranks get
  * the same status and text, every tensor is as it was, nothing is left behind; and right after, the same call succeeds.
  * And what a reshard in place takes at most, counted in the allocator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "support/fault_collective.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -175,7 +170,6 @@ static bool same(const void *user, int64_t r) {
 }
 
 static void collective_calls_survive_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   int64_t live = fault_live(), failed = 0,
           step = 8 / (test_scaled(8, 1) < 8 ? test_scaled(8, 1) : 8); /* 1 at full scale */
   act a = {.from = layout_from_text("chunk(0)", 2, shape, RANKS),
@@ -256,7 +250,6 @@ static void warm(const local *l) {
 }
 
 static void local_calls_survive_any_failed_allocation(void **state) {
-  (void)state;
   local l;
   const int64_t rows[2] = {4, 14}, four = 4;
   reshard_tensor_info info;
@@ -328,7 +321,6 @@ static void peak_body(void *user, int64_t r) {
 /* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was;
  * where it is, by default, the next one needs no more than what is there. */
 static void reshard_takes_the_memory_that_it_tells(void **state) {
-  (void)state;
   static const int64_t large[2] = {SIDE, SIDE};
   const int64_t bytes = (int64_t)SIDE * SIDE * 8;
   peak k = {.sides = {layout_from_text("chunk(0)", 2, large, RANKS), layout_from_text("chunk(1)", 2, large, RANKS)}};

@@ -1,11 +1,6 @@
 /* The k-th allocation fails, for every k, in every call on state dicts but saving and loading. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/nested.h"
 
@@ -136,7 +131,6 @@ static bool others(const fault_output *out, const void *with) {
 }
 
 static void nested_trees_survive_any_failed_allocation(void **state) {
-  (void)state;
   world w;
   open_world(&w);
   assert_true(fault_local_run(&(fault_local){"nested", nest_two, fault_any_output, tree_drop, &w}) >= 7);
@@ -171,7 +165,6 @@ static bool random_well(const fault_output *out, const void *with) {
 }
 
 static void random_state_dicts_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_comm comms[RANKS];
   reshard_sharder sharders[RANKS];
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
@@ -216,7 +209,6 @@ static void flatten_body(void *user, int64_t r) {
 }
 
 static void flattening_survives_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   reshard_comm comms[RANKS];
   threads_case c = {.nested = nested_create(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);

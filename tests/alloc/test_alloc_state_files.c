@@ -1,15 +1,10 @@
 /* The k-th allocation fails while ranks save a state dict, or load one: all ranks get the same status and the same
  * text; nothing is left behind in memory or on disk; what was there before is still there; and right after, the same
  * call succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "comm/comm.h"
 #include "support/fault_collective.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 
 #include <reshard/state_dict.h>
@@ -212,7 +207,6 @@ static int64_t each_load(world *w) {
 }
 
 static void saves_and_loads_survive_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   world w = {.watched = 5}; /* nobody */
   open_world(&w, "chunk(1)");
   for (int64_t r = 0; r < RANKS; r++) {

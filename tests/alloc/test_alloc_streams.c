@@ -1,14 +1,9 @@
 /* The k-th allocation of the host fails while a transfer is made on devices with streams: all ranks get the same status
  * and text, nothing is left behind, and the next transfer works. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "support/devices/late.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <string.h>
@@ -88,7 +83,6 @@ static int64_t each_create(world *w, const reshard_device *devices) {
 }
 
 static void create_on_streams_survives_a_failed_allocation_of_any_rank(void **state) {
-  (void)state;
   static const int64_t shape[2] = {ROWS, COLUMNS}, limits[3] = {0, 0, 1024};
   static world w;
   for (int i = 0; i < 3; i++) { /* direct, packed, packed in rounds */

@@ -1,13 +1,8 @@
 /* The k-th allocation fails while tensors, views and managed tensors are made, and while storage is allocated: the call
  * says so, its output is as it was, nothing is left behind, and lent memory is still the caller's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "tensor/dlpack.h"
 
 #include <reshard/tensor.h>
@@ -77,7 +72,6 @@ static bool is_there(const fault_output *out, const void *with) {
 }
 
 static void calls_of_tensors_survive_any_failed_allocation(void **state) {
-  (void)state;
   static int64_t shape[1] = {SMALL}, strides[1] = {1};
   local l = {.shape = {10, 20}, .bytes = LARGE};
   int64_t live = fault_live(), large = LARGE, small = SMALL;

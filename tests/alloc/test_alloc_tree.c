@@ -1,12 +1,7 @@
 /* The k-th allocation fails, for every k, in every call on trees: nothing is left of what failed, and what was there is
  * as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -127,7 +122,6 @@ static bool is_one(const fault_output *out, const void *with) {
 }
 
 static void containers_survive_any_failed_allocation(void **state) {
-  (void)state;
   chain x;
   set_up(&x);
   assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, fault_any_output, tree_drop, "abc"}), 2);
@@ -202,7 +196,6 @@ static bool one_member(const fault_output *out, const void *with) {
 }
 
 static void kinds_of_nodes_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_tensor data = floats(3);
   int count = 0;
   assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, fault_any_output, tree_drop, "S"}), 3);
@@ -353,7 +346,6 @@ static reshard_status print(fault_output *out, const void *with) {
 }
 
 static void calls_on_trees_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_tree tree = sample(), other;
   rebuild r = {.tree = tree};
   assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
@@ -379,7 +371,6 @@ static void calls_on_trees_survive_any_failed_allocation(void **state) {
 
 /* Shared containers on both sides: the pairs are noted. */
 static void comparing_shared_containers_survives_any_failed_allocation(void **state) {
-  (void)state;
   reshard_tree both[2];
   for (int i = 0; i < 2; i++) {
     both[i] = append(list(), integer(1));
@@ -431,7 +422,6 @@ static reshard_status pack_unpack(fault_output *out, const void *with) {
 }
 
 static void names_of_keys_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
   assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, fault_any_output, tree_drop, &a}) > 15);

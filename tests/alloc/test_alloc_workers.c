@@ -1,12 +1,7 @@
 /* The k-th allocation fails while a worker is added to a table: the table is as it was, and takes the worker then. And
  * while replicas of a source share a hundred receivers, in another order than that of their ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 
 #include <reshard/metadata.h>
 
@@ -22,7 +17,6 @@ static void check_worker(reshard_workers workers, const char *name, int64_t rank
 }
 
 static void tables_of_workers_survive_any_failed_allocation(void **state) {
-  (void)state;
   reshard_workers workers;
   assert_int_equal(reshard_workers_create(&workers), RESHARD_SUCCESS);
   int64_t failed = 0, live = -1;
@@ -73,7 +67,6 @@ static bool is_good(const fault_output *out, const void *with) {
 static void drop_plan(fault_output *out) { reshard_plan_destroy(out->object); }
 
 static void shares_of_replicas_survive_any_failed_allocation(void **state) {
-  (void)state;
   const int64_t shape[] = {1000};
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
   assert_int_equal(reshard_layout_parse("mesh(3@0-2;R)", 1, shape, 100, &entry.src), RESHARD_SUCCESS);

@@ -1,11 +1,6 @@
 /* The k-th allocation fails, for every k, in every call on writers: no temporary is left, and no block. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/fault_local.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 
 #include "file/write/writer.h"
@@ -99,7 +94,6 @@ static bool put_well(const fault_output *out, const void *with) {
 }
 
 static void writers_leave_nothing_after_any_failed_allocation(void **state) {
-  (void)state;
   static const struct {
     const char *name, *layout;
     int64_t n, index_bytes;

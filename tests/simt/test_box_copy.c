@@ -8,13 +8,11 @@
 #include "simt.h"
 #include "support/fixtures/draw.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/fixtures/case.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define SLOW
@@ -316,7 +314,6 @@ static rs_box_policy random_policy(void) {
 }
 
 static void random_boxes(void **test) {
-  (void)test;
   for (int k = 0; k < CASES; k++) {
     draw_state = seed = 20261121 + (uint64_t)k;
     simt_set_order(seed % 3 == 0 ? 0 : seed);
@@ -342,7 +339,6 @@ static void random_boxes(void **test) {
 
 /* Each width, each pair of alignments, rows around the sizes at which the kind changes. */
 static void every_alignment(void **test) {
-  (void)test;
   static const int64_t runs[] = {1, 2, 3, 7, 8, 12, 16, 31, 32, 48, 63, 100, 127, 128, 129, 144, 160, 255, 256, 1000};
   draw_state = seed = 7;
   simt_set_order(seed);
@@ -366,7 +362,6 @@ static void every_alignment(void **test) {
 
 /* More tiles of the bulk class than the lanes of each block look up at once. */
 static void many_bulk_tiles(void **test) {
-  (void)test;
   for (seed = 1; seed <= 4; seed++) {
     draw_state = seed;
     program p = {0};
@@ -383,7 +378,6 @@ static void many_bulk_tiles(void **test) {
 
 /* Conditions that every kind must have met by now. */
 static void all_were_hit(void **test) {
-  (void)test;
   for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)
     for (int loops = 0; loops < 3; loops++)
       if (hits[kind][loops] == 0)
@@ -403,7 +397,6 @@ static void all_were_hit(void **test) {
 /* --- Spans, batches, limits --- */
 
 static void spans_are_copied_whole(void **test) {
-  (void)test;
   static const uint32_t words[] = {0, 1};
   for (int k = 0; k < CASES / 20; k++) {
     draw_state = seed = 900 + (uint64_t)k;
@@ -445,7 +438,6 @@ static void spans_are_copied_whole(void **test) {
 
 /* Tile t of a batch is found by a rule: here by going round. */
 static void tiles_of_a_batch_are_found_by_their_rule(void **test) {
-  (void)test;
   for (int k = 0; k < 200; k++) {
     draw_state = seed = 40 + (uint64_t)k;
     rs_box_batch batch = {0};
@@ -480,7 +472,6 @@ static void tiles_of_a_batch_are_found_by_their_rule(void **test) {
 
 /* Boxes whose strides and sizes are beyond 32 bits: tables alone, nothing is copied. */
 static void boxes_beyond_32_bits_have_right_tables(void **test) {
-  (void)test;
   rs_copies copies = {0};
   rs_box_tables tables = {0};
   const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
@@ -508,7 +499,6 @@ static void boxes_beyond_32_bits_have_right_tables(void **test) {
 
 /* Boxes of the same strides share a shape, and one that stands for thousands is found again. */
 static void shapes_are_shared(void **test) {
-  (void)test;
   rs_copies copies = {0};
   rs_box_tables tables = {0};
   for (int64_t i = 0; i < 3000; i++) {
@@ -527,7 +517,6 @@ static void shapes_are_shared(void **test) {
 
 /* Each class brings all of its kernels. */
 static void each_class_of_copy_has_all_its_kernels(void **test) {
-  (void)test;
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
   assert_int_equal(simt_get_counts().loads - before, 8);

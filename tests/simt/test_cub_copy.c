@@ -3,15 +3,12 @@
 
 #include "simt.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/fixtures/case.h"
 
 static void test_cub_twin(void **state) {
-  (void)state;
   char src[100], dst[100] = {0}, want[100] = {0};
   for (int i = 0; i < 100; i++)
     src[i] = (char)i;

@@ -3,17 +3,14 @@
 #include "simt.h"
 #include "support/fixtures/rank_threads.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/fixtures/case.h"
 
 enum { MISALIGNED = 716, FAILED = 719, INVALID_VALUE = 1, INVALID_CONFIGURATION = 9, POISON = 0xdb };
 
 static void threads_have_their_coordinates_in_any_order(void **state) {
-  (void)state;
   const unsigned grids[][3] = {{1, 1, 1}, {5, 1, 1}, {2, 3, 4}}, blocks[][3] = {{1, 1, 1}, {33, 1, 1}, {4, 3, 5}};
   for (uint64_t order = 0; order < 4; order++)
     for (int g = 0; g < 3; g++)
@@ -37,7 +34,6 @@ static void threads_have_their_coordinates_in_any_order(void **state) {
 }
 
 static void test_launch_limits(void **state) {
-  (void)state;
   uint64_t out[1];
   const unsigned one[3] = {1, 1, 1}, empty[3] = {4, 0, 1}, many[3] = {32, 33, 1}, deep[3] = {1, 1, 65},
                  tall[3] = {1, 65536, 1};
@@ -65,7 +61,6 @@ static int wrong_transposed(int (*transpose)(const float *, float *, int), int n
 }
 
 static void test_shared_and_barrier(void **state) {
-  (void)state;
   for (uint64_t order = 0; order < 5; order++) {
     simt_set_order(order);
     assert_int_equal(wrong_transposed(probe_transpose, 101), 0);
@@ -78,7 +73,6 @@ static void test_shared_and_barrier(void **state) {
 }
 
 static void barriers_and_shared_memory_sum_a_block(void **state) {
-  (void)state;
   enum { BLOCKS = 3 };
   const unsigned sizes[] = {1, 31, 32, 33, 96, 100, 1024};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -106,7 +100,6 @@ static void barriers_and_shared_memory_sum_a_block(void **state) {
 }
 
 static void shuffles_and_votes_of_a_warp_hold(void **state) {
-  (void)state;
   uint32_t out[224];
   assert_int_equal(probe_warp(out), 0);
   for (uint32_t i = 0; i < 32; i++) {
@@ -121,7 +114,6 @@ static void shuffles_and_votes_of_a_warp_hold(void **state) {
 }
 
 static void test_dynamic_shared(void **state) {
-  (void)state;
   unsigned char out = 0;
   assert_int_equal(probe_dynamic(100, 99, &out, 0), 0);
   assert_int_equal(out, POISON);
@@ -131,7 +123,6 @@ static void test_dynamic_shared(void **state) {
 }
 
 static void mistakes_of_kernels_are_found_and_named(void **state) {
-  (void)state;
   static const char *said[] = {
       [PROBE_RETURN] = "3 threads (first: 0) have returned",
       [PROBE_OTHER_BARRIER] = "others are at that of",
@@ -156,7 +147,6 @@ static void mistakes_of_kernels_are_found_and_named(void **state) {
 }
 
 static void unawaited_copies_are_found(void **state) {
-  (void)state;
   enum { BLOCKS = 3, BYTES = BLOCKS * 256 };
   _Alignas(16) unsigned char in[BYTES], out[BYTES];
   for (int i = 0; i < BYTES; i++)
@@ -172,7 +162,6 @@ static void unawaited_copies_are_found(void **state) {
 }
 
 static void atomics_of_all_blocks_are_whole(void **state) {
-  (void)state;
   uint64_t in[500], least = UINT64_MAX;
   uint32_t count = 0, even = 0;
   for (unsigned i = 0; i < 500; i++) {
@@ -199,7 +188,6 @@ static int enqueue(void *user, simt_launch *launch) {
 }
 
 static void enqueued_kernels_run_later(void **state) {
-  (void)state;
   later l = {0};
   uint64_t in[10] = {5, 4, 3, 9, 8, 7, 6, 1, 2, 10}, least = UINT64_MAX;
   uint32_t count = 0;
@@ -241,7 +229,6 @@ static void transpose_in_thread(void *wrong, int64_t thread) {
 }
 
 static void test_several_threads(void **state) {
-  (void)state;
   int wrong[4] = {0};
   rank_threads_run(4, transpose_in_thread, wrong);
   for (int i = 0; i < 4; i++)
@@ -249,7 +236,6 @@ static void test_several_threads(void **state) {
 }
 
 static void reads_and_writes_are_counted(void **state) {
-  (void)state;
   simt_counts before = simt_get_counts();
   uint64_t out[5 * 33];
   assert_int_equal(probe_coordinates(out, (const unsigned[3]){5, 1, 1}, (const unsigned[3]){33, 1, 1}), 0);

@@ -3,8 +3,6 @@
 #include "kernels/meet.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/fixtures/case.h"
 
 enum { RANKS = 3, MEETINGS = 20, MANY = 300, THREADS = 128 };
 
@@ -74,7 +72,6 @@ static void *meet_often(void *argument) {
 
 /* Numbers go round the end of 32 bits. */
 static void test_all_come(void **state) {
-  (void)state;
   static const uint32_t from[] = {0, UINT32_MAX - MEETINGS / 2};
   for (int k = 0; k < 2; k++) {
     pthread_t threads[RANKS];
@@ -96,7 +93,6 @@ static void test_all_come(void **state) {
 
 /* Rank 2 does not come. */
 static void rank_that_does_not_come_is_named(void **state) {
-  (void)state;
   rs_meet_peer peers[RANKS];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -119,7 +115,6 @@ static void rank_that_does_not_come_is_named(void **state) {
 
 /* Another meeting of the same GPU, for which all have come, comes after one that is late. */
 static void test_closed_by_another(void **state) {
-  (void)state;
   rs_meet_peer peers[2][RANKS];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -135,7 +130,6 @@ static void test_closed_by_another(void **state) {
 }
 
 static void meeting_that_has_ended_is_not_waited_for(void **state) {
-  (void)state;
   rs_meet_peer peers[RANKS];
   int64_t ended = 1, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -167,7 +161,6 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
 /* The host's word is looked at in each 16th poll, and before a peer is called late. A poll that finds all reads no
  * clock. */
 static void test_ended_looked_at_seldom(void **state) {
-  (void)state;
   static const struct {
     int comes_at, readings; /* comes_at 0: it does not come */
     bool past;              /* the deadline has passed */
@@ -195,7 +188,6 @@ static void test_ended_looked_at_seldom(void **state) {
 
 /* Rank 2 has come for something else, or had when it came to this meeting. */
 static void test_other_subject(void **state) {
-  (void)state;
   for (int alike = 0; alike < 2; alike++) {
     rs_meet_peer peers[RANKS];
     int64_t ended = 0, late = 0;
@@ -214,7 +206,6 @@ static void test_other_subject(void **state) {
 
 /* And rank 1 does not come: that is not waited for, and by a deadline it says nothing new. */
 static void test_other_subject_and_late(void **state) {
-  (void)state;
   for (int deadline = 0; deadline < 2; deadline++) {
     rs_meet_peer peers[RANKS];
     int64_t ended = 0, late = 0;
@@ -231,7 +222,6 @@ static void test_other_subject_and_late(void **state) {
 
 /* The same where one thread has both peers, whichever it looks at first. */
 static void test_other_subject_of_many(void **state) {
-  (void)state;
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   static const int pairs[][2] = {{0, THREADS}, {2 * THREADS, 0}, {THREADS, 2 * THREADS}};
@@ -260,7 +250,6 @@ static void test_other_subject_of_many(void **state) {
 
 /* More peers than the block has threads; and one that does not wait. */
 static void test_many_peers(void **state) {
-  (void)state;
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   int64_t ended = 0, late = 0;
@@ -300,7 +289,6 @@ static void test_many_peers(void **state) {
 
 /* Some of the peers: only these are told, waited for and counted. */
 static void test_some_peers(void **state) {
-  (void)state;
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   static const int chosen[] = {0, 31, 32, 127, 128, MANY - 1};

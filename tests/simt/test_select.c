@@ -7,13 +7,11 @@
 #include "support/fixtures/draw.h"
 #include "support/fixtures/scale.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/fixtures/case.h"
 
 enum { MOST_DIMS = 9 }; /* that selected along, and all loops that a job has room for */
 
@@ -139,14 +137,12 @@ static void check_case(uint64_t seed) {
 }
 
 static void random_selections_match_a_loop(void **state) {
-  (void)state;
   for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(8000, 600); seed++)
     check_case(seed);
 }
 
 /* Long rows, which are read and written 16 bytes at a time: as many accesses as that. */
 static void long_rows_go_16_bytes_at_a_time(void **state) {
-  (void)state;
   enum { ROWS = 40, RUN = 5120 * 2, COUNT = 64 };
   char *src = aligned_alloc(16, ROWS * RUN), *dst = aligned_alloc(16, COUNT * RUN);
   int64_t index[COUNT];
@@ -181,7 +177,6 @@ static void long_rows_go_16_bytes_at_a_time(void **state) {
 
 /* Runs that are too long for one launch, of any width, one index and several; and one that is just short enough. */
 static void test_long_runs(void **state) {
-  (void)state;
   for (int64_t unit = 1; unit <= 16; unit *= 2)
     for (int64_t count = 0; count <= 3; count++) {
       int64_t run = count == 0 ? 16 * 3000 : unit * (10001 + count);
@@ -213,7 +208,6 @@ static void test_long_runs(void **state) {
 }
 
 static void selections_that_do_not_fit_are_refused(void **state) {
-  (void)state;
   rs_select s = {.count = 1, .extent = 1, .index_bytes = 2, .run = 1};
   assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 1);
   s.index_bytes = 8;

@@ -1,10 +1,5 @@
 #include "fault_collective.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 static void fault_body(void *user, int64_t r) {
   sharded_ranks *p = user;

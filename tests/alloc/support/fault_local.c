@@ -1,10 +1,5 @@
 #include "fault_local.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <string.h>
 

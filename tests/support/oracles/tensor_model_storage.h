@@ -1,14 +1,8 @@
 /* State of the model of tensors: storage and its tensors, and how it reads, writes and compares them. */
 #ifndef TESTS_TENSOR_MODEL_STORAGE_H
 #define TESTS_TENSOR_MODEL_STORAGE_H
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "tensor_model.h"
 

@@ -1,12 +1,7 @@
 /* Calls with NULL: see test_null.c. */
 #ifndef TEST_NULL_H
 #define TEST_NULL_H
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/status.h>
 

@@ -9,7 +9,6 @@
 #include <reshard/state_dict.h>
 
 static void null_is_refused_by_calls_of_dtensor(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_placements_parse(TEXT, NULL, ROOM, ROOM));
     REFUSED(reshard_dtensor_from_local(NULL, ROOM, NULL, 0, ROOM, 0, ROOM));
@@ -29,7 +28,6 @@ static void null_is_refused_by_calls_of_dtensor(void **state) {
 }
 
 static void null_is_refused_by_calls_of_fsdp(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_fsdp_flatten(NULL, ROOM, ROOM));
     REFUSED(reshard_fsdp_unflatten(NULL, NULL, NULL, ROOM));
@@ -45,7 +43,6 @@ static void null_is_refused_by_calls_of_fsdp(void **state) {
 }
 
 static void null_is_refused_by_calls_of_mesh(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_mesh_create(NULL, 0, 0, ROOM, ROOM, 0, ROOM, ROOM));
     REFUSED(reshard_mesh_parse(NULL, 0, TEXT, ROOM));
@@ -66,7 +63,6 @@ static void null_is_refused_by_calls_of_mesh(void **state) {
 }
 
 static void null_is_refused_by_calls_of_metadata(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_workers_create(NULL));
     REFUSED(reshard_workers_add(NULL, TEXT, 0));
@@ -92,7 +88,6 @@ static void null_is_refused_by_calls_of_metadata(void **state) {
 }
 
 static void null_is_refused_by_calls_of_sharded(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_sharder_create(NULL, ROOM, ROOM));
     REFUSED(reshard_sharder_get_stats(NULL, ROOM));
@@ -116,7 +111,6 @@ static void null_is_refused_by_calls_of_sharded(void **state) {
 }
 
 static void test_state_dict(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_state_sharded(NULL, ROOM));
     REFUSED(reshard_state_dtensor(NULL, ROOM));
@@ -132,7 +126,6 @@ static void test_state_dict(void **state) {
 }
 
 static void null_has_the_values_that_headers_say(void **state) {
-  (void)state;
   assert_null(reshard_dtensor_sharded(NULL));
   assert_null(reshard_dtensor_retain(NULL));
   assert_null(reshard_dtensor_mesh(NULL));
@@ -173,7 +166,6 @@ static void null_has_the_values_that_headers_say(void **state) {
 
 /* NULL and something are not equal. */
 static void null_equals_null_alone(void **state) {
-  (void)state;
   const int64_t two = 2;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const reshard_remote_device cpu = {0, RESHARD_DEVICE_CPU, -1};
@@ -195,7 +187,6 @@ static void null_equals_null_alone(void **state) {
 }
 
 static void null_may_be_released(void **state) {
-  (void)state;
   reshard_dtensor_release(NULL);
   reshard_flat_record_free(NULL);
   reshard_fsdp_mark_flattened(NULL);

@@ -1,9 +1,5 @@
 /* Assertions that return a status: text, file, line and callers in the last error, in one line that fits it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/status.h>
 
@@ -19,7 +15,6 @@ __attribute__((noinline)) reshard_status caller_of_an_assertion(int condition) {
 }
 
 static void assertion_that_holds_keeps_the_last_error(void **state) {
-  (void)state;
   assert_int_equal(reshard_assert(0, "before", "file.c", 1), RESHARD_ERROR_INTERNAL);
   char before[1100];
   snprintf(before, sizeof before, "%s", reshard_last_error());
@@ -29,7 +24,6 @@ static void assertion_that_holds_keeps_the_last_error(void **state) {
 }
 
 static void assertion_that_fails_tells_text_and_place(void **state) {
-  (void)state;
   assert_int_equal(caller_of_an_assertion(0), RESHARD_ERROR_INTERNAL);
   const char *text = reshard_last_error();
   assert_ptr_equal(strstr(text, "assertion failed: the flat parameter is sharded, in "), text);
@@ -50,7 +44,6 @@ static void assertion_that_fails_tells_text_and_place(void **state) {
 }
 
 static void test_odd_arguments(void **state) {
-  (void)state;
   char text[3000];
   assert_int_equal(reshard_assert(0, NULL, NULL, -1), RESHARD_ERROR_INTERNAL);
   assert_ptr_equal(strstr(reshard_last_error(), "assertion failed: no text, in a file that is not given:-1"),

@@ -1,12 +1,7 @@
 /* The ground: statuses, the last error, checked allocation, growable arrays, text, hash, dtypes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -17,7 +12,6 @@
 #include <string.h>
 
 static void statuses_have_their_names(void **state) {
-  (void)state;
   static const char *const names[] = {
       "RESHARD_SUCCESS",       "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY",
       "RESHARD_ERROR_SYSTEM",  "RESHARD_ERROR_MISMATCH", "RESHARD_ERROR_PEER",        "RESHARD_ERROR_BUSY",
@@ -40,7 +34,6 @@ static void fresh_thread(void *user, int64_t rank) {
 }
 
 static void test_last_error(void **state) {
-  (void)state;
   assert_int_equal(rs_error(RESHARD_ERROR_TIMEOUT, "%d of %s", 3, "four"), RESHARD_ERROR_TIMEOUT);
   assert_string_equal(reshard_last_error(), "3 of four");
   rank_result other;
@@ -69,7 +62,6 @@ static void test_last_error(void **state) {
 }
 
 static void products_and_sums_that_overflow_are_told(void **state) {
-  (void)state;
   int64_t x = 7;
   assert_true(rs_mul(INT64_MAX / 3, 3, &x));
   assert_true(x == INT64_MAX / 3 * 3);
@@ -90,7 +82,6 @@ static void products_and_sums_that_overflow_are_told(void **state) {
 }
 
 static void allocations_of_nothing_and_too_much_are_told(void **state) {
-  (void)state;
   int64_t *p = (int64_t *)&p;
   assert_int_equal(rs_alloc(&p, 0, sizeof *p), RESHARD_SUCCESS);
   assert_null(p);
@@ -123,7 +114,6 @@ static void allocations_of_nothing_and_too_much_are_told(void **state) {
 
 /* Large lists begin at a huge page, whether the system has them or not, and may grow as others do. */
 static void test_large_lists(void **state) {
-  (void)state;
   enum { HUGE_PAGE = 2 << 20 };
   for (int64_t bytes = HUGE_PAGE - 1; bytes <= 5 * HUGE_PAGE; bytes = bytes < HUGE_PAGE ? HUGE_PAGE : 2 * bytes + 1) {
     RS_VEC(char) list = {0};
@@ -142,7 +132,6 @@ static void test_large_lists(void **state) {
 }
 
 static void vectors_grow_by_doubling(void **state) {
-  (void)state;
   RS_VEC(int64_t) v = {0};
   int64_t growths = 0, cap = 0;
   for (int64_t i = 0; i < 100000; i++) {
@@ -165,7 +154,6 @@ static void vectors_grow_by_doubling(void **state) {
 }
 
 static void text_is_the_same_in_any_room(void **state) {
-  (void)state;
   /* what the text is does not depend on the room, and the buffer's end is kept */
   for (size_t size = 0; size < 20; size++) {
     char buffer[32];
@@ -192,7 +180,6 @@ static void text_is_the_same_in_any_room(void **state) {
 }
 
 static void test_shapes_and_boxes(void **state) {
-  (void)state;
   char shape[RS_SHAPE_TEXT], box[RS_BOX_TEXT];
   const int64_t extents[8] = {13, 21, 0, 4, 5, 6, 7, 8}, offsets[8] = {0, 8, 1, 2, 3, 4, 5, 6};
   assert_string_equal(rs_shape_text(shape, 2, extents), "13x21");
@@ -212,7 +199,6 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void hashes_differ_and_spread(void **state) {
-  (void)state;
   enum { N = 200000 };
   uint64_t *seen = malloc((N + 4096) * sizeof *seen);
   int64_t n = 0;
@@ -250,7 +236,6 @@ static void hashes_differ_and_spread(void **state) {
 }
 
 static void dtypes_have_names_and_sizes(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     reshard_dtype dtype;
@@ -303,7 +288,6 @@ static void dtypes_have_names_and_sizes(void **state) {
 }
 
 static void lists_of_numbers_print_in_the_room_given(void **state) {
-  (void)state;
   static const int64_t numbers[] = {3, 4, 5, 9, 11, 12};
   char text[32], small[8];
   assert_string_equal(rs_list_text(text, sizeof text, 3, numbers), "[3,4,5]");
@@ -315,7 +299,6 @@ static void lists_of_numbers_print_in_the_room_given(void **state) {
 }
 
 static void deadlines_pass_without_overflow(void **state) {
-  (void)state;
   int64_t ms = 1000000, now = rs_now_ns();
   assert_true(rs_late(now - 7 * ms, 7));
   assert_false(rs_late(now - 7 * ms, 7000));

@@ -1,15 +1,11 @@
 /* Shell patterns: sets and what in them is refused, at which byte. */
 #include "base/text.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 static void sets_match_the_characters_in_them(void **state) {
-  (void)state;
   static const struct {
     const char *pattern, *fits, *fits_not; /* characters */
   } cases[] = {
@@ -32,7 +28,6 @@ static void sets_match_the_characters_in_them(void **state) {
 }
 
 static void patterns_that_are_wrong_are_refused_with_the_byte(void **state) {
-  (void)state;
   static const struct {
     const char *pattern, *problem;
     int64_t at;

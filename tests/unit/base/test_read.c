@@ -1,12 +1,6 @@
 /* Small files that are read whole: their limit, devices that never end, and pipes with and without writers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/read.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 
 #include <fcntl.h>
@@ -24,7 +18,6 @@ static int64_t read_bytes(const char *from, int64_t limit, int64_t wait_ms, char
 }
 
 static void files_beyond_their_limit_are_refused(void **state) {
-  (void)state;
   const char *path = scratch_path("plain");
   char bytes[6000], *text;
   memset(bytes, 'x', sizeof bytes);
@@ -71,7 +64,6 @@ static void *write_pipe(void *user) {
 }
 
 static void pipes_without_a_writer_end_with_an_error(void **state) {
-  (void)state;
   const char *path = scratch_path("pipe");
   char *text;
   assert_int_equal(mkfifo(path, 0600), 0);

@@ -1,12 +1,7 @@
 /* The broadcast of a few bytes over TCP, by which --comm nccl begins: a late first process, strangers at the port, two
  * processes of one rank, a process that gives up, one that never comes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/launch/processes.h"
+#include "support/fixtures/case.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -77,7 +72,6 @@ static int exit_status(pid_t child) {
 
 /* The first comes last, and the others wait for it. */
 static void others_wait_for_a_first_process_that_is_late(void **state) {
-  (void)state;
   enum { N = 5 };
   pid_t child[N];
   int port = free_port();
@@ -103,7 +97,6 @@ static int connect_stranger(int port) {
 /* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
  * world, or of another job. Those that are idle hold up none. */
 static void strangers_at_the_port_are_let_in_nowhere(void **state) {
-  (void)state;
   enum { IDLE = 40 };
   int port = free_port(), idle[IDLE];
   double begun = rs_seconds();
@@ -129,7 +122,6 @@ static void strangers_at_the_port_are_let_in_nowhere(void **state) {
 
 /* More connections than process 0 has room for: the oldest go. */
 static void oldest_connections_go_where_there_is_no_room(void **state) {
-  (void)state;
   enum { IDLE = 300 };
   int port = free_port(), idle[IDLE];
   pid_t first = start_process(port, 2, 0, 0, 20000);
@@ -143,7 +135,6 @@ static void oldest_connections_go_where_there_is_no_room(void **state) {
 
 /* Of two processes of one rank one is answered, when the third has come. */
 static void test_same_rank(void **state) {
-  (void)state;
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 20000);
   pid_t a = start_process(port, 3, 1, 0, 6000), b = start_process(port, 3, 1, 0, 6000);
@@ -156,7 +147,6 @@ static void test_same_rank(void **state) {
 
 /* A process that gives up before it has the bytes may come again: the first listens, and does not serve yet. */
 static void process_that_gave_up_may_come_again(void **state) {
-  (void)state;
   int port = free_port();
   pid_t first = start_process(port, 2, 0, 0, 20000);
   close(connect_stranger(port)); /* it listens */
@@ -170,7 +160,6 @@ static void process_that_gave_up_may_come_again(void **state) {
 }
 
 static void missing_processes_are_named_at_the_deadline(void **state) {
-  (void)state;
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 600), second = start_process(port, 3, 1, 0, 600);
   assert_int_equal(exit_status(first), EXIT_FAILED);
@@ -180,7 +169,6 @@ static void missing_processes_are_named_at_the_deadline(void **state) {
 
 /* All-gathers of a few and of many bytes, one after the other at one port. */
 static void allgathers_follow_one_another_at_one_port(void **state) {
-  (void)state;
   enum { N = 4, MANY = 200000 };
   pid_t child[N];
   int port = free_port();
@@ -246,7 +234,6 @@ static pid_t start_relay(int port) {
 
 /* A process that has shown that it belongs to the run has the time of the call, however slow its way is. */
 static void test_slow_way(void **state) {
-  (void)state;
   enum { MANY = 8 << 20 }; /* more than the system keeps for a connection */
   int port = free_port();
   pid_t relay = start_relay(port), child[2];
@@ -297,7 +284,6 @@ static void clear_environment(void) {
 }
 
 static void environment_tells_processes_or_the_variable_that_is_wrong(void **state) {
-  (void)state;
   reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS, first = {.size = 1};
   clear_environment();
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);

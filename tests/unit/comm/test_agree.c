@@ -1,11 +1,6 @@
 /* Ranks that ask for different things. All get the same status and the same text, which names ranks and the first field
  * that differs, before any byte moves. The communicator goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/reshards/rows_to_columns.h"
 
 #include <stdio.h>
@@ -124,7 +119,6 @@ static void replace_plans(rows_to_columns *s, const wish *all, const wish *odd, 
 }
 
 static void first_field_that_differs_is_named_on_all_ranks(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
       for (int64_t odd = 0; odd < RANKS; odd++) {
@@ -161,7 +155,6 @@ static void first_field_that_differs_is_named_on_all_ranks(void **state) {
 
 /* Names, strides and the caller's memory are a rank's own business. */
 static void test_own_business(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
@@ -180,7 +173,6 @@ static void test_own_business(void **state) {
 }
 
 static void paths_that_differ_are_told_on_all_ranks(void **state) {
-  (void)state;
   for (int64_t odd = 0; odd < RANKS; odd++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, RESHARD_PATH_DIRECT, NULL);
@@ -220,7 +212,6 @@ static void mix_body(void *user, int64_t r) {
 }
 
 static void test_mixed_calls(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
@@ -258,7 +249,6 @@ static void two_body(void *user, int64_t r) {
 }
 
 static void test_two_transfers(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);

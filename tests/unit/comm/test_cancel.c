@@ -1,11 +1,6 @@
 /* Threads with a cancellation that is pending: calls return as ever, and the thread ends at a place of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/cpu/threads.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "support/reshards/rows_to_columns.h"
@@ -77,7 +72,6 @@ static void all_calls_body(void *user, int64_t rank) {
 }
 
 static void calls_of_cancelled_threads_return_as_ever(void **state) {
-  (void)state;
   cancelled_rank ranks[N];
   reshard_comm comms[N];
   memset(ranks, 0, sizeof ranks);
@@ -104,7 +98,6 @@ static void wait_body(void *user, int64_t rank) {
 
 /* With a deadline that passes, and where the others come. */
 static void wait_goes_on_until_the_deadline_or_the_others(void **state) {
-  (void)state;
   for (int comes = 0; comes < 2; comes++) {
     reshard_comm comms[2];
     rank_comms_open(2, 1, comes ? 60000 : SHORT, comms);
@@ -147,7 +140,6 @@ static void copy_body(void *user, int64_t rank) {
 }
 
 static void copy_threads_outlive_a_cancelled_caller(void **state) {
-  (void)state;
   copy_job job = {NULL};
   assert_int_equal(rs_threads_create(2, &job.pool), RESHARD_SUCCESS);
   for (int i = 1; i <= 2; i++) {
@@ -172,7 +164,6 @@ static void executes_body(void *user, int64_t rank) {
 }
 
 static void lone_rank_gives_its_transfer_back_before_it_is_cancelled(void **state) {
-  (void)state;
   setenv("RESHARD_LOG_FILE", scratch_path("log"), 1);
   for (int traced = 0; traced < 2; traced++) {
     rows_to_columns s;

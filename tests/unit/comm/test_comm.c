@@ -1,12 +1,7 @@
 /* The local communicator: meetings, all-gathers, barriers, exchange and its counts; what happens when ranks do not make
  * the same calls, give up, or never come. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -27,7 +22,6 @@ static void assert_all(int64_t n, reshard_status status, const char *part) {
 }
 
 static void wrong_options_are_refused(void **state) {
-  (void)state;
   const struct {
     int64_t n;
     reshard_local_options options;
@@ -77,7 +71,6 @@ static void wrong_options_are_refused(void **state) {
 }
 
 static void handles_tell_rank_and_size(void **state) {
-  (void)state;
   for (int64_t n = 1; n <= MOST; n *= 4) {
     assert_int_equal(reshard_comm_create_local(n, NULL, comms), RESHARD_SUCCESS);
     for (int64_t r = 0; r < n; r++) {
@@ -104,7 +97,6 @@ static void handles_tell_rank_and_size(void **state) {
 
 /* Memory of a communicator's device: its own, or one that was given, whose pool it counts with. */
 static void memory_counts_with_the_pool_of_the_device(void **state) {
-  (void)state;
   static const size_t sizes[] = {0, 1, 255, 4096, 3 << 20};
   reshard_device device;
   reshard_memory_stats stats;
@@ -141,7 +133,6 @@ static void memory_counts_with_the_pool_of_the_device(void **state) {
 
 /* The environment counts where the option is left open. */
 static void environment_counts_where_the_option_is_open(void **state) {
-  (void)state;
   static const struct {
     const char *name, *value, *part; /* part NULL: good */
     reshard_local_options options;
@@ -230,7 +221,6 @@ static void gather_body(void *user, int64_t rank) {
 }
 
 static void allgathers_give_all_ranks_all_records(void **state) {
-  (void)state;
   static const int64_t sizes[] = {1, 2, 5, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     int64_t n = sizes[s];
@@ -274,7 +264,6 @@ static void meet_body(void *user, int64_t rank) {
 }
 
 static void meetings_begin_when_all_have_come(void **state) {
-  (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000, 1)};
@@ -314,7 +303,6 @@ static void differ_body(void *user, int64_t rank) {
 }
 
 static void test_different_calls(void **state) {
-  (void)state;
   atomic_store(&meetings, 0);
   for (int64_t n = 2; n <= 5; n++) {
     rank_comms_open(n, 1, PATIENCE, comms);
@@ -335,7 +323,6 @@ static void wait_body(void *user, int64_t rank) {
 }
 
 static void second_call_of_a_waiting_rank_is_busy(void **state) {
-  (void)state;
   rank_comms_open(2, 1, PATIENCE, comms);
   int64_t first = 0;
   rank_thread *thread = rank_thread_start(wait_body, &first);
@@ -351,7 +338,6 @@ static void second_call_of_a_waiting_rank_is_busy(void **state) {
 
 /* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
 static void deadline_is_told_to_all_with_one_text(void **state) {
-  (void)state;
   rank_comms_open(3, 1, PATIENCE, comms);
   int64_t who[2] = {0, 2};
   rank_thread *a = rank_thread_start(wait_body, &who[0]);
@@ -371,7 +357,6 @@ static void deadline_is_told_to_all_with_one_text(void **state) {
 
 /* A deadline of many years does not pass at once. */
 static void deadline_of_years_does_not_pass(void **state) {
-  (void)state;
   int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
   for (int i = 0; i < 2; i++) {
     rank_comms_open(2, 1, years[i], comms);
@@ -386,7 +371,6 @@ static void deadline_of_years_does_not_pass(void **state) {
 
 /* The one who waits tells who is missing, and so do those that come later. */
 static void missing_ranks_are_told_to_all(void **state) {
-  (void)state;
   static const struct {
     int64_t n, waits;
     const char *missing;
@@ -413,7 +397,6 @@ static void missing_ranks_are_told_to_all(void **state) {
 
 /* A rank that destroys its handle is waited for by none, with or without a deadline. */
 static void destroyed_rank_is_waited_for_by_none(void **state) {
-  (void)state;
   for (int64_t n = 2; n <= 4; n++) {
     rank_comms_open(n, 1, 0, comms);
     rank_thread *threads[4] = {NULL};
@@ -437,7 +420,6 @@ static void destroyed_rank_is_waited_for_by_none(void **state) {
 }
 
 static void abort_wakes_all_ranks(void **state) {
-  (void)state;
   for (int64_t n = 1; n <= 4; n++) {
     rank_comms_open(n, 1, PATIENCE, comms);
     rank_thread *threads[4] = {NULL};
@@ -477,7 +459,6 @@ static void abort_body(void *user, int64_t rank) {
 }
 
 static void test_abort_any_time(void **state) {
-  (void)state;
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     int64_t n = 1 + i % 5;
     rank_comms_open(n, 1, PATIENCE, comms);
@@ -516,7 +497,6 @@ static void abort_slow_body(void *user, int64_t rank) {
 }
 
 static void test_running_meeting(void **state) {
-  (void)state;
   for (int aborting = 0; aborting < 2; aborting++) {
     atomic_int started = 0;
     rank_comms_open(3, 1, SHORT, comms);
@@ -562,7 +542,6 @@ static void reading_body(void *user, int64_t rank) {
 }
 
 static void memory_that_a_rank_reads_stays_past_the_deadline(void **state) {
-  (void)state;
   rank_comms_open(2, 1, PATIENCE, comms);
   atomic_store(&stage, 0);
   rank_threads_run(2, reading_body, NULL);
@@ -615,7 +594,6 @@ static void ring_body(void *user, int64_t rank) {
 }
 
 static void exchanges_bring_and_count_every_message(void **state) {
-  (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     ring_test x = {.n = sizes[s], .rounds = 100, .spoiled = -1};

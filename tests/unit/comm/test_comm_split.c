@@ -1,11 +1,6 @@
 /* Splitting communicators: who is in which and where; lives of parts and wholes; ranks that fail, never come, or abort.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
@@ -76,7 +71,6 @@ static void assert_barrier(int64_t n, reshard_comm *list) {
 }
 
 static void ranks_of_a_color_are_ordered_by_their_keys(void **state) {
-  (void)state;
   static const split_case cases[] = {
       {6, {0, 1, 0, 1, 0, 1}, {0}},
       {6, {7, 7, 7, 7, 7, 7}, {5, 4, 3, 2, 1, 0}},
@@ -106,7 +100,6 @@ static void ranks_of_a_color_are_ordered_by_their_keys(void **state) {
 }
 
 static void test_split_of_split(void **state) {
-  (void)state;
   open_comms(8, PATIENCE);
   split_case halves = {8, {0, 1, 0, 1, 0, 1, 0, 1}, {8, 7, 6, 5, 4, 3, 2, 1}};
   rank_threads_run(8, split_body, &halves);
@@ -148,7 +141,6 @@ static void odd_body(void *user, int64_t rank) {
 }
 
 static void test_split_errors(void **state) {
-  (void)state;
   reshard_comm sub;
   FAILS_WITH(reshard_comm_split(NULL, 0, 0, &sub), RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
   assert_null(reshard_comm_global_ranks(NULL));
@@ -183,7 +175,6 @@ static void late_body(void *user, int64_t number) {
 }
 
 static void split_without_a_rank_ends_at_the_deadline(void **state) {
-  (void)state;
   open_comms(3, PATIENCE);
   rank_thread *first = rank_thread_start(late_body, &(int64_t){0});
   rank_comms_await(comms[0], 1);
@@ -211,7 +202,6 @@ static void split_without_a_rank_ends_at_the_deadline(void **state) {
 
 /* A rank waits in a part; aborting the whole wakes it. Aborting a part leaves the whole alone. */
 static void abort_of_the_whole_ends_its_parts(void **state) {
-  (void)state;
   for (int all = 0; all < 2; all++) {
     split_case c = {4, {0, 0, 1, 1}, {0}};
     open_comms(4, PATIENCE);

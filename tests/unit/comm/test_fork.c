@@ -1,13 +1,8 @@
 /* A child process of fork uses and destroys what its parent has made: copy threads are started again, communicators
  * work, or have ended where the parent had threads in their calls. New ones are made in it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/local/local.h"
 #include "device/cpu/threads.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/children.h"
 #include "support/reshards/rows_to_columns.h"
@@ -76,7 +71,6 @@ static bool run_tasks(rs_threads *pool) {
 }
 
 static void child_starts_copy_threads_again(void **state) {
-  (void)state;
   rs_threads *pool = NULL;
   assert_int_equal(rs_threads_create(THREADS, &pool), RESHARD_SUCCESS);
   assert_true(run_crowd(pool));
@@ -116,7 +110,6 @@ static void work_body(void *user, int64_t rank) {
 }
 
 static void test_threads_at_work(void **state) {
-  (void)state;
   worker w = {.wrong = false};
   assert_int_equal(rs_threads_create(THREADS, &w.pool), RESHARD_SUCCESS);
   assert_true(run_crowd(w.pool)); /* a thread that begins has locks of sanitizers, which a child would keep */
@@ -165,7 +158,6 @@ static void fork_in_task(const void *job, rs_claim *claim) {
 }
 
 static void test_fork_in_job(void **state) {
-  (void)state;
   fork_job f = {.child = 0};
   assert_int_equal(rs_threads_create(THREADS, &f.pool), RESHARD_SUCCESS);
   for (int i = 0; f.child == 0 && i < 1000; i++) /* the caller may come too late for a task */
@@ -199,7 +191,6 @@ static bool is_waited_in(rs_team *team) {
 }
 
 static void child_uses_local_communicators_or_finds_them_ended(void **state) {
-  (void)state;
   for (reshard_path path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     rows_to_columns idle, waiting, made;
     rows_to_columns_open(&idle, 4, 0, path, NULL);
@@ -241,7 +232,6 @@ static void child_uses_local_communicators_or_finds_them_ended(void **state) {
 enum { WAITS, READS, ABORTED, BUSY_WAYS };
 
 static void test_busy_ranks(void **state) {
-  (void)state;
   for (int way = 0; way < BUSY_WAYS; way++) {
     rows_to_columns s;
     rank_thread *thread = NULL;
@@ -286,7 +276,6 @@ static int64_t ranks_in_shrink(rs_team *team) {
 }
 
 static void child_has_shrunk_communicators_too(void **state) {
-  (void)state;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   reshard_comm comms[4] = {NULL}, sub = NULL; /* the last is rank 0's new one */
   assert_int_equal(reshard_comm_create_local(3, &options, comms), RESHARD_SUCCESS);

@@ -1,10 +1,5 @@
 /* The log of communicators: RESHARD_LOG=info and trace, and the names of RESHARD_LOG_FILE. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/temporary.h"
 #include "support/processes/processes.h"
 #include "support/reshards/rows_to_columns.h"
@@ -180,7 +175,6 @@ static void refuse_log(reshard_status status, const char *part) {
 }
 
 static void wrong_levels_and_paths_are_refused(void **state) {
-  (void)state;
   set_log("debug", "x.log");
   refuse_log(RESHARD_ERROR_INVALID, "RESHARD_LOG=debug is none of info, trace");
   set_log("info", "none/x.log");
@@ -217,7 +211,6 @@ static void private_body(processes *all, int64_t rank, void *user) {
 }
 
 static void processes_write_their_reasons(void **state) {
-  (void)state;
   set_log("info", "left.log");
   assert_int_equal(processes_run(2, 0, private_body, NULL), 0);
   assert_true(take_log("left.log"));

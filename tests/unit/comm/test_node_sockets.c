@@ -1,15 +1,10 @@
 /* Messages between the processes of a node: waits that signals interrupt or that fail, steps, a peer that leaves with
  * its file passed, and a process without standard input. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/node/create.h"
 #include "comm/node/sockets.h"
 #include "device/cpu/segment.h"
 #include "device/handle.h"
+#include "support/fixtures/case.h"
 #include "support/processes/processes.h"
 
 #include <errno.h>
@@ -51,7 +46,6 @@ static void tick(int signal) {
 }
 
 static void waits_go_on_after_signals(void **state) {
-  (void)state;
   int pair[2];
   char got[4];
   struct sigaction action = {.sa_handler = tick}, before; /* without SA_RESTART */
@@ -70,7 +64,6 @@ static void waits_go_on_after_signals(void **state) {
 
 /* A process that may have no descriptors cannot poll one. */
 static void test_wait_fails(void **state) {
-  (void)state;
   int pair[2];
   char got;
   struct rlimit before, none;
@@ -86,7 +79,6 @@ static void test_wait_fails(void **state) {
 
 /* The descriptor of a message of another length is closed once: its number may be another's from then on. */
 static void test_wrong_length(void **state) {
-  (void)state;
   int pair[2], file;
   int64_t number;
   open_pair(pair);
@@ -102,7 +94,6 @@ static void test_wrong_length(void **state) {
 
 /* A message of an earlier step is dropped, with its descriptor; one of a later step stays. */
 static void message_of_an_earlier_step_is_dropped(void **state) {
-  (void)state;
   int pair[2], file, spare[2];
   int64_t number = 1;
   open_pair(pair);
@@ -124,7 +115,6 @@ static void message_of_an_earlier_step_is_dropped(void **state) {
 
 /* A peer that goes with a message unread resets the connection. Its own last message is taken still. */
 static void last_message_before_a_reset_is_taken(void **state) {
-  (void)state;
   int pair[2];
   int64_t number = 3;
   open_pair(pair);
@@ -178,7 +168,6 @@ static void take_file(int fd) {
 /* A peer passes its file and is gone before it takes ours. Another one has failed: it says so to all, later. Of these
  * two the first is named, and the last one is served. */
 static void test_peer_leaves(void **state) {
-  (void)state;
   int theirs[RANKS];
   int64_t verdict = RESHARD_ERROR_SYSTEM;
   rs_node *c = open_rank(theirs);
@@ -210,10 +199,7 @@ static void meet_without_input(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_no_input(void **state) {
-  (void)state;
-  assert_int_equal(processes_run(2, 0, meet_without_input, NULL), 0);
-}
+static void test_no_input(void **state) { assert_int_equal(processes_run(2, 0, meet_without_input, NULL), 0); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -2,14 +2,9 @@
  * their user, in each role at each socket; one that calls at all sockets; what it can do with a memory file. And what a
  * peer can do with the control block. Strangers run as nobody, so root alone can start them. */
 #define _GNU_SOURCE /* setresuid, F_GET_SEALS */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/node/sockets.h"
 #include "device/cpu/segment.h"
+#include "support/fixtures/case.h"
 #include "support/processes/processes.h"
 
 #include <errno.h>
@@ -120,7 +115,6 @@ static void meet_liar(processes *all, int64_t rank, void *user) {
 }
 
 static void stranger_with_a_ranks_place_is_named(void **state) {
-  (void)state;
   for (int64_t liar = 0; liar < RANKS; liar++)
     assert_int_equal(processes_run(RANKS, 0, meet_liar, &liar), 0);
 }
@@ -175,7 +169,6 @@ static void meet_caller(processes *all, int64_t rank, void *user) {
 }
 
 static void strangers_that_call_get_nothing(void **state) {
-  (void)state;
   assert_int_equal(processes_run(RANKS, 0, meet_caller, NULL), 0);
 }
 
@@ -202,7 +195,6 @@ static void try_to_change(int fd, int64_t bytes) {
 
 /* The descriptor is that which all ranks pass. */
 static void test_memory_file(void **state) {
-  (void)state;
   char path[64];
   void *memory;
   int fd;
@@ -281,7 +273,6 @@ static void cut_block(processes *all, int64_t rank, void *user) {
 }
 
 static void rank_that_goes_with_the_block_is_named(void **state) {
-  (void)state;
   assert_int_equal(processes_run(2, 0, cut_block, NULL), 0);
 }
 
@@ -303,7 +294,6 @@ static void meet_limited(processes *all, int64_t rank, void *user) {
 }
 
 static void test_file_limit(void **state) {
-  (void)state;
   for (int64_t limited = 0; limited < 2; limited++)
     assert_int_equal(processes_run(3, 0, meet_limited, &limited), 0);
 }
@@ -330,7 +320,6 @@ static void meet_grouped(processes *all, int64_t rank, void *user) {
 }
 
 static void test_group_limit(void **state) {
-  (void)state;
   int ended = -1;
   pid_t child = fork();
   if (child == 0)

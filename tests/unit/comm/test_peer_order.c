@@ -1,12 +1,7 @@
 /* Order of messages between processes of a node. Each rank begins to send with the rank after it, and to receive with
  * the one before it: not all ask for one rank's mailboxes at once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
+#include "support/fixtures/case.h"
 #include "support/processes/processes.h"
 
 #include <reshard/reshard.h>
@@ -73,7 +68,6 @@ static void run_rank(processes *all, int64_t rank, void *user) {
 }
 
 static void test_begins_beside_itself(void **state) {
-  (void)state;
   for (int64_t n = 2; n <= MOST; n++)
     assert_int_equal(processes_run(n, 0, run_rank, NULL), 0);
 }

@@ -1,13 +1,8 @@
 /* The rendezvous and those who are no ranks of it: liars, floods, slow ones, replays and others that listen in place of
  * rank 0, with a secret and without one; ranks that differ in it; where rank 0 listens. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/bootstrap/bootstrap.h"
+#include "support/fixtures/case.h"
 #include "support/processes/children.h"
 
 #include <arpa/inet.h>
@@ -118,7 +113,6 @@ static const char *secret_of(int with) { return with ? some_secret : ""; }
 
 /* Greetings of rank 1 and nothing more, half of one, or nothing: many of them, before rank 1 comes. */
 static void silent_connections_hold_up_nobody(void **state) {
-  (void)state;
   for (int with = 0; with < 2; with++) {
     int port = free_port(), fd[40];
     pid_t first = start_good(port, 0, secret_of(with));
@@ -138,7 +132,6 @@ static void silent_connections_hold_up_nobody(void **state) {
 
 /* One that lies about the secret sees what rank 0 draws, and no byte of a rank. */
 static void liar_about_the_secret_gets_no_bytes(void **state) {
-  (void)state;
   int port = free_port(), fd[3];
   pid_t first = start_good(port, 0, some_secret);
   for (int i = 0; i < 3; i++) {
@@ -168,7 +161,6 @@ static void liar_about_the_secret_gets_no_bytes(void **state) {
 
 /* More connections than rank 0 has room for, all with a greeting, again and again. */
 static void flood_of_connections_ends_the_oldest(void **state) {
-  (void)state;
   for (int with = 0; with < 2; with++) {
     int port = free_port();
     pid_t first = start_good(port, 0, secret_of(with)), flood = fork();
@@ -192,7 +184,6 @@ static void flood_of_connections_ends_the_oldest(void **state) {
 
 /* A connection has the time of a greeting: one that comes byte by byte is ended. */
 static void slow_greeting_is_ended(void **state) {
-  (void)state;
   int port = free_port();
   pid_t first = start_good(port, 0, some_secret);
   rs_greeting g = greet(1);
@@ -233,7 +224,6 @@ static int64_t record(int client, int server, char *kept, int64_t most) {
 
 /* All that a rank has sent, once more: rank 0 has drawn another nonce. */
 static void replayed_bytes_prove_nothing(void **state) {
-  (void)state;
   char kept[4096];
   int middle = 0, listener = listen_at(&middle), port = free_port();
   pid_t first = start_good(port, 0, some_secret), second = start_good(middle, 1, some_secret);
@@ -255,7 +245,6 @@ static void replayed_bytes_prove_nothing(void **state) {
 
 /* Another that listens first, and answers without the secret, gets no byte of a rank. The port is rank 0's then. */
 static void test_other_listener(void **state) {
-  (void)state;
   int port = free_port();
   pid_t second = start_good(port, 1, some_secret);
   int listener = listen_at(&port);
@@ -282,7 +271,6 @@ static void test_other_listener(void **state) {
 /* --- Ranks that differ -------------------------------------------------------------------------------------------- */
 
 static void secrets_that_differ_are_told_on_both_sides(void **state) {
-  (void)state;
   const struct {
     const char *first, *second, *text;
   } cases[] = {{"one", "", "RESHARD_SECRET set on rank 0, not set on rank 1"},
@@ -307,7 +295,6 @@ static bool is_open(const char *host, int port) {
 }
 
 static void rank_0_listens_where_the_address_says(void **state) {
-  (void)state;
   const struct {
     const char *address;
     int64_t local;
@@ -349,7 +336,6 @@ static void write_secret(const char *path, const char *text, size_t n, mode_t mo
 }
 
 static void secrets_come_from_variable_or_private_file(void **state) {
-  (void)state;
   reshard_rendezvous r;
   char path[] = "secret", text[300];
   memset(text, 'x', sizeof text);

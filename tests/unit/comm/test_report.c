@@ -1,11 +1,6 @@
 /* A program that hangs is asked: which rank is where, and which one is behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/rows_to_columns.h"
@@ -60,7 +55,6 @@ static void run_behind(void *user, int64_t rank) {
 }
 
 static void rank_that_is_behind_is_named(void **state) {
-  (void)state;
   for (int64_t slow = 0; slow < RANKS; slow++) {
     behind_case c = {slow, 3 + 40 * slow, false};
     char part[128];
@@ -114,7 +108,6 @@ static void loop_body(void *user, int64_t rank) {
 }
 
 static void test_last_calls(void **state) {
-  (void)state;
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   report(comms[2], 10);
   assert_string_equal(text, "local, 4 ranks\nrank 0: no call yet\nrank 1: no call yet\nrank 2: no call yet\n"
@@ -145,7 +138,6 @@ static void split_body(void *user, int64_t rank) {
 }
 
 static void any_part_tells_of_all(void **state) {
-  (void)state;
   reshard_comm subs[RANKS] = {NULL};
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_threads_run(RANKS, split_body, subs);
@@ -164,7 +156,6 @@ static void any_part_tells_of_all(void **state) {
 }
 
 static void steps_of_transfers_are_told(void **state) {
-  (void)state;
   static const char *const calls[] = {"reshard_transfer_create", "reshard_execute"};
   rows_to_columns s;
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_PACKED, NULL);
@@ -206,7 +197,6 @@ static void execute_alone(reshard_comm comm, int64_t columns, int times) {
 
 /* The clock is not read for a call that takes no longer than that; the others have their times, also in its place. */
 static void calls_that_are_short_read_no_clock(void **state) {
-  (void)state;
   reshard_comm comm;
   assert_int_equal(reshard_comm_create_local(1, NULL, &comm), RESHARD_SUCCESS);
   execute_alone(comm, 65536, 1);
@@ -233,7 +223,6 @@ static void calls_that_are_short_read_no_clock(void **state) {
 
 /* The call that a rank is in takes the place of the oldest one. */
 static void test_open_call(void **state) {
-  (void)state;
   behind_case c = {0, 100, false};
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_thread *thread = rank_thread_start(run_behind, &c);
@@ -266,7 +255,6 @@ static void churn_body(void *user, int64_t rank) {
 }
 
 static void test_any_time(void **state) {
-  (void)state;
   atomic_bool over = false;
   int64_t times = test_scaled(50, 1);
   rank_comms_open(RANKS, 1, DEADLINE, comms);

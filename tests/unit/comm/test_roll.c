@@ -1,12 +1,7 @@
 /* The roll: ranks of a node see who has come to a step, whether they are threads of one process or processes. */
 #define _GNU_SOURCE /* memfd_create */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/roll.h"
+#include "support/fixtures/case.h"
 #include "support/processes/children.h"
 
 #include <sched.h>
@@ -59,7 +54,6 @@ static void assert_text(const rs_roll *roll, const char *expected) {
 }
 
 static void ranks_see_who_has_come_to_a_step(void **state) {
-  (void)state;
   world w;
   int64_t ranks[4];
   int descriptors = count_descriptors();
@@ -96,7 +90,6 @@ static void ranks_see_who_has_come_to_a_step(void **state) {
 
 /* All have come, and one is held up before others can meet it: it does not tell that it waits. */
 static void rank_that_is_held_up_does_not_tell_that_it_waits(void **state) {
-  (void)state;
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -133,7 +126,6 @@ static void rank_that_is_held_up_does_not_tell_that_it_waits(void **state) {
 
 /* The first reason counts, with the ranks that were absent then. */
 static void first_reason_counts(void **state) {
-  (void)state;
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -158,7 +150,6 @@ static void first_reason_counts(void **state) {
 
 /* An end before any deadline: nobody is missing, and a later deadline changes nothing. */
 static void end_before_a_deadline_names_nobody(void **state) {
-  (void)state;
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -176,7 +167,6 @@ static void end_before_a_deadline_names_nobody(void **state) {
 
 /* Ranks of another node, and one whose page is not to be had. */
 static void test_out_of_sight(void **state) {
-  (void)state;
   world w;
   int64_t ranks[8];
   world_make(&w, 8);
@@ -224,7 +214,6 @@ static void world_find(world *w, int64_t r, const char *name) {
 }
 
 static void ranks_find_the_page_of_their_name_alone(void **state) {
-  (void)state;
   static const char name[] = "one", other[] = "other";
   world w;
   int descriptors = count_descriptors();
@@ -270,7 +259,6 @@ static void ranks_find_the_page_of_their_name_alone(void **state) {
 
 /* The first rank goes before the others come: one that has met it is found in its place. */
 static void test_find_without_first(void **state) {
-  (void)state;
   static const char name[] = "without the first";
   world w;
   int descriptors = count_descriptors();
@@ -297,7 +285,6 @@ static void test_find_without_first(void **state) {
 
 /* All users can list the socket's address: it tells half of the hash, so that nothing follows from it. */
 static void test_name_is_secret(void **state) {
-  (void)state;
   static const char name[] = "secret";
   const int64_t mine[] = {getpid(), (int64_t)(uintptr_t)name};
   char line[512], address[64];
@@ -321,7 +308,6 @@ static void test_name_is_secret(void **state) {
 
 /* A page does not get shorter while others have it; memory that may do so is none. */
 static void page_cannot_be_made_shorter(void **state) {
-  (void)state;
   world w;
   world_make(&w, 2);
   assert_int_not_equal(ftruncate(w.offers[0].fd, 0), 0);
@@ -343,7 +329,6 @@ static void page_cannot_be_made_shorter(void **state) {
 
 /* A name that another communicator still has; ranks meet all the same. */
 static void test_find_again(void **state) {
-  (void)state;
   static const char name[] = "again";
   world first, second;
   int descriptors = count_descriptors();
@@ -375,7 +360,6 @@ static void test_find_again(void **state) {
 
 /* A rank that has no descriptor left for a socket is out of sight until the ranks meet. */
 static void test_find_without_sockets(void **state) {
-  (void)state;
   static const char name[] = "without";
   world w;
   struct rlimit limit, none;
@@ -448,7 +432,6 @@ static void run_process(shared *s, int64_t r) {
 }
 
 static void processes_see_who_has_come(void **state) {
-  (void)state;
   pid_t children[PROCESSES];
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_ptr_not_equal(s, MAP_FAILED);
@@ -489,7 +472,6 @@ static void run_finder(shared *s, int64_t r, const int64_t *name) {
 }
 
 static void processes_that_find_each_other_have_one_page(void **state) {
-  (void)state;
   pid_t children[PROCESSES - 1];
   const int64_t name[] = {getpid(), rs_now_ns()};
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -508,7 +490,6 @@ static void processes_that_find_each_other_have_one_page(void **state) {
 
 /* Another user that listens at the name is not believed, also where this one may see what it has. */
 static void test_another_user(void **state) {
-  (void)state;
   enum { NOBODY = 65534 };
   const int64_t name[] = {getpid(), rs_now_ns()};
   if (geteuid() != 0)

@@ -1,11 +1,6 @@
 /* Going on without ranks that were lost: the local communicator shrinks to those that are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -73,7 +68,6 @@ static void check_shrunk(const shrink_case *c, const int64_t *old_global) {
 }
 
 static void any_survivors_make_a_communicator(void **state) {
-  (void)state;
   for (int64_t n = 2; n <= 5; n++)
     for (unsigned leave = 1; leave < (1u << n) - 1; leave++) { /* not none, not all */
       shrink_case c = {.n = n, .leave = leave, .odd = -1};
@@ -97,7 +91,6 @@ static void any_survivors_make_a_communicator(void **state) {
 
 /* A deadline has found who is missing, and no list is given. */
 static void shrink_takes_the_ranks_that_a_deadline_missed(void **state) {
-  (void)state;
   shrink_case c = {.n = 4, .leave = 1u << 1, .odd = -1, .waits = true};
   open_comms(4, DEADLINE);
   rank_threads_run(4, shrink_body, &c);
@@ -114,7 +107,6 @@ static void split_body(void *user, int64_t rank) {
 }
 
 static void shrunk_communicators_shrink_again(void **state) {
-  (void)state;
   reshard_comm roots[MOST], parts[MOST] = {NULL};
   open_comms(6, PATIENCE);
   rank_threads_run(6, split_body, parts); /* global ranks 2 to 5 */
@@ -140,7 +132,6 @@ static void shrunk_communicators_shrink_again(void **state) {
 
 /* Lists that differ; another one that is missing; a second try with a longer list. */
 static void lists_that_differ_are_refused_and_may_grow(void **state) {
-  (void)state;
   open_comms(4, DEADLINE);
   shrink_case c = {.n = 4, .leave = 1u << 3, .nlost = 1, .lost = {3}, .odd = 1, .nodd = 2, .odd_lost = {2, 3}};
   rank_threads_run(4, shrink_body, &c);

@@ -1,13 +1,8 @@
 /* The caller's allocator on the CPU: storage and staging come from it, and all goes back; the device's own allocators
  * are not called beside it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/device.h"
 #include "device/handle.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/reshards/tensor_pair.h"
 
@@ -94,7 +89,6 @@ static void rank_body(void *user, int64_t r) {
 }
 
 static void test_all_is_the_callers(void **state) {
-  (void)state;
   const reshard_allocator allocator = {counter_alloc, counter_free, NULL};
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .allocator = &allocator};
   world w = {.device = NULL};
@@ -121,7 +115,6 @@ static void test_all_is_the_callers(void **state) {
 
 /* The limit of the pool holds for staging, too: the error is all ranks'. */
 static void limit_of_the_pool_holds_for_staging(void **state) {
-  (void)state;
   const size_t tensors = RANKS * 2 * 4 * ROWS * COLUMNS / RANKS;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = tensors + 64};
   world w = {.device = NULL};

@@ -6,13 +6,11 @@
 #include "support/fixtures/draw.h"
 #include "support/fixtures/rank_threads.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define INSTRUMENTED
@@ -115,7 +113,6 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
 /* --- Kernels by themselves --- */
 
 static void walks_of_any_run_copy_every_byte(void **test) {
-  (void)test;
   draw_state = seed;
   const int64_t bytes = 64 << 10;
   FOR_EACH_ISA(isa) {
@@ -155,7 +152,6 @@ static void walks_of_any_run_copy_every_byte(void **test) {
 
 /* Long runs that are far from each other in the source: any number, length, direction and place. */
 static void far_runs(void **test) {
-  (void)test;
   draw_state = seed;
   const int64_t bytes = 160 << 10;
   FOR_EACH_ISA(isa) {
@@ -179,7 +175,6 @@ static void far_runs(void **test) {
 }
 
 static void streamed_copies_of_any_length_are_whole(void **test) {
-  (void)test;
   draw_state = seed;
   const int64_t room = 4096;
   FOR_EACH_ISA(isa) {
@@ -196,7 +191,6 @@ static void streamed_copies_of_any_length_are_whole(void **test) {
 }
 
 static void transposes_of_any_width_are_right(void **test) {
-  (void)test;
   draw_state = seed;
   const int64_t room = 512 << 10;
   FOR_EACH_ISA(isa) {
@@ -224,7 +218,6 @@ static void transposes_of_any_width_are_right(void **test) {
 /* --- Canonical form --- */
 
 static void canonical_form(void **test) {
-  (void)test;
   rs_copies copies = {0};
   rs_axis contiguous[3] = {{3, 40, 40}, {1, 999, -7}, {10, 4, 4}};
   assert_int_equal(rs_copies_add(&copies, source, got, 4, 3, contiguous), RESHARD_SUCCESS);
@@ -319,7 +312,6 @@ static void add_random(rs_copies *copies, int64_t *dst, int64_t most) {
 }
 
 static void random_programs(void **test) {
-  (void)test;
   const int64_t most = 24 << 10;
   FOR_EACH_ISA(isa) {
     for (int threads = 1; threads <= 3; threads += 2) {
@@ -344,7 +336,6 @@ static void random_programs(void **test) {
 /* Copies that plans mostly have, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
  * a transpose, and a gap between rows; with each alignment. */
 static void regular_programs(void **test) {
-  (void)test;
   draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
@@ -381,7 +372,6 @@ static void regular_programs(void **test) {
 }
 
 static void several_programs(void **test) {
-  (void)test;
   draw_state = seed;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   rs_program *programs[6] = {NULL};
@@ -411,7 +401,6 @@ static void several_programs(void **test) {
 }
 
 static void spans_are_copied_by_several_threads(void **test) {
-  (void)test;
   draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
@@ -460,7 +449,6 @@ static void chunk_call(void *user, int64_t number) {
 }
 
 static void several_callers_use_one_device(void **test) {
-  (void)test;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   caller all[CALLERS];
   for (int i = 0; i < CALLERS; i++) {
@@ -480,7 +468,6 @@ static void several_callers_use_one_device(void **test) {
 }
 
 static void memory_of_any_size_is_aligned(void **test) {
-  (void)test;
   rs_device *device = device_of(1, RESHARD_ISA_AUTO);
   static const size_t sizes[] = {1, 255, 4096, (2 << 20) - 1, 2 << 20, (5 << 20) + 13};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -501,7 +488,6 @@ static void memory_of_any_size_is_aligned(void **test) {
 }
 
 static void devices_take_the_machines_threads_and_isa(void **test) {
-  (void)test;
   rs_device *device = device_of(0, RESHARD_ISA_AUTO);
   assert_true(rs_device_cpu_threads(device) >= 1);
   assert_true(reshard_isa_available(rs_device_cpu_isa(device)));

@@ -1,14 +1,9 @@
 /* The public handle of a device: names, options, figures; storage of the CPU, from several threads at once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
 #include "device/handle.h"
 #include "device/memory/pool.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -31,7 +26,6 @@ static void refuse(const char *name, const reshard_device_options *options, resh
 }
 
 static void wrong_names_and_options_are_refused(void **state) {
-  (void)state;
   static const char *const names[] = {
       "", "CPU", "cpu:0", "cudaX", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "tpu"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -61,7 +55,6 @@ static void wrong_names_and_options_are_refused(void **state) {
 }
 
 static void environment_sets_threads_and_isa(void **state) {
-  (void)state;
   setenv("RESHARD_THREADS", "three", 1);
   refuse("cpu", NULL, RESHARD_ERROR_INVALID, "RESHARD_THREADS=three");
   reshard_device device =
@@ -81,7 +74,6 @@ static void environment_sets_threads_and_isa(void **state) {
 }
 
 static void cpu_tells_its_type_and_memory(void **state) {
-  (void)state;
   reshard_device device = open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1});
   reshard_device_info info;
   reshard_memory_stats s;
@@ -150,7 +142,6 @@ static void handle_hammer(void *user, int64_t rank) {
 }
 
 static void threads_take_storage_within_the_limit(void **state) {
-  (void)state;
   reshard_device device =
       open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 16 << 20});
   reshard_memory_stats s;
@@ -163,7 +154,6 @@ static void threads_take_storage_within_the_limit(void **state) {
 
 /* On a machine with a GPU there is one; else the text says what is missing. */
 static void cuda_is_there_or_says_what_is_missing(void **state) {
-  (void)state;
   reshard_device device = NULL;
   reshard_status status = reshard_device_create("cuda", NULL, &device);
   if (status == RESHARD_SUCCESS) {
@@ -181,7 +171,6 @@ static void cuda_is_there_or_says_what_is_missing(void **state) {
 
 /* On the CPU streams are NULL, and nothing else is one. */
 static void streams_of_the_cpu_are_null(void **state) {
-  (void)state;
   reshard_device cpu = open_cpu(NULL);
   void *stream = cpu;
   assert_int_equal(reshard_stream_create(cpu, &stream), RESHARD_SUCCESS);

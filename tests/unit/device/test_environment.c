@@ -2,13 +2,10 @@
 #include "device/cpu/copy/kernels.h"
 #include "device/environment.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 static reshard_status read_isa(const char *text, reshard_isa *isa) {
   int threads = 1;
@@ -20,7 +17,6 @@ static reshard_status read_isa(const char *text, reshard_isa *isa) {
 }
 
 static void names_of_instruction_sets_are_read(void **state) {
-  (void)state;
   reshard_isa isa;
   for (int i = 0; i < RESHARD_ISA_COUNT; i++) {
     isa = RESHARD_ISA_AUTO;
@@ -43,7 +39,6 @@ static void names_of_instruction_sets_are_read(void **state) {
 }
 
 static void numbers_of_threads_are_read(void **state) {
-  (void)state;
   static const struct {
     int given;
     const char *text;
@@ -62,7 +57,6 @@ static void numbers_of_threads_are_read(void **state) {
 }
 
 static void widths_of_transposes_are_powers_of_two(void **state) {
-  (void)state;
   for (int64_t width = -2; width <= 65; width++) {
     int index = -1;
     for (int i = 0; i <= 4; i++)

@@ -4,12 +4,9 @@
 
 #include "device/memory/bins.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { BLOCKS = 40 };
 
@@ -43,7 +40,6 @@ static size_t draw_size(const model *m) {
 }
 
 static void smallest_block_that_fits_is_found(void **state) {
-  (void)state;
   static model m;
   draw_state = 7;
   for (int64_t round = test_scaled(60, 10); round > 0; round--) {
@@ -66,7 +62,6 @@ static void smallest_block_that_fits_is_found(void **state) {
 }
 
 static void blocks_that_need_no_wait_come_first(void **state) {
-  (void)state;
   static model m;
   static const int expected[] = {3, 1, 0, 2}; /* last freed first; those that need a wait behind, first freed first */
   memset(&m, 0, sizeof m);
@@ -85,7 +80,6 @@ static void blocks_that_need_no_wait_come_first(void **state) {
 
 /* The first 32 of a list are looked at, of the size that is asked for the first alone. */
 static void search_ends_after_32_blocks(void **state) {
-  (void)state;
   static model m;
   memset(&m, 0, sizeof m);
   rs_pool_bins_init(&m.bins);

@@ -1,12 +1,7 @@
 /* Ranges cost 1 % of an execute of 64 KiB at most where no tool listens: as many as such an execute has, each timed
  * alone, beside the execute. Four ranks are driven by one thread, so that no wait for others is in the time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "base/range.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
@@ -118,15 +113,9 @@ static void check_cost(reshard_path path) {
   free(m);
 }
 
-static void ranges_of_the_direct_path_cost_little(void **state) {
-  (void)state;
-  check_cost(RESHARD_PATH_DIRECT);
-}
+static void ranges_of_the_direct_path_cost_little(void **state) { check_cost(RESHARD_PATH_DIRECT); }
 
-static void ranges_of_the_packed_path_cost_little(void **state) {
-  (void)state;
-  check_cost(RESHARD_PATH_PACKED);
-}
+static void ranges_of_the_packed_path_cost_little(void **state) { check_cost(RESHARD_PATH_PACKED); }
 
 int main(void) {
   unsetenv("NVTX_INJECTION64_PATH");

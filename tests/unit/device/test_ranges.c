@@ -1,13 +1,8 @@
 /* Ranges for NVTX, as a tool hears them (tests/nvtx): each thread's are inside of one another and all of them end, also
  * after errors; and they say what they are of. Skipped where NVTX_INJECTION64_PATH names no tool. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "nvtx/nvtx_record.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -158,7 +153,6 @@ static void check_calls(const heard *h, const moved *m) {
 }
 
 static void direct_path_has_its_ranges(void **state) {
-  (void)state;
   moved m = {RESHARD_PATH_DIRECT, 0, 120, false, false, {0}};
   const nvtx_range *copy = NULL;
   heard h = move(&m, RESHARD_SUCCESS, NULL);
@@ -169,7 +163,6 @@ static void direct_path_has_its_ranges(void **state) {
 }
 
 static void packed_path_has_its_ranges(void **state) {
-  (void)state;
   moved m = {RESHARD_PATH_PACKED, 16384, 600, false, false, {0}};
   const nvtx_range *last = NULL;
   heard h = move(&m, RESHARD_SUCCESS, NULL);
@@ -192,7 +185,6 @@ static void packed_path_has_its_ranges(void **state) {
 
 /* Work that is large enough for copy threads is on theirs, and the rank waits for them. */
 static void copy_threads_have_their_ranges(void **state) {
-  (void)state;
   moved m = {RESHARD_PATH_DIRECT, 0, 9000, false, false, {0}};
   int64_t elsewhere = 0;
   cpu_set_t cores;
@@ -206,7 +198,6 @@ static void copy_threads_have_their_ranges(void **state) {
 }
 
 static void ranges_end_after_errors(void **state) {
-  (void)state;
   moved m = {RESHARD_PATH_PACKED, 0, 120, true, false, {0}};
   heard h = move(&m, RESHARD_ERROR_MISMATCH, "dtype");
   assert_int_equal(find_ranges(&h, "create", NULL), RANKS);
@@ -221,7 +212,6 @@ static void ranges_end_after_errors(void **state) {
 /* --- Storage and checkpoints -------------------------------------------------------------------------------------- */
 
 static void storage_has_its_ranges(void **state) {
-  (void)state;
   const int64_t shape[] = {300};
   const nvtx_range *alloc = NULL, *freed = NULL;
   int64_t first = count_ranges();
@@ -234,7 +224,6 @@ static void storage_has_its_ranges(void **state) {
 }
 
 static void saves_and_loads_have_their_ranges(void **state) {
-  (void)state;
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_tree tree = set(dict(), "weight", leaf_of(floats(50)));

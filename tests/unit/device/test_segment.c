@@ -1,13 +1,8 @@
 /* Memory of the CPU that other processes map: segments, their registry, imports in another process, storage pools. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/cpu/segment.h"
 #include "device/handle.h"
 #include "device/memory/pool.h"
+#include "support/fixtures/case.h"
 #include "support/processes/children.h"
 
 #include <reshard/tensor.h>
@@ -52,7 +47,6 @@ static char *alloc_shared(size_t bytes) {
 }
 
 static void registry_finds_the_segment_of_an_address(void **state) {
-  (void)state;
   enum { N = 40 };
   char *at[N];
   rs_shared_place place[N], found;
@@ -89,7 +83,6 @@ static void registry_finds_the_segment_of_an_address(void **state) {
 
 /* Freed memory goes back at once: also while another process has it mapped, which then reads zeros. */
 static void test_freed_under_import(void **state) {
-  (void)state;
   enum { BYTES = 5 << 20 };
   int64_t before = file_bytes(), inside;
   char *at = alloc_shared(BYTES);
@@ -133,7 +126,6 @@ static void test_freed_under_import(void **state) {
 }
 
 static void imports_open_a_file_once(void **state) {
-  (void)state;
   enum { N = 1500 };
   int descriptors = count_descriptors(), maps = count_maps();
   rs_import *import, *again;
@@ -196,7 +188,6 @@ static bool shown(const void *at, size_t bytes) {
 
 /* No size of a shared pool is left to malloc; no size of another is in a segment. */
 static void shared_pool_takes_all_from_segments(void **state) {
-  (void)state;
   int64_t before = file_bytes();
   for (int shared = 0; shared < 2; shared++) {
     reshard_device device;
@@ -237,7 +228,6 @@ static void free_nothing(void *user, void *memory, size_t bytes, void *stream) {
 }
 
 static void wrong_options_of_shared_devices_are_refused(void **state) {
-  (void)state;
   reshard_device device;
   reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .shared = 2};
   assert_int_equal(reshard_device_create("cpu", &options, &device), RESHARD_ERROR_INVALID);
@@ -250,7 +240,6 @@ static void wrong_options_of_shared_devices_are_refused(void **state) {
 
 /* A child of fork has copies: what it writes and frees is not its parent's. */
 static void child_has_copies_of_segments(void **state) {
-  (void)state;
   enum { BYTES = 1 << 20 };
   char *at = alloc_shared(BYTES);
   memset(at, 1, BYTES);
@@ -274,7 +263,6 @@ static void child_has_copies_of_segments(void **state) {
 
 /* A limit of the size of files holds for the memory file: an error, not a signal. */
 static void test_file_limit(void **state) {
-  (void)state;
   pid_t child = fork();
   if (child == 0) {
     void *memory, *more;
@@ -295,7 +283,6 @@ static void test_file_limit(void **state) {
 
 /* Devices come and go; nothing of them stays. */
 static void devices_leave_nothing(void **state) {
-  (void)state;
   int descriptors = 0, maps = 0;
   int64_t before = file_bytes();
   for (int i = 0; i < 200; i++) {

@@ -1,13 +1,8 @@
 /* The ring of pinned memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/cpu/cpu.h"
 #include "device/memory/staging.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/case.h"
 
 #include <string.h>
 
@@ -56,7 +51,6 @@ static rs_staging_stats stats_of(const fixture *r) {
 
 /* A block comes again when the stream is past its use, and not before. */
 static void test_again_when_done(void **state) {
-  (void)state;
   fixture r = open_fixture(1024 * KIB);
   void *a, *b, *c;
   rs_staging_block *block = take_block(&r, 1, &a);
@@ -81,7 +75,6 @@ static void test_again_when_done(void **state) {
 
 /* No more than `most`: blocks that are free and do not fit go, then the host waits for the one given back first. */
 static void staging_keeps_within_its_most(void **state) {
-  (void)state;
   fixture r = open_fixture(512 * KIB);
   void *m;
   rs_staging_block *p[4], *none = NULL;
@@ -106,7 +99,6 @@ static void staging_keeps_within_its_most(void **state) {
 }
 
 static void failing_calls_leave_the_ring_whole(void **state) {
-  (void)state;
   fixture r = open_fixture(512 * KIB);
   void *m;
   rs_staging_block *block, *none = NULL;
@@ -140,7 +132,6 @@ static void failing_calls_leave_the_ring_whole(void **state) {
 }
 
 static void staging_of_the_cpu_is_plain_memory(void **state) {
-  (void)state;
   rs_device *cpu;
   rs_staging *staging;
   rs_staging_block *block;

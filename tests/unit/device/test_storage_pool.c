@@ -1,12 +1,7 @@
 /* Storage pools, one property at a time, on a device whose streams the test runs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "device/memory/pool.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
@@ -78,7 +73,6 @@ static void assert_calls(fixture *r, int64_t allocs, int64_t frees, int64_t reco
 
 /* The same stream gets what it gave, and the device is not called at all. */
 static void test_warm_pair(void **state) {
-  (void)state;
   static const size_t sizes[] = {1, 256, 1000, MIB - 1, MIB, 3 * MIB + 1, 100 * MIB};
   fixture r = open_fixture(0, 0);
   for (int i = 0; i < 7; i++) {
@@ -97,7 +91,6 @@ static void test_warm_pair(void **state) {
 }
 
 static void block_of_no_bytes_has_no_memory(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *block;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 0, r.stream[0], &block), RESHARD_SUCCESS);
@@ -114,7 +107,6 @@ static void block_of_no_bytes_has_no_memory(void **state) {
 
 /* One event for all blocks that a stream freed so far, one wait for each stream that wants some of them. */
 static void test_other_stream(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *b[6];
   for (int i = 0; i < 6; i++)
@@ -141,7 +133,6 @@ static void test_other_stream(void **state) {
 
 /* The free waits for the uses, not for what these streams are given afterwards, and only where the block is taken. */
 static void free_waits_for_uses_where_the_block_is_taken(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *block = take_block(&r, 2 * MIB, 0), *other;
   void *memory = block->memory;
@@ -173,7 +164,6 @@ static void free_waits_for_uses_where_the_block_is_taken(void **state) {
 
 /* Neighbours that different streams freed become one block, before there is a new segment. */
 static void neighbours_of_different_streams_merge(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   give_block(&r, take_block(&r, 6 * MIB, 0), 0);
   rs_block *b[3];
@@ -198,7 +188,6 @@ static void neighbours_of_different_streams_merge(void **state) {
 /* Freed on another stream than it was allocated on, which uses it too: who takes it comes after both; the stream that
  * it was allocated on, only after the other one. */
 static void block_comes_after_both_its_streams(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   for (int taker = 0; taker < 3; taker++) {
     rs_block *block = take_block(&r, 2 * MIB, 0);
@@ -215,7 +204,6 @@ static void block_comes_after_both_its_streams(void **state) {
 
 /* A block that was freed after events of others has an event of its own, also as a part of a larger one. */
 static void test_merge_later(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *other = take_block(&r, 3 * MIB, 0);
   give_block(&r, take_block(&r, 4 * MIB, 0), 0);
@@ -235,7 +223,6 @@ static void test_merge_later(void **state) {
 
 /* Of several free blocks the smallest that is large enough is taken; of equal ones one that nobody waits for. */
 static void smallest_block_without_a_wait_is_taken(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   static const size_t sizes[] = {2 * MIB, 3 * MIB, 5 * MIB, 5 * MIB, 40 * MIB};
   rs_block *b[5];
@@ -263,7 +250,6 @@ static void smallest_block_without_a_wait_is_taken(void **state) {
 }
 
 static void test_keep_none(void **state) {
-  (void)state;
   fixture r = open_fixture(-1, 0);
   rs_block *a = take_block(&r, 2 * MIB, 0), *b = take_block(&r, 2 * MIB, 0);
   give_block(&r, a, 0);
@@ -284,7 +270,6 @@ static void test_keep_none(void **state) {
 
 /* Sizes that take turns: no more is held than the most in use at one time, and that settles. */
 static void test_keep_peak(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   for (int turn = 0; turn < 5; turn++) {
     int64_t before = queue_count(r.q).all;
@@ -306,7 +291,6 @@ static void test_keep_peak(void **state) {
 }
 
 static void trim_gives_back_what_is_free(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *b[4];
   for (int i = 0; i < 4; i++)
@@ -327,7 +311,6 @@ static void trim_gives_back_what_is_free(void **state) {
 }
 
 static void limit_counts_in_use_and_kept(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 10 * MIB);
   rs_block *a = take_block(&r, 6 * MIB, 0), *b = take_block(&r, 4 * MIB, 0), *c = NULL;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 100, r.stream[0], &c), RESHARD_ERROR_OUT_OF_MEMORY);
@@ -355,7 +338,6 @@ static void limit_counts_in_use_and_kept(void **state) {
 
 /* The device has no more: what is kept goes back, then it is asked again. */
 static void test_device_is_full(void **state) {
-  (void)state;
   fixture r = open_fixture(64 * MIB, 0);
   queue_limit(r.q, 10 * MIB);
   give_block(&r, take_block(&r, 6 * MIB, 0), 1);
@@ -394,7 +376,6 @@ static void hook_free(void *user, void *memory, size_t bytes, void *stream) {
 }
 
 static void hooks_are_called_with_the_stream(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   upstream u = {.expect_stream = r.stream[2]};
@@ -416,7 +397,6 @@ static void hooks_are_called_with_the_stream(void **state) {
 
 /* No event for a use: the host waits. It cannot do that either: tried again before there is a new segment. */
 static void test_events_fail(void **state) {
-  (void)state;
   for (int given_up = 0; given_up < 2; given_up++) {
     fixture r = open_fixture(0, 0);
     rs_block *block = take_block(&r, 2 * MIB, 0);
@@ -477,7 +457,6 @@ static void use_on_thread(void *user, int64_t rank) {
 }
 
 static void test_thread_streams(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   thread_case mine = {.r = &r, .byte = 1}, other = {.r = &r, .byte = 2};
   on_thread(&mine, 0);
@@ -505,7 +484,6 @@ static void test_thread_streams(void **state) {
 }
 
 static void forgotten_streams_are_not_used(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1),
            *kept = take_block(&r, 5 * MIB, 0);
@@ -545,7 +523,6 @@ static void forgotten_streams_are_not_used(void **state) {
 /* Nothing is given to a stream that is being captured: what it freed is left alone, what it uses is nobody's till then.
  */
 static void captured_streams_are_left_alone(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *used = take_block(&r, 2 * MIB, 1), *block;
   const void *of_freed = freed->memory, *of_used = used->memory;
@@ -572,7 +549,6 @@ static void captured_streams_are_left_alone(void **state) {
 }
 
 static void pinned_pools_give_host_memory(void **state) {
-  (void)state;
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   assert_int_equal(rs_storage_pool_create_pinned(r.device, &r.pool), RESHARD_SUCCESS);

@@ -2,15 +2,10 @@
  * whose streams run in random order. Blocks that are in use are disjoint; what a stream was given for a block sees that
  * block's bytes and no one else's; the figures add up; what is kept is bounded. The same without the pool's waits must
  * go wrong. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "device/memory/pool.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -228,7 +223,6 @@ static int64_t run_case(uint64_t seed, bool waits) {
 }
 
 static void random_uses_of_the_pool_match_the_model(void **state) {
-  (void)state;
   int64_t cases = test_scaled(400, 1);
   for (int64_t seed = 1; seed <= cases; seed++)
     if (run_case((uint64_t)seed, true) != 0)
@@ -236,7 +230,6 @@ static void random_uses_of_the_pool_match_the_model(void **state) {
 }
 
 static void test_waits_are_needed(void **state) {
-  (void)state;
   int64_t found = 0, cases = 20;
   fflush(stderr);
   for (int64_t seed = 1; seed <= cases; seed++)

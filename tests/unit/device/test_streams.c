@@ -1,13 +1,8 @@
 /* Execute on a device with streams: random cases over both paths, by rank threads and by one thread, on one device and
  * on several, with streams as late as can be; edges left out one by one; calls that fail one by one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
 #include "support/devices/late.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/stream_ways.h"
@@ -42,7 +37,6 @@ static void streams_watch(void *user, bool on) {
 }
 
 static void random_reshards_are_right_on_late_streams(void **state) {
-  (void)state;
   int64_t cases = test_scaled((in_full ? 2000 : 1000) / SPARSE, 1), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
@@ -102,7 +96,6 @@ static outcome run_way(const stream_way *w, const case_plan *c, uint64_t seed, i
 
 /* Each record and each wait is needed: without it some schedule gives wrong data. */
 static void every_record_and_wait_is_needed(void **state) {
-  (void)state;
   int64_t total = 0, runs = 0;
   for (int i = 0; i < stream_nways; i++) {
     const stream_way *w = &stream_ways[i];
@@ -130,7 +123,6 @@ static void every_record_and_wait_is_needed(void **state) {
 /* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
  * behind, and nobody waits for ever. */
 static void every_failing_call_comes_out_as_its_error(void **state) {
-  (void)state;
   int64_t runs = 0;
   for (int i = 0; i < stream_nways; i++) {
     case_plan c;
@@ -152,7 +144,6 @@ static void every_failing_call_comes_out_as_its_error(void **state) {
 
 /* Devices that do not reach each other's memory have the packed path. */
 static void devices_out_of_reach_take_the_packed_path(void **state) {
-  (void)state;
   reshard_device devices[DEVICES];
   late_open(DEVICES, 1, devices);
   late_set_peers(false);
@@ -178,7 +169,6 @@ static void devices_out_of_reach_take_the_packed_path(void **state) {
 
 /* Devices of a local communicator. */
 static void devices_of_a_communicator_are_of_one_type(void **state) {
-  (void)state;
   reshard_device given[DEVICES + 1], cpu;
   reshard_comm comms[3];
   late_open(DEVICES, 1, given);

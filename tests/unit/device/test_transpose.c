@@ -1,14 +1,9 @@
 /* Transposes of every width by every instruction set that the machine has, against a loop over elements: extents that
  * are no multiple of anything, addresses off lines and off elements, pitches and strides of any size. They go with and
  * without stores past the cache. Nothing else is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "device/cpu/copy/kernels.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -65,7 +60,6 @@ static void check_all(const transpose_case *c, uint64_t seed) {
 
 /* Extents around the sides of squares, cells and strips. */
 static void extents_around_the_cells_are_right(void **unused) {
-  (void)unused;
   static const int64_t extents[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 96, 127, 128, 129};
   enum { N = sizeof extents / sizeof *extents };
   for (int64_t width = 1; width <= 16; width *= 2)
@@ -78,7 +72,6 @@ static void extents_around_the_cells_are_right(void **unused) {
 }
 
 static void random_transposes_match_a_loop(void **unused) {
-  (void)unused;
   for (int64_t i = 0, n = test_scaled(600, 40); i < n; i++) {
     rng r;
     rng_seed(&r, 5000 + (uint64_t)i);

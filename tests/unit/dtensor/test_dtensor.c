@@ -1,11 +1,6 @@
 /* DTensors: how they are made, moved and looked at, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
@@ -131,7 +126,6 @@ static void tour_run(int64_t n, const tour *t) {
 }
 
 static void redistribute_goes_through_any_placements(void **state) {
-  (void)state;
   const int64_t shape[3] = {7, 5, 3}, scalar[1] = {0};
   tour_run(6, &(tour){3,
                       shape,
@@ -153,7 +147,6 @@ static void redistribute_goes_through_any_placements(void **state) {
 }
 
 static void test_nothing_moves(void **state) {
-  (void)state;
   const int64_t shape[2] = {12, 9};
   tour_run(4, &(tour){2, shape, 4, {{"2x2", "R,R"}, {"4", "R"}, {"2x2", "S1*3,S1"}, {"2x2", "S1*3,S1"}}, 0});
   tour_run(4, &(tour){2,
@@ -202,7 +195,6 @@ static void several_body(void *user, int64_t r) {
 }
 
 static void several_tensors_move_in_one_call(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -253,7 +245,6 @@ static void brought_run(int64_t n, const brought *b, reshard_status status, cons
 }
 
 static void test_from_local(void **state) {
-  (void)state;
   brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, false, false};
   brought_run(4, &b, RESHARD_SUCCESS, NULL);
   b.check = true;
@@ -282,7 +273,6 @@ static void test_from_local(void **state) {
 }
 
 static void test_from_local_refused(void **state) {
-  (void)state;
   const brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, true, false};
   brought c = b;
   c.extents[2][0] = 3, c.extents[3][1] = 4;
@@ -334,7 +324,6 @@ static void test_from_local_refused(void **state) {
 
 /* Calls that are not collective, made by one rank alone. */
 static void test_local_refused(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   const int64_t shape[2] = {5, 4}, part[2] = {3, 4};
@@ -480,7 +469,6 @@ static void dealt_run(const dealt *d, reshard_status status, const char *text) {
 }
 
 static void distribute_deals_a_tensor_of_any_rank(void **state) {
-  (void)state;
   static const char *const placements[] = {"S0,S1", "R,S1", "S0,S0;order=1,0", "S1*2,S1", "R,R"};
   for (int i = 0; i < 5; i++)
     for (int64_t src = -1; src < 4; src += 2)
@@ -526,7 +514,6 @@ static void refuse_body(void *user, int64_t r) {
 }
 
 static void wrong_calls_are_refused_on_all_ranks(void **state) {
-  (void)state;
   static const struct {
     reshard_status status;
     const char *text;
@@ -569,7 +556,6 @@ static void sharded_body(void *user, int64_t r) {
 }
 
 static void dtensors_are_made_of_sharded_tensors_on_the_mesh_alone(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, sharded_body, NULL);

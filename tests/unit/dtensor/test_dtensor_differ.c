@@ -3,11 +3,8 @@
 
 #include "bench/cli/util.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/dtensor.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 typedef struct given {
   const char *placements[2]; /* of ranks 0 and 1, on a mesh of one dim of 2 ranks */
@@ -39,7 +36,6 @@ static void from_local_body(void *user, int64_t rank) {
 }
 
 static void placements_that_differ_are_named(void **state) {
-  (void)state;
   static const struct {
     given given;
     const char *text; /* NULL: they are the same */

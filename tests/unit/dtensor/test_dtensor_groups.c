@@ -163,7 +163,6 @@ static void groups_body(void *user, int64_t r) {
 }
 
 static void test_each_group_alone(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
     sharded_ranks_check(fixtures[i].ranks, NULL, groups_body, (void *)&fixtures[i], RESHARD_SUCCESS, NULL);
   }
@@ -198,7 +197,6 @@ static void fails_body(void *user, int64_t r) {
 }
 
 static void test_one_group_fails(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, fails_body, NULL);
@@ -239,7 +237,6 @@ static void no_placements_body(void *user, int64_t r) {
 }
 
 static void test_no_placements(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, no_placements_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -322,7 +319,6 @@ static void split_print_body(void *user, int64_t r) {
 }
 
 static void test_split_print(void **state) {
-  (void)state;
   sharded_ranks_check(6, NULL, split_print_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -401,16 +397,9 @@ static void disagree_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_two_dims(void **state) {
-  (void)state;
-  sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL);
-}
-static void test_to_another_mesh(void **state) {
-  (void)state;
-  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
-}
+static void test_two_dims(void **state) { sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL); }
+static void test_to_another_mesh(void **state) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
 static void test_meshes_that_differ(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout");
 }
 
@@ -454,7 +443,6 @@ static void missing_body(void *user, int64_t r) {
 }
 
 static void test_missing_groups(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, missing_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -481,7 +469,6 @@ static void unlike_body(void *user, int64_t r) {
 }
 
 static void test_unlike_groups(void **state) {
-  (void)state;
   static const char *const texts[] = {
       "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1 (",
       "the mesh has no dim named cp; names: dp, tp",
@@ -521,7 +508,6 @@ static void outside_body(void *user, int64_t r) {
 }
 
 static void test_outside_of_the_mesh(void **state) {
-  (void)state;
   sharded_ranks_check(6, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL);
 }
 

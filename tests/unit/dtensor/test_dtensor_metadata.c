@@ -1,11 +1,6 @@
 /* Metadata and print-outs of DTensors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
@@ -28,7 +23,6 @@ static reshard_dtensor on(sharded_ranks *p, int64_t r, const char *mesh_text, co
 }
 
 static void metadata_of_dtensors_name_global_ranks(void **state) {
-  (void)state;
   const int64_t shape[2] = {5, 3}, ranks[6] = {10, 11, 12, 13, 14, 15};
   sharded_ranks p;
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {6, ranks}};
@@ -57,7 +51,6 @@ static void metadata_of_dtensors_name_global_ranks(void **state) {
 }
 
 static void metadata_are_rewritten_for_a_device(void **state) {
-  (void)state;
   const int64_t shape[1] = {6};
   reshard_remote_device devices[3] = {
       {0, RESHARD_DEVICE_CUDA, 0}, {1, RESHARD_DEVICE_CUDA, 1}, {2, RESHARD_DEVICE_CPU, -1}};
@@ -96,7 +89,6 @@ static void drawn(sharded_ranks *p, const char *mesh, const char *placements, in
 }
 
 static void print_draws_which_rank_has_what(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 12, NULL);
   const int64_t shape[3] = {5, 112, 2}, empty[2] = {0, 3};

@@ -2,15 +2,10 @@
  * compared with the element lists of bench/verify/oracle.h, which know nothing of layouts. A hand is a shape, a mesh,
  * and all pairs of placements on it. Placements are R, S0, S0*k, S1, S1*k on either mesh dim, cutting in either order;
  * some of them are sources, all are destinations. RESHARD_TEST_SCALE scales the hands: 50 are a million pairs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/oracle.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -171,7 +166,6 @@ static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) 
 }
 
 static void every_placement_goes_to_every_other(void **state) {
-  (void)state;
   int64_t pairs = 0, hands = test_scaled(HANDS, 1);
   for (int64_t a = 1; a <= 4; a++)
     for (int64_t b = 1; b <= 3; b++) {

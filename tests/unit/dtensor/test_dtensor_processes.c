@@ -1,11 +1,6 @@
 /* DTensors of ranks that are processes of one node, as a user has them: FSDP times TP on four, moved between placements
  * straight from rank to rank, saved and loaded into others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/processes/processes.h"
 
 #include <reshard/dtensor.h>
@@ -150,7 +145,6 @@ static void train(processes *all, int64_t rank, void *user) {
 }
 
 static void test_fsdp_tp(void **state) {
-  (void)state;
   char directory[] = "checkpoint", command[64];
   assert_int_equal(processes_run(RANKS, 0, train, directory), 0);
   snprintf(command, sizeof command, "rm -rf %s", directory);

@@ -1,11 +1,6 @@
 /* Local shapes and offsets of DTensors: against PyTorch's, hashed in tests/figures, and figures known by heart. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 
 #include <reshard/dtensor.h>
 
@@ -77,7 +72,6 @@ static int64_t check_line(const char *line) {
 }
 
 static void local_shapes_are_those_of_pytorch(void **state) {
-  (void)state;
   char path[1024], line[256];
   int64_t cases = 0;
   snprintf(path, sizeof path, "%s/tests/figures/dtensor_shapes.txt", getenv("SOURCE") ? getenv("SOURCE") : ".");
@@ -107,7 +101,6 @@ static void shapes_expect(const char *mesh, const char *text, int64_t n, const c
 }
 
 static void known_local_shapes_hold(void **state) {
-  (void)state;
   shapes_expect("4", "S0", 10, "3@0 3@3 3@6 1@9"); /* not size // chunks as stride */
   shapes_expect("4", "S0", 5, "2@0 2@2 1@4 0@5");
   shapes_expect("2x2", "S0,S0", 5, "2@0 1@2 1@3 1@4");
@@ -118,7 +111,6 @@ static void known_local_shapes_hold(void **state) {
 }
 
 static void wrong_placements_are_refused(void **state) {
-  (void)state;
   reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 2, 0}};
   reshard_placing placing = {dry("dp=2,tp=3"), placements, NULL};
   int64_t shape[2] = {4, 4}, coordinate[2] = {1, 3}, local[2] = {-7, -7};
@@ -144,7 +136,6 @@ static void shapes_refused(const char *text, reshard_status status, const char *
 }
 
 static void wrong_texts_of_placements_are_refused_with_the_column(void **state) {
-  (void)state;
   shapes_refused("S0", RESHARD_ERROR_INVALID, "placements \"S0\": column 1: 1 placements, the mesh has 2 dims");
   shapes_refused("S0,R,R", RESHARD_ERROR_INVALID, "placements \"S0,R,R\": column 1: 3 placements, the mesh has 2 dims");
   shapes_refused("S0,Psum", RESHARD_ERROR_UNSUPPORTED,
@@ -172,7 +163,6 @@ static void wrong_texts_of_placements_are_refused_with_the_column(void **state) 
 
 /* Costs of a tensor on a mesh of 16,384 ranks. */
 static void test_large_mesh(void **state) {
-  (void)state;
   const char *text = "pp=8,dp=128,tp=16";
   reshard_placement placements[3];
   int order[3];

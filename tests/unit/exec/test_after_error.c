@@ -1,13 +1,8 @@
 /* Ranks that are threads of one process. One of them comes late, destroys its handle or aborts, at a
  * moment that the seed says. The others return from their calls by the deadline, or at once where there is none, with
  * the rank's number. No byte of a rank's memory changes once it has its error. RESHARD_TEST_SCALE scales the cases. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/stop_counts.h"
@@ -255,7 +250,6 @@ static void run_case(uint64_t seed, int step, totals *t) {
 }
 
 static void after_any_trouble_the_arrays_are_the_callers(void **state) {
-  (void)state;
   totals t = {0};
   int64_t n = test_scaled(cases, 16), unnamed = 0; /* so that each trouble comes */
   for (int64_t i = 0; i < n; i++)

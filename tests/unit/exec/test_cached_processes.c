@@ -1,12 +1,7 @@
 /* Redistributing again and again between processes, which keep what they know of each other: how often they meet,
  * arrays that move in the pool, private memory in between, and ranks that fail or are killed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/node/node.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/process_matrix.h"
 
@@ -143,7 +138,6 @@ static void go_back_and_forth(processes *all, int64_t rank, void *user) {
 }
 
 static void test_back_and_forth(void **state) {
-  (void)state;
   /* with a cache, without one, and with a pool that gives memory back to the system */
   const reshard_sharder_options options[] = {{.size = RESHARD_SHARDER_OPTIONS_INIT},
                                              {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1},
@@ -176,7 +170,6 @@ static void mix_memory(processes *all, int64_t rank, void *user) {
 }
 
 static void private_memory_is_packed_in_that_call(void **state) {
-  (void)state;
   for (int64_t n = 2; n <= 4; n += 2)
     assert_int_equal(processes_run(n, 0, mix_memory, NULL), 0);
 }
@@ -204,7 +197,6 @@ static void refuse_private(processes *all, int64_t rank, void *user) {
 }
 
 static void told_path_refuses_private_memory(void **state) {
-  (void)state;
   assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0);
 }
 
@@ -249,7 +241,6 @@ static void die_between(processes *all, int64_t rank, void *user) {
 }
 
 static void call_that_fails_in_one_process_fails_in_all(void **state) {
-  (void)state;
   assert_int_equal(processes_run(4, 0, differ_between, NULL), 0);
   for (int turns = 0; turns < 3; turns++)
     assert_int_equal(processes_run(4, 1u << 1, die_between, &turns), 0);
@@ -293,7 +284,6 @@ static void sync_tensors(processes *all, int64_t rank, void *user) {
 }
 
 static void syncs_between_processes_keep_their_plans(void **state) {
-  (void)state;
   for (int own = 0; own < 2; own++) {
     bool shared = own != 0;
     assert_int_equal(processes_run(4, 0, sync_tensors, &shared), 0);

@@ -1,11 +1,6 @@
 /* Handles that are destroyed while a rank's thread is in an execute: a transfer, its communicator, both. The others go
  * on, or hear of it at once; all memory goes back with the execute's return. contract_check_ends has the rest. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -71,7 +66,6 @@ static void assert_right(const pair *p) {
 
 /* The one who waits in an execute gets its data, and its transfer is freed then. */
 static void transfer_destroyed_in_an_execute_is_freed_after(void **state) {
-  (void)state;
   pair p;
   open_pair(&p);
   rank_thread *first = rank_thread_start(execute_first, &p);
@@ -126,16 +120,10 @@ static void destroy_comm(bool transfer_too) {
   close_pair(&p);
 }
 
-static void communicator_destroyed_in_an_execute_is_freed_after(void **state) {
-  (void)state;
-  destroy_comm(false);
-}
+static void communicator_destroyed_in_an_execute_is_freed_after(void **state) { destroy_comm(false); }
 
 /* Both are freed when the execute returns. */
-static void both_destroyed_in_an_execute_are_freed_after(void **state) {
-  (void)state;
-  destroy_comm(true);
-}
+static void both_destroyed_in_an_execute_are_freed_after(void **state) { destroy_comm(true); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(transfer_destroyed_in_an_execute_is_freed_after),

@@ -1,11 +1,6 @@
 /* The direct path between processes when ranks are killed or late, when sources are freed under their readers, and when
  * all comes and goes often. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/process_matrix.h"
 
@@ -109,7 +104,6 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
 }
 
 static void killed_rank_is_named_and_nothing_hangs(void **state) {
-  (void)state;
   int later = (int)(40 * test_scale()) + 2;
   for (int i = 0; i < KILL_LATER + later; i++) {
     kill_call k = {i < KILL_LATER ? i : KILL_LATER, 1 + i * 700 % 9000, i % 4};
@@ -140,7 +134,6 @@ static void come_late(processes *all, int64_t rank, void *user) {
 }
 
 static void late_rank_is_named_at_the_deadline(void **state) {
-  (void)state;
   assert_int_equal(processes_run(3, 0, come_late, NULL), 0);
 }
 
@@ -191,10 +184,7 @@ static void free_mapped(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void freed_source_reads_as_zeros(void **state) {
-  (void)state;
-  assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0);
-}
+static void freed_source_reads_as_zeros(void **state) { assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0); }
 
 /* Everything comes and goes; the process holds no more of the system than before. */
 static void make_and_destroy(processes *all, int64_t rank, void *user) {
@@ -229,7 +219,6 @@ static void make_and_destroy(processes *all, int64_t rank, void *user) {
 static int64_t cycles = 200;
 
 static void transfers_come_and_go_without_a_trace(void **state) {
-  (void)state;
   assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0);
 }
 

@@ -1,13 +1,8 @@
 /* The direct path between processes: random cases against the oracle, in shared and private storage; which path is
  * taken; rebinding; the order of executes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/case_binding.h"
 #include "comm/comm.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/process_matrix.h"
 
@@ -165,7 +160,6 @@ static void run_cases(processes *all, int64_t rank, void *user) {
 }
 
 static void random_reshards_between_processes_are_right(void **state) {
-  (void)state;
   for (int64_t n = 1; n <= 5; n += n < 3 ? 1 : 2)
     for (int all_shared = 0; all_shared < 2; all_shared++) {
       cases_call cases = {(int64_t)(150 * test_scale()) + 1, all_shared};
@@ -218,7 +212,6 @@ static void choose_path(processes *all, int64_t rank, void *user) {
 }
 
 static void path_goes_by_the_memory_of_all(void **state) {
-  (void)state;
   assert_int_equal(processes_run(3, 0, choose_path, NULL), 0);
 }
 
@@ -241,7 +234,6 @@ static void keep_order(processes *all, int64_t rank, void *user) {
 }
 
 static void executes_keep_their_order(void **state) {
-  (void)state;
   int turns = (int)(300 * test_scale()) + 5;
   for (int64_t n = 2; n <= 4; n++)
     assert_int_equal(processes_run(n, 0, keep_order, &turns), 0);

@@ -1,10 +1,5 @@
 /* Execute: who may call what when; ranks that abort, come too late, or never; transfers side by side. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/rows_to_columns.h"
 
@@ -23,7 +18,6 @@ static void only_rank_0(void *user, int64_t r) {
 
 /* While rank 0 waits in execute, its transfer is busy for everybody else, and what waits is not disturbed. */
 static void transfer_that_executes_is_busy_for_others(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 2, PATIENCE, paths[p], NULL);
@@ -58,7 +52,6 @@ static void execute_refused(int64_t n, const reshard_transfer *transfers, reshar
 }
 
 static void test_execute_all(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns s, other;
     rows_to_columns_open(&s, 3, PATIENCE, paths[p], NULL);
@@ -111,7 +104,6 @@ static void test_execute_all(void **state) {
 
 /* The communicator counts the bytes that the plan announced, each time. */
 static void communicator_counts_the_bytes_of_the_plan(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
       reshard_plan_options options = {
@@ -162,7 +154,6 @@ static void loop_body(void *user, int64_t rank) {
 }
 
 static void test_side_by_side(void **state) {
-  (void)state;
   for (int p = 0; p < 4; p++) {
     rows_to_columns s[2];
     rows_to_columns_open(&s[0], 3, PATIENCE, paths[p / 2], NULL);
@@ -211,7 +202,6 @@ static void stream_body(void *user, int64_t r) {
 }
 
 static void test_in_a_row(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int64_t n = 1; n <= 4; n *= 2) {
       rows_to_columns s;
@@ -267,7 +257,6 @@ static void waiting_body(void *user, int64_t r) {
 }
 
 static void abort_in_an_execute_wakes_all(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
       rows_to_columns s;
@@ -312,7 +301,6 @@ static void abort_body(void *user, int64_t rank) {
 }
 
 static void test_abort_any_time(void **state) {
-  (void)state;
   for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
@@ -327,7 +315,6 @@ static void test_abort_any_time(void **state) {
 
 /* A rank that never comes: the one who waits gets TIMEOUT, after that there is nobody to talk to. */
 static void rank_that_never_comes_is_a_timeout(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
       rows_to_columns s;
@@ -351,7 +338,6 @@ static void rank_that_never_comes_is_a_timeout(void **state) {
 
 /* Deadlines so short that they pass anywhere, also while a peer reads what another rank showed. */
 static void test_short_deadlines(void **state) {
-  (void)state;
   for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
@@ -369,7 +355,6 @@ static void test_short_deadlines(void **state) {
 
 /* Transfers and handles go rank by rank, in any order of the ranks. */
 static void test_destroy_orders(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int order = 0; order < 6; order++)
       for (int handles_at_once = 0; handles_at_once < 2; handles_at_once++) {

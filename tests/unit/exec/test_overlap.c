@@ -1,12 +1,7 @@
 /* Overlap of strided buffers against sets of bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "exec/arrays.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -86,7 +81,6 @@ static bool wanted(const rs_extent *list, int n) {
 }
 
 static void random_overlaps_match_sets_of_bytes(void **state) {
-  (void)state;
   int64_t counts[2] = {0, 0}, cases = test_scaled(200000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
     rng r;
@@ -113,7 +107,6 @@ static void random_overlaps_match_sets_of_bytes(void **state) {
 
 /* Columns of large matrices: as quick as small ones. */
 static void overlaps_of_large_columns_are_found_in_time(void **state) {
-  (void)state;
   const int64_t rows = 1 << 20, row = 3 << 20;
   char *base = (char *)((uintptr_t)1 << 46); /* never read */
   static const struct {

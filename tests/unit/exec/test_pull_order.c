@@ -1,13 +1,8 @@
 /* The order in which a rank copies what comes from others: the next rank's first, and round to the one before it. So
  * ranks that all read one another do not all begin with the same one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "exec/arrays.h"
 #include "plan/plan.h"
+#include "support/fixtures/case.h"
 
 #include <string.h>
 
@@ -49,7 +44,6 @@ static void pull(int64_t rank, const char *from, const char *to, reads *r) {
 }
 
 static void all_read_all(void **state) {
-  (void)state;
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = -1};
     pull(rank, "chunk(0)", "chunk(1)", &r);
@@ -60,7 +54,6 @@ static void all_read_all(void **state) {
 }
 
 static void some_are_left_out(void **state) {
-  (void)state;
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = (rank + 1) % RANKS};
     pull(rank, "chunk(0)", "chunk(1)", &r);
@@ -72,7 +65,6 @@ static void some_are_left_out(void **state) {
 
 /* Ranks 1 and 2 hold all: those behind them begin at the first. */
 static void few_send(void **state) {
-  (void)state;
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = -1};
     pull(rank, "mesh(2@1-2;S0)", "mesh(5;R)", &r);

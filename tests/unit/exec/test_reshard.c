@@ -1,12 +1,7 @@
 /* Small reshards with names, executed over both paths with every element checked: steps of parallel programs, parts of
  * tensors, transposes, limits, node maps. Then the way back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/reshards/local_world.h"
 
 #include <stdlib.h>
@@ -139,7 +134,6 @@ static void whole(const char *what, const char *from, const char *to, int ndim, 
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
 static void steps_of_parallel_programs_are_right(void **unused) {
-  (void)unused;
   whole("all-gather", "chunk(0)", "mesh(6;R)", SHAPE(13, 7), NULL, false);
   whole("gather", "chunk(0)", "rank(2)", SHAPE(13, 7), NULL, true);
   whole("scatter", "rank(5)", "chunk(1;5-0)", SHAPE(13, 7), NULL, true);
@@ -167,7 +161,6 @@ static void steps_of_parallel_programs_are_right(void **unused) {
 }
 
 static void rounds_under_any_limit_are_right(void **unused) {
-  (void)unused;
   static const char *const pairs[][2] = {
       {"chunk(0)", "chunk(1)"}, {"mesh(2x3;R,S0)", "chunk(1)"}, {"flat()", "cyclic(2x3;5x7)"},
       {"rank(0)", "chunk(0)"},  {"chunk(1)", "rank(3)"},
@@ -180,7 +173,6 @@ static void rounds_under_any_limit_are_right(void **unused) {
 }
 
 static void reshards_under_any_node_map_are_right(void **unused) {
-  (void)unused;
   static const int64_t maps[][RANKS] = {
       {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 7, 7, 7}, {0, 1, 2, 3, 4, 5}, {-3, -3, 9, 9, 9, 2}};
   for (int m = 0; m < 5; m++) {
@@ -195,7 +187,6 @@ static void reshards_under_any_node_map_are_right(void **unused) {
 
 /* Three projections into one tensor, and the tensor into three again. */
 static void projections_go_into_one_tensor_and_back(void **unused) {
-  (void)unused;
   static const int64_t rows[3] = {24, 8, 8}, from[3] = {0, 24, 32};
   static const char *const targets[] = {"mesh(4;S0)", "chunk(1)", "cyclic(2x3;3x2)", "flat()",
                                         "boxes(5:[0,0]+[40,3];1:[0,3]+[40,7])"};
@@ -227,7 +218,6 @@ static void projections_go_into_one_tensor_and_back(void **unused) {
 
 /* Experts, each on a rank of its own, into one stacked tensor with a new dim in front; each transposed on the way. */
 static void experts_are_stacked_and_transposed(void **unused) {
-  (void)unused;
   static const char *const homes[] = {"rank(0)", "rank(1)", "rank(2)",  "rank(3)",
                                       "rank(4)", "rank(5)", "chunk(0)", "chunk(1;2-0)"};
   tensor experts[8], stack = tensor_make("mesh(3x2;S0,S2)", SHAPE(8, 5, 6), RESHARD_F32, 0), *src[8], *dst[8];
@@ -267,7 +257,6 @@ static void reshard_turn(const char *from, const char *to, int src_ndim, const i
 }
 
 static void transposes_between_any_cuts_are_right(void **unused) {
-  (void)unused;
   reshard_turn("chunk(0)", "chunk(0)", SHAPE(23, 31), 2, (int[]){1, 0});
   reshard_turn("chunk(0)", "chunk(1)", SHAPE(23, 31), 2,
                (int[]){1, 0}); /* every rank has what it needs, the other way round */
@@ -280,7 +269,6 @@ static void transposes_between_any_cuts_are_right(void **unused) {
 
 /* A block out of the middle into the middle; the rest of the destination stays as it was. */
 static void regions_leave_the_rest_alone(void **unused) {
-  (void)unused;
   tensor src = tensor_make("mesh(2x3;S0,S1)", SHAPE(11, 13), RESHARD_F64, 40),
          dst = tensor_make("cyclic(3x2;2x3)", SHAPE(9, 17), RESHARD_F64, 0);
   int64_t src_offset[2] = {3, 1}, src_extent[2] = {5, 9}, dst_offset[2] = {2, 8};
@@ -305,7 +293,6 @@ static void regions_leave_the_rest_alone(void **unused) {
 /* One destination for two entries is refused where their regions share elements, or their strides do not say the same.
  */
 static void test_shared_destination(void **unused) {
-  (void)unused;
   tensor src = tensor_make("chunk(0)", SHAPE(6, 6), RESHARD_F32, 50),
          dst = tensor_make("chunk(0)", SHAPE(6, 6), RESHARD_F32, 0);
   tensor other = tensor_make("chunk(1)", SHAPE(6, 6), RESHARD_F32, 0);
@@ -344,7 +331,6 @@ static void test_shared_destination(void **unused) {
 
 /* Two holders share what four ranks receive, each into many arrays that are not in the order of the tensor. */
 static void test_replicas_to_boxes(void **unused) {
-  (void)unused;
   enum { ROWS = 96 };
   const int64_t shape[2] = {ROWS, 5};
   char text[ROWS * 16], *at = text + sprintf(text, "boxes(");

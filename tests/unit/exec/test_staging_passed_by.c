@@ -1,11 +1,6 @@
 /* Messages between threads that are packed to where they are wanted, or unpacked from where they are: the staging
  * between is left as it was, and so is no other byte. A thread packs all its messages to the staging of one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/reshards/rank_buffers.h"
@@ -162,20 +157,17 @@ static void check_way(const way *w) {
 
 /* Messages lie in place at the receiver, whose memory they are packed to. */
 static void test_packed_there(void **state) {
-  (void)state;
   check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 0, false, false, 0});
   check_way(&(way){"chunk(0)", "chunk(1)", {16384, 256}, 0, false, false, 0});
 }
 
 /* Stores past the cache would not be of whole lines: packed in the cache, and sent. */
 static void test_packed_in_staging(void **state) {
-  (void)state;
   check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 16, true, false, 0});
   check_way(&(way){"chunk(0)", "chunk(1)", {32768, 48}, 0, true, false, 0});
 }
 
 static void test_unpacked_there(void **state) {
-  (void)state;
   check_way(&(way){"chunk(1)", "chunk(0)", {2048, 2048}, 0, false, false, 0});
   check_way(&(way){"cyclic(2x2;64x64)", "cyclic(2x2;96x96)", {1536, 1536}, 0, true, false, 0});
   check_way(&(way){"cyclic(2x2;64x60)", "cyclic(2x2;96x90)", {1536, 1440}, 8, true, false, 0});

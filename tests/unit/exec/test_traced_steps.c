@@ -4,11 +4,7 @@
 #include "bench/cli/util.h"
 #include "comm/comm.h"
 #include "device/trace.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/processes/process_matrix.h"
 
 #include <reshard/sync.h>
@@ -80,7 +76,6 @@ static void execute_body(void *user, int64_t rank) {
 }
 
 static void steps_end_on_the_thread_that_began_them(void **state) {
-  (void)state;
   static traced ways[] = {{RESHARD_PATH_DIRECT, 0}, {RESHARD_PATH_PACKED, 0}, {RESHARD_PATH_PACKED, 2048}};
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     static step_counter counter;
@@ -125,10 +120,7 @@ static void sync_body(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void steps_of_processes_are_told(void **state) {
-  (void)state;
-  assert_int_equal(processes_run(2, 0, sync_body, NULL), 0);
-}
+static void steps_of_processes_are_told(void **state) { assert_int_equal(processes_run(2, 0, sync_body, NULL), 0); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(steps_end_on_the_thread_that_began_them),

@@ -1,10 +1,5 @@
 /* Making and rebinding transfers: what a caller can get wrong in arguments, arrays, strides and workspace. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/reshards/rows_to_columns.h"
 
 #include <stdio.h>
@@ -16,7 +11,6 @@ enum { PATIENCE = 60000 };
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
 static void null_is_refused(void **state) {
-  (void)state;
   rows_to_columns s;
   rows_to_columns_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);
   reshard_transfer t = (reshard_transfer)&s;
@@ -159,7 +153,6 @@ static const wrong in_create[] = {
 enum { IN_ARRAYS = sizeof in_arrays / sizeof *in_arrays, IN_CREATE = sizeof in_create / sizeof *in_create };
 
 static void test_wrong_create(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int64_t n = 2; n <= 3; n++)
       for (int i = 0; i < IN_ARRAYS + IN_CREATE; i++)
@@ -179,7 +172,6 @@ static void test_wrong_create(void **state) {
 
 /* A failed rebind leaves the transfer bound as it was. On the packed path it is local. */
 static void test_wrong_rebind(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++)
     for (int i = 0; i < IN_ARRAYS; i++) {
       const int64_t n = 3, rank = i % 3;
@@ -213,7 +205,6 @@ static void test_wrong_rebind(void **state) {
 
 /* Rebinding to other memory: only that is used from then on. */
 static void rebind_uses_the_new_memory_alone(void **state) {
-  (void)state;
   for (int p = 0; p < 2; p++) {
     rows_to_columns a, b;
     rows_to_columns_open(&a, 3, PATIENCE, paths[p], NULL);
@@ -283,7 +274,6 @@ static reshard_status copy_view(reshard_path path, int64_t rows, int64_t columns
 }
 
 static void views_that_overlap_are_refused(void **state) {
-  (void)state;
   enum { MEMORY = 4096 };
   static const struct {
     const char *what;
@@ -367,7 +357,6 @@ static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift
 }
 
 static void parts_of_one_tensor_share_its_buffers(void **state) {
-  (void)state;
   const int64_t same[2] = {10, 1}, others[2] = {1, 8};
   for (int p = 0; p < 2; p++)
     for (int explicit_strides = 0; explicit_strides < 2; explicit_strides++) {
@@ -415,7 +404,6 @@ static reshard_status make_transfer(const char *src, const char *dst, int ndim, 
 }
 
 static void test_empty_and_flat(void **state) {
-  (void)state;
   const int64_t empty[2] = {4, 0}, some[2] = {4, 3}, line[1] = {12}, strides[2] = {3, 1};
   uint32_t a[64] = {0}, b[64] = {0};
   void *from[2] = {a, NULL}, *to[2] = {b, NULL};
@@ -462,7 +450,6 @@ static void test_empty_and_flat(void **state) {
 /* The caller's workspace: too small is refused with the number that is needed; exactly enough is used, and nothing
  * beside it. */
 static void exact_workspace_is_used_and_a_smaller_one_refused(void **state) {
-  (void)state;
   enum { GUARD = 512 };
   for (int limited = 0; limited < 2; limited++) {
     reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limited ? 12288 : 0};

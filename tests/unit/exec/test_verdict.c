@@ -1,11 +1,6 @@
 /* The verdict on the records of all ranks: a failure, then packing, then binding anew, else what is bound runs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "exec/record.h"
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -121,7 +116,6 @@ static void ranks_fail_where_they_ask_for_different_things(void **state) {
 }
 
 static void lone_rank_runs_what_it_has_bound(void **state) {
-  (void)state;
   rs_record record = {.call = RS_RECORD_AGREE, .private_entry = -1};
   int64_t rank;
   assert_int_equal(rs_records_judge(1, &record, &rank), RS_VERDICT_RUN);

@@ -2,14 +2,8 @@
  */
 #ifndef TESTS_UNIT_MAP_ARRAYS_H
 #define TESTS_UNIT_MAP_ARRAYS_H
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "file/map/line.h"
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 #include <stdlib.h>

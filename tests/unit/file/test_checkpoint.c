@@ -3,10 +3,7 @@
 #include "support/fixtures/scratch.h"
 
 #include "file/read/checkpoint.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -86,7 +83,6 @@ static void read_all(reshard_checkpoint checkpoint, const char *name, unsigned c
 
 /* PyTorch's: 5 x 3 cut in rows 2, 2, 1 and nothing, a scalar in one file, and a tensor without elements. */
 static void shapes_of_foreign_shards_are_inferred(void **state) {
-  (void)state;
   scratch_directory("d");
   write_shards("d/a.safetensors", T("w", "U8", "[2,3]", "[0,6]") "," T("s", "F32", "[]", "[6,10]"),
                "{\"w\": {\"saved_offsets\": [0, 0]}, \"s\": {\"saved_offsets\": []}}", NULL, 10, 1);
@@ -117,7 +113,6 @@ static void shapes_of_foreign_shards_are_inferred(void **state) {
 
 /* A set whose files say nothing of replicas: equal boxes are read once. */
 static void equal_boxes_are_read_once(void **state) {
-  (void)state;
   scratch_directory("d");
   write_shard("d/0.safetensors", "[2]", 2, "[0]", NULL, 1);
   write_shard("d/1.safetensors", "[2]", 2, "[0]", NULL, 2);
@@ -141,7 +136,6 @@ static void equal_boxes_are_read_once(void **state) {
 }
 
 static void gaps_and_overlaps_are_named(void **state) {
-  (void)state;
   static const struct {
     const char *shape;
     size_t bytes;
@@ -178,7 +172,6 @@ static void refused_shard(const char *shape, size_t bytes, const char *offsets, 
 }
 
 static void test_bad_offsets(void **state) {
-  (void)state;
   refused_shard("[2,3]", 6, "[2]", "1 saved_offsets", "1.safetensors'");
   refused_shard("[2,3]", 6, "[2,0,0]", "3 saved_offsets", "'w'");
   refused_shard("[2,3]", 6, "[-2,0]", "saved_offsets[0]", "0 or more");
@@ -222,7 +215,6 @@ static void refused_set(const char *text, const char *first, const char *second)
 }
 
 static void described_sets_keep_layout_and_world(void **state) {
-  (void)state;
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
   assert_int_equal(info_of(checkpoint).described, 1);
@@ -255,7 +247,6 @@ static void described_sets_keep_layout_and_world(void **state) {
 }
 
 static void test_bad_sets(void **state) {
-  (void)state;
   refused_set("", "reshard metadata", "line 1");
   refused_set("[]", "reshard metadata", "version");
   refused_set("{\"version\":\"1\"}", "version", "reshard metadata");
@@ -296,7 +287,6 @@ static void test_bad_sets(void **state) {
 
 /* Shards of one rank in several files, replicas in any order of names, and a rank that has nothing. */
 static void shards_of_one_rank_may_be_in_several_files(void **state) {
-  (void)state;
   /* StridedShard(0, 3) over 2 of 6 elements: rows 0, 2, 4 on ranks 4 and 1; 1, 3, 5 on ranks 2 and 0. */
   static const int at[2][6] = {{0, 2, 4, 1, 3, 5}, {5, 3, 1, 4, 2, 0}};
   for (int order = 0; order < 2; order++) {
@@ -341,7 +331,6 @@ static void write_arrays(const char *first, const char *second, const char *offs
 }
 
 static void test_whole_arrays(void **state) {
-  (void)state;
   write_arrays(ODD, EVEN, "[1,0]");
   reshard_checkpoint checkpoint = scratch_open("d");
   check_layout(checkpoint, "w", "cyclic(2x1@0-1;1x3)");
@@ -391,7 +380,6 @@ static void test_whole_arrays(void **state) {
 
 /* One rank's array is stored whole, the other's in boxes of its own files. */
 static void test_mixed_arrays(void **state) {
-  (void)state;
 #define ABC AB ",\"c.safetensors\""
 #define MIXED(more) \
   "{\"version\":1,\"world\":2,\"files\":[" ABC "],\"shapes\":{\"w\":[4,3]},\"layout\":{\"w\":" \
@@ -418,7 +406,6 @@ static void test_mixed_arrays(void **state) {
 }
 
 static void files_touched_after_opening_are_noticed(void **state) {
-  (void)state;
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
   assert_int_equal(rs_checkpoint_unchanged(checkpoint), RESHARD_SUCCESS);
@@ -442,7 +429,6 @@ static void files_touched_after_opening_are_noticed(void **state) {
 
 /* A file of ours cut off after every byte. */
 static void file_cut_after_any_byte_is_refused(void **state) {
-  (void)state;
   write_rows(ROWS, ROWS);
   size_t size;
   char *bytes = scratch_read("d/a.safetensors", &size);

@@ -4,10 +4,7 @@
 #include "support/fixtures/scratch.h"
 
 #include "file/write/writer.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -62,7 +59,6 @@ static void put_all(reshard_writer writer) {
 }
 
 static void writers_leave_no_descriptor_open(void **state) {
-  (void)state;
   static const char *const names[] = {"a.npy", "a.safetensors", "a"};
   for (int i = 0; i < 3; i++)
     for (int force = 0; force < 2; force++) {
@@ -88,7 +84,6 @@ static void refused_writer(const char *name, bool force) {
 }
 
 static void test_refused_writers(void **state) {
-  (void)state;
   struct rlimit before, low;
   scratch_directory("w");
   scratch_directory("w/set");
@@ -135,7 +130,6 @@ static void file_refused(const char *name) {
 }
 
 static void readers_leave_no_descriptor_open(void **state) {
-  (void)state;
   reshard_writer writer;
   static const char *const names[] = {"r/a.npy", "r/a.safetensors", "r/a"};
   scratch_directory("r");
@@ -167,7 +161,6 @@ static void readers_leave_no_descriptor_open(void **state) {
 }
 
 static void readers_of_pickles_leave_no_descriptor_open(void **state) {
-  (void)state;
   if (!recorded_there())
     skip();
   recorded_sharded("d");
@@ -187,7 +180,6 @@ static void readers_of_pickles_leave_no_descriptor_open(void **state) {
 
 /* Texts are read and closed, whether they are right or not. */
 static void texts_are_closed_right_or_wrong(void **state) {
-  (void)state;
   reshard_model model;
   reshard_rules rules;
   reshard_map map;

@@ -8,12 +8,9 @@
 #include "file/ground/digest.h"
 #include "file/write/writer.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/reshard.h>
 #include <reshard/torch.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -68,7 +65,6 @@ static void check_stored(rs_file *file, uint64_t seed) {
 
 /* Two writes that overlap within a cell, and any writes in any order: the digest is that of the last bytes. */
 static void overlapping_writes_leave_the_digest_of_the_last(void **state) {
-  (void)state;
   enum { MOST = 40000 };
   char *memory = malloc(HEADER + MOST);
   rng r;
@@ -138,7 +134,6 @@ static int cancel(void *user, const char *stage, int64_t done, int64_t all) {
 
 /* A wrong piece does not hide that the check was cancelled, or that the file could not be read to its end. */
 static void wrong_piece_does_not_hide_why_the_check_ended(void **state) {
-  (void)state;
   early e = {.truncates = false};
   reshard_check_options options = {
       .size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1, .found = count_wrong, .progress = cancel, .user = &e};
@@ -188,7 +183,6 @@ static int let_go(void *user, const char *stage, int64_t done, int64_t all) {
 
 /* Headers and state.json that come from the page cache are not said to come from the device. */
 static void test_from_device(void **state) {
-  (void)state;
   char text[] = "{\"version\": 1, \"leaves\": {\n},\n" RS_DIGEST_SEAL, name[128];
   reshard_check_report report;
   void *page = NULL;
@@ -223,7 +217,6 @@ static void test_from_device(void **state) {
 /* One bit of every byte of a header: what loads and what converts calls the file corrupt, whatever the bit does to its
  * JSON. */
 static void any_flipped_bit_of_a_header_is_corrupt(void **state) {
-  (void)state;
   const int64_t bytes = 5000;
   const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .check = 1};
   const reshard_convert_options convert = {.size = RESHARD_CONVERT_OPTIONS_INIT, .verify = 1};
@@ -277,7 +270,6 @@ static void any_flipped_bit_of_a_header_is_corrupt(void **state) {
 
 /* A small header of 2^60 bytes, as a sparse file may have: no memory is taken for digests that have no place in it. */
 static void huge_sparse_header_takes_no_memory(void **state) {
-  (void)state;
   static const char format[] =
       "{\"__metadata__\":{\"format\":\"pt\"" RS_DIGEST_BEFORE "0000000000000000" RS_DIGEST_BETWEEN
       "0000000000000000" RS_DIGEST_BEHIND "},\"a\":{\"dtype\":\"U8\",\"shape\":[%lld],"
@@ -319,7 +311,6 @@ static int64_t digests_of(char *name, int64_t n) {
 
 /* Digests are left out where the header is too long with them, and are there where it just is not. */
 static void digests_are_left_out_of_headers_too_long(void **state) {
-  (void)state;
   static const char plain[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\":{\"dtype\":\"U8\",\"shape\":[4],"
                               "\"data_offsets\":[0,4]}}";
   const int64_t most = 100000000 - (int64_t)sizeof plain + 1,

@@ -8,12 +8,9 @@
 #include "bench/verify/random.h"
 #include "file/ground/digest.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/reshard.h>
 #include <reshard/torch.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +150,6 @@ static void list_names(const char *directory, char names[64][128], int *n) {
 
 /* Rows of odd sizes, columns, blocks, transposes, by several threads: pieces whose cells no write has as a whole. */
 static void pieces_of_any_layout_have_the_right_digest(void **state) {
-  (void)state;
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {1031, 617}},
                                                 {"b", RESHARD_BF16, 3, {7, 513, 301}},
                                                 {"c", RESHARD_U8, 1, {(2 << 20) + 4097}},
@@ -209,7 +205,6 @@ static void pieces_of_any_layout_have_the_right_digest(void **state) {
 
 /* An array that is put again has the digests of its last bytes. */
 static void array_put_again_has_its_last_digest(void **state) {
-  (void)state;
   enum { N = 3 << 20 };
   const int64_t shape[] = {N};
   reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
@@ -243,7 +238,6 @@ static void put_same(void *user, int64_t rank) {
 }
 
 static void test_same_at_once(void **state) {
-  (void)state;
   enum { N = 3 << 20, THREADS = 4 };
   const int64_t shape[] = {N};
   reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
@@ -306,7 +300,6 @@ static void check_flip(const char *path, const char *name, rng *r) {
 
 /* Sets of files of small tensors; in each file one bit after another is flipped. */
 static void any_flipped_bit_of_a_set_is_found(void **state) {
-  (void)state;
   enum { SET = 20 };
   int64_t files = test_scaled(1000, 1), done = 0;
   for (uint64_t seed = 1; done < files; seed++) {
@@ -355,7 +348,6 @@ static reshard_status load_state(reshard_sharder sharder, reshard_tree state, in
 }
 
 static void load_checks_what_it_reads(void **state) {
-  (void)state;
   const int64_t shape[] = {300, 1000};
   reshard_comm comm;
   reshard_sharder sharder;
@@ -398,7 +390,6 @@ static void load_checks_what_it_reads(void **state) {
 
 /* Leaves that are no tensors: every bit of state.json is seen to. */
 static void any_flipped_bit_of_state_json_is_found(void **state) {
-  (void)state;
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_tree tree, leaf;
@@ -440,7 +431,6 @@ static void any_flipped_bit_of_state_json_is_found(void **state) {
 
 /* A source that is verified is checked as it is read, a tensor that is not read is not. */
 static void convert_checks_only_what_it_reads(void **state) {
-  (void)state;
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {600, 700}}, {"z", RESHARD_U8, 1, {5000}}};
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT, .force = 1};
   reshard_convert_report report;

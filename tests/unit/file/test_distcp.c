@@ -7,11 +7,8 @@
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/state_dict.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +30,6 @@ static void check_layout(reshard_checkpoint checkpoint, const char *name, const 
 }
 
 static void recorded_shards_have_shape_layout_and_data(void **state) {
-  (void)state;
   reshard_checkpoint_info info;
   recorded_sharded("d");
   reshard_checkpoint checkpoint = scratch_open("d");
@@ -52,7 +48,6 @@ static void recorded_shards_have_shape_layout_and_data(void **state) {
 }
 
 static void test_state_dict(void **state) {
-  (void)state;
   reshard_checkpoint_info info;
   reshard_model model;
   recorded file = recorded_read("state.pt");
@@ -134,7 +129,6 @@ static void load_body(void *user, int64_t r) {
 }
 
 static void test_load_state(void **state) {
-  (void)state;
   reshard_model model;
   char path[256];
   recorded_sharded("d");
@@ -197,7 +191,6 @@ static void leaves_body(void *user, int64_t r) {
 
 /* From PyTorch's files, and from shards that convert has made of them. */
 static void test_load_leaves(void **state) {
-  (void)state;
   char from[256], to[256];
   recorded_sharded("d");
   recorded file = recorded_read("state.pt");
@@ -227,7 +220,6 @@ typedef struct change {
 } change;
 
 static void pickles_that_lie_are_refused_with_the_reason(void **state) {
-  (void)state;
 #define WRONG  RESHARD_ERROR_INVALID
 #define UNREAD RESHARD_ERROR_UNSUPPORTED
   static const change changes[] = {
@@ -299,7 +291,6 @@ static void pickles_that_lie_are_refused_with_the_reason(void **state) {
 }
 
 static void test_other_kinds(void **state) {
-  (void)state;
   recorded_sharded("d");
   recorded file = recorded_read("sharded/.metadata");
   /* a state of _StorageInfo with one key more */
@@ -321,7 +312,6 @@ static void test_other_kinds(void **state) {
 
 /* Every length but the whole is refused, with the file's name. */
 static void any_shorter_file_is_refused_by_name(void **state) {
-  (void)state;
   static const char *const names[][2] = {
       {"sharded/.metadata", "d/.metadata"}, {"sharded/__0_0.distcp", "d/__0_0.distcp"}, {"state.pt", "s.pt"}};
   recorded_sharded("d");
@@ -339,7 +329,6 @@ static void any_shorter_file_is_refused_by_name(void **state) {
 
 /* A byte changed anywhere is read as something else or refused, in one line; never read out of bounds. */
 static void test_changed_bytes(void **state) {
-  (void)state;
   static const char *const names[][2] = {{"sharded/.metadata", "d/.metadata"}, {"state.pt", "s.pt"}};
   recorded_sharded("d");
   int64_t opened = 0, refused = 0;
@@ -365,7 +354,6 @@ static void test_changed_bytes(void **state) {
 
 /* A named pipe in place of .metadata is not waited for; a length above the limit is not read. */
 static void test_metadata_file(void **state) {
-  (void)state;
   recorded_sharded("d");
   assert_int_equal(truncate(scratch_path("d/.metadata"), ((off_t)1 << 30) + 1), 0);
   scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "1073741825 bytes, at most 1073741824 are read");
@@ -376,7 +364,6 @@ static void test_metadata_file(void **state) {
 
 /* Names up to their limits are read; longer ones are refused before anything is made of them. */
 static void test_long_names(void **state) {
-  (void)state;
   static const struct {
     const char *after, *text; /* the text that becomes longer, and what stands before it */
     int64_t size;
@@ -485,7 +472,6 @@ static void write_shared(const char *name, size_t key, size_t n) {
 
 /* Names count to what a reader may take: 64 MiB, and 8 times the file. */
 static void test_shared_tensor(void **state) {
-  (void)state;
   reshard_checkpoint_info info;
   write_shared("s.pt", 4000, 300);
   reshard_checkpoint checkpoint = scratch_open("s.pt");
@@ -499,7 +485,6 @@ static void test_shared_tensor(void **state) {
 
 /* A chunk's archive is opened with a limit for its data.pkl, and for its directory. */
 static void chunks_are_opened_within_a_limit_of_memory(void **state) {
-  (void)state;
   rs_file file = {.fd = -1};
   write_shared("s.pt", 4000, 1);
   GOOD(rs_file_open("file 's'", scratch_path("s.pt"), 1, &file));

@@ -1,11 +1,8 @@
 /* Others at work on the same paths, at each step of a writer and of a reader; and file systems that reserve no space.
  * Calls of the system are replaced here, so that what others do comes right before a given one. */
 #define _GNU_SOURCE
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +129,6 @@ static void check_output(bool removed) {
 
 /* Another writer replaces the output, or it is removed, before each look at it. */
 static void rival_writer_at_any_step_loses_nothing(void **state) {
-  (void)state;
   static void (*const others[])(void) = {replace_output, remove_output};
   for (size_t other = 0; other < 2; other++) {
     bool more = true;
@@ -167,7 +163,6 @@ static void swap_notes(void) { swap_paths("out", "notes"); }
 
 /* A directory with other files in it comes in the place of the output: it is never lost. */
 static void foreign_files_in_the_place_of_the_output_survive(void **state) {
-  (void)state;
   int refused = 0;
   bool more = true;
   for (at = 1; more; at++) {
@@ -202,7 +197,6 @@ static void swap_directories(void) { swap_paths("in", "other"); }
 
 /* A directory takes another's place before each call: one of the two is read, or none, never some of both. */
 static void directory_replaced_while_read_is_never_mixed(void **state) {
-  (void)state;
   int opened = 0, refused = 0;
   bool more = true;
   write_checkpoint("in", 5);
@@ -235,7 +229,6 @@ static void directory_replaced_while_read_is_never_mixed(void **state) {
 
 /* Where nothing is reserved, what all files need together is compared with what is free, before a byte of a tensor. */
 static void missing_space_is_told_before_a_byte_is_written(void **state) {
-  (void)state;
   reshard_writer writer = NULL;
   char text[64];
   reserves = false;

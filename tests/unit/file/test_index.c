@@ -1,11 +1,8 @@
 /* Indexes: random ones, over files in subfolders, with tensors twice and more than are listed; each field wrong once.
  * Sets of files without an index. */
 #include "file/read/checkpoint.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +122,6 @@ static void write_index(const char *path, const random_index *r, int wrong, cons
 }
 
 static void random_indexes_give_each_tensor_to_its_file(void **state) {
-  (void)state;
   srand(39);
   for (int i = 0; i < CASES; i++) {
     random_index r = draw_index();
@@ -149,7 +145,6 @@ static void random_indexes_give_each_tensor_to_its_file(void **state) {
 
 /* Each entry has each wrong value once, and the error names index, tensor, and what is wrong. */
 static void test_wrong_entries(void **state) {
-  (void)state;
   static const char *const values[][2] = {{"1", "no string"},
                                           {"null", "no string"},
                                           {"[\"a.safetensors\"]", "no string"},
@@ -198,7 +193,6 @@ static void refused_text(const char *text, const char *first, const char *second
 }
 
 static void test_wrong_text(void **state) {
-  (void)state;
   static const char good[] = "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"c\":\"one.safetensors\"}}";
   scratch_remove("d");
   scratch_directory("d");
@@ -234,7 +228,6 @@ static void test_wrong_text(void **state) {
 
 /* Of several the usual name counts; one alone has any name; a variant is named itself. */
 static void usual_index_counts_among_several(void **state) {
-  (void)state;
   static const char one[] = "{\"weight_map\":{\"c\":\"one.safetensors\"}}";
   static const char two[] = "{\"weight_map\":{\"c\":\"two.safetensors\"}}";
   scratch_remove("d");
@@ -294,7 +287,6 @@ static void check_sets(const char *const *names, const char *const *sets) {
   (const char *const[]) { __VA_ARGS__, NULL }
 
 static void sets_without_index_are_found_by_their_names(void **state) {
-  (void)state;
   static const char *const none[] = {NULL};
   check_sets(LIST("model"), none);
   check_sets(LIST("model-1-of-3", "model-2-of-3", "model-3-of-3"), none);

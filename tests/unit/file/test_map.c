@@ -44,7 +44,6 @@ static void fails(const char *tensors, const char *map_text, const char *expecte
 /* --- Operations -------------------------------------------------------------------------------------------------- */
 
 static void right_side_operations_move_each_element(void **state) {
-  (void)state;
   makes("a 2x2, b 1x2", "x = concat(0; a, b)", "x 3x2: a0 a1 a2 a3 b0 b1");
   makes("a 2x2, b 2x1", "x = concat(1; a, b)", "x 2x3: a0 a1 b0 a2 a3 b1");
   makes("a 2x2, b 2x1", "x = concat(-1; b, a)", "x 2x3: b0 a0 a1 b1 a2 a3");
@@ -70,7 +69,6 @@ static void right_side_operations_move_each_element(void **state) {
 
 /* Zeros stand at each place of a concat, in each dim, below other operations; parts are dropped likewise. */
 static void zeros_and_drops_stand_at_any_place_of_a_concat(void **state) {
-  (void)state;
   makes("a 2", "x = concat(0; a, zeros():2)", "x 4: a0 a1 0 0");
   makes("a 2", "x = concat(0; zeros():1, zeros():2, a)", "x 5: 0 0 0 a0 a1");
   makes("a 2, b 1", "x = concat(0; zeros():1, a, zeros ( ) : 1, b, zeros():1)", "x 6: 0 a0 a1 0 b0 0");
@@ -95,7 +93,6 @@ static void zeros_and_drops_stand_at_any_place_of_a_concat(void **state) {
 }
 
 static void left_side_operations_cut_each_element(void **state) {
-  (void)state;
   makes("x 3x2", "concat(0; a:1, b:2) = x", "a 1x2: x0 x1, b 2x2: x2 x3 x4 x5");
   makes("x 2x4", "concat(-1; a, b) = x", "a 2x2: x0 x1 x4 x5, b 2x2: x2 x3 x6 x7");
   makes("x 5", "concat(0; a, b:1, c) = x", "a 2: x0 x1, b 1: x2, c 2: x3 x4");
@@ -112,7 +109,6 @@ static void left_side_operations_cut_each_element(void **state) {
 }
 
 static void stars_apply_a_line_to_each_match(void **state) {
-  (void)state;
   const char *layers = "l.1.k 1, l.0.q 2, n 1, l.1.q 2, l.0.k 1";
   makes(layers, "* = *", "l.1.k 1: l.1.k0, l.0.q 2: l.0.q0 l.0.q1, n 1: n0, l.1.q 2: l.1.q0 l.1.q1, l.0.k 1: l.0.k0");
   makes(layers, "l.*.qk = concat(0; l.*.q, l.*.k)\n* = *",
@@ -126,7 +122,6 @@ static void stars_apply_a_line_to_each_match(void **state) {
 }
 
 static void star_in_stack_spreads_over_numbers_in_order(void **state) {
-  (void)state;
   const char *experts =
       "e.10.w 1, e.2.w 1, e.0.w 1, e.1.w 1, e.3.w 1, e.4.w 1, e.5.w 1, e.6.w 1, e.9.w 1, e.8.w 1, e.7.w 1";
   makes(experts, "x = stack(e.*.w)",
@@ -144,7 +139,6 @@ static void star_in_stack_spreads_over_numbers_in_order(void **state) {
 }
 
 static void tensor_is_taken_once_by_stars_and_often_by_name(void **state) {
-  (void)state;
   makes("a 1, b 1", "c = a\nd = a\n* = *", "c 1: a0, d 1: a0, b 1: b0");
   makes("a 1", "drop(a)\nb = a", "b 1: a0");
   makes("e.0 1, e.1 1", "x = stack(e.*)\ny = e.1", "x 2x1: e.00 e.10, y 1: e.10");
@@ -155,7 +149,6 @@ static void tensor_is_taken_once_by_stars_and_often_by_name(void **state) {
 }
 
 static void spaces_comments_and_newlines_are_free(void **state) {
-  (void)state;
   makes("a 1, b 1", "\xef\xbb\xbf# first\r\n\r\n  x=concat ( 0 ;a,b )#c\r\n", "x 2: a0 b0");
   makes("a 1, b 1", "x = concat(0; # both\n\n   a,   # a\n b)\n", "x 2: a0 b0");
   makes("z 2", "concat(0;\nx:1\n,y:\n1) = \tz", "x 1: z0, y 1: z1");
@@ -169,7 +162,6 @@ static void spaces_comments_and_newlines_are_free(void **state) {
 /* --- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void test_refused_text(void **state) {
-  (void)state;
   static const char *const cases[][2] = {
       {"a", "m:1:2: '=' is expected, not the end"},
       {"\n\na b", "m:3:3: '=' is expected, not 'b'"},
@@ -244,7 +236,6 @@ static void test_refused_text(void **state) {
 }
 
 static void wrong_maps_are_refused_with_line_and_column(void **state) {
-  (void)state;
   static const char *const cases[][3] = {
       {"a 1", "x = b", "m:1:5: there is no tensor 'b'"},
       {"a 1, b 1", "\n x = a", "m: no line takes 'b'; add one, such as '* = *' or 'drop(NAME)'"},
@@ -315,7 +306,6 @@ static void wrong_maps_are_refused_with_line_and_column(void **state) {
 }
 
 static void operations_nest_to_a_limit(void **state) {
-  (void)state;
   for (int depth = 60; depth < 70; depth++) {
     char text[1024] = "x = ";
     for (int i = 0; i < depth; i++)
@@ -340,7 +330,6 @@ static void operations_nest_to_a_limit(void **state) {
 }
 
 static void wrong_arguments_are_invalid(void **state) {
-  (void)state;
   reshard_map map = NULL;
   reshard_model model;
   assert_int_equal(reshard_map_parse(NULL, "m", &map), RESHARD_ERROR_INVALID);
@@ -370,7 +359,6 @@ static void write_file(const char *path, const char *bytes, size_t n) {
 }
 
 static void map_file_is_read_or_refused_by_name(void **state) {
-  (void)state;
   char path[TEMPORARY_PATH], expected[TEMPORARY_PATH + 128];
   reshard_map map = NULL;
   snprintf(path, sizeof path, "%s/reshard-map-%ld", temporary(), (long)getpid());

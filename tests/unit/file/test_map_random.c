@@ -209,7 +209,6 @@ static void random_map(uint64_t seed) {
 }
 
 static void random_maps_and_back_match_naive_arrays(void **state) {
-  (void)state;
   int64_t cases = test_scaled(2000, 1);
   for (int64_t i = 0; i < cases; i++)
     random_map((uint64_t)i);
@@ -286,7 +285,6 @@ static void there_and_back(const char *preset, const char *there, const char *ba
 }
 
 static void example_maps_go_there_and_back_on_published_models(void **state) {
-  (void)state;
   if (getenv("SOURCE") == NULL) {
     print_message("skipped: SOURCE is not set\n");
     return;
@@ -300,7 +298,6 @@ static void example_maps_go_there_and_back_on_published_models(void **state) {
 /* Ten starred lines on 18,867 tensors take milliseconds; what grows with lines times tensors, or with their square,
  * takes longer than this. */
 static void starred_lines_on_many_tensors_take_milliseconds(void **state) {
-  (void)state;
   static const char text[] = "l.*.qkv = concat(0; model.layers.*.self_attn.q_proj.weight,\n"
                              "  model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight)\n"
                              "l.*.gate = stack(model.layers.*.mlp.experts.*.gate_proj.weight)\n"

@@ -1,14 +1,7 @@
 /* Presets against the published checkpoints; models from files, good and bad. */
-#include <reshard/file.h>
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/temporary.h"
+#include <reshard/file.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +84,6 @@ static void check_preset(const char *name, int64_t count, int64_t bytes, const e
 }
 
 static void llama_preset_is_the_published_one(void **state) {
-  (void)state;
   check_preset("llama-3.1-8b", 291, 16060522496,
                (expected[]){{"model.embed_tokens.weight", RESHARD_BF16, 2, 128256, 4096},
                             {"model.layers.31.self_attn.k_proj.weight", RESHARD_BF16, 2, 1024, 4096},
@@ -106,7 +98,6 @@ static void llama_preset_is_the_published_one(void **state) {
 }
 
 static void qwen3_presets_are_the_published_ones(void **state) {
-  (void)state;
   check_preset("qwen3-30b-a3b", 18867, 61064245248,
                (expected[]){{"model.layers.0.self_attn.q_proj.weight", RESHARD_BF16, 2, 4096, 2048},
                             {"model.layers.47.mlp.experts.127.up_proj.weight", RESHARD_BF16, 2, 768, 2048},
@@ -120,7 +111,6 @@ static void qwen3_presets_are_the_published_ones(void **state) {
 }
 
 static void deepseek_preset_is_the_published_one(void **state) {
-  (void)state;
   check_preset("deepseek-v3", 91991, 688574839360,
                (expected[]){{"model.layers.0.self_attn.q_b_proj.weight", RESHARD_F8_E4M3, 2, 24576, 1536},
                             {"model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv", RESHARD_F32, 2, 5, 56},
@@ -147,7 +137,6 @@ static void deepseek_preset_is_the_published_one(void **state) {
 }
 
 static void test_preset_names(void **state) {
-  (void)state;
   int64_t n = 0;
   for (const char *name; (name = reshard_model_preset_name(n)) != NULL; n++) {
     reshard_model model;
@@ -167,7 +156,6 @@ static void test_preset_names(void **state) {
 }
 
 static void wrong_arguments_are_invalid(void **state) {
-  (void)state;
   reshard_model model;
   reshard_model_tensor tensor;
   assert_int_equal(reshard_model_preset(NULL, &model), RESHARD_ERROR_INVALID);
@@ -203,7 +191,6 @@ static int has_json(void) {
 }
 
 static void json_list_is_read_or_refused_with_its_place(void **state) {
-  (void)state;
   if (!has_json())
     skip();
   static const char text[] = "[{\"name\": \"a.w\", \"shape\": [3, 5], \"dtype\": \"bf16\", \"note\": 1},\n"
@@ -228,7 +215,6 @@ static void json_list_is_read_or_refused_with_its_place(void **state) {
 }
 
 static void test_bad_lists(void **state) {
-  (void)state;
   if (!has_json())
     skip();
   refused_list("[{\"name\": \"a\",\n \"shape\": [3 5], \"dtype\": \"f32\"}]", "line 2", "column 1");
@@ -271,7 +257,6 @@ static void test_bad_lists(void **state) {
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void safetensors_header_is_read_or_refused(void **state) {
-  (void)state;
   if (!has_json())
     skip();
   static const char header[] =
@@ -292,7 +277,6 @@ static void safetensors_header_is_read_or_refused(void **state) {
 }
 
 static void test_bad_headers(void **state) {
-  (void)state;
   if (!has_json())
     skip();
   write_file(".safetensors", "abc", 3);

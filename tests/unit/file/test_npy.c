@@ -1,10 +1,7 @@
 /* .npy files: what numpy writes, in both orders and all versions, and what is none. */
 #include "file/read/checkpoint.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +35,6 @@ static void refused_npy(const char *header, size_t data, const char *first, cons
 #define F_ORDER "'fortran_order': True, "
 
 static void numpy_files_of_all_versions_are_read(void **state) {
-  (void)state;
   static const struct {
     int version;
     const char *header;
@@ -95,7 +91,6 @@ static void numpy_files_of_all_versions_are_read(void **state) {
 
 /* Every element of every part, whichever order it is stored in. */
 static void any_part_is_read_in_either_order(void **state) {
-  (void)state;
   static const int64_t shape[3] = {4, 5, 3};
   for (int fortran = 0; fortran < 2; fortran++) {
     write_npy(1,
@@ -138,7 +133,6 @@ static void any_part_is_read_in_either_order(void **state) {
 }
 
 static void test_bad_headers(void **state) {
-  (void)state;
   refused_npy("", 0, "a.npy'", "'{'");
   refused_npy("{", 0, "a key", "");
   refused_npy("{}", 0, "'descr'", "missing");
@@ -169,7 +163,6 @@ static void test_bad_headers(void **state) {
 }
 
 static void unknown_dtypes_are_refused(void **state) {
-  (void)state;
   static const char *const unknown[] = {"|O",      "<f16", "<V2", ">V2", "<V",  "|S3", "<U4",
                                         "<M8[ns]", "f4",   "<f",  "",    "|f4", "<u3"};
   char header[128];
@@ -190,7 +183,6 @@ static void unknown_dtypes_are_refused(void **state) {
 
 /* Raw bytes of every width as every dtype, and as none. */
 static void raw_bytes_of_each_width_are_read_as_the_dtype_said(void **state) {
-  (void)state;
   static const char *const descr[] = {"|V1", "<V2", "=V4", "|V8", "<V16"};
   char header[128], given[32];
   for (size_t i = 0; i < sizeof descr / sizeof *descr; i++) {
@@ -229,7 +221,6 @@ static void raw_bytes_of_each_width_are_read_as_the_dtype_said(void **state) {
 }
 
 static void test_bad_files(void **state) {
-  (void)state;
   static unsigned char bytes[512];
   for (int version = 1; version <= 3; version++) {
     size_t size = make_npy(bytes, version, "{'descr': '<f4', " C_ORDER "'shape': (3, 2), }   \n", 24);
@@ -257,7 +248,6 @@ static void test_bad_files(void **state) {
 
 /* The first bytes tell the format: a writer's temporary has no telling name. */
 static void first_bytes_tell_the_format(void **state) {
-  (void)state;
   static unsigned char bytes[256];
   size_t size = make_npy(bytes, 1, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
   scratch_write(".b.npy.part", bytes, size);

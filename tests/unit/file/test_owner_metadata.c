@@ -2,11 +2,8 @@
  * through maps. */
 #define _GNU_SOURCE /* memmem */
 #include "file/carry.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +65,6 @@ static const char odd[] = "quote \" \\ \n \xc3\xa9={\"reshard_digests\":\"\x01\"
 
 /* Through whole files, an index, shards of each kind of layout, and back. */
 static void owner_metadata_survive_every_conversion(void **state) {
-  (void)state;
   static const char *const formats[] = {"", "\"format\":\"pt\",", "\"format\":\"mlx\","};
   static const char *const layouts[] = {"mesh(2;R)", "rank(1)", "mesh(2x2;R,R)", "rank(0)"};
   char header[1024];
@@ -110,7 +106,6 @@ static void owner_metadata_survive_every_conversion(void **state) {
 
 /* Files that agree, and that do not. */
 static void metadata_of_files_are_united_or_left_out(void **state) {
-  (void)state;
   scratch_directory("d");
   scratch_safetensors(
       "d/m-1-of-3.safetensors",
@@ -147,7 +142,6 @@ static void check_map(const char *text, const char *const *entries, const char *
 }
 
 static void metadata_follow_tensors_through_maps(void **state) {
-  (void)state;
   scratch_safetensors(
       "in.safetensors",
       "{\"__metadata__\":{\"a\":\"A\",\"b\":\"B\",\"note\":\"N\",\"format\":\"pt\"}," T(
@@ -186,7 +180,6 @@ static reshard_status create(const char *path, int64_t n, const reshard_text_pai
 }
 
 static void writer_takes_metadata_and_refuses_bad_ones(void **state) {
-  (void)state;
   const reshard_text_pair good[] = {{"z", "1"}, {"a", ""}, {"format", "np"}};
   assert_int_equal(create("w.safetensors", 3, good), RESHARD_SUCCESS);
   check_metadata("w.safetensors", LIST("z=1", "a=", "format=np"));
@@ -215,7 +208,6 @@ static void writer_takes_metadata_and_refuses_bad_ones(void **state) {
 
 /* Metadata that is read back must be what was carried: one entry less, more, or of another value is found. */
 static void metadata_that_differ_after_writing_are_found(void **state) {
-  (void)state;
   const reshard_text_pair pairs[] = {{"a", "1"}, {"b", "2"}};
   bool differs;
   assert_int_equal(create("w.safetensors", 2, pairs), RESHARD_SUCCESS);

@@ -1,10 +1,7 @@
 /* Types of safetensors that are moved as bytes: F4, F6 and F8 without a negative zero, cut, joined and mapped. */
 #include "file/read/checkpoint.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +63,6 @@ static void check_file(const char *path, const char *text, size_t n, size_t from
 
 /* Cut by each layout, cut again, joined, and the same. */
 static void packed_types_are_cut_and_joined_as_bytes(void **state) {
-  (void)state;
   static const char *const layouts[] = {"chunk(0)", "chunk(1)",        "mesh(2x2;S0,S1)", "mesh(4;R)",
                                         "flat()",   "cyclic(2x2;2x3)", "rank(2)",         "mesh(2x2;S1,S1)"};
   for (int type = 0; type < TYPES; type += 1 + (type > 0)) { /* one of each size */
@@ -107,7 +103,6 @@ static void packed_types_are_cut_and_joined_as_bytes(void **state) {
 
 /* Headers have elements, and pieces begin where bytes end; else the tensor is whole on each rank. */
 static void pieces_begin_where_bytes_end(void **state) {
-  (void)state;
   char text[256];
   for (int type = 0; type < TYPES; type++) {
     int64_t n = write_source(type, 8);
@@ -137,7 +132,6 @@ static void pieces_begin_where_bytes_end(void **state) {
 }
 
 static void maps_move_packed_types_by_whole_bytes(void **state) {
-  (void)state;
   for (int type = 0; type < TYPES; type++) {
     bool shares = types[type].elements > 1;
     int64_t n = write_source(type, 8);
@@ -166,7 +160,6 @@ static void maps_move_packed_types_by_whole_bytes(void **state) {
 
 /* Where the last dim ends within a byte the tensor is whole on each rank of its layout, with the shape that it had. */
 static void last_dim_within_a_byte_stays_whole(void **state) {
-  (void)state;
   static const char *const layouts[] = {"chunk(0)", "chunk(1)", "mesh(3;R)", "rank(1)", "mesh(3;S1)"};
   static const struct {
     const char *type, *shape;
@@ -210,7 +203,6 @@ static void last_dim_within_a_byte_stays_whole(void **state) {
 
 /* Data and shapes that do not go together. */
 static void data_that_do_not_fit_the_shape_are_refused(void **state) {
-  (void)state;
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[8]", "[0,8]") "}", 8, 0);
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 4");
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F6_E3M2", "[8]", "[0,8]") "}", 8, 0);

@@ -1,12 +1,7 @@
 /* The machine that reads pickles: what it makes of opcodes, and what it refuses, with the byte. */
 #include "file/format/pickle.h"
 #include "file/ground/budget.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +19,6 @@ static int64_t number_of(const rs_pickle *p, int64_t value) {
 }
 
 static void numbers_of_each_opcode_are_read(void **state) {
-  (void)state;
   static const struct {
     const char *bytes;
     int64_t size, number;
@@ -49,7 +43,6 @@ static void numbers_of_each_opcode_are_read(void **state) {
 }
 
 static void containers_keep_their_last_values(void **state) {
-  (void)state;
   rs_pickle p;
   /* {"a": (1, 2), "l": [3, "x"], "l": [4]}, the last "l" counts */
   read_pickle(P("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}(\x8c\x01"
@@ -70,7 +63,6 @@ static void containers_keep_their_last_values(void **state) {
 }
 
 static void calls_of_known_classes_give_their_values(void **state) {
-  (void)state;
   rs_pickle p;
   int64_t extents[4];
   int n = 0;
@@ -92,7 +84,6 @@ static void calls_of_known_classes_give_their_values(void **state) {
 }
 
 static void malformed_opcodes_are_refused_with_the_byte(void **state) {
-  (void)state;
   static const struct {
     const char *bytes;
     int64_t size;
@@ -157,7 +148,6 @@ static void malformed_opcodes_are_refused_with_the_byte(void **state) {
 
 /* A class in no list takes arguments, keywords, states, items and calls, and is told by its name. */
 static void unknown_class_is_kept_and_told_by_name(void **state) {
-  (void)state;
   rs_pickle p;
   char text[RS_QUOTE];
   static const char class[] = "\x80\x04"
@@ -191,7 +181,6 @@ static void unknown_class_is_kept_and_told_by_name(void **state) {
 
 /* Dicts of other classes are dicts: of their items, of a dict, of pairs. */
 static void dicts_of_other_classes_are_dicts(void **state) {
-  (void)state;
   static const struct {
     const char *bytes;
     int64_t size;
@@ -217,7 +206,6 @@ static void dicts_of_other_classes_are_dicts(void **state) {
 
 /* Memory is bounded by the file: 64 MiB and 8 times its bytes. The worst inputs have few opcodes again and again. */
 static void memory_is_bounded_by_the_file(void **state) {
-  (void)state;
   static const struct {
     const char *again;
     bool within; /* it fits, and ends without a STOP */
@@ -249,7 +237,6 @@ static void memory_is_bounded_by_the_file(void **state) {
 }
 
 static void texts_are_told_apart_from_bytes_that_are_none(void **state) {
-  (void)state;
   rs_pickle p;
   rs_pickle_text text = {0};
   bool added = false;

@@ -1,15 +1,8 @@
 /* Rules: patterns, precedence, errors with their place, and the rule files that come with the program. */
-#include <reshard/file.h>
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/temporary.h"
+#include <reshard/file.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -40,7 +33,6 @@ static int matches_tensor(const char *pattern, const char *name) {
 }
 
 static void patterns_match_as_globs(void **state) {
-  (void)state;
   static const struct {
     const char *pattern, *name;
     int expected;
@@ -109,7 +101,6 @@ static int slow_match(const char *pattern, const char *name) {
 }
 
 static void test_all_short_patterns(void **state) {
-  (void)state;
   static const char symbols[] = "*?ab";
   for (int p = 0; p < 4 * 4 * 4 * 4 * 4; p++) {
     char pattern[6] = {0};
@@ -132,7 +123,6 @@ static void test_all_short_patterns(void **state) {
 }
 
 static void first_matching_line_counts(void **state) {
-  (void)state;
   reshard_rules rules = parse_rules("\xef\xbb\xbf# comment\r\n"
                                     "\r\n"
                                     "  *.q.weight\t mesh(tp=4;S0)   # first\r\n"
@@ -172,7 +162,6 @@ static void refused_rules(const char *text, reshard_status expected, const char 
 }
 
 static void wrong_rules_are_refused_with_line_and_column(void **state) {
-  (void)state;
   refused_rules("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
   refused_rules("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
   refused_rules("a[b rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
@@ -202,7 +191,6 @@ static void wrong_rules_are_refused_with_line_and_column(void **state) {
 }
 
 static void rule_file_is_read_or_refused_by_name(void **state) {
-  (void)state;
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-rules-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");
@@ -217,7 +205,6 @@ static void rule_file_is_read_or_refused_by_name(void **state) {
 }
 
 static void rules_give_each_tensor_its_layout(void **state) {
-  (void)state;
   reshard_rules rules = parse_rules("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
   reshard_layout layout;
   int64_t shape[2] = {10, 6}, rows[1] = {10};
@@ -246,7 +233,6 @@ static reshard_rules shipped_rules(const char *name) {
 
 /* Every shipped file of rules on every preset: each tensor has a layout. */
 static void shipped_rules_give_every_preset_a_layout(void **state) {
-  (void)state;
   static const struct {
     const char *file, *sizes[2];
     int64_t world[3];
@@ -309,7 +295,6 @@ static void check_rank(reshard_rules rules, const char *name, int64_t world, int
 
 /* The shipped files cut what they say they cut. */
 static void test_shipped_choices(void **state) {
-  (void)state;
   reshard_rules rules = shipped_rules("tp");
   check_layout(rules, "model.embed_tokens.weight", "mesh(tp;S0)");
   check_layout(rules, "model.layers.61.embed_tokens.weight", "mesh(tp;S0)");
@@ -350,7 +335,6 @@ static void test_shipped_choices(void **state) {
 
 /* rank(TEXT#/N) goes by the last number behind the text. */
 static void numbered_ranks_go_by_the_last_number(void **state) {
-  (void)state;
   reshard_rules rules;
   assert_int_equal(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules), RESHARD_SUCCESS);
   check_rank(rules, "e.3", 4, 3);
@@ -370,7 +354,6 @@ static void numbered_ranks_go_by_the_last_number(void **state) {
 
 /* mesh(RxP@FIRST-LAST;R,TEXT#/N): piece by number, one rank of each of R replicas. */
 static void numbered_mesh_has_a_rank_of_each_replica(void **state) {
-  (void)state;
   reshard_rules rules;
   int64_t world = -1, changed = -1;
   assert_int_equal(reshard_rules_parse("a.* mesh(2x3@10-15;R,e.#/7)\n* mesh(1x2@4-5;R,e.#/2)", NULL, &rules),
@@ -396,7 +379,6 @@ static void numbered_mesh_has_a_rank_of_each_replica(void **state) {
 
 /* The rules of training jobs name their ranks, and take their model as a whole. */
 static void rules_of_training_jobs_name_all_their_ranks(void **state) {
-  (void)state;
   static const struct {
     const char *file, *preset;
     int64_t world;
@@ -431,7 +413,6 @@ static void rules_of_training_jobs_name_all_their_ranks(void **state) {
 
 /* Sizes go where a mesh dim has none, into every rule or into none. */
 static void test_set_size(void **state) {
-  (void)state;
   reshard_rules rules;
   int64_t changed = -1, world = -1;
   assert_int_equal(

@@ -1,14 +1,8 @@
 /* Rules beside a whole model: blocks with their scales against an oracle by elements, and what each line takes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "file/model/model.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -107,7 +101,6 @@ static void check_pair(reshard_rules rules, const char *name, const char *scales
 }
 
 static void random_blocks_and_scales_match_an_oracle(void **state) {
-  (void)state;
   static const char *const layouts[] = {"chunk(0)",        "chunk(1)",
                                         "chunk(-1;1,0)",   "mesh(2;S0)",
                                         "mesh(2x2;S0,S1)", "mesh(2x2;S0,S0)",
@@ -136,7 +129,6 @@ static void random_blocks_and_scales_match_an_oracle(void **state) {
 /* One layer of Qwen3-30B-A3B in block FP8 with 8 experts, over TP 1 to 16, under each rule file that cuts by tensor
  * parallelism: a rank has the scales of its rows by their local index, or the check refuses. */
 static void test_qwen_layer(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     int64_t rows, columns;
@@ -188,7 +180,6 @@ static void check_refused(const char *text, reshard_model model, int64_t world, 
 }
 
 static void blocks_that_no_world_fits_are_refused(void **state) {
-  (void)state;
   static const char rules_text[] = "\nblocks _scale_inv 128x128  # of the last dims\n*.w chunk(0)\n* chunk(1)\n";
   static const struct {
     int ndim, scales_ndim;
@@ -225,7 +216,6 @@ static void blocks_that_no_world_fits_are_refused(void **state) {
 
 /* Equal layouts of other blocks are looked at, too: 8 rows in blocks of 4 and of 5 have 2 scales each. */
 static void test_two_blocks(void **state) {
-  (void)state;
   reshard_model model;
   CLI_TRY("", rs_model_new(&model));
   add_tensor(model, "a", RESHARD_F32, 1, 8, 0, 0);
@@ -243,7 +233,6 @@ static void test_two_blocks(void **state) {
 
 /* Scales follow their tensor's rule, not one of their own; a tensor named "blocks" may have a rule. */
 static void scales_follow_the_rule_of_their_tensor(void **state) {
-  (void)state;
   reshard_rules rules =
       parse_rules("*.s rank(3)\nblocks .s 4\n*.w chunk(0)\nblocks chunk(1)\n*.q refuse(packed (4 bits))\n"
                   "blocks   _inv\t 2x3 # x\n* rank(0)");
@@ -284,7 +273,6 @@ static void scales_follow_the_rule_of_their_tensor(void **state) {
 
 /* Files of GPTQ and AWQ have other cuts, and the others refuse them. */
 static void packed_quantised_files_have_rules_of_their_own(void **state) {
-  (void)state;
   static const char *const refusing[] = {"tp", "tp-kv-4", "fsdp-tp", "ep-128", "ep-256"};
   static const struct {
     const char *name, *gptq, *awq;
@@ -336,7 +324,6 @@ static int add_use(void *user, const reshard_rule_use *use) {
 }
 
 static void each_line_tells_what_it_took(void **state) {
-  (void)state;
   reshard_rules rules = parse_rules("*.wq mesh(2;S0)  # none\n*.w chunk(0)\nblocks _inv 2x2\n*.z rank(1)\n* rank(0)\n");
   reshard_model model;
   CLI_TRY("", rs_model_new(&model));

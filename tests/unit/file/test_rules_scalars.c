@@ -1,13 +1,7 @@
 /* Tensors without dims, and with few, under a layout that is given for many: by kind, and by every shipped rule. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <reshard/file.h>
@@ -99,7 +93,6 @@ static void random_cutting(rng *r, cutting *c) {
 }
 
 static void tensors_without_the_cut_dim_are_whole_on_each_rank(void **state) {
-  (void)state;
   const reshard_placement replicate = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
   rng r;
   rng_seed(&r, 39);
@@ -116,7 +109,6 @@ static void tensors_without_the_cut_dim_are_whole_on_each_rank(void **state) {
 
 /* Layouts that do not cut are what they were, and so are tensors that have dims. */
 static void layouts_that_do_not_cut_stay_as_they_were(void **state) {
-  (void)state;
   static const char *const whole[] = {"flat()",        "flat(2-1)",       "rank(2)",   "rank(3/7)",
                                       "mesh(2x2;R,R)", "mesh(a=3@1-3;R)", "mesh(a;R)", "boxes(1:[]+[])"};
   static const char *const some[] = {"chunk(1)", "mesh(2x2;S0,S-1)", "cyclic(2x2;3x3)", "flat()", "mesh(4;R)"};
@@ -134,7 +126,6 @@ static void layouts_that_do_not_cut_stay_as_they_were(void **state) {
 
 /* A layout that fits no tensor, or not this one, is an error with the line of its rule. */
 static void layout_that_fits_no_tensor_names_its_line(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     int ndim;
@@ -220,7 +211,6 @@ static int64_t check_file(const char *path, int64_t world) {
 }
 
 static void every_shipped_rule_takes_scalars(void **state) {
-  (void)state;
   char folder[4096], path[4400];
   int64_t files = 0;
   snprintf(folder, sizeof folder, "%s/bench/models/rules", getenv("SOURCE") ? getenv("SOURCE") : ".");

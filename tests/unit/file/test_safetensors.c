@@ -1,11 +1,8 @@
 /* .safetensors files and directories of them: what is read, and what is refused. Indexes are in test_index.c, the
  * checks of a header that a model shares in test_models.c. */
 #include "file/format/safetensors.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,7 +38,6 @@ static void check_bytes(reshard_checkpoint checkpoint, const char *name, size_t 
 }
 
 static void file_is_read_with_all_its_fields(void **state) {
-  (void)state;
   scratch_safetensors(
       "a.safetensors",
       "{\"__metadata__\":{\"format\":\"pt\",\"note\":\"\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
@@ -68,7 +64,6 @@ static void file_is_read_with_all_its_fields(void **state) {
 }
 
 static void wrong_arguments_are_invalid(void **state) {
-  (void)state;
   scratch_safetensors("a.safetensors", "{" T("a", "U8", "[2,3]", "[0,6]") "}", 6, 0);
   reshard_checkpoint checkpoint = scratch_open("a.safetensors");
   reshard_checkpoint_info info;
@@ -115,7 +110,6 @@ static void refused_header(const char *header, size_t data, reshard_status statu
 }
 
 static void test_bad_headers(void **state) {
-  (void)state;
   const reshard_status bad = RESHARD_ERROR_INVALID;
   refused_header("{\"__metadata__\":false}", 0, bad, "__metadata__", "no object");
   refused_header("{\"__metadata__\":{\"a\":null}}", 0, bad, "'a'", "no string");
@@ -143,7 +137,6 @@ static void test_bad_headers(void **state) {
 
 /* Headers that end in zeros, spaces before them or not: the error says how many. Metadata that is null is none. */
 static void zeros_behind_a_header_are_counted_in_the_error(void **state) {
-  (void)state;
   static const char good[] = "{\"__metadata__\":null," T("a", "U8", "[4]", "[0,4]") "}";
   unsigned char bytes[256];
   char text[64];
@@ -166,7 +159,6 @@ static void zeros_behind_a_header_are_counted_in_the_error(void **state) {
 
 /* Cut off after every byte, and with every byte of the length changed. */
 static void file_cut_or_changed_in_length_is_refused(void **state) {
-  (void)state;
   static const char header[] = "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U16", "[2]", "[4,8]") "}";
   scratch_safetensors("whole.safetensors", header, 8, 0);
   size_t size;
@@ -189,7 +181,6 @@ static void file_cut_or_changed_in_length_is_refused(void **state) {
 }
 
 static void directory_of_whole_tensors_is_one_checkpoint(void **state) {
-  (void)state;
   scratch_directory("d");
   scratch_safetensors("d/two.safetensors", "{" T("b", "U8", "[2,2]", "[0,4]") "," T("a", "U8", "[3]", "[4,7]") "}", 7,
                       1);
@@ -232,7 +223,6 @@ static void directory_of_whole_tensors_is_one_checkpoint(void **state) {
 }
 
 static void directories_without_checkpoints_are_refused(void **state) {
-  (void)state;
   scratch_directory("d");
   scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors or .distcp files", "d'");
   scratch_write("d/model.npy", "", 0);
@@ -261,7 +251,6 @@ static void directories_without_checkpoints_are_refused(void **state) {
 
 /* More files than may be open. */
 static void test_many_files(void **state) {
-  (void)state;
   enum { FILES = 40 };
   struct rlimit old, few;
   char name[64], header[128];
@@ -287,7 +276,6 @@ static void test_many_files(void **state) {
 
 /* Headers that are long enough for threads. The error is the first file's. */
 static void long_headers_by_threads_have_the_first_error(void **state) {
-  (void)state;
   enum { FILES = 5, TENSORS = 4000 };
   char name[64], *header = malloc(TENSORS * 128);
   assert_non_null(header);
@@ -322,7 +310,6 @@ static void long_headers_by_threads_have_the_first_error(void **state) {
 
 /* The longest place that an error begins with leaves room for what is wrong there. */
 static void test_long_place(void **state) {
-  (void)state;
   char where[RS_WHERE], text[RS_WHERE + 64], sharding[] = "[]";
   struct reshard_model_s model = {.bytes = 0};
   rs_safetensors header = {.model = &model, .sharding = sharding};

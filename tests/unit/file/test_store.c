@@ -1,11 +1,6 @@
 /* Stores: boxes of arrays, stored arrays, and parts of arrays between blocks and memory, against the oracle's lists. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
@@ -152,7 +147,6 @@ static void run_seed(uint64_t seed) {
 }
 
 static void random_parts_of_stores_match_the_oracle(void **state) {
-  (void)state;
   double cases = 60 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1 + i);
@@ -160,7 +154,6 @@ static void random_parts_of_stores_match_the_oracle(void **state) {
 
 /* Layouts of any size: an array may have more boxes than can be counted. */
 static void test_many_boxes(void **state) {
-  (void)state;
   reshard_layout layout;
   int64_t count = 0, shape[RESHARD_MAX_DIMS];
   const int64_t huge[] = {1 << 24, 1 << 24};
@@ -188,7 +181,6 @@ static rs_file open_file(const char *path, const char *mode) {
 }
 
 static void failing_files_are_named_in_the_error(void **state) {
-  (void)state;
   const char *root = getenv("TMPDIR");
   char path[512], bytes[16] = {0};
   snprintf(path, sizeof path, "%s/reshard-store-%ld-\x01", root != NULL ? root : "/tmp", (long)getpid());
@@ -221,7 +213,6 @@ static bool in_page_cache(const rs_file *file) {
 
 /* Pages are dropped, or it is said that they were not: those that are not synced yet, and those in memory alone. */
 static void pages_are_dropped_or_the_call_says_not(void **state) {
-  (void)state;
   const char *roots[] = {getenv("TMPDIR"), "/dev/shm"};
   char path[512], *bytes = calloc(1, 3 << 20);
   for (int i = 0; i < 2; i++) {

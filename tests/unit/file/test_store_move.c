@@ -1,12 +1,7 @@
 /* The engine between stores: random regions between random cuts, in memory and in files, against the regions walked
  * element by element; comparing, one rank alone, files that became shorter, progress. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "file/move/move.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
@@ -216,7 +211,6 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
 }
 
 static void random_regions_move_between_random_cuts(void **state) {
-  (void)state;
   double cases = 1500 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1000 + i, 1 + (int64_t)i % 4, i % 3 == 0 ? 2000 : 200);
@@ -224,7 +218,6 @@ static void random_regions_move_between_random_cuts(void **state) {
 
 /* Many tensors to a batch. */
 static void test_many_small(void **state) {
-  (void)state;
   double cases = 20 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(100000 + i, 100, 60);
@@ -232,7 +225,6 @@ static void test_many_small(void **state) {
 
 /* Many tiles to a tensor. */
 static void tensors_of_many_tiles_move_right(void **state) {
-  (void)state;
   double cases = 40 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(200000 + i, 1, 400000);
@@ -287,7 +279,6 @@ static void free_pair(pair *p) {
 }
 
 static void files_that_became_shorter_are_an_error(void **state) {
-  (void)state;
   for (int target = 0; target < 2; target++) {
     pair p;
     make_pair(&p);
@@ -306,7 +297,6 @@ static void files_that_became_shorter_are_an_error(void **state) {
 }
 
 static void test_read_only(void **state) {
-  (void)state;
   pair p;
   make_pair(&p);
   for (int64_t i = 0; i < p.dst.files.n; i++) {
@@ -336,7 +326,6 @@ static int watch_progress(void *user, const char *stage, int64_t done, int64_t a
 }
 
 static void progress_is_told_and_can_cancel(void **state) {
-  (void)state;
   pair p;
   make_pair(&p);
   for (int i = 0; i < 4; i++) {
@@ -353,7 +342,6 @@ static void progress_is_told_and_can_cancel(void **state) {
 }
 
 static void stores_that_do_not_match_are_refused(void **state) {
-  (void)state;
   pair p;
   make_pair(&p);
   rs_copy_region *region = p.s.regions.at, good = *region;

@@ -2,10 +2,7 @@
 #include "support/fixtures/scratch.h"
 
 #include "file/write/writer.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +112,6 @@ static void check_file(const char *name, const char *head, size_t n, size_t data
 }
 
 static void npy_files_are_those_of_numpy(void **state) {
-  (void)state;
   static const struct {
     wanted what;
     const char *header;
@@ -148,7 +144,6 @@ static void npy_files_are_those_of_numpy(void **state) {
 }
 
 static void safetensors_files_are_those_of_python(void **state) {
-  (void)state;
   static const wanted tensors[] = {{"w.10", RESHARD_F32, 1, {2}, "rank(0)"},
                                    {"w.9", RESHARD_F32, 0, {0}, "mesh(3;R)"},
                                    {"\xc3\xa9\"\\\x1f", RESHARD_U8, 1, {3}, "rank(2)"},
@@ -204,7 +199,6 @@ static void safetensors_files_are_those_of_python(void **state) {
 }
 
 static void index_cuts_files_at_the_bytes_said(void **state) {
-  (void)state;
   static const wanted tensors[] = {{"b", RESHARD_F32, 1, {50}, "rank(0)"},
                                    {"large", RESHARD_F32, 1, {1000}, "rank(0)"},
                                    {"a\xc3\xa9", RESHARD_F32, 1, {50}, "rank(0)"},
@@ -261,7 +255,6 @@ static void check_shard(const char *name, const char *sharding, const char *resh
   "{\"version\":1,\"world\":3,\"files\":[" files "],\"shapes\":{" shapes "},\"layout\":{" layouts "}"
 
 static void shards_have_names_offsets_and_data(void **state) {
-  (void)state;
   static const wanted tensors[] = {{"a\xc3\xa9\"", RESHARD_F32, 2, {4, 3}, "chunk(0;1,0)"},
                                    {"b", RESHARD_U8, 1, {7}, "cyclic(2;2)"},
                                    {"e", RESHARD_F16, 2, {0, 3}, "rank(1)"}};
@@ -298,7 +291,6 @@ static void shards_have_names_offsets_and_data(void **state) {
 
 /* More than 64 boxes: whole, with intervals; a list of boxes stays as it is; what is equal is stored once. */
 static void test_many_boxes(void **state) {
-  (void)state;
   static const wanted cyclic = {"a", RESHARD_U8, 2, {18, 18}, "cyclic(2x1;1x1)"},
                       fine = {"a", RESHARD_U8, 2, {130, 2}, "cyclic(2x1;1x2)"};
   reshard_writer writer;
@@ -332,7 +324,6 @@ static void test_many_boxes(void **state) {
 }
 
 static void replicas_are_stored_once(void **state) {
-  (void)state;
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "mesh(3@2-0;R)"},
                                    {"b", RESHARD_U8, 1, {6}, "boxes(replicated;1:[0]+[3];2:[0]+[3];2:[3]+[3])"},
                                    {"c", RESHARD_U8, 1, {6}, "flat()"}};
@@ -381,7 +372,6 @@ static void refused_writer(const char *name, int64_t n, const wanted *wanted, re
 }
 
 static void wrong_names_dtypes_and_layouts_are_refused(void **state) {
-  (void)state;
   const reshard_writer_options none = {0};
   static const wanted good = {"x", RESHARD_F32, 1, {4}, "rank(0)"}, bf16 = {"x", RESHARD_BF16, 1, {4}, "rank(0)"},
                       c128 = {"odd", RESHARD_C128, 1, {4}, "rank(0)"}, cut = {"cut", RESHARD_F32, 1, {4}, "chunk(0)"},
@@ -431,7 +421,6 @@ static void wrong_names_dtypes_and_layouts_are_refused(void **state) {
 }
 
 static void arrays_are_put_in_any_order_and_once_each(void **state) {
-  (void)state;
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "chunk(0)"}, {"b", RESHARD_U8, 1, {0}, "chunk(0)"}};
   reshard_writer writer;
   unsigned char bytes[6] = {0};

@@ -3,10 +3,7 @@
 #include "support/fixtures/scratch.h"
 
 #include "file/write/writer.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,7 +68,6 @@ static void refused_output(const char *name, bool force, const char *text) {
 #define SHARD(r) "shard-0000" r "-model-00001-of-00001.safetensors"
 
 static void force_replaces_outputs_in_one_step(void **state) {
-  (void)state;
   scratch_directory("r");
   for (int i = 0; i < 2; i++) { /* there already the second time */
     replace_output("r/a.npy", i > 0);
@@ -123,7 +119,6 @@ static void force_replaces_outputs_in_one_step(void **state) {
 }
 
 static void paths_that_cannot_be_written_are_refused(void **state) {
-  (void)state;
   touch_file("file");
   refused_output("none/a.npy", false, "its directory");
   refused_output("none/a", true, "its directory");
@@ -161,7 +156,6 @@ static void paths_that_cannot_be_written_are_refused(void **state) {
 
 /* A link is never replaced; with force what it points to is, where it lies. */
 static void links_are_followed_with_force_never_replaced(void **state) {
-  (void)state;
   struct stat info;
   scratch_directory("l");
   scratch_directory("l/disk");
@@ -189,7 +183,6 @@ static void links_are_followed_with_force_never_replaced(void **state) {
 
 /* Temporaries of killed runs are removed, and nothing else is. */
 static void leftovers_of_killed_runs_alone_are_removed(void **state) {
-  (void)state;
   scratch_directory("t");
   scratch_directory("t/.a.reshard-12-0");
   touch_file("t/.a.reshard-12-0/" SHARD("1"));
@@ -226,7 +219,6 @@ static void leftovers_of_killed_runs_alone_are_removed(void **state) {
 
 /* Two at a time, and what comes in between. */
 static void two_writers_of_one_path_lose_nothing(void **state) {
-  (void)state;
   static const char *const names[] = {"v/a.safetensors", "v/a.npy", "v/a"};
   for (int i = 0; i < 3; i++) {
     scratch_directory("v");
@@ -256,7 +248,6 @@ static void two_writers_of_one_path_lose_nothing(void **state) {
 }
 
 static void modes_are_of_what_is_replaced_or_the_umask(void **state) {
-  (void)state;
   struct stat info;
   scratch_directory("m");
   mode_t before = umask(027);
@@ -273,7 +264,6 @@ static void modes_are_of_what_is_replaced_or_the_umask(void **state) {
 }
 
 static void limits_of_the_process_are_told_and_leave_nothing(void **state) {
-  (void)state;
   struct rlimit before, low;
   scratch_directory("n");
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -315,7 +305,6 @@ static int look_at_output(void *user, const char *stage, int64_t done, int64_t a
 }
 
 static void sync_tells_progress_and_can_be_stopped(void **state) {
-  (void)state;
   scratch_directory("y");
   reshard_writer writer = create_writer("y/a", false);
   watch w = {0, 0, 0, 0}, stopped = {0, 0, 0, 2};

@@ -4,10 +4,7 @@
 #include "support/fixtures/scratch.h"
 
 #include "file/write/output.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +58,6 @@ static int64_t size_of(int fd) {
 }
 
 static void test_free_bytes(void **state) {
-  (void)state;
   set_disk(100, 30, 20, 512);
   assert_int_equal(rs_free_bytes(0, true), 30 * 512);
   assert_int_equal(rs_free_bytes(0, false), 20 * 512);
@@ -77,7 +73,6 @@ static void test_free_bytes(void **state) {
 
 /* In pieces of 1 GiB, each begun again after a signal. */
 static void reserves_in_pieces_again_after_a_signal(void **state) {
-  (void)state;
   _Atomic int64_t unbacked = 5;
   set_errors(3, (const int[]){EINTR, 0, EINTR});
   assert_int_equal(rs_reserve(0, 0, 2 * GIB + 7, 2 * GIB + 7, &unbacked), 0);
@@ -98,7 +93,6 @@ static void reserves_in_pieces_again_after_a_signal(void **state) {
 
 /* Where nothing is reserved, a file is as long as it will be, and all files together fit what is free. */
 static void test_no_fallocate(void **state) {
-  (void)state;
   static const int lacking[] = {EOPNOTSUPP, ENOSYS, EINVAL};
   scratch_directory("r");
   int fd = open(scratch_path("r/file"), O_RDWR | O_CREAT, 0600);
@@ -138,7 +132,6 @@ static reshard_status create_writer(const char *name, reshard_writer *writer) {
 
 /* A writer says how much it needs and how much there is for this user; nothing stays. */
 static void full_file_system_is_told_with_both_numbers(void **state) {
-  (void)state;
   static const int lacking[] = {EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP};
   reshard_writer writer;
   char text[64];

@@ -1,12 +1,7 @@
 /* Archives of torch.save, made by hand as it writes them and with Zip64 (entries of 4 GiB and more, which no test can
  * hold). Some do not fit. */
 #include "file/format/zip.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +120,6 @@ static void check_archive(const archive *a, const shape *s, reshard_status shoul
 }
 
 static void archives_of_torch_save_are_read(void **state) {
-  (void)state;
   archive a;
   for (int zip64 = 0; zip64 < 2; zip64++)
     for (int64_t before = 0; before < 300; before += 77) {
@@ -136,7 +130,6 @@ static void archives_of_torch_save_are_read(void **state) {
 }
 
 static void archives_that_do_not_fit_are_refused(void **state) {
-  (void)state;
   static const struct {
     shape s;
     reshard_status status;
@@ -165,7 +158,6 @@ static void archives_that_do_not_fit_are_refused(void **state) {
 
 /* Every byte of the archive set to each of some values: right, or refused; never out of bounds. */
 static void any_changed_byte_is_right_or_refused(void **state) {
-  (void)state;
   static const unsigned char values[] = {0, 1, 0x7f, 0x80, 0xff};
   for (int zip64 = 0; zip64 < 2; zip64++) {
     shape s = {.zip64 = zip64, .size = -1, .header = -1};
@@ -190,7 +182,6 @@ static void any_changed_byte_is_right_or_refused(void **state) {
 
 /* A directory that is longer than its limit, or than its entries can be, is refused before memory is taken for it. */
 static void test_long_directory(void **state) {
-  (void)state;
   static const struct {
     int64_t size, limit;
     const char *why;

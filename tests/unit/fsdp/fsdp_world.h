@@ -2,13 +2,7 @@
  * row by row. */
 #ifndef TESTS_FSDP_WORLD_H
 #define TESTS_FSDP_WORLD_H
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/fsdp_boxes.h"
 

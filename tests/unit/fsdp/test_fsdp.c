@@ -91,13 +91,11 @@ static void flatten_body(void *user, int64_t r) {
 }
 
 static void flatten_and_unflatten_are_inverse(void **state) {
-  (void)state;
   sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* A leaf that is no DTensor is itself. */
 static void test_flatten_plain(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   reshard_tensor whole = whole_of(2, whole_shape), same = NULL;
@@ -156,14 +154,12 @@ static void wrong_shape_body(void *user, int64_t r) {
 }
 
 static void test_wrong_shape(void **state) {
-  (void)state;
   sharded_ranks_check(5, NULL, wrong_shape_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
 
 static void test_pre_load(void **state) {
-  (void)state;
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
@@ -274,7 +270,6 @@ static void table_body(void *user, int64_t r) {
 }
 
 static void table_works_as_a_host_program_uses_it(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, table_body, NULL);
@@ -368,13 +363,11 @@ static void load_body(void *user, int64_t r) {
 }
 
 static void dtensor_leaves_are_saved_and_loaded_by_fewer_ranks(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, save_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
   sharded_ranks_check(3, NULL, load_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
 }
 
 static void leaf_of_null_is_refused(void **state) {
-  (void)state;
   reshard_tree one, none = NULL;
   reshard_dtensor tensor = NULL;
   assert_int_equal(reshard_state_dtensor(NULL, &none), RESHARD_ERROR_INVALID);

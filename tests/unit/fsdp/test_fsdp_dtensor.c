@@ -103,15 +103,9 @@ static void each_grid(void (*body)(void *ranks, int64_t rank)) {
     }
 }
 
-static void test_every_chunk(void **state) {
-  (void)state;
-  each_grid(chunk_body);
-}
+static void test_every_chunk(void **state) { each_grid(chunk_body); }
 
-static void test_every_gather(void **state) {
-  (void)state;
-  each_grid(gather_body);
-}
+static void test_every_gather(void **state) { each_grid(gather_body); }
 
 /* --- Print-outs --------------------------------------------------------------------------------------------------- */
 
@@ -146,10 +140,7 @@ static void rows_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_five_rows(void **state) {
-  (void)state;
-  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
-}
+static void test_five_rows(void **state) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- HSDP --------------------------------------------------------------------------------------------------------- */
 
@@ -212,7 +203,6 @@ static void hsdp_body(void *user, int64_t r) {
 }
 
 static void hsdp_chunks_on_each_dim_of_the_mesh(void **state) {
-  (void)state;
   for (int64_t n = 8; n <= 10; n += 2)
     for (int dim = -1; dim <= 1; dim++) {
       sharded_ranks_check(n, NULL, hsdp_body, &dim, RESHARD_SUCCESS, NULL);
@@ -267,7 +257,6 @@ static void refused_body(void *user, int64_t r) {
 }
 
 static void test_refused_chunk(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, refused_body, NULL);
@@ -317,7 +306,6 @@ static void gather_fault_body(void *user, int64_t r) {
 }
 
 static void test_refused_gather(void **state) {
-  (void)state;
   static const char *const texts[FAULTS] = {
       "the leaf is an integer, a DTensor is needed",
       "the DTensor is on the mesh dp=2,tp=2@0-3, not on the parent mesh all=4@0-3",

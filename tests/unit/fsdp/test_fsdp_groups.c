@@ -57,7 +57,6 @@ static void first_body(void *user, int64_t r) {
 }
 
 static void test_fsdp_first(void **state) {
-  (void)state;
   for (int64_t fsdp = 1; fsdp <= 3; fsdp++)
     for (int64_t tp = 1; tp <= 3; tp++) {
       sharded_ranks p;
@@ -102,7 +101,6 @@ static void torch_body(void *user, int64_t r) {
 }
 
 static void test_rows_of_torch(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
   sharded_ranks_check(6, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -130,7 +128,6 @@ static reshard_status no_chunk(void *user, reshard_tree leaf, reshard_mesh mesh,
 }
 
 static void test_refused_order(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, refused_body, NULL, RESHARD_ERROR_INVALID,
                       "the leaf is an integer, a tensor or a DTensor is needed");
   sharded_ranks p;
@@ -233,7 +230,6 @@ static void own_body(void *user, int64_t r) {
 }
 
 static void test_own_mesh(void **state) {
-  (void)state;
   static const int64_t sizes[3][2] = {{2, 2}, {2, 3}, {3, 2}};
   for (int i = 0; i < 3; i++)
     for (int dim = -1; dim <= 1; dim++) {
@@ -285,7 +281,6 @@ static void stage_body(void *user, int64_t r) {
 }
 
 static void stages_of_a_pipeline_work_for_themselves(void **state) {
-  (void)state;
   sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -325,7 +320,6 @@ static void gather_fails_body(void *user, int64_t r) {
 }
 
 static void test_gather_fails(void **state) {
-  (void)state;
   sharded_ranks_check(8, NULL, gather_fails_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -347,7 +341,6 @@ static void first_error_body(void *user, int64_t r) {
 }
 
 static void test_first_error(void **state) {
-  (void)state;
   sharded_ranks_check(8, NULL, first_error_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -389,10 +382,7 @@ static void empty_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_empty_parts(void **state) {
-  (void)state;
-  sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL);
-}
+static void test_empty_parts(void **state) { sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -188,7 +188,6 @@ static void load_body(void *user, int64_t r) {
 }
 
 static void hsdp_model_is_saved_and_loaded_by_fewer_ranks(void **state) {
-  (void)state;
   char directory[256];
   snprintf(directory, sizeof directory, "%s", scratch_path("hsdp"));
   sharded_ranks_check(8, NULL, save_body, directory, RESHARD_SUCCESS, NULL);

@@ -87,7 +87,6 @@ static void plain_body(void *user, int64_t r) {
 }
 
 static void plain_tensors_are_chunked_by_rows(void **state) {
-  (void)state;
   for (int64_t n = 1; n <= 5; n++)
     sharded_ranks_check(n, NULL, plain_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -128,7 +127,6 @@ static void group_body(void *user, int64_t r) {
 }
 
 static void groups_chunk_tensors_for_themselves(void **state) {
-  (void)state;
   sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -255,7 +253,6 @@ static void nested_body(void *user, int64_t r) {
 }
 
 static void nested_tensors_name_their_true_owners(void **state) {
-  (void)state;
   for (int64_t n = 4; n <= 6; n += 2)
     for (int dim = -1; dim <= 1; dim++)
       for (int sharded = 0; sharded <= (dim >= 0); sharded++)
@@ -363,7 +360,6 @@ static void fault_body(void *user, int64_t r) {
 }
 
 static void wrong_leaves_and_groups_are_refused(void **state) {
-  (void)state;
   static const char *const texts[FAULTS] = {
       "the leaf is an integer, a tensor, a sharded tensor or a DTensor is needed",
       "the leaf is NULL, a tensor, a sharded tensor or a DTensor is needed",
@@ -397,7 +393,6 @@ static void wrong_leaves_and_groups_are_refused(void **state) {
 }
 
 static void test_refused_group(void **state) {
-  (void)state;
   sharded_ranks p;
   reshard_tree chunk;
   reshard_fsdp_group group = {0};

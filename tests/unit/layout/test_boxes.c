@@ -1,12 +1,7 @@
 /* Lists of boxes against brute force over every element: cells, holders, coverage, overlap, the gap or pair that an
  * error names, and queries. In some cases a unit of the lists here stands for very many elements. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "layout/boxes.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/draw.h"
 #include "support/fixtures/scale.h"
 
@@ -369,7 +364,6 @@ static rs_boxes *create_boxes(const list *l, bool replicated, reshard_status *st
 }
 
 static void test_random_lists(void **unused) {
-  (void)unused;
   static list l;
   static truth t;
   int64_t counts[5] = {0}, gathered[2] = {0}, cases = test_scaled(6000, 1);
@@ -423,7 +417,6 @@ static void list_expect(const list *l, bool replicated, reshard_status status, c
 }
 
 static void gaps_and_overlaps_of_boxes_are_named(void **unused) {
-  (void)unused;
   static list l;
   fill_list(&l, 2, (int64_t[]){8, 12}, 4);
   list_add(&l, 0, &(reshard_box){{0, 0}, {4, 12}});
@@ -465,7 +458,6 @@ static void gaps_and_overlaps_of_boxes_are_named(void **unused) {
 }
 
 static void empty_and_scalar_lists_of_boxes_hold(void **unused) {
-  (void)unused;
   static list l;
   fill_list(&l, 0, NULL, 2);
   list_expect(&l, false, RESHARD_SUCCESS, "no box holds []");
@@ -487,7 +479,6 @@ static void empty_and_scalar_lists_of_boxes_hold(void **unused) {
 
 /* A corner's index does not fit in 63 bits: 4^5 * (2^55 + 1) grid points. The last dim has three units. */
 static void test_wide_corners(void **unused) {
-  (void)unused;
   static list l;
   int64_t half = ((int64_t)1 << 54) + 12345;
   fill_list(&l, 6, (int64_t[]){3, 3, 3, 3, 3, 4}, 3);
@@ -519,7 +510,6 @@ static reshard_status stop_at_three(void *user, int64_t cell) {
 }
 
 static void test_walk_ends(void **unused) {
-  (void)unused;
   static list l;
   fill_list(&l, 1, (int64_t[]){100}, 1);
   for (int64_t i = 0; i < 100; i++)

@@ -1,14 +1,9 @@
 /* Cuts of one dim against lists of indices: every sequence of up to two cuts of every n up to 12, and drawn sequences
  * of three and four. Near the end of 63 bits only the laws between the four functions can be checked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "layout/cut.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <string.h>
@@ -111,7 +106,6 @@ static rs_dim dim_of(int64_t n, int ncuts, rs_cut *cuts) {
 }
 
 static void test_two_cuts(void **unused) {
-  (void)unused;
   for (int64_t n = 0; n <= 12; n++) {
     rs_dim none = dim_of(n, 0, NULL);
     check_dim(&none);
@@ -129,7 +123,6 @@ static void test_two_cuts(void **unused) {
 }
 
 static void test_more_cuts(void **unused) {
-  (void)unused;
   rng r;
   rng_seed(&r, 20);
   for (int64_t i = 0, cases = (int64_t)(6000 * test_scale()); i < cases; i++) {
@@ -162,7 +155,6 @@ static void check_laws(const rs_dim *dim, int64_t i) {
 }
 
 static void cuts_near_the_end_of_63_bits_hold(void **unused) {
-  (void)unused;
   rng r;
   rng_seed(&r, 21);
   for (int64_t i = 0, cases = (int64_t)(20000 * test_scale()); i < cases; i++) {
@@ -203,7 +195,6 @@ static void pieces_are(int64_t n, rs_cut cut, const int64_t *lengths) {
 }
 
 static void known_cuts_hold(void **unused) {
-  (void)unused;
   pieces_are(5, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){2, 2, 1, 0});
   pieces_are(3, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){1, 1, 1, 0});
   pieces_are(0, (rs_cut){RS_CUT_SHARD, 3, 1, 1}, (int64_t[]){0, 0, 0});

@@ -1,12 +1,7 @@
 /* Layouts and plans of nearly 2^63 elements, ranks or intervals: nothing overflows, and nothing is counted by going
  * through it. Small ones of the same kinds are counted so, and agree. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "layout/layout.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -20,7 +15,6 @@
 
 /* The rank's elements, and its first and last interval in dim 0. */
 static void huge_layouts_answer_for_any_rank(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     int64_t n, world, rank, elements, intervals, first[2], last[2];
@@ -73,7 +67,6 @@ static void huge_layouts_answer_for_any_rank(void **state) {
 
 /* Shapes of two dims, and what is refused. */
 static void test_flat_of_dims(void **state) {
-  (void)state;
   const int64_t shape[2] = {3, M / 3}; /* M is 7 * 7 * 73 * 127 * 337 * 92737 * 649657, no multiple of 3 */
   reshard_layout layout = layout_from_text("flat()", 2, shape, 2);
   int64_t a, b;
@@ -86,7 +79,6 @@ static void test_flat_of_dims(void **state) {
 
 /* Every kind from and to every other, of nearly M / 3 bytes on 3 ranks. */
 static void huge_plans_do_not_overflow(void **state) {
-  (void)state;
   static const char *const kinds[] = {"flat()",  "chunk(0)",  "cyclic(3;1024819115206086201)",     "mesh(3;S0*5)",
                                       "rank(1)", "mesh(3;R)", "boxes(2:[0]+[3074457345618257578])"};
   const int64_t n = M / 3 - 1024; /* messages are staged in steps of 256 */
@@ -120,7 +112,6 @@ static void huge_plans_do_not_overflow(void **state) {
 
 /* A plan without entries is of any rank that there can be. */
 static void test_ranks_of_plans(void **state) {
-  (void)state;
   reshard_plan plan = NULL;
   assert_int_equal(reshard_plan_create(0, NULL, M - 1, NULL, &plan), RESHARD_SUCCESS);
   reshard_plan_destroy(plan);
@@ -179,7 +170,6 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
 }
 
 static void small_cyclic_layouts_match_their_elements(void **state) {
-  (void)state;
   for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
     int64_t n = number_draw(MOST) - 1, a = number_draw(4), b = number_draw(4), c = number_draw(3);

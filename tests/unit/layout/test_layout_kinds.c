@@ -1,9 +1,5 @@
 /* Flat and boxes layouts, scalars, a large world, and which layouts are equal. test_layout.c has the other kinds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/layout.h>
 
@@ -91,7 +87,6 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
 }
 
 static void flat_layouts_cut_elements_in_order(void **unused) {
-  (void)unused;
   const int64_t ranks[6] = {3, 4, 5, 2, 1, 0};
   for (int64_t n = 1; n <= 6; n++) {
     check_flat(0, NULL, 6, n, ranks);
@@ -106,7 +101,6 @@ static void flat_layouts_cut_elements_in_order(void **unused) {
 }
 
 static void boxes_give_ranks_their_parts(void **unused) {
-  (void)unused;
   int64_t shape[2] = {8, 12}, ranks[] = {2, 0, 2, 0}, count, elements;
   reshard_box boxes[] = {{{4, 0}, {4, 12}}, {{0, 6}, {4, 6}}, {{0, 0}, {4, 3}}, {{0, 3}, {4, 3}}};
   reshard_layout layout;
@@ -154,7 +148,6 @@ static void boxes_give_ranks_their_parts(void **unused) {
 }
 
 static void scalars_are_whole_in_every_kind(void **unused) {
-  (void)unused;
   static const char *const texts[] = {"rank(1)", "flat(1,0)", "mesh(2@1-0;R)", "boxes(1:[]+[])"};
   for (int i = 0; i < 4; i++) {
     reshard_layout layout = layout_from_text(texts[i], 0, NULL, 2);
@@ -175,7 +168,6 @@ static void scalars_are_whole_in_every_kind(void **unused) {
 
 /* 16,384 ranks in a list that is in no order: who holds what is still arithmetic. */
 static void test_large_world(void **unused) {
-  (void)unused;
   int64_t n = 16384, *ranks = cli_alloc(n, sizeof *ranks), mesh[2] = {128, 128}, shape[2] = {1 << 20, 1 << 20};
   for (int64_t i = 0; i < n; i++)
     ranks[i] = (i * 5 + 3) % n;
@@ -203,7 +195,6 @@ static void test_large_world(void **unused) {
 }
 
 static void equal_layouts_are_those_of_one_meaning(void **unused) {
-  (void)unused;
   static const char *const texts[] = {
       "chunk(0)",
       "chunk(1)",

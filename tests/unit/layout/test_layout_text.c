@@ -1,9 +1,5 @@
 /* Layout strings: what is read, what is printed, and where an error is said to be. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/layout.h>
 
@@ -65,7 +61,6 @@ static void bad(const char *text, int ndim, const int64_t *shape, int64_t world,
 }
 
 static void texts_of_chunks_are_read_and_printed(void **unused) {
-  (void)unused;
   reads("chunk(0)", SHAPE(8), 4, 4, "chunk(0;0-3)");
   reads("chunk(0;0-3)", SHAPE(8), 0, 4, "chunk(0;0-3)");
   reads("chunk(-1;2,0,3,1)", SHAPE(8, 6), 0, 4, "chunk(1;2,0,3,1)");
@@ -99,7 +94,6 @@ static void texts_of_chunks_are_read_and_printed(void **unused) {
 }
 
 static void texts_of_single_flat_and_cyclic_are_read_and_printed(void **unused) {
-  (void)unused;
   reads("rank(3)", SHAPE(8), 0, 4, "rank(3)");
   reads("rank(0)", SCALAR, 2, 2, "rank(0)");
   bad("rank(0-1)", SHAPE(8), 4, "column 6: expected one rank");
@@ -129,7 +123,6 @@ static void texts_of_single_flat_and_cyclic_are_read_and_printed(void **unused) 
 
 /* A mesh dim without a size takes all ranks that the others leave it. */
 static void test_open_sizes(void **unused) {
-  (void)unused;
   reads("mesh(fsdp;S0)", SHAPE(8), 6, 6, "mesh(fsdp=6@0-5;S0)");
   reads("mesh( dp , tp = 2 ;S0,S0;order=tp,dp)", SHAPE(7), 6, 6, "mesh(dp=3,tp=2@0-5;S0,S0;order=tp,dp)");
   reads("mesh(dp=2,tp;S0,R)", SHAPE(7), 2, 2, "mesh(dp=2,tp=1@0-1;S0,R)");
@@ -155,7 +148,6 @@ static void test_open_sizes(void **unused) {
 }
 
 static void texts_of_meshes_are_read_and_printed(void **unused) {
-  (void)unused;
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
   reads("mesh(dp=2,tp=4;S0,S1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");
   reads("mesh(dp = 2 , tp = 4 @ 0 - 7 ; S 0 , S - 1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");
@@ -208,7 +200,6 @@ static void texts_of_meshes_are_read_and_printed(void **unused) {
 }
 
 static void texts_of_boxes_are_read_and_printed(void **unused) {
-  (void)unused;
   reads("boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])", SHAPE(13, 12), 0, 2, "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])");
   reads("boxes(3 : [ 5 ] + [ 8 ] ; 1:[0]+[5])", SHAPE(13), 0, 4, "boxes(3:[5]+[8];1:[0]+[5])");
   reads("boxes(0:[]+[])", SCALAR, 0, 1, "boxes(0:[]+[])");
@@ -267,7 +258,6 @@ static void file_bad(const char *text, size_t size, const char *error) {
 }
 
 static void test_box_files(void **unused) {
-  (void)unused;
   const char *two = "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])";
   file_reads("0 [0,0]+[5,12]\n1 [5,0]+[8,12]\n", "", 2, two);
   file_reads("# parts\r\n\r\n  0\t[ 0, 0 ] + [5,12]\r\n1 [5,0]+[8,12] # rest", "", 2, two);
@@ -301,7 +291,6 @@ static void test_box_files(void **unused) {
 
 /* 40,000 boxes: more text than one read, and a string that is longer than an error can quote. */
 static void texts_of_many_boxes_are_read_and_printed(void **unused) {
-  (void)unused;
   int64_t n = 40000;
   size_t size = 0, room = (size_t)n * 32;
   char *text = malloc(room), layout[TEMPORARY_PATH + 64];
@@ -327,7 +316,6 @@ static void texts_of_many_boxes_are_read_and_printed(void **unused) {
 }
 
 static void wrong_arguments_are_invalid(void **unused) {
-  (void)unused;
   reshard_layout layout = NULL;
   int64_t shape[1] = {4}, world;
   char text[64];

@@ -1,9 +1,5 @@
 /* The part of a tensor that is lost with some of its ranks, element by element, for every set of ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/layout.h>
 
@@ -77,7 +73,6 @@ static void check_set(reshard_layout layout, marks *m, unsigned set, int64_t wor
 }
 
 static void lost_parts_match_every_set_of_ranks(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     int ndim;
@@ -110,7 +105,6 @@ static void lost_parts_match_every_set_of_ranks(void **state) {
 
 /* More holders than any memory lists: most of them survive. */
 static void test_many_holders(void **state) {
-  (void)state;
   const int64_t shape[1] = {8}, world = (int64_t)1 << 44;
   marks m = {.ndim = 1, .shape = shape};
   reshard_layout layout;
@@ -121,7 +115,6 @@ static void test_many_holders(void **state) {
 }
 
 static void wrong_lists_of_lost_ranks_are_refused(void **state) {
-  (void)state;
   const int64_t shape[1] = {8};
   marks m = {.ndim = 1, .shape = shape};
   reshard_layout layout;

@@ -1,13 +1,8 @@
 /* Every way to give four chunks to four ranks, to every other way, on the same dim and across dims, even and uneven.
  * Every element is checked, over both paths, and the bytes that travel. PyTorch's reshard on one dim hangs or aborts on
  * the 3-cycles and 4-cycles among these. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/local_world.h"
 
@@ -129,7 +124,6 @@ static const reshard_dtype dtypes[5] = {RESHARD_F32, RESHARD_BF16, RESHARD_U8, R
 
 /* Ranks in order to every permutation, and every permutation to ranks in order; a transfer each. */
 static void test_one_by_one(void **unused) {
-  (void)unused;
   int64_t all[24][4], step = test_scale() < 0.1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);
@@ -146,7 +140,6 @@ static void test_one_by_one(void **unused) {
 
 /* Every permutation to every other: as many tensors of one plan. */
 static void every_permutation_of_chunks_goes_to_every_other(void **unused) {
-  (void)unused;
   int64_t all[24][4], step = test_scale() < 1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);

@@ -1,11 +1,6 @@
 /* Device meshes: making them, text, coordinates, parts, what callers get wrong; and what a mesh of 16,384 ranks costs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -33,7 +28,6 @@ static void assert_print(reshard_mesh mesh, const char *text) {
 }
 
 static void mesh_has_the_ranks_and_names_given(void **state) {
-  (void)state;
   const int64_t shape[2] = {2, 3}, ranks[6] = {7, 6, 5, 4, 3, 2};
   const char *const names[2] = {"dp", "tp"};
   reshard_mesh mesh;
@@ -64,7 +58,6 @@ static void mesh_has_the_ranks_and_names_given(void **state) {
 }
 
 static void test_create_errors(void **state) {
-  (void)state;
   static const int64_t foreign[4] = {0, 1, 2, 9}, negative[4] = {0, 1, -2, 3}, twice[4] = {0, 3, 2, 3},
                        last[4] = {0, 1, INT64_MAX, 2}, equal[4] = {5, 5, 5, 5}, beyond[4] = {6, 7, 8, 9},
                        below[4] = {1, 0, -1, -2};
@@ -131,7 +124,6 @@ static void test_create_errors(void **state) {
 }
 
 static void texts_of_meshes_are_read_and_printed(void **state) {
-  (void)state;
   static const char *const texts[][2] = {
       {"2x4", "2x4@0-7"},
       {" dp = 2 , tp=4 ", "dp=2,tp=4@0-7"},
@@ -192,7 +184,6 @@ static void texts_of_meshes_are_read_and_printed(void **state) {
 }
 
 static void mesh_answers_dims_coordinates_and_ranks(void **state) {
-  (void)state;
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4@8-15");
   int dim = -7;
   static const struct {
@@ -251,7 +242,6 @@ static void mesh_answers_dims_coordinates_and_ranks(void **state) {
 }
 
 static void parts_of_parts_share_their_root(void **state) {
-  (void)state;
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4"), sub, deeper, flat, slice;
   GOOD(reshard_mesh_sub(mesh, "tp,dp", 17, &sub));
   assert_print(sub, "tp=4,dp=2@4,16,5,17,6,18,7,19");
@@ -328,7 +318,6 @@ static void parts_of_parts_share_their_root(void **state) {
 }
 
 static void equal_meshes_have_equal_names_shapes_and_ranks(void **state) {
-  (void)state;
   static const char *const texts[] = {"2x4",      "dp=2,tp=4", "dp=2,cp=4",     "4x2",       "8",
                                       "2x4@8-15", "2x4@7-0",   "2x4@0,2,1,3-7", "2x4@0-6,9", "tp=4,dp=2"};
   enum { N = sizeof texts / sizeof *texts };
@@ -372,7 +361,6 @@ static double seconds(void) {
 }
 
 static void mesh_of_16384_ranks_answers_in_time(void **state) {
-  (void)state;
   const int64_t shape[3] = {16, 128, 8}, tensor[2] = {16384, 53248};
   const char *const names[3] = {"pp", "dp", "tp"};
   const reshard_placement whole[3] = {{RESHARD_PLACEMENT_REPLICATE, 0, 0},
@@ -412,7 +400,6 @@ static void mesh_of_16384_ranks_answers_in_time(void **state) {
 
 /* Texts of a billion ranks: by arithmetic, however the dims lie. */
 static void texts_of_a_billion_ranks_are_read_by_arithmetic(void **state) {
-  (void)state;
   static const struct {
     const char *sub, *flat;
     int64_t begin, end, step;

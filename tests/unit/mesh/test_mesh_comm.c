@@ -1,11 +1,6 @@
 /* Splitting communicators, and the communicators of meshes: who is in which and where, what is kept; ranks that fail,
  * differ or never come; transfers in the rows and columns of a mesh at the same time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/mesh.h>
@@ -87,7 +82,6 @@ static void mesh_body(void *user, int64_t rank) {
 }
 
 static void test_mesh_comm(void **state) {
-  (void)state;
   rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, mesh_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
@@ -164,7 +158,6 @@ static void parts_body(void *user, int64_t rank) {
 }
 
 static void each_group_has_the_ranks_of_its_row(void **state) {
-  (void)state;
   rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, parts_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
@@ -205,7 +198,6 @@ static void order_body(void *user, int64_t rank) {
 }
 
 static void groups_are_ranked_in_the_order_of_the_dims(void **state) {
-  (void)state;
   rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, order_body, NULL);
   assert_all(4, RESHARD_SUCCESS, "");
@@ -246,7 +238,6 @@ static void mistake_body(void *user, int64_t rank) {
 }
 
 static void ranks_that_ask_for_different_groups_are_told(void **state) {
-  (void)state;
   static const mistake mistakes[] = {
       {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims tp of dp=2,tp=3@0-5 ("},
       {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "), rank 2 by mesh dims dp of dp=2,tp=3@0-5 ("},
@@ -291,7 +282,6 @@ static void alone_body(void *user, int64_t rank) {
 }
 
 static void test_fails_alone(void **state) {
-  (void)state;
   char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
     rank_comms_open(5, 2, 2000, comms);
@@ -323,7 +313,6 @@ static void unlike_parts_body(void *user, int64_t rank) {
 }
 
 static void test_unlike_parts(void **state) {
-  (void)state;
   rank_comms_open(8, 2, 2000, comms);
   rank_threads_run(8, unlike_parts_body, NULL);
   assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
@@ -347,7 +336,6 @@ static void long_body(void *user, int64_t rank) {
 }
 
 static void test_long_names(void **state) {
-  (void)state;
   rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, long_body, NULL);
   assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
@@ -444,7 +432,6 @@ static void make_body(void *user, int64_t rank) {
 }
 
 static void transfers_run_in_all_rows_at_once(void **state) {
-  (void)state;
   for (int path = 0; path < 2; path++) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     rank_comms_open(6, 2, PATIENCE, comms);

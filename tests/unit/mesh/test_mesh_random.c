@@ -1,12 +1,7 @@
 /* Parts of parts of meshes against lists of ranks: sub-meshes, slices and flattened dims in random chains, of meshes
  * over regular and other rank lists; every question for every rank, text, equality, layouts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -297,7 +292,6 @@ static void chain(rng *r, const reshard_comm *comms, int64_t *counts) {
 }
 
 static void test_against_lists(void **state) {
-  (void)state;
   int64_t counts[4] = {0};
   reshard_comm comms[WORLD];
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};

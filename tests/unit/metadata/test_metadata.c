@@ -1,11 +1,6 @@
 /* Metadata of sharded tensors: what can be made, equality and hash, to and from layouts of all kinds, recalculation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/case_run.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -23,7 +18,6 @@ static reshard_shard rows(int64_t begin, int64_t n, int64_t columns, int64_t ran
 }
 
 static void metadata_take_shards_of_all_dims(void **state) {
-  (void)state;
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 1};
   reshard_shard shards[3] = {rows(4, 9, 6, 7), rows(0, 4, 6, -1), rows(100, 0, 6, 2)};
   shards[0].box.offset[5] = shards[1].box.extent[7] = -8; /* of dims that there are not: not looked at */
@@ -53,7 +47,6 @@ static void metadata_take_shards_of_all_dims(void **state) {
 }
 
 static void test_create_errors(void **state) {
-  (void)state;
   static const int64_t shape[2] = {13, 6}, negative[2] = {-1, 6}, huge[3] = {INT64_MAX, 0, 2}, unit[3] = {1, 1, 1};
   static const reshard_properties none = {.dtype = RESHARD_DTYPE_NONE}, many = {.dtype = RESHARD_DTYPE_COUNT},
                                   format = {RESHARD_F32, (reshard_memory_format)2, 0, 0},
@@ -108,7 +101,6 @@ static void test_create_errors(void **state) {
 
 /* Each field changed alone makes other metadata. */
 static void metadata_that_differ_in_one_field_are_not_equal(void **state) {
-  (void)state;
   enum { VARIANTS = 14 };
   reshard_metadata m[VARIANTS];
   for (int v = 0; v < VARIANTS; v++) {
@@ -237,7 +229,6 @@ static void round_trip(reshard_layout layout, bool replicated) {
 }
 
 static void layouts_become_metadata_and_come_back(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     bool replicated;
@@ -272,7 +263,6 @@ static void layouts_become_metadata_and_come_back(void **state) {
 }
 
 static void test_random_layouts(void **state) {
-  (void)state;
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT] = {0};
   for (int64_t seed = 1; seed <= test_scaled(400, 1); seed++) {
     const case_choices fixed = {.bytes = 1}; /* else some are long, and of many intervals */
@@ -293,7 +283,6 @@ static void test_random_layouts(void **state) {
 }
 
 static void test_layout_errors(void **state) {
-  (void)state;
   const int64_t shape[2] = {4, 6}, twice[3] = {5, 9, 5}, minus[3] = {5, -1, 2}, some[3] = {5, 9, 2};
   reshard_layout layout, boxes = (reshard_layout)&boxes;
   reshard_metadata m = (reshard_metadata)&m, good;
@@ -346,7 +335,6 @@ static void test_layout_errors(void **state) {
 
 /* Shards out of rank order: cumulated by rank, not by position. */
 static void sizes_are_cumulated_by_rank(void **state) {
-  (void)state;
   const int64_t shape[2] = {9, 6};
   const reshard_shard shards[5] = {rows(50, 3, 6, 2), rows(7, 0, 6, 0), rows(1, 4, 6, 1), rows(2, 5, 6, 2),
                                    rows(0, 1, 6, 0)};
@@ -387,7 +375,6 @@ static void sizes_are_cumulated_by_rank(void **state) {
 }
 
 static void test_recalc_errors(void **state) {
-  (void)state;
   const int64_t shape[2] = {9, 6};
   static const struct {
     int dim;

@@ -1,12 +1,7 @@
 /* Metadata as a byte string and as JSON: every string that is read is the one that is written for what it says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "metadata/serialize.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -57,7 +52,6 @@ static unsigned char *string_of(reshard_metadata m, size_t *size) {
 }
 
 static void test_round_trip(void **state) {
-  (void)state;
   for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++) {
     rng r;
     size_t size, longer;
@@ -83,7 +77,6 @@ static void test_round_trip(void **state) {
 
 /* The bytes of an example: metadata that was written stays readable, on every machine. */
 static void recorded_bytes_stay_readable(void **state) {
-  (void)state;
   static const char known[] = "RSMD\1\0\0\0"                     /* version */
                               "\20\0\0\0\0\0\0\0"                /* length */
                               "\xf1\x31\x2a\x73\x02\xe3\x38\xa9" /* checksum */
@@ -105,7 +98,6 @@ static void recorded_bytes_stay_readable(void **state) {
 
 /* Every truncation, every flipped bit, and bytes behind the end are refused. */
 static void any_damage_of_the_bytes_is_refused(void **state) {
-  (void)state;
   for (int64_t seed = 1; seed <= test_scaled(60, 1); seed++) {
     rng r;
     size_t size;
@@ -136,7 +128,6 @@ static void any_damage_of_the_bytes_is_refused(void **state) {
 
 /* The same under a checksum that is right: refused, or it is the string of what was read. */
 static void test_sealed_damage(void **state) {
-  (void)state;
   int64_t refused = 0, read = 0;
   for (int64_t seed = 1; seed <= 8 + test_scaled(4, 1); seed++) {
     rng r;
@@ -182,7 +173,6 @@ static void expect_numbers(int64_t n, const uint64_t *numbers, int64_t nbytes, c
 #define NUMBERS(...) sizeof((const uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__}, 0, ""
 
 static void wrong_fields_are_refused_with_their_byte(void **state) {
-  (void)state;
   const uint64_t max = INT64_MAX, over = max + 1;
   expect_numbers(NUMBERS(9), "metadata string: byte 24: ndim is too large");
   expect_numbers(NUMBERS(1, RESHARD_DTYPE_COUNT), "metadata string: byte 25: dtype is too large");
@@ -216,7 +206,6 @@ static void wrong_fields_are_refused_with_their_byte(void **state) {
 }
 
 static void test_header_texts(void **state) {
-  (void)state;
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   size_t size, needed = 0;
   reshard_metadata m, again;
@@ -244,7 +233,6 @@ static void test_header_texts(void **state) {
 }
 
 static void json_tells_every_field(void **state) {
-  (void)state;
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 0},
                            q = {.dtype = RESHARD_U8, .pin_memory = 1};
   const int64_t shape[2] = {5, 3};

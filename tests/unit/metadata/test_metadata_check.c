@@ -1,11 +1,6 @@
 /* Do shards make up a tensor? On random boxes against counting every element; what an error names must be so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -177,7 +172,6 @@ static int boxes_judge(const boxes *b, const char *text) {
 }
 
 static void random_boxes_are_checked_as_by_counting(void **state) {
-  (void)state;
   int64_t outcomes[OUTCOMES] = {0};
   for (int64_t seed = 1; seed <= test_scaled(20000, 1); seed++) {
     rng r;
@@ -225,7 +219,6 @@ static void validate(int ndim, const int64_t *shape, int64_t n, const reshard_sh
 }
 
 static void gaps_and_overlaps_of_shards_are_named(void **state) {
-  (void)state;
   const int64_t shape[2] = {5, 4}, none[2] = {5, 0}, huge[3] = {INT64_MAX / 8, 2, 4};
   const reshard_remote_device a = {0, RESHARD_DEVICE_CUDA, 2}, b = {1, RESHARD_DEVICE_CPU, -1},
                               c = {-1, RESHARD_DEVICE_CUDA, 0};
@@ -260,7 +253,6 @@ static void gaps_and_overlaps_of_shards_are_named(void **state) {
 
 /* Every shard meets every other in dim 0: what makes a sweep quadratic. One of them is left out, or there twice. */
 static void many_shards_are_checked_in_time(void **state) {
-  (void)state;
   enum { N = 1 << 16 };
   const int64_t shape[2] = {7, 2 * N}, missing = 2 * (N / 3);
   reshard_shard *shards = calloc(N + 1, sizeof *shards);

@@ -1,14 +1,9 @@
 /* Local metadata to global metadata, collective: ranks are threads. All get the same metadata, or the same status and
  * text; a rank whose own step failed leaves nobody waiting. Each case by ranks that reach each other's memory, and by
  * ranks that do not, which exchange records. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
 #include "metadata/serialize.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -167,7 +162,6 @@ static reshard_metadata part_of(reshard_metadata all, int64_t rank) {
 }
 
 static void local_metadata_merge_to_those_of_the_layout(void **state) {
-  (void)state;
   static const char *const layouts[] = {
       "chunk(0)",        "chunk(1;3,1)",      "mesh(2x2;S1,S0)",
       "cyclic(2x2;2x3)", "mesh(2x2;S0*2,S0)", "rank(2)",
@@ -212,7 +206,6 @@ static void no_tensors_body(void *user, int64_t rank) {
 }
 
 static void test_no_tensors(void **state) {
-  (void)state;
   for (int way = 0; way < WAYS; way++) {
     world w;
     open_world(&w, 3, way);
@@ -225,7 +218,6 @@ static void test_no_tensors(void **state) {
 
 /* Sizes have changed, and ranks of the communicator are not in the order of global ranks. */
 static void sizes_are_recalculated_before_the_check(void **state) {
-  (void)state;
   const int64_t global[3] = {9, 2, 5}, sizes[3] = {4, 0, 3}, offsets[3] = {3, 0, 0};
   const reshard_group group = {3, global};
   for (int way = 0; way < WAYS; way++) {
@@ -256,7 +248,6 @@ static void sizes_are_recalculated_before_the_check(void **state) {
 /* --- Disagreement ----------------------------------------------------------------------------------------------- */
 
 static void first_difference_between_ranks_is_named(void **state) {
-  (void)state;
   static const struct {
     const char *error;
     reshard_status status;
@@ -346,7 +337,6 @@ static void first_difference_between_ranks_is_named(void **state) {
 /* A rank's own failure is everybody's; of several the lowest's. The last to come speaks for all: it may be the one that
  * failed, and its text is then in the buffer that the error is written to. */
 static void own_failure_of_a_rank_is_everybodys(void **state) {
-  (void)state;
   for (int way = 0; way < WAYS; way++)
     for (int late = 0; late < 4; late++)
       for (int64_t failed = 0; failed < 3; failed++) {
@@ -379,7 +369,6 @@ static void own_failure_of_a_rank_is_everybodys(void **state) {
 
 /* Calls that are wrong on one rank alone, or not the same on all. */
 static void calls_that_differ_between_ranks_are_refused(void **state) {
-  (void)state;
   static const struct {
     const char *error;
     reshard_status status;
@@ -426,7 +415,6 @@ static void calls_that_differ_between_ranks_are_refused(void **state) {
 }
 
 static void test_merge_refused(void **state) {
-  (void)state;
   const reshard_metadata rows = metadata_make(&(local)ROWS(0, 0, 6));
   reshard_metadata merged = NULL;
   const struct {
@@ -455,7 +443,6 @@ static void test_merge_refused(void **state) {
 
 /* Where the group is known, errors name global ranks. */
 static void errors_name_global_ranks(void **state) {
-  (void)state;
   const int64_t global[3] = {9, 2, 5};
   const reshard_group group = {3, global}, small = {2, global};
   world w;
@@ -506,7 +493,6 @@ static void strings_body(void *user, int64_t rank) {
 }
 
 static void random_strings_are_gathered_whole(void **state) {
-  (void)state;
   for (int way = 0; way < 2; way++)
     for (int64_t n = 1; n <= 5; n++) {
       strings s = {.seed = 0};

@@ -1,10 +1,5 @@
 /* Metadata from a rank's own shards: every check, with both values in its text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/metadata.h>
@@ -57,7 +52,6 @@ static reshard_status build_metadata(const odd *o, reshard_metadata *m) {
 }
 
 static void own_shards_make_metadata(void **state) {
-  (void)state;
   const odd turned = {.shard = 1, .turned = true};
   reshard_metadata m;
   assert_int_equal(build_metadata(&turned, &m), RESHARD_SUCCESS);
@@ -77,7 +71,6 @@ static void own_shards_make_metadata(void **state) {
 
 /* Properties are those of the tensors. */
 static void properties_are_those_of_the_tensors(void **state) {
-  (void)state;
   for (int v = 0; v < 4; v++) {
     const odd one = {.grad = v & 1, .pin = v >> 1, .dtype = RESHARD_C128};
     const int64_t shape[2] = {2, 4};
@@ -97,7 +90,6 @@ static void properties_are_those_of_the_tensors(void **state) {
 }
 
 static void shards_that_do_not_fit_are_refused_with_both_values(void **state) {
-  (void)state;
   static reshard_remote_device other = {4, RESHARD_DEVICE_CPU, -1}, cuda = {RANK, RESHARD_DEVICE_CUDA, 1},
                                nobody = {-1, RESHARD_DEVICE_CPU, 0}, odd_type = {RANK, (reshard_device_type)3, 0},
                                odd_index = {RANK, RESHARD_DEVICE_CPU, -4};
@@ -130,7 +122,6 @@ static void shards_that_do_not_fit_are_refused_with_both_values(void **state) {
 }
 
 static void wrong_arguments_are_invalid(void **state) {
-  (void)state;
   const odd plain = {0};
   const int64_t shape[2] = {2, 4}, negative[2] = {2, -4}, huge[2] = {INT64_MAX, 4};
   reshard_local_shard shard = {{{{0, 0}, {2, 4}}, {RANK, RESHARD_DEVICE_CPU, -1}}, tensor_of(&plain)};

@@ -1,11 +1,6 @@
 /* Placements as text, workers' names, groups, and lists of placements: index from placements, chunk specs, reshard
  * metadata. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
@@ -28,7 +23,6 @@ static reshard_workers make_workers(void) {
 }
 
 static void texts_of_placements_are_read(void **state) {
-  (void)state;
   const struct {
     const char *text, *printed; /* NULL: the same */
     reshard_remote_device is;
@@ -74,7 +68,6 @@ static void texts_of_placements_are_read(void **state) {
 }
 
 static void test_parse_errors(void **state) {
-  (void)state;
 #define DEVICE_OR_OWNER "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
 #define RANK_OR_NAME    "expected \"rank:\" and a number, or a worker's name"
   const struct {
@@ -145,7 +138,6 @@ static void test_parse_errors(void **state) {
 
 /* Whatever the text is: refused with one line, or read, printed, and read as the same. */
 static void test_parse_anything(void **state) {
-  (void)state;
   static const char *const parts[] = {"rank", ":",     "3", "/",  "cuda", "cpu", "0",  "trainer1", "a",   "-1",
                                       "x",    "rank:", "",  "\n", "99",   "//",  "::", "cuda:",    "cpu/"};
   enum { N = sizeof parts / sizeof *parts };
@@ -170,7 +162,6 @@ static void test_parse_anything(void **state) {
 }
 
 static void placements_print_in_the_room_given(void **state) {
-  (void)state;
   const reshard_remote_device device = {3, RESHARD_DEVICE_CUDA, 1};
   char text[32];
   size_t needed = 0;
@@ -189,7 +180,6 @@ static void placements_print_in_the_room_given(void **state) {
 }
 
 static void names_of_workers_stand_for_ranks(void **state) {
-  (void)state;
   const char *const no_name = "\" is no name: one has letters, digits, '_' and '-', and is not \"rank\"";
   const struct {
     const char *name, *shown;
@@ -227,7 +217,6 @@ static void names_of_workers_stand_for_ranks(void **state) {
 
 /* As many as a large job has: a search through all of them for each takes seconds. */
 static void test_many_workers(void **state) {
-  (void)state;
   enum { MANY = 20000 };
   reshard_workers workers;
   GOOD(reshard_workers_create(&workers));
@@ -251,7 +240,6 @@ static void test_many_workers(void **state) {
 }
 
 static void groups_translate_ranks_both_ways(void **state) {
-  (void)state;
   const int64_t ranks[] = {4, 2, 9}, many[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const reshard_group some = {3, ranks}, all = {4, NULL}, large = {10, many}, none = {0, NULL};
   int64_t rank = -7;
@@ -278,7 +266,6 @@ static reshard_remote_device on(int64_t rank) {
 }
 
 static void placement_of_a_rank_is_found(void **state) {
-  (void)state;
   reshard_remote_device list[10];
   int64_t index = -7;
   for (int64_t i = 0; i < 10; i++)
@@ -319,7 +306,6 @@ static void assert_piece(const reshard_shard *s, int ndim, const int64_t *shape,
 }
 
 static void chunk_specs_make_shards_of_the_list(void **state) {
-  (void)state;
   const int64_t shapes[][3] = {{13, 21, 1}, {14, 23, 2}, {15, 26, 3}, {12, 24, 4}, {5, 3, 0}, {0, 1, 7}};
   const reshard_properties properties = {.dtype = RESHARD_F32};
   for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
@@ -360,7 +346,6 @@ static void chunk_specs_make_shards_of_the_list(void **state) {
 
 /* 5 over 4 is 2, 2, 1, 0; the empty piece is at 5. */
 static void test_chunk_example(void **state) {
-  (void)state;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const reshard_remote_device placements[4] = {
       on(2), on(0), {-1, RESHARD_DEVICE_CPU, -1}, {-1, RESHARD_DEVICE_CPU, -1}};
@@ -380,7 +365,6 @@ static void test_chunk_example(void **state) {
 }
 
 static void test_chunk_errors(void **state) {
-  (void)state;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const int64_t shape[2] = {4, 6}, negative[2] = {4, -6}, huge[2] = {INT64_MAX, 2};
   const reshard_remote_device good[3] = {on(2), on(0), on(1)}, twice[3] = {on(2), on(0), on(2)};

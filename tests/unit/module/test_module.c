@@ -1,13 +1,8 @@
 /* Module trees: names, order, what is shared, however deep; choosing what to leave out; roots, against the plain way to
  * find them; every refusal. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -103,7 +98,6 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
   } while (0)
 
 static void modules_are_visited_in_order_shared_ones_once(void **state) {
-  (void)state;
   reshard_module m = module_make();
   NOTED(reshard_module_visit_modules(m, note_module, &noted),
         "'' 'embed' 'layers' 'layers.0' 'layers.0.norm' 'layers.0.mlp' 'layers.1' 'layers.1.mlp' 'head' ");
@@ -135,7 +129,6 @@ static void modules_are_visited_in_order_shared_ones_once(void **state) {
 }
 
 static void selection_leaves_out_what_it_is_told(void **state) {
-  (void)state;
   reshard_module m = module_make();
   reshard_tensor steps, norm;
   GOOD(reshard_module_get_buffer(m, "steps", &steps));
@@ -171,7 +164,6 @@ static reshard_status stop_module(void *user, const char *name, reshard_module m
 }
 
 static void test_visitor_ends_the_walk(void **state) {
-  (void)state;
   reshard_module m = module_make();
   int left = 4;
   assert_int_equal(reshard_module_visit_modules(m, stop_module, &left), RESHARD_ERROR_CANCELLED);
@@ -201,14 +193,12 @@ static void read_body(void *user, int64_t r) {
 }
 
 static void threads_read_one_tree(void **state) {
-  (void)state;
   reshard_module m = module_make();
   rank_threads_run(4, read_body, m);
   reshard_module_release(m);
 }
 
 static void children_are_got_by_their_paths(void **state) {
-  (void)state;
   reshard_module m = module_make(), found = NULL, again = NULL;
   reshard_tensor t, u;
   GOOD(reshard_module_get_child(m, "", &found));
@@ -252,7 +242,6 @@ static void children_are_got_by_their_paths(void **state) {
 }
 
 static void what_is_set_again_takes_the_place(void **state) {
-  (void)state;
   reshard_module m = module_make(), other = module();
   reshard_tensor t = tensor_make(77);
   GOOD(reshard_module_set_parameter(m, "scale", t)); /* in its place */
@@ -282,7 +271,6 @@ static void what_is_set_again_takes_the_place(void **state) {
 }
 
 static void module_inside_itself_is_refused(void **state) {
-  (void)state;
   reshard_module a = module(), b = module(), c = module(), d = module();
   BAD(reshard_module_set_child(a, "me", a), "reshard_module_set_child: the child 'me' has the module inside it");
   GOOD(reshard_module_set_child(a, "b", b));
@@ -301,7 +289,6 @@ static void module_inside_itself_is_refused(void **state) {
 }
 
 static void wrong_calls_are_refused_by_name(void **state) {
-  (void)state;
   reshard_module m = module_make();
   int user = 0;
   BAD(reshard_module_visit_modules(NULL, note_module, &user), "reshard_module_visit_modules: module is NULL");
@@ -340,7 +327,6 @@ static reshard_status count_module(void *user, const char *name, reshard_module 
 }
 
 static void deep_trees_take_no_stack(void **state) {
-  (void)state;
   enum { DEPTH = 30000 };
   reshard_module *chain = cli_alloc(DEPTH, sizeof *chain);
   for (int leaves_first = 0; leaves_first <= 1; leaves_first++) {
@@ -372,7 +358,6 @@ static void deep_trees_take_no_stack(void **state) {
 }
 
 static void wide_modules_are_found_in_time(void **state) {
-  (void)state;
   enum { WIDTH = 5000 };
   reshard_module m = module();
   char name[32];
@@ -396,7 +381,6 @@ static bool below(bool edge[][24], int n, int a, int b) {
 }
 
 static void test_roots_random(void **state) {
-  (void)state;
   int64_t several = 0, shared = 0;
   for (int64_t seed = 0; seed < test_scaled(2000, 1); seed++) {
     rng random;
@@ -439,7 +423,6 @@ static void test_roots_random(void **state) {
 }
 
 static void test_roots_refused(void **state) {
-  (void)state;
   reshard_module m = module(), list[2] = {m, NULL}, roots[2] = {NULL, NULL};
   int64_t n = 7;
   BAD(reshard_module_roots(2, list, &n, roots), "reshard_module_roots: module 1 is NULL");

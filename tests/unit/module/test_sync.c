@@ -1,14 +1,9 @@
 /* One rank's tensors to all: contents on every path, in buckets of every size; messages as few as they may be; every
  * refusal on all ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -110,7 +105,6 @@ static void world_run(sharded_ranks *p, world *w) {
 }
 
 static void random_tensors_of_one_rank_reach_all(void **state) {
-  (void)state;
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
   int64_t alone = 0, staged = 0;
@@ -150,7 +144,6 @@ static void random_tensors_of_one_rank_reach_all(void **state) {
 
 /* A contiguous tensor above a bucket needs no staging on either side; one that is not is packed where it is not. */
 static void large_tensors_travel_without_staging(void **state) {
-  (void)state;
   static world w;
   const int64_t shape[2] = {40, 50}, one[1] = {100};
   sharded_ranks p;
@@ -232,7 +225,6 @@ static void assert_refused(sharded_ranks *p, odd *o, reshard_status status, cons
 }
 
 static void differences_are_refused_on_all_ranks(void **state) {
-  (void)state;
   static world w;
   sharded_ranks p;
   rng random;
@@ -318,7 +310,6 @@ static void differences_are_refused_on_all_ranks(void **state) {
 
 /* Elements of a destination that share memory are refused; those of the source are read like any other. */
 static void test_overlapping_strides(void **state) {
-  (void)state;
   static world w;
   static const int64_t shape[2] = {3, 4}, strides[2] = {0, 1};
   rng random;
@@ -368,7 +359,6 @@ static void huge_body(void *user, int64_t r) {
 }
 
 static void bytes_that_overflow_are_refused(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   sharded_ranks_run(&p, huge_body, NULL);

@@ -1,12 +1,7 @@
 /* A module's parameters and buffers from one rank to all: what is left out stays, what is shared goes once, trees that
  * differ are told of by name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
@@ -121,7 +116,6 @@ static void close_world(world *w) {
 }
 
 static void states_of_one_rank_reach_all_but_what_is_left_out(void **state) {
-  (void)state;
   static const reshard_sync_options packed = {RESHARD_SYNC_OPTIONS_INIT, 256, RESHARD_PATH_PACKED};
   world w;
   sharded_ranks p;
@@ -172,7 +166,6 @@ static void ignored_body(void *user, int64_t r) {
 }
 
 static void test_ignored_by_handle(void **state) {
-  (void)state;
   world w;
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
@@ -203,7 +196,6 @@ static void assert_refused(sharded_ranks *p, world *w, reshard_status status, co
 }
 
 static void trees_that_differ_are_told_by_name(void **state) {
-  (void)state;
   world w;
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);

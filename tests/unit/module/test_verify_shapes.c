@@ -1,12 +1,7 @@
 /* All ranks have the same tensors, or all get one text with ranks, index, name and what both have; nobody waits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
@@ -75,7 +70,6 @@ static void assert_text(sharded_ranks *p, lists *l, const char *text) {
 }
 
 static void equal_lists_pass_on_all_ranks(void **state) {
-  (void)state;
   static lists l;
   for (int64_t ranks = 1; ranks <= 5; ranks += 2)
     for (int64_t n = 0; n <= MOST; n += 13) {
@@ -93,7 +87,6 @@ static void equal_lists_pass_on_all_ranks(void **state) {
 }
 
 static void first_difference_is_named_on_all_ranks(void **state) {
-  (void)state;
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -143,7 +136,6 @@ static void first_difference_is_named_on_all_ranks(void **state) {
 }
 
 static void lists_of_different_lengths_name_the_missing(void **state) {
-  (void)state;
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
@@ -177,7 +169,6 @@ static void lists_of_different_lengths_name_the_missing(void **state) {
 
 /* Every place of a difference, in lists of every length, on every rank, others being longer or shorter. */
 static void test_every_place(void **state) {
-  (void)state;
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -228,7 +219,6 @@ static void one_aborts(void *user, int64_t r) {
 }
 
 static void failure_of_one_rank_is_told_on_all(void **state) {
-  (void)state;
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);

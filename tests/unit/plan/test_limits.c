@@ -1,10 +1,6 @@
 /* Use of limits: rounds beside the least possible, and workspace beside the limit, as all ranks of a world
  * have them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/file.h>
 #include <reshard/plan.h>
@@ -69,7 +65,6 @@ static void check_limits_used(const limited_world *w, int64_t nentries, const re
 }
 
 static void rounds_use_the_limit_of_one_tensor(void **unused) {
-  (void)unused;
   static const limited_world cases[] = {
       {.src = "chunk(0)", .dst = "chunk(1)", .world = 8},
       {.src = "chunk(0;0-7)", .dst = "chunk(1;8-15)", .world = 16},
@@ -107,7 +102,6 @@ static reshard_rules load_rules(const char *name) {
 
 /* A mixture of experts, thousands of tensors: FSDP over 8 ranks to TP over the same. */
 static void rounds_use_the_limit_of_a_whole_model(void **unused) {
-  (void)unused;
   reshard_model model;
   reshard_rules rules[2] = {load_rules("fsdp.rules"), load_rules("tp.rules")};
   assert_int_equal(reshard_rules_set_size(rules[1], "tp", 8, NULL), RESHARD_SUCCESS);

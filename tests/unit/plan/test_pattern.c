@@ -1,11 +1,6 @@
 /* Plans that are collectives, and the option that forces or forbids one. Their data is tested where a communicator has
  * collectives: tests/virtual_gpu/library/nccl/test_vg_nccl_collective.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/reshards/rows_to_columns.h"
 
 #include <stdio.h>
@@ -66,7 +61,6 @@ static void check_pattern(const row *x, int64_t rank) {
 }
 
 static void messages_that_are_a_collective_are_found(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (int64_t r = 0; r < 4; r++)
       if (rows[i].rank < 0 || rows[i].rank == r)
@@ -78,7 +72,6 @@ static void messages_that_are_a_collective_are_found(void **state) {
 
 /* Ranks of one process have no collectives: what is forced is refused, and nobody is told that it was taken. */
 static void collective_that_is_forced_and_lacking_is_refused(void **state) {
-  (void)state;
   rows_to_columns s;
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     rows_to_columns_open(&s, 4, 0, (reshard_path)path, NULL);

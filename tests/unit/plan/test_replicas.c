@@ -1,10 +1,6 @@
 /* Replicated sources: the holders that serve each receiver, and how evenly, with and without a node map. They are found
  * again by counting elements of each cell of the source (a part that the same ranks hold) that each rank lacks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/plan.h>
 
@@ -170,7 +166,6 @@ static const char *const destinations[] = {
 
 /* From one half of the world to the other, so that all cells are asked for alike: then all senders are equal. */
 static void holders_share_the_sending_equally(void **unused) {
-  (void)unused;
   static const char *const from[] = {"mesh(4x8;R,S0)",  "mesh(4x8;S0,R)",      "mesh(8x4;R,S1)",
                                      "mesh(2x16;R,S0)", "mesh(4x2x4;S0,R,S1)", "mesh(32@31-0;R)"};
   static const char *const to[] = {"chunk(0;32-63)", "chunk(1;63-32)", "mesh(4x8@32-63;S1,S0)"};
@@ -183,7 +178,6 @@ static void holders_share_the_sending_equally(void **unused) {
 }
 
 static void shares_of_all_layouts_are_even(void **unused) {
-  (void)unused;
   int64_t shape[NDIM] = {65536, 8192};
   int step = test_scale() < 1 ? 3 : 1;
   for (int i = 0; i < COUNT(sources); i++)
@@ -192,7 +186,6 @@ static void shares_of_all_layouts_are_even(void **unused) {
 }
 
 static void holders_on_the_node_of_the_receiver_send(void **unused) {
-  (void)unused;
   int64_t shape[NDIM] = {65536, 8192}, nodes[64];
   rng r;
   rng_seed(&r, 7);
@@ -210,7 +203,6 @@ static void holders_on_the_node_of_the_receiver_send(void **unused) {
 
 /* Every node has a copy: nothing travels between nodes. */
 static void test_copy_per_node(void **unused) {
-  (void)unused;
   int64_t shape[NDIM] = {4096, 512}, nodes[64];
   for (int64_t i = 0; i < 64; i++)
     nodes[i] = i / 8;
@@ -229,7 +221,6 @@ static void test_copy_per_node(void **unused) {
 
 /* Shares of a few rows, or of less than one: uneven, but whole, and the same on both sides. */
 static void shares_of_few_rows_are_whole_on_both_sides(void **unused) {
-  (void)unused;
   static const int64_t shapes[][NDIM] = {{7, 5}, {1, 40}, {40, 1}, {3, 3}, {64, 2}, {0, 9}, {1, 1}, {13, 21}};
   int64_t nodes[64];
   for (int64_t i = 0; i < 64; i++)
@@ -244,7 +235,6 @@ static void shares_of_few_rows_are_whole_on_both_sides(void **unused) {
 /* Shares end at the row of a part that is nearest, the later one of two: so no holder has more than half a row more or
  * less than its share of each part. */
 static void test_nearest_row(void **unused) {
-  (void)unused;
   static const struct {
     const char *from, *to;
     int64_t rows, sent[4]; /* rows that each holder sends to rank 4 */
@@ -311,7 +301,6 @@ static void check_large(const char *from, const char *to, const int64_t *nodes) 
 }
 
 static void test_large_world(void **unused) {
-  (void)unused;
   int64_t *nodes = cli_alloc(16384, sizeof *nodes);
   for (int64_t i = 0; i < 16384; i++)
     nodes[i] = i / 8;

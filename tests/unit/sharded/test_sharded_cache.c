@@ -1,12 +1,7 @@
 /* State of a sharder: its cache of plans, the memory that a reshard takes at most, its options. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "sharded/sharder.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -26,7 +21,6 @@ static void cache_expect(reshard_sharder s, int64_t hits, int64_t misses, int64_
 }
 
 static void cache_drops_the_plan_used_longest_ago(void **state) {
-  (void)state;
   static const int64_t shape[2] = {6, 4};
   reshard_layout l[3];
   static const char *const texts[3] = {"rank(0)", "chunk(0)", "chunk(1)"};
@@ -65,7 +59,6 @@ static void cache_drops_the_plan_used_longest_ago(void **state) {
 
 /* The same layouts with other dtypes and properties are other plans, or other metadata of one plan. */
 static void test_cache_properties(void **state) {
-  (void)state;
   static const int64_t shape[2] = {6, 4};
   reshard_layout a = layout_from_text("rank(0)", 2, shape, 1), b = layout_from_text("chunk(0)", 2, shape, 1);
   const reshard_properties properties[4] = {{.dtype = RESHARD_F32},
@@ -114,7 +107,6 @@ static void limited_body(void *user, int64_t r) {
 }
 
 static void reshard_stays_within_the_workspace_limit(void **state) {
-  (void)state;
   static const int64_t shape[2] = {64, 64};
   reshard_layout sides[2] = {layout_from_text("chunk(0)", 2, shape, 4), layout_from_text("chunk(1)", 2, shape, 4)};
   reshard_sharder_options options = {
@@ -160,7 +152,6 @@ static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) 
 }
 
 static void freed_memory_is_kept_as_the_device_says(void **state) {
-  (void)state;
   static const struct {
     int64_t keep_bytes;
     int again; /* of five */
@@ -176,7 +167,6 @@ static void freed_memory_is_kept_as_the_device_says(void **state) {
 
 /* The pool of a device that is given, with its rule and its limit: two arrays fit, three do not. */
 static void test_given_device(void **state) {
-  (void)state;
   static const int64_t shape[2] = {300, 500};
   const reshard_device_options rules = {
       .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 5 * ARRAY / 2, .keep_bytes = -1};
@@ -237,7 +227,6 @@ static void redistribute_body(void *user, int64_t r) {
 }
 
 static void redistributes_keep_their_plans(void **state) {
-  (void)state;
   sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL);
 }
 

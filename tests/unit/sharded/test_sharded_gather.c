@@ -1,11 +1,6 @@
 /* Gathering to one rank and to all, scattering from one: every rank in turn, outputs of any strides, and the three
  * errors of outputs: one missing, one too many, and a wrong one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
@@ -72,7 +67,6 @@ static void round_body(void *user, int64_t r) {
 }
 
 static void gather_and_scatter_are_inverse_on_any_rank(void **state) {
-  (void)state;
   static const char *const texts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)",
                                       "cyclic(2x2;2x3)",  "flat()",
                                       "rank(2)",          "boxes(0:[0,0]+[13,2];0:[0,2]+[5,19];3:[5,2]+[8,19])"};
@@ -211,7 +205,6 @@ static void wrong_body(void *user, int64_t r) {
 }
 
 static void outputs_that_do_not_fit_are_refused_on_all(void **state) {
-  (void)state;
   static const int64_t shape[2] = {13, 21}, narrow[2] = {12, 21};
   wrong_world w = {.s = {.ndim = 2, .shape = shape, .properties = {.dtype = RESHARD_F32}}};
   open_fixture(&w.s, "chunk(0;3,1,0,2)");
@@ -246,7 +239,6 @@ static void outputs_that_do_not_fit_are_refused_on_all(void **state) {
 }
 
 static void gather_of_null_is_refused(void **state) {
-  (void)state;
   reshard_sharded_tensor t;
   assert_int_equal(reshard_sharded_tensor_gather(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather: tensor is NULL");

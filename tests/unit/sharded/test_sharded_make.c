@@ -1,11 +1,6 @@
 /* Making sharded tensors: from local shards, metadata, a layout and what it says, a callback; the options of what they
  * share; looking into them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -95,7 +90,6 @@ static void from_local_body(void *user, int64_t r) {
 }
 
 static void test_from_local(void **state) {
-  (void)state;
   static const from_local_case cases[] = {
       {RIGHT, RESHARD_SUCCESS, NULL},
       {OVERLAP, RESHARD_ERROR_INVALID, "overlap"},
@@ -142,7 +136,6 @@ static void group_body(void *user, int64_t r) {
 }
 
 static void errors_and_metadata_name_global_ranks(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
   reshard_layout columns = layout_from_text("chunk(1)", 2, shape, 3);
@@ -181,7 +174,6 @@ static void part_body(void *user, int64_t r) {
 }
 
 static void ranks_without_shards_take_part(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   memset(p.wrong, 0, sizeof p.wrong);
@@ -191,7 +183,6 @@ static void ranks_without_shards_take_part(void **state) {
 }
 
 static void test_from_metadata(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   const reshard_remote_device place = {0, RESHARD_DEVICE_CPU, -1}, elsewhere = {1, RESHARD_DEVICE_CPU, -1};
@@ -256,7 +247,6 @@ static void test_from_metadata(void **state) {
 
 /* To a mesh layout and back without a copy: the same memory under another name. */
 static void test_from_layout(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   reshard_sharder s = p.sharders[0];
@@ -333,7 +323,6 @@ static reshard_status box_fill(void *user, reshard_tensor array, const reshard_b
 }
 
 static void new_tensors_have_the_shards_of_their_layout(void **state) {
-  (void)state;
   static const char *const texts[] = {"chunk(0)",        "mesh(2x1;S0*3,S1)",
                                       "cyclic(2x1;1x3)", "flat(1,0)",
                                       "rank(1)",         "boxes(0:[0,0]+[6,3];1:[0,3]+[6,2];0:[0,5]+[6,3])"};
@@ -380,7 +369,6 @@ static void new_tensors_have_the_shards_of_their_layout(void **state) {
 
 /* The box from the first to the last index, also where there are others between them. */
 static void bounds_go_from_first_to_last_index(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     int64_t rank, array;
@@ -415,7 +403,6 @@ static void bounds_go_from_first_to_last_index(void **state) {
 }
 
 static void wrong_tensors_are_refused_on_all_ranks(void **state) {
-  (void)state;
   sharded_ranks p;
   sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = p.sharders[0];
@@ -491,7 +478,6 @@ static void apart_body(void *user, int64_t r) {
 }
 
 static void rank_that_makes_no_sharder_is_waited_for(void **state) {
-  (void)state;
   for (int comes = 0; comes < 2; comes++) {
     sharded_ranks p;
     sharded_ranks_open(&p, 3, NULL);
@@ -510,7 +496,6 @@ static void rank_that_makes_no_sharder_is_waited_for(void **state) {
 }
 
 static void options_that_differ_are_refused_on_all_ranks(void **state) {
-  (void)state;
   static const int64_t twice[2] = {4, 4}, apart[2] = {9, 4};
   static const options_case cases[] = {
       {{.size = 8}, "size field 8, this library's reshard_sharder_options has 64"},

@@ -1,12 +1,7 @@
 /* Sharded tensors from random layouts through random layouts (support/contracts/layout_chain.h) by threads on the CPU,
  * with every path and a cache of plans of every size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/contracts/layout_chain.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -33,7 +28,6 @@ static void check_chain(const sharded_ranks *p, const layout_chain *j) {
 }
 
 static void random_chains_of_layouts_keep_every_element(void **state) {
-  (void)state;
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
   int64_t cases = test_scaled(1000, 1);
   for (int64_t c = 1; c <= cases; c++) {

@@ -1,11 +1,6 @@
 /* Resharding when a rank asks for something wrong, or gives up: all ranks get the same error, and every rank's tensor
  * is as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
@@ -159,7 +154,6 @@ static void refuse(wrong_world *w, const wrong_case *c, bool to, reshard_path pa
 }
 
 static void wrong_call_of_one_rank_leaves_all_tensors_alone(void **state) {
-  (void)state;
   static const int64_t shape[2] = {8, 9}, swapped[2] = {9, 8};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3),
                    .dst = layout_from_text("chunk(1)", 2, shape, 3),
@@ -182,7 +176,6 @@ static void wrong_call_of_one_rank_leaves_all_tensors_alone(void **state) {
 }
 
 static void test_no_tensors(void **state) {
-  (void)state;
   reshard_sharded_tensor none[2] = {NULL, NULL};
   assert_int_equal(reshard_sharded_tensor_reshard(0, NULL, NULL, NULL), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_reshard_to(0, NULL, NULL, NULL, NULL), RESHARD_SUCCESS);
@@ -214,7 +207,6 @@ static void absent_body(void *user, int64_t r) {
 }
 
 static void abort_in_a_reshard_leaves_all_tensors_alone(void **state) {
-  (void)state;
   static const int64_t shape[2] = {8, 9};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {

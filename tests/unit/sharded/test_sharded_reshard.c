@@ -1,10 +1,5 @@
 /* Resharding in place and into new tensors: PyTorch's own cases, then what they do not have. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
@@ -82,7 +77,6 @@ static void reshard_chain(int64_t n, reshard_dtype dtype, int ndim, const int64_
 
 /* Sizes that four ranks do not divide, dims 0 and 1 both ways, placements shuffled. */
 static void cases_of_pytorch_hold(void **state) {
-  (void)state;
   static const int64_t shapes[4][2] = {{13, 21}, {14, 23}, {15, 26}, {12, 24}};
   static const char *const tours[][5] = {
       {"chunk(0;0,1,2,3)", "chunk(1;0,1,2,3)", "chunk(0;2,3,1,0)", "chunk(1;3,0,2,1)", "chunk(0;0,1,2,3)"},
@@ -96,7 +90,6 @@ static void cases_of_pytorch_hold(void **state) {
 
 /* Permutations that are no involutions, on which PyTorch's way hangs. */
 static void permutations_of_any_order_are_resharded(void **state) {
-  (void)state;
   static const int64_t shapes[4][2] = {{12, 24}, {13, 21}, {7, 10}, {3, 2}};
   static const char *const three[] = {"chunk(0;0,1,2)", "chunk(0;1,2,0)", "chunk(0;2,0,1)", "chunk(1;2,0,1)",
                                       "chunk(1;1,2,0)"};
@@ -109,7 +102,6 @@ static void permutations_of_any_order_are_resharded(void **state) {
 }
 
 static void test_more_chunks(void **state) {
-  (void)state;
   static const int64_t shape[3] = {5, 6, 9}, short_shape[2] = {3, 5}, nothing[2] = {0, 4};
   static const char *const negative[] = {"chunk(-1)", "chunk(0)", "chunk(-2)", "chunk(-3)", "chunk(2)"};
   static const char *const trailing[] = {"chunk(0)", "chunk(1)", "chunk(0;6,0,1,2,3,4,5)", "chunk(1;6,5,4,3,2,1,0)"};
@@ -121,7 +113,6 @@ static void test_more_chunks(void **state) {
 }
 
 static void every_dtype_is_resharded(void **state) {
-  (void)state;
   static const int64_t shape[2] = {11, 13};
   static const char *const tour[] = {"chunk(0)", "chunk(1;2,0,1)", "flat()", "cyclic(3x1;2x5)"};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
@@ -129,7 +120,6 @@ static void every_dtype_is_resharded(void **state) {
 }
 
 static void every_kind_of_layout_is_resharded(void **state) {
-  (void)state;
   static const int64_t shape[2] = {14, 18}, scalar[1] = {0};
   static const char *const tour[] = {
       "mesh(2x2;S0,S1)",
@@ -212,7 +202,6 @@ static void three_body(void *user, int64_t r) {
 }
 
 static void several_tensors_are_resharded_in_one_call(void **state) {
-  (void)state;
   static const int64_t shapes[3][2] = {{9, 14}, {20, 3}, {10, 8}};
   static const char *const src[3] = {"chunk(0)", "flat()",
                                      "boxes(0:[0,0]+[5,4];0:[0,4]+[5,4];2:[5,0]+[5,1];1:[5,1]+[5,6];2:[5,7]+[5,1])"};
@@ -239,7 +228,6 @@ static void several_tensors_are_resharded_in_one_call(void **state) {
 
 /* Local tensors that the caller keeps live on after a reshard, and beyond the sharded tensor and the sharder. */
 static void local_tensors_that_are_kept_live_on(void **state) {
-  (void)state;
   static const int64_t shape[2] = {6, 4};
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);

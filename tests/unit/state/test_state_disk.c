@@ -1,11 +1,6 @@
 /* Checkpoints of state dicts on disk: in work, replaced, cut short, of other formats, and read once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/state_dicts.h"
@@ -26,7 +21,6 @@ static const int64_t square[2] = {8, 6};
 
 /* A writer's unfinished directory is hidden, and is refused by all that read. */
 static void test_in_work(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 2)};
   reshard_writer_tensor tensor = {"t.0", RESHARD_F32, specs[0].layout};
@@ -91,7 +85,6 @@ static void read_replaced_body(void *user, int64_t r) {
 }
 
 static void save_with_force_replaces_the_checkpoint(void **state) {
-  (void)state;
   sharded_ranks to;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 2), state_spec_sharded("chunk(1)", 2)};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
@@ -140,7 +133,6 @@ static void abort_body(void *user, int64_t r) {
 }
 
 static void abort_in_a_save_leaves_no_checkpoint(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 3)};
   state_fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = state_path("aborted")};
@@ -172,7 +164,6 @@ static void formats_body(void *user, int64_t r) {
 }
 
 static void test_other_formats(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("mesh(3;S0)", 3)};
   state_fixture s = {.n = 1, .specs = specs};
@@ -202,7 +193,6 @@ static void test_other_formats(void **state) {
 
 /* The system refuses. */
 static void limit_of_the_system_ends_a_save_with_its_error(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 2)};
   state_fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = state_path("limit")};
@@ -234,7 +224,6 @@ static int64_t read_so_far(void) {
 }
 
 static void test_bytes_read(void **state) {
-  (void)state;
   sharded_ranks from, to;
   const int64_t shape[2] = {1536, 1024};
   state_spec save_spec = {.dtype = RESHARD_F32, .ndim = 2, .shape = {1536, 1024}};

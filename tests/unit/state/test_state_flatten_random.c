@@ -1,10 +1,5 @@
 /* Random nestings of sharded tensors made flat, against brute force. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -56,7 +51,6 @@ static void random_body(void *user, int64_t r) {
 }
 
 static void random_nestings_match_brute_force(void **state) {
-  (void)state;
   enum { RANKS = 6 };
   sharded_ranks p;
   int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400, 1);

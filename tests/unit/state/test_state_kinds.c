@@ -1,11 +1,6 @@
 /* Checkpoints of trees that are more than dicts and lists: tuples, structs, packed sequences; and of values that no
  * checkpoint can have. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/trees.h"

@@ -1,10 +1,5 @@
 /* Trees with sharded tensors, DTensors and nested tensors as they are drawn: dtype, shape, and how they are cut. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -70,7 +65,6 @@ static void add_nested(world *w) {
 }
 
 static void trees_are_drawn_with_dtypes_shapes_and_cuts(void **state) {
-  (void)state;
   static const char drawn[] =
       "dict\n"
       "├── embedding: <sharded tensor> bf16 8x6 chunk(0;0-3) requires_grad\n"
@@ -100,7 +94,6 @@ static void trees_are_drawn_with_dtypes_shapes_and_cuts(void **state) {
 
 /* A layout of a hundred boxes is cut off, and the line ends there. */
 static void test_long_layout(void **state) {
-  (void)state;
   const int64_t tall[2] = {100, 1};
   world w;
   char boxes[4096] = "boxes(", text[1024];

@@ -4,12 +4,7 @@
  * were; other leaves are as they were; a load after that succeeds. */
 #define _GNU_SOURCE
 #ifdef RS_HAVE_JANSSON
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -185,7 +180,6 @@ static void state_drop(sharded_ranks *p, fixture *s) {
 }
 
 static void failing_read_ends_the_load_on_all_ranks(void **state) {
-  (void)state;
   sharded_ranks p;
   fixture s;
   save_rows(&p, &s, 14);
@@ -203,7 +197,6 @@ static void failing_read_ends_the_load_on_all_ranks(void **state) {
 
 /* More than the ranks read in one piece. */
 static void large_reads_are_made_in_pieces(void **state) {
-  (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   skip(); /* many bytes, and nothing new for a sanitizer */
 #endif

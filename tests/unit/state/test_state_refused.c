@@ -1,11 +1,6 @@
 /* Checkpoints of state dicts that must be refused, with nothing overwritten and nothing left behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/state_dicts.h"
 
@@ -91,7 +86,6 @@ static void metadata_name(int64_t rank, reshard_tree state) {
 }
 
 static void test_refused_saves(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 3), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   state_fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = state_path("refused")};
@@ -158,7 +152,6 @@ static void own_load_body(void *user, int64_t r) {
 }
 
 static void test_ranks_that_differ(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec rows = state_spec_sharded("chunk(0)", 2), columns = state_spec_sharded("chunk(1)", 2), wide = rows,
              turned = rows;
@@ -275,7 +268,6 @@ static void shared_memory(int64_t rank, reshard_tree state) {
 }
 
 static void test_refused_loads(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   state_fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = state_path("stored")};
@@ -322,7 +314,6 @@ static void test_refused_loads(void **state) {
 
 /* Files with tensors missing or wrong. */
 static void test_broken_files(void **state) {
-  (void)state;
   static const char first[] = "broken/shard-00001-model-00001-of-00001.safetensors";
   static const char second[] = "broken/shard-00002-model-00001-of-00001.safetensors";
   sharded_ranks p;
@@ -378,7 +369,6 @@ static void test_broken_files(void **state) {
   "\\\": {\\\"saved_offsets\\\": " offsets "}}\"}," SCRATCH_TENSOR(name, "F32", shape, "[0," end "]") "}"
 
 static void checkpoints_with_gaps_are_refused(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(1)", 2)};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};

@@ -1,12 +1,7 @@
 /* Checkpoints of state dicts: saved by some ranks in some layouts, loaded by others in others, every element and every
  * leaf looked at. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/state_dicts.h"
@@ -127,7 +122,6 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
 }
 
 static void random_layouts_are_saved_and_loaded_by_others(void **state) {
-  (void)state;
   int64_t cases = test_scaled(100, 1);
   for (int64_t i = 0; i < cases; i++) {
     rng r;
@@ -228,7 +222,6 @@ static void leaves_body(void *user, int64_t r) {
 }
 
 static void other_leaves_are_saved_as_the_lowest_rank_has_them(void **state) {
-  (void)state;
   sharded_ranks p;
   state_fixture s = {.seed = SAVED, .path = state_path("leaves"), .change = leaves_to_save};
   sharded_ranks_open(&p, 3, NULL);
@@ -254,7 +247,6 @@ static void one_more(int64_t rank, reshard_tree state) {
 }
 
 static void names_in_no_state_are_refused_unless_partial(void **state) {
-  (void)state;
   sharded_ranks p;
   state_spec specs[3] = {state_spec_sharded("chunk(0)", 2),
                          state_spec_sharded("mesh(2;R)", 2),
@@ -394,7 +386,6 @@ static void several_body(void *user, int64_t r) {
 }
 
 static void test_several_paths(void **state) {
-  (void)state;
   enum { PATHS = 4 };
   const int64_t shape[2] = {512, 1024};
   state_spec specs[PATHS];
@@ -433,7 +424,6 @@ static void training_body(void *user, int64_t r) {
 }
 
 static void test_nested_and_distributed(void **state) {
-  (void)state;
   sharded_ranks p;
   training t = {.path = state_path("training")};
   sharded_ranks_open(&p, 4, NULL);
@@ -462,7 +452,6 @@ static void test_nested_and_distributed(void **state) {
 
 /* Tensors without dims under rules that cut: on each rank, stored once, as what they are, and loaded by others. */
 static void scalars_are_stored_once_and_loaded_by_all(void **state) {
-  (void)state;
   static const char *const texts[] = {"chunk(0)", "mesh(tp;S1)", "cyclic(3;2)", "mesh(2;R)"};
   state_spec specs[2][4];
   for (int i = 0; i < 8; i++) {

@@ -1,11 +1,6 @@
 /* DLPack without another program: every field that is read, who owns what when, and deleters that are called once.
  * tests/files/dlpack.sh has its header, and the round trip with NumPy and PyTorch. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "tensor/dlpack.h"
@@ -54,7 +49,6 @@ static reshard_tensor_info source_take(source *s, int versioned, reshard_tensor 
 }
 
 static void managed_tensors_are_taken_with_all_fields(void **state) {
-  (void)state;
   for (int versioned = 0; versioned < 2; versioned++) {
     source s;
     reshard_tensor t, view;
@@ -95,7 +89,6 @@ static void managed_tensors_are_taken_with_all_fields(void **state) {
 
 /* A GPU's memory is only carried here: nothing of it is touched. */
 static void test_in_of_gpu(void **state) {
-  (void)state;
   source s;
   reshard_tensor t, index, dst;
   void *managed;
@@ -123,7 +116,6 @@ static void test_in_of_gpu(void **state) {
 
 /* After an error the managed tensor is the caller's, as it was. */
 static void refused_managed_tensor_stays_the_callers(void **state) {
-  (void)state;
   static const char call[] = "reshard_tensor_from_dlpack";
   reshard_tensor t = NULL;
   int64_t bad[2] = {-1, 4}, back[2] = {4, -1};
@@ -175,7 +167,6 @@ static void refused_managed_tensor_stays_the_callers(void **state) {
 
 /* Read-only stays with it, and the form that cannot say so is refused. */
 static void test_read_only(void **state) {
-  (void)state;
   source s;
   reshard_tensor t, view;
   void *managed = NULL;
@@ -197,7 +188,6 @@ static void test_read_only(void **state) {
 
 /* Every dtype goes out and comes back as itself. */
 static void every_dtype_goes_out_and_comes_back(void **state) {
-  (void)state;
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
     for (int versioned = 0; versioned < 2; versioned++) {
       reshard_tensor t, view, back;
@@ -240,7 +230,6 @@ static void share_body(void *user, int64_t r) {
 }
 
 static void threads_share_one_managed_tensor(void **state) {
-  (void)state;
   source s;
   reshard_tensor t;
   fill_source(&s);

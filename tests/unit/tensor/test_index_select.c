@@ -1,13 +1,8 @@
 /* index_select against loops: any dim, strides on all sides, both index types, duplicates, progressions, nothing at
  * all; and what is refused before anything is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -168,14 +163,12 @@ static void one(uint64_t seed) {
 }
 
 static void random_selections_match_loops(void **state) {
-  (void)state;
   for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++)
     one((uint64_t)seed);
 }
 
 /* So many indices that they go to the device in batches, and so many bytes that threads help. */
 static void many_indices_go_in_batches(void **state) {
-  (void)state;
   enum { ROWS = 1000, WANTED = 150000 };
   static const int64_t shape[2] = {ROWS, 3}, wanted[2] = {WANTED, 3}, n = WANTED;
   rng r;
@@ -201,7 +194,6 @@ static void many_indices_go_in_batches(void **state) {
 }
 
 static void test_fault_refused(void **state) {
-  (void)state;
   static const int64_t n = 4, two = 2, every_other = 2, three = 3;
   int64_t memory[12] = {0, 1, 2, 3};
   reshard_tensor src, dst, index, fault, bad[4];
@@ -232,7 +224,6 @@ static void test_fault_refused(void **state) {
 }
 
 static void wrong_selections_are_refused_before_a_write(void **state) {
-  (void)state;
   static const int64_t shape[2] = {5, 6}, wanted[2] = {5, 4}, n = 4, overlapping[2] = {3, 1}, two[2] = {2, 2};
   int32_t source[64] = {0}, result[64];
   int64_t indices[8] = {0, 5, 3, 2};
@@ -297,7 +288,6 @@ static void wrong_selections_are_refused_before_a_write(void **state) {
 
 /* A source that is a broadcast view, and one that interleaves with dst. */
 static void sources_may_be_views_beside_the_destination(void **state) {
-  (void)state;
   int32_t memory[40];
   static const int64_t shape[2] = {4, 5}, apart[2] = {10, 2}, repeated[2] = {0, 1}, n = 4;
   int64_t indices[4] = {3, 0, 1, 3};

@@ -1,11 +1,6 @@
 /* Storage of tensors: who frees it, when it may be freed and allocated again, and what is refused meanwhile. The rows
  * of torch/distributed/utils.py: _alloc_storage, _free_storage, _data_ptr_allocated. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -69,7 +64,6 @@ static void expect_there(reshard_tensor t, size_t bytes) {
 }
 
 static void test_alloc_and_free(void **state) {
-  (void)state;
   for (int pooled = 0; pooled < 2; pooled++) {
     reshard_device device = pooled ? open_device(0) : NULL;
     reshard_tensor t = tensor_create(device);
@@ -106,7 +100,6 @@ static void test_alloc_and_free(void **state) {
 }
 
 static void test_other_occupants(void **state) {
-  (void)state;
   reshard_device device = open_device(0);
   reshard_tensor t = tensor_create(device), view;
   void *managed;
@@ -142,7 +135,6 @@ static void test_other_occupants(void **state) {
 
 /* A flat parameter and the views of it that a model uses, as FSDP has them: gathered, used, freed, and again. */
 static void test_freed_under_views(void **state) {
-  (void)state;
   for (int pooled = 0; pooled < 2; pooled++) {
     reshard_device device = pooled ? open_device(0) : NULL;
     const int64_t elements = 1200;
@@ -199,7 +191,6 @@ static void test_freed_under_views(void **state) {
 
 /* Refusals of views while the storage is freed. */
 static void test_views_of_freed_storage(void **state) {
-  (void)state;
   static float memory[1];
   reshard_tensor t = tensor_create(NULL), view = NULL;
   GOOD(reshard_storage_free(t, NULL, NULL));
@@ -226,7 +217,6 @@ static void count(void *user, void *data) {
 }
 
 static void lent_memory_is_released_once(void **state) {
-  (void)state;
   static float memory[1200];
   reshard_device device = open_device(0);
   for (int on = 0; on < 2; on++) {
@@ -251,7 +241,6 @@ static void lent_memory_is_released_once(void **state) {
 }
 
 static void test_no_elements(void **state) {
-  (void)state;
   reshard_device device = open_device(0);
   reshard_tensor t, other;
   int did = 7;
@@ -276,7 +265,6 @@ static void test_no_elements(void **state) {
 }
 
 static void wrong_arguments_are_invalid(void **state) {
-  (void)state;
   reshard_device device = open_device(0);
   reshard_tensor t = tensor_create(device), none = NULL;
   int stream, did = 7;
@@ -310,7 +298,6 @@ static void wrong_arguments_are_invalid(void **state) {
 #define GONE "the storage of a tensor of shape 30x40 is freed"
 
 static void test_use_after_free(void **state) {
-  (void)state;
   reshard_device device = open_device(0);
   reshard_tensor gone = tensor_create(device), there = tensor_create(device), index, view = NULL;
   void *managed = NULL;
@@ -409,7 +396,6 @@ static void close_body(void *user, int64_t r) {
 }
 
 static void test_collective_use_after_free(void **state) {
-  (void)state;
   turn t = {
       .w = {.rows = layout_from_text("chunk(0)", 2, shape, 2), .columns = layout_from_text("chunk(1)", 2, shape, 2)}};
   for (t.call = 0; t.call < (int)(sizeof calls / sizeof *calls); t.call++)
@@ -436,7 +422,6 @@ static void test_collective_use_after_free(void **state) {
 
 /* A tensor keeps its device, and a view the storage. */
 static void tensor_keeps_its_device_and_a_view_its_storage(void **state) {
-  (void)state;
   reshard_device device = open_device(-1);
   reshard_tensor t = tensor_create(device), view;
   GOOD(reshard_tensor_permute(t, (int[]){1, 0}, &view));
@@ -460,7 +445,6 @@ static void viewing_body(void *user, int64_t r) {
 }
 
 static void test_views_of_threads(void **state) {
-  (void)state;
   reshard_tensor t[1 + 4] = {tensor_create(NULL)};
   rank_threads_run(4, viewing_body, t);
   GOOD(reshard_storage_free(t[0], NULL, NULL));
@@ -496,7 +480,6 @@ static void busy_body(void *user, int64_t r) {
 }
 
 static void threads_take_and_free_storage_of_one_device(void **state) {
-  (void)state;
   reshard_device device = open_device(0);
   rank_threads_run(THREADS, busy_body, device);
   reshard_memory_stats stats = stats_of(device);

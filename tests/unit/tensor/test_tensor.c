@@ -1,10 +1,5 @@
 /* Tensors: what they are made of, who frees them, what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
@@ -15,7 +10,6 @@
 #include <string.h>
 
 static void created_tensors_are_contiguous_and_aligned(void **state) {
-  (void)state;
   static const int64_t shape[3] = {5, 1, 7}, empty[3] = {5, 0, 7}, large[1] = {3 << 20};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++) {
     reshard_tensor t;
@@ -56,7 +50,6 @@ static void count(void *user, void *data) {
 }
 
 static void wrapped_tensors_have_the_strides_given(void **state) {
-  (void)state;
   static const int64_t shape[2] = {3, 4}, rows[2] = {4, 1}, columns[2] = {1, 3}, apart[2] = {9, 2},
                        broadcast[2] = {0, 1};
   int32_t memory[64];
@@ -95,7 +88,6 @@ static void wrapped_tensors_have_the_strides_given(void **state) {
 }
 
 static void wrong_shapes_and_dtypes_are_refused(void **state) {
-  (void)state;
   static const int64_t shape[2] = {3, 4}, negative[2] = {3, -4}, huge[2] = {INT64_C(1) << 31, INT64_C(1) << 31};
   reshard_tensor t = NULL;
   reshard_tensor_info info;
@@ -125,7 +117,6 @@ static void wrong_shapes_and_dtypes_are_refused(void **state) {
 
 /* Strides that let two elements share memory. */
 static void strides_that_overlap_are_told(void **state) {
-  (void)state;
   static const struct {
     int ndim;
     int64_t shape[3], strides[3];
@@ -158,7 +149,6 @@ static void share(void *user, int64_t r) {
 }
 
 static void last_reference_of_any_thread_frees(void **state) {
-  (void)state;
   int freed = 0;
   char memory[4];
   reshard_tensor t;

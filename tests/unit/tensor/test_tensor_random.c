@@ -1,13 +1,8 @@
 /* Random sequences of what can be done with tensors, storage and trees against a model
  * (support/oracles/tensor_model.h), on CPU devices that keep nothing, little and much. test_vg_tensor_random.c has the
  * same with GPUs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -16,7 +11,6 @@
 #include <stdlib.h>
 
 static void random_operations_match_the_model(void **state) {
-  (void)state;
   static const int64_t keep[] = {0, -1, 600000};
   int64_t cases = test_scaled(60, 1), done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);

@@ -1,12 +1,7 @@
 /* Views against a model that knows no strides: the list of the places in the storage, one for each element in row-major
  * order. Slicing, transposing and reshaping are done on that list. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -209,7 +204,6 @@ static void random_case(rng *random, reshard_tensor base, const int16_t *storage
 }
 
 static void random_views_match_lists_of_places(void **state) {
-  (void)state;
   int64_t cases = test_scaled(6000, 1);
   for (int64_t c = 0; c < cases; c++) {
     rng random;
@@ -230,7 +224,6 @@ static void random_views_match_lists_of_places(void **state) {
 }
 
 static void views_that_do_not_fit_are_refused(void **state) {
-  (void)state;
   static const int64_t shape[2] = {3, 4};
   reshard_tensor t, view = NULL, empty, bytes;
   GOOD(reshard_tensor_create(RESHARD_U8, 1, (int64_t[]){5}, &bytes));

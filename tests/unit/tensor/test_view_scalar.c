@@ -1,14 +1,9 @@
 /* Views of a tensor without dims: lists without entries may be NULL, and only those. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/tensor.h>
 
 static void lists_of_a_scalar_may_be_null(void **state) {
-  (void)state;
   reshard_tensor scalar, row, view;
   reshard_tensor_info info;
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 0, NULL, &scalar), RESHARD_SUCCESS);

@@ -1,11 +1,6 @@
 /* Trees as containers: what is put in is found again, in order; every refusal; depth, width, sharing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -31,7 +26,6 @@ static reshard_tensor wrapped(int *released) {
 /* --- Leaves --------------------------------------------------------------------------------------------------- */
 
 static void leaves_give_back_what_they_hold(void **state) {
-  (void)state;
   int released = 0;
   reshard_tensor tensor = wrapped(&released), got_tensor;
   reshard_tree s;
@@ -88,7 +82,6 @@ static void leaves_give_back_what_they_hold(void **state) {
 }
 
 static void test_leaf_refusals(void **state) {
-  (void)state;
   int released = 0, flag;
   reshard_tensor tensor = wrapped(&released), got_tensor;
   reshard_tree s = integer(3), d = dict(), l = list(), none;
@@ -125,7 +118,6 @@ static void test_leaf_refusals(void **state) {
 /* --- Dicts and lists ------------------------------------------------------------------------------------------ */
 
 static void containers_keep_order_and_replace_keys(void **state) {
-  (void)state;
   static const char *const keys[] = {"z", "a", "", "m.n"};
   reshard_tree d = dict(), l = list(), child;
   const char *key;
@@ -158,7 +150,6 @@ static void containers_keep_order_and_replace_keys(void **state) {
 }
 
 static void test_container_refusals(void **state) {
-  (void)state;
   reshard_tree d = dict(), l = list(), s = integer(1), found = NULL;
   const char *key;
   BAD(reshard_tree_set(NULL, "a", s), "reshard_tree_set: the container is NULL");
@@ -197,7 +188,6 @@ static void test_container_refusals(void **state) {
 /* --- Tuples, structs, packed sequences, values of the caller's ------------------------------------------------ */
 
 static void test_tuples_and_structs(void **state) {
-  (void)state;
   reshard_tree t = append(append(tuple(), integer(1)), integer(2)), s = structure("Point"), found;
   const char *name, *key;
   set(set(s, "x", integer(3)), "y", t);
@@ -227,7 +217,6 @@ static void test_tuples_and_structs(void **state) {
 }
 
 static void packed_sequences_check_their_orders(void **state) {
-  (void)state;
   static const int64_t sizes[3] = {3, 2, 1}, sorted[3] = {2, 0, 1}, unsorted[3] = {1, 2, 0}, far[3] = {0, 1, 3},
                        twice[3] = {1, 1, 0}, rising[3] = {2, 3, 1}, none[2] = {6, 0}, huge[2] = {INT64_MAX, INT64_MAX};
   const int64_t *got_sizes, *got_sorted, *got_unsorted;
@@ -294,7 +283,6 @@ static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
 
 static void opaque_values_are_retained_and_released(void **state) {
-  (void)state;
   static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one},
                                  plain = {.name = "handle"}, owned = {.name = "owner", .release = take_one},
                                  nameless = {.name = NULL};
@@ -340,7 +328,6 @@ static void opaque_values_are_retained_and_released(void **state) {
 /* --- Paths ---------------------------------------------------------------------------------------------------- */
 
 static void paths_find_nodes_or_nothing(void **state) {
-  (void)state;
   static const char *const missing[] = {"a.",
                                         "a.b.",
                                         ".a.b",
@@ -400,7 +387,6 @@ static reshard_status note_path(void *user, const char *path, reshard_tree leaf)
 }
 
 static void visits_go_in_order_and_can_stop(void **state) {
-  (void)state;
   char text[256] = "";
   reshard_tree root = dict(), shared = dict(), leaf = integer(9), stop;
   set(shared, "u", integer(1));
@@ -425,7 +411,6 @@ static void visits_go_in_order_and_can_stop(void **state) {
 /* --- Cycles, and what is none --------------------------------------------------------------------------------- */
 
 static void container_inside_itself_is_refused(void **state) {
-  (void)state;
   static const char set_text[] = "reshard_tree_set: the child has the container inside it";
   static const char append_text[] = "reshard_tree_append: the child has the container inside it";
   reshard_tree d = dict(), l = list(), other = dict();
@@ -451,7 +436,6 @@ static void container_inside_itself_is_refused(void **state) {
 
 /* Each level has the next one twice: 2^60 paths, 60 nodes. Whatever looks for something looks at a node once. */
 static void shared_nodes_are_looked_at_once(void **state) {
-  (void)state;
   reshard_tree low = dict(), top = low, found;
   char path[4 * 60 + 3] = "";
   for (int i = 0; i < 60; i++) {
@@ -508,7 +492,6 @@ static void use_deep(reshard_tree top) {
 }
 
 static void deep_trees_take_no_stack(void **state) {
-  (void)state;
   reshard_tree top = append(list(), integer(42)), at;
   for (int64_t i = 1; i < levels(); i++) /* from the leaf */
     top = append(list(), top);
@@ -525,7 +508,6 @@ static void deep_trees_take_no_stack(void **state) {
 }
 
 static void wide_dicts_are_found_in_time(void **state) {
-  (void)state;
   enum { KEYS = 20000 };
   reshard_tree d = dict(), found;
   char key[32];
@@ -578,7 +560,6 @@ static void share(void *user, int64_t rank) {
 }
 
 static void threads_share_one_tree(void **state) {
-  (void)state;
   sharing s = {.shared = set(dict(), "n", integer(4))};
   rank_threads_run(4, share, &s);
   for (int r = 0; r < 4; r++)

@@ -1,12 +1,7 @@
 /* Trees of the structure of another one: mapped, flattened, rebuilt. What has not changed is the same node, what is
  * shared stays shared, and nothing is left of a mapping that failed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -36,7 +31,6 @@ static reshard_status add_hundred(void *user, const char *path, reshard_tree lea
 }
 
 static void mapping_keeps_nodes_that_do_not_change(void **state) {
-  (void)state;
   adder a = {""};
   reshard_tree root = dict(), same = append(append(list(), integer(2)), integer(4)), mapped, leaf;
   set(root, "same", same);
@@ -105,7 +99,6 @@ static void assert_pair(reshard_tree d) {
 
 /* A mapped dict shares its names with the one before, until one of the two changes, or the other is gone. */
 static void test_names_after_map(void **state) {
-  (void)state;
   for (int k = 0; k < 4; k++) {
     adder a = {""};
     reshard_tree before = pair(), after, none;
@@ -128,7 +121,6 @@ static void test_names_after_map(void **state) {
 }
 
 static void shared_leaves_are_mapped_once(void **state) {
-  (void)state;
   adder a = {""};
   reshard_tree leaf = integer(1), even = integer(2), inner = dict(), root = list(), mapped;
   set(inner, "k", reshard_tree_retain(leaf));
@@ -176,7 +168,6 @@ static void shared_leaves_are_mapped_once(void **state) {
 }
 
 static void failed_mapping_leaves_nothing(void **state) {
-  (void)state;
   adder a = {""};
   reshard_tree root = list(), mapped = NULL;
   append(append(root, integer(1)), append(append(append(list(), integer(3)), nothing()), integer(5)));
@@ -215,7 +206,6 @@ static reshard_tensor tensor_at(reshard_tree tree, const char *path) {
 }
 
 static void tensors_of_all_kinds_of_nodes_are_mapped(void **state) {
-  (void)state;
   static const int64_t sizes[3] = {3, 2, 1};
   static const reshard_tree_type type = {.name = "T"};
   maker m = {0};
@@ -265,7 +255,6 @@ static reshard_status to_integer(void *user, const char *path, reshard_tree leaf
 }
 
 static void test_packed_stays(void **state) {
-  (void)state;
   static const int64_t one = 1;
   reshard_tree root = set(dict(), "p", packed(floats(1), 1, &one)), mapped = NULL;
   BAD(reshard_tree_map(root, to_integer, NULL, &mapped),
@@ -277,7 +266,6 @@ static void test_packed_stays(void **state) {
 /* --- Flat and back -------------------------------------------------------------------------------------------- */
 
 static void flatten_and_rebuild_are_inverse(void **state) {
-  (void)state;
   static const char *const paths[] = {"a.0", "a.1.x", "b", "a.0", "s.f"};
   static const int64_t values[] = {1, 2, 3, 4, 6};
   reshard_tree root = dict(), shared = integer(2), rebuilt;
@@ -364,7 +352,6 @@ static reshard_status add_to_one(void *user, const char *path, reshard_tree leaf
 }
 
 static void deep_trees_are_mapped_without_stack(void **state) {
-  (void)state;
   const int64_t levels = test_scaled(1000000, 1); /* fewer where an instrument makes all of it slow */
   reshard_tree deep = chain(levels, 1), two = chain(levels, 2), mapped, rebuilt;
   const reshard_tree_leaves *flat;
@@ -423,7 +410,6 @@ static void map_shared(void *user, int64_t rank) {
 }
 
 static void threads_map_one_tree(void **state) {
-  (void)state;
   reshard_tree shared = append(list(), integer(4));
   mapping m = {.shared = set(dict(), "s", set(structure("S"), "x", reshard_tree_retain(shared)))};
   set(m.shared, "again", shared);

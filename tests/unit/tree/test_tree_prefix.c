@@ -1,12 +1,7 @@
 /* Renaming keys of a dict by their prefix: in place, in order, all at once, or not at all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -50,7 +45,6 @@ static void assert_keys(reshard_tree dict, int64_t n, const char *const *keys) {
 }
 
 static void prefixes_are_renamed_in_order(void **state) {
-  (void)state;
   const char *keys[] = {"module.a", "b", "module.", "modul", "module.module.c", "module"};
   const char *stripped[] = {"a", "b", "", "modul", "module.c", "module"};
   reshard_tree dict = dict_of(6, keys), found;
@@ -91,7 +85,6 @@ static void prefixes_are_renamed_in_order(void **state) {
 }
 
 static void renames_that_meet_change_nothing(void **state) {
-  (void)state;
   const char *keys[] = {"a.x", "c", "b.x", "a.y"};
   reshard_tree dict = dict_of(4, keys), list;
   GOOD(reshard_tree_list(&list));
@@ -114,7 +107,6 @@ static void renames_that_meet_change_nothing(void **state) {
 
 /* Short keys of two letters, so that prefixes meet often; against the plain way. */
 static void random_renames_match_the_plain_way(void **state) {
-  (void)state;
   int64_t refused = 0, renamed = 0;
   for (int64_t seed = 0; seed < test_scaled(5000, 1); seed++) {
     rng random;

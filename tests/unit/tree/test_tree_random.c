@@ -1,13 +1,8 @@
 /* Random trees with shared nodes against a plain model of them: what a person would write in Python, by recursion and
  * with a mark on what was seen. Paths, flattening, mapping, rebuilding, equality, drawing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -503,7 +498,6 @@ static int64_t path_count(const model *m) {
 }
 
 static void random_trees_match_a_plain_model(void **state) {
-  (void)state;
   forest *f = cli_alloc(1, sizeof *f);
   char *texts[2] = {cli_alloc(TEXT, 1), cli_alloc(TEXT, 1)};
   int64_t few = 0, many = 0, changed = 0, same = 0;

@@ -1,12 +1,7 @@
 /* Sets and integer keys in trees, through everything that is done with trees: made, visited, mapped, flattened,
  * rebuilt, compared, drawn, saved and loaded. As torch/distributed/utils.py and torch/distributed/checkpoint have them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -70,7 +65,6 @@ static void assert_paths(reshard_tree tree, const char *expected) {
 /* --- Sets -------------------------------------------------------------------------------------------------------- */
 
 static void sets_hold_equal_members_once(void **state) {
-  (void)state;
   reshard_tensor tensor = floats(2);
   reshard_tree s = new_set(), copy;
   assert_int_equal(reshard_tree_get_kind(s), RESHARD_TREE_SET);
@@ -101,7 +95,6 @@ static void sets_hold_equal_members_once(void **state) {
 }
 
 static void test_equal_sets(void **state) {
-  (void)state;
   reshard_tree a = new_set(), b = new_set(), c = new_set(), l = list();
   for (int i = 0; i < 100; i++) {
     append(a, integer(i));
@@ -128,7 +121,6 @@ static void test_equal_sets(void **state) {
 
 /* Adding one keeps 100,000 different: it does not look through all of them. */
 static void test_many_members(void **state) {
-  (void)state;
   reshard_tree s = new_set();
   for (int twice = 0; twice < 2; twice++)
     for (int64_t i = 0; i < 100000; i++)
@@ -151,7 +143,6 @@ static reshard_status to_list(void *user, const char *path, reshard_tree leaf, r
 }
 
 static void test_mapped_sets(void **state) {
-  (void)state;
   reshard_tree s = new_set(), mapped = NULL;
   append(append(append(append(s, text("x")), integer(4)), integer(5)), integer(6));
   reshard_tree root = set(dict(), "s", s);
@@ -182,7 +173,6 @@ static void test_mapped_sets(void **state) {
 /* _apply_to_tensors goes into sets, so that a cast does; _recursive_to does not. That a move leaves them where they are
  * needs two devices: test_vg_move. */
 static void test_cast_in_sets(void **state) {
-  (void)state;
   const int64_t n = 2;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1};
   reshard_device cpu;
@@ -207,7 +197,6 @@ static void test_cast_in_sets(void **state) {
 /* --- Integer keys ------------------------------------------------------------------------------------------------ */
 
 static void test_int_keys(void **state) {
-  (void)state;
   static const int64_t keys[] = {0, -1, 10, INT64_MAX, INT64_MIN};
   reshard_tree d = dict(), found;
   const char *key;
@@ -261,7 +250,6 @@ static reshard_tree optimizer(void) {
 }
 
 static void test_int_keys_in_trees(void **state) {
-  (void)state;
   reshard_tree a = optimizer(), b = optimizer(), strings = optimizer(), mapped, values = NULL, names = NULL;
   assert_paths(a, "state.0.step state.1.step groups.0.lr "); /* as flatten_state_dict has them */
   assert_int_equal(value_at(a, "state.1.step"), 3);
@@ -330,7 +318,6 @@ static void load_body(void *user, int64_t r) {
 }
 
 static void sets_and_integer_keys_are_saved_and_loaded(void **state) {
-  (void)state;
   static const char *const paths[3] = {"state.0.exp_avg", "state.7.exp_avg", "set.0"};
   saving s = {.path = scratch_path("checkpoint")};
   sharded_ranks p;

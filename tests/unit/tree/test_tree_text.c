@@ -1,10 +1,5 @@
 /* Trees as drawings; equal trees; arguments of a call packed and unpacked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 
@@ -33,7 +28,6 @@ static void assert_drawn(reshard_tree tree, const char *wanted) {
 }
 
 static void trees_are_drawn_in_the_room_given(void **state) {
-  (void)state;
   static const int64_t sizes[3] = {3, 2, 1}, order[3] = {2, 0, 1};
   reshard_tree root = dict(), tied, shared, p;
   reshard_tensor weight, data = floats(6);
@@ -87,7 +81,6 @@ static void trees_are_drawn_in_the_room_given(void **state) {
 
 /* Floats come back from their text, and are none that an integer could be; a locale changes nothing. */
 static void floats_come_back_from_their_text(void **state) {
-  (void)state;
   static const struct {
     double value;
     const char *text;
@@ -116,7 +109,6 @@ static void floats_come_back_from_their_text(void **state) {
 
 /* 40 levels: lines end to move to the right at 32, and say where they are. */
 static void test_print_deep(void **state) {
-  (void)state;
   char drawn[16384], line[256];
   reshard_tree top = append(append(list(), integer(7)), integer(8));
   for (int i = 0; i < 39; i++)
@@ -177,7 +169,6 @@ static reshard_tree sample(int d, reshard_tensor tensor, reshard_tensor data) {
 }
 
 static void trees_that_differ_in_anything_are_not_equal(void **state) {
-  (void)state;
   reshard_tensor tensor = floats(3), data = floats(3);
   int equal = -1;
   for (int a = 0; a <= DIFFERENCES; a++) {
@@ -215,7 +206,6 @@ static void trees_that_differ_in_anything_are_not_equal(void **state) {
 /* --- Arguments ------------------------------------------------------------------------------------------------ */
 
 static void arguments_are_packed_and_unpacked(void **state) {
-  (void)state;
   for (int n = 0; n < 4; n++)
     for (int k = 0; k < 4; k++)
       for (int kind = 0; kind < 2; kind++) {
@@ -266,7 +256,6 @@ static void arguments_are_packed_and_unpacked(void **state) {
 }
 
 static void test_kwargs_refused(void **state) {
-  (void)state;
   reshard_tree values = append(tuple(), integer(1)), names = append(append(list(), text("a")), text("b")), d = dict(),
                number = integer(1), a = NULL, b = NULL, nul;
   BAD(reshard_tree_unpack_kwargs(values, names, &a, &b), "reshard_tree_unpack_kwargs: 2 names for 1 values");

@@ -1,12 +1,7 @@
 /* Places of arrays. Memory that the rank's GPU does not reach is an error of all ranks at create and rebind, with the
  * numbers; memory of the GPU that another rank's does not reach is packed by all ranks, and never read
  * where it is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -234,7 +229,6 @@ static void run_scene(memory source, reshard_path path, bool rebind, bool nccl) 
 }
 
 static void create_refuses_memory_out_of_reach(void **state) {
-  (void)state;
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++) {
     run_scene((memory)source, RESHARD_PATH_AUTO, false, false);
@@ -245,7 +239,6 @@ static void create_refuses_memory_out_of_reach(void **state) {
 }
 
 static void rebind_refuses_memory_out_of_reach(void **state) {
-  (void)state;
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++)
     run_scene((memory)source, RESHARD_PATH_AUTO, true, false);
@@ -330,7 +323,6 @@ static void repeated_body(void *user, int64_t r) {
 
 /* Calls go on with the same results, and no GPU reads what it does not reach. */
 static void repeated_calls_read_only_what_they_reach(void **state) {
-  (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     repeated w = {.memory = {NULL}};
     vg_begin(&(vg_options){.devices = RANKS, .seed = seed});

@@ -1,11 +1,6 @@
 /* The caller's allocator: all memory of a GPU comes from it - storage, staging, tables, uploads, records - and all goes
  * back. The library asks the runtime for none. Staging that a peer's GPU does not reach is an error of all ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/reshards/tensor_pair.h"
 #include "virtual_gpu.h"
@@ -199,14 +194,12 @@ static void run_world(const char *name, bool nccl, bool closed, reshard_path pat
 }
 
 static void local_transfers_take_all_from_the_allocator(void **state) {
-  (void)state;
   run_world("direct", false, false, RESHARD_PATH_AUTO, 0);
   run_world("packed", false, false, RESHARD_PATH_PACKED, 0);
   run_world("rounds", false, false, RESHARD_PATH_PACKED, 16384);
 }
 
 static void closed_pools_take_the_packed_path(void **state) {
-  (void)state;
   run_world("closed", false, true, RESHARD_PATH_PACKED, 0);
 }
 
@@ -219,7 +212,6 @@ static bool has_nccl(void) {
 }
 
 static void transfers_over_nccl_take_all_from_the_allocator(void **state) {
-  (void)state;
   if (!has_nccl())
     skip();
   run_world("NCCL", true, false, RESHARD_PATH_AUTO, 0);
@@ -269,7 +261,6 @@ static void count_records(size_t limit) {
 }
 
 static void records_count_with_the_pool(void **state) {
-  (void)state;
   if (!has_nccl())
     skip();
   count_records(0);

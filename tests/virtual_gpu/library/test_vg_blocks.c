@@ -1,10 +1,5 @@
 /* The limit of blocks (max_blocks of a device): no launch of a transfer has more, and what arrives is the same. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -135,7 +130,6 @@ static int64_t run(reshard_path path, int max_blocks) {
 }
 
 static void launches_keep_the_limit_of_blocks(void **state) {
-  (void)state;
   for (int direct = 0; direct < 2; direct++) {
     reshard_path path = direct ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
     assert_true(run(path, 0) > 16); /* else the limits below would prove nothing */

@@ -8,13 +8,11 @@
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) assert_int_equal((call), 0)
 
@@ -96,7 +94,6 @@ static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
 /* --- Programs --- */
 
 static void several_programs_run_in_one_launch(void **test) {
-  (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -131,7 +128,6 @@ static void several_programs_run_in_one_launch(void **test) {
 
 /* More programs than fit a launch, each one row. */
 static void programs_beyond_a_launch_are_more_launches(void **test) {
-  (void)test;
   enum { MANY = 150 };
   draw_state = 3;
   fixture b = fixture_begin(NULL);
@@ -200,17 +196,10 @@ static void long_rows(int arch) {
   simt_set_arch(90);
 }
 
-static void with_engine(void **test) {
-  (void)test;
-  long_rows(90);
-}
-static void without_engine(void **test) {
-  (void)test;
-  long_rows(80);
-}
+static void with_engine(void **test) { long_rows(90); }
+static void without_engine(void **test) { long_rows(80); }
 
 static void captured_programs_run_with_the_graph(void **test) {
-  (void)test;
   draw_state = 11;
   fixture b = fixture_begin(NULL);
   rs_copies copies = {0};
@@ -282,13 +271,11 @@ static void once(void *user, const vg_options *options) {
 }
 
 static void once_each_policy(void **test) {
-  (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++)
     once(&seed, &(vg_options){.seed = seed});
 }
 
 static void once_edges(void **test) {
-  (void)test;
   vg_quiet(true);
   vg_edge_result result = vg_for_each_edge(
       &(vg_edge_search){.path = "copies compiled for one run", .run = once, .options = {.seed = 5}, .seeds = 12});
@@ -312,7 +299,6 @@ static void run_on_own_stream(void *user, int64_t rank) {
 
 /* Once more by another thread, on the stream that the same handle means there. */
 static void once_by_two_threads(void **test) {
-  (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -331,7 +317,6 @@ static void once_by_two_threads(void **test) {
 
 /* Memory that suffices is used again: nothing is allocated and the host waits for nothing. */
 static void once_again(void **test) {
-  (void)test;
   draw_state = 17;
   fixture b = fixture_begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
@@ -357,7 +342,6 @@ static void once_again(void **test) {
 /* --- Spans --- */
 
 static void lists_of_spans_are_copied(void **test) {
-  (void)test;
   draw_state = 23;
   fixture b = fixture_begin(NULL);
   rs_span list[300];
@@ -408,7 +392,6 @@ static reshard_status everything(fixture *b, rs_program **program, rs_program **
 }
 
 static void every_failing_call_leaves_the_programs_whole(void **test) {
-  (void)test;
   bool more = true;
   int failures = 0;
   for (int64_t k = 1; more; k++) {

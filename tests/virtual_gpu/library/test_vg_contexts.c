@@ -1,11 +1,6 @@
 /* Contexts: a thread that has set no device has none after any call of the library. GPU 0, where the ranks are not, has
  * none either. One that has set a device keeps it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 #include "virtual_gpu/library/node/node_gather.h"
@@ -169,13 +164,11 @@ static bool have_nccl(void) {
 }
 
 static void local_calls_leave_no_context(void **state) {
-  (void)state;
   run_world(LOCAL, false);
   run_world(LOCAL, true);
 }
 
 static void calls_over_nccl_leave_no_context(void **state) {
-  (void)state;
   if (!have_nccl())
     skip();
   run_world(NCCL, false);
@@ -184,7 +177,6 @@ static void calls_over_nccl_leave_no_context(void **state) {
 
 /* Ranks are processes: each thread is one, whose GPU is not 0. */
 static void calls_of_a_node_leave_no_context(void **state) {
-  (void)state;
 #ifdef __SANITIZE_ADDRESS__ /* the order by which processes of a node meet is not seen */
   skip();
 #endif
@@ -194,7 +186,6 @@ static void calls_of_a_node_leave_no_context(void **state) {
 
 /* The test relies on this: a call of the runtime gives a thread without a context that of its device. */
 static void virtual_runtime_makes_contexts_as_the_real_one(void **state) {
-  (void)state;
   void *memory;
   int device = -1;
   vg_begin(&(vg_options){.devices = 2, .seed = 1});

@@ -1,11 +1,6 @@
 /* examples/fsdp_tp.c and hsdp_tp.c as they are, on virtual GPUs: their ranks share one, and two; the checker has
  * nothing to report under any schedule. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scratch.h"
 #include "virtual_gpu.h"
@@ -34,15 +29,9 @@ static void run_all(example *main_of) {
       run_example(main_of, gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
 }
 
-static void test_fsdp_tp(void **state) {
-  (void)state;
-  run_all(fsdp_tp_main);
-}
+static void test_fsdp_tp(void **state) { run_all(fsdp_tp_main); }
 
-static void test_hsdp_tp(void **state) {
-  (void)state;
-  run_all(hsdp_tp_main);
-}
+static void test_hsdp_tp(void **state) { run_all(hsdp_tp_main); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_fsdp_tp), cmocka_unit_test(test_hsdp_tp)};

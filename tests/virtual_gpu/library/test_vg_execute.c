@@ -1,10 +1,6 @@
 /* Execute on the virtual GPU: random reshards under the checker, by rank threads, by one thread and from graphs; each
  * edge left out once; each call of the runtime failing once; what an execute costs the host. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 #include <cuda_runtime_api.h>
 
 #include "support/fixtures/rank_threads.h"
@@ -135,7 +131,6 @@ static stream_case drawn(machine *m, uint64_t seed, bool full) {
 }
 
 static void random_reshards_are_right_in_every_way(void **state) {
-  (void)state;
   int64_t most = vg_scaled(240 / SPARSE, 3600), cases = 0, executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
@@ -214,7 +209,6 @@ static void reusing_scenario(void *user, const vg_options *options) {
 }
 
 static void test_edges_of_staging(void **state) {
-  (void)state;
   if (!vg_sees_kernels() || !vg_is_mine(2)) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < stream_nways; i++) {
@@ -251,7 +245,6 @@ static void failing_scenario(void *user, const vg_options *options) {
 }
 
 static void test_edges_of_failures(void **state) {
-  (void)state;
   static const char *const names[] = {"pack before user", "user after pack"};
   static const char *const paths[] = {"rounds, a wait fails", "rounds, a wait fails, the user's side"};
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -272,7 +265,6 @@ static void test_edges_of_failures(void **state) {
 }
 
 static void every_edge_of_an_execute_is_needed(void **state) {
-  (void)state;
   int64_t uses = 0, found = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -320,7 +312,6 @@ static bool fault(const stream_way *way, const char *name, int64_t k) {
 }
 
 static void every_failing_call_of_an_execute_is_told(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
     skip();
   const int64_t one = vg_proving() ? 16 : 3, rest = vg_proving() ? 4 : 2; /* steps grow by one in so many */

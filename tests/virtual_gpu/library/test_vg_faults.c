@@ -2,13 +2,8 @@
  * then on; and with a rank that never comes. After each the call has ended within its deadline with a status that says
  * what happened, has written no output, and leaves nothing behind; and the ranks that are left make a new plan that
  * works. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "fault_calls.h"
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -319,7 +314,6 @@ static void sweep(world *w, int f, int64_t *wrong) {
 }
 
 static void every_public_call_survives_every_failing_call(void **state) {
-  (void)state;
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -358,7 +352,6 @@ static const struct {
              {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 3}};
 
 static void faults_that_were_found_stay_away(void **state) {
-  (void)state;
   int64_t wrong = 0;
   if (!vg_sees_kernels() || !have_nccl()) /* nothing is checked in this build */
     skip();
@@ -381,7 +374,6 @@ static void faults_that_were_found_stay_away(void **state) {
 /* A rank that never comes to a collective call: the others have their deadline. An execute on a stream has none, as the
  * host does not wait in it. */
 static void absent_rank_is_a_timeout_of_every_call(void **state) {
-  (void)state;
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();

@@ -11,13 +11,11 @@
 #include <reshard/reshard.h>
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { RANKS = 2, LAYERS = 3, BYTES = 1 << 20, SHARD = BYTES / RANKS, SEEN = 1024 };
 enum { LIMIT = 2 * BYTES + (512 << 10) }; /* two layers, and tables of copies */
@@ -184,7 +182,6 @@ static void run_world(void *user, const vg_options *options) {
 }
 
 static void layers_are_gathered_beside_their_use(void **state) {
-  (void)state;
   world w = {.check = true, .steps = 2};
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
     run_world(&w, &(vg_options){.seed = (uint64_t)policy, .policy = (vg_policy)policy});
@@ -193,7 +190,6 @@ static void layers_are_gathered_beside_their_use(void **state) {
 }
 
 static void every_edge_of_the_loop_is_needed(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   world w = {.steps = 1};

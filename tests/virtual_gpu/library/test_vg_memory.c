@@ -1,10 +1,5 @@
 /* Memory of a transfer on a GPU: the workspace that the plan tells, and the tables of its programs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -107,7 +102,6 @@ static void run_transfer(reshard_path path, int64_t limit, bool strided) {
 }
 
 static void transfers_take_the_workspace_of_the_plan(void **state) {
-  (void)state;
   for (int strided = 0; strided < 2; strided++) {
     run_transfer(RESHARD_PATH_DIRECT, 0, strided);
     run_transfer(RESHARD_PATH_PACKED, 0, strided);

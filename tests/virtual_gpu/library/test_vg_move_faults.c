@@ -7,13 +7,11 @@
 #include <reshard/move.h>
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define CUDA(call) assert_int_equal((call), cudaSuccess)
 
@@ -158,7 +156,6 @@ static bool run_fault_case(const fault_case *s, int64_t k) {
 }
 
 static void every_failing_call_of_a_move_leaves_the_sources(void **state) {
-  (void)state;
   static const fault_case cases[] = {{"in", HOST, 0, false},
                                      {"out", 0, HOST, false},
                                      {"over", 0, 1, false},

@@ -11,12 +11,10 @@
 #include <reshard/state_dict.h>
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { RANKS = 3, ROWS = 5, COLUMNS = 7 };
 static const int64_t shape[2] = {ROWS, COLUMNS};
@@ -133,7 +131,6 @@ static const char *const layouts[] = {"chunk(0)", "chunk(0;2,0)", "flat()", "ran
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static void test_there_and_back(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     fixture s;
     fixture_begin(&s, seed);
@@ -167,7 +164,6 @@ static void test_there_and_back(void **state) {
 }
 
 static void dtensors_go_to_a_gpu_and_back(void **state) {
-  (void)state;
   const int64_t one = 1, rank = 2;
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   fixture s;
@@ -204,7 +200,6 @@ static void dtensors_go_to_a_gpu_and_back(void **state) {
 
 /* A communicator of the CPU has no tensors on a GPU. */
 static void test_cpu_alone(void **state) {
-  (void)state;
   fixture s;
   fixture_begin(&s, 4);
   reshard_comm comm;
@@ -232,7 +227,6 @@ static void test_cpu_alone(void **state) {
 
 /* _recursive_to leaves them. */
 static void test_sets_stay(void **state) {
-  (void)state;
   fixture s;
   fixture_begin(&s, 5);
   reshard_tree members, moved;

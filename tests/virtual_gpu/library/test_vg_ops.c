@@ -8,12 +8,10 @@
 #include "support/fixtures/draw.h"
 #include "virtual_gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) assert_int_equal((call), 0)
 
@@ -103,7 +101,6 @@ static vg_counts since(vg_counts before) {
 }
 
 static void casts_are_those_of_the_cpu(void **test) {
-  (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -131,7 +128,6 @@ static void casts_are_those_of_the_cpu(void **test) {
 
 /* Captured, the table is in the graph: what is cast is what is in memory when it is launched. */
 static void captured_casts_take_what_is_there_at_launch(void **test) {
-  (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     draw_state = (uint64_t)n;
     fixture b = fixture_begin(NULL);
@@ -167,7 +163,6 @@ static void captured_casts_take_what_is_there_at_launch(void **test) {
 
 /* So many lists are on their way that there is no place for another one's table: it goes without, in more launches. */
 static void casts_without_a_table_take_more_launches(void **test) {
-  (void)test;
   draw_state = 7;
   fixture b = fixture_begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
@@ -211,7 +206,6 @@ static void long_casts(void *user, const vg_options *options) {
 }
 
 static void every_edge_of_the_tables_is_needed(void **test) {
-  (void)test;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_edge_result result = vg_for_each_edge(
@@ -223,7 +217,6 @@ static void every_edge_of_the_tables_is_needed(void **test) {
 }
 
 static void selections_are_those_of_the_cpu(void **test) {
-  (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -267,7 +260,6 @@ static void selections_are_those_of_the_cpu(void **test) {
 }
 
 static void memory_set(void **test) {
-  (void)test;
   fixture b = fixture_begin(NULL);
   OK(b.gpu->memory->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
   OK(b.gpu->memory->memset(b.gpu, NULL, 0x17, 0, b.stream));
@@ -299,7 +291,6 @@ static void faults_of_long_lists(fixture *b) {
 }
 
 static void wrong_casts_and_selections_are_refused(void **test) {
-  (void)test;
   fixture b = fixture_begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));

@@ -1,11 +1,6 @@
 /* The training step of examples/fsdp_tp.c, as it is, on two virtual GPUs: the next layer is gathered beside the
  * use of this one. Times are the virtual GPU's: an operation begins as soon as what it comes after has ended. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -117,16 +112,12 @@ static int run_steps(uint64_t seed, int one_stream) {
 }
 
 static void test_next_layer_is_gathered_beside_use(void **state) {
-  (void)state;
   for (uint64_t seed = 1; seed <= 5; seed++)
     assert_int_equal(run_steps(seed, 0), GPUS * (LAYERS - 1));
 }
 
 /* The test would see a step that does one after the other. */
-static void test_one_stream_overlaps_nothing(void **state) {
-  (void)state;
-  assert_int_equal(run_steps(1, 1), 0);
-}
+static void test_one_stream_overlaps_nothing(void **state) { assert_int_equal(run_steps(1, 1), 0); }
 
 int main(void) {
   if (!vg_sees_kernels()) {

@@ -1,14 +1,9 @@
 /* GPUs fetch their messages beginning with the rank after their own, so that not all begin with the same one; and on
  * streams whose work goes ahead of packing and unpacking. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
 #include "exec/transfer.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -90,7 +85,6 @@ static void run_rank(void *user, int64_t r) {
 }
 
 static void test_begins_after_itself(void **state) {
-  (void)state;
   world w = {.comm = {NULL}};
   reshard_device device[RANKS];
   rs_device_work recording;

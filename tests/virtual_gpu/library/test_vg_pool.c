@@ -8,13 +8,11 @@
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 /* A call of the test's own. */
 #define CUDA(call) \
@@ -187,7 +185,6 @@ static void run_edges(void *user, const vg_options *options) {
 }
 
 static void every_edge_of_the_pool_is_needed(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < PARTS; i++) {
@@ -225,7 +222,6 @@ static bool run_with_fault(scenario c, const char *name, int k, bool from_then_o
 }
 
 static void every_failing_call_leaves_the_pool_whole(void **state) {
-  (void)state;
   vg_quiet(true);
   for (int i = 0; i < PARTS; i++)
     for (int from_then_on = 0; from_then_on < 2; from_then_on++) {
@@ -310,7 +306,6 @@ static void random_program(uint64_t seed) {
 }
 
 static void random_programs_on_the_pool_are_right(void **state) {
-  (void)state;
   int64_t n = vg_scaled(500, 3000);
   for (int64_t i = 0; i < n; i++)
     random_program(vg_first_seed() + (uint64_t)i + 1);
@@ -319,7 +314,6 @@ static void random_programs_on_the_pool_are_right(void **state) {
 
 /* --- Costs -------------------------------------------------------------------------------------------------------- */
 static void test_a_warm_pair_calls_nothing(void **state) {
-  (void)state;
   world w;
   rs_block *block;
   open_world(&w, NULL);
@@ -354,7 +348,6 @@ static void use_own_stream(void *user, int64_t rank) {
 }
 
 static void test_threads_one_after_another(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     open_world(&w, &(vg_options){.seed = seed});
@@ -377,7 +370,6 @@ static void note_released(void *user, void *what) {
 
 /* The end waits for that, and for nothing else: not for a device of which another stream is captured. */
 static void test_end_of_what_is_kept(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     rs_deferred_list *keep;

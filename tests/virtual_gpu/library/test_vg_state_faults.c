@@ -1,12 +1,7 @@
 /* The k-th call of the CUDA runtime fails while ranks that share a virtual GPU make tensors, save and load them: all
  * have the same status and text, nothing is left behind, and right after the same call succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/contracts/contract.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scratch.h"
@@ -111,7 +106,6 @@ static int64_t fail_each(world *w) {
 }
 
 static void every_failing_call_of_a_state_is_told_to_all(void **state) {
-  (void)state;
   static const int64_t shape[1] = {11};
   world w = {.path = scratch_path("state")};
   vg_options options = {.seed = 7};

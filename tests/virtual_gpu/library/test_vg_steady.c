@@ -14,13 +14,11 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { MOST = 4, ROWS = 48, COLUMNS = 60, KEPT = 3 };
 static const int64_t shape[2] = {ROWS, COLUMNS};
@@ -238,7 +236,6 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
 }
 
 static void later_calls_over_nccl_wait_for_nothing(void **state) {
-  (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
     check_steady("NCCL, rounds", 4, 0, RESHARD_PATH_AUTO, 16384, seed);
@@ -248,7 +245,6 @@ static void later_calls_over_nccl_wait_for_nothing(void **state) {
 }
 
 static void later_calls_of_threads_wait_for_nothing(void **state) {
-  (void)state;
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("direct", 3, 1, RESHARD_PATH_AUTO, 0, seed);
     check_steady("direct, a GPU each", 3, 3, RESHARD_PATH_AUTO, 0, seed);
@@ -366,7 +362,6 @@ static void check_captured(int64_t n, int gpus, reshard_path path) {
 
 /* Calls that move data are refused on a stream that is being captured. The graph is empty, and later calls go well. */
 static void captured_stream_is_refused_and_the_graph_empty(void **state) {
-  (void)state;
   check_captured(1, 1, RESHARD_PATH_AUTO);
   check_captured(3, 1, RESHARD_PATH_AUTO);
   check_captured(3, 3, RESHARD_PATH_AUTO);
@@ -410,7 +405,6 @@ static void capture_alone(void *user, int64_t i) {
 
 /* Over the library's own communicator of NCCL, which ends then; in the first call, and where plans are kept. */
 static void test_captured_by_one_process(void **state) {
-  (void)state;
   vg_quiet(true);
   for (int warm = 0; warm < 2; warm++) {
     world w = {.n = 3, .nccl = true, .calls = 4 * warm};
@@ -439,7 +433,6 @@ static void test_captured_by_one_process(void **state) {
 /* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
  * captured. */
 static void test_capture_elsewhere(void **state) {
-  (void)state;
   const int64_t bytes = 4 * ROWS * COLUMNS;
   for (uint64_t seed = 1; seed <= 8; seed++) {
     vg_begin(&(vg_options){.seed = seed});
@@ -539,7 +532,6 @@ static void fail_alone(world *w) {
 
 /* The communicator is the library's own: it ends, and the others hear of that. */
 static void test_fails_alone(void **state) {
-  (void)state;
   const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
   world w = {.n = 3, .nccl = true, .options = {.path = RESHARD_PATH_AUTO}, .device_options = &limit};
   fail_alone(&w);
@@ -557,7 +549,6 @@ static void test_fails_alone(void **state) {
 
 /* It is the caller's, who aborts it. Nothing is left on a stream then, and everything can be destroyed. */
 static void test_fails_alone_borrowed(void **state) {
-  (void)state;
   const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
   world w = {.n = 3, .nccl = true, .borrowed = true, .device_options = &limit};
   fail_alone(&w);
@@ -604,7 +595,6 @@ static void make_sharders_body(void *user, int64_t i) {
 
 /* All ranks get the same error, and the caller's communicator goes on. */
 static void test_sharders_borrowed(void **state) {
-  (void)state;
   world w = {.n = 3, .nccl = true, .borrowed = true};
   vg_begin(&(vg_options){.devices = 3, .seed = 2});
   GOOD(reshard_nccl_unique_id(w.id));

@@ -1,11 +1,7 @@
 /* A fault that stays: after a kernel's illegal address every later call for its GPU fails, whatever it is for. In every
  * way in which streams are used, with the fault in one kernel after the other: no call hangs, an execute that cannot be
  * seen to have succeeded says so, and all memory is given back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 #include <cuda_runtime_api.h>
 
 #include "support/reshards/stream_ways.h"
@@ -55,7 +51,6 @@ static bool run_broken(const stream_way *way, int64_t k, uint64_t seed) {
 }
 
 static void test_faults_that_stay(void **state) {
-  (void)state;
   int64_t runs = 0;
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i++) {

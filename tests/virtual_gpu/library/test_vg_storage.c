@@ -15,13 +15,11 @@
 #include <reshard/tensor.h>
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define CUDA(call) assert_int_equal((call), cudaSuccess)
 
@@ -158,7 +156,6 @@ static const release releases[] = {FREE_ON_GATHER, FREE_ON_COMPUTE, DROP};
 enum { RELEASES = sizeof releases / sizeof *releases };
 
 static void loop_of_layers_keeps_the_limit(void **state) {
-  (void)state;
   for (int r = 0; r < RELEASES; r++)
     for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
       loop l = {.release = releases[r], .check = true};
@@ -193,7 +190,6 @@ static void loop_of_layers_keeps_the_limit(void **state) {
 }
 
 static void every_edge_of_storage_is_needed(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int r = 0; r < RELEASES; r++) {
@@ -212,7 +208,6 @@ static void every_edge_of_storage_is_needed(void **state) {
 
 /* A use that nobody records is a use after free: the checker sees it. */
 static void test_unrecorded_use(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_options options = {.policy = VG_VICTIM};
@@ -349,7 +344,6 @@ static void run_chaos(uint64_t seed) {
 }
 
 static void random_storage_on_streams_is_right(void **state) {
-  (void)state;
   int64_t cases = vg_scaled(vg_sees_kernels() ? 200 : 30, 1000);
   for (int64_t i = 0; i < cases; i++)
     run_chaos(1000 + vg_first_seed() + (uint64_t)i);
@@ -360,7 +354,6 @@ static void random_storage_on_streams_is_right(void **state) {
 /* --- Calls of the driver by a warm pair -------------------------------------------------------------------------- */
 
 static void test_warm_pair(void **state) {
-  (void)state;
   static const int64_t sizes[] = {4096, BYTES, 64 << 20};
   enum { PAIRS = 100 };
   vg_begin(NULL);
@@ -395,7 +388,6 @@ static void test_warm_pair(void **state) {
 /* --- Streams that are being captured ----------------------------------------------------------------------------- */
 
 static void captured_stream_takes_no_storage(void **state) {
-  (void)state;
   vg_begin(NULL);
   reshard_device device;
   cudaStream_t stream;
@@ -434,7 +426,6 @@ static void captured_stream_takes_no_storage(void **state) {
 
 /* A tensor outlives the stream that it was allocated and used on, which was told before that ended. */
 static void tensor_outlives_its_forgotten_stream(void **state) {
-  (void)state;
   vg_begin(NULL);
   reshard_device device;
   cudaStream_t ending, staying;
@@ -460,7 +451,6 @@ static void tensor_outlives_its_forgotten_stream(void **state) {
 /* --- Selection along a dim --------------------------------------------------------------------------------------- */
 
 static void test_index_select(void **state) {
-  (void)state;
   enum { ROWS = 9, COLUMNS = 5, TAKEN = 6 };
   static const int64_t shape[2] = {ROWS, COLUMNS}, columns[2] = {COLUMNS, TAKEN}, taken = TAKEN;
   static const int32_t good[TAKEN] = {8, 0, 3, 3, 4, 5}, bad[TAKEN] = {8, 0, -1, 3, 9, 5};

@@ -1,11 +1,6 @@
 /* One rank's tensors to all, on virtual GPUs: rank threads with a stream each, on one GPU and on three, by both paths.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -123,7 +118,6 @@ static void run_ranks(int gpus, reshard_path path, uint64_t seed) {
 }
 
 static void tensors_of_one_rank_reach_all_gpus(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 10; seed++)
     for (int gpus = 1; gpus <= RANKS; gpus += RANKS - 1) {
       run_ranks(gpus, RESHARD_PATH_DIRECT, seed);
@@ -132,7 +126,6 @@ static void tensors_of_one_rank_reach_all_gpus(void **state) {
 }
 
 static void every_edge_of_a_sync_is_needed(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int way = 0; way < 4; way++) {

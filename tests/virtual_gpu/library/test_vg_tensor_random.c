@@ -1,13 +1,8 @@
 /* Random sequences of what can be done with tensors, storage and trees, against a model
  * (support/oracles/tensor_model.h). They run on two CPU devices and two GPUs with two streams each. The checker looks
  * on: what the library leaves out of order is reported, whether the bytes come out right or not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/random.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -114,7 +109,6 @@ static void close_machine(model_machine *m) {
 }
 
 static void random_operations_match_the_model(void **state) {
-  (void)state;
   int64_t done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
   model_machine m;

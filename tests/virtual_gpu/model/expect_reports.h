@@ -1,7 +1,8 @@
-/* End of a test of the virtual GPU that expects reports. Included after cmocka.h. */
+/* End of a test of the virtual GPU that expects reports. */
 #ifndef VG_EXPECT_REPORTS_H
 #define VG_EXPECT_REPORTS_H
 
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 /* Ends the machine, and fails the test unless there are n reports, each with all of the words. */

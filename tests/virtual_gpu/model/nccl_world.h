@@ -1,8 +1,9 @@
 /* Three ranks on a virtual NCCL, which one thread drives, as communicators that do not block allow: for tests of the
- * virtual NCCL itself. Included after cmocka.h. */
+ * virtual NCCL itself. */
 #ifndef VG_NCCL_WORLD_H
 #define VG_NCCL_WORLD_H
 
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

@@ -4,13 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "expect_reports.h"
 
@@ -58,7 +56,6 @@ static void end_machine(bench *t, int n, const char *words) {
 #define COPY(to, from, n, stream) OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream))
 
 static void write_and_write(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   vg_name_stream(t.a, "pack");
   OK(cudaMemsetAsync(t.x, 1, 60, t.a));
@@ -67,7 +64,6 @@ static void write_and_write(void **state) {
 }
 
 static void read_and_write(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   COPY(t.y, t.x, 100, t.a);
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
@@ -76,7 +72,6 @@ static void read_and_write(void **state) {
 
 /* The checker does not need the two to have run in the wrong order. */
 static void in_any_order(void **state) {
-  (void)state;
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (uint64_t seed = 0; seed < 10; seed++) {
       bench t = bench_begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
@@ -87,7 +82,6 @@ static void in_any_order(void **state) {
 }
 
 static void a_stale_event(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   OK(cudaEventRecord(t.e, t.a));
   OK(cudaMemsetAsync(t.x, 1, 100, t.a)); /* after the record */
@@ -97,7 +91,6 @@ static void a_stale_event(void **state) {
 }
 
 static void an_event_never_recorded(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
@@ -106,7 +99,6 @@ static void an_event_never_recorded(void **state) {
 }
 
 static void reuse_too_early(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   for (int i = 0; i < 3; i++) { /* b reads what a writes; a does not wait for b */
     OK(cudaMemsetAsync(t.x, i, 100, t.a));
@@ -118,7 +110,6 @@ static void reuse_too_early(void **state) {
 }
 
 static void host_reads_too_early(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   vg_drain(); /* it has run, but the host cannot know */
@@ -127,7 +118,6 @@ static void host_reads_too_early(void **state) {
 }
 
 static void host_writes_too_early(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   vg_host_write(t.pinned, 100);
   COPY(t.x, t.pinned, 100, t.a);
@@ -136,7 +126,6 @@ static void host_writes_too_early(void **state) {
 }
 
 static void host_waits_for_another_stream(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   OK(cudaStreamSynchronize(t.b));
@@ -146,7 +135,6 @@ static void host_waits_for_another_stream(void **state) {
 
 /* The C library's copies are seen without being told. */
 static void host_copies_too_early(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   char *volatile pinned = t.pinned;
   volatile size_t n = 100;
@@ -160,14 +148,12 @@ static void host_copies_too_early(void **state) {
 }
 
 static void host_touches_device_memory(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   vg_host_read(t.x, 4);
   end_machine(&t, 1, "host: device");
 }
 
 static void never_written(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMalloc((void **)&z, 100));
@@ -180,7 +166,6 @@ static void never_written(void **state) {
 }
 
 static void undefined_again(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   vg_undefine(t.x + 10, 10);
   COPY(t.y, t.x, 10, t.a);
@@ -189,7 +174,6 @@ static void undefined_again(void **state) {
 }
 
 static void use_after_free(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   char *z = t.x;
   OK(cudaFree(t.x));
@@ -199,7 +183,6 @@ static void use_after_free(void **state) {
 }
 
 static void use_after_free_in_order(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   OK(cudaFreeAsync(t.x, t.a));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
@@ -208,7 +191,6 @@ static void use_after_free_in_order(void **state) {
 }
 
 static void free_in_use(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaFree(t.x)); /* nothing has waited for a */
@@ -217,7 +199,6 @@ static void free_in_use(void **state) {
 }
 
 static void free_in_use_elsewhere(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 10; seed++) {
     bench t = bench_begin((vg_options){.seed = seed});
     OK(cudaMemsetAsync(t.x, 1, 100, t.a));
@@ -228,7 +209,6 @@ static void free_in_use_elsewhere(void **state) {
 }
 
 static void used_before_its_allocation(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMallocAsync((void **)&z, 100, t.a));
@@ -239,7 +219,6 @@ static void used_before_its_allocation(void **state) {
 }
 
 static void out_of_bounds(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   assert_int_equal(cudaMemsetAsync(t.x + 90, 1, 11, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
@@ -247,7 +226,6 @@ static void out_of_bounds(void **state) {
 }
 
 static void no_peer_access(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){.devices = 2});
   OK(cudaSetDevice(1));
   cudaStream_t s;
@@ -261,7 +239,6 @@ static void no_peer_access(void **state) {
 }
 
 static void destroyed_handles(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   cudaEvent_t e;
   cudaStream_t s;
@@ -278,7 +255,6 @@ static void destroyed_handles(void **state) {
 }
 
 static void leaked_streams_events_and_memory_are_reported(void **state) {
-  (void)state;
   vg_quiet(true);
   vg_begin(NULL);
   cudaStream_t s;
@@ -339,15 +315,9 @@ static void another_thread_records(bool by_mutex) {
   end_machine(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
 }
 
-static void a_mutex_orders_threads(void **state) {
-  (void)state;
-  another_thread_records(true);
-}
+static void a_mutex_orders_threads(void **state) { another_thread_records(true); }
 
-static void what_is_not_seen_does_not(void **state) {
-  (void)state;
-  another_thread_records(false);
-}
+static void what_is_not_seen_does_not(void **state) { another_thread_records(false); }
 
 static void *synchronises(void *argument) {
   bench *t = argument;
@@ -357,7 +327,6 @@ static void *synchronises(void *argument) {
 }
 
 static void joining_brings_what_a_thread_knew(void **state) {
-  (void)state;
   bench t = bench_begin((vg_options){0});
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, synchronises, &t), 0);

@@ -3,13 +3,11 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "expect_reports.h"
 
@@ -94,7 +92,6 @@ static cudaGraphExec_t forked(bench *t, bool fork, bool join) {
 }
 
 static void replayed_with_other_data(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
     bench t = bench_begin(seed);
     cudaGraphExec_t exec = forked(&t, true, true);
@@ -114,7 +111,6 @@ static void replayed_with_other_data(void **state) {
 
 /* The host sees by the event how far the last launch is, and may then use what the graph has used. */
 static void launches_record_external_events(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
     bench t = bench_begin(seed);
     cudaGraph_t graph;
@@ -140,7 +136,6 @@ static void launches_record_external_events(void **state) {
 }
 
 static void launches_of_one_graph_follow_one_another(void **state) {
-  (void)state;
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
   OK(cudaGraphLaunch(exec, t.a));
@@ -150,7 +145,6 @@ static void launches_of_one_graph_follow_one_another(void **state) {
 }
 
 static void what_follows_does_not_wait_for_others(void **state) {
-  (void)state;
   vg_quiet(true);
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
@@ -162,7 +156,6 @@ static void what_follows_does_not_wait_for_others(void **state) {
 }
 
 static void a_race_between_branches(void **state) {
-  (void)state;
   vg_quiet(true);
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, false, true); /* b does not wait for the copy to y */
@@ -173,7 +166,6 @@ static void a_race_between_branches(void **state) {
 }
 
 static void work_that_is_not_joined(void **state) {
-  (void)state;
   vg_quiet(true);
   bench t = bench_begin(0);
   cudaGraph_t graph = (cudaGraph_t)&t;
@@ -188,7 +180,6 @@ static void work_that_is_not_joined(void **state) {
 }
 
 static void events_from_outside(void **state) {
-  (void)state;
   vg_quiet(true);
   bench t = bench_begin(0);
   cudaGraph_t graph;
@@ -201,7 +192,6 @@ static void events_from_outside(void **state) {
 }
 
 static void calls_that_capture_forbids(void **state) {
-  (void)state;
   vg_quiet(true);
   cudaGraph_t graph;
   void *p;
@@ -224,7 +214,6 @@ static void calls_that_capture_forbids(void **state) {
 }
 
 static void relaxed_captures_forbid_less(void **state) {
-  (void)state;
   bench t = bench_begin(0);
   cudaGraph_t graph;
   void *p;
@@ -242,7 +231,6 @@ static void relaxed_captures_forbid_less(void **state) {
 }
 
 static void captured_events_cannot_be_asked(void **state) {
-  (void)state;
   bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
@@ -258,7 +246,6 @@ static void captured_events_cannot_be_asked(void **state) {
 
 /* The default stream would wait for a blocking one: whether that is captured may be asked. */
 static void asking_harms_no_capture(void **state) {
-  (void)state;
   bench t = bench_begin(0);
   cudaGraph_t graph;
   cudaStream_t blocking;
@@ -289,7 +276,6 @@ static unsigned long long capture_of(cudaStream_t stream) {
 }
 
 static void branches_have_the_number_of_their_capture(void **state) {
-  (void)state;
   bench t = bench_begin(0);
   cudaGraph_t graph;
   unsigned long long last = 0;
@@ -309,7 +295,6 @@ static void branches_have_the_number_of_their_capture(void **state) {
 
 /* In any mode: the device has the stream. */
 static void a_device_that_captures_cannot_be_waited_for(void **state) {
-  (void)state;
   bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));

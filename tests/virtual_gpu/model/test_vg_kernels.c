@@ -3,13 +3,11 @@
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "expect_reports.h"
 
@@ -51,7 +49,6 @@ static void end_machine(bench *t, int n, const char *words) {
 }
 
 static void they_compute(void **state) {
-  (void)state;
   bench t = bench_begin();
   int c[N], sum = 0;
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
@@ -69,7 +66,6 @@ static void they_compute(void **state) {
 }
 
 static void what_they_leave_out_is_not_written(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s)); /* every other number */
   OK(cudaMemcpyAsync(t.b, t.c + 2, 4, cudaMemcpyDefault, t.s));
@@ -78,7 +74,6 @@ static void what_they_leave_out_is_not_written(void **state) {
 }
 
 static void neighbours_do_not_race(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 1, N / 2, 2, t.t)); /* between them */
@@ -86,7 +81,6 @@ static void neighbours_do_not_race(void **state) {
 }
 
 static void races_of_kernels_are_reported(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 98, 1, 1, t.t));
@@ -94,7 +88,6 @@ static void races_of_kernels_are_reported(void **state) {
 }
 
 static void races_of_reads(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   OK(cudaMemsetAsync(t.b + 50, 0, 4, t.t));
@@ -102,7 +95,6 @@ static void races_of_reads(void **state) {
 }
 
 static void races_of_atomics(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_sum(t.a, N, t.b, t.s));
   OK(planted_sum(t.a, N, t.b, t.t));
@@ -110,14 +102,12 @@ static void races_of_atomics(void **state) {
 }
 
 static void out_of_bounds(void **state) {
-  (void)state;
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N + 2, 1, t.s));
   end_machine(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
 }
 
 static void bulk_copies_are_seen(void **state) {
-  (void)state;
   bench t = bench_begin();
   char *from, *to;
   OK(cudaMalloc((void **)&from, 512));
@@ -149,7 +139,6 @@ static void end_broken_machine(bench *t, cudaError_t fault, int n, const char *w
 }
 
 static void wild_kernels_are_ended(void **state) {
-  (void)state;
   const uintptr_t places[] = {0, 4096, (uintptr_t)0xdbdbdbdbdbdbdbd8, (uintptr_t)1 << 46};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     bench t = bench_begin();
@@ -163,7 +152,6 @@ static void wild_kernels_are_ended(void **state) {
 }
 
 static void launches_fail_when_asked(void **state) {
-  (void)state;
   bench t = bench_begin();
   vg_fail("cudaLaunchKernel", 1, false, 0);
   assert_int_equal(planted_add(t.a, t.b, t.c, N, 1, t.s), cudaErrorLaunchFailure);
@@ -173,7 +161,6 @@ static void launches_fail_when_asked(void **state) {
 }
 
 static void captured_kernels_run_when_the_graph_does(void **state) {
-  (void)state;
   bench t = bench_begin();
   cudaGraph_t graph;
   cudaGraphExec_t exec;

@@ -5,15 +5,13 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "comm/node/sockets.h"
 #include "expect_reports.h"
@@ -106,7 +104,6 @@ static void begin_with_reports(int devices) {
 /* --- One process -------------------------------------------------------------------------------------------------- */
 
 static void memory_is_used(void **state) {
-  (void)state;
   mapped m;
   char here[3];
   vg_begin(NULL);
@@ -126,7 +123,6 @@ static void memory_is_used(void **state) {
 }
 
 static void access_that_nobody_set(void **state) {
-  (void)state;
   mapped m;
   begin_with_reports(2);
   make_mapped(&m);
@@ -137,7 +133,6 @@ static void access_that_nobody_set(void **state) {
 }
 
 static void unmap_in_use(void **state) {
-  (void)state;
   mapped m;
   cudaStream_t stream;
   begin_with_reports(1);
@@ -154,7 +149,6 @@ static void unmap_in_use(void **state) {
 }
 
 static void wrong_orders(void **state) {
-  (void)state;
   mapped m;
   begin_with_reports(1);
   make_mapped(&m);
@@ -172,7 +166,6 @@ static void wrong_orders(void **state) {
 }
 
 static void leaked_handles_and_mappings_are_reported(void **state) {
-  (void)state;
   mapped m;
   begin_with_reports(1);
   make_mapped(&m);
@@ -237,7 +230,6 @@ static void make_shared(mapped *mine, mapped *theirs) {
 }
 
 static void memory_of_two_processes(void **state) {
-  (void)state;
   mapped mine, theirs;
   char here;
   for (uint64_t seed = 0; seed < 4; seed++) {
@@ -256,7 +248,6 @@ static void memory_of_two_processes(void **state) {
 
 /* The other process's mapping keeps the memory, which it uses on. */
 static void import_after_its_end(void **state) {
-  (void)state;
   mapped mine, theirs;
   char here;
   vg_begin(NULL);
@@ -272,7 +263,6 @@ static void import_after_its_end(void **state) {
 
 /* But not while this process's own work uses it by the address that goes. */
 static void unmap_of_kept_in_use(void **state) {
-  (void)state;
   mapped mine, theirs;
   cudaStream_t stream;
   begin_with_reports(1);
@@ -290,7 +280,6 @@ static void unmap_of_kept_in_use(void **state) {
 }
 
 static void unmap_of_import_in_use(void **state) {
-  (void)state;
   mapped mine, theirs;
   begin_with_reports(1);
   make_shared(&mine, &theirs);
@@ -301,7 +290,6 @@ static void unmap_of_import_in_use(void **state) {
 }
 
 static void files_of_others(void **state) {
-  (void)state;
   mapped m;
   int none[2];
   vg_begin(NULL);
@@ -336,7 +324,6 @@ static bool ended_well(pid_t child) {
 }
 
 static void import_of_child(void **state) {
-  (void)state;
   mapped mine;
   char here[2] = "";
   vg_begin(NULL);
@@ -371,7 +358,6 @@ static bool make_and_send(int to) {
 
 /* A descriptor keeps the memory. */
 static void import_from_ended(void **state) {
-  (void)state;
   char byte;
   int ends[2], fd = -1;
   assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);

@@ -1,13 +1,11 @@
 /* The virtual NCCL itself: each mistake which hangs or corrupts on the real one is reported, and never waited for. */
 #include "support/fixtures/rank_threads.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "nccl_world.h"
 
@@ -292,7 +290,6 @@ static const struct {
                 {"a communicator that has ended", "communicator that is no more", stale, false}};
 
 static void mistakes_with_nccl_are_reported_not_waited_for(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_quiet(true);
@@ -371,7 +368,6 @@ static ncclResult_t same_gpu(world *w) {
 }
 
 static void calls_that_nccl_refuses_are_refused(void **state) {
-  (void)state;
   static const struct {
     ncclResult_t (*call)(world *w);
     ncclResult_t result;

@@ -1,16 +1,13 @@
 /* The virtual NCCL itself: what its calls move, in which order, and splits. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "nccl_world.h"
 
 static void sends_and_receives_move_every_byte(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     open_world(&w, seed);
@@ -117,7 +114,6 @@ static void two_streams_captured(world *w, bool mix) {
 }
 
 static void test_mixed_streams(void **state) {
-  (void)state;
   static void (*const ways[])(world * w, bool mix) = {two_streams, two_streams_captured};
   vg_quiet(true);
   for (uint64_t seed = 0; seed < 100; seed++)
@@ -144,7 +140,6 @@ static void test_mixed_streams(void **state) {
 
 /* The new communicators are there when all have asked, and not before. */
 static void split_is_there_when_all_have_asked(void **state) {
-  (void)state;
   world w;
   ncclComm_t sub[RANKS];
   open_world(&w, 3);
@@ -170,7 +165,6 @@ static void split_is_there_when_all_have_asked(void **state) {
 /* A parent and its child on streams of their own, in one order on all ranks, which changes from time to time; the ranks
  * come one after the other, so that a launch waits for partners behind others. */
 static void test_same_order(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 50; seed++) {
     world w;
     ncclComm_t sub[RANKS];

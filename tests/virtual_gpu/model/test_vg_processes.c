@@ -4,13 +4,11 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "expect_reports.h"
 #include "planted.h"
@@ -77,7 +75,6 @@ static void *read_import(void *argument) {
 }
 
 static void memory_of_two_addresses(void **state) {
-  (void)state;
   char here[BYTES];
   pair p = {.wrong = 0};
   for (uint64_t seed = 0; seed < 6; seed++) {
@@ -117,7 +114,6 @@ static void *use_raw(void *argument) {
 }
 
 static void address_of_another(void **state) {
-  (void)state;
   misuse_exported(use_raw);
   expect_reports(1, "another process's address: write cudaMemsetAsync [7,15) process 0");
 }
@@ -131,7 +127,6 @@ static void *leave_open(void *argument) {
 }
 
 static void free_of_open(void **state) {
-  (void)state;
   misuse_exported(leave_open);
   expect_reports(1, "ipc: cudaFree process 1 has open");
 }
@@ -153,7 +148,6 @@ static void *close_in_use(void *argument) {
 }
 
 static void close_while_in_use(void **state) {
-  (void)state;
   misuse_exported(close_in_use);
   assert_int_equal(vg_end(), 2);
   assert_int_equal(vg_reports_with("close while in use: cudaIpcCloseMemHandle cudaMemsetAsync"), 1);
@@ -175,14 +169,12 @@ static void *use_closed(void *argument) {
 }
 
 static void use_after_close(void **state) {
-  (void)state;
   misuse_exported(use_closed);
   expect_reports(1, "use after close: write cudaMemsetAsync [0,8)");
 }
 
 /* Memory that cannot be exported, and handles that cannot be opened. */
 static void memory_that_cannot_be_exported_is_refused(void **state) {
-  (void)state;
   char *pooled, *at, *memory;
   cudaIpcMemHandle_t handle;
   vg_begin(NULL);
@@ -291,21 +283,18 @@ static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
 }
 
 static void kernels_that_poll(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 20; seed++)
     assert_int_equal(publish_and_await(seed, true, true), 0);
 }
 
 /* The host knows then, too, how a kernel that it waited for was ordered meanwhile. */
 static void host_that_waits_for_polls(void **state) {
-  (void)state;
   for (int way = 0; way < WAYS; way++)
     for (uint64_t seed = 0; seed < 20; seed++)
       assert_int_equal(publish_for(await_and_write, seed, (pair){.way = way}, true), 0);
 }
 
 static void kernel_that_does_not_wait(void **state) {
-  (void)state;
   vg_quiet(true);
   for (uint64_t seed = 0; seed < 20; seed++) {
     assert_int_not_equal(publish_and_await(seed, false, true), 0);
@@ -314,7 +303,6 @@ static void kernel_that_does_not_wait(void **state) {
 }
 
 static void kernel_that_polls_for_ever(void **state) {
-  (void)state;
   vg_quiet(true);
   assert_int_not_equal(publish_and_await(0, true, false), 0);
   assert_true(vg_reports_with("stuck: the host waits kernel await") > 0);

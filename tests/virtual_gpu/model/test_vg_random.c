@@ -4,13 +4,11 @@
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) \
   do { \
@@ -431,13 +429,11 @@ static int cases(int n) {
 }
 
 static void no_false_alarm(void **unused) {
-  (void)unused;
   for (int i = 0; i < cases(10000); i++)
     assert_false(run_seed((uint64_t)i + 1, 0));
 }
 
 static void races_are_found_exactly(void **unused) {
-  (void)unused;
   vg_quiet(true);
   int with = 0, n = cases(10000);
   for (int i = 0; i < n; i++)

@@ -3,18 +3,15 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
 static void no_device(void **state) {
-  (void)state;
   int n = 7;
   void *p;
   assert_int_equal(cudaGetDeviceCount(&n), cudaErrorNoDevice);
@@ -32,7 +29,6 @@ static void no_device(void **state) {
 }
 
 static void devices_have_numbers_and_reach_each_other(void **state) {
-  (void)state;
   vg_begin(&(vg_options){.devices = 3});
   int n, device, can;
   OK(cudaGetDeviceCount(&n));
@@ -62,7 +58,6 @@ static void devices_have_numbers_and_reach_each_other(void **state) {
 }
 
 static void copies_move_data(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 50; seed++) {
     vg_begin(&(vg_options){.seed = seed});
     cudaStream_t a, b;
@@ -94,7 +89,6 @@ static void copies_move_data(void **state) {
 
 /* Work is late: it runs when the host waits for it, and some seeds leave what nobody waits for. */
 static void nothing_runs_before_it_has_to(void **state) {
-  (void)state;
   int early = 0;
   for (uint64_t seed = 0; seed < 40; seed++) {
     vg_begin(&(vg_options){.seed = seed});
@@ -142,7 +136,6 @@ static int races(cudaStream_t first, cudaStream_t second, bool between) {
 }
 
 static void default_streams(void **state) {
-  (void)state;
   if (!vg_sees_kernels())
     skip(); /* nothing is checked */
   vg_quiet(true);
@@ -171,7 +164,6 @@ static void default_streams(void **state) {
 static void store(void *at) { *(int *)at += 5; }
 
 static void host_functions(void **state) {
-  (void)state;
   vg_begin(NULL);
   cudaStream_t s;
   int value = 1;
@@ -186,7 +178,6 @@ static void host_functions(void **state) {
 }
 
 static void memory_has_a_limit(void **state) {
-  (void)state;
   vg_begin(&(vg_options){.devices = 2, .memory = 1000});
   cudaStream_t s;
   void *a, *b, *c;
@@ -217,7 +208,6 @@ static void memory_has_a_limit(void **state) {
 }
 
 static void memory_pools_give_memory_by_streams(void **state) {
-  (void)state;
   vg_begin(&(vg_options){.devices = 2});
   cudaMemPool_t pool;
   struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
@@ -251,7 +241,6 @@ static void memory_pools_give_memory_by_streams(void **state) {
 }
 
 static void calls_are_counted(void **state) {
-  (void)state;
   vg_begin(NULL);
   cudaStream_t s;
   void *p, *q;
@@ -294,7 +283,6 @@ static cudaError_t a_few_calls(void) {
 }
 
 static void the_kth_call_fails(void **state) {
-  (void)state;
   int k = 1;
   for (;; k++) {
     vg_begin(&(vg_options){.no_check = true});
@@ -324,7 +312,6 @@ static void the_kth_call_fails(void **state) {
 }
 
 static void pointers_say_where_they_are(void **state) {
-  (void)state;
   vg_begin(&(vg_options){.devices = 2});
   struct cudaPointerAttributes at;
   void *p, *q;
@@ -345,7 +332,6 @@ static void pointers_say_where_they_are(void **state) {
 
 /* One after the other takes the sum, side by side the longer one; whatever the schedule. */
 static void things_take_time(void **state) {
-  (void)state;
   enum { LONG = 3 << 20, SHORT = 1 << 20 };
   float sum = 0, longer = 0, shorter = 0, beside = 0;
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {

@@ -2,13 +2,11 @@
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
@@ -43,7 +41,6 @@ static double now(void) {
 }
 
 static void two_hundred_operations(void **state) {
-  (void)state;
   double best = 1e9;
   for (uint64_t seed = 0; seed < 400; seed++) {
     vg_begin(&(vg_options){.seed = seed});

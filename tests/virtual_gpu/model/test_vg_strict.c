@@ -4,13 +4,11 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include "expect_reports.h"
 
@@ -52,7 +50,6 @@ static void end_machine(bench *t, cudaError_t fault, int n, const char *words) {
 /* --- Memory of the host ------------------------------------------------------------------------------------------- */
 
 static void pageable_memory_is_no_kernels(void **state) {
-  (void)state;
   static int program[N];
   int stack[N] = {0}, *heap = calloc(N, sizeof *heap), *memory[] = {heap, stack};
   for (int i = 0; i < 2; i++) {
@@ -67,7 +64,6 @@ static void pageable_memory_is_no_kernels(void **state) {
 }
 
 static void pinned_memory_is(void **state) {
-  (void)state;
   bench t = begin(1);
   int *pinned, *heap = calloc(N, sizeof *heap);
   OK(cudaHostAlloc((void **)&pinned, N * sizeof *pinned, cudaHostAllocDefault));
@@ -84,7 +80,6 @@ static void pinned_memory_is(void **state) {
 /* --- Alignment ---------------------------------------------------------------------------------------------------- */
 
 static void vectors_must_be_aligned(void **state) {
-  (void)state;
   for (int bytes = 0; bytes <= 16; bytes += 4) {
     bench t = begin(1);
     bool right = bytes % 16 == 0;
@@ -99,7 +94,6 @@ static void vectors_must_be_aligned(void **state) {
 /* --- Faults that stay --------------------------------------------------------------------------------------------- */
 
 static void faults_stay(void **state) {
-  (void)state;
   bench t = begin(2);
   int seen[2] = {0}, device = -1;
   void *p = NULL;
@@ -140,7 +134,6 @@ static void faults_stay(void **state) {
 static void ran(void *flag) { *(bool *)flag = true; }
 
 static void free_waits_for_the_device(void **state) {
-  (void)state;
   bench t = begin(2);
   bool here = false, there = false;
   cudaStream_t other;
@@ -162,7 +155,6 @@ static void free_waits_for_the_device(void **state) {
 
 /* That it waits is no order that anybody may rely on. */
 static void free_orders_nothing(void **state) {
-  (void)state;
   bench t = begin(1);
   int *pinned;
   OK(cudaHostAlloc((void **)&pinned, 4, cudaHostAllocDefault));
@@ -178,7 +170,6 @@ static void free_orders_nothing(void **state) {
 /* --- Size --------------------------------------------------------------------------------------------------------- */
 
 static void as_many_multiprocessors_as_asked(void **state) {
-  (void)state;
   for (int wanted = 0; wanted <= 8; wanted += 8) {
     struct cudaDeviceProp properties;
     int n = 0;

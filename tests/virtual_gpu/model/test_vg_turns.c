@@ -7,9 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #define OK(call) assert_int_equal(call, 0)
 
@@ -70,7 +68,6 @@ static uint64_t contest(uint64_t seed, world *w) {
 }
 
 static void a_seed_gives_one_run(void **state) {
-  (void)state;
   uint64_t digests[SEEDS];
   int others = 0, first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -104,7 +101,6 @@ static void adds_carelessly(void *user, int64_t number) { /* reads, lets others 
 }
 
 static void a_mistake_comes_again_with_its_seed(void **state) {
-  (void)state;
   int wrong = 0;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     int n[2];
@@ -136,7 +132,6 @@ static void comes_and_waits(void *user, int64_t number) {
 }
 
 static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
     int64_t start = time_now();
@@ -175,7 +170,6 @@ static void tells(void *user, int64_t number) {
 static void waits_or_tells(void *user, int64_t number) { (number == THREADS - 1 ? tells : waits_until)(user, number); }
 
 static void who_is_late_is_told_so(void **state) {
-  (void)state;
   struct timespec begun, done;
   clock_gettime(CLOCK_MONOTONIC_RAW, &begun);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -211,7 +205,6 @@ static void signals(void *user, int64_t number) {
 }
 
 static void a_signal_wakes_one_by_the_seed(void **state) {
-  (void)state;
   int first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
@@ -235,7 +228,6 @@ static void spins(void *user, int64_t number) {
 }
 
 static void who_yields_lets_another_go_on(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
     rank_threads_run(2, spins, &w);
@@ -257,7 +249,6 @@ static void takes_two(void *user, int64_t number) {
 }
 
 static void a_deadlock_is_told_with_who_waits(void **state) {
-  (void)state;
   int end[2];
   OK(pipe(end));
   pid_t child = fork();

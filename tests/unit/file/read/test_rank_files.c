@@ -5,11 +5,8 @@
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/file.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,7 +144,6 @@ static const char *const layouts[] = {
     "mesh(2x2@1-4;R,S0)", "rank(4)",           "mesh(3;S0)"};
 
 static void random_layouts_give_every_byte_its_place(void **state) {
-  (void)state;
   int64_t cases = test_scaled(150, 10);
   for (int64_t c = 0; c < cases; c++) {
     draw_state = (uint64_t)c + 1;
@@ -193,7 +189,6 @@ static void refused(const char *pattern, const char *layout, int64_t world, cons
 }
 
 static void files_that_do_not_fit_the_world_are_refused(void **state) {
-  (void)state;
   write_ranks(plain, 4, 2, -1, -1);
   refused(NULL, NULL, 3, "is of rank 3, the world has 3 ranks");
   refused(NULL, NULL, 5, "no file of rank 4, the world has 5 ranks");
@@ -238,7 +233,6 @@ static void files_that_do_not_fit_the_world_are_refused(void **state) {
 
 /* One layout for all; a tensor without dims is whole on each rank. Numbers in names may have zeros before. */
 static void one_layout_serves_all_and_numbers_may_have_zeros(void **state) {
-  (void)state;
   reshard_checkpoint checkpoint = NULL;
   scratch_remove("in");
   scratch_directory("in");
@@ -259,7 +253,6 @@ static void one_layout_serves_all_and_numbers_may_have_zeros(void **state) {
 
 /* convert takes the usual patterns where --src is said; the world is the source's. */
 static void convert_takes_usual_patterns_where_src_is_said(void **state) {
-  (void)state;
   char from[256], to[256];
   reshard_rules rules = make_rules(plain);
   reshard_convert_options options = {

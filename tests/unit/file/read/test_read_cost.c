@@ -2,11 +2,8 @@
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/file.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <pthread.h>
@@ -64,7 +61,6 @@ static double read_boxes(reshard_checkpoint checkpoint, int64_t rows) {
 
 /* 16 times the boxes: 256 times the time where each is compared with each. */
 static void sixteen_times_the_boxes_cost_sixteen_times_the_time(void **state) {
-  (void)state;
   double few, many;
   write_rows("few.safetensors", 512);
   write_rows("many.safetensors", 8192);
@@ -101,7 +97,6 @@ static int watch_threads(void *user, const char *stage, int64_t done, int64_t al
 static void *do_nothing(void *none) { return none; }
 
 static void small_reads_start_no_threads(void **state) {
-  (void)state;
   pthread_t first; /* ThreadSanitizer begins one of its own with it */
   assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
   assert_int_equal(pthread_join(first, NULL), 0);

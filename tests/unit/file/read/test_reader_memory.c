@@ -4,11 +4,8 @@
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
+#include "support/fixtures/case.h"
 #include <reshard/file.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,7 +110,6 @@ static const struct {
             {"tensors", "{", "\"%\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}", "}"}};
 
 static void json_beyond_its_share_of_memory_is_refused(void **state) {
-  (void)state;
   scratch_directory("d");
   for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
     text t = repeated(json[i].begin, json[i].again, json[i].end, SIZE);
@@ -146,7 +142,6 @@ static text long_header(int64_t n) {
 
 /* A right file has many tensors: parsed at once it would take 16 times its size. */
 static void test_long_header(void **state) {
-  (void)state;
   static const char *const ends[] = {",} ", " }x", "   ", "]  "};
   enum { MANY = 160000, FEW = 20000 };
   char *data = calloc(MANY, 1);
@@ -214,7 +209,6 @@ static size_t write_archive(const char *name, const text *pickle) {
 
 /* Pickles, also of an archive with a long directory, and headers of numpy. */
 static void pickles_and_headers_stay_in_their_share_of_memory(void **state) {
-  (void)state;
   static const char *const worst[] = {"]", "}", "N", "(", ")\x85", "cm\nn\n", "]a", "}Q", "X\1\0\0\0a"};
   scratch_directory("p");
   for (size_t i = 0; i < sizeof worst / sizeof *worst; i++) {

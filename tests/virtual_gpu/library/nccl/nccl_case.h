@@ -1,11 +1,12 @@
 /* Ranks over NCCL on virtual GPUs, a thread and a GPU each, and a case that they run. They are of one process, or each
- * of its own, on nodes. Included after cmocka.h. */
+ * of its own, on nodes. */
 #ifndef VG_NCCL_CASE_H
 #define VG_NCCL_CASE_H
 
 #include "bench/verify/case_binding.h"
 #include "comm/comm.h"
 #include "nccl_rank.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 

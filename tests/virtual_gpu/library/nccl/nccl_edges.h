@@ -1,8 +1,9 @@
-/* Edges of a transfer over NCCL on virtual GPUs, left out one by one. Included after cmocka.h. */
+/* Edges of a transfer over NCCL on virtual GPUs, left out one by one. */
 #ifndef VG_NCCL_EDGES_H
 #define VG_NCCL_EDGES_H
 
 #include "nccl_case.h"
+#include "support/fixtures/case.h"
 #include "support/reshards/stream_case.h"
 
 typedef struct nccl_edges {

@@ -1,14 +1,9 @@
 /* The shipped NCCL communicator on the virtual GPU: rank threads, a GPU each. Records, random reshards against the
  * oracle, and splits; what a rank that fails or does not come does to the others; faults of every call, and every edge
  * left out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/comm.h"
 #include "nccl_edges.h"
+#include "support/fixtures/case.h"
 #include "support/reshards/stream_ways.h"
 #include "virtual_gpu.h"
 
@@ -27,7 +22,6 @@ static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
 }
 
 static void random_reshards_over_nccl_are_right(void **state) {
-  (void)state;
   int64_t most = vg_scaled(60, 1500), cases = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     case_plan c;
@@ -98,7 +92,6 @@ static void mixed_rank(void *user, int64_t rank) {
 }
 
 static void records_reach_all_ranks(void **state) {
-  (void)state;
   nccl_world w;
   gpus_begin(4, 1);
   nccl_world_open(&w, 4, 60000);
@@ -136,7 +129,6 @@ static void sub_barrier_rank(void *user, int64_t rank) {
 static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
 
 static void splits_have_their_ranks(void **state) {
-  (void)state;
   split_world s = {0};
   gpus_begin(5, 2);
   nccl_world_open(&s.w, 5, 60000);
@@ -167,7 +159,6 @@ static void splits_have_their_ranks(void **state) {
 }
 
 static void test_same_gpu(void **state) {
-  (void)state;
   nccl_world w = {.n = 2, .timeout_ms = 60000};
   gpus_begin(1, 4); /* cuda:1 is not there */
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
@@ -194,7 +185,6 @@ static void late_rank(void *user, int64_t rank) {
 }
 
 static void late_rank_is_a_timeout(void **state) {
-  (void)state;
   nccl_world w;
   gpus_begin(3, 5);
   nccl_world_open(&w, 3, 3000); /* under ThreadSanitizer time is real */
@@ -227,7 +217,6 @@ static void abort_rank(void *user, int64_t rank) {
 }
 
 static void abort_ends_all_ranks(void **state) {
-  (void)state;
   nccl_world w;
   gpus_begin(3, 7);
   nccl_world_open(&w, 3, 0);
@@ -241,7 +230,6 @@ static void abort_ends_all_ranks(void **state) {
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
 static void every_edge_over_nccl_is_needed(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
 #ifdef __SANITIZE_ADDRESS__

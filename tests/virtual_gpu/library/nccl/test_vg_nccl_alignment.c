@@ -1,13 +1,8 @@
 /* Messages over NCCL go in place where their address is a multiple of 16 on that side, else through staging; the data
  * comes out alike, and each rank decides for itself. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -127,7 +122,6 @@ static void world_run(world *w) {
 }
 
 static void aligned_sides_go_in_place(void **state) {
-  (void)state;
   world w = {.first = {{0, 0}, {4, 0}, {16, 8}}, .then = {{4, 12}, {0, 32}, {8, 0}}};
   world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);
@@ -136,7 +130,6 @@ static void aligned_sides_go_in_place(void **state) {
 
 /* Addresses count where the number of rounds is found: the staging of what is not aligned fits the limit. */
 static void staging_of_unaligned_sides_fits_the_limit(void **state) {
-  (void)state;
   world w = {.first = {{0, 0}, {4, 4}, {0, 0}}, .then = {{0, 0}, {0, 0}, {0, 0}}, .limit = 4096 * RANKS};
   world_run(&w);
   assert_true(w.rounds[0][0] > 1);
@@ -146,7 +139,6 @@ static void staging_of_unaligned_sides_fits_the_limit(void **state) {
 
 /* A rebind to arrays that are not aligned keeps the rounds, and stages more. */
 static void rebind_to_unaligned_arrays_keeps_the_rounds(void **state) {
-  (void)state;
   world w = {.first = {{0, 0}, {0, 0}, {0, 0}}, .then = {{4, 4}, {4, 4}, {4, 4}}, .limit = 4096 * RANKS};
   world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);

@@ -6,12 +6,9 @@
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { RANKS = 3, BYTES = 517 };
 
@@ -43,7 +40,6 @@ static void gather_rank(void *user, int64_t rank) {
 }
 
 static void allgather_over_nccl_brings_all_bytes(void **state) {
-  (void)state;
   for (int blocking = 0; blocking < 2; blocking++) {
     world w = {.blocking = blocking};
     vg_begin(&(vg_options){.devices = RANKS, .seed = 7});

@@ -1,12 +1,7 @@
 /* Collectives of NCCL on the virtual GPU: rank threads, a GPU each. What comes out is what sends and receives bring,
  * byte for byte, in place and through staging; who takes one when, and why not; graphs; every edge left out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "nccl_rank.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -317,7 +312,6 @@ static const way ways[] = {
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static void collectives_bring_what_sends_bring(void **state) {
-  (void)state;
   for (int i = 0; i < 2 * WAYS; i++) {
     world w;
     vg_begin(&(vg_options){.devices = MOST, .seed = (uint64_t)i});
@@ -332,7 +326,6 @@ static void collectives_bring_what_sends_bring(void **state) {
 /* FSDP's all-gather of several tensors stages all that comes, here 72 MB. The default limit of 64 MiB leaves it one
  * call; as a limit that is asked for, it does not. */
 static void test_default_limit(void **state) {
-  (void)state;
   enum { MANY = 400000 };
   static const way gathers[] = {
       {s0, whole, 2, MANY, .kind = GATHER, .why = "18000000 bytes each: the same", .packs = true, .unpacks = true},
@@ -353,7 +346,6 @@ static void test_default_limit(void **state) {
 
 /* Fewer ranks: all-gather, all-to-all and broadcast of two are not told apart by who takes part. */
 static void test_two_ranks(void **state) {
-  (void)state;
   static const way two[] = {
       {"mesh(2;S0)", "mesh(2;R)", 1, .kind = GATHER, .why = "the same"},
       {"mesh(2;S0)", "mesh(2;S1)", 1, .kind = GATHER, .why = "the same", .packs = true, .unpacks = true},
@@ -370,7 +362,6 @@ static void test_two_ranks(void **state) {
 }
 
 static void forced_collective_that_lacks_is_refused(void **state) {
-  (void)state;
   static const way refused[] = {
       {s0, whole, 1, 22, .use = FORCE, .why = "a collective is forced, and there is none: rank 0: messages differ"},
       {s0, whole, 2, .use = FORCE, .why = "none: rank 0: the workspace limit is too small", .limit = 1024},
@@ -404,7 +395,6 @@ static void edge_scenario(void *user, const vg_options *options) {
 }
 
 static void every_edge_of_a_collective_is_needed(void **state) {
-  (void)state;
   static const way three[] = {
       {"mesh(3;S1)", "mesh(3;R)", 1, .pad_src = true, .pad_dst = true},
       {"rank(2)", "mesh(3;R)", 2, .use = RESHARD_COLLECTIVE_USE_AUTO},

@@ -10,14 +10,11 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 enum { RANKS = 3 };
 
@@ -72,7 +69,6 @@ static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((wo
 
 /* Rank 0 has no part, and ends at once; the others keep theirs for longer than the communicator. */
 static void test_parent_first(void **state) {
-  (void)state;
   world w;
   world_begin(&w, RANKS, 0);
   rank_threads_run(RANKS, own_rank, &w);
@@ -93,7 +89,6 @@ static void world_borrow(world *w, int64_t timeout_ms) {
 
 /* ... and where the caller's has ended, of which they are parts. */
 static void test_ended_parent_first(void **state) {
-  (void)state;
   world w;
   world_borrow(&w, 0);
   rank_threads_run(RANKS, split_rank, &w);
@@ -109,7 +104,6 @@ static void test_ended_parent_first(void **state) {
 
 /* ... while somebody captures a stream that has nothing to do with it. */
 static void test_end_beside_capture(void **state) {
-  (void)state;
   world w;
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -143,7 +137,6 @@ static void *give_up_split(void *user) {
 /* ... on stacks that are gone afterwards, when the last rank comes to the split after all: NCCL makes what the others
  * wanted then, and says where they asked for it. */
 static void test_split_given_up(void **state) {
-  (void)state;
   enum { STACK = 1 << 20 };
   world w;
   void *stack[RANKS];
@@ -203,7 +196,6 @@ static void shrink_rank(void *user, int64_t rank) {
 }
 
 static void shrink_ends_the_old_communicator(void **state) {
-  (void)state;
   static const bool late[] = {true, false}; /* a deadline has passed; nothing has happened */
   for (int i = 0; i < 2; i++) {
     world w;
@@ -234,7 +226,6 @@ static void shrink_ends_the_old_communicator(void **state) {
 
 /* One more is missing; the caller's communicator; an NCCL that cannot. */
 static void test_no_shrink(void **state) {
-  (void)state;
   world w;
   world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, own_rank, &w);
@@ -271,7 +262,6 @@ static void test_no_shrink(void **state) {
 
 /* NCCL 2.27 shrinks, and does not revoke; 2.18 does neither. */
 static void test_older_nccl(void **state) {
-  (void)state;
   for (int i = 0; i < 2; i++) {
     world w;
     world_begin(&w, RANKS, 300);
@@ -353,7 +343,6 @@ static void late_graph_rank(void *user, int64_t rank) {
 }
 
 static void test_graph_after_end(void **state) {
-  (void)state;
   static const int64_t timeouts_ms[] = {100, 0};
   for (int i = 0; i < 2; i++) {
     world w;
@@ -427,7 +416,6 @@ static void late_rank(void *user, int64_t rank) {
 }
 
 static void test_late_rank(void **state) {
-  (void)state;
   world w;
   world_borrow(&w, 100);
   vg_quiet(true);
@@ -470,7 +458,6 @@ static void end_part_rank(void *user, int64_t rank) {
 }
 
 static void test_part_of_stuck(void **state) {
-  (void)state;
   world w;
   world_borrow(&w, 100);
   vg_quiet(true);
@@ -488,7 +475,6 @@ static void test_part_of_stuck(void **state) {
 }
 
 static void test_same_gpu(void **state) {
-  (void)state;
   world w;
   world_begin(&w, 2, 0);
   w.device_of[2] = 1;

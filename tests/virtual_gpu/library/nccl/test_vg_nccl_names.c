@@ -1,13 +1,8 @@
 /* Errors over NCCL, which does not say for whom it waits, name the ranks that have not come: one text on all ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/roll.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/processes/children.h"
 #include "virtual_gpu.h"
@@ -116,7 +111,6 @@ static void assert_missing(const world *w, const char *expected, int64_t rank) {
 }
 
 static void lost_ranks_are_named_with_one_text(void **state) {
-  (void)state;
   static const unsigned lost[] = {1 << 1, 1 << 0 | 1 << 2};
   static const char *const names[] = {"1", "0,2"};
   for (int k = 0; k < 2 * HOWS; k++) {
@@ -173,7 +167,6 @@ static void create_rank(void *user, int64_t rank) {
 
 /* An error of NCCL, with the rank that is gone. */
 static void rank_gone_in_a_creation_is_named(void **state) {
-  (void)state;
   world w = {.timeout_ms = 60 * LIMIT_MS, .lost = 1 << 1};
   vg_begin(&(vg_options){.devices = RANKS, .seed = 12});
   vg_quiet(true);
@@ -207,7 +200,6 @@ static void split_rank(void *user, int64_t rank) {
 /* A part has ranks of its own: rank 1 is its rank 2. Of the caller's communicator nothing is known before the ranks
  * have met over it. */
 static void test_other_comms(void **state) {
-  (void)state;
   world w = {.timeout_ms = LIMIT_MS, .lost = 1 << 1};
   world_open(&w, open_rank);
   rank_threads_run(RANKS, split_rank, &w);
@@ -246,7 +238,6 @@ static void ask_rank(void *user, int64_t rank) {
 }
 
 static void report_names_who_is_waited_for(void **state) {
-  (void)state;
   world w = {.lost = 1 << 0 | 1 << 2};
   world_open(&w, open_rank);
   rank_threads_run(RANKS, ask_rank, &w);

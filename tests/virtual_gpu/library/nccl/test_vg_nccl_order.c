@@ -1,14 +1,9 @@
 /* Order of calls of NCCL. Transfers on a communicator and its child, of the same GPUs, may run at the same time, and
  * come in one order on all ranks. A group begins with the peer after its rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/nccl/nccl.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -101,14 +96,12 @@ static int order_run(uint64_t seed, int64_t odd, bool graph, int rounds) {
 }
 
 static void test_one_order(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(4, 100); seed++)
     assert_int_equal(order_run(seed, -1, seed % 2 != 0, 3), 0);
 }
 
 /* A hang, too, where the transfers share streams of the library. */
 static void test_opposite_orders(void **state) {
-  (void)state;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_quiet(true);
@@ -165,7 +158,6 @@ static void peers_rank(void *user, int64_t r) {
 }
 
 static void messages_go_to_the_next_rank_first(void **state) {
-  (void)state;
   world w = {.odd = -1};
   rs_nccl_api api;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 1});
@@ -199,7 +191,6 @@ static void sleep_rank(void *user, int64_t r) {
 
 /* NCCL takes a while for each group; after the first ones the library waits for it without sleeping. */
 static void test_no_sleep(void **state) {
-  (void)state;
   world w = {.odd = -1};
   int64_t first = 0, last = 0;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 2, .nccl_us = 150});

@@ -1,14 +1,9 @@
 /* A rank stops while others have given work to their streams. What the caller does with its memory after an error, and
  * after the call that waits for such work, is not overwritten. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/stop_counts.h"
 #include "virtual_gpu.h"
@@ -134,7 +129,6 @@ static void count_errors(const world *w, stop_counts *counts) {
 }
 
 static void after_a_stop_the_arrays_are_the_callers(void **state) {
-  (void)state;
   stop_counts counts[STEPS] = {0};
   int64_t stops = vg_scaled(15, 240), happened = 0;
   for (int64_t i = 0; i < stops; i++) {
@@ -310,7 +304,6 @@ static void check_held(bool destroyed_first, int64_t limit, uint64_t seed) {
 /* Staging that a rank's stream still uses after the deadline is kept. It is freed with the communicator where the
  * caller has aborted before, else never. */
 static void staging_that_a_gpu_uses_is_kept(void **state) {
-  (void)state;
 #ifdef __SANITIZE_ADDRESS__ /* what stays for ever is a leak */
   const int orders = 1;
 #else

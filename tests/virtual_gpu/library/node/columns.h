@@ -1,9 +1,10 @@
-/* A square matrix of bytes that goes from rows to columns. Included after cmocka.h. */
+/* A square matrix of bytes that goes from rows to columns. */
 #ifndef TESTS_VG_NODE_COLUMNS_H
 #define TESTS_VG_NODE_COLUMNS_H
 
 #include "base/base.h"
 #include "reshard/reshard.h"
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

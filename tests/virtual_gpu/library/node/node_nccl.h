@@ -1,11 +1,11 @@
-/* A matrix that goes from rows to columns over NCCL: ranks are processes on several nodes, with a GPU each. Included
- * after cmocka.h. */
+/* A matrix that goes from rows to columns over NCCL: ranks are processes on several nodes, with a GPU each. */
 #ifndef TESTS_VG_NODE_NCCL_H
 #define TESTS_VG_NODE_NCCL_H
 
 #include "columns.h"
 #include "library/nccl/nccl_case.h"
 #include "node_gather.h"
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

@@ -1,15 +1,10 @@
 /* Node communicators over GPUs: each rank is a process of the virtual GPU, with a GPU of its own or all with one. Ranks
  * read each other's arrays by CUDA IPC, and their streams meet by words in memory of the GPUs. Where they cannot, they
  * send messages through mailboxes there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "columns.h"
 #include "comm/comm.h"
 #include "node_gather.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -170,7 +165,6 @@ static void move_again_and_again(node_rank *me) {
 }
 
 static void ranks_read_each_others_arrays(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = move_again_and_again, .timeout_ms = 60000};
     int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
@@ -205,7 +199,6 @@ static void count_calls(node_rank *me) {
 }
 
 static void test_later_calls_wait_for_nothing(void **state) {
-  (void)state;
   world w = {.gpus = RANKS, .body = count_calls, .timeout_ms = 60000};
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 5}), 0);
   assert_right(&w);
@@ -236,7 +229,6 @@ static void launch_graph(node_rank *me) {
 }
 
 static void graphs_move_without_the_host(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = launch_graph, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -266,7 +258,6 @@ static void rebind_arrays(node_rank *me) {
 }
 
 static void rebinds_read_the_new_arrays(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = rebind_arrays, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -293,7 +284,6 @@ static void launch_beside(node_rank *me) {
 }
 
 static void test_graph_of_one_rank(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = launch_beside, .timeout_ms = 60000};
     w.path = seed < 4 ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT;
@@ -304,7 +294,6 @@ static void test_graph_of_one_rank(void **state) {
 }
 
 static void memory_that_cannot_be_opened_is_refused_when_told(void **state) {
-  (void)state;
   for (int kind = POOLED; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .path = RESHARD_PATH_DIRECT};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
@@ -326,7 +315,6 @@ static void launch_packed(node_rank *me) {
 
 /* Where one rank has memory that is no storage of `shared` devices all take the packed path, unless they are told. */
 static void memory_that_is_not_shared_is_packed(void **state) {
-  (void)state;
   for (int kind = PLAIN; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .body = kind == PINNED ? move_packed : launch_packed};
     w.automatic = true;
@@ -378,7 +366,6 @@ static void launch_forked(node_rank *me) {
 }
 
 static void test_forked_graph(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = launch_forked, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -421,7 +408,6 @@ static void execute_different(node_rank *me) {
 }
 
 static void test_different_transfers(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = execute_different, .path = RESHARD_PATH_PACKED};
     assert_int_equal(run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed}), 0);
@@ -474,7 +460,6 @@ static void move_in_order(node_rank *me) {
 }
 
 static void packed_executes_follow_one_another(void **state) {
-  (void)state;
   world w = {.gpus = RANKS, .timeout_ms = 60000, .body = move_in_order, .path = RESHARD_PATH_PACKED};
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
@@ -500,7 +485,6 @@ static void come_without_one(node_rank *me) {
 }
 
 static void late_rank_ends_the_streams_at_the_deadline(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = come_without_one, .timeout_ms = 100};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -519,7 +503,6 @@ static void abort_instead(node_rank *me) {
 }
 
 static void abort_ends_the_streams_without_a_deadline(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = RANKS, .body = abort_instead}; /* no deadline */
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -540,7 +523,6 @@ static void destroy_without_one(node_rank *me) {
 }
 
 static void destroy_without_a_rank_ends_at_the_deadline(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = destroy_without_one, .timeout_ms = 100};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -567,7 +549,6 @@ static void destroy_first(node_rank *me) {
 }
 
 static void test_destroys_first(void **state) {
-  (void)state;
   world w = {.gpus = RANKS, .body = destroy_first, .path = RESHARD_PATH_PACKED}; /* no deadline */
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
@@ -643,7 +624,6 @@ static void destroy_after_end(node_rank *me) {
 }
 
 static void test_destroy_after_end(void **state) {
-  (void)state;
   world w = {.gpus = RANKS, .body = destroy_after_end};
   int reports = run_world(&w, &(vg_options){.devices = RANKS, .seed = 1});
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
@@ -684,7 +664,6 @@ static void survivors_go_on_in_new_communicators(void **state) {
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
 static void every_edge_between_processes_is_needed(void **state) {
-  (void)state;
   world w = {.gpus = RANKS, .body = move_again_and_again, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "processes of a node",
                                                         .run = node_scenario_run,
@@ -732,7 +711,6 @@ static void run_failing(void *user, int64_t rank) {
 }
 
 static void every_failing_call_between_processes_is_told(void **state) {
-  (void)state;
   int64_t fired = 1;
   for (failing = 1; fired > 0; failing++) {
     world w = {.gpus = RANKS, .body = fail_and_move, .timeout_ms = 1000};

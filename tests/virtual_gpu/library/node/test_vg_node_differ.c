@@ -1,14 +1,9 @@
 /* Processes of a node with GPUs that do not make the same calls: none of them waits for its deadline, and all hear the
  * same. Hosts do not meet in an execute, so it is the later one that finds it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "columns.h"
 #include "comm/node/node.h"
 #include "node_gather.h"
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 
@@ -150,7 +145,6 @@ static void execute_different(node_rank *me) {
 }
 
 static void test_different_transfers(void **state) {
-  (void)state;
   world w = {.body = execute_different, .told = "execute different transfers"};
   w.paths[0] = w.paths[1] = RESHARD_PATH_DIRECT;
   run_worlds(w);
@@ -177,7 +171,6 @@ static void execute_often_first(node_rank *me) {
 }
 
 static void test_after_many(void **state) {
-  (void)state;
   world w = {.ranks = 2, .gpus = 2, .odd = 1, .body = execute_often_first, .told = "execute different transfers"};
   w.paths[0] = w.paths[1] = RESHARD_PATH_DIRECT;
   run_world(w, 3);

@@ -1,16 +1,11 @@
 /* The mixed path over NCCL: ranks are processes on several nodes, with a GPU each. Ranks of a node read each other's
  * arrays, the others send messages, in one execute. The nodes are those of RESHARD_NODE. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "library/nccl/nccl_edges.h"
 #include "node_nccl.h"
 #include "reshard/reshard.h"
 #include "reshard/tensor.h"
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -91,7 +86,6 @@ static void assert_counts(nccl_world *w, int executes) {
 }
 
 static void random_mixed_reshards_are_right(void **state) {
-  (void)state;
   int64_t most = vg_scaled(40, 600), cases = 0, in_rounds = 0, crossing = 0;
   for (int64_t i = 0; i < most; i++) {
     case_plan c;
@@ -133,7 +127,6 @@ static void random_mixed_reshards_are_right(void **state) {
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
 static void every_edge_of_the_mixed_path_is_needed(void **state) {
-  (void)state;
   static const nccl_edges cases[] = {
       {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false},
       {"NCCL and nodes, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true},
@@ -173,7 +166,6 @@ static void count_calls(moving_rank *me) {
 }
 
 static void test_later_calls_wait_for_nothing(void **state) {
-  (void)state;
   moving m = {.nodes = NODES, .body = count_calls, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
   assert_moved(&m, 5);
 }
@@ -209,7 +201,6 @@ static void rebind_arrays(moving_rank *me) {
 }
 
 static void mixed_rebinds_read_the_new_arrays(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     moving m = {.nodes = NODES, .body = rebind_arrays, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     assert_moved(&m, seed);
@@ -232,7 +223,6 @@ static void take_turns(moving_rank *me) {
 }
 
 static void mixed_path_is_taken_by_wish_alone(void **state) {
-  (void)state;
   moving m = {.nodes = NODES, .body = take_turns, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_AUTO};
   assert_moved(&m, 3);
 }
@@ -246,7 +236,6 @@ static void move_packed(moving_rank *me) {
 }
 
 static void worlds_without_nodes_refuse_the_mixed_path(void **state) {
-  (void)state;
   static const struct {
     int64_t nodes;
     bool threads, pooled;
@@ -285,7 +274,6 @@ static void wish_otherwise(moving_rank *me) {
 }
 
 static void test_differing_wishes(void **state) {
-  (void)state;
   moving m = {.nodes = NODES, .body = wish_otherwise, .timeout_ms = LIMIT_MS};
   assert_int_equal(moving_run(&m, 1, run_without), 0);
   for (int r = 0; r < RANKS; r++)

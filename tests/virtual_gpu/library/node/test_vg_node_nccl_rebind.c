@@ -1,14 +1,9 @@
 /* Transfers on the mixed path over a caller's communicator: a rebind fails while a GPU is stuck, and what it has bound
  * by then stays with the transfer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/nccl/nccl.h"
 #include "comm/node/node.h"
 #include "node_nccl.h"
+#include "support/fixtures/case.h"
 
 #include <stdatomic.h>
 
@@ -54,7 +49,6 @@ static void rebind_twice(moving_rank *me) {
 }
 
 static void failed_rebind_beside_a_stuck_gpu_keeps_its_memory(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 2; seed++) {
     moving m = {.nodes = NODES, .body = rebind_twice, .timeout_ms = 300, .path = RESHARD_PATH_MIXED, .borrowed = true};
     through = 0;

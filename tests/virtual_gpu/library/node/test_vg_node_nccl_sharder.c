@@ -1,14 +1,9 @@
 /* Sharders over NCCL that take the mixed path by a wish: processes on two nodes, each with a GPU and shared storage.
  * Those of a node read each other, and send messages to the others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/nccl/nccl.h"
 #include "comm/node/node.h"
 #include "library/nccl/nccl_case.h"
+#include "support/fixtures/case.h"
 #include "told_to_read.h"
 
 #include <nccl.h>
@@ -108,50 +103,35 @@ static void move_in_place(world *w, contract_rank *me, int64_t rank) {
   told_in_place(&c, me, rank);
 }
 
-static void test_in_place(void **state) {
-  (void)state;
-  run_right(move_in_place);
-}
+static void test_in_place(void **state) { run_right(move_in_place); }
 
 static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_elsewhere(me, rank);
 }
 
-static void arrays_that_move_elsewhere_are_followed(void **state) {
-  (void)state;
-  run_right(move_elsewhere);
-}
+static void arrays_that_move_elsewhere_are_followed(void **state) { run_right(move_elsewhere); }
 
 static void capture_alone(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_captured_by_one(me, rank);
 }
 
-static void test_captured_by_one(void **state) {
-  (void)state;
-  run_right(capture_alone);
-}
+static void test_captured_by_one(void **state) { run_right(capture_alone); }
 
 static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_unpinned(me, rank);
 }
 
-static void memory_that_is_pinned_no_more_is_told(void **state) {
-  (void)state;
-  run_right(gather_unpinned);
-}
+static void memory_that_is_pinned_no_more_is_told(void **state) { run_right(gather_unpinned); }
 
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   move_from_outside(me, rank);
 }
 
-static void test_from_elsewhere(void **state) {
-  (void)state;
-  run_right(move_from_elsewhere);
-}
+static void test_from_elsewhere(void **state) { run_right(move_from_elsewhere); }
 
 static const void *data_of(const moving *m) {
   reshard_tensor_info info;
@@ -187,10 +167,7 @@ static void stage_elsewhere(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void test_staged_elsewhere(void **state) {
-  (void)state;
-  run_right(stage_elsewhere);
-}
+static void test_staged_elsewhere(void **state) { run_right(stage_elsewhere); }
 
 static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -198,20 +175,14 @@ static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   told_trimmed(&c, me);
 }
 
-static void plans_that_are_dropped_come_again(void **state) {
-  (void)state;
-  run_right(move_and_trim_plans);
-}
+static void plans_that_are_dropped_come_again(void **state) { run_right(move_and_trim_plans); }
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_with_others(&c, me, rank);
 }
 
-static void test_with_others(void **state) {
-  (void)state;
-  run_right(move_with_others);
-}
+static void test_with_others(void **state) { run_right(move_with_others); }
 
 static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -219,30 +190,21 @@ static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   told_freed_elsewhere(&c, me);
 }
 
-static void test_freed_elsewhere(void **state) {
-  (void)state;
-  run_right(move_and_free_elsewhere);
-}
+static void test_freed_elsewhere(void **state) { run_right(move_and_free_elsewhere); }
 
 static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_freed_and_failed(&c, me, rank);
 }
 
-static void test_freed_and_failed(void **state) {
-  (void)state;
-  run_right(move_and_fail);
-}
+static void test_freed_and_failed(void **state) { run_right(move_and_fail); }
 
 static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_beside_transfers(&c, me, rank);
 }
 
-static void test_beside_transfers(void **state) {
-  (void)state;
-  run_right(move_beside_transfers);
-}
+static void test_beside_transfers(void **state) { run_right(move_beside_transfers); }
 
 /* One call of rank 0 fails, each seventh or whichever: all ranks have the same error, or the communicator has ended for
  * all. */
@@ -261,7 +223,6 @@ static void move_until_failed(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void every_failing_call_of_a_mixed_sharder_is_told(void **state) {
-  (void)state;
   int64_t fired = 1;
   world w = {.body = move_until_failed, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 7) {

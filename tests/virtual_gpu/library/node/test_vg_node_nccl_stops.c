@@ -1,15 +1,10 @@
 /* The mixed path over NCCL where ranks are lost, abort, or fail in any call; what goes on of the communicator then, and
  * in its parts; sharded tensors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/nccl/nccl.h"
 #include "comm/node/node.h"
 #include "node_nccl.h"
 #include "reshard/dtensor.h"
+#include "support/fixtures/case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,13 +148,11 @@ static void assert_lost(void (*body)(moving_rank *me), int64_t timeout_ms) {
 }
 
 static void lost_rank_of_a_node_is_named(void **state) {
-  (void)state;
   assert_lost(lose_one, 300);
   assert_lost(lose_one_on_stream, 300);
 }
 
 static void abort_ends_the_mixed_path(void **state) {
-  (void)state;
   assert_lost(abort_instead, 0);
   assert_lost(destroy_after_abort, 0);
   assert_lost(abort_beside_call, 0);
@@ -268,7 +261,6 @@ static void call_in_child(moving_rank *me) {
 }
 
 static void child_has_no_rank_of_the_mixed_path(void **state) {
-  (void)state;
   moving m = {.nodes = NODES, .body = call_in_child, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
   assert_moved(&m, 0);
 }
@@ -291,7 +283,6 @@ static void hold_streams(moving_rank *me) {
 }
 
 static void callers_communicator_stays_the_callers(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = move_twice, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     m.borrowed = true;
@@ -358,7 +349,6 @@ static void shrink_unrevoked(moving_rank *me) {
 }
 
 static void parts_of_nodes_go_on(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = split_and_shrink, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     assert_moved(&m, seed);
@@ -413,7 +403,6 @@ static void redistribute_again(moving_rank *me) {
 }
 
 static void sharded_tensors_go_on_the_packed_path(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     moving m = {.nodes = NODES, .body = redistribute_again, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_PACKED};
     assert_moved(&m, seed);
@@ -450,7 +439,6 @@ static void run_failing(void *user, int64_t rank) {
 }
 
 static void every_failing_call_of_the_mixed_path_is_told(void **state) {
-  (void)state;
   int64_t fired = 1, step = vg_proving() ? 1 : 5;
   for (failing = 1; fired > 0; failing += step) {
     moving m = {.nodes = NODES, .timeout_ms = 1000};

@@ -1,15 +1,10 @@
 /* Descriptors of shared storage that processes of a node pass on to each other: where the system has few of them, where
  * it holds them back, and after a rank has failed. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "reshard/tensor.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -277,7 +272,6 @@ static void move_with_few(node_rank *me) {
 }
 
 static void test_few_descriptors(void **state) {
-  (void)state;
   int last = last_descriptor();
   run_right(move_with_few);
   assert_int_equal(last_descriptor(), last);
@@ -296,7 +290,6 @@ static void move_held(node_rank *me) {
 }
 
 static void test_held_descriptors(void **state) {
-  (void)state;
   atomic_store(&held, 0);
   run_right(move_held);
   assert_true(atomic_load(&held) > 0);
@@ -322,7 +315,6 @@ static void move_truncated(node_rank *me) {
 }
 
 static void test_truncated_messages(void **state) {
-  (void)state;
   atomic_store(&narrow, true);
   run_right(move_truncated);
   atomic_store(&narrow, false);
@@ -352,14 +344,12 @@ static void move_after_failing(node_rank *me) {
 }
 
 static void test_failed_exports(void **state) {
-  (void)state;
   failing = "cuMemExportToShareableHandle";
   failing_rank = 0;
   run_right(move_after_failing);
 }
 
 static void test_failed_openings(void **state) {
-  (void)state;
   failing = "cuMemSetAccess";
   failing_rank = 1;
   run_right(move_after_failing);
@@ -392,10 +382,7 @@ static void free_after_failing(node_rank *me) {
   node_gather_meet(&me->w->gather);
 }
 
-static void test_failed_is_closed(void **state) {
-  (void)state;
-  run_right(free_after_failing);
-}
+static void test_failed_is_closed(void **state) { run_right(free_after_failing); }
 
 /* A rank is stuck in passing until after the deadline. The one that takes from it waits since a message came, and the
  * one that is in the meeting already waits for longer. Both miss that rank alone: it hears so itself. */
@@ -411,10 +398,7 @@ static void miss_stuck(node_rank *me) {
   NEED(me, missing != NULL && strcmp(missing, "missing: 0") == 0);
 }
 
-static void stuck_passing_ends_at_the_deadline(void **state) {
-  (void)state;
-  run_right_for(2000, miss_stuck);
-}
+static void stuck_passing_ends_at_the_deadline(void **state) { run_right_for(2000, miss_stuck); }
 
 int main(void) {
   if (!vg_sees_kernels()) {

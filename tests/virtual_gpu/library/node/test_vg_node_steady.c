@@ -1,16 +1,11 @@
 /* Steady state of sharders over processes of a node with GPUs: what the second and later calls of a pair cost, and what
  * keeps their order. Messages go through mailboxes of the communicator in memory of the GPUs, whatever memory arrays
  * are in. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/node/node.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
 #include "reshard/torch.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -249,7 +244,6 @@ static void count_calls(node_rank *me) {
 }
 
 static void test_later_calls_cost_nothing(void **state) {
-  (void)state;
   const reshard_sharder_options rounds = {.workspace_limit = 256 * NODE_RANKS};
   for (int64_t seed = 0, n = vg_scaled(2, 3); seed < n; seed++) {
     run_right((world){.gpus = NODE_RANKS, .body = count_calls}, seed);
@@ -270,7 +264,6 @@ static void move_often(node_rank *me) {
 
 /* Messages of three chunks: slots are filled again in one exchange. */
 static void slots_are_filled_again_in_one_exchange(void **state) {
-  (void)state;
   const int64_t columns = NODE_RANKS * (9 << 20) / (ROWS / NODE_RANKS);
   run_right((world){.gpus = NODE_RANKS, .body = move_often, .columns = columns}, 1);
 }
@@ -283,7 +276,6 @@ static void move_on_two_streams(node_rank *me) {
 }
 
 static void test_two_streams(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = move_on_two_streams}, seed);
 }
@@ -321,7 +313,6 @@ static void move_around_captures(node_rank *me) {
 }
 
 static void captures_beside_later_calls_go_well(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 2; seed++)
     run_right((world){.gpus = seed == 0 ? NODE_RANKS : 1, .body = move_around_captures}, seed);
 }
@@ -349,7 +340,6 @@ static void come_without_one(node_rank *me) {
 }
 
 static void late_rank_of_a_later_call_is_named(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = come_without_one, .timeout_ms = 200}, seed);
 }
@@ -373,7 +363,6 @@ static void fail_alone(node_rank *me) {
 }
 
 static void test_fails_alone(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = fail_alone}, seed);
 }
@@ -403,7 +392,6 @@ static void call_another(node_rank *me) {
 }
 
 static void test_another_call(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
 }
@@ -425,7 +413,6 @@ static void call_unknown(node_rank *me) {
 }
 
 static void test_unknown_call(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .endless = seed >= 3, .body = call_unknown}, seed);
 }
@@ -453,7 +440,6 @@ static void gather_to_two(node_rank *me) {
 }
 
 static void test_two_calls(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_MOST_RANKS : 1,
                       .ranks = NODE_MOST_RANKS,
@@ -492,7 +478,6 @@ static void capture_alone(node_rank *me) {
 }
 
 static void test_captured_by_one(void **state) {
-  (void)state;
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = capture_alone, .timeout_ms = 200, .warm = seed % 2 == 1}, seed);
 }
@@ -512,7 +497,6 @@ static void give_unequal_options(node_rank *me) {
 }
 
 static void test_unequal_options(void **state) {
-  (void)state;
   run_right((world){.gpus = NODE_RANKS, .body = give_unequal_options}, 1);
 }
 
@@ -549,7 +533,6 @@ static void find_edges(world w, const char *path) {
 }
 
 static void every_edge_of_the_mailboxes_is_needed(void **state) {
-  (void)state;
   find_edges((world){.gpus = NODE_RANKS, .body = gather_on_two_streams}, "mailboxes of GPUs of a node");
 }
 
@@ -564,7 +547,6 @@ static void move_twice(node_rank *me) {
 
 /* One call of rank 0 fails, whichever, or each eighth: nobody hangs, and nothing is left. */
 static void every_failing_call_of_later_calls_is_told(void **state) {
-  (void)state;
   int64_t fired = 1;
   world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 8) {

@@ -1,5 +1,4 @@
-/* Sharders over processes with GPUs that are told to read each other's storage: scenes of a rank among NODE_RANKS.
- * Included after cmocka.h. */
+/* Sharders over processes with GPUs that are told to read each other's storage: scenes of a rank among NODE_RANKS. */
 #ifndef TESTS_VG_TOLD_TO_READ_H
 #define TESTS_VG_TOLD_TO_READ_H
 
@@ -7,6 +6,7 @@
 #include "exec/transfer.h"
 #include "node_gather.h"
 #include "support/contracts/contract.h"
+#include "support/fixtures/case.h"
 #include "virtual_gpu.h"
 
 #include <reshard/sync.h>

@@ -1,10 +1,6 @@
 /* Ranges for a profiler where ranks are on GPUs: in every way in which streams are used, each range ends on the thread
  * that began it, also where a call of the runtime fails. Steps that are given to streams have theirs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 #include <cuda_runtime_api.h>
 
 #include "base/range.h"
@@ -81,7 +77,6 @@ static int64_t run_way(const stream_way *way, int64_t k) {
 }
 
 static void every_way_has_all_its_ranges(void **state) {
-  (void)state;
   for (int i = 0; i < stream_nways; i++)
     (void)run_way(&stream_ways[i], 0);
   for (int i = 0; i < NAMES; i++)
@@ -90,7 +85,6 @@ static void every_way_has_all_its_ranges(void **state) {
 }
 
 static void ranges_end_where_a_call_fails(void **state) {
-  (void)state;
   int64_t runs = 0;
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i++)
