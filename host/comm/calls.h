@@ -87,8 +87,8 @@ static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t byte
   return call;
 }
 
-/* Puts the last call's name and number behind this thread's last error, unless it has them. It does so where ranks do
- * not agree or do not come. Tells the log of the error, with a report. */
+/* Puts the last call's name and number behind this thread's last error, unless they are there, for errors of ranks that
+ * do not agree or do not come. Tells the log of the error, with a report. */
 void rs_call_explain(const rs_calls *c, reshard_status status);
 /* Tells the log of a call that has ended. */
 void rs_call_trace(const rs_calls *c, const rs_call *call);
@@ -115,8 +115,8 @@ typedef struct rs_call_scope {
 } rs_call_scope;
 RS_PRIVATE_API rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes);
 RS_PRIVATE_API void rs_call_leave(rs_call_scope *scope);
-/* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler. It holds
- * off the cancellation of its thread. The name is its own or another. */
+/* From here until it returns, a function is a call of the communicator (not NULL) and a range for a profiler, with the
+ * cancellation of its thread held off. The name is its own or another. */
 #define RS_CALL_OF(comm, name, bytes, peers, tensors) \
   RS_HOLD_CANCEL; \
   RS_RANGE((name), (bytes), (peers), -1, (tensors)); \

@@ -1,5 +1,5 @@
-/* One of the ranks of a process copies all strings end to end, once for all. Where ranks do not reach each other's
- * memory, the lengths go round first and then the strings, a record at a time. This is for kilobytes to a few megabytes
+/* One of the ranks of a process copies all strings end to end, once for all. Between ranks that do not reach each
+ * other's memory the lengths go round first and then the strings, a record at a time: for kilobytes to a few megabytes
  * that are exchanged when something is made, not for data. */
 #include "comm/gather.h"
 

@@ -1,5 +1,5 @@
 /* The log of a communicator: RESHARD_LOG=info tells of each transfer as it is made and of each call that fails, trace
- * of every call besides. It goes to standard error or to RESHARD_LOG_FILE, a line at once, each with the host, the
+ * of every call besides, on standard error or in RESHARD_LOG_FILE, a line at once, each with the host, the
  * process and the rank before it. Nothing of the environment is in a line. */
 #ifndef RS_COMM_LOG_H
 #define RS_COMM_LOG_H

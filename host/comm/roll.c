@@ -137,7 +137,7 @@ static roll_page *open_page(const rs_roll_offer *offer, size_t bytes) {
   return page;
 }
 
-/* This rank's place in the page is its own from then on; false: another one has it. */
+/* Takes the rank's place in the page; false: another one has it. */
 static bool enter_page(rs_roll *roll, roll_page *page) {
   roll_rank *own = &page->ranks[roll->rank];
   int32_t none = 0;
@@ -160,7 +160,7 @@ static socklen_t name_address(uint64_t name, struct sockaddr_un *at) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* This rank listens at the name from now on, for others to find its page; false: errno tells why it does not. */
+/* Listens at the name from now on, for others to find its page; false: errno tells why it does not. */
 static bool hold_name(rs_roll *roll, uint64_t name, int fd) {
   struct sockaddr_un at;
   socklen_t size = name_address(name, &at);
@@ -268,7 +268,7 @@ void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
 
 /* --- Ranks that came ---------------------------------------------------------------------------------------------- */
 
-/* This rank in a page that is joined; NULL: it is in none. */
+/* The rank in a page that is joined; NULL: it is in none. */
 static roll_rank *own_rank(const rs_roll *roll) {
   roll_page *page = roll != NULL ? roll->joined : NULL;
   return page != NULL ? &page->ranks[roll->rank] : NULL;
@@ -328,7 +328,7 @@ static bool is_absent(const rs_roll *roll, const roll_rank *own, int64_t r) {
          (pid != own->pid && process_ended(pid));
 }
 
-/* It is in the same as this rank, and has not told since then that it waits there. */
+/* True when rank r is in the same step as this one, and has not told since then that it waits there. */
 static bool is_silent(const rs_roll *roll, const roll_rank *own, int64_t r) {
   const roll_rank *other = &roll->joined->ranks[r];
   return other != own && other->pid != 0 && other->inside && other->came[roll->kind] == own->came[roll->kind] &&

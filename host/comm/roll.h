@@ -1,5 +1,5 @@
-/* The roll: which step of a communicator each of its ranks has come to. It is in words that the ranks of a node share,
- * beside whatever carries their messages. It serves a transport that does not say for whom it waits. Ranks are threads
+/* The roll: which step of a communicator each of its ranks has come to, in words that the ranks of a node share beside
+ * whatever carries their messages. The roll serves a transport that does not say for whom it waits. Ranks are threads
  * of one process or processes of the node, mixed as they like.
  *
  * Each rank makes a roll with a page of its own, and offers that in the first all-gather that there is. Of the ranks
@@ -30,9 +30,9 @@ enum { RS_ROLL_TEXT = 240, RS_ROLL_REASON = 512 };
 reshard_status rs_roll_make(int64_t n, int64_t rank, rs_roll **roll);
 void rs_roll_destroy(rs_roll *roll); /* NULL is allowed, here and below: nothing is known then */
 rs_roll_offer rs_roll_own_offer(const rs_roll *roll);
-/* Joins the ranks of the node that have given the same name, before the first all-gather. Where that cannot be, nothing
- * is known before it. Of these ranks the first one listens at a socket until it has met the others. A secret of 8
- * bytes in the name stays one: the socket's address does not give it away. */
+/* Joins the ranks of the node that have given the same name, before the first all-gather. If that cannot be, nothing is
+ * known before it. Of these ranks the first one listens at a socket until it has met the others. A secret of 8 bytes in
+ * the name stays one: the socket's address does not give it away. */
 void rs_roll_find(rs_roll *roll, const void *name, size_t bytes);
 /* Listens in place of the rank that did, if that has gone. Told from time to time until the first all-gather, so that
  * ranks which come later find the same page. */
@@ -41,17 +41,17 @@ void rs_roll_hold(rs_roll *roll);
  * the second one all have joined, and no descriptor is kept. */
 void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);
 
-/* This rank has come to the next step, to the call of that number, or to a shrink; it is what it waits in now. */
+/* Tells that the rank has come to the next step, to the call of that number, or to a shrink, in which it waits now. */
 void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number);
-/* This rank is through with what it came to. */
+/* Tells that the rank is through with what it came to. */
 void rs_roll_pass(rs_roll *roll);
-/* It waits there for others: told again and again, while it does. */
+/* Tells that the rank waits there for others, again and again while it does. */
 void rs_roll_wait(rs_roll *roll);
-/* This rank is about to give up: waits, limit_ms at most, until all that are in the same with it have told that they
+/* Prepares to give up: waits, limit_ms at most, until all that are in the same with it have told that they
  * wait. Of those that have come, the ones that do not tell are absent from then on: they are held up before others can
  * meet them. */
 void rs_roll_ask(rs_roll *roll, int64_t limit_ms);
-/* This rank comes to no more steps, and others wait for it in vain. From any thread. */
+/* Tells that the rank comes to no more steps, and others wait for it in vain. From any thread. */
 void rs_roll_leave(rs_roll *roll);
 /* Ranks that have not come to what this one waits in, have left, or whose process has ended; else those that do not
  * tell. Ascending, `most` at most. In a shrink those `lost`, ascending, are not waited for. */
@@ -64,9 +64,10 @@ const char *rs_roll_text(const rs_roll *roll, int64_t nlost, const int64_t *lost
 /* The reason why the communicator has ended, with its status, of the first rank that gives one; it is there for all
  * ranks of the roll. NULL: there is no roll. With RESHARD_ERROR_TIMEOUT the absent ranks are kept. */
 const char *rs_roll_conclude(rs_roll *roll, reshard_status status, const char *reason);
-/* That reason; NULL: it goes on. Others have written it: RS_ROLL_REASON bytes at most, maybe without an end. */
+/* The reason of the end; NULL: the communicator goes on. Others have written it: RS_ROLL_REASON bytes at most, maybe
+ * without an end. */
 const char *rs_roll_reason(const rs_roll *roll);
-/* Its status; SUCCESS: it goes on. */
+/* The status of the end; SUCCESS: the communicator goes on. */
 reshard_status rs_roll_status(const rs_roll *roll);
 /* The absent ranks that were kept, to ranks [n]; 0 where some rank is out of sight. */
 int64_t rs_roll_missing(const rs_roll *roll, int64_t *ranks);

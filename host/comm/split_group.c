@@ -1,4 +1,4 @@
-/* Every rank sends its request to all, in one all-gather. So colors and keys may be of any size, all hear of a rank
+/* Every rank sends its request to all, in one all-gather: colors and keys may be of any size, all hear of a rank
  * that failed, and every rank knows the table of global ranks. A rank that has no memory for its own table says so in a
  * second one. */
 #include "comm/split_group.h"

@@ -5,8 +5,8 @@
 #include "exec/cached.h"
 #include "exec/record.h"
 
-/* Memory of such executes, one after the other; all zero at first, but for the staging_cache's pool. Where it suffices
- * nothing is allocated. */
+/* Memory of such executes, one after the other; all zero at first, but for the staging_cache's pool. Nothing is
+ * allocated while it suffices. */
 typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
@@ -38,7 +38,7 @@ typedef struct rs_once_call {
 
 /* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with a
  * cached transfer, what reshard_transfer_rebind and reshard_execute do. With AUTO or DIRECT, where all ranks are in
- * this process, that takes one meeting of the ranks instead of five. It takes two where they are processes that reach
+ * this process, that takes one meeting of the ranks instead of five, and two where they are processes that reach
  * each other's memory, and no rank has private sources.
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error). Nothing moves unless
@@ -56,10 +56,10 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
 /* Local; begins a call that comes to rs_execute_once, before the ranks meet and before any work is given to the stream.
  *
  * *mine: RESHARD_ERROR_INVALID where the stream is being captured: the call compiles copies for itself alone. Ranks
- * that are threads of one process hear of it in their meeting. So do processes whose hosts meet in each call on the
- * path. To another rank that is a process it is also returned. That ends a call whose hosts need not meet: the
- * communicator goes on where all capture. The others have been told nothing: with a cached transfer no host could, but
- * by ending the communicator. They wait for one that captures alone until their deadline. */
+ * that are threads of one process hear of it in their meeting, as do processes whose hosts meet in each call on the
+ * path. To another rank that is a process the error is also returned, which ends a call whose hosts need not meet: the
+ * communicator goes on where all capture. Other ranks have been told nothing: with a cached transfer no host could, but
+ * by ending the communicator. A rank that captures alone is waited for until the deadline. */
 reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
                              reshard_status *mine);
 

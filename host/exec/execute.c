@@ -90,7 +90,7 @@ static reshard_status run_with_others(reshard_transfer t) {
 }
 
 /* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
- * It is called by who has the transfer's busy flag. */
+ * The caller has the transfer's busy flag. */
 static reshard_status run_as_call(reshard_transfer t, void *stream, const char *name) {
   int64_t bytes = t->plan->info.bytes;
   bool waits = t->comm->size > 1;

@@ -5,7 +5,7 @@
  * stream comes after the user's when it is first used, by `start`, unless it waits for another step that did. At the
  * end the user's stream waits for those streams of all lanes that have work which no other has waited for.
  *
- * So a stream is forked only when it gets work, and every event that is recorded is waited for. However far an execute
+ * A stream is forked only when it gets work, and every event that is recorded is waited for. However far an execute
  * came, after rs_flow_end nothing of it runs beside the user's stream. */
 #ifndef RS_EXEC_LANE_H
 #define RS_EXEC_LANE_H

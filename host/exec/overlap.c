@@ -2,10 +2,10 @@
  *
  * Buffers are swept by their first byte; only those whose ranges meet are compared as a pair. Two dense ones then do
  * overlap. Views with gaps may interleave (columns of one matrix). Two such views overlap if i and j exist with p + sum
- * i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride first. Where
- * both have the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values.
- * So views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one
- * whose reach meets the other view are taken one by one. */
+ * i_d * s_d = q + sum j_e * t_e, give or take a run of bytes, answered dim by dim, largest stride first. If both have
+ * the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values. Views that
+ * were sliced from one array thus cost some steps a dim. If the strides differ, the steps of the larger one whose reach
+ * meets the other view are taken one by one. */
 #include "exec/arrays.h"
 
 #include <stdlib.h>

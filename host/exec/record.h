@@ -65,7 +65,7 @@ typedef enum rs_verdict {
  * of none alone. A failure comes before all else, and a source that others cannot map before arrays that have moved. */
 rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank);
 /* Everybody's record; the error of all where the verdict on them is FAIL. Collective. plan: NULL where the call
- * compares none. Where plans differ the ranks exchange more to name the tensor, and *all is no more. */
+ * compares none. If plans differ the ranks exchange more to name the tensor, and *all is no more. */
 reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *mine,
                                    const rs_record **all);
 
@@ -86,8 +86,8 @@ typedef struct rs_request {
   int64_t private_entry; /* as in rs_record */
   bool moved;
 } rs_request;
-/* Agrees where all ranks also give the same request. Else RESHARD_ERROR_MISMATCH with both values: of unequal arguments
- * whatever the statuses. *all: everybody's record, until the next collective call. */
+/* Agrees where all ranks also give the same request. If not, RESHARD_ERROR_MISMATCH with both values: of unequal
+ * arguments whatever the statuses. *all: everybody's record, until the next collective call. */
 reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request, const rs_record **all);
 
 #endif

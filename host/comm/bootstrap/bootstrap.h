@@ -7,7 +7,7 @@
  * - the rank's bytes with their proof, then one byte: they were taken, and the rank has its place;
  * - when all have come, the bytes of all with their proof, then one byte: they are there.
  *
- * A proof is an HMAC by the secret (rs_prove). Where there is none its key is empty, and it proves nothing. */
+ * A proof is an HMAC by the secret (rs_prove). Without a secret the key is empty, and the proof proves nothing. */
 #ifndef RS_COMM_BOOTSTRAP_H
 #define RS_COMM_BOOTSTRAP_H
 

@@ -175,7 +175,7 @@ static reshard_status check_secret_file(const char *path, int fd) {
       (unsigned)info.st_mode & 07777, (unsigned)info.st_uid);
 }
 
-/* Its one line. */
+/* Reads the one line of the secret's file. */
 static reshard_status read_secret_file(const char *path, char *out, size_t size) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)

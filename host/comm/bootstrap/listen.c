@@ -1,6 +1,7 @@
-/* Where rank 0 listens: at the address that the others were given, as far as that is this machine's. A name may be a
- * loopback address here and another one elsewhere (Debian gives its own name 127.0.1.1). So a loopback address is taken
- * where all ranks are on this machine. Else, and where no address is this machine's, rank 0 listens at all it has. */
+/* Addresses at which rank 0 listens: the one that the others were given, as far as that is this machine's. A name may
+ * be a loopback address here and another one elsewhere (Debian gives its own name 127.0.1.1), so a loopback address is
+ * taken where all ranks are on this machine. With ranks elsewhere, and if no address is this machine's, rank 0 listens
+ * at all. */
 #include "comm/bootstrap/bootstrap.h"
 
 #include <errno.h>

@@ -138,7 +138,7 @@ static reshard_status error_absent(const bootstrap_seeker *s) {
                   (long long)g->mine.rank, g->at->address, g->at->port, (long long)g->at->timeout_ms);
 }
 
-/* Tries until the deadline. Where there is none, a rank gives up whom rank 0 tells for long that their secrets differ:
+/* Tries until the deadline. Without one a rank gives up whom rank 0 tells for long that their secrets differ:
  * for a while another may listen there. */
 static reshard_status attend_gathering(rs_gathering *g, const void *mine) {
   struct addrinfo *found = NULL;

@@ -68,7 +68,7 @@ static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *tur
 }
 
 /* Messages that fit a core's cache are packed and unpacked one by one, each by one thread, if they are enough for all
- * threads. Else the threads do all packing together, then all copying, then all unpacking. */
+ * threads. For longer ones the threads do all packing together, then all copying, then all unpacking. */
 enum { CACHED_MESSAGE = 1 << 20 };
 
 static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t nlinks, int64_t total_bytes) {

@@ -1,14 +1,15 @@
 /* An inquiry: whom to name when a deadline passes.
  *
- * A rank waits for its next messages, of ranks that may wait themselves, for one that is lost. So before its deadline a
- * rank tells all others for whom it waits. They tell it and each other the same, each once, from inside their own
- * waits. Whoever has told is there. The lowest of those decides, and its error is everyone's. Lost are those that it
- * waits for itself, and that have told nothing. Where there are none, lost are those that other ranks wait for so.
+ * A rank waits for its next messages, of ranks that may wait themselves, for one that is lost. Before its deadline a
+ * rank tells all others for whom it waits. The others tell the same, each once, from inside their own waits. Whoever
+ * has told is there. The lowest of those decides, and its error is everyone's. Lost are those that it waits for itself,
+ * and that have told nothing; if there are none, those that other ranks wait for so.
  *
- * A rank that waits on what was split from the communicator answers, too. It is in no call here, and does not decide.
+ * A rank that waits on what was split from the communicator answers, too, but does not decide, as it is in no call
+ * here.
  *
- * A note of status RESHARD_SUCCESS carries it. Where nobody is found lost, as where ranks wait in a circle, a rank
- * names those that it waits for. */
+ * A note of status RESHARD_SUCCESS carries the inquiry. If nobody is found lost, as where ranks wait in a circle, a
+ * rank names those that it waits for. */
 #include "comm/mpi/inquiry.h"
 
 #include "comm/mpi/end.h"
@@ -21,7 +22,7 @@ static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->timeout_ms / 2, IN
 
 /* From the first answer on the duplicate stays. No call receives all answers: one may still be under way when ranks
  * destroy their handles. MPI gives the context of a communicator that is freed to the next one, where a message that is
- * late would appear. That costs one context where a deadline was nearly missed. */
+ * late would appear: one context where a deadline was nearly missed. */
 static void keep_duplicate(rs_mpi *c) { c->link->stays = true; }
 
 void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {

@@ -8,11 +8,11 @@
  * A part of a communicator takes over what that has open. Who is on which node all ranks know of each other, so the
  * ranks of the part come to the same without asking.
  *
- * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. So each rank has a
- * word in its file, too, which it clears first. Ranks that have read those arrays look at it then.
+ * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. Each rank therefore
+ * has a word in its file, too, which it clears first. Ranks that have read those arrays look at it then.
  *
  * All communicators of a process have their words in the same pages: the others map these once, however many parts are
- * made. A word has another value each time that it is given out. So a rank that is late sees that it was given back. */
+ * made. A word has another value each time that it is given out, so a rank that is late sees that it was given back. */
 #include "comm/mpi/nodes.h"
 
 #include "comm/mpi/end.h"
@@ -28,7 +28,7 @@
 /* MPI copies messages between processes of one node. Short ones are still in the cache then, with what is packed next.
  * Messages to other nodes are better long. Measured: profiles/results/limits.md. */
 enum { STAGED_ON_NODE = 256 << 10 };
-/* MPI sends long runs from where they are in short pieces: one is packed while another is received. That asks the
+/* MPI sends long runs from where they are in short pieces: one is packed while another is received, which asks the
  * system for no copy, and ranks wait for each other at the end alone. Into strided arrays it is slower than staging.
  * Measured: profiles/results/limits.md. */
 enum { LEAST_RUN = 1 << 10 };
@@ -243,7 +243,7 @@ void rs_mpi_close_files(rs_mpi *c) {
   rs_comm_close_imports(&c->base);
 }
 
-/* Opens the files of all ranks on this node, or none on any rank. This rank's own is open. */
+/* Opens the files of all ranks on this node, or none on any rank. The rank's own is open. */
 static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   int64_t n = c->base.size, me = c->base.rank, failed;
   const void *gathered;

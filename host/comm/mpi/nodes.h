@@ -14,8 +14,8 @@ void rs_mpi_close_files(rs_mpi *c);
 
 /* Tells by this rank's word, if it has one, that the communicator has ended. */
 void rs_mpi_clear_word(rs_mpi *c);
-/* Local: maps the words of the ranks on this node that are not mapped yet, of which their records tell. Where there is
- * no room, the next records are another try, and until then an end is known by its note alone. */
+/* Local: maps the words of the ranks on this node that are not mapped yet, of which their records tell. Without room
+ * for them the next records are another try, and until then an end is known by its note alone. */
 void rs_mpi_take_words(rs_mpi *c);
 /* A rank of this node that has ended the communicator, or destroyed its handle; -1: none. Memory of such a rank may
  * have changed since; of the others none has that was read before the call. */

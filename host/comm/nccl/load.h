@@ -42,7 +42,7 @@
   X(ncclAllGather) \
   X(ncclBroadcast)
 
-/* Calls of one libnccl. It stays loaded until the process ends: NCCL has threads of its own. */
+/* Calls of one libnccl, which stays loaded until the process ends: NCCL has threads of its own. */
 typedef struct rs_nccl_api {
 #define RS_NCCL_CALL(name) __typeof__(name) *name;
   RS_NCCL_CALLS(RS_NCCL_CALL)

@@ -1,7 +1,7 @@
 /* Making and releasing node communicators.
  *
  * Every rank listens at a socket, and shows the others in an address where that is, in the one all-gather that it has.
- * Then each connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0
+ * Each then connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0
  * asks all for their status and tells all the verdict, so that they have the same. */
 #define _GNU_SOURCE
 #include "comm/node/create.h"
@@ -207,8 +207,8 @@ static int64_t admit_some(const node_joining *j) {
   return kept;
 }
 
-/* Looks at a rank that has not connected; 0: it listens still. Else it has connected already, or it never will: it is
- * gone, and maybe another user has its socket's name. */
+/* Looks at a rank that has not connected; 0: it listens still. Other values: the rank has connected already, or never
+ * will: it is gone, and maybe another user has its socket's name. */
 static int look_at_listener(node_joining *j, int64_t rank) {
   int fd, failed = rs_node_dial(&j->addresses[rank], rs_now_ns(), &fd, &j->user);
   if (failed == 0)
@@ -394,7 +394,8 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
     status = agree_by_sockets(&j, RS_NODE_READY, rs_node_pass_files(c, call, j.end), NULL);
   if (fd >= 0)
     close(fd);
-  /* Ranks that all have a core may wait a little before they sleep. Else a meeting costs as much as some copies. */
+  /* Ranks that all have a core may wait a little before they sleep: without that a meeting costs as much as some
+   * copies. */
   c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
   c->base.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
   return status;

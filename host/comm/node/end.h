@@ -6,7 +6,7 @@
 
 /* Success, while the communicator goes on; waits: the error is that of a rank which waited in it. */
 reshard_status rs_node_check(rs_node *c, bool waits);
-/* It has ended, or what it was split from was aborted. */
+/* True when the communicator has ended, or what it was split from was aborted. */
 bool rs_node_has_ended(const rs_node *c);
 /* The communicator ends with this rank's last error, if it has not. missing: [n], NULL: none. */
 reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing);

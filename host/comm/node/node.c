@@ -1,12 +1,12 @@
 /* Ranks that are processes of one node: meetings, all-gathers, executes on streams, and the table.
  *
  * A meeting is held when all ranks have come. Each leaves what it brings in its part of the block and counts itself;
- * the last one to come rings for the others. So a rank costs one store and, where it has to wait, one sleep.
+ * the last one to come rings for the others: a rank costs one store and, where it has to wait, one sleep.
  *
  * Every call of `together` is a meeting, in which ranks show the call and their status: all get the error of the lowest
- * rank that failed, or that makes another call than rank 0. It is held with the first step inside that needs the
- * others: an exchange, which has filled its mailbox by then, or an all-gather. So a small exchange takes one meeting.
- * */
+ * rank that failed, or that makes another call than rank 0. The verdict is held with the first step inside that needs
+ * the others: an exchange, which has filled its mailbox by then, or an all-gather, so a small exchange takes one
+ * meeting. */
 #include "comm/node/create.h"
 #include "comm/node/end.h"
 #include "comm/node/streams.h"
@@ -50,7 +50,7 @@ static reshard_status compare_visits(rs_node *c) {
 /* --- Executes on streams ------------------------------------------------------------------------------------------ */
 
 /* Hosts do not meet where their streams do. Each shows what it executes before it looks at what others have shown, so
- * of two ranks that differ the later one finds it. Those whose streams wait for it by then hear of the end. */
+ * of two ranks that differ the later one finds it. Ranks whose streams wait for it by then hear of the end. */
 
 static bool is_comparable(const rs_node *c, int64_t rank) {
   return rank != c->base.rank && !c->ranks[rank].executes.captured && !rs_node_own_rank(c)->executes.captured;
@@ -187,7 +187,7 @@ static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_no
 
 static void node_leave(reshard_comm comm) { (void)comm; }
 
-/* Those that wait for this rank, or will, are told. */
+/* Tells the ranks that wait for this one, or will. */
 static void tell_left(rs_node *c) {
   rs_node_own_rank(c)->left = true;
   rs_node_ring_all(c);

@@ -1,12 +1,12 @@
 /* Inside of the node communicator: ranks that are processes of one node, on CPUs or GPUs.
  *
- * They share one block of memory, which no file names and which ends with the last of them. In it each rank shows what
- * it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by turns, which the
- * sender fills and the receiver empties. There are no locks, so a process may die anywhere. The sockets between them,
- * open as long as the communicator, tell that at once; descriptors of memory are passed over them.
+ * The processes share one block of memory, which no file names and which ends with the last of them. In it each rank
+ * shows what it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by turns,
+ * which the sender fills and the receiver empties. Nothing is locked, so a process may die anywhere. The sockets
+ * between them, open as long as the communicator, tell that at once; descriptors of memory are passed over them.
  *
  * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
- * (streams.c). Their streams meet by words there (kernels/meet.h). Hosts do not meet to execute: each shows in the
+ * (streams.c). Streams meet by words there (kernels/meet.h). Hosts do not meet to execute: each shows in the
  * block what it gives to a stream, and looks at what others have shown. The block is pinned, so that a kernel which
  * polls sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its
  * rank's part. The rank's next call ends the communicator. */
@@ -34,7 +34,7 @@ typedef struct rs_node_doorbell {
   _Atomic uint32_t sleeps; /* the number of rings at which it has gone to sleep last */
 } rs_node_doorbell;
 
-/* Part of a rank in a meeting. Those of two meetings one after the other are apart. */
+/* Part of a rank in a meeting. Parts of two meetings one after the other are apart. */
 typedef struct rs_node_visit {
   uint64_t call; /* hash: unequal ones are different calls */
   uint64_t subject;

@@ -1,4 +1,4 @@
-/* Sockets between the processes of a node: of whole messages, with descriptors in them. Their names are abstract, so
+/* Sockets between the processes of a node: of whole messages, with descriptors in them. Names are abstract, so
  * they leave no file, and are known to those alone who are shown them. */
 #define _GNU_SOURCE
 #include "comm/node/sockets.h"

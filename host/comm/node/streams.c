@@ -1,11 +1,11 @@
 /* Messages of a round between processes with GPUs, in the order of their streams: no host waits for another.
  *
  * A rank has a mailbox for each peer, in memory of its GPU that the peers have open: two slots, which the chunks of a
- * message go through by turns. The sender copies a chunk into a slot. Then the streams meet, and the receiver copies it
- * out. By their next meeting it has done so, and by the one after that the slot is filled again. A last meeting ends
- * the exchange with empty slots, so that each begins alike: also one in a graph, where the host does not count.
+ * message go through by turns. The sender copies a chunk into a slot; the streams meet, and the receiver copies it out.
+ * By the next meeting the copy is done, and by the one after that the slot is filled again. A last meeting ends the
+ * exchange with empty slots, so that each begins alike: also one in a graph, where the host does not count.
  *
- * Only ranks that have messages for each other meet. They show which transfer the exchange is of: unequal ones end the
+ * Only ranks that have messages for each other meet, and show which transfer the exchange is of: unequal ones end the
  * communicator. Exchanges follow one another, on whatever streams they are. */
 #include "comm/node/streams.h"
 
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A slot is to take so long to copy that launches and meetings do not count; not measured yet. Those of all peers are
+/* A slot is to take so long to copy that launches and meetings do not count; not measured yet. Slots of all peers are
  * bounded, as long as each has the least. */
 enum { SLOT = 2 << 20, SLOTS = 64 << 20, SLOT_LEAST = 64 << 10, SLOT_STEP = 256 };
 

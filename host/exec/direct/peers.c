@@ -1,8 +1,8 @@
 /* Descriptors between processes, and what they open. Both sides know alone which are passed on: those of the memory in
  * a rank's string that it has not passed on to the other one before. All these messages are sent and taken, also by a
- * rank that has failed: none is left for a later call. Each has one descriptor. It is made when it is sent, and closed
- * then, and where it was opened. Messages go in turns of a few for each rank, and none is waited for alone: the system
- * limits what a process has open, and what is under way. */
+ * rank that has failed: none is left for a later call. Each has one descriptor, which is made when it is sent, and
+ * closed then and where it was opened. Messages go in turns of a few for each rank, and none is waited for alone: the
+ * system limits what a process has open, and what is under way. */
 #include "exec/direct/peers.h"
 
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* Memory of other processes' GPUs that a rank has opened by descriptors, and those of its own that it has passed on.
  *
  * A descriptor is passed to a rank once, when that first reads the memory. The rank keeps the memory open for all
- * bindings of the communicator. It closes what its owner has freed, of which each string of sources tells. */
+ * bindings of the communicator. Memory that its owner has freed, of which each string of sources tells, is closed. */
 #ifndef RS_EXEC_DIRECT_PEERS_H
 #define RS_EXEC_DIRECT_PEERS_H
 
@@ -25,13 +25,13 @@ rs_peer_list *rs_peers_lists(reshard_comm comm);
 bool rs_peers_have_freed(reshard_comm comm);
 /* Local: closes what others have freed, by what is `live` in all ranks' lists. All have this rank's list, too. */
 void rs_peers_hear(reshard_comm comm);
-/* Hears, and passes descriptors on between the ranks of a plan, which all call it. Those of this rank's list go to
- * ranks that read it and lack them, those of the others' lists come. A rank that fails goes on with the others. */
+/* Hears, and passes descriptors on between the ranks of a plan, which all call it. Descriptors of this rank's list go
+ * to ranks that read it and lack them, those of the others' lists come. A rank that fails goes on with the others. */
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
-/* Local: tells whether all ranks have succeeded. Else what was passed on in the last call is passed on again: what has
- * come in it is closed, which nothing uses any more. */
+/* Local: tells whether all ranks have succeeded. If not, what was passed on in the last call is passed on again: what
+ * has come in it is closed, which nothing uses any more. */
 void rs_peers_settle(reshard_comm comm, bool success);
-/* Memory of a rank, which was opened when its descriptor came. It is closed as often. */
+/* Memory of a rank, which was opened when its descriptor came, and is closed as often. */
 reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at);
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number);
 /* Some rank has freed memory that a binding still has open here, as far as this one has heard. */

@@ -1,7 +1,7 @@
 /* The direct path between processes for arrays that are other ones in each call.
  *
  * A rank writes where its sources are into a notice, which the others map. The record of the meeting before the copies
- * says where the notice is, and its version. So a rank maps and lists anew only what has changed since its last call
+ * says where the notice is, and its version: a rank maps and lists anew only what has changed since its last call
  * with the plan. Segments stay mapped as long as an earlier list names them. */
 #include "exec/direct/remote_sources.h"
 

@@ -2,12 +2,12 @@
  *
  * Every rank proposes the collective that its own messages are a part of, and all compare. A rank that cannot take part
  * proposes none, and says why. The data that stays on a rank takes part: the collective writes its place among the
- * messages. So an all-gather goes from array to array where both sides are contiguous. Else it goes through staging of
+ * messages: an all-gather goes from array to array where both sides are contiguous, and otherwise through staging of
  * the size that the messages of the plan would have: a rank packs into its own place of the received data. An
  * all-to-all takes staging for the data that stays, too.
  *
- * The parts of the round stay listed, with the addresses that they have here. They are counted and ordered, and their
- * programs pack and unpack. */
+ * The parts of the round stay listed, with the addresses that they have here, counted and ordered, and their programs
+ * pack and unpack. */
 #include "exec/packed/collective.h"
 
 #include "plan/place.h"

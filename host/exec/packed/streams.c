@@ -7,8 +7,8 @@
  *   keep     copies that stay on the rank, beside all of that; on the mixed path between two meetings of the node
  *
  * Without a limit there is one round, and pack, move and unpack follow one another on one stream. A rank skips rounds
- * in which it has nothing, and takes the halves of its staging by turns of its own. So the waits of a round are found
- * rank by rank. */
+ * in which it has nothing, and takes the halves of its staging by turns of its own: the waits of a round are found rank
+ * by rank. */
 #include "device/stream.h"
 #include "device/trace.h"
 #include "exec/packed/packed.h"
