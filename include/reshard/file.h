@@ -174,7 +174,8 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *
  * - whole: with or without an index file (model.safetensors.index.json, as Hugging Face has it), which may be the path
  *   itself. An index is what holds: of its files, in subfolders too, tensors that it gives to another file or does not
- *   list are left out. Every tensor that it lists must be there.
+ *   list are left out. Every tensor that it lists must be there. The name of a file stands for all that differ from it
+ *   by "-I-of-N" alone.
  * - shards: as PyTorch's distributed checkpoint writes them by its consolidated-safetensors storage, with
  *   DCP_SHARDING_INFO in "__metadata__". Names of files carry no meaning. Ours add a "reshard" entry to the metadata.
  *   With it missing files and gaps are errors. Without it the shapes are inferred (the largest

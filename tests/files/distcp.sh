@@ -51,6 +51,7 @@ same bins.safetensors "$recorded/state.safetensors"
 list ../state.pt >bins/pytorch_model.bin.index.json; bad 2 "no relative path" convert bins x.safetensors
 list none.bin >bins/pytorch_model.bin.index.json; bad 2 "there is no file 'none.bin'" convert bins x.safetensors
 rm bins/pytorch_model.bin.index.json; bad 2 'bins' convert bins x.safetensors
+bad 2 'both named' convert bins/pytorch_model-00002-of-00002.bin x.safetensors # the name of one stands for the set
 
 # As a model: names, shapes, dtypes alone.
 for model in "$recorded/sharded" "$recorded/state.pt" "$recorded/state.safetensors"; do

@@ -117,8 +117,8 @@ reshard_status rs_checkpoint_note(reshard_checkpoint c, const char *format, ...)
   return RESHARD_SUCCESS;
 }
 
-/* index: its path; NULL: all files of the directory, or those that an index in it names. */
-static reshard_status open_files(rs_opening *opening, const char *directory, const char *index) {
+/* path: of an index, or of a file of a set; NULL: all files of the directory, or those that an index in it names. */
+static reshard_status open_files(rs_opening *opening, const char *directory, const char *path, bool *set) {
   struct stat info;
   reshard_checkpoint c = opening->checkpoint;
   reshard_status status = RESHARD_SUCCESS;
@@ -131,7 +131,13 @@ static reshard_status open_files(rs_opening *opening, const char *directory, con
     RS_TRY(rs_open_ranks(opening, directory));
     opening->kind = RS_OPENING_PLACED;
   } else {
-    RS_TRY(index == NULL ? rs_open_directory(opening, directory) : rs_open_index(opening, directory, index));
+    RS_TRY(path == NULL             ? rs_open_directory(opening, directory)
+           : rs_ends(path, ".json") ? rs_open_index(opening, directory, path)
+                                    : rs_open_set(opening, directory, path, set));
+  }
+  if (!*set) {
+    c->directory = false;
+    return RESHARD_SUCCESS;
   }
   RS_TRY(rs_checkpoint_in_place(c, directory));
   if (opening->kind == RS_OPENING_HEADERS)
@@ -141,19 +147,20 @@ static reshard_status open_files(rs_opening *opening, const char *directory, con
   return status;
 }
 
-static reshard_status open_by_index(rs_opening *opening, const char *path) {
+static reshard_status open_beside(rs_opening *opening, const char *path, bool *set) {
   const char *slash = strrchr(path, '/');
   int64_t n = slash != NULL ? slash - path + 1 : 2;
   char *directory = NULL;
   RS_TRY(rs_alloc_copy(&directory, slash != NULL ? path : "./", n + 1, 1));
   directory[n] = '\0';
-  reshard_status status = open_files(opening, directory, path);
+  reshard_status status = open_files(opening, directory, path, set);
   free(directory);
   return status;
 }
 
 static reshard_status open_path(rs_opening *opening, const char *path) {
   struct stat info;
+  bool set = true;
   reshard_checkpoint c = opening->checkpoint;
   if (stat(path, &info) != 0)
     return rs_file_error(opening->where, errno);
@@ -161,9 +168,13 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   if (opening->options.ranks != NULL && !S_ISDIR(info.st_mode))
     return rs_error(RESHARD_ERROR_INVALID, "%s: no directory of files of ranks", opening->where);
   if (S_ISDIR(info.st_mode))
-    RS_TRY(open_files(opening, path, NULL));
+    RS_TRY(open_files(opening, path, NULL, &set));
+  else if (rs_ends(path, ".json") || (!opening->options.gaps_allowed && rs_set_has(path, path)))
+    RS_TRY(open_beside(opening, path, &set));
   else
-    RS_TRY(rs_ends(path, ".json") ? open_by_index(opening, path) : rs_open_file(opening, path));
+    set = false;
+  if (!set)
+    RS_TRY(rs_open_file(opening, path));
   if (opening->options.source_dtype != RESHARD_DTYPE_NONE && c->info.format != RESHARD_FORMAT_NPY)
     return rs_error(RESHARD_ERROR_INVALID, "%s: --source-dtype is for an .npy file of raw bytes, this is %s",
                     opening->where, reshard_file_format_string(c->info.format));

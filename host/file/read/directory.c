@@ -22,6 +22,7 @@ static int by_name(const void *a, const void *b) { return strcmp(*(char *const *
 
 /* Names in a directory, by kind. */
 typedef struct listing {
+  const char *set; /* only files of the set of this one; NULL: all */
   names files;
   names indexes, torch_indexes; /* of safetensors files, of files of torch.save */
   names variants;               /* the first other index, such as model.safetensors.index.fp16.json */
@@ -39,6 +40,8 @@ static reshard_status list_name(const char *name, listing *l) {
   l->metadata |= strcmp(name, ".metadata") == 0;
   if (part && l->distcp.n == 0)
     to = &l->distcp;
+  if (l->set != NULL)
+    to = rs_set_has(l->set, name) ? &l->files : NULL;
   if (to == NULL || name[0] == '.')
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(to, to->n + 1));
@@ -82,6 +85,37 @@ static reshard_status open_files(rs_opening *opening, const char *path, const na
   for (int64_t f = 0; f < files->n; f++)
     RS_TRY(rs_opening_add(opening, path, files->at[f], files->n));
   return RESHARD_SUCCESS;
+}
+
+static void close_files(rs_opening *opening) {
+  rs_store *s = &opening->checkpoint->store;
+  for (int64_t f = 0; f < s->files.n; f++) {
+    rs_safetensors_free(&opening->headers[f]);
+    rs_file_close(&s->files.at[f]);
+  }
+  s->files.n = 0;
+  free(opening->headers);
+  opening->headers = NULL;
+  opening->below = 0;
+}
+
+reshard_status rs_open_set(rs_opening *opening, const char *directory, const char *path, bool *set) {
+  listing l = {.set = path};
+  *set = false;
+  reshard_status status = list_directory(opening, directory, &l);
+  if (status == RESHARD_SUCCESS && l.files.n > 1) {
+    status = open_files(opening, directory, &l.files);
+    RS_THEN(status, rs_open_read(opening));
+    *set = status == RESHARD_SUCCESS;
+    for (int64_t f = 0; f < l.files.n && *set && opening->kind == RS_OPENING_HEADERS; f++)
+      *set = opening->headers[f].sharding == NULL;
+    if (*set)
+      status = rs_note_set(opening, path);
+    else if (status == RESHARD_SUCCESS)
+      close_files(opening);
+  }
+  free_listing(&l);
+  return status;
 }
 
 /* The index that counts: the only one, or the one of the usual name. */

@@ -15,10 +15,19 @@ void rs_index_forget(rs_opening *opening, const char *tensor);
 /* Every tensor of the index is there. */
 reshard_status rs_index_check(const rs_opening *opening);
 void rs_index_free(rs_opening *opening);
+/* Opens the files of the set that a file is of; *set is false, and nothing was opened, where it is of none, alone, or a
+ * shard, of which one is opened as a set of one file. */
+reshard_status rs_open_set(rs_opening *opening, const char *directory, const char *path, bool *set);
+/* True for paths of models in one directory that differ by "-I-of-N" alone, which both have. */
+bool rs_set_has(const char *set, const char *file);
+/* A note of the set that a file has stood for. */
+reshard_status rs_note_set(rs_opening *opening, const char *path);
 /* Notes of the sets that the files of a directory without an index are, where there are several. other: an index that
  * was not looked at, or NULL. */
 reshard_status rs_note_sets(rs_opening *opening, const char *path, const char *other);
 /* Reads the headers of the files that are open. */
 reshard_status rs_open_headers(rs_opening *opening);
+/* Likewise where these are safetensors, and not files of torch.save: says which. */
+reshard_status rs_open_read(rs_opening *opening);
 
 #endif

@@ -2,6 +2,7 @@
 #include "file/read/directory.h"
 
 #include "device/cpu/cpu.h"
+#include "file/format/torch.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -72,4 +73,13 @@ reshard_status rs_open_headers(rs_opening *opening) {
     if (opening->headers[f].model == NULL)
       RS_TRY(read_one(opening, f));
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_open_read(rs_opening *o) {
+  char magic[sizeof RS_ZIP_MAGIC] = "";
+  const rs_file *first = o->checkpoint->store.files.at;
+  if (o->checkpoint->store.files.n > 0)
+    RS_TRY(rs_file_read_at(first, 0, magic, rs_min(first->size, sizeof magic - 1)));
+  o->kind = strcmp(magic, RS_ZIP_MAGIC) == 0 ? RS_OPENING_TORCH : RS_OPENING_HEADERS;
+  return o->kind == RS_OPENING_HEADERS ? rs_open_headers(o) : RESHARD_SUCCESS;
 }

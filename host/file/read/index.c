@@ -4,7 +4,6 @@
 #include "file/read/directory.h"
 
 #include "base/text.h"
-#include "file/format/torch.h"
 #include "file/ground/json.h"
 
 #include <errno.h>
@@ -104,12 +103,7 @@ reshard_status rs_open_index(rs_opening *o, const char *directory, const char *p
   RS_THEN(status, open_indexed(o, where, directory, &files));
   rs_names_free(&files);
   RS_TRY(status);
-  char magic[sizeof RS_ZIP_MAGIC] = "";
-  const rs_file *first = o->checkpoint->store.files.at;
-  if (o->checkpoint->store.files.n > 0)
-    RS_TRY(rs_file_read_at(first, 0, magic, rs_min(first->size, sizeof magic - 1)));
-  o->kind = strcmp(magic, RS_ZIP_MAGIC) == 0 ? RS_OPENING_TORCH : RS_OPENING_HEADERS;
-  return o->kind == RS_OPENING_HEADERS ? rs_open_headers(o) : RESHARD_SUCCESS;
+  return rs_open_read(o);
 }
 
 bool rs_opening_takes(rs_opening *o, int64_t file, const char *tensor) {

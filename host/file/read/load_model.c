@@ -2,7 +2,7 @@
 #include "base/text.h"
 #include "file/format/safetensors.h"
 #include "file/model/model.h"
-#include "file/read/checkpoint.h"
+#include "file/read/directory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +56,10 @@ static reshard_status load_header(const char *where, const char *path, reshard_m
   reshard_status status = rs_safetensors_read(where, &file, &header);
   rs_file_close(&file);
   RS_TRY(status);
+  if (header.sharding == NULL && rs_set_has(path, path)) {
+    rs_safetensors_free(&header);
+    return load_checkpoint(path, model);
+  }
   *model = header.model;
   header.model = NULL;
   rs_safetensors_free(&header);

@@ -1,5 +1,6 @@
 /* Files of a directory without an index, as sets: those whose names differ by "-I-of-N" alone are one. Several sets are
- * often several models, or one model twice, so that whoever opens the directory is told of them. */
+ * often several models, or one model twice, so that whoever opens the directory is told of them. The name of a file
+ * stands for its set. */
 #include "file/read/directory.h"
 
 #include "base/text.h"
@@ -25,6 +26,28 @@ static const char *name_set(const char *file, char set[SET_NAME]) {
   }
   rs_text_add(&text, "%s", file);
   return set;
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+bool rs_set_has(const char *set, const char *file) {
+  char first[SET_NAME], second[SET_NAME];
+  set = base_name(set);
+  file = base_name(file);
+  if (strlen(set) > NAME_MAX || strlen(file) > NAME_MAX || strcmp(name_set(set, first), set) == 0)
+    return false;
+  bool model = rs_ends(set, ".safetensors") || rs_ends(set, ".bin") || rs_ends(set, ".pt") || rs_ends(set, ".pth");
+  return model && strcmp(first, name_set(file, second)) == 0;
+}
+
+reshard_status rs_note_set(rs_opening *opening, const char *path) {
+  char set[SET_NAME], quoted[RS_QUOTE];
+  return rs_checkpoint_note(opening->checkpoint, "%s is one of %lld files of the set '%s', which is taken",
+                            opening->where, (long long)opening->checkpoint->store.files.n,
+                            rs_quote(quoted, sizeof quoted, name_set(base_name(path), set)));
 }
 
 typedef struct file_set {
@@ -58,12 +81,12 @@ static reshard_status find_sets(const rs_opening *opening, file_sets *sets) {
   return status;
 }
 
-/* "to take one, name its file, 'in/FILE', or an index, 'in/model.safetensors.index.fp16.json'". */
+/* "to take one, name a file of it, 'in/FILE', or an index, 'in/model.safetensors.index.fp16.json'". */
 static void tell_how(rs_opening *opening, const char *path, const char *other) {
   char directory[RS_QUOTE], variant[RS_QUOTE];
   rs_text how = {.at = opening->sets, .size = sizeof opening->sets};
   rs_quote(directory, sizeof directory, path);
-  rs_text_add(&how, "to take one, name its file, '%s/FILE'", directory);
+  rs_text_add(&how, "to take one, name a file of it, '%s/FILE'", directory);
   if (other != NULL)
     rs_text_add(&how, ", or an index, '%s/%s'", directory, rs_quote(variant, sizeof variant, other));
 }

@@ -2,6 +2,7 @@
  * Sets of files without an index. */
 #include "file/read/checkpoint.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
 #include <stdio.h>
@@ -259,8 +260,38 @@ static void usual_index_counts_among_several(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors", "'model.safetensors.index.fp16.json' itself");
 }
 
+/* The name of each file stands for its set: files whose number in `of` is one. */
+static void check_names(const char *const *names, const char *of) {
+  char name[64], note[64];
+  for (int i = 0; names[i] != NULL; i++) {
+    reshard_checkpoint_info info;
+    reshard_model model;
+    int64_t tensor;
+    int files = 0;
+    snprintf(name, sizeof name, "d/%s.safetensors", names[i]);
+    reshard_checkpoint checkpoint = scratch_open(name);
+    GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+    GOOD(reshard_model_load(scratch_path(name), &model));
+    for (int j = 0; names[j] != NULL; j++) {
+      snprintf(name, sizeof name, "t%d", j);
+      assert_int_equal(reshard_checkpoint_find(checkpoint, name, &tensor) == RESHARD_SUCCESS, of[i] == of[j]);
+      if (of[i] == of[j])
+        assert_int_equal(first_byte(checkpoint, tensor), scratch_byte(0, j));
+      files += of[i] == of[j];
+    }
+    assert_int_equal(info.files, files);
+    assert_int_equal(reshard_model_count(model), files);
+    snprintf(note, sizeof note, "is one of %d files of the set '", files);
+    assert_int_equal(checkpoint->notes.n > 0, files > 1);
+    if (files > 1)
+      assert_non_null(strstr(checkpoint->notes.at, note));
+    reshard_model_free(model);
+    reshard_checkpoint_close(checkpoint);
+  }
+}
+
 /* Files of these names, of which each has a tensor of its own: how many sets they are, by the notes. */
-static void check_sets(const char *const *names, const char *const *sets) {
+static void check_sets(const char *const *names, const char *of, const char *const *sets) {
   char name[64], header[128], line[128];
   int n = 0, told = 0;
   scratch_remove("d");
@@ -281,6 +312,7 @@ static void check_sets(const char *const *names, const char *const *sets) {
   }
   assert_int_equal(told, n > 0 ? n + 1 : 0);
   reshard_checkpoint_close(checkpoint);
+  check_names(names, of);
 }
 
 #define LIST(...) \
@@ -288,15 +320,17 @@ static void check_sets(const char *const *names, const char *const *sets) {
 
 static void sets_without_index_are_found_by_their_names(void **state) {
   static const char *const none[] = {NULL};
-  check_sets(LIST("model"), none);
-  check_sets(LIST("model-1-of-3", "model-2-of-3", "model-3-of-3"), none);
-  check_sets(LIST("a-b-00001-of-00002.fp16", "a-b-00002-of-00002.fp16"), none);
-  check_sets(LIST("model-1-of-2", "model-2-of-2", "model"),
+  check_sets(LIST("model"), "a", none);
+  check_sets(LIST("model-1-of-3", "model-2-of-3", "model-3-of-3"), "aaa", none);
+  check_sets(LIST("a-b-00001-of-00002.fp16", "a-b-00002-of-00002.fp16"), "aa", none);
+  check_sets(LIST("model-1-of-2", "model-2-of-2", "model"), "aab",
              LIST("'model-*-of-*.safetensors': 2 files, 2 tensors, 3 bytes",
                   "'model.safetensors': 1 file, 1 tensor, 3 bytes"));
-  check_sets(LIST("x-of-2", "y-of-2"), LIST("'x-of-2.safetensors': 1 file", "'y-of-2.safetensors': 1 file"));
-  check_sets(LIST("m-1-of-1", "n-1-of-1"), LIST("'m-*-of-*.safetensors': 1 file", "'n-*-of-*.safetensors'"));
-  check_sets(LIST("m-1-of-x", "m-2-of-x"), LIST("'m-1-of-x.safetensors': 1 file", "'m-2-of-x.safetensors'"));
+  check_sets(LIST("x-of-2", "y-of-2"), "ab", LIST("'x-of-2.safetensors': 1 file", "'y-of-2.safetensors': 1 file"));
+  check_sets(LIST("m-1-of-1", "n-1-of-1"), "ab", LIST("'m-*-of-*.safetensors': 1 file", "'n-*-of-*.safetensors'"));
+  check_sets(LIST("m-1-of-x", "m-2-of-x"), "ab", LIST("'m-1-of-x.safetensors': 1 file", "'m-2-of-x.safetensors'"));
+  check_sets(LIST("m-1-of-2", "m-1-of-2.ema", "m-2-of-2", "m-2-of-2.ema"), "abab",
+             LIST("'m-*-of-*.ema.safetensors': 2 files", "'m-*-of-*.safetensors': 2 files"));
   /* One without tensors is no second model. */
   scratch_remove("d");
   scratch_directory("d");
