@@ -1,6 +1,7 @@
 #include "bench/verify/case_binding.h"
 
 #include "bench/launch/session.h"
+#include "bench/verify/naive_cast.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,8 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
       case_buffer *p = &b->place[n];
       p->entry = e;
       p->buffer = &side->buffers.buffer[i];
-      p->width = reshard_dtype_size(c->entry[e].dtype);
+      p->dtype = source ? c->entry[e].dtype : c->entry[e].dst_dtype;
+      p->width = reshard_dtype_size(p->dtype);
       set_contiguous(p->buffer, p->stride);
       if (p->buffer->n == 0 && rng_one_in(&r, 2)) {
         p->offset = -1;
@@ -151,6 +153,23 @@ static int64_t advance_position(const case_buffer *p, int64_t *at, int64_t posit
   return position;
 }
 
+/* Bytes of a source element as a buffer should have it: converted where the entry converts, and once more on the way
+ * back. */
+static void put_element(const case_entry *e, const case_buffer *p, case_fill fill, uint64_t key, int64_t element,
+                        unsigned char *at) {
+  unsigned char bytes[16] = {0};
+  uint64_t bits = 0;
+  case_stamp(e, key, element, bytes);
+  if (fill != FILL_SOURCE && e->dtype != e->dst_dtype) {
+    memcpy(&bits, bytes, sizeof bits); /* little-endian, as the dtypes of files */
+    bits = naive_cast(e->dtype, e->dst_dtype, bits);
+    if (fill == FILL_REVERSED)
+      bits = naive_cast(e->dst_dtype, e->dtype, bits);
+    memcpy(bytes, &bits, sizeof bits);
+  }
+  memcpy(at, bytes, p->width);
+}
+
 void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int generation) {
   memset(b->image, POISON, (size_t)b->bytes);
   if (fill != FILL_SOURCE)
@@ -162,7 +181,7 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
     for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
       int64_t element = p->buffer->index[k];
       if (element >= 0 && (fill != FILL_REVERSED || is_in_region(&c->entry[p->entry], element)))
-        oracle_stamp(key, element, p->width, b->image + position);
+        put_element(&c->entry[p->entry], p, fill, key, element, b->image + position);
     }
   }
   if (fill == FILL_SOURCE)

@@ -10,6 +10,7 @@
 typedef struct case_buffer {
   int64_t entry;
   const oracle_buffer *buffer;
+  reshard_dtype dtype; /* of this side */
   size_t width;
   int64_t offset;                   /* of its first element in the arena; -1: nothing held, NULL pointer */
   int64_t stride[RESHARD_MAX_DIMS]; /* in elements */

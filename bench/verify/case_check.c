@@ -227,8 +227,10 @@ static void add_dims(rs_text *out, const char *what, int ndim, const int64_t *at
 void case_describe_entry(const case_entry *e, int64_t number, rs_text *out) {
   const oracle_layout *src = &e->src.described, *dst = &e->dst.described;
   bool whole = src->ndim == dst->ndim;
-  cli_add(out, "\n  entry %lld, %s: ", (long long)number, reshard_dtype_string(e->dtype));
-  add_dims(out, "", src->ndim, src->shape);
+  cli_add(out, "\n  entry %lld, %s", (long long)number, reshard_dtype_string(e->dtype));
+  if (e->dst_dtype != e->dtype)
+    cli_add(out, " to %s", reshard_dtype_string(e->dst_dtype));
+  add_dims(out, ": ", src->ndim, src->shape);
   cli_add(out, " %s -> ", e->src.text);
   add_dims(out, "", dst->ndim, dst->shape);
   cli_add(out, " %s", e->dst.text);

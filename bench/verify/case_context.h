@@ -45,9 +45,9 @@ typedef struct case_rank {
   case_binding src, dst;
   unsigned char *workspace; /* of the device */
   size_t workspace_bytes;
-  int64_t wire;
-  int64_t staged, rounds; /* most bytes of staging, and rounds, of its transfers */
-  rs_device *device;      /* of streams; NULL: the CPU */
+  int64_t least_wire, most_wire; /* on the path of the transfer */
+  int64_t staged, rounds;        /* most bytes of staging, and rounds, of its transfers */
+  rs_device *device;             /* of streams; NULL: the CPU */
   void *stream;
 } case_rank;
 

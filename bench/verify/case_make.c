@@ -216,12 +216,46 @@ static bool is_reversible(const case_entry *e) {
   return once && held == n;
 }
 
+/* Dtypes of both sides where a case converts, by a generator of its own. */
+static void draw_cast(case_plan *c, int64_t i, case_entry *e) {
+  static const reshard_dtype numbers[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
+                                          RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
+  enum { NUMBERS = sizeof numbers / sizeof *numbers };
+  rng own;
+  rng_seed(&own, c->seed ^ 0x63617374u);
+  if (!rng_one_in(&own, 3))
+    return;
+  rng_seed(&own, rng_next(&own) + (uint64_t)i);
+  if (i > 0 && rng_one_in(&own, 4))
+    return;
+  e->dtype = numbers[rng_below(&own, NUMBERS)];
+  e->dst_dtype = numbers[rng_below(&own, NUMBERS)];
+  c->casts = c->casts || e->dtype != e->dst_dtype;
+}
+
+void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char *bytes) {
+  oracle_stamp(key, index, reshard_dtype_size(e->dtype), bytes);
+  if (e->dtype == e->dst_dtype || (key + (uint64_t)index) % 3 == 0)
+    return;
+  double wide = (double)((int64_t)(rng_mix(key ^ (uint64_t)index) % 4096) - 2048) / 64;
+  float narrow = (float)wide;
+  if (e->dtype == RESHARD_F64)
+    memcpy(bytes, &wide, sizeof wide);
+  if (e->dtype == RESHARD_F32)
+    memcpy(bytes, &narrow, sizeof narrow);
+}
+
 static int64_t finish_entry(case_plan *c, case_entry *e) {
-  int64_t width = (int64_t)reshard_dtype_size(e->dtype), bytes = width;
+  /* The narrower travels. */
+  int64_t width = rs_min((int64_t)reshard_dtype_size(e->dtype), (int64_t)reshard_dtype_size(e->dst_dtype));
+  int64_t bytes = width;
   for (int d = 0; d < e->src.described.ndim; d++)
     bytes *= e->region.src_extent[d];
   c->reversible = c->reversible && is_reversible(e);
+  oracle_counts before = c->counts;
   oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, width, &c->counts);
+  for (int64_t r = 0; r < c->world; r++)
+    c->read[r] += (c->counts.lacked[r] - before.lacked[r]) / width * (int64_t)reshard_dtype_size(e->dtype);
   return bytes;
 }
 
@@ -257,6 +291,9 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     sizes[i] =
         twin >= 0 ? sizes[twin] : (rng_one_in(&r, 2) ? rng_log(&r, most) : rng_in(&r, 1, most)) / c->nentries + 1;
     e->dtype = twin >= 0 && rng_one_in(&r, 2) ? c->entry[twin].dtype : draw_dtype(&r);
+    e->dst_dtype = e->dtype;
+    if (fixed->casts)
+      draw_cast(c, i, e);
     least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, e->dtype);
     right = make_entry(seeds[i], c->world, sizes[i], least[i], e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
@@ -302,7 +339,7 @@ reshard_entry *case_entries(const case_plan *c) {
         .src = e->src.layout,
         .dst = e->dst.layout,
         .dtype = e->dtype,
-        .dst_dtype = c->seed % 2 == 0 ? RESHARD_DTYPE_NONE : e->dtype,
+        .dst_dtype = c->seed % 2 == 0 && e->dst_dtype == e->dtype ? RESHARD_DTYPE_NONE : e->dst_dtype,
         .src_offset = e->given & GIVEN_SRC_OFFSET ? g->src_offset : NULL,
         .src_extent = e->given & GIVEN_SRC_EXTENT ? g->src_extent : NULL,
         .dst_offset = e->given & GIVEN_DST_OFFSET ? g->dst_offset : NULL,

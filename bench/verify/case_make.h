@@ -26,7 +26,7 @@ typedef struct case_entry {
   case_side src, dst;
   oracle_region region;
   unsigned given; /* which pointers of the reshard_entry are passed: GIVEN_* */
-  reshard_dtype dtype;
+  reshard_dtype dtype, dst_dtype;
   char name[24];
 } case_entry;
 
@@ -46,11 +46,13 @@ typedef struct case_plan {
   case_entry *entry;
   reshard_plan_options options;
   int64_t nodes[ORACLE_WORLD];
-  int64_t least_limit;  /* of workspace_limit for this world; 0 where there is no limit */
-  oracle_counts counts; /* of all entries, in bytes */
-  int64_t bytes;        /* of all regions */
-  bool plain;           /* every array is contiguous; else as the seed has it */
-  bool reversible;      /* every destination is whole, without gap, halo or replica */
+  int64_t least_limit;        /* of workspace_limit for this world; 0 where there is no limit */
+  oracle_counts counts;       /* of all entries, in bytes */
+  int64_t bytes;              /* of all regions, as they travel */
+  int64_t read[ORACLE_WORLD]; /* bytes of counts.lacked in the sources, which direct copies read */
+  bool plain;                 /* every array is contiguous; else as the seed has it */
+  bool casts;                 /* some entry's sides differ in dtype */
+  bool reversible;            /* every destination is whole, without gap, halo or replica */
 } case_plan;
 
 /* Fixed choices; 0 or AUTO leave a choice to the seed. */
@@ -62,9 +64,13 @@ typedef struct case_choices {
   bool rounds;       /* always under a limit, the least or little more */
   int64_t bytes;     /* of all entries at least, but for the empty and the scalars */
   bool graph;        /* on GPUs: each execute is launched from a graph */
+  bool casts;        /* entries whose sides differ in dtype, in one case in three */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_choices;
+
+/* Bits of a source element in its lowest bytes; those of a number are any, or one that most dtypes have. */
+void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char *bytes);
 
 /* Makes the case of a seed; on failure false, with the reason in why. */
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, rs_text *why);

@@ -13,6 +13,7 @@ typedef struct case_queue {
 
 static void sum_totals(case_totals *to, const case_totals *from) {
   to->cases += from->cases;
+  to->casts += from->casts;
   to->entries += from->entries;
   to->executes += from->executes;
   to->reversed += from->reversed;
@@ -112,6 +113,7 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out,
           "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
           (long long)t->limited, (long long)t->staged, (long long)t->rounds);
+  fprintf(out, "%lld with entries that convert\n", (long long)t->casts);
   fprintf(out, "cases per pair of layout kinds (source down, destination across):\n%8s", "");
   for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
     fprintf(out, " %8s", case_kind_name[b]);

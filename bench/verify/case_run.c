@@ -64,7 +64,6 @@ static bool create_plan(case_context *l, int64_t rank) {
   if (status != RESHARD_SUCCESS)
     return case_failed_call(l, "reshard_plan_create", rank, status);
   reshard_plan_get_info(s->plan, &s->info);
-  s->wire = c->counts.lacked[rank];
   rs_text why = {0};
   case_check_plan(c, rank, s->plan, &s->info, &why);
   return case_take_reason(l, &why);
@@ -182,6 +181,7 @@ static void add_totals(const case_context *l, case_totals *totals) {
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       totals->pairs[a][b] += seen[a][b];
   totals->cases++;
+  totals->casts += l->c->casts;
   bool limited = l->c->options.workspace_limit > 0, staged = false, several = false;
   for (int64_t r = l->first; r < l->first + l->locals; r++) {
     staged |= l->rank[r].staged > 0;

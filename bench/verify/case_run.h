@@ -9,6 +9,7 @@
 typedef struct case_runner case_runner;
 typedef struct case_totals {
   int64_t cases, entries, executes, bytes, wire_bytes, reversed;
+  int64_t casts;                   /* cases that convert */
   int64_t limited, staged, rounds; /* under a limit: cases; those with staging; those that take several rounds */
   int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* cases that hold such an entry */
 } case_totals;

@@ -61,6 +61,7 @@ int command_verify(int argc, char **argv) {
                 .threads = (int)o.threads,
                 .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
+                .casts = !where.cuda,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,
       .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */

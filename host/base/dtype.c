@@ -1,3 +1,4 @@
+#include "base/dtype.h"
 #include "base/base.h"
 
 #include <reshard/dtype.h>
@@ -35,6 +36,15 @@ static bool is_known_dtype(reshard_dtype dtype) { return (int)dtype > 0 && (int)
 size_t reshard_dtype_size(reshard_dtype dtype) { return is_known_dtype(dtype) ? dtypes[dtype].size : 0; }
 
 const char *reshard_dtype_string(reshard_dtype dtype) { return is_known_dtype(dtype) ? dtypes[dtype].name : "none"; }
+
+bool rs_cast_knows(reshard_dtype dtype) {
+  return dtype == RESHARD_F64 || dtype == RESHARD_F32 || dtype == RESHARD_F16 || dtype == RESHARD_BF16 ||
+         dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2;
+}
+
+bool rs_cast_supported(reshard_dtype from, reshard_dtype to) {
+  return from != to && rs_cast_knows(from) && rs_cast_knows(to);
+}
 
 reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
   RS_TRY(RS_GIVEN("reshard_dtype_parse", text, dtype));

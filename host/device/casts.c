@@ -4,15 +4,6 @@
 
 #include <stdlib.h>
 
-bool rs_cast_knows(reshard_dtype dtype) {
-  return dtype == RESHARD_F64 || dtype == RESHARD_F32 || dtype == RESHARD_F16 || dtype == RESHARD_BF16 ||
-         dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2;
-}
-
-bool rs_cast_supported(reshard_dtype from, reshard_dtype to) {
-  return from != to && rs_cast_knows(from) && rs_cast_knows(to);
-}
-
 reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
                             int naxes, const rs_axis *axes) {
   if (!rs_cast_supported(from, to))

@@ -40,28 +40,45 @@ static reshard_status copy_overflow(void) {
   return rs_error(RESHARD_ERROR_INVALID, "a copy has more than %lld bytes", (long long)INT64_MAX);
 }
 
-reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
-                             const rs_axis *axes) {
-  int64_t bytes = element;
+/* copy: all but run and axes. to: bytes of an element of the destination. */
+static reshard_status add_copy(rs_copies *copies, rs_copy copy, int64_t to, int naxes, const rs_axis *axes) {
+  int64_t bytes = copy.element, most = rs_max(copy.element, to);
   for (int i = 0; i < naxes; i++)
     if (axes[i].n == 0)
       return RESHARD_SUCCESS;
   for (int i = 0; i < naxes; i++)
-    if (!rs_mul(bytes, axes[i].n, &bytes))
+    if (!rs_mul(most, axes[i].n, &most))
       return copy_overflow();
+  for (int i = 0; i < naxes; i++)
+    bytes *= axes[i].n;
   int64_t total;
   if (!rs_add(copies->bytes, bytes, &total))
     return copy_overflow();
   RS_TRY(rs_vec_reserve(&copies->copy, copies->copy.n + 1));
   RS_TRY(rs_vec_reserve(&copies->axis, copies->axis.n + naxes));
 
-  int64_t run = 1;
   rs_axis *kept = copies->axis.at == NULL ? NULL : copies->axis.at + copies->axis.n;
-  int32_t n = rs_axes_merge(naxes, axes, element, element, kept, &run);
-  copies->copy.at[copies->copy.n++] = (rs_copy){src, dst, run * element, copies->axis.n, n, element};
-  copies->axis.n += n;
+  copy.axes = copies->axis.n;
+  copy.naxes = rs_axes_merge(naxes, axes, copy.element, to, kept, &copy.run);
+  copy.run *= copy.element;
+  copies->copy.at[copies->copy.n++] = copy;
+  copies->axis.n += copy.naxes;
   copies->bytes = total;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
+                             const rs_axis *axes) {
+  return add_copy(copies, (rs_copy){.src = src, .dst = dst, .element = element}, element, naxes, axes);
+}
+
+reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
+                                 int naxes, const rs_axis *axes) {
+  if (!rs_cast_supported(from, to))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "no cast from %s to %s", reshard_dtype_string(from),
+                    reshard_dtype_string(to));
+  rs_copy copy = {.src = src, .dst = dst, .element = (int32_t)reshard_dtype_size(from), .from = from, .to = to};
+  return add_copy(copies, copy, (int64_t)reshard_dtype_size(to), naxes, axes);
 }
 
 void rs_copies_clear(rs_copies *copies) {

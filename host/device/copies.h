@@ -3,6 +3,7 @@
 #define RS_DEVICE_COPIES_H
 
 #include "base/base.h"
+#include "base/dtype.h"
 #include "device/pods.h"
 
 /* Brings loops (outermost first, none of no steps) around a step of `src` and `dst` bytes into canonical form. Loops of
@@ -11,7 +12,8 @@
 int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
- * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
+ * loops, outermost first. One that converts has a run of as many numbers on both sides, and `run` counts the bytes of
+ * the source. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
  * no innermost axis that merges into the run. So a run shorter than a cache line means that the innermost axis is
  * strided on at least one side. */
 typedef struct rs_copy {
@@ -20,8 +22,9 @@ typedef struct rs_copy {
   int64_t run;
   int64_t axes; /* index of the first axis in rs_copies.axes */
   int32_t naxes;
-  int32_t
-      element; /* 1, 2, 4, 8, 16: bytes of an element; run and all strides are multiples of it, addresses need not be */
+  int32_t element;  /* 1, 2, 4, 8, 16: bytes of an element of the source; run and all strides are multiples of it (in
+                       the destination of its own), addresses need not be */
+  int32_t from, to; /* reshard_dtype of each side where numbers are converted, else both 0 */
 } rs_copy;
 
 /* A list of copies, to be compiled into a program. Copies of one list may run in any order and at the same time: no
@@ -29,7 +32,7 @@ typedef struct rs_copy {
 typedef struct rs_copies {
   RS_VEC(rs_copy) copy;
   RS_VEC(rs_axis) axis;
-  int64_t bytes; /* sum over the copies */
+  int64_t bytes; /* sum over the copies, as they are read */
   bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
 } rs_copies;
 
@@ -37,6 +40,14 @@ typedef struct rs_copies {
  * into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
 reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
                              const rs_axis *axes);
+/* Appends a copy that converts numbers as a cast does (rs_cast); loops have the bytes of each side. `bytes` counts the
+ * source's. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
+reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
+                                 int naxes, const rs_axis *axes);
+/* Bytes of the destination for so many of the source. */
+static inline int64_t rs_converted_bytes(reshard_dtype from, reshard_dtype to, int64_t bytes) {
+  return from == to ? bytes : bytes / (int64_t)reshard_dtype_size(from) * (int64_t)reshard_dtype_size(to);
+}
 /* Empties a list, keeping the memory that it has. */
 void rs_copies_clear(rs_copies *copies);
 void rs_copies_free(rs_copies *copies);

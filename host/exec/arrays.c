@@ -88,7 +88,12 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
     if (at == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': %s buffer %lld is NULL and should hold %lld elements",
                       (long long)entry, e->name, source ? "source" : "destination", (long long)b, (long long)elements);
-    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = c->width, .entry = entry, .buffer = b};
+    rs_extent x = {.at = at,
+                   .source = source,
+                   .ndim = l->ndim,
+                   .width = source ? c->from.width : c->to.width,
+                   .entry = entry,
+                   .buffer = b};
     reshard_array_info info;
     if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) {
       if (strides != NULL)
@@ -249,11 +254,12 @@ void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int
   reshard_array_info info;
   reshard_layout_array(l, rank, array, &info);
   int64_t buffer = first + info.buffer;
+  int64_t width = source ? c->from.width : c->to.width;
   const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
   const int64_t *strides = lists != NULL && lists[buffer] != NULL ? lists[buffer] : info.strides;
-  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + info.offset * c->width;
+  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + info.offset * width;
   for (int d = 0; d < l->ndim; d++)
-    view->strides[d] = strides[d] * c->width;
+    view->strides[d] = strides[d] * width;
 }
 
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
@@ -277,7 +283,7 @@ char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *pl
 /* The copy that packs a message, if that is one loop of runs, which follow one another in the message. */
 static rs_strided strided_of(const rs_copies *copies, int64_t least) {
   const rs_copy *copy = copies->copy.at;
-  if (copies->copy.n != 1 || copy->naxes != 1 || copy->run < least)
+  if (copies->copy.n != 1 || copy->naxes != 1 || copy->run < least || copy->from != copy->to)
     return (rs_strided){NULL, 0, 0, 0};
   const rs_axis *axis = &copies->axis.at[copy->axes];
   if (axis->dst != copy->run)

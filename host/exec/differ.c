@@ -18,7 +18,7 @@ _Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the commu
 /* Names of the two values of each field. */
 static const char *const value_names[RS_FIELDS][2] = {[RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
                                                       [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
-                                                      [RS_FIELD_DTYPES] = {"dtype", ""},
+                                                      [RS_FIELD_DTYPES] = {"dtype", "dst_dtype"},
                                                       [RS_FIELD_REGIONS] = {"source region", "destination region"},
                                                       [RS_FIELD_OPTIONS] = {"workspace_limit", "nodes"}};
 
@@ -67,7 +67,10 @@ static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_
     print_layout(values[0], sizeof values[0], c->src);
     print_layout(values[1], sizeof values[1], c->dst);
     break;
-  case RS_FIELD_DTYPES: snprintf(values[0], sizeof values[0], "%s", reshard_dtype_string(e->dtype)); break;
+  case RS_FIELD_DTYPES:
+    snprintf(values[0], sizeof values[0], "%s", reshard_dtype_string(e->dtype));
+    snprintf(values[1], sizeof values[1], "%s", reshard_dtype_string(e->dst_dtype));
+    break;
   default:
     print_region(values[0], sizeof values[0], &c->space, true);
     print_region(values[1], sizeof values[1], &c->space, false);

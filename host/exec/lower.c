@@ -53,7 +53,7 @@ typedef struct lowered {
   lowered_axis axis[RESHARD_MAX_DIMS];
   const char *src;
   char *dst;
-  int32_t width;
+  rs_format from, to;
   rs_geometry geometry; /* the runs of boxes are stored in it */
 } lowered;
 
@@ -67,8 +67,9 @@ static void find_axes(const rs_lowering *w, lowered *out) {
   out->naxes = 0;
   out->src = w->src != NULL ? w->src->at : w->linear;
   out->dst = w->dst != NULL ? w->dst->at : w->linear;
-  out->width = (int32_t)w->class_->width;
-  int64_t linear = w->class_->width;
+  out->from = w->src != NULL ? w->class_->from : w->class_->wire;
+  out->to = w->dst != NULL ? w->class_->to : w->class_->wire;
+  int64_t linear = w->class_->wire.width;
   lowered_axis found[RESHARD_MAX_DIMS];
   for (int a = g->naxes - 1; a >= 0; a--) {
     const rs_span_list *list = &g->axis[a];
@@ -155,6 +156,13 @@ static reshard_status list_progressions(const lowered *w, const lowered_axis *ax
   return RESHARD_SUCCESS;
 }
 
+/* From dtype to dtype where these differ, else as they are. */
+static reshard_status add_copy(rs_copies *copies, const lowered *w, const char *from, char *to, const rs_axis *axes) {
+  return w->from.dtype == w->to.dtype
+             ? rs_copies_add(copies, from, to, (int32_t)w->from.width, 2 * w->naxes, axes)
+             : rs_copies_convert(copies, from, to, w->from.dtype, w->to.dtype, 2 * w->naxes, axes);
+}
+
 /* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
 static reshard_status add_product(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
                                   rs_copies *copies) {
@@ -182,7 +190,7 @@ static reshard_status add_product(const lowered *w, const char *src, char *dst, 
       axes[2 * a] = (rs_axis){p->steps, p->src_step, p->dst_step};
       axes[2 * a + 1] = (rs_axis){p->n, w->axis[a].src_stride, w->axis[a].dst_stride};
     }
-    RS_TRY_GOTO(status, rs_copies_add(copies, from, to, w->width, 2 * w->naxes, axes), done);
+    RS_TRY_GOTO(status, add_copy(copies, w, from, to, axes), done);
     int a = w->naxes - 1;
     while (a >= 0 && ++at[a] == first[a + 1]) {
       at[a] = first[a];
@@ -214,8 +222,8 @@ reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_
     shape[a] = w.axis[a].length;
   int n = rs_flat_boxes(w.naxes, shape, begin, end, corners);
   /* positions are those of the segment; the message's piece starts with element `begin` */
-  const char *src = lowering->src == NULL ? w.src - begin * w.width : w.src;
-  char *dst = lowering->dst == NULL ? w.dst - begin * w.width : w.dst;
+  const char *src = lowering->src == NULL ? w.src - begin * w.from.width : w.src;
+  char *dst = lowering->dst == NULL ? w.dst - begin * w.to.width : w.dst;
   for (int b = 0; b < n; b++) {
     const int64_t *lo = corners + (int64_t)b * 2 * w.naxes;
     RS_TRY(add_product(&w, src, dst, lo, lo + w.naxes, copies));

@@ -3,6 +3,46 @@
 
 #include <string.h>
 
+/* Entries that convert from one dtype to another. */
+typedef struct plan_conversion {
+  const rs_class *class_; /* of one of them */
+  int64_t entries;
+} plan_conversion;
+
+/* The next pair of dtypes that entries convert between, from pair *at on; false behind the last one. */
+static bool next_conversion(const struct reshard_plan_s *plan, int *at, plan_conversion *out) {
+  for (*out = (plan_conversion){NULL, 0}; out->class_ == NULL && *at < RESHARD_DTYPE_COUNT * RESHARD_DTYPE_COUNT; ++*at)
+    for (int64_t i = 0; i < plan->classes.n; i++) {
+      const rs_class *c = &plan->classes.at[i];
+      if (c->from.dtype == c->to.dtype || (int)c->from.dtype * RESHARD_DTYPE_COUNT + (int)c->to.dtype != *at)
+        continue;
+      out->class_ = c;
+      out->entries += c->entries;
+    }
+  return out->class_ != NULL;
+}
+
+static const char *conversion_place(const rs_class *c) { return rs_format_equal(c->wire, c->to) ? "pack" : "unpack"; }
+
+static void add_conversions_json(const struct reshard_plan_s *plan, rs_json *j) {
+  plan_conversion found;
+  int at = 0;
+  if (!next_conversion(plan, &at, &found))
+    return;
+  rs_json_open(j, "conversions", '[');
+  do {
+    const rs_class *c = found.class_;
+    rs_json_open(j, NULL, '{');
+    rs_json_string(j, "from", reshard_dtype_string(c->from.dtype));
+    rs_json_string(j, "to", reshard_dtype_string(c->to.dtype));
+    rs_json_string(j, "wire", reshard_dtype_string(c->wire.dtype));
+    rs_json_string(j, "converted", conversion_place(c));
+    rs_json_int(j, "tensors", found.entries);
+    rs_json_close(j, '}');
+  } while (next_conversion(plan, &at, &found));
+  rs_json_close(j, ']');
+}
+
 static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
   const reshard_plan_info *i = &plan->info;
   rs_json_open(j, NULL, '{');
@@ -20,6 +60,7 @@ static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
     rs_json_close(j, '}');
   }
   rs_json_close(j, ']');
+  add_conversions_json(plan, j);
   rs_json_close(j, '}');
 }
 
@@ -65,12 +106,25 @@ static void add_names(const struct reshard_plan_s *plan, rs_text *t) {
     rs_text_add(t, "\n");
 }
 
+static void add_conversions(const struct reshard_plan_s *plan, rs_text *t) {
+  plan_conversion found;
+  for (int at = 0; next_conversion(plan, &at, &found);) {
+    const rs_class *c = found.class_;
+    const char *from = reshard_dtype_string(c->from.dtype);
+    rs_text_add(t, "  converts  ");
+    add_count(t, found.entries, "tensor");
+    rs_text_add(t, " from %s to %s; %s travels, converted in the %s; direct copies read %s\n", from,
+                reshard_dtype_string(c->to.dtype), reshard_dtype_string(c->wire.dtype), conversion_place(c), from);
+  }
+}
+
 static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
   add_count(t, i->entries, "tensor");
   rs_text_add(t, ", %lld bytes, %lld of distinct geometry\n", (long long)i->bytes, (long long)i->classes);
   add_names(plan, t);
+  add_conversions(plan, t);
   rs_text_add(t, "  sends     %lld bytes to others in ", (long long)i->sent_bytes);
   add_count(t, i->messages_sent, "message");
   rs_text_add(t, "; %lld of %lld peers from the source in place, without packing\n", (long long)i->packs_skipped,

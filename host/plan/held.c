@@ -101,7 +101,7 @@ static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, 
       elements += held[r];
       any[r] |= held[r] > 0;
     }
-    total += elements * c->width * c->entries; /* fits: each rank holds an element once at most (add_entry) */
+    total += elements * c->wire.width * c->entries; /* fits: each rank holds an element once at most (add_entry) */
   }
   for (int64_t r = 0; r < plan->world; r++)
     ranks += any[r];

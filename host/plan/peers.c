@@ -6,7 +6,7 @@
 /* Adds one message to what is known of a peer. */
 static void add_message(rs_peer *p, bool sending, const rs_class *c, int64_t message) {
   const rs_side *side = sending ? &c->send : &c->receive;
-  int64_t bytes = side->messages.at[message].elements * c->width * c->entries;
+  int64_t bytes = side->messages.at[message].elements * c->wire.width * c->entries;
   rs_peer_add_message(p, sending, side, message, c->entries);
   *(sending ? &p->sent : &p->received) += bytes;
 }

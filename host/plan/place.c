@@ -142,6 +142,8 @@ void rs_message_find_places(const rs_class *c, const rs_side *side, rs_route rou
     dst = is_range(c->space.naxes, length, c->space.dst_dim, c->dst->ndim, to);
   }
   /* Both first: a read of the count waits for a write into its word. */
+  of_source = of_source && rs_format_equal(c->from, c->wire);
+  of_destination = of_destination && rs_format_equal(c->to, c->wire);
   bool src_in_place = of_source && is_contiguous(c, side, route, m, true, src);
   bool dst_in_place = of_destination && is_contiguous(c, side, route, m, false, dst);
   m->src_in_place = src_in_place;
@@ -160,13 +162,15 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
   bool in_place = sending ? m->src_in_place : m->dst_in_place;
   if (strides == NULL && (!in_place || place == NULL))
     return in_place;
+  if (!rs_format_equal(sending ? c->from : c->to, c->wire)) /* which the strides do not say */
+    return false;
   const rs_entry *e = &plan->entries[c->first_entry];
   int64_t base = sending ? e->src_buffer : e->dst_buffer;
   if (!find_range(c, side, rs_route_of(plan->rank, sent, peer->rank), m, sending,
                   strides != NULL ? strides + base : NULL, &buffer, &begin))
     return false;
   if (place != NULL)
-    *place = (rs_place){base + buffer, begin * c->width};
+    *place = (rs_place){base + buffer, begin * c->wire.width};
   return true;
 }
 

@@ -1,4 +1,5 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
+#include "base/dtype.h"
 #include "base/range.h"
 #include "plan/intersect.h"
 #include "plan/rounds.h"
@@ -23,6 +24,10 @@ static reshard_status check_arrays(const char *label, const char *side, const st
              : RESHARD_SUCCESS;
 }
 
+static reshard_dtype dst_dtype_of(const reshard_entry *e) {
+  return e->dst_dtype != RESHARD_DTYPE_NONE ? e->dst_dtype : e->dtype;
+}
+
 static reshard_status check_entry(const char *label, const reshard_entry *e, int64_t world, bool smaller) {
   if (e->size != sizeof *e)
     return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_entry has %zu", label, e->size,
@@ -37,9 +42,9 @@ static reshard_status check_entry(const char *label, const reshard_entry *e, int
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown dtype %d", label, (int)e->dtype);
   if (e->dst_dtype != RESHARD_DTYPE_NONE && reshard_dtype_size(e->dst_dtype) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown destination dtype %d", label, (int)e->dst_dtype);
-  if (e->dst_dtype != RESHARD_DTYPE_NONE && e->dst_dtype != e->dtype)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: dtype %s to %s: casts are not built", label,
-                    reshard_dtype_string(e->dtype), reshard_dtype_string(e->dst_dtype));
+  if (dst_dtype_of(e) != e->dtype && !rs_cast_supported(e->dtype, e->dst_dtype))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", label, reshard_dtype_string(e->dtype),
+                    reshard_dtype_string(e->dst_dtype));
   if ((int)e->op < 0 || e->op > RESHARD_OP_PROD)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown operation %d", label, (int)e->op);
   if (e->op != RESHARD_OP_COPY)
@@ -56,13 +61,23 @@ static reshard_status check_entry(const char *label, const reshard_entry *e, int
 }
 
 static uint64_t class_hash(const rs_class *c) {
-  uint64_t words[3] = {rs_layout_hash(c->src), rs_layout_hash(c->dst), (uint64_t)c->width};
+  uint64_t words[5] = {rs_layout_hash(c->src), rs_layout_hash(c->dst), (uint64_t)c->from.width, (uint64_t)c->from.dtype,
+                       (uint64_t)c->to.dtype};
   return rs_hash(rs_hash(0, words, sizeof words), &c->space, sizeof c->space);
 }
 
 static bool class_equal(const rs_class *a, const rs_class *b) {
-  return a->width == b->width && memcmp(&a->space, &b->space, sizeof a->space) == 0 &&
-         reshard_layout_equal(a->src, b->src) && reshard_layout_equal(a->dst, b->dst);
+  return rs_format_equal(a->from, b->from) && rs_format_equal(a->to, b->to) &&
+         memcmp(&a->space, &b->space, sizeof a->space) == 0 && reshard_layout_equal(a->src, b->src) &&
+         reshard_layout_equal(a->dst, b->dst);
+}
+
+/* The narrower of both dtypes travels, the source's where they are equally wide. */
+static void set_formats(rs_class *c, reshard_dtype from, reshard_dtype to) {
+  bool converts = from != to;
+  c->from = (rs_format){(int64_t)reshard_dtype_size(from), converts ? from : RESHARD_DTYPE_NONE};
+  c->to = (rs_format){(int64_t)reshard_dtype_size(to), converts ? to : RESHARD_DTYPE_NONE};
+  c->wire = c->to.width < c->from.width ? c->to : c->from;
 }
 
 /* Puts an entry into its class, a new one where there is none; table is open-addressed, of `slots` (a power of two). */
@@ -94,15 +109,18 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   const char *name = e->name != NULL ? e->name : "tensor";
   RS_TRY(rs_alloc_copy(&kept->name, name, (int64_t)strlen(name) + 1, 1));
   kept->dtype = e->dtype;
+  kept->dst_dtype = dst_dtype_of(e);
   kept->src_buffer = plan->nsrc;
   kept->dst_buffer = plan->ndst;
-  int64_t bytes = (int64_t)reshard_dtype_size(e->dtype), whole;
-  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), bytes, &whole) || !rs_mul(whole, plan->world, &whole))
+  rs_class wanted = {.src = e->src, .dst = e->dst};
+  set_formats(&wanted, kept->dtype, kept->dst_dtype);
+  int64_t bytes = wanted.wire.width, whole;
+  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), rs_max(wanted.from.width, wanted.to.width), &whole) ||
+      !rs_mul(whole, plan->world, &whole))
     return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes, on each of %lld ranks, overflow 63 bits", label,
                     (long long)plan->world); /* sums over replicas go that far */
   plan->nsrc += rs_layout_buffers(e->src, plan->rank);
   plan->ndst += rs_layout_buffers(e->dst, plan->rank);
-  rs_class wanted = {.src = e->src, .dst = e->dst, .width = bytes};
   RS_TRY(rs_space_create(label, e, &wanted.space));
   for (int a = 0; a < wanted.space.naxes; a++)
     if (wanted.space.extent[a] == 0)
@@ -132,7 +150,7 @@ static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const 
   int64_t at = 0;
   for (int64_t width = 16; width >= 1; width /= 2)
     for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-      if ((int64_t)reshard_dtype_size(plan->entries[i].dtype) == width)
+      if (plan->classes.at[plan->entries[i].class_].wire.width == width)
         plan->order[at++] = i;
   return status;
 }
@@ -143,7 +161,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
   RS_TRY(rs_plan_find_peers(plan));
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
-    int64_t bytes = c->width * c->entries;
+    int64_t bytes = c->wire.width * c->entries;
     info->kept_bytes += c->kept * bytes;
     info->lower_bound_bytes += (c->wanted - c->kept) * bytes;
     info->exclusive_bytes += c->exclusive * bytes;
@@ -172,7 +190,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
 
 uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before) {
   const rs_class *c = &plan->classes.at[plan->entries[i].class_];
-  int64_t dtype = plan->entries[i].dtype;
+  int64_t dtypes[2] = {plan->entries[i].dtype, plan->entries[i].dst_dtype};
   uint64_t layouts[2];
   switch (field) {
   case RS_FIELD_TENSORS:
@@ -182,7 +200,7 @@ uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, 
     layouts[0] = rs_layout_hash(c->src);
     layouts[1] = rs_layout_hash(c->dst);
     return rs_hash(before, layouts, sizeof layouts);
-  case RS_FIELD_DTYPES: return rs_hash(before, &dtype, sizeof dtype);
+  case RS_FIELD_DTYPES: return rs_hash(before, dtypes, sizeof dtypes);
   default: return rs_hash(before, &c->space, sizeof c->space);
   }
 }
@@ -244,7 +262,7 @@ static reshard_status copy_entries(struct reshard_plan_s *plan, const struct res
   for (int64_t i = 0; i < like->nentries; i++) {
     const rs_entry *from = &like->entries[i];
     const rs_class *c = &like->classes.at[from->class_];
-    plan->entries[i] = (rs_entry){from->class_, from->dtype, plan->nsrc, plan->ndst, NULL};
+    plan->entries[i] = (rs_entry){from->class_, from->dtype, from->dst_dtype, plan->nsrc, plan->ndst, NULL};
     RS_TRY(rs_alloc_copy(&plan->entries[i].name, from->name, (int64_t)strlen(from->name) + 1, 1));
     plan->nsrc += rs_layout_buffers(c->src, plan->rank);
     plan->ndst += rs_layout_buffers(c->dst, plan->rank);

@@ -65,11 +65,18 @@ typedef struct rs_side {
   bool shared; /* storage is rs_shared's */
 } rs_side;
 
+/* An element where it lies or travels. */
+typedef struct rs_format {
+  int64_t width;       /* bytes */
+  reshard_dtype dtype; /* NONE where elements are moved as they are */
+} rs_format;
+static inline bool rs_format_equal(rs_format a, rs_format b) { return a.width == b.width && a.dtype == b.dtype; }
+
 typedef struct rs_class {
   reshard_layout src, dst; /* retained */
   rs_space space;
-  int64_t width;   /* bytes of an element */
-  int64_t entries; /* of this class */
+  rs_format from, to, wire; /* in the source, in the destination, in a message: as one of the two */
+  int64_t entries;          /* of this class */
   int64_t first_entry;
   rs_side send, receive;
   int64_t kept;      /* elements */
@@ -79,7 +86,7 @@ typedef struct rs_class {
 
 typedef struct rs_entry {
   int64_t class_;
-  reshard_dtype dtype;
+  reshard_dtype dtype, dst_dtype; /* dst_dtype is never NONE */
   int64_t src_buffer, dst_buffer; /* first of its buffers in the lists of all entries */
   char *name;
 } rs_entry;
@@ -120,7 +127,7 @@ struct reshard_plan_s {
   bool smaller; /* layouts may be of smaller worlds than the plan's */
   int64_t nentries;
   rs_entry *entries;
-  int64_t *order; /* entries by width descending: the order within messages */
+  int64_t *order; /* entries by wire width descending: the order within messages */
   RS_VEC(rs_class) classes;
   int64_t nsrc, ndst;    /* buffers of this rank in all */
   RS_VEC(rs_peer) peers; /* by rank */

@@ -64,7 +64,8 @@ reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
   RS_TRY_GOTO(status, rs_alloc_zero(&parts, plan->nentries, sizeof *parts), done);
   for (int64_t i = 0; i < plan->nentries; i++) {
     entries[i].size = sizeof *entries;
-    entries[i].dtype = plan->entries[i].dtype;
+    entries[i].dtype = plan->entries[i].dst_dtype;
+    entries[i].dst_dtype = plan->entries[i].dtype;
     entries[i].name = plan->entries[i].name;
     swap_sides(&plan->classes.at[plan->entries[i].class_], &parts[i], &entries[i]);
   }

@@ -25,14 +25,21 @@ typedef enum reshard_op {
   RESHARD_OP_PROD
 } reshard_op;
 
-/* One tensor, or a part of one. The region [src_offset, + src_extent) of the source becomes the region [dst_offset, +
+/* One tensor, or a part of one. Elements are converted where dst_dtype is another one, between f64, f32, f16, bf16,
+ * f8_e4m3 and f8_e5m2. They are rounded to nearest even, once. What is too large becomes infinity, in f8_e4m3 the
+ * largest number; every NaN becomes the one of which all bits but the sign are set. By message the narrower of both
+ * dtypes travels, the source's where both are equally wide. It is converted in the pack or in the unpack. A direct copy
+ * reads the source's dtype. So all paths give the same bits. GPU communicators refuse it
+ * (RESHARD_ERROR_UNSUPPORTED).
+ *
+ * The region [src_offset, + src_extent) of the source becomes the region [dst_offset, +
  * dst_extent) of the destination. Begin with RESHARD_ENTRY_DEFAULTS, or set `size` to RESHARD_ENTRY_INIT. The pointers
  * are read during reshard_plan_create only. */
 typedef struct reshard_entry {
   size_t size;
   reshard_layout src, dst; /* borrowed during the call; the plan takes references of its own */
   reshard_dtype dtype;     /* of the source elements */
-  reshard_dtype dst_dtype; /* RESHARD_DTYPE_NONE: the same; another one is refused by name until casts are built */
+  reshard_dtype dst_dtype; /* of the destination elements; RESHARD_DTYPE_NONE: the same */
   reshard_op op;
   const int64_t *src_offset; /* per dim of src; NULL: 0 */
   const int64_t *src_extent; /* per dim of src; NULL: all from the offset on */
@@ -96,7 +103,8 @@ typedef struct reshard_plan_options {
  * Errors:
  * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
  *   is named.
- * - RESHARD_ERROR_UNSUPPORTED: unequal dtypes, operations other than copy, more than 2,147,483,647 boxes of a layout.
+ * - RESHARD_ERROR_UNSUPPORTED: dtypes without a cast, operations other than copy, more than 2,147,483,647 boxes of a
+ *   layout.
  * - RESHARD_ERROR_OUT_OF_MEMORY: with the number of runs, where they are what there is no memory for. */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);
@@ -118,7 +126,8 @@ RESHARD_API reshard_status reshard_plan_create_all(int64_t nentries, const resha
 /* Builds the plan of the adjoint for the same rank: sides swapped, permutation inverted. Errors, where the forward
  * destination:
  * - was replicated or overlaps: RESHARD_ERROR_UNSUPPORTED by name, as the adjoint would have to sum;
- * - has gaps: RESHARD_ERROR_INVALID. */
+ * - has gaps: RESHARD_ERROR_INVALID.
+ * Dtypes are swapped, too. */
 RESHARD_API reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse);
 
 /* Collective that a plan's messages make together, for which a communicator may have one call. */
@@ -131,6 +140,7 @@ typedef enum reshard_collective {
 /* "none", "all-gather", "all-to-all", "broadcast"; "unknown" else. */
 RESHARD_API const char *reshard_collective_string(reshard_collective collective);
 
+/* All bytes are of what travels by message: the narrower dtype of an entry that converts. */
 typedef struct reshard_plan_info {
   int64_t rank, world, entries; /* world is 0 in a plan without entries, which fits any */
   int64_t bytes;                /* of all regions, counted once */

@@ -3,11 +3,11 @@
  * Then come lists of casts of any shape and alignment. */
 #include "kernels/cast.h"
 
+#include "bench/verify/naive_cast.h"
 #include "executor/probes.h"
 #include "executor/toolkit_numbers.h"
 #include "simt.h"
 #include "support/fixtures/draw.h"
-#include "support/oracles/cast.h"
 
 #include "device/device.h"
 #include "support/fixtures/scale.h"

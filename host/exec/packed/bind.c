@@ -52,7 +52,7 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
     const rs_message *m = rs_side_message(side, msg->peer->rank);
     for (; m != NULL && msg->segment < m->count; msg->segment++) {
       const rs_segment *s = &m->segments[msg->segment];
-      int64_t bytes = s->elements * c->width, from = rs_max(begin - msg->before, 0),
+      int64_t bytes = s->elements * c->wire.width, from = rs_max(begin - msg->before, 0),
               to = rs_min(end - msg->before, bytes);
       if (from < to) {
         rs_view view;
@@ -65,7 +65,7 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
                                 sending ? NULL : &view,
                                 linear + (msg->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
-                                        : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
+                                        : rs_lower_range(&lowering, from / c->wire.width, to / c->wire.width, copies));
       }
       if (msg->before + bytes >= end && to < bytes)
         return RESHARD_SUCCESS; /* the next piece goes on within this segment */

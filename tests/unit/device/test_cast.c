@@ -6,12 +6,12 @@
 
 #include <cmocka.h>
 
+#include "bench/verify/naive_cast.h"
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
-#include "support/oracles/cast.h"
 
 #include <fenv.h>
 #include <stdlib.h>

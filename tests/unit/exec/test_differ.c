@@ -16,7 +16,7 @@
 
 enum { RANKS = 3, MOST = 70, BYTES = 8 * 8 * 4 };
 
-typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, REGION, FROM, TO, DIMS, NAME, MORE, FIELDS } field;
+typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, DST_DTYPE, REGION, FROM, TO, DIMS, NAME, MORE, FIELDS } field;
 
 typedef struct fixture {
   reshard_comm comms[RANKS];
@@ -45,6 +45,7 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
     snprintf(names[i], sizeof names[i], "layers.%d.%s", i, odd && s->field == NAME ? "wk" : "wq");
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst};
     entries[i].dtype = odd && (s->field == DTYPE || s->field == NAME) ? RESHARD_BF16 : RESHARD_F32;
+    entries[i].dst_dtype = odd && s->field == DST_DTYPE ? RESHARD_BF16 : RESHARD_DTYPE_NONE;
     entries[i].src_extent = entries[i].dst_extent = odd && s->field == REGION ? some : NULL;
     if (s->field == FROM || s->field == TO || s->field == DIMS) { /* a region on all ranks, of each tensor */
       entries[i].src_extent = entries[i].dst_extent = square;
@@ -97,6 +98,7 @@ static void text_of(const fixture *s, char text[256]) {
                                            [DESTINATION] =
                                                ": destination layout chunk(1;0-2) on rank 0, chunk(1;0) on rank 2",
                                            [DTYPE] = ": dtype f32 on rank 0, bf16 on rank 2",
+                                           [DST_DTYPE] = ": dst_dtype f32 on rank 0, bf16 on rank 2",
                                            [REGION] = ": source region [0,8)x[0,6) on rank 0, [0,7)x[0,6) on rank 2",
                                            [FROM] = ": source region [0,5)x[0,5) on rank 0, [1,6)x[1,6) on rank 2",
                                            [TO] = ": destination region [0,5)x[0,5) of dims 0,1 on rank 0, "

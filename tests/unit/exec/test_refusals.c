@@ -284,8 +284,14 @@ static void wrong_entries_are_refused(void **unused) {
   BAD(op, (reshard_op)-1, "unknown operation -1");
   BAD(dst, three_dims, "2 source dims, 3 destination dims, and no permutation");
   e[1] = good;
-  e[1].dst_dtype = RESHARD_BF16;
-  unsupported(PLAN(2), "entry 1 'tensor': dtype f32 to bf16: casts are not built");
+  e[1].dst_dtype = RESHARD_I32;
+  unsupported(PLAN(2), "entry 1 'tensor': no cast from f32 to i32");
+  e[1].dst_dtype = RESHARD_F8_E8M0;
+  unsupported(PLAN(2), "entry 1 'tensor': no cast from f32 to f8_e8m0");
+  e[1].dtype = RESHARD_C64;
+  e[1].dst_dtype = RESHARD_F32;
+  unsupported(PLAN(2), "entry 1 'tensor': no cast from c64 to f32");
+  e[1].dtype = RESHARD_F32;
   e[1].dst_dtype = RESHARD_F32;
   e[1].op = RESHARD_OP_SUM;
   e[1].name = "layers.0.weight";

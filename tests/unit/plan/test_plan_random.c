@@ -177,7 +177,7 @@ static void check_held(const case_plan *c, reshard_plan plan) {
 }
 
 static void check_case(uint64_t seed, int64_t ranks) {
-  case_choices fixed = {.ranks = ranks};
+  case_choices fixed = {.ranks = ranks, .casts = true};
   case_plan c;
   rs_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))

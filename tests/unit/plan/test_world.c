@@ -60,7 +60,8 @@ static const char *compare_sides(const rs_class *a, const rs_class *b, bool send
 
 static const char *compare_classes(const rs_class *a, const rs_class *b, int64_t rank) {
   if (a->src != b->src || a->dst != b->dst || memcmp(&a->space, &b->space, sizeof a->space) != 0 ||
-      a->width != b->width || a->entries != b->entries || a->first_entry != b->first_entry)
+      !rs_format_equal(a->from, b->from) || !rs_format_equal(a->to, b->to) || !rs_format_equal(a->wire, b->wire) ||
+      a->entries != b->entries || a->first_entry != b->first_entry)
     return "classes";
   if (a->kept != b->kept || a->wanted != b->wanted || a->exclusive != b->exclusive)
     return "elements kept, wanted or exclusive";
@@ -112,7 +113,7 @@ static const char *compare_plans(reshard_plan a, reshard_plan b) {
 }
 
 static void check_case(uint64_t seed, int64_t ranks) {
-  case_choices fixed = {.ranks = ranks};
+  case_choices fixed = {.ranks = ranks, .casts = true};
   case_plan c;
   rs_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
+#include "bench/verify/naive_cast.h"
 #include "support/fixtures/sharded_ranks.h"
-#include "support/oracles/cast.h"
 
 #include <string.h>
 

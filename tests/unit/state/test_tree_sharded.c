@@ -6,11 +6,11 @@
 
 #include <cmocka.h>
 
+#include "bench/verify/naive_cast.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "support/fixtures/trees.h"
-#include "support/oracles/cast.h"
 #include "support/oracles/nested.h"
 
 #include <reshard/dtensor.h>

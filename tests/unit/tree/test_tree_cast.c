@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
+#include "bench/verify/naive_cast.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
-#include "support/oracles/cast.h"
 
 #include <reshard/move.h>
 

@@ -4,11 +4,11 @@
  *
  * A scenario is what a user does, by CUDA calls of his own on his stream: fill a source, move, write to the source
  * again, let go of it, use the result. */
+#include "bench/verify/naive_cast.h"
 #include "device/handle.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 #include "support/fixtures/upstream.h"
-#include "support/oracles/cast.h"
 #include "virtual_gpu.h"
 
 #include <reshard/move.h>

@@ -38,10 +38,10 @@ static void sort_loops(rs_loop *loops, int n) {
     }
 }
 
-/* Merges loops and run as rs_copies_add does, in the new order. */
-static int merge_loops(rs_loop *loops, int n, int64_t *run) {
-  while (n > 0 && loops[n - 1].src == *run && loops[n - 1].dst == *run)
-    *run *= loops[--n].n;
+/* Merges loops and the run of a copy as rs_copies_add does, in the new order. */
+static int merge_loops(rs_loop *loops, int n, rs_ordered_copy *copy) {
+  while (n > 0 && loops[n - 1].src == copy->run && loops[n - 1].dst == rs_copy_dst_run(copy))
+    copy->run *= loops[--n].n;
   int kept = 0;
   for (int i = 0; i < n; i++) {
     rs_loop *outer = kept > 0 ? &loops[kept - 1] : NULL;
@@ -80,11 +80,16 @@ static int64_t skew_in_line(uintptr_t address, int64_t run) {
 rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops) {
   const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
   rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / copy->run, 4), .nj = rs_max(BLOCK_DST / copy->run, 4)};
-  if (copy->width >= 0) {
+  if (rs_copy_converts(copy)) { /* through a buffer in the cache */
+    blocks.nj = rs_max(RS_TILE_ROW / rs_copy_dst_run(copy), RS_LINE);
+    blocks.ni = rs_min(RS_TILE_ROW / copy->run, RS_TILE / (blocks.nj * copy->run));
+  } else if (copy->width >= 0) {
     blocks.ni = rs_max(TILE_SRC / copy->run, TILE_COLUMNS);
     blocks.nj = rs_min(TILE_DST / copy->run, TILE_ROWS);
+  }
+  if (copy->width >= 0) {
     blocks.skew_i = skew_in_line((uintptr_t)copy->src, copy->run);
-    blocks.skew_j = skew_in_line((uintptr_t)copy->dst, copy->run);
+    blocks.skew_j = skew_in_line((uintptr_t)copy->dst, rs_copy_dst_run(copy));
   }
   blocks.down = rs_ceil_div(i->n + blocks.skew_i, blocks.ni);
   blocks.across = rs_ceil_div(j->n + blocks.skew_j, blocks.nj);
@@ -108,7 +113,12 @@ static void count_inner(const rs_ordered_copy *copy, rs_loop *loops) {
 
 /* Sorts and merges the loops of a copy into `loops`; the result lacks only the index of its loops. */
 static rs_ordered_copy order_copy(const rs_copies *copies, const rs_copy *copy, rs_loop *loops) {
-  rs_ordered_copy ordered = {.src = copy->src, .dst = copy->dst, .run = copy->run, .width = -1};
+  rs_ordered_copy ordered = {.src = copy->src,
+                             .dst = copy->dst,
+                             .run = copy->run,
+                             .width = -1,
+                             .from = (int8_t)copy->from,
+                             .to = (int8_t)copy->to};
   for (int i = 0; i < copy->naxes; i++) {
     const rs_axis *axis = &copies->axis.at[copy->axes + i];
     loops[i] = (rs_loop){axis->n, axis->src, axis->dst, 0};
@@ -119,14 +129,18 @@ static rs_ordered_copy order_copy(const rs_copies *copies, const rs_copy *copy, 
     }
   }
   sort_loops(loops, copy->naxes);
-  ordered.nloops = merge_loops(loops, copy->naxes, &ordered.run);
+  ordered.nloops = merge_loops(loops, copy->naxes, &ordered);
   int with = transposed_with_last(loops, ordered.nloops, ordered.run);
-  if (with >= 0) {
-    ordered.transpose = true;
-    move_before_last(loops, ordered.nloops, with);
-    if (loops[ordered.nloops - 2].src == ordered.run && loops[ordered.nloops - 1].dst == ordered.run)
-      ordered.width = (int8_t)rs_width_index(ordered.run);
-  }
+  if (with < 0)
+    return ordered;
+  bool adjacent = loops[with].src == ordered.run && loops[ordered.nloops - 1].dst == rs_copy_dst_run(&ordered);
+  if (adjacent)
+    ordered.width = (int8_t)rs_width_index(ordered.run);
+  if (rs_copy_converts(&ordered) &&
+      (!adjacent || ordered.run != (int64_t)reshard_dtype_size((reshard_dtype)ordered.from)))
+    return ordered;
+  ordered.transpose = true;
+  move_before_last(loops, ordered.nloops, with);
   return ordered;
 }
 
@@ -150,11 +164,12 @@ reshard_status rs_program_add(rs_program *program, const rs_copies *copies, cons
     return RESHARD_SUCCESS;
   }
   rs_ordered_copy tail = ordered;
-  tail.src += parts * PART;
-  tail.dst += parts * PART;
-  tail.run = rest;
-  loops[ordered.nloops++] = (rs_loop){parts, PART, PART, 0};
   ordered.run = PART;
+  int64_t dst_part = rs_copy_dst_run(&ordered);
+  tail.src += parts * PART;
+  tail.dst += parts * dst_part;
+  tail.run = rest;
+  loops[ordered.nloops++] = (rs_loop){parts, PART, dst_part, 0};
   append_copy(program, ordered);
   if (rest > 0) {
     for (int i = 0; i < tail.nloops; i++)

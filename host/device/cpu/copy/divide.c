@@ -56,7 +56,7 @@ static reshard_status cut_groups(rs_program *program, int64_t size) {
       uint32_t mine = (uint32_t)rs_min(steps, group->steps - at);
       program->sorted_range.at[program->sorted_range.n++] =
           (rs_sorted_range){source_of(program, group, at), {at, mine, (uint32_t)f}};
-      program->count += group->mode == RS_MODE_TRANSPOSE ? mine : group->ncopies;
+      program->count += program->copy.at[group->first].transpose ? mine : group->ncopies;
     }
   }
   return RESHARD_SUCCESS;

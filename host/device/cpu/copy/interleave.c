@@ -241,11 +241,14 @@ static reshard_status make_group(rs_program *program, uint32_t first, uint32_t n
     group.step_bytes += copies[i].run;
   if (copies->transpose) {
     rs_blocks blocks = rs_copy_blocks(copies, loops);
-    group.mode = RS_MODE_TRANSPOSE;
+    group.mode = rs_copy_converts(copies) ? RS_MODE_CONVERT : RS_MODE_TRANSPOSE;
     group.step_bytes = blocks.ni * blocks.nj * copies->run;
     group.streaming = streaming;
     if (copies->nloops == 2)
       group.steps = blocks.down * blocks.across;
+  } else if (rs_copy_converts(copies)) {
+    group.mode = RS_MODE_CONVERT;
+    group.streaming = streaming;
   } else {
     choose_mode(program, &group, streaming);
   }
@@ -260,7 +263,7 @@ static reshard_status group_copies(rs_grouping *grouping, bool streaming) {
     const rs_ordered_copy *copy = &program->copy.at[i];
     grouping->parent[i] = (uint32_t)i;
     grouping->size[i] = 1;
-    if (copy->nloops > 0 && !copy->transpose && copy->run < ALONE_RUN)
+    if (copy->nloops > 0 && !copy->transpose && copy->run < ALONE_RUN && !rs_copy_converts(copy))
       grouping->keys[m++] = (rs_copy_key){copy, rs_copy_loops(program, copy), (uint32_t)i};
   }
   for (int side = 0; side < 2; side++) {

@@ -16,6 +16,8 @@ enum {
   RS_GROUP_COPIES = RS_CURSORS, /* most copies of a group */
   RS_SMALL = 8 << 10,  /* bytes of a program whose source and destination stay in that cache, in whatever order */
   RS_AHEAD_LOOPS = 32, /* most loops of a copy that is prefetched */
+  RS_TILE = 32 << 10,  /* bytes of a block of a transpose that converts, as it is read */
+  RS_TILE_ROW = 256,   /* bytes of its rows, on both sides, or more in the destination */
 };
 
 typedef struct rs_loop {
@@ -26,12 +28,19 @@ typedef struct rs_loop {
 typedef struct rs_ordered_copy {
   const char *src;
   char *dst;
-  int64_t run;
+  int64_t run;   /* bytes of the source */
   int64_t loops; /* first in rs_program.loop */
   int32_t nloops;
-  bool transpose; /* the last loop leaps in the source, the one before does not: done in blocks */
-  int8_t width;   /* of a transpose: rs_width_index for the transpose kernels, or -1 for the kernels of runs */
+  bool transpose;  /* the last loop leaps in the source, the one before does not: done in blocks */
+  int8_t width;    /* of a transpose: rs_width_index for the transpose kernels, or -1 for the kernels of runs */
+  int8_t from, to; /* as in rs_copy */
 } rs_ordered_copy;
+
+static inline bool rs_copy_converts(const rs_ordered_copy *copy) { return copy->from != copy->to; }
+/* Contiguous bytes of the destination. */
+static inline int64_t rs_copy_dst_run(const rs_ordered_copy *copy) {
+  return rs_converted_bytes((reshard_dtype)copy->from, (reshard_dtype)copy->to, copy->run);
+}
 
 /* Runs of a group that follow one another in the destination: each step fills `width` contiguous bytes. */
 typedef struct rs_merged_run {
@@ -46,6 +55,7 @@ typedef enum rs_mode {
   RS_MODE_PARTIAL_LINES, /* past the cache, a run of each copy in turn, through a partial line for each merged run */
   RS_MODE_BUFFER,        /* past the cache, some steps of each merged run in turn, interleaved in a buffer for each */
   RS_MODE_TRANSPOSE,     /* one transpose; steps are its blocks */
+  RS_MODE_CONVERT,       /* one copy that converts numbers, a transpose or not */
 } rs_mode;
 
 typedef struct rs_copy_group {
@@ -56,7 +66,7 @@ typedef struct rs_copy_group {
   int64_t block;      /* RS_MODE_PLAIN, RS_MODE_BUFFER: steps that are done together */
   rs_mode mode;
   bool rows;      /* RS_MODE_BUFFER: the innermost loop is short and continues the one around it in the destination */
-  bool streaming; /* RS_MODE_TRANSPOSE: past the cache */
+  bool streaming; /* RS_MODE_TRANSPOSE, RS_MODE_CONVERT: past the cache */
   bool lines;     /* runs of whole lines, or long ones: RS_MODE_STREAM would do */
 } rs_copy_group;
 

@@ -90,32 +90,36 @@ static void run_plain(const rs_program *program, const rs_kernels *kernels, cons
   }
 }
 
+rs_transposed_block rs_transpose_block(const rs_program *program, const rs_ordered_copy *copy, int64_t at,
+                                       rs_shift shift) {
+  const rs_loop *loops = rs_copy_loops(program, copy), *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
+  const rs_blocks blocks = rs_copy_blocks(copy, loops);
+  char *dst = copy->dst + shift.dst;
+  const char *src = copy->src + shift.src;
+  for (const rs_loop *loop = loops; loop < i; loop++) {
+    int64_t step = at / loop->inner;
+    at -= step * loop->inner;
+    dst += step * loop->dst;
+    src += step * loop->src;
+  }
+  int64_t i1 = at % blocks.down * blocks.ni - blocks.skew_i, i0 = rs_max(i1, 0);
+  int64_t j1 = at / blocks.down * blocks.nj - blocks.skew_j, j0 = rs_max(j1, 0);
+  return (rs_transposed_block){dst + i0 * i->dst + j0 * j->dst, src + i0 * i->src + j0 * j->src,
+                               rs_min(i1 + blocks.ni, i->n) - i0, rs_min(j1 + blocks.nj, j->n) - j0};
+}
+
 /* Runs blocks of a transpose, one below the other, so that the source is read along its rows. */
 static void run_transpose(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
                           int64_t n, rs_shift shift) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
   const rs_loop *loops = rs_copy_loops(program, copy), *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
-  const rs_blocks blocks = rs_copy_blocks(copy, loops);
-  for (; n > 0; at++, n--) {
-    char *dst = copy->dst + shift.dst;
-    const char *src = copy->src + shift.src;
-    int64_t rest = at;
-    for (const rs_loop *loop = loops; loop < i; loop++) {
-      int64_t step = rest / loop->inner;
-      rest -= step * loop->inner;
-      dst += step * loop->dst;
-      src += step * loop->src;
-    }
-    int64_t i1 = rest % blocks.down * blocks.ni - blocks.skew_i, i0 = rs_max(i1, 0);
-    int64_t j1 = rest / blocks.down * blocks.nj - blocks.skew_j, j0 = rs_max(j1, 0);
-    int64_t ni = rs_min(i1 + blocks.ni, i->n) - i0, nj = rs_min(j1 + blocks.nj, j->n) - j0;
-    dst += i0 * i->dst + j0 * j->dst;
-    src += i0 * i->src + j0 * j->src;
+  for (int64_t end = at + n; at < end; at++) {
+    rs_transposed_block b = rs_transpose_block(program, copy, at, shift);
     if (copy->width >= 0) {
-      kernels->transpose[copy->width](dst, src, ni, nj, i->dst, j->src, group->streaming);
+      kernels->transpose[copy->width](b.dst, b.src, b.ni, b.nj, i->dst, j->src, group->streaming);
     } else {
-      rs_run_loops run_loops = {copy->run, ni, i->src, i->dst, nj, j->src, j->dst};
-      kernels->runs[rs_run_class(copy->run)](dst, src, &run_loops);
+      rs_run_loops run_loops = {copy->run, b.ni, i->src, i->dst, b.nj, j->src, j->dst};
+      kernels->runs[rs_run_class(copy->run)](b.dst, b.src, &run_loops);
     }
   }
 }
@@ -183,6 +187,7 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
       case RS_MODE_PARTIAL_LINES:
       case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, shift, &buffers); break;
       case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, shift); break;
+      case RS_MODE_CONVERT: rs_run_convert(program, kernels, group, at, n, shift, group->streaming); break;
       }
     }
   }
@@ -191,7 +196,8 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
 bool rs_program_streams_elsewhere(const rs_program *program, int64_t dst) {
   bool can = dst % RS_LINE == 0;
   for (int64_t i = 0; i < program->group.n && can; i++)
-    can = program->group.at[i].mode == RS_MODE_PLAIN && program->group.at[i].lines;
+    can = program->group.at[i].mode == RS_MODE_CONVERT ||
+          (program->group.at[i].mode == RS_MODE_PLAIN && program->group.at[i].lines);
   return can;
 }
 
@@ -199,7 +205,10 @@ void rs_program_stream_elsewhere(const rs_program *program, const rs_kernels *ke
   rs_cursor cursors[RS_GROUP_COPIES];
   for (int64_t p = 0; p < program->range.n; p++) {
     const rs_step_range *range = &program->range.at[p];
-    run_streaming(program, kernels, &program->group.at[range->group], range->first, range->steps, (rs_shift){0, dst},
-                  cursors);
+    const rs_copy_group *group = &program->group.at[range->group];
+    if (group->mode == RS_MODE_CONVERT)
+      rs_run_convert(program, kernels, group, range->first, range->steps, (rs_shift){0, dst}, true);
+    else
+      run_streaming(program, kernels, group, range->first, range->steps, (rs_shift){0, dst}, cursors);
   }
 }

@@ -40,6 +40,18 @@ typedef struct rs_task_buffers {
 /* Runs steps [at, at + n) of a group of RS_MODE_PARTIAL_LINES or RS_MODE_BUFFER. */
 void rs_run_partial_lines(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
                           int64_t n, rs_shift shift, rs_task_buffers *buffers);
+/* A block of a transpose. */
+typedef struct rs_transposed_block {
+  char *dst;
+  const char *src;
+  int64_t ni, nj;
+} rs_transposed_block;
+rs_transposed_block rs_transpose_block(const rs_program *program, const rs_ordered_copy *copy, int64_t at,
+                                       rs_shift shift);
+
+/* Runs steps [at, at + n) of a group of RS_MODE_CONVERT, or blocks of a transpose that converts. */
+void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
+                    int64_t n, rs_shift shift, bool streaming);
 /* Sets cursors to a step of a group; returns how many steps they go on from there. */
 int64_t rs_copy_group_cursors(const rs_program *program, const rs_copy_group *group, int64_t at, rs_shift shift,
                               rs_cursor *cursors);

@@ -1,8 +1,8 @@
 /* Conversion of one number, exactly and slowly, in integers: what casts are compared with. Shares nothing with the
  * library but the rules: nearest even, once; infinity where a number is too large, for f8_e4m3 the largest one; every
  * NaN is all ones but the sign. */
-#ifndef TESTS_NAIVE_CAST_H
-#define TESTS_NAIVE_CAST_H
+#ifndef BENCH_NAIVE_CAST_H
+#define BENCH_NAIVE_CAST_H
 
 #include <reshard/dtype.h>
 

@@ -1,0 +1,132 @@
+/* Copies that convert numbers.
+ *
+ * A piece of a copy fits the first-level cache. What is strided in the source is gathered by the copy kernels,
+ * converted from buffer to buffer, and scattered in the destination. What is contiguous on a side needs no buffer
+ * there. Past the cache go whole lines: they are converted into a buffer, from which the copy kernels stream them. */
+#include "device/cpu/cast/kernels.h"
+#include "device/cpu/copy/task.h"
+
+#include <fenv.h>
+
+enum {
+  PIECE = 2048,     /* numbers */
+  LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
+  STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
+};
+
+typedef struct convert_buffers {
+  _Alignas(RS_LINE) char in[RS_TILE + PIECE * 8]; /* a block of a transpose has a line more in each row */
+  _Alignas(RS_LINE) char out[PIECE * 8];
+} convert_buffers;
+
+typedef struct converting {
+  const rs_kernels *kernels;
+  rs_cast_kernel convert;
+  int64_t from, to; /* bytes of a number */
+  bool streaming;
+  convert_buffers *buffers;
+} converting;
+
+/* n numbers that are contiguous on both sides. */
+static void convert_run(const converting *c, char *dst, const char *src, int64_t n) {
+  if (!c->streaming || n * c->to < STREAM_LEAST * RS_LINE) {
+    c->convert(dst, src, n);
+    return;
+  }
+  int64_t head = (int64_t)(-(uintptr_t)dst % RS_LINE) / c->to; /* then pieces begin with lines */
+  while (n > 0) {
+    int64_t part = rs_min(n, head > 0 ? head : PIECE);
+    c->convert(c->buffers->out, src, part);
+    c->kernels->stream(dst, c->buffers->out, part * c->to);
+    head = 0;
+    dst += part * c->to;
+    src += part * c->from;
+    n -= part;
+  }
+}
+
+/* One side of a rectangle of n1 x n0 runs. */
+static bool is_contiguous(int64_t run, int64_t n0, int64_t step0, int64_t n1, int64_t step1) {
+  return (n0 == 1 || step0 == run) && (n1 == 1 || step1 == n0 * run);
+}
+
+/* n1 x n0 runs of `numbers` each: steps of the last loop and of the one before. */
+static void convert_runs(const converting *c, char *dst, const char *src, int64_t numbers, int64_t n1,
+                         const rs_loop *l1, int64_t n0, const rs_loop *l0) {
+  int64_t run = numbers * c->from;
+  if (!is_contiguous(run, n0, l0->src, n1, l1->src)) {
+    rs_run_loops loops = {run, n1, l1->src, n0 * run, n0, l0->src, run};
+    c->kernels->runs[rs_run_class(run)](c->buffers->in, src, &loops);
+    src = c->buffers->in;
+  }
+  run = numbers * c->to;
+  if (is_contiguous(run, n0, l0->dst, n1, l1->dst)) {
+    convert_run(c, dst, src, n1 * n0 * numbers);
+    return;
+  }
+  c->convert(c->buffers->out, src, n1 * n0 * numbers);
+  rs_run_loops loops = {run, n1, n0 * run, l1->dst, n0, run, l0->dst};
+  c->kernels->runs[rs_run_class(run)](dst, c->buffers->out, &loops);
+}
+
+/* Steps from `at` on, n at most, that are one rectangle of the two innermost loops; returns how many. */
+static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, const rs_loop *loops, int64_t at,
+                             int64_t n, rs_shift shift) {
+  static const rs_loop once = {1, 0, 0, 1};
+  int64_t numbers = copy->run / c->from, left0 = 1, left1 = 1;
+  const char *src = copy->src + shift.src;
+  char *dst = copy->dst + shift.dst;
+  for (int i = 0; i < copy->nloops; i++) {
+    int64_t step = at / loops[i].inner;
+    at -= step * loops[i].inner;
+    src += step * loops[i].src;
+    dst += step * loops[i].dst;
+    left1 = left0;
+    left0 = loops[i].n - step;
+  }
+  if (copy->nloops == 0 || numbers >= LONG_RUN) {
+    convert_run(c, dst, src, numbers);
+    return 1;
+  }
+  const rs_loop *l0 = &loops[copy->nloops - 1], *l1 = copy->nloops > 1 ? l0 - 1 : &once;
+  int64_t runs = rs_min(n, PIECE / numbers), n0 = rs_min(left0, runs), n1 = 1;
+  if (n0 == l0->n && copy->nloops > 1)
+    n1 = rs_min(left1, runs / n0);
+  convert_runs(c, dst, src, numbers, n1, l1, n0, l0);
+  return n0 * n1;
+}
+
+/* Turns a block round in a buffer whose rows are not a power of two apart, and converts these. */
+static void convert_block(const converting *c, const rs_ordered_copy *copy, const rs_loop *loops,
+                          rs_transposed_block block) {
+  const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
+  int64_t pitch = block.nj * c->from + RS_LINE;
+  c->kernels->transpose[copy->width](c->buffers->in, block.src, block.ni, block.nj, pitch, j->src, false);
+  for (int64_t row = 0; row < block.ni; row++)
+    convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj);
+}
+
+/* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
+void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
+                    int64_t n, rs_shift shift, bool streaming) {
+  const rs_ordered_copy *copy = &program->copy.at[group->first];
+  convert_buffers buffers;
+  converting c = {.kernels = kernels,
+                  .convert = rs_cast_kernels_of(kernels->isa)
+                                 ->of[rs_cast_index((reshard_dtype)copy->from)][rs_cast_index((reshard_dtype)copy->to)],
+                  .from = (int64_t)reshard_dtype_size((reshard_dtype)copy->from),
+                  .to = (int64_t)reshard_dtype_size((reshard_dtype)copy->to),
+                  .streaming = streaming,
+                  .buffers = &buffers};
+  fenv_t before;
+  fegetenv(&before);
+  fesetenv(FE_DFL_ENV);
+  for (int64_t end = at + n; at < end;)
+    if (copy->transpose) {
+      convert_block(&c, copy, rs_copy_loops(program, copy), rs_transpose_block(program, copy, at, shift));
+      at++;
+    } else {
+      at += convert_steps(&c, copy, rs_copy_loops(program, copy), at, end - at, shift);
+    }
+  fesetenv(&before);
+}
