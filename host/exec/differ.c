@@ -1,7 +1,6 @@
-/* Finds the tensor in which two ranks' plans differ. At first ranks compare a hash per field. Where one differs, the
- * first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists. At last they
- * exchange the two values. Each record has a fixed size. All ranks look at the same records and so come to the same
- * text. */
+/* Finds the tensor in which two ranks' plans differ. At first ranks compare a hash per field. If one differs, the first
+ * tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists. At last they exchange
+ * the two values. Each record has a fixed size. All ranks look at the same records and so come to the same text. */
 #include "exec/differ.h"
 
 #include <stdio.h>

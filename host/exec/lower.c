@@ -1,9 +1,9 @@
 /* From a segment to box copies, and from the messages of a plan.
  *
  * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic
- * progressions (blocks dealt to ranks in turn). So a list becomes progressions, each of them two plain loops - steps
- * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
- * handful of descriptors, not one per block. */
+ * progressions (blocks dealt to ranks in turn). A list therefore becomes progressions, each of them two plain loops -
+ * steps and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost
+ * a handful of descriptors, not one per block. */
 #include "exec/arrays.h"
 #include "plan/messages.h"
 

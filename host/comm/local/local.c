@@ -1,7 +1,7 @@
 /* Ranks that are threads of one process.
  *
  * All ranks share a team. A collective call is a meeting: each rank leaves its argument in its slot. The last rank to
- * come does the work for all and wakes the others with the result. They sleep meanwhile, for they may be more than
+ * come does the work for all and wakes the others with the result; these sleep meanwhile, for they may be more than
  * there are cores. A rank that gives up - deadline, abort - ends the team: no rank can know any more where the others
  * are. */
 #include "comm/local/local.h"

@@ -1,4 +1,4 @@
-/* Splitting a communicator of threads: one meeting of its ranks, in which one of them makes the teams of all. So either
+/* Splitting a communicator of threads: one meeting of its ranks, in which one of them makes the teams of all: either
  * all are made or none, and nobody waits for a rank that failed. Shrinking: the ranks that are there meet once more, on
  * the team that has ended. */
 #include "comm/local/local.h"

@@ -10,8 +10,8 @@ void rs_mpi_take_answer(rs_mpi *c, int64_t rank);
  * deadline has passed, or all but INQUIRY_MS of it. */
 void rs_mpi_inquire(rs_mpi *c, int64_t since);
 /* At the deadline: c->missing marks those of them that do not answer; if all do, those that some rank waits for and
- * that do not. It is as it was if there are none. False, and it is as it was: a lower rank waits too, and is about to
- * tell all others. */
+ * that do not. c->missing stays as it was if there are none. False, with c->missing as it was: a lower rank waits too,
+ * and is about to tell all others. */
 bool rs_mpi_find_lost(rs_mpi *c, int64_t since);
 
 #endif

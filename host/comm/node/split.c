@@ -1,6 +1,6 @@
 /* Parts of a node communicator: splits, and those that are there after a loss. Each is made like any other, from
- * addresses. Those of a split go round in its all-gathers. Those of a shrink lie in the parts of the ranks; a part
- * holds as long as a rank has it. */
+ * addresses. Addresses of a split go round in its all-gathers, and those of a shrink lie in the parts of the ranks; a
+ * part holds as long as a rank has it. */
 #define _GNU_SOURCE
 #include "comm/node/create.h"
 #include "comm/node/end.h"

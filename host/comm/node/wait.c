@@ -1,5 +1,5 @@
-/* Waits of a rank. It sleeps on its doorbell, which whoever changes what it may wait for rings. Now and then it looks
- * whether those that it waits for are alive, and at the clock.
+/* Waits of a rank, which sleeps on its doorbell. Whoever changes what the rank may wait for rings. Now and then the
+ * rank looks whether those that it waits for are alive, and at the clock.
  *
  * A ring is an increment, and a call of the system only where it is the first one since the other has gone to sleep:
  * those after it find the number of an earlier ring there. Both sides are sequentially consistent: either the sleeper
@@ -79,7 +79,7 @@ static void follow_waits(rs_node *c, int64_t since) {
   }
 }
 
-/* Those that are marked, and do not wait themselves. */
+/* Counts the ranks that are marked, and do not wait themselves. */
 static int64_t count_silent(const rs_node *c, int64_t since) {
   int64_t silent = 0;
   for (int64_t r = 0; r < c->base.size; r++)
@@ -87,8 +87,8 @@ static int64_t count_silent(const rs_node *c, int64_t since) {
   return silent;
 }
 
-/* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. Where a rank
- * that this one waits for is silent, no other is looked for: that may be there, and work. */
+/* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. If a rank that
+ * this one waits for is silent, no other is looked for: that may be there, and work. */
 static void excuse_waiting(rs_node *c) {
   int64_t since = rs_now_ns() - rs_min(c->timeout_ms * 1000000 / 2, (int64_t)SILENT_MS * 1000000), n = c->base.size;
   if (count_silent(c, since) == 0)
