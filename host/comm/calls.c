@@ -45,6 +45,8 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   comm->board = board;
   comm->board_next = NULL;
   comm->forks = rs_forks();
+  if (kin != NULL)
+    comm->polling = (rs_polling){.call = kin->polling.call, .user = kin->polling.user, .last = rs_now_ns()};
   comm->calls.traced = board->log.level == RS_LOG_TRACE;
   pthread_mutex_unlock(&board->mutex);
   return RESHARD_SUCCESS;
@@ -171,7 +173,7 @@ static reshard_status check_process(reshard_comm comm) {
 
 reshard_status rs_comm_alive(reshard_comm comm) {
   RS_TRY(check_process(comm));
-  return comm->ops->alive(comm);
+  return rs_comm_cancel(comm, comm->ops->alive(comm));
 }
 
 /* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */
@@ -191,7 +193,7 @@ static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_
   if (GET(c->nawaited) > 0)
     SET(c->nawaited, 0);
   if (status != RESHARD_SUCCESS)
-    (void)rs_error_pass(status);
+    status = rs_error_pass(rs_comm_cancel(comm, status));
   if (lone != NULL)
     rs_call_end(c, lone, status, rs_call_ticks());
   return status;
@@ -201,7 +203,7 @@ reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t
   RS_TRY(check_process(comm));
   if (comm->locals == 1 && rs_calls_open(&comm->calls)) { /* no other rank to meet here: no step */
     reshard_status status = comm->ops->together(comm, run, mine);
-    return status == RESHARD_SUCCESS ? status : rs_error_pass(status);
+    return status == RESHARD_SUCCESS ? status : rs_error_pass(rs_comm_cancel(comm, status));
   }
   RS_RANGE("meeting", -1, -1, -1, -1);
   rs_call *lone = begin_step(comm, "meeting", 0);

@@ -119,6 +119,36 @@ reshard_status reshard_comm_abort(reshard_comm comm) {
   return comm->ops->abort(comm);
 }
 
+reshard_status reshard_comm_set_poll(reshard_comm comm, reshard_poll poll, void *user) {
+  RS_TRY(RS_GIVEN("reshard_comm_set_poll", comm));
+  comm->polling = (rs_polling){.call = poll, .user = user, .last = rs_now_ns()};
+  return RESHARD_SUCCESS;
+}
+
+bool rs_comm_is_cancelled(reshard_comm comm) {
+  return comm->polling.cancelled != 0 && comm->polling.cancelled == rs_calls_made(&comm->calls);
+}
+
+bool rs_comm_poll(reshard_comm comm, int64_t since) {
+  rs_polling *p = &comm->polling;
+  if (p->call == NULL || rs_comm_is_cancelled(comm) || rs_now_ns() - rs_max(since, p->last) < RS_POLL_NS)
+    return rs_comm_is_cancelled(comm);
+  if (p->call(p->user) != 0) {
+    p->cancelled = rs_calls_made(&comm->calls);
+    (void)comm->ops->abort(comm);
+  }
+  p->last = rs_now_ns();
+  return rs_comm_is_cancelled(comm);
+}
+
+reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status) {
+  char call[RS_CALL_TEXT];
+  return status == RESHARD_SUCCESS || !rs_comm_is_cancelled(comm)
+             ? status
+             : rs_error(RESHARD_ERROR_CANCELLED, "%s: the poll function of rank %lld has ended the wait",
+                        rs_call_text(comm, call), (long long)comm->rank);
+}
+
 reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
@@ -127,7 +157,7 @@ reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key,
   reshard_comm made = NULL;
   if (sub == NULL) /* the others are told */
     mine.status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: sub is NULL");
-  RS_TRY(comm->ops->split(comm, &mine, &made));
+  RS_TRY(rs_comm_cancel(comm, comm->ops->split(comm, &mine, &made)));
   *sub = made;
   return RESHARD_SUCCESS;
 }
@@ -173,7 +203,7 @@ reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *
   if (rs_comm_is_forked(comm))
     status = rs_comm_alive(comm);
   if (status == RESHARD_SUCCESS)
-    status = comm->ops->shrink(comm, n, lost, &made);
+    status = rs_comm_cancel(comm, comm->ops->shrink(comm, n, lost, &made));
   if (status == RESHARD_SUCCESS)
     *sub = made;
   free(missing);

@@ -184,6 +184,15 @@ typedef struct rs_deferred_destroy {
   void (*free)(struct rs_deferred_destroy *deferred);
 } rs_deferred_destroy;
 
+/* The caller's function for waits of a rank. Its time is of the thread that works for the rank. */
+typedef struct rs_polling {
+  reshard_poll call; /* NULL: there is none */
+  void *user;
+  int64_t last;       /* time: it was called, or set */
+  uint64_t cancelled; /* number of the call that it has ended; 0: none */
+} rs_polling;
+enum { RS_POLL_NS = 50000000 };
+
 struct reshard_comm_s {
   const rs_comm_ops *ops;
   rs_device *device; /* may be shared with other communicators */
@@ -228,7 +237,8 @@ struct reshard_comm_s {
   struct rs_peers *peers;          /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
   struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
-  uint64_t forks;                            /* rs_forks where it was made: a child's handle is no rank of processes */
+  rs_polling polling;
+  uint64_t forks; /* rs_forks where it was made: a child's handle is no rank of processes */
   rs_board *board;
   reshard_comm board_next;
   rs_calls calls;
@@ -255,6 +265,13 @@ void rs_comm_let_go(reshard_comm comm);
 /* Ends the communicator of a rank that has failed alone, for whose work on a stream others would wait for ever. Returns
  * the status, with its text. */
 reshard_status rs_comm_end_after_error(reshard_comm comm, reshard_status status);
+
+/* A wait of the rank since then (rs_now_ns), which holds no lock: calls the caller's function where it is time. True
+ * where the function has ended the call, now or before. The communicator has ended then, and rs_comm_cancel makes
+ * whatever error the step ends with RESHARD_ERROR_CANCELLED. */
+RS_PRIVATE_API bool rs_comm_poll(reshard_comm comm, int64_t since);
+bool rs_comm_is_cancelled(reshard_comm comm);
+reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status);
 
 /* Frees what was deferred and has ended. Local. */
 void rs_comm_free_deferred(reshard_comm comm);

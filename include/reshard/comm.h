@@ -233,6 +233,21 @@ RESHARD_API void reshard_comm_destroy(reshard_comm comm);
  * the arrays are the caller's. */
 RESHARD_API reshard_status reshard_comm_abort(reshard_comm comm);
 
+/* Sets a function that a thread calls while it waits in a call on comm: for the first time after 50 ms, and then about
+ * every 50 ms. So a program that waits can look for a signal. Local; not while a call on comm is under way.
+ *
+ * - poll: 0: the wait goes on. Else the call is RESHARD_ERROR_CANCELLED, and the communicator ends as by
+ *   reshard_comm_abort of this rank, of which the others hear as then. The library holds no lock meanwhile. The
+ *   function makes no call on comm. NULL: there is none from now on.
+ * - user: passed to it.
+ *
+ * Communicators that are split or shrunk from comm later have the same function. Work that runs, and destroys, call
+ * none, and neither does the making of a communicator of other libraries' or of processes.
+ *
+ * Errors: RESHARD_ERROR_INVALID: comm is NULL. Source: sqlite3_progress_handler. */
+typedef int (*reshard_poll)(void *user);
+RESHARD_API reshard_status reshard_comm_set_poll(reshard_comm comm, reshard_poll poll, void *user);
+
 /* Collective. Returns when all ranks have called. */
 RESHARD_API reshard_status reshard_comm_barrier(reshard_comm comm);
 

@@ -34,7 +34,7 @@ typedef enum reshard_status {
   RESHARD_ERROR_BUSY = 7,          /* the object is in use by another call */
   RESHARD_ERROR_TIMEOUT = 8,       /* a peer did not come within the communicator's deadline */
   RESHARD_ERROR_INTERNAL = 9,      /* a defect of the library, or a failed reshard_assert */
-  RESHARD_ERROR_CANCELLED = 10,    /* the caller's progress function asked for it */
+  RESHARD_ERROR_CANCELLED = 10,    /* the caller's progress or poll function asked for it */
   RESHARD_ERROR_CORRUPT = 11       /* data read back is not what was written */
 } reshard_status;
 

@@ -34,6 +34,10 @@ inline void check(reshard_status status) {
 }
 [[noreturn]] inline void invalid(const std::string &text) { raise(RESHARD_ERROR_INVALID, text); }
 
+// A function for reshard_comm_set_poll: what a handler of signals raises ends the wait of the main thread, and comes
+// out of raise.
+int poll_signals(void *unused);
+
 // Runs a call of the library without the GIL, and raises what it returns.
 template <typename Call> void run(Call &&call) {
   reshard_status status;
@@ -126,7 +130,10 @@ struct Transfer;
 // All ranks of a communicator that this object stands for: one of a node, n of a local world.
 struct Comm {
   Comm(std::vector<reshard_comm> handles, bool local, bool streams)
-      : handles(std::move(handles)), local(local), streams(streams) {}
+      : handles(std::move(handles)), local(local), streams(streams) {
+    for (reshard_comm handle : this->handles)
+      check(reshard_comm_set_poll(handle, poll_signals, nullptr));
+  }
   Comm(const Comm &) = delete;
   ~Comm();
   void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError

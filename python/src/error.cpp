@@ -2,8 +2,27 @@
 #include "core.h"
 
 #include <cstring>
+#include <exception>
+#include <utility>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static thread_local std::exception_ptr raised_in_wait;
+
+int poll_signals(void *) {
+  if (syscall(SYS_gettid) != getpid()) // others hear no signals, and would wait for the GIL
+    return 0;
+  nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() == 0)
+    return 0;
+  raised_in_wait = std::make_exception_ptr(nb::python_error());
+  return 1;
+}
 
 void raise(reshard_status status, std::string text, const std::vector<int64_t> &missing) {
+  if (std::exception_ptr raised = std::exchange(raised_in_wait, nullptr); raised != nullptr)
+    std::rethrow_exception(raised);
   if (text.empty())
     text = reshard_last_error();
   nb::object make = nb::module_::import_("reshard._errors").attr("of_status");

@@ -405,6 +405,7 @@ static void contracts(int64_t n, const char *directory) {
   contract_check_refusals(&s);
   contract_check_steady(&s);
   contract_check_ends(&s);
+  contract_check_poll(&s, true);
   contract_check_fsdp(&s, 1);
   contract_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);

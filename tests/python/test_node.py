@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import Any
 
@@ -115,6 +116,44 @@ def outlast(rank: int, n: int, gather: Any) -> None:
 
 def test_close_in_another_thread_ends_a_wait() -> None:
     on_processes(2, outlast)
+
+
+def interrupt(rank: int, n: int, gather: Any, call: str) -> None:
+    comm = reshard.node(n, rank, gather, timeout=60)
+    src, dst = (reshard.Layout(text, (4, 4), n) for text in ("chunk(0)", "chunk(1)"))
+    mine, plan, out = np.zeros((2, 4), "f4"), reshard.Plan(src, dst, "f32", rank), np.zeros((4, 2), "f4")
+    transfer = reshard.Transfer(plan, comm, mine, out)
+    calls: dict[str, Any] = {"barrier": comm.barrier, "split": lambda: comm.split(0), "Transfer": lambda: reshard.Transfer(plan, comm, mine, out),
+                             "execute": transfer.execute, "redistribute": lambda: reshard.redistribute(mine, src, dst, comm)}
+    if rank == 1:
+        gather(b"interrupted")
+        with pytest.raises(reshard.PeerError, match="rank 0 aborted"):
+            calls[call]()
+        comm.close()
+        return
+
+    def send() -> None:
+        while "\nrank 0: in " not in comm.report() or ", since " not in comm.report():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def count(*unused: object) -> None:  # a handler that returns: the wait goes on
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Thread(target=send).start()
+
+    signal.signal(signal.SIGINT, count)
+    threading.Thread(target=send).start()
+    with pytest.raises(KeyboardInterrupt):
+        calls[call]()
+    with pytest.raises(reshard.PeerError):
+        comm.barrier()
+    gather(b"interrupted")
+    comm.close()
+
+
+@pytest.mark.parametrize("call", ["barrier", "split", "Transfer", "execute", "redistribute"])
+def test_an_interrupt_ends_a_wait_of_the_main_thread(call: str) -> None:
+    on_processes(2, interrupt, call)
 
 
 def late(rank: int, n: int, gather: Any) -> None:

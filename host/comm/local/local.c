@@ -6,7 +6,6 @@
  * are. */
 #include "comm/local/local.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,17 +30,25 @@ static void run_meeting(reshard_comm comm, rs_team *team) {
   team->generation++;
 }
 
-struct timespec rs_team_deadline(const rs_team *team) {
-  int64_t ms = team->timeout_ms;
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  t.tv_sec += (time_t)(ms / 1000);
-  t.tv_nsec += (long)(ms % 1000) * 1000000;
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
+bool rs_team_sleep(reshard_comm comm, int64_t since) {
+  rs_team *team = rs_team_of(comm);
+  bool polls = comm->polling.call != NULL && !team->running;
+  int64_t wake = INT64_MAX;
+  if (team->timeout_ms > 0 && !rs_late(since, team->timeout_ms))
+    wake = since + rs_min(team->timeout_ms, INT64_MAX / 4000000) * 1000000;
+  if (polls)
+    wake = rs_min(wake, rs_now_ns() + RS_POLL_NS);
+  struct timespec until = {(time_t)(wake / 1000000000), (long)(wake % 1000000000)};
+  if (wake == INT64_MAX)
+    pthread_cond_wait(&team->changed, &team->mutex);
+  else
+    (void)pthread_cond_timedwait(&team->changed, &team->mutex, &until);
+  if (polls && !team->running) {
+    pthread_mutex_unlock(&team->mutex);
+    (void)rs_comm_poll(comm, since);
+    pthread_mutex_lock(&team->mutex);
   }
-  return t;
+  return rs_late(since, team->timeout_ms);
 }
 
 /* Error of a rank whose team has ended. The mutex is held. */
@@ -84,7 +91,6 @@ static void wait_for_readers(rs_team *team) {
 /* A rank's wait. */
 typedef struct rank_wait {
   reshard_comm comm;
-  bool late;
   bool ran; /* the meeting, for the others */
 } rank_wait;
 
@@ -106,16 +112,12 @@ static reshard_status give_up(reshard_comm comm) {
 static reshard_status wait_for_meeting(rank_wait *w) {
   rs_team *team = rs_team_of(w->comm);
   uint64_t generation = team->generation;
-  struct timespec deadline = rs_team_deadline(team);
-  while (team->generation == generation) {
+  int64_t since = rs_now_ns();
+  for (bool late = false; team->generation == generation; late = rs_team_sleep(w->comm, since)) {
     if (team->ended && !team->running)
       return team->late ? rs_error(RESHARD_ERROR_TIMEOUT, "%s", team->why) : error_ended_by(team);
-    if (w->late && !team->running)
+    if (late && !team->running)
       return give_up(w->comm);
-    if (team->timeout_ms == 0 || w->late)
-      pthread_cond_wait(&team->changed, &team->mutex);
-    else
-      w->late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
   }
   return RESHARD_SUCCESS;
 }

@@ -77,7 +77,9 @@ void rs_team_release(rs_team *team);
 
 /* Ends a team and those split from it. The mutex is held; a parent's, where it is held, keeps it from being freed. */
 void rs_team_end(rs_team *team, const char *why);
-struct timespec rs_team_deadline(const rs_team *team);
+/* Sleeps until something has changed, a deadline has passed, or it is time for the caller's function, which is called
+ * then. The mutex is held, but for that. Returns whether the deadline of a wait since then has passed. */
+bool rs_team_sleep(reshard_comm comm, int64_t since);
 
 /* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);

@@ -5,7 +5,6 @@
 
 #include "comm/split_group.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,10 +159,13 @@ static int64_t find_absent(const rs_team *team, const shrink_call *mine, bool de
 static reshard_status wait_for_shrink(reshard_comm comm, const shrink_call *mine) {
   rs_team *team = rs_team_of(comm);
   char text[160], call[RS_CALL_TEXT];
-  struct timespec deadline = rs_team_deadline(team);
+  int64_t since = rs_now_ns();
   uint64_t held = team->shrink.held;
-  bool late = false;
-  while (team->shrink.held == held) {
+  for (bool late = false; team->shrink.held == held; late = rs_team_sleep(comm, since)) {
+    if (!team->running && rs_comm_is_cancelled(comm)) { /* the team had ended before */
+      rs_comm_abort_text(text, sizeof text, comm->rank);
+      return end_shrink(team, rs_error(RESHARD_ERROR_PEER, "%s", text));
+    }
     if (!team->running && find_absent(team, mine, true, text, sizeof text) > 0)
       return end_shrink(team, rs_error(RESHARD_ERROR_PEER, "ranks %s are gone as well", text));
     if (!team->running && late) {
@@ -175,10 +177,6 @@ static reshard_status wait_for_shrink(reshard_comm comm, const shrink_call *mine
                                        rs_call_text(comm, call), (long long)team->shrink.came,
                                        (long long)(team->n - mine->n), (long long)team->timeout_ms, text));
     }
-    if (team->timeout_ms == 0 || late)
-      pthread_cond_wait(&team->changed, &team->mutex);
-    else
-      late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
   }
   if (mine->split.made != NULL) /* whatever has become of later tries since */
     return RESHARD_SUCCESS;

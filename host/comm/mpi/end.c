@@ -233,6 +233,7 @@ void rs_mpi_sleep(int64_t since) {
 
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   rs_mpi_tell_untold(c->link);
+  (void)rs_comm_poll(&c->base, since);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
   reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : rs_mpi_hear_losses(c);

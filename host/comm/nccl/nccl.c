@@ -167,6 +167,8 @@ reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *w, int64_t spin_ns) {
     rs_roll_wait(c->roll);
     rs_comm_await(&c->base, rs_roll_absent(c->roll, 0, NULL, RS_AWAITED, few), few);
   }
+  if (rs_comm_poll(&c->base, w->since))
+    return rs_comm_error_ended();
   rs_nccl_pause(w->since, spin_ns);
   return RESHARD_SUCCESS;
 }

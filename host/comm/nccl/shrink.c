@@ -33,7 +33,7 @@ static ncclResult_t look_at_ended(rs_nccl *c) {
 static ncclResult_t wait_for_ended(rs_nccl *c, int64_t limit_ms) {
   int64_t since = rs_now_ns();
   ncclResult_t state = look_at_ended(c);
-  while (state == ncclInProgress && !rs_late(since, limit_ms)) {
+  while (state == ncclInProgress && !rs_comm_poll(&c->base, since) && !rs_late(since, limit_ms)) {
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
     state = look_at_ended(c);
   }
@@ -146,7 +146,7 @@ static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, 
   int64_t *left = NULL, since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
-         !rs_late(since, c->timeout_ms))
+         !rs_comm_poll(&c->base, since) && !rs_late(since, c->timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   reshard_status status =
       state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(&c->api, nccl, state, "shrink");

@@ -54,7 +54,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (parent->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
-         !rs_late(since, parent->timeout_ms))
+         !rs_comm_poll(&parent->base, since) && !rs_late(since, parent->timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   reshard_status status =
       state == ncclSuccess ? rs_nccl_create(&parent->api, nccl, false, parent->handle, parent->timeout_ms, out)

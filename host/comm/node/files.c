@@ -100,6 +100,7 @@ static reshard_status error_of_gpu(const rs_node *c, int64_t rank, int failed) {
 static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   char text[24];
   int64_t name = rs_node_name(c, rank);
+  (void)rs_comm_poll(rs_node_named(c), since);
   RS_TRY(rs_node_check(c, true));
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   c->missing[rank] = true;

@@ -213,6 +213,8 @@ static reshard_status wait_for_addresses(node_shrink *s) {
       (void)find_absent(s, false, text, sizeof text);
       return rs_comm_error_timeout(&s->c->base, "those that are there", s->c->timeout_ms, text);
     }
+    if (rs_comm_poll(&s->c->base, since))
+      return rs_comm_error_ended();
     nanosleep(&(struct timespec){0, 500000}, NULL);
   }
   return RESHARD_SUCCESS;

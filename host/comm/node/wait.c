@@ -139,12 +139,16 @@ reshard_status rs_node_wait_more(rs_node *c, rs_node_wait *w, uint32_t seen) {
     return RESHARD_SUCCESS;
   }
   w->looked = now;
+  (void)rs_comm_poll(rs_node_named(c), w->since); /* the next check finds the end */
   return look_around(c, w);
 }
 
 /* --- Connecting --------------------------------------------------------------------------------------------------- */
 
 reshard_status rs_node_look(rs_node *c) {
+  reshard_comm from = c->whole != NULL ? c->whole : c->parent != NULL ? &c->parent->base : NULL;
+  if (from != NULL)
+    (void)rs_comm_poll(from, c->base.polling.last);
   if (c->look != NULL)
     return c->look(c->whole);
   return c->parent != NULL ? rs_node_check(c->parent, true) : RESHARD_SUCCESS;

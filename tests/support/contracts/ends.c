@@ -85,3 +85,62 @@ void contract_check_ends(contract_rank *s) {
     close_held(s, &h, turn);
   }
 }
+
+/* Counts its calls, and ends the wait with the last that is due; 0: never. */
+typedef struct poll_count {
+  int calls, most;
+} poll_count;
+
+static int poll_and_count(void *user) {
+  poll_count *p = user;
+  return ++p->calls == p->most;
+}
+
+static void check_cancelled(contract_rank *s, reshard_status status, const poll_count *p) {
+  CONTRACT_CHECK(s, status == RESHARD_ERROR_CANCELLED && p->calls == p->most);
+  CONTRACT_CHECK(s, strstr(reshard_last_error(), "the poll function of rank ") != NULL);
+}
+
+/* Rank 0 comes to a barrier when the others' waits for it have ended. */
+static void cancel_barrier(contract_rank *s, reshard_comm comm, const poll_count *p) {
+  int64_t rank = reshard_comm_rank(comm);
+  if (rank == 0)
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+  reshard_status status = reshard_comm_barrier(comm);
+  if (p->most > 0)
+    check_cancelled(s, status, p);
+  else
+    CONTRACT_CHECK(s, status == RESHARD_ERROR_PEER);
+  if (rank != 0)
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+  CONTRACT_CHECK(s, reshard_comm_barrier(comm) == RESHARD_ERROR_PEER); /* it has ended */
+}
+
+/* The last rank shrinks alone, without rank 0, until it ends that. */
+static void cancel_shrink(contract_rank *s, reshard_comm comm, const poll_count *p) {
+  const int64_t lost = 0;
+  reshard_comm left = NULL;
+  if (reshard_comm_rank(comm) == reshard_comm_size(comm) - 1) {
+    reshard_status status = reshard_comm_shrink(comm, 1, &lost, &left);
+    if (status != RESHARD_ERROR_UNSUPPORTED) /* an NCCL of the caller's */
+      check_cancelled(s, status, p);
+    CONTRACT_CHECK(s, left == NULL);
+  }
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+}
+
+void contract_check_poll(contract_rank *s, bool told) {
+  int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm);
+  for (int shrinks = 0; shrinks < (n > 2 ? 2 : n > 1); shrinks++) {
+    reshard_comm whole = NULL, part = NULL;
+    poll_count p = {0};
+    if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole)) ||
+        !CONTRACT_SUCCEEDS(s, reshard_comm_set_poll(whole, poll_and_count, &p)) ||
+        !CONTRACT_SUCCEEDS(s, reshard_comm_split(whole, 0, rank, &part))) /* which has the function, too */
+      return;
+    p = (poll_count){.most = !told || rank == n - 1 ? 3 : 0}; /* not earlier: ranks wait in splits, too */
+    (shrinks ? cancel_shrink : cancel_barrier)(s, part, &p);
+    reshard_comm_destroy(part);
+    reshard_comm_destroy(whole);
+  }
+}

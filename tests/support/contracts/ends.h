@@ -1,4 +1,5 @@
-/* Contract of handles that are destroyed too early: collective over the communicator of s. */
+/* Contract of ends: handles that are destroyed too early, waits that the caller ends. Collective over the communicator
+ * of s. */
 #ifndef TESTS_CONTRACT_ENDS_H
 #define TESTS_CONTRACT_ENDS_H
 
@@ -7,5 +8,10 @@
 /* A communicator is destroyed before what is on it: a transfer, a sharder, a mesh, memory. Executes that were made are
  * right; later calls are RESHARD_ERROR_PEER. What is on it is destroyed as ever, in any order. */
 void contract_check_ends(contract_rank *s);
+
+/* A function that is called in waits ends one of the last rank: that call alone is RESHARD_ERROR_CANCELLED, those of
+ * the others are RESHARD_ERROR_PEER. A function that goes on changes nothing. told: ranks hear of an abort of another;
+ * else each ends its own wait. */
+void contract_check_poll(contract_rank *s, bool told);
 
 #endif

@@ -31,6 +31,7 @@ static void null_is_refused_by_calls_of_comm(void **state) {
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));
     REFUSED(reshard_comm_missing(NULL, ROOM, ROOM));
+    REFUSED(reshard_comm_set_poll(NULL, NULL, NULL));
     REFUSED(reshard_comm_shrink(NULL, 0, NULL, ROOM));
     REFUSED(reshard_comm_report(NULL, 0, ROOM, 1, ROOM));
     REFUSED(reshard_comm_get_stats(NULL, ROOM));

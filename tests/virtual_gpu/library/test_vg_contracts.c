@@ -125,12 +125,12 @@ static void dtensors(world *w, contract_rank *s, uint64_t seed) {
 }
 
 static void sharded(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
   for (uint64_t i = 0; i < 2; i++)
     contract_check_sharded(s, 2 * seed + i);
   contract_check_refusals(s);
   contract_check_steady(s);
   contract_check_ends(s);
+  contract_check_poll(s, w->gpus > 0);
 }
 
 static void fsdp(world *w, contract_rank *s, uint64_t seed) {
