@@ -118,8 +118,8 @@ static reshard_status read_side(rs_layouts *s, const char *name, const char *tex
   return RESHARD_SUCCESS;
 }
 
-/* The world of the target is the one given, else what the destination names, else the source's. A source of another
- * world keeps its own. */
+/* The world of the target is the one given, else what the destination names, else the source's. Shards keep their own.
+ * Layouts of whole tensors are of the target's world, or of more ranks where they name more. */
 static reshard_status choose_worlds(conversion *c) {
   const reshard_convert_options *o = c->options;
   bool shards = rs_has_ranks(c->in->info.format);
@@ -129,7 +129,7 @@ static reshard_status choose_worlds(conversion *c) {
   if (c->world == 0 && (o->src != NULL || o->src_rules != NULL || o->dst != NULL || o->dst_rules != NULL))
     return rs_error(RESHARD_ERROR_INVALID, "neither layout names its ranks: their number is needed");
   c->world = rs_max(c->world, 1);
-  c->src_world = held > 0 ? held : c->world;
+  c->src_world = shards ? held : rs_max(held, c->world);
   return RESHARD_SUCCESS;
 }
 

@@ -22,6 +22,7 @@ static const struct {
     {"tensor-that-nobody-holds-of-many", 1003},    /* and a file of no tensors stood for it */
     {"index-of-no-tensors", 13},                   /* was refused by the reader */
     {"shards-of-no-tensors", 11716},               /* no layout says how many ranks there are */
+    {"source-names-fewer-ranks-than-given", 3055}, /* flat() was of the one rank that another's flat(0) names */
 };
 enum { KEPT = sizeof kept / sizeof *kept };
 
