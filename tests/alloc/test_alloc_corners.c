@@ -39,7 +39,7 @@ static corner_case octants(int64_t side, int64_t more) {
   return c;
 }
 
-static void checks_of_huge_boxes_survive_any_failed_allocation(void **state) {
+CASE(checks_of_huge_boxes_survive_any_failed_allocation) {
   for (int64_t side = 16; side <= SIDE; side *= SIDE / 16)
     for (int64_t more = -1; more <= 1; more++) {
       corner_case c = octants(side, more);
@@ -47,7 +47,4 @@ static void checks_of_huge_boxes_survive_any_failed_allocation(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(checks_of_huge_boxes_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -23,7 +23,7 @@ static bool good_device(const fault_output *out, const void *with) {
 }
 static void drop_device(fault_output *out) { reshard_device_release(out->object); }
 
-static void devices_survive_any_failed_allocation(void **state) {
+CASE(devices_survive_any_failed_allocation) {
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
   assert_true(
       fault_local_run(&(fault_local){"reshard_device_create", device_create, good_device, drop_device, &options}) >= 5);
@@ -103,7 +103,7 @@ static bool life(int64_t k) {
   return fired;
 }
 
-static void storage_survives_any_failed_allocation(void **state) {
+CASE(storage_survives_any_failed_allocation) {
   int64_t k = 0, live = fault_live();
   while (life(k)) {
     assert_int_equal(fault_live(), live);
@@ -112,8 +112,4 @@ static void storage_survives_any_failed_allocation(void **state) {
   assert_true(k >= 15);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(devices_survive_any_failed_allocation),
-                                     cmocka_unit_test(storage_survives_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -99,7 +99,7 @@ static bool act_is(const act *a, int64_t r, bool done) {
 static bool same(const void *a, int64_t r) { return act_is(a, r, false); }
 static bool good(const void *a, int64_t r) { return act_is(a, r, true); }
 
-static void collective_calls_of_dtensors_survive_any_failed_allocation(void **state) {
+CASE(collective_calls_of_dtensors_survive_any_failed_allocation) {
   static const struct {
     const char *name;
     reshard_status (*call)(sharded_ranks *p, void *act, int64_t r);
@@ -169,7 +169,7 @@ static reshard_status placements_parse(fault_output *out, const void *with) {
 
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
 static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
-static void local_calls_of_dtensors_survive_any_failed_allocation(void **state) {
+CASE(local_calls_of_dtensors_survive_any_failed_allocation) {
   const int64_t one = 1;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
   const reshard_remote_device cuda = {0, RESHARD_DEVICE_CUDA, 0};
@@ -210,7 +210,7 @@ static void local_calls_of_dtensors_survive_any_failed_allocation(void **state) 
 
 /* The sharded tensor of a DTensor is made when it is asked for; without memory it is NULL, and the DTensor as it was.
  */
-static void sharded_tensor_of_a_dtensor_is_null_without_memory(void **state) {
+CASE(sharded_tensor_of_a_dtensor_is_null_without_memory) {
   const int64_t one = 1;
   sharded_ranks p;
   reshard_mesh mesh;
@@ -285,7 +285,7 @@ static void pair_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_known_pair(void **state) {
+CASE(test_known_pair) {
   sharded_ranks p;
   pair x;
   pthread_barrier_init(&x.barrier, NULL, RANKS);
@@ -300,10 +300,4 @@ static void test_known_pair(void **state) {
   pthread_barrier_destroy(&x.barrier);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(collective_calls_of_dtensors_survive_any_failed_allocation),
-                                     cmocka_unit_test(local_calls_of_dtensors_survive_any_failed_allocation),
-                                     cmocka_unit_test(sharded_tensor_of_a_dtensor_is_null_without_memory),
-                                     cmocka_unit_test(test_known_pair)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -192,7 +192,7 @@ static void close_world(world *w) {
   sharded_ranks_close(&w->p);
 }
 
-static void calls_of_fsdp_survive_any_failed_allocation(void **state) {
+CASE(calls_of_fsdp_survive_any_failed_allocation) {
   static const call calls[] = {
       {"chunk_tensor of a tensor", chunk_plain, group},
       {"chunk_tensor of a DTensor", chunk_nested, group},
@@ -222,7 +222,4 @@ static void calls_of_fsdp_survive_any_failed_allocation(void **state) {
   assert_int_equal(fault_live(), live);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(calls_of_fsdp_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -189,7 +189,7 @@ static int64_t ranks_run(world *w) {
   }
 }
 
-static void failed_allocation_of_a_group_leaves_the_others_alone(void **state) {
+CASE(failed_allocation_of_a_group_leaves_the_others_alone) {
   static const call calls[] = {
       {"from_local", false, false, from_local, false},    {"distribute", false, false, distribute, false},
       {"redistribute", true, false, redistribute, false}, {"full", true, false, full, true},
@@ -206,7 +206,4 @@ static void failed_allocation_of_a_group_leaves_the_others_alone(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(failed_allocation_of_a_group_leaves_the_others_alone)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

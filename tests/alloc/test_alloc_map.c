@@ -122,7 +122,7 @@ static void run_map_case(map_case *c) {
   assert_true(fault_local_run(&(fault_local){"map_apply", count_regions, good_count, NULL, c}) >= 3);
 }
 
-static void maps_survive_any_failed_allocation(void **state) {
+CASE(maps_survive_any_failed_allocation) {
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-alloc-map-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");
@@ -154,7 +154,4 @@ static void maps_survive_any_failed_allocation(void **state) {
   assert_int_equal(fault_live(), live);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(maps_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -68,7 +68,7 @@ static bool good_layout(const fault_output *out, const void *with) {
 }
 static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
-static void meshes_survive_any_failed_allocation(void **state) {
+CASE(meshes_survive_any_failed_allocation) {
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
   const fault_local calls[] = {
       {"parse, regular", mesh_parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
@@ -179,7 +179,7 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r)) {
   }
 }
 
-static void splits_survive_a_failed_allocation_of_any_rank(void **state) {
+CASE(splits_survive_a_failed_allocation_of_any_rank) {
   world w = {0};
   int64_t live = fault_live(), made = 0;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
@@ -200,8 +200,4 @@ static void splits_survive_a_failed_allocation_of_any_rank(void **state) {
   assert_int_equal(fault_live(), live);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(meshes_survive_any_failed_allocation),
-                                     cmocka_unit_test(splits_survive_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

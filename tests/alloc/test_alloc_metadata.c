@@ -134,7 +134,7 @@ static reshard_status workers(fault_output *out, const void *with) {
   return status;
 }
 
-static void local_metadata_survive_any_failed_allocation(void **state) {
+CASE(local_metadata_survive_any_failed_allocation) {
   static const int64_t global[RANKS] = {4, 1, 9};
   given g = {.group = {RANKS, global}};
   for (int64_t r = 0; r < RANKS; r++)
@@ -241,7 +241,7 @@ static void works(world *w, int64_t k) {
     }
 }
 
-static void merged_metadata_survive_a_failed_allocation_of_any_rank(void **state) {
+CASE(merged_metadata_survive_a_failed_allocation_of_any_rank) {
   for (int way = 0; way < WAYS; way++)
     for (int64_t watched = ANY; watched < RANKS; watched++) {
       int64_t before = fault_live(), made = 0;
@@ -269,8 +269,4 @@ static void merged_metadata_survive_a_failed_allocation_of_any_rank(void **state
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(local_metadata_survive_any_failed_allocation),
-                                     cmocka_unit_test(merged_metadata_survive_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -141,7 +141,7 @@ static bool good_one(const fault_output *out, const void *with) {
   return out->number == 1;
 }
 
-static void modules_survive_any_failed_allocation(void **state) {
+CASE(modules_survive_any_failed_allocation) {
   reshard_module inner;
   dry = module_make(LAYERS);
   dry_tensor = tensor_make(1);
@@ -255,7 +255,7 @@ static int64_t ranks_run(world *w, void (*body)(void *user, int64_t r), bool aga
   }
 }
 
-static void syncs_survive_a_failed_allocation_of_any_rank(void **state) {
+CASE(syncs_survive_a_failed_allocation_of_any_rank) {
   static world w;
   int64_t made = 0;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
@@ -290,8 +290,4 @@ static void syncs_survive_a_failed_allocation_of_any_rank(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(modules_survive_any_failed_allocation),
-                                     cmocka_unit_test(syncs_survive_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -71,7 +71,7 @@ static bool good_kwargs(const fault_output *out, const void *with) {
   return node_at(out->object, "0") == a->args;
 }
 
-static void casts_and_moves_survive_any_failed_allocation(void **state) {
+CASE(casts_and_moves_survive_any_failed_allocation) {
   arguments a;
   a.args = append(tuple(), leaf_of(floats(10)));
   a.kwargs = set(set(dict(), "deep", append(list(), leaf_of(floats(1000)))), "number", integer(3));
@@ -235,7 +235,7 @@ static bool move_with_fault(reshard_tree tree, reshard_device to, int64_t k, res
   return kind != FAULT_NONE;
 }
 
-static void moves_on_streams_survive_any_failed_allocation(void **state) {
+CASE(moves_on_streams_survive_any_failed_allocation) {
   for (int out = 0; out <= 1; out++) {
     bool failed = true;
     int64_t k = 0;
@@ -265,8 +265,4 @@ static void moves_on_streams_survive_any_failed_allocation(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(casts_and_moves_survive_any_failed_allocation),
-                                     cmocka_unit_test(moves_on_streams_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

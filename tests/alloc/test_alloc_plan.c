@@ -109,7 +109,7 @@ static int64_t each_fault(plan_case *c, const char *name) {
 }
 
 /* Every kind with every kind in one plan. */
-static void test_all_kinds(void **state) {
+CASE(test_all_kinds) {
   enum { WORLD = 8, SOURCES = 9, DESTINATIONS = 8 };
   static const int64_t shape[3] = {12, 20, 3};
   static const char *const sources[SOURCES] = {
@@ -160,7 +160,7 @@ static void test_all_kinds(void **state) {
     reshard_layout_release(dst[i]);
 }
 
-static void random_plans_survive_any_failed_allocation(void **state) {
+CASE(random_plans_survive_any_failed_allocation) {
   int64_t seeds = test_scaled(150, 1), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
@@ -177,14 +177,9 @@ static void random_plans_survive_any_failed_allocation(void **state) {
   assert_true(made > seeds * 5);
 }
 
-static void empty_plans_survive_any_failed_allocation(void **state) {
+CASE(empty_plans_survive_any_failed_allocation) {
   plan_case c = {0, 3, NULL, NULL, NULL, NULL};
   each_fault(&c, "no entries");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds),
-                                     cmocka_unit_test(random_plans_survive_any_failed_allocation),
-                                     cmocka_unit_test(empty_plans_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -265,13 +265,9 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
   assert_true(made > 20 * seeds);
 }
 
-static void create_survives_a_failed_allocation_of_any_rank(void **state) {
-  each_world(each_create, test_scaled(60, 1));
-}
+CASE(create_survives_a_failed_allocation_of_any_rank) { each_world(each_create, test_scaled(60, 1)); }
 
-static void rebind_survives_a_failed_allocation_of_any_rank(void **state) {
-  each_world(each_rebind, test_scaled(24, 1));
-}
+CASE(rebind_survives_a_failed_allocation_of_any_rank) { each_world(each_rebind, test_scaled(24, 1)); }
 
 /* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but
  * execute. */
@@ -310,7 +306,7 @@ static void assert_silent(world *w) {
   assert_int_equal(status, RESHARD_SUCCESS);
 }
 
-static void execute_allocates_nothing(void **state) {
+CASE(execute_allocates_nothing) {
   int64_t limited = 0;
   for (int64_t seed = 1; seed <= test_scaled(80, 1); seed++) {
     world w;
@@ -333,7 +329,7 @@ static void execute_allocates_nothing(void **state) {
 }
 
 /* The same with so much data that the copy threads help, from rows to columns, to blocks, and transposed. */
-static void test_large_execute(void **state) {
+CASE(test_large_execute) {
   enum { N = 768 };
   const int64_t shape[2] = {N, N};
   static const char *const destinations[] = {"chunk(1)", "cyclic(3x1;5x64)", "chunk(0)"};
@@ -371,9 +367,4 @@ static void test_large_execute(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(create_survives_a_failed_allocation_of_any_rank),
-                                     cmocka_unit_test(rebind_survives_a_failed_allocation_of_any_rank),
-                                     cmocka_unit_test(execute_allocates_nothing), cmocka_unit_test(test_large_execute)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -169,7 +169,7 @@ static bool same(const void *user, int64_t r) {
   return is;
 }
 
-static void collective_calls_survive_a_failed_allocation_of_any_rank(void **state) {
+CASE(collective_calls_survive_a_failed_allocation_of_any_rank) {
   int64_t live = fault_live(), failed = 0,
           step = 8 / (test_scaled(8, 1) < 8 ? test_scaled(8, 1) : 8); /* 1 at full scale */
   act a = {.from = layout_from_text("chunk(0)", 2, shape, RANKS),
@@ -249,7 +249,7 @@ static void warm(const local *l) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void local_calls_survive_any_failed_allocation(void **state) {
+CASE(local_calls_survive_any_failed_allocation) {
   local l;
   const int64_t rows[2] = {4, 14}, four = 4;
   reshard_tensor_info info;
@@ -320,7 +320,7 @@ static void peak_body(void *user, int64_t r) {
 
 /* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was;
  * where it is, by default, the next one needs no more than what is there. */
-static void reshard_takes_the_memory_that_it_tells(void **state) {
+CASE(reshard_takes_the_memory_that_it_tells) {
   static const int64_t large[2] = {SIDE, SIDE};
   const int64_t bytes = (int64_t)SIDE * SIDE * 8;
   peak k = {.sides = {layout_from_text("chunk(0)", 2, large, RANKS), layout_from_text("chunk(1)", 2, large, RANKS)}};
@@ -359,9 +359,4 @@ static void reshard_takes_the_memory_that_it_tells(void **state) {
   reshard_layout_release(k.sides[1]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(collective_calls_survive_a_failed_allocation_of_any_rank),
-                                     cmocka_unit_test(local_calls_survive_any_failed_allocation),
-                                     cmocka_unit_test(reshard_takes_the_memory_that_it_tells)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

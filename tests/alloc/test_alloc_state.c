@@ -130,7 +130,7 @@ static bool others(const fault_output *out, const void *with) {
          reshard_metadata_properties(outer).dtype == RESHARD_F32;
 }
 
-static void nested_trees_survive_any_failed_allocation(void **state) {
+CASE(nested_trees_survive_any_failed_allocation) {
   world w;
   open_world(&w);
   assert_true(fault_local_run(&(fault_local){"nested", nest_two, fault_any_output, tree_drop, &w}) >= 7);
@@ -164,7 +164,7 @@ static bool random_well(const fault_output *out, const void *with) {
          nested_check_owners(c->nested, t, c->rank, false) == 0;
 }
 
-static void random_state_dicts_survive_any_failed_allocation(void **state) {
+CASE(random_state_dicts_survive_any_failed_allocation) {
   reshard_comm comms[RANKS];
   reshard_sharder sharders[RANKS];
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
@@ -208,7 +208,7 @@ static void flatten_body(void *user, int64_t r) {
   reshard_tree_release(flat);
 }
 
-static void flattening_survives_a_failed_allocation_of_any_rank(void **state) {
+CASE(flattening_survives_a_failed_allocation_of_any_rank) {
   reshard_comm comms[RANKS];
   threads_case c = {.nested = nested_create(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
@@ -242,9 +242,4 @@ static void flattening_survives_a_failed_allocation_of_any_rank(void **state) {
   nested_free(c.nested);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(nested_trees_survive_any_failed_allocation),
-                                     cmocka_unit_test(random_state_dicts_survive_any_failed_allocation),
-                                     cmocka_unit_test(flattening_survives_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

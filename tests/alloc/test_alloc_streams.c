@@ -82,7 +82,7 @@ static int64_t each_create(world *w, const reshard_device *devices) {
   }
 }
 
-static void create_on_streams_survives_a_failed_allocation_of_any_rank(void **state) {
+CASE(create_on_streams_survives_a_failed_allocation_of_any_rank) {
   static const int64_t shape[2] = {ROWS, COLUMNS}, limits[3] = {0, 0, 1024};
   static world w;
   for (int i = 0; i < 3; i++) { /* direct, packed, packed in rounds */
@@ -107,7 +107,4 @@ static void create_on_streams_survives_a_failed_allocation_of_any_rank(void **st
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(create_on_streams_survives_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

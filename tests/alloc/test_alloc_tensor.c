@@ -71,7 +71,7 @@ static bool is_there(const fault_output *out, const void *with) {
   return reshard_storage_free(l->freed, NULL, NULL) == RESHARD_SUCCESS && there;
 }
 
-static void calls_of_tensors_survive_any_failed_allocation(void **state) {
+CASE(calls_of_tensors_survive_any_failed_allocation) {
   static int64_t shape[1] = {SMALL}, strides[1] = {1};
   local l = {.shape = {10, 20}, .bytes = LARGE};
   int64_t live = fault_live(), large = LARGE, small = SMALL;
@@ -122,7 +122,4 @@ static void calls_of_tensors_survive_any_failed_allocation(void **state) {
   assert_int_equal(fault_live(), live);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(calls_of_tensors_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

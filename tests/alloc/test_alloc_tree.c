@@ -121,7 +121,7 @@ static bool is_one(const fault_output *out, const void *with) {
   return out->number == 1;
 }
 
-static void containers_survive_any_failed_allocation(void **state) {
+CASE(containers_survive_any_failed_allocation) {
   chain x;
   set_up(&x);
   assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, fault_any_output, tree_drop, "abc"}), 2);
@@ -195,7 +195,7 @@ static bool one_member(const fault_output *out, const void *with) {
   return reshard_tree_find_int(out->object, -3, &s) == RESHARD_SUCCESS && reshard_tree_count(s) == 1;
 }
 
-static void kinds_of_nodes_survive_any_failed_allocation(void **state) {
+CASE(kinds_of_nodes_survive_any_failed_allocation) {
   reshard_tensor data = floats(3);
   int count = 0;
   assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, fault_any_output, tree_drop, "S"}), 3);
@@ -345,7 +345,7 @@ static reshard_status print(fault_output *out, const void *with) {
   return status;
 }
 
-static void calls_on_trees_survive_any_failed_allocation(void **state) {
+CASE(calls_on_trees_survive_any_failed_allocation) {
   reshard_tree tree = sample(), other;
   rebuild r = {.tree = tree};
   assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
@@ -370,7 +370,7 @@ static void calls_on_trees_survive_any_failed_allocation(void **state) {
 }
 
 /* Shared containers on both sides: the pairs are noted. */
-static void comparing_shared_containers_survives_any_failed_allocation(void **state) {
+CASE(comparing_shared_containers_survives_any_failed_allocation) {
   reshard_tree both[2];
   for (int i = 0; i < 2; i++) {
     both[i] = append(list(), integer(1));
@@ -421,7 +421,7 @@ static reshard_status pack_unpack(fault_output *out, const void *with) {
   return status;
 }
 
-static void names_of_keys_survive_any_failed_allocation(void **state) {
+CASE(names_of_keys_survive_any_failed_allocation) {
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
   assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, fault_any_output, tree_drop, &a}) > 15);
@@ -430,11 +430,4 @@ static void names_of_keys_survive_any_failed_allocation(void **state) {
   reshard_tree_release(keys);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(containers_survive_any_failed_allocation),
-                                     cmocka_unit_test(kinds_of_nodes_survive_any_failed_allocation),
-                                     cmocka_unit_test(calls_on_trees_survive_any_failed_allocation),
-                                     cmocka_unit_test(comparing_shared_containers_survives_any_failed_allocation),
-                                     cmocka_unit_test(names_of_keys_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

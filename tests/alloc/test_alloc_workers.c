@@ -16,7 +16,7 @@ static void check_worker(reshard_workers workers, const char *name, int64_t rank
     fail_msg("%s: %s", text, reshard_last_error());
 }
 
-static void tables_of_workers_survive_any_failed_allocation(void **state) {
+CASE(tables_of_workers_survive_any_failed_allocation) {
   reshard_workers workers;
   assert_int_equal(reshard_workers_create(&workers), RESHARD_SUCCESS);
   int64_t failed = 0, live = -1;
@@ -66,7 +66,7 @@ static bool is_good(const fault_output *out, const void *with) {
 }
 static void drop_plan(fault_output *out) { reshard_plan_destroy(out->object); }
 
-static void shares_of_replicas_survive_any_failed_allocation(void **state) {
+CASE(shares_of_replicas_survive_any_failed_allocation) {
   const int64_t shape[] = {1000};
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
   assert_int_equal(reshard_layout_parse("mesh(3@0-2;R)", 1, shape, 100, &entry.src), RESHARD_SUCCESS);
@@ -76,8 +76,4 @@ static void shares_of_replicas_survive_any_failed_allocation(void **state) {
   reshard_layout_release((reshard_layout)entry.dst);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tables_of_workers_survive_any_failed_allocation),
-                                     cmocka_unit_test(shares_of_replicas_survive_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -93,7 +93,7 @@ static bool put_well(const fault_output *out, const void *with) {
   return out->number == 1 && entries() == 0;
 }
 
-static void writers_leave_nothing_after_any_failed_allocation(void **state) {
+CASE(writers_leave_nothing_after_any_failed_allocation) {
   static const struct {
     const char *name, *layout;
     int64_t n, index_bytes;
@@ -115,7 +115,4 @@ static void writers_leave_nothing_after_any_failed_allocation(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(writers_leave_nothing_after_any_failed_allocation)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

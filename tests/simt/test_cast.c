@@ -7,18 +7,15 @@
 #include "executor/probes.h"
 #include "executor/toolkit_numbers.h"
 #include "simt.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/draw.h"
 
 #include "device/device.h"
 #include "support/fixtures/scale.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
                                        RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
@@ -123,8 +120,7 @@ static void check_numbers(reshard_dtype from, reshard_dtype to, const numbers *v
   free(dst);
 }
 
-static void numbers_of_each_pair_of_dtypes_are_rounded_once(void **state) {
-  (void)state;
+CASE(numbers_of_each_pair_of_dtypes_are_rounded_once) {
   int pairs = 0;
   int64_t count = 0;
   for (int f = 0; f < DTYPES; f++)
@@ -319,8 +315,7 @@ static void check_list(uint64_t seed, int64_t *tables) {
   }
 }
 
-static void random_lists_of_casts_match_the_cpu(void **state) {
-  (void)state;
+CASE(random_lists_of_casts_match_the_cpu) {
   int64_t tables = 0;
   for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(1500, 150); seed++)
     check_list(seed, &tables);
@@ -328,8 +323,7 @@ static void random_lists_of_casts_match_the_cpu(void **state) {
 }
 
 /* 200 tensors are one launch; more are more, or one by a table; none is none. */
-static void many_tensors_are_one_launch(void **state) {
-  (void)state;
+CASE(many_tensors_are_one_launch) {
   enum { N = 203 };
   static float src[N][5];
   static uint16_t dst[N][5];
@@ -360,8 +354,7 @@ static void many_tensors_are_one_launch(void **state) {
 
 /* Casts of one loop each: 96 loops are one launch without a table, and what has no numbers or no loop does not count.
  */
-static void test_table_is_for_more(void **state) {
-  (void)state;
+CASE(test_table_is_for_more) {
   enum { N = 201, LOOPS = 96 };
   static float src[N][4];
   static uint16_t dst[N][4];
@@ -403,8 +396,7 @@ static int refuse_once(void *user, simt_launch *launch) {
 }
 
 /* Of two launches the first one fails: there is no second one. */
-static void test_launch_fails(void **state) {
-  (void)state;
+CASE(test_launch_fails) {
   static float src;
   static uint16_t dst;
   rs_cast casts[201];
@@ -449,8 +441,7 @@ static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64
 
 /* Data aligned on both sides goes 16 bytes at a time: as many blocks as that. A single row whose last tile is full
  * but for its last numbers has ends. */
-static void aligned_data_goes_16_bytes_at_a_time(void **state) {
-  (void)state;
+CASE(aligned_data_goes_16_bytes_at_a_time) {
   const rs_axis aligned = {16, 4112, 2056}, shifted = {16, 4112, 2054};
   assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 0), 4);
   assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 1, 1), 5);
@@ -463,8 +454,7 @@ static void aligned_data_goes_16_bytes_at_a_time(void **state) {
 }
 
 /* As many loops as there is room for, and one more; as many numbers as a part may have. */
-static void casts_with_many_loops_are_cut_in_launches(void **state) {
-  (void)state;
+CASE(casts_with_many_loops_are_cut_in_launches) {
   enum { MOST = 12 };
   rs_axis axes[MOST + 1];
   for (int i = 0; i <= MOST; i++)
@@ -477,8 +467,7 @@ static void casts_with_many_loops_are_cut_in_launches(void **state) {
 }
 
 /* Source and destination are the same memory. */
-static void test_in_place(void **state) {
-  (void)state;
+CASE(test_in_place) {
   uint16_t memory[1000], want[1000];
   for (int i = 0; i < 1000; i++) {
     memory[i] = (uint16_t)draw();
@@ -493,16 +482,4 @@ static void test_in_place(void **state) {
   assert_memory_equal(memory, want, sizeof want);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numbers_of_each_pair_of_dtypes_are_rounded_once),
-      cmocka_unit_test(random_lists_of_casts_match_the_cpu),
-      cmocka_unit_test(many_tensors_are_one_launch),
-      cmocka_unit_test(test_table_is_for_more),
-      cmocka_unit_test(test_launch_fails),
-      cmocka_unit_test(aligned_data_goes_16_bytes_at_a_time),
-      cmocka_unit_test(casts_with_many_loops_are_cut_in_launches),
-      cmocka_unit_test(test_in_place),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -8,7 +8,7 @@
 
 #include "tests/support/fixtures/case.h"
 
-static void test_cub_twin(void **state) {
+CASE(test_cub_twin) {
   char src[100], dst[100] = {0}, want[100] = {0};
   for (int i = 0; i < 100; i++)
     src[i] = (char)i;
@@ -26,7 +26,4 @@ static void test_cub_twin(void **state) {
   assert_int_equal(rs_cub_copy_launch(3, srcs, dsts, bytes, NULL, 0, NULL), 1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cub_twin)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -10,7 +10,7 @@
 
 enum { MISALIGNED = 716, FAILED = 719, INVALID_VALUE = 1, INVALID_CONFIGURATION = 9, POISON = 0xdb };
 
-static void threads_have_their_coordinates_in_any_order(void **state) {
+CASE(threads_have_their_coordinates_in_any_order) {
   const unsigned grids[][3] = {{1, 1, 1}, {5, 1, 1}, {2, 3, 4}}, blocks[][3] = {{1, 1, 1}, {33, 1, 1}, {4, 3, 5}};
   for (uint64_t order = 0; order < 4; order++)
     for (int g = 0; g < 3; g++)
@@ -33,7 +33,7 @@ static void threads_have_their_coordinates_in_any_order(void **state) {
   simt_set_order(0);
 }
 
-static void test_launch_limits(void **state) {
+CASE(test_launch_limits) {
   uint64_t out[1];
   const unsigned one[3] = {1, 1, 1}, empty[3] = {4, 0, 1}, many[3] = {32, 33, 1}, deep[3] = {1, 1, 65},
                  tall[3] = {1, 65536, 1};
@@ -60,7 +60,7 @@ static int wrong_transposed(int (*transpose)(const float *, float *, int), int n
   return wrong;
 }
 
-static void test_shared_and_barrier(void **state) {
+CASE(test_shared_and_barrier) {
   for (uint64_t order = 0; order < 5; order++) {
     simt_set_order(order);
     assert_int_equal(wrong_transposed(probe_transpose, 101), 0);
@@ -72,7 +72,7 @@ static void test_shared_and_barrier(void **state) {
   simt_set_order(0);
 }
 
-static void barriers_and_shared_memory_sum_a_block(void **state) {
+CASE(barriers_and_shared_memory_sum_a_block) {
   enum { BLOCKS = 3 };
   const unsigned sizes[] = {1, 31, 32, 33, 96, 100, 1024};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -99,7 +99,7 @@ static void barriers_and_shared_memory_sum_a_block(void **state) {
   simt_set_order(0);
 }
 
-static void shuffles_and_votes_of_a_warp_hold(void **state) {
+CASE(shuffles_and_votes_of_a_warp_hold) {
   uint32_t out[224];
   assert_int_equal(probe_warp(out), 0);
   for (uint32_t i = 0; i < 32; i++) {
@@ -113,7 +113,7 @@ static void shuffles_and_votes_of_a_warp_hold(void **state) {
   }
 }
 
-static void test_dynamic_shared(void **state) {
+CASE(test_dynamic_shared) {
   unsigned char out = 0;
   assert_int_equal(probe_dynamic(100, 99, &out, 0), 0);
   assert_int_equal(out, POISON);
@@ -122,7 +122,7 @@ static void test_dynamic_shared(void **state) {
   assert_int_equal(probe_dynamic(227 << 10, 5, &out, 1), 0);
 }
 
-static void mistakes_of_kernels_are_found_and_named(void **state) {
+CASE(mistakes_of_kernels_are_found_and_named) {
   static const char *said[] = {
       [PROBE_RETURN] = "3 threads (first: 0) have returned",
       [PROBE_OTHER_BARRIER] = "others are at that of",
@@ -146,7 +146,7 @@ static void mistakes_of_kernels_are_found_and_named(void **state) {
   }
 }
 
-static void unawaited_copies_are_found(void **state) {
+CASE(unawaited_copies_are_found) {
   enum { BLOCKS = 3, BYTES = BLOCKS * 256 };
   _Alignas(16) unsigned char in[BYTES], out[BYTES];
   for (int i = 0; i < BYTES; i++)
@@ -161,7 +161,7 @@ static void unawaited_copies_are_found(void **state) {
   }
 }
 
-static void atomics_of_all_blocks_are_whole(void **state) {
+CASE(atomics_of_all_blocks_are_whole) {
   uint64_t in[500], least = UINT64_MAX;
   uint32_t count = 0, even = 0;
   for (unsigned i = 0; i < 500; i++) {
@@ -187,7 +187,7 @@ static int enqueue(void *user, simt_launch *launch) {
   return 0;
 }
 
-static void enqueued_kernels_run_later(void **state) {
+CASE(enqueued_kernels_run_later) {
   later l = {0};
   uint64_t in[10] = {5, 4, 3, 9, 8, 7, 6, 1, 2, 10}, least = UINT64_MAX;
   uint32_t count = 0;
@@ -228,14 +228,14 @@ static void transpose_in_thread(void *wrong, int64_t thread) {
   }
 }
 
-static void test_several_threads(void **state) {
+CASE(test_several_threads) {
   int wrong[4] = {0};
   rank_threads_run(4, transpose_in_thread, wrong);
   for (int i = 0; i < 4; i++)
     assert_int_equal(wrong[i], 0);
 }
 
-static void reads_and_writes_are_counted(void **state) {
+CASE(reads_and_writes_are_counted) {
   simt_counts before = simt_get_counts();
   uint64_t out[5 * 33];
   assert_int_equal(probe_coordinates(out, (const unsigned[3]){5, 1, 1}, (const unsigned[3]){33, 1, 1}), 0);
@@ -245,20 +245,4 @@ static void reads_and_writes_are_counted(void **state) {
   assert_int_equal(after.threads - before.threads, 5 * 33);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(threads_have_their_coordinates_in_any_order),
-      cmocka_unit_test(test_launch_limits),
-      cmocka_unit_test(test_shared_and_barrier),
-      cmocka_unit_test(barriers_and_shared_memory_sum_a_block),
-      cmocka_unit_test(shuffles_and_votes_of_a_warp_hold),
-      cmocka_unit_test(test_dynamic_shared),
-      cmocka_unit_test(mistakes_of_kernels_are_found_and_named),
-      cmocka_unit_test(unawaited_copies_are_found),
-      cmocka_unit_test(atomics_of_all_blocks_are_whole),
-      cmocka_unit_test(enqueued_kernels_run_later),
-      cmocka_unit_test(test_several_threads),
-      cmocka_unit_test(reads_and_writes_are_counted),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -136,13 +136,13 @@ static void check_case(uint64_t seed) {
   free(index);
 }
 
-static void random_selections_match_a_loop(void **state) {
+CASE(random_selections_match_a_loop) {
   for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(8000, 600); seed++)
     check_case(seed);
 }
 
 /* Long rows, which are read and written 16 bytes at a time: as many accesses as that. */
-static void long_rows_go_16_bytes_at_a_time(void **state) {
+CASE(long_rows_go_16_bytes_at_a_time) {
   enum { ROWS = 40, RUN = 5120 * 2, COUNT = 64 };
   char *src = aligned_alloc(16, ROWS * RUN), *dst = aligned_alloc(16, COUNT * RUN);
   int64_t index[COUNT];
@@ -176,7 +176,7 @@ static void long_rows_go_16_bytes_at_a_time(void **state) {
 }
 
 /* Runs that are too long for one launch, of any width, one index and several; and one that is just short enough. */
-static void test_long_runs(void **state) {
+CASE(test_long_runs) {
   for (int64_t unit = 1; unit <= 16; unit *= 2)
     for (int64_t count = 0; count <= 3; count++) {
       int64_t run = count == 0 ? 16 * 3000 : unit * (10001 + count);
@@ -207,7 +207,7 @@ static void test_long_runs(void **state) {
     }
 }
 
-static void selections_that_do_not_fit_are_refused(void **state) {
+CASE(selections_that_do_not_fit_are_refused) {
   rs_select s = {.count = 1, .extent = 1, .index_bytes = 2, .run = 1};
   assert_int_equal(rs_index_select_launch(&s, NULL, 0, NULL), 1);
   s.index_bytes = 8;
@@ -219,12 +219,4 @@ static void selections_that_do_not_fit_are_refused(void **state) {
   assert_int_equal(fault.position, -1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_selections_match_a_loop),
-      cmocka_unit_test(long_rows_go_16_bytes_at_a_time),
-      cmocka_unit_test(test_long_runs),
-      cmocka_unit_test(selections_that_do_not_fit_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -18,8 +18,7 @@
 #include <reshard/transfer.h>
 #include <reshard/tree.h>
 
-static void null_is_refused_by_calls_of_comm(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_comm) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_comm_create_local(0, ROOM, ROOM));
     REFUSED(reshard_comm_create_node(1, 0, NULL, ROOM, NULL, ROOM));
@@ -38,8 +37,7 @@ static void null_is_refused_by_calls_of_comm(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_device(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_device) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_device_create(TEXT, ROOM, ROOM));
     REFUSED(reshard_device_get_info(NULL, ROOM));
@@ -52,15 +50,13 @@ static void null_is_refused_by_calls_of_device(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_dtype(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_dtype) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_dtype_parse(TEXT, ROOM));
   }
 }
 
-static void null_is_refused_by_calls_of_file(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_file) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_model_preset(TEXT, ROOM));
     REFUSED(reshard_model_load(TEXT, ROOM));
@@ -92,8 +88,7 @@ static void null_is_refused_by_calls_of_file(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_layout(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_layout) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_layout_parse(TEXT, 0, ROOM, 0, ROOM));
     REFUSED(reshard_layout_parse_world(TEXT, ROOM));
@@ -117,8 +112,7 @@ static void null_is_refused_by_calls_of_layout(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_module(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_module) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_module_create(NULL));
     REFUSED(reshard_module_set_child(NULL, TEXT, NULL));
@@ -135,8 +129,7 @@ static void null_is_refused_by_calls_of_module(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_move(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_move) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tree_cast(NULL, 0, NULL, ROOM, ROOM));
     REFUSED(reshard_tree_to(NULL, NULL, ROOM, ROOM, ROOM));
@@ -144,8 +137,7 @@ static void null_is_refused_by_calls_of_move(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_plan(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_plan) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_plan_create(0, ROOM, 0, ROOM, ROOM));
     REFUSED(reshard_plan_create_all(0, ROOM, 1, ROOM, ROOM, NULL));
@@ -159,8 +151,7 @@ static void null_is_refused_by_calls_of_plan(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_sync(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_sync) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_verify_shapes(NULL, 0, ROOM, ROOM));
     REFUSED(reshard_sync_tensors(NULL, 0, 0, ROOM, ROOM, ROOM, ROOM, ROOM));
@@ -168,8 +159,7 @@ static void null_is_refused_by_calls_of_sync(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_tensor(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_tensor) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tensor_create(0, 0, ROOM, ROOM));
     REFUSED(reshard_tensor_wrap(0, 0, ROOM, ROOM, ROOM, NULL, ROOM, ROOM));
@@ -190,8 +180,7 @@ static void null_is_refused_by_calls_of_tensor(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_transfer(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_transfer) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_transfer_create(NULL, NULL, ROOM, ROOM, ROOM));
     REFUSED(reshard_transfer_rebind(NULL, ROOM));
@@ -201,8 +190,7 @@ static void null_is_refused_by_calls_of_transfer(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_tree(void **state) {
-  (void)state;
+CASE(null_is_refused_by_calls_of_tree) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_tree_dict(NULL));
     REFUSED(reshard_tree_list(NULL));
@@ -245,8 +233,7 @@ static void null_is_refused_by_calls_of_tree(void **state) {
   }
 }
 
-static void null_has_the_values_that_headers_say(void **state) {
-  (void)state;
+CASE(null_has_the_values_that_headers_say) {
   assert_int_equal(reshard_comm_rank(NULL), -1);
   assert_int_equal(reshard_comm_size(NULL), 0);
   assert_null(reshard_comm_global_ranks(NULL));
@@ -271,8 +258,7 @@ static void null_has_the_values_that_headers_say(void **state) {
   assert_null(reshard_tree_get_type(NULL));
 }
 
-static void null_may_be_released(void **state) {
-  (void)state;
+CASE(null_may_be_released) {
   reshard_comm_destroy(NULL);
   reshard_device_release(NULL);
   reshard_stream_destroy(NULL, NULL);
@@ -292,15 +278,4 @@ static void null_may_be_released(void **state) {
   reshard_tree_leaves_release(NULL);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(null_is_refused_by_calls_of_comm),     cmocka_unit_test(null_is_refused_by_calls_of_device),
-      cmocka_unit_test(null_is_refused_by_calls_of_dtype),    cmocka_unit_test(null_is_refused_by_calls_of_file),
-      cmocka_unit_test(null_is_refused_by_calls_of_layout),   cmocka_unit_test(null_is_refused_by_calls_of_module),
-      cmocka_unit_test(null_is_refused_by_calls_of_move),     cmocka_unit_test(null_is_refused_by_calls_of_plan),
-      cmocka_unit_test(null_is_refused_by_calls_of_sync),     cmocka_unit_test(null_is_refused_by_calls_of_tensor),
-      cmocka_unit_test(null_is_refused_by_calls_of_transfer), cmocka_unit_test(null_is_refused_by_calls_of_tree),
-      cmocka_unit_test(null_has_the_values_that_headers_say), cmocka_unit_test(null_may_be_released),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

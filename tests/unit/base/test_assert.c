@@ -14,7 +14,7 @@ __attribute__((noinline)) reshard_status caller_of_an_assertion(int condition) {
   return status;
 }
 
-static void assertion_that_holds_keeps_the_last_error(void **state) {
+CASE(assertion_that_holds_keeps_the_last_error) {
   assert_int_equal(reshard_assert(0, "before", "file.c", 1), RESHARD_ERROR_INTERNAL);
   char before[1100];
   snprintf(before, sizeof before, "%s", reshard_last_error());
@@ -23,7 +23,7 @@ static void assertion_that_holds_keeps_the_last_error(void **state) {
   assert_string_equal(reshard_last_error(), before);
 }
 
-static void assertion_that_fails_tells_text_and_place(void **state) {
+CASE(assertion_that_fails_tells_text_and_place) {
   assert_int_equal(caller_of_an_assertion(0), RESHARD_ERROR_INTERNAL);
   const char *text = reshard_last_error();
   assert_ptr_equal(strstr(text, "assertion failed: the flat parameter is sharded, in "), text);
@@ -43,7 +43,7 @@ static void assertion_that_fails_tells_text_and_place(void **state) {
   assert_null(strchr(text, '\n'));
 }
 
-static void test_odd_arguments(void **state) {
+CASE(test_odd_arguments) {
   char text[3000];
   assert_int_equal(reshard_assert(0, NULL, NULL, -1), RESHARD_ERROR_INTERNAL);
   assert_ptr_equal(strstr(reshard_last_error(), "assertion failed: no text, in a file that is not given:-1"),
@@ -54,9 +54,4 @@ static void test_odd_arguments(void **state) {
   assert_int_equal(strlen(reshard_last_error()), 1023);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(assertion_that_holds_keeps_the_last_error),
-                                     cmocka_unit_test(assertion_that_fails_tells_text_and_place),
-                                     cmocka_unit_test(test_odd_arguments)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

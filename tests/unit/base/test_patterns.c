@@ -5,7 +5,7 @@
 
 #include "support/fixtures/case.h"
 
-static void sets_match_the_characters_in_them(void **state) {
+CASE(sets_match_the_characters_in_them) {
   static const struct {
     const char *pattern, *fits, *fits_not; /* characters */
   } cases[] = {
@@ -27,7 +27,7 @@ static void sets_match_the_characters_in_them(void **state) {
   }
 }
 
-static void patterns_that_are_wrong_are_refused_with_the_byte(void **state) {
+CASE(patterns_that_are_wrong_are_refused_with_the_byte) {
   static const struct {
     const char *pattern, *problem;
     int64_t at;
@@ -46,8 +46,4 @@ static void patterns_that_are_wrong_are_refused_with_the_byte(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_match_the_characters_in_them),
-                                     cmocka_unit_test(patterns_that_are_wrong_are_refused_with_the_byte)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

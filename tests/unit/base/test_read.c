@@ -17,7 +17,7 @@ static int64_t read_bytes(const char *from, int64_t limit, int64_t wait_ms, char
   return status == RESHARD_SUCCESS ? size : -(int64_t)status;
 }
 
-static void files_beyond_their_limit_are_refused(void **state) {
+CASE(files_beyond_their_limit_are_refused) {
   const char *path = scratch_path("plain");
   char bytes[6000], *text;
   memset(bytes, 'x', sizeof bytes);
@@ -63,7 +63,7 @@ static void *write_pipe(void *user) {
   return NULL;
 }
 
-static void pipes_without_a_writer_end_with_an_error(void **state) {
+CASE(pipes_without_a_writer_end_with_an_error) {
   const char *path = scratch_path("pipe");
   char *text;
   assert_int_equal(mkfifo(path, 0600), 0);
@@ -87,8 +87,4 @@ static void pipes_without_a_writer_end_with_an_error(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(files_beyond_their_limit_are_refused),
-                                     cmocka_unit_test(pipes_without_a_writer_end_with_an_error)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

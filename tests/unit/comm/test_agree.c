@@ -118,7 +118,7 @@ static void replace_plans(rows_to_columns *s, const wish *all, const wish *odd, 
   }
 }
 
-static void first_field_that_differs_is_named_on_all_ranks(void **state) {
+CASE(first_field_that_differs_is_named_on_all_ranks) {
   for (int p = 0; p < 2; p++)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
       for (int64_t odd = 0; odd < RANKS; odd++) {
@@ -154,7 +154,7 @@ static void first_field_that_differs_is_named_on_all_ranks(void **state) {
 }
 
 /* Names, strides and the caller's memory are a rank's own business. */
-static void test_own_business(void **state) {
+CASE(test_own_business) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
@@ -172,7 +172,7 @@ static void test_own_business(void **state) {
   }
 }
 
-static void paths_that_differ_are_told_on_all_ranks(void **state) {
+CASE(paths_that_differ_are_told_on_all_ranks) {
   for (int64_t odd = 0; odd < RANKS; odd++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, RESHARD_PATH_DIRECT, NULL);
@@ -211,7 +211,7 @@ static void mix_body(void *user, int64_t r) {
   reshard_transfer_destroy(made);
 }
 
-static void test_mixed_calls(void **state) {
+CASE(test_mixed_calls) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
@@ -248,7 +248,7 @@ static void two_body(void *user, int64_t r) {
                   x->rebind ? reshard_transfer_rebind(t, &x->s->arrays[r]) : reshard_execute(t, NULL));
 }
 
-static void test_two_transfers(void **state) {
+CASE(test_two_transfers) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
@@ -298,13 +298,4 @@ static void test_two_transfers(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(first_field_that_differs_is_named_on_all_ranks),
-      cmocka_unit_test(test_own_business),
-      cmocka_unit_test(paths_that_differ_are_told_on_all_ranks),
-      cmocka_unit_test(test_mixed_calls),
-      cmocka_unit_test(test_two_transfers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -71,7 +71,7 @@ static void all_calls_body(void *user, int64_t rank) {
   r->wrong++;
 }
 
-static void calls_of_cancelled_threads_return_as_ever(void **state) {
+CASE(calls_of_cancelled_threads_return_as_ever) {
   cancelled_rank ranks[N];
   reshard_comm comms[N];
   memset(ranks, 0, sizeof ranks);
@@ -97,7 +97,7 @@ static void wait_body(void *user, int64_t rank) {
 }
 
 /* With a deadline that passes, and where the others come. */
-static void wait_goes_on_until_the_deadline_or_the_others(void **state) {
+CASE(wait_goes_on_until_the_deadline_or_the_others) {
   for (int comes = 0; comes < 2; comes++) {
     reshard_comm comms[2];
     rank_comms_open(2, 1, comes ? 60000 : SHORT, comms);
@@ -139,7 +139,7 @@ static void copy_body(void *user, int64_t rank) {
   pthread_testcancel();
 }
 
-static void copy_threads_outlive_a_cancelled_caller(void **state) {
+CASE(copy_threads_outlive_a_cancelled_caller) {
   copy_job job = {NULL};
   assert_int_equal(rs_threads_create(2, &job.pool), RESHARD_SUCCESS);
   for (int i = 1; i <= 2; i++) {
@@ -163,7 +163,7 @@ static void executes_body(void *user, int64_t rank) {
   pthread_testcancel();
 }
 
-static void lone_rank_gives_its_transfer_back_before_it_is_cancelled(void **state) {
+CASE(lone_rank_gives_its_transfer_back_before_it_is_cancelled) {
   setenv("RESHARD_LOG_FILE", scratch_path("log"), 1);
   for (int traced = 0; traced < 2; traced++) {
     rows_to_columns s;
@@ -184,12 +184,4 @@ static void lone_rank_gives_its_transfer_back_before_it_is_cancelled(void **stat
   unsetenv("RESHARD_LOG_FILE");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(calls_of_cancelled_threads_return_as_ever),
-      cmocka_unit_test(wait_goes_on_until_the_deadline_or_the_others),
-      cmocka_unit_test(copy_threads_outlive_a_cancelled_caller),
-      cmocka_unit_test(lone_rank_gives_its_transfer_back_before_it_is_cancelled),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -70,7 +70,7 @@ static void assert_barrier(int64_t n, reshard_comm *list) {
   assert_all(n, RESHARD_SUCCESS, "");
 }
 
-static void ranks_of_a_color_are_ordered_by_their_keys(void **state) {
+CASE(ranks_of_a_color_are_ordered_by_their_keys) {
   static const split_case cases[] = {
       {6, {0, 1, 0, 1, 0, 1}, {0}},
       {6, {7, 7, 7, 7, 7, 7}, {5, 4, 3, 2, 1, 0}},
@@ -99,7 +99,7 @@ static void ranks_of_a_color_are_ordered_by_their_keys(void **state) {
     }
 }
 
-static void test_split_of_split(void **state) {
+CASE(test_split_of_split) {
   open_comms(8, PATIENCE);
   split_case halves = {8, {0, 1, 0, 1, 0, 1, 0, 1}, {8, 7, 6, 5, 4, 3, 2, 1}};
   rank_threads_run(8, split_body, &halves);
@@ -140,7 +140,7 @@ static void odd_body(void *user, int64_t rank) {
     results[rank].status = RESHARD_ERROR_INTERNAL; /* written to */
 }
 
-static void test_split_errors(void **state) {
+CASE(test_split_errors) {
   reshard_comm sub;
   FAILS_WITH(reshard_comm_split(NULL, 0, 0, &sub), RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
   assert_null(reshard_comm_global_ranks(NULL));
@@ -174,7 +174,7 @@ static void late_body(void *user, int64_t number) {
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
 }
 
-static void split_without_a_rank_ends_at_the_deadline(void **state) {
+CASE(split_without_a_rank_ends_at_the_deadline) {
   open_comms(3, PATIENCE);
   rank_thread *first = rank_thread_start(late_body, &(int64_t){0});
   rank_comms_await(comms[0], 1);
@@ -201,7 +201,7 @@ static void split_without_a_rank_ends_at_the_deadline(void **state) {
 }
 
 /* A rank waits in a part; aborting the whole wakes it. Aborting a part leaves the whole alone. */
-static void abort_of_the_whole_ends_its_parts(void **state) {
+CASE(abort_of_the_whole_ends_its_parts) {
   for (int all = 0; all < 2; all++) {
     split_case c = {4, {0, 0, 1, 1}, {0}};
     open_comms(4, PATIENCE);
@@ -225,13 +225,4 @@ static void abort_of_the_whole_ends_its_parts(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ranks_of_a_color_are_ordered_by_their_keys),
-      cmocka_unit_test(test_split_of_split),
-      cmocka_unit_test(test_split_errors),
-      cmocka_unit_test(split_without_a_rank_ends_at_the_deadline),
-      cmocka_unit_test(abort_of_the_whole_ends_its_parts),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

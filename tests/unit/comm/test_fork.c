@@ -70,7 +70,7 @@ static bool run_tasks(rs_threads *pool) {
   return atomic_load(&done) == 1000;
 }
 
-static void child_starts_copy_threads_again(void **state) {
+CASE(child_starts_copy_threads_again) {
   rs_threads *pool = NULL;
   assert_int_equal(rs_threads_create(THREADS, &pool), RESHARD_SUCCESS);
   assert_true(run_crowd(pool));
@@ -109,7 +109,7 @@ static void work_body(void *user, int64_t rank) {
   }
 }
 
-static void test_threads_at_work(void **state) {
+CASE(test_threads_at_work) {
   worker w = {.wrong = false};
   assert_int_equal(rs_threads_create(THREADS, &w.pool), RESHARD_SUCCESS);
   assert_true(run_crowd(w.pool)); /* a thread that begins has locks of sanitizers, which a child would keep */
@@ -157,7 +157,7 @@ static void fork_in_task(const void *job, rs_claim *claim) {
   }
 }
 
-static void test_fork_in_job(void **state) {
+CASE(test_fork_in_job) {
   fork_job f = {.child = 0};
   assert_int_equal(rs_threads_create(THREADS, &f.pool), RESHARD_SUCCESS);
   for (int i = 0; f.child == 0 && i < 1000; i++) /* the caller may come too late for a task */
@@ -190,7 +190,7 @@ static bool is_waited_in(rs_team *team) {
   return waited;
 }
 
-static void child_uses_local_communicators_or_finds_them_ended(void **state) {
+CASE(child_uses_local_communicators_or_finds_them_ended) {
   for (reshard_path path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     rows_to_columns idle, waiting, made;
     rows_to_columns_open(&idle, 4, 0, path, NULL);
@@ -231,7 +231,7 @@ static void child_uses_local_communicators_or_finds_them_ended(void **state) {
 /* Of two ranks one waits, or one is in the middle of an execute, or has been, on a communicator that was aborted. */
 enum { WAITS, READS, ABORTED, BUSY_WAYS };
 
-static void test_busy_ranks(void **state) {
+CASE(test_busy_ranks) {
   for (int way = 0; way < BUSY_WAYS; way++) {
     rows_to_columns s;
     rank_thread *thread = NULL;
@@ -275,7 +275,7 @@ static int64_t ranks_in_shrink(rs_team *team) {
   return came;
 }
 
-static void child_has_shrunk_communicators_too(void **state) {
+CASE(child_has_shrunk_communicators_too) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   reshard_comm comms[4] = {NULL}, sub = NULL; /* the last is rank 0's new one */
   assert_int_equal(reshard_comm_create_local(3, &options, comms), RESHARD_SUCCESS);
@@ -301,17 +301,9 @@ static void child_has_shrunk_communicators_too(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(child_starts_copy_threads_again),
-      cmocka_unit_test(test_threads_at_work),
-      cmocka_unit_test(test_fork_in_job),
-      cmocka_unit_test(child_uses_local_communicators_or_finds_them_ended),
-      cmocka_unit_test(test_busy_ranks),
-      cmocka_unit_test(child_has_shrunk_communicators_too),
-  };
   if (SKIPPED) {
     printf("skipped: ThreadSanitizer refuses threads of a child process\n");
     return 77;
   }
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

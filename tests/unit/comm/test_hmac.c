@@ -14,7 +14,7 @@ static void assert_hex(const unsigned char *bytes, const char *hex) {
 }
 
 /* FIPS 180-4: NIST's examples, and lengths about a block's end. */
-static void sha256_gives_the_digests_of_its_standard(void **state) {
+CASE(sha256_gives_the_digests_of_its_standard) {
   static char million[1000000];
   unsigned char digest[RS_SHA256_BYTES];
   memset(million, 'a', sizeof million);
@@ -36,7 +36,7 @@ static void sha256_gives_the_digests_of_its_standard(void **state) {
 }
 
 /* RFC 4231, 4.2 to 4.8. */
-static void hmac_gives_the_codes_of_its_standard(void **state) {
+CASE(hmac_gives_the_codes_of_its_standard) {
   unsigned char mac[RS_SHA256_BYTES], b[20], aa[131], counted[25], dd[50], cd[50], c[20];
   memset(b, 0x0b, sizeof b);
   memset(aa, 0xaa, sizeof aa);
@@ -70,8 +70,4 @@ static void hmac_gives_the_codes_of_its_standard(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sha256_gives_the_digests_of_its_standard),
-                                     cmocka_unit_test(hmac_gives_the_codes_of_its_standard)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

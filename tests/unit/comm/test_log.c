@@ -49,7 +49,7 @@ static void assert_prefixes(void) {
   }
 }
 
-static void nothing_is_written_where_the_log_is_off(void **state) {
+CASE(nothing_is_written_where_the_log_is_off) {
   rows_to_columns s;
   (void)state;
   set_log("", "off.log");
@@ -59,7 +59,7 @@ static void nothing_is_written_where_the_log_is_off(void **state) {
   assert_false(take_log("off.log"));
 }
 
-static void transfers_tell_path_rounds_and_bytes(void **state) {
+CASE(transfers_tell_path_rounds_and_bytes) {
   const reshard_plan_options limit = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   (void)state;
   for (int packed = 0; packed < 2; packed++) {
@@ -92,7 +92,7 @@ static void abort_body(void *user, int64_t rank) {
   rank_result_set(&s->results[rank], reshard_comm_barrier(s->comms[rank]));
 }
 
-static void errors_are_written_with_a_report(void **state) {
+CASE(errors_are_written_with_a_report) {
   rows_to_columns s;
   (void)state;
   set_log("info", "errors.log");
@@ -112,7 +112,7 @@ static void errors_are_written_with_a_report(void **state) {
   rows_to_columns_close(&s);
 }
 
-static void trace_tells_every_call(void **state) {
+CASE(trace_tells_every_call) {
   rows_to_columns s;
   (void)state;
   set_log("trace", "trace.log");
@@ -139,7 +139,7 @@ static void split_body(void *user, int64_t rank) {
   reshard_comm_destroy(half);
 }
 
-static void calls_of_parts_are_told_apart(void **state) {
+CASE(calls_of_parts_are_told_apart) {
   rows_to_columns s;
   (void)state;
   set_log("trace", "split.log");
@@ -150,7 +150,7 @@ static void calls_of_parts_are_told_apart(void **state) {
   assert_int_equal(count_parts("rank 1 (global 2): call 1, reshard_comm_barrier"), 1);
 }
 
-static void names_of_files_have_host_and_process(void **state) {
+CASE(names_of_files_have_host_and_process) {
   rows_to_columns s;
   char name[160], host[64] = "";
   (void)state;
@@ -174,7 +174,7 @@ static void refuse_log(reshard_status status, const char *part) {
   assert_text_has(reshard_last_error(), part);
 }
 
-static void wrong_levels_and_paths_are_refused(void **state) {
+CASE(wrong_levels_and_paths_are_refused) {
   set_log("debug", "x.log");
   refuse_log(RESHARD_ERROR_INVALID, "RESHARD_LOG=debug is none of info, trace");
   set_log("info", "none/x.log");
@@ -210,7 +210,7 @@ static void private_body(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void processes_write_their_reasons(void **state) {
+CASE(processes_write_their_reasons) {
   set_log("info", "left.log");
   assert_int_equal(processes_run(2, 0, private_body, NULL), 0);
   assert_true(take_log("left.log"));
@@ -227,11 +227,4 @@ static int set_prefix(void **state) {
   return 0;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_is_written_where_the_log_is_off), cmocka_unit_test(transfers_tell_path_rounds_and_bytes),
-      cmocka_unit_test(errors_are_written_with_a_report),        cmocka_unit_test(trace_tells_every_call),
-      cmocka_unit_test(calls_of_parts_are_told_apart),           cmocka_unit_test(names_of_files_have_host_and_process),
-      cmocka_unit_test(wrong_levels_and_paths_are_refused),      cmocka_unit_test(processes_write_their_reasons)};
-  return cmocka_run_group_tests(tests, set_prefix, NULL);
-}
+int main(void) { return case_list_run(__FILE__, set_prefix, NULL); }

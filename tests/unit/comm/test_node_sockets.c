@@ -45,7 +45,7 @@ static void tick(int signal) {
   errno = before;
 }
 
-static void waits_go_on_after_signals(void **state) {
+CASE(waits_go_on_after_signals) {
   int pair[2];
   char got[4];
   struct sigaction action = {.sa_handler = tick}, before; /* without SA_RESTART */
@@ -63,7 +63,7 @@ static void waits_go_on_after_signals(void **state) {
 }
 
 /* A process that may have no descriptors cannot poll one. */
-static void test_wait_fails(void **state) {
+CASE(test_wait_fails) {
   int pair[2];
   char got;
   struct rlimit before, none;
@@ -78,7 +78,7 @@ static void test_wait_fails(void **state) {
 }
 
 /* The descriptor of a message of another length is closed once: its number may be another's from then on. */
-static void test_wrong_length(void **state) {
+CASE(test_wrong_length) {
   int pair[2], file;
   int64_t number;
   open_pair(pair);
@@ -93,7 +93,7 @@ static void test_wrong_length(void **state) {
 /* --- Steps -------------------------------------------------------------------------------------------------------- */
 
 /* A message of an earlier step is dropped, with its descriptor; one of a later step stays. */
-static void message_of_an_earlier_step_is_dropped(void **state) {
+CASE(message_of_an_earlier_step_is_dropped) {
   int pair[2], file, spare[2];
   int64_t number = 1;
   open_pair(pair);
@@ -114,7 +114,7 @@ static void message_of_an_earlier_step_is_dropped(void **state) {
 }
 
 /* A peer that goes with a message unread resets the connection. Its own last message is taken still. */
-static void last_message_before_a_reset_is_taken(void **state) {
+CASE(last_message_before_a_reset_is_taken) {
   int pair[2];
   int64_t number = 3;
   open_pair(pair);
@@ -167,7 +167,7 @@ static void take_file(int fd) {
 
 /* A peer passes its file and is gone before it takes ours. Another one has failed: it says so to all, later. Of these
  * two the first is named, and the last one is served. */
-static void test_peer_leaves(void **state) {
+CASE(test_peer_leaves) {
   int theirs[RANKS];
   int64_t verdict = RESHARD_ERROR_SYSTEM;
   rs_node *c = open_rank(theirs);
@@ -199,17 +199,6 @@ static void meet_without_input(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_no_input(void **state) { assert_int_equal(processes_run(2, 0, meet_without_input, NULL), 0); }
+CASE(test_no_input) { assert_int_equal(processes_run(2, 0, meet_without_input, NULL), 0); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(waits_go_on_after_signals),
-      cmocka_unit_test(test_wait_fails),
-      cmocka_unit_test(test_wrong_length),
-      cmocka_unit_test(message_of_an_earlier_step_is_dropped),
-      cmocka_unit_test(last_message_before_a_reset_is_taken),
-      cmocka_unit_test(test_peer_leaves),
-      cmocka_unit_test(test_no_input),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

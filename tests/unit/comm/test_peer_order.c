@@ -67,12 +67,9 @@ static void run_rank(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void test_begins_beside_itself(void **state) {
+CASE(test_begins_beside_itself) {
   for (int64_t n = 2; n <= MOST; n++)
     assert_int_equal(processes_run(n, 0, run_rank, NULL), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_begins_beside_itself)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

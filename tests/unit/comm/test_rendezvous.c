@@ -112,7 +112,7 @@ static const char *secret_of(int with) { return with ? some_secret : ""; }
 /* --- Strangers ---------------------------------------------------------------------------------------------------- */
 
 /* Greetings of rank 1 and nothing more, half of one, or nothing: many of them, before rank 1 comes. */
-static void silent_connections_hold_up_nobody(void **state) {
+CASE(silent_connections_hold_up_nobody) {
   for (int with = 0; with < 2; with++) {
     int port = free_port(), fd[40];
     pid_t first = start_good(port, 0, secret_of(with));
@@ -131,7 +131,7 @@ static void silent_connections_hold_up_nobody(void **state) {
 }
 
 /* One that lies about the secret sees what rank 0 draws, and no byte of a rank. */
-static void liar_about_the_secret_gets_no_bytes(void **state) {
+CASE(liar_about_the_secret_gets_no_bytes) {
   int port = free_port(), fd[3];
   pid_t first = start_good(port, 0, some_secret);
   for (int i = 0; i < 3; i++) {
@@ -160,7 +160,7 @@ static void liar_about_the_secret_gets_no_bytes(void **state) {
 }
 
 /* More connections than rank 0 has room for, all with a greeting, again and again. */
-static void flood_of_connections_ends_the_oldest(void **state) {
+CASE(flood_of_connections_ends_the_oldest) {
   for (int with = 0; with < 2; with++) {
     int port = free_port();
     pid_t first = start_good(port, 0, secret_of(with)), flood = fork();
@@ -183,7 +183,7 @@ static void flood_of_connections_ends_the_oldest(void **state) {
 }
 
 /* A connection has the time of a greeting: one that comes byte by byte is ended. */
-static void slow_greeting_is_ended(void **state) {
+CASE(slow_greeting_is_ended) {
   int port = free_port();
   pid_t first = start_good(port, 0, some_secret);
   rs_greeting g = greet(1);
@@ -223,7 +223,7 @@ static int64_t record(int client, int server, char *kept, int64_t most) {
 }
 
 /* All that a rank has sent, once more: rank 0 has drawn another nonce. */
-static void replayed_bytes_prove_nothing(void **state) {
+CASE(replayed_bytes_prove_nothing) {
   char kept[4096];
   int middle = 0, listener = listen_at(&middle), port = free_port();
   pid_t first = start_good(port, 0, some_secret), second = start_good(middle, 1, some_secret);
@@ -244,7 +244,7 @@ static void replayed_bytes_prove_nothing(void **state) {
 }
 
 /* Another that listens first, and answers without the secret, gets no byte of a rank. The port is rank 0's then. */
-static void test_other_listener(void **state) {
+CASE(test_other_listener) {
   int port = free_port();
   pid_t second = start_good(port, 1, some_secret);
   int listener = listen_at(&port);
@@ -270,7 +270,7 @@ static void test_other_listener(void **state) {
 
 /* --- Ranks that differ -------------------------------------------------------------------------------------------- */
 
-static void secrets_that_differ_are_told_on_both_sides(void **state) {
+CASE(secrets_that_differ_are_told_on_both_sides) {
   const struct {
     const char *first, *second, *text;
   } cases[] = {{"one", "", "RESHARD_SECRET set on rank 0, not set on rank 1"},
@@ -294,7 +294,7 @@ static bool is_open(const char *host, int port) {
   return open;
 }
 
-static void rank_0_listens_where_the_address_says(void **state) {
+CASE(rank_0_listens_where_the_address_says) {
   const struct {
     const char *address;
     int64_t local;
@@ -335,7 +335,7 @@ static void write_secret(const char *path, const char *text, size_t n, mode_t mo
   close(fd);
 }
 
-static void secrets_come_from_variable_or_private_file(void **state) {
+CASE(secrets_come_from_variable_or_private_file) {
   reshard_rendezvous r;
   char path[] = "secret", text[300];
   memset(text, 'x', sizeof text);
@@ -373,17 +373,4 @@ static void secrets_come_from_variable_or_private_file(void **state) {
   unsetenv("RESHARD_SECRET_FILE");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(silent_connections_hold_up_nobody),
-      cmocka_unit_test(liar_about_the_secret_gets_no_bytes),
-      cmocka_unit_test(flood_of_connections_ends_the_oldest),
-      cmocka_unit_test(slow_greeting_is_ended),
-      cmocka_unit_test(replayed_bytes_prove_nothing),
-      cmocka_unit_test(test_other_listener),
-      cmocka_unit_test(secrets_that_differ_are_told_on_both_sides),
-      cmocka_unit_test(rank_0_listens_where_the_address_says),
-      cmocka_unit_test(secrets_come_from_variable_or_private_file),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -54,7 +54,7 @@ static void run_behind(void *user, int64_t rank) {
   rank_threads_run(RANKS, behind_body, user);
 }
 
-static void rank_that_is_behind_is_named(void **state) {
+CASE(rank_that_is_behind_is_named) {
   for (int64_t slow = 0; slow < RANKS; slow++) {
     behind_case c = {slow, 3 + 40 * slow, false};
     char part[128];
@@ -83,7 +83,7 @@ static void rank_that_is_behind_is_named(void **state) {
 /* --- Calls that are kept ------------------------------------------------------------------------------------------ */
 
 /* A call that has ended is not open, however often it is told so. */
-static void test_ended_twice(void **state) {
+CASE(test_ended_twice) {
   static rs_calls calls;
   (void)state;
   rs_call *call = rs_call_begin(&calls, "reshard_execute", 0, 0);
@@ -107,7 +107,7 @@ static void loop_body(void *user, int64_t rank) {
     reshard_comm_barrier(comms[rank]);
 }
 
-static void test_last_calls(void **state) {
+CASE(test_last_calls) {
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   report(comms[2], 10);
   assert_string_equal(text, "local, 4 ranks\nrank 0: no call yet\nrank 1: no call yet\nrank 2: no call yet\n"
@@ -137,7 +137,7 @@ static void split_body(void *user, int64_t rank) {
     reshard_comm_barrier(subs[rank]);
 }
 
-static void any_part_tells_of_all(void **state) {
+CASE(any_part_tells_of_all) {
   reshard_comm subs[RANKS] = {NULL};
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_threads_run(RANKS, split_body, subs);
@@ -155,7 +155,7 @@ static void any_part_tells_of_all(void **state) {
     reshard_comm_destroy(subs[r]);
 }
 
-static void steps_of_transfers_are_told(void **state) {
+CASE(steps_of_transfers_are_told) {
   static const char *const calls[] = {"reshard_transfer_create", "reshard_execute"};
   rows_to_columns s;
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_PACKED, NULL);
@@ -196,7 +196,7 @@ static void execute_alone(reshard_comm comm, int64_t columns, int times) {
 }
 
 /* The clock is not read for a call that takes no longer than that; the others have their times, also in its place. */
-static void calls_that_are_short_read_no_clock(void **state) {
+CASE(calls_that_are_short_read_no_clock) {
   reshard_comm comm;
   assert_int_equal(reshard_comm_create_local(1, NULL, &comm), RESHARD_SUCCESS);
   execute_alone(comm, 65536, 1);
@@ -222,7 +222,7 @@ static void calls_that_are_short_read_no_clock(void **state) {
 }
 
 /* The call that a rank is in takes the place of the oldest one. */
-static void test_open_call(void **state) {
+CASE(test_open_call) {
   behind_case c = {0, 100, false};
   rank_comms_open(RANKS, 1, DEADLINE, comms);
   rank_thread *thread = rank_thread_start(run_behind, &c);
@@ -254,7 +254,7 @@ static void churn_body(void *user, int64_t rank) {
   }
 }
 
-static void test_any_time(void **state) {
+CASE(test_any_time) {
   atomic_bool over = false;
   int64_t times = test_scaled(50, 1);
   rank_comms_open(RANKS, 1, DEADLINE, comms);
@@ -265,14 +265,4 @@ static void test_any_time(void **state) {
   rank_comms_close(RANKS, comms);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(rank_that_is_behind_is_named),
-                                     cmocka_unit_test(test_ended_twice),
-                                     cmocka_unit_test(test_last_calls),
-                                     cmocka_unit_test(any_part_tells_of_all),
-                                     cmocka_unit_test(steps_of_transfers_are_told),
-                                     cmocka_unit_test(calls_that_are_short_read_no_clock),
-                                     cmocka_unit_test(test_open_call),
-                                     cmocka_unit_test(test_any_time)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -53,7 +53,7 @@ static void assert_text(const rs_roll *roll, const char *expected) {
   assert_string_equal(rs_roll_text(roll, 0, NULL, text), expected);
 }
 
-static void ranks_see_who_has_come_to_a_step(void **state) {
+CASE(ranks_see_who_has_come_to_a_step) {
   world w;
   int64_t ranks[4];
   int descriptors = count_descriptors();
@@ -89,7 +89,7 @@ static void ranks_see_who_has_come_to_a_step(void **state) {
 }
 
 /* All have come, and one is held up before others can meet it: it does not tell that it waits. */
-static void rank_that_is_held_up_does_not_tell_that_it_waits(void **state) {
+CASE(rank_that_is_held_up_does_not_tell_that_it_waits) {
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -125,7 +125,7 @@ static void rank_that_is_held_up_does_not_tell_that_it_waits(void **state) {
 }
 
 /* The first reason counts, with the ranks that were absent then. */
-static void first_reason_counts(void **state) {
+CASE(first_reason_counts) {
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -149,7 +149,7 @@ static void first_reason_counts(void **state) {
 }
 
 /* An end before any deadline: nobody is missing, and a later deadline changes nothing. */
-static void end_before_a_deadline_names_nobody(void **state) {
+CASE(end_before_a_deadline_names_nobody) {
   world w;
   int64_t ranks[4] = {0};
   world_make(&w, 4);
@@ -166,7 +166,7 @@ static void end_before_a_deadline_names_nobody(void **state) {
 }
 
 /* Ranks of another node, and one whose page is not to be had. */
-static void test_out_of_sight(void **state) {
+CASE(test_out_of_sight) {
   world w;
   int64_t ranks[8];
   world_make(&w, 8);
@@ -213,7 +213,7 @@ static void world_find(world *w, int64_t r, const char *name) {
   w->offers[r] = rs_roll_own_offer(w->rolls[r]);
 }
 
-static void ranks_find_the_page_of_their_name_alone(void **state) {
+CASE(ranks_find_the_page_of_their_name_alone) {
   static const char name[] = "one", other[] = "other";
   world w;
   int descriptors = count_descriptors();
@@ -258,7 +258,7 @@ static void ranks_find_the_page_of_their_name_alone(void **state) {
 }
 
 /* The first rank goes before the others come: one that has met it is found in its place. */
-static void test_find_without_first(void **state) {
+CASE(test_find_without_first) {
   static const char name[] = "without the first";
   world w;
   int descriptors = count_descriptors();
@@ -284,7 +284,7 @@ static void test_find_without_first(void **state) {
 }
 
 /* All users can list the socket's address: it tells half of the hash, so that nothing follows from it. */
-static void test_name_is_secret(void **state) {
+CASE(test_name_is_secret) {
   static const char name[] = "secret";
   const int64_t mine[] = {getpid(), (int64_t)(uintptr_t)name};
   char line[512], address[64];
@@ -307,7 +307,7 @@ static void test_name_is_secret(void **state) {
 }
 
 /* A page does not get shorter while others have it; memory that may do so is none. */
-static void page_cannot_be_made_shorter(void **state) {
+CASE(page_cannot_be_made_shorter) {
   world w;
   world_make(&w, 2);
   assert_int_not_equal(ftruncate(w.offers[0].fd, 0), 0);
@@ -328,7 +328,7 @@ static void page_cannot_be_made_shorter(void **state) {
 }
 
 /* A name that another communicator still has; ranks meet all the same. */
-static void test_find_again(void **state) {
+CASE(test_find_again) {
   static const char name[] = "again";
   world first, second;
   int descriptors = count_descriptors();
@@ -359,7 +359,7 @@ static void test_find_again(void **state) {
 }
 
 /* A rank that has no descriptor left for a socket is out of sight until the ranks meet. */
-static void test_find_without_sockets(void **state) {
+CASE(test_find_without_sockets) {
   static const char name[] = "without";
   world w;
   struct rlimit limit, none;
@@ -431,7 +431,7 @@ static void run_process(shared *s, int64_t r) {
   _exit(0);
 }
 
-static void processes_see_who_has_come(void **state) {
+CASE(processes_see_who_has_come) {
   pid_t children[PROCESSES];
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_ptr_not_equal(s, MAP_FAILED);
@@ -471,7 +471,7 @@ static void run_finder(shared *s, int64_t r, const int64_t *name) {
   _exit(0);
 }
 
-static void processes_that_find_each_other_have_one_page(void **state) {
+CASE(processes_that_find_each_other_have_one_page) {
   pid_t children[PROCESSES - 1];
   const int64_t name[] = {getpid(), rs_now_ns()};
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -489,7 +489,7 @@ static void processes_that_find_each_other_have_one_page(void **state) {
 }
 
 /* Another user that listens at the name is not believed, also where this one may see what it has. */
-static void test_another_user(void **state) {
+CASE(test_another_user) {
   enum { NOBODY = 65534 };
   const int64_t name[] = {getpid(), rs_now_ns()};
   if (geteuid() != 0)
@@ -519,22 +519,4 @@ static void test_another_user(void **state) {
   munmap(s, sizeof *s);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ranks_see_who_has_come_to_a_step),
-      cmocka_unit_test(rank_that_is_held_up_does_not_tell_that_it_waits),
-      cmocka_unit_test(first_reason_counts),
-      cmocka_unit_test(end_before_a_deadline_names_nobody),
-      cmocka_unit_test(test_out_of_sight),
-      cmocka_unit_test(ranks_find_the_page_of_their_name_alone),
-      cmocka_unit_test(test_find_without_first),
-      cmocka_unit_test(test_name_is_secret),
-      cmocka_unit_test(page_cannot_be_made_shorter),
-      cmocka_unit_test(test_find_again),
-      cmocka_unit_test(test_find_without_sockets),
-      cmocka_unit_test(processes_see_who_has_come),
-      cmocka_unit_test(processes_that_find_each_other_have_one_page),
-      cmocka_unit_test(test_another_user),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -67,7 +67,7 @@ static void check_shrunk(const shrink_case *c, const int64_t *old_global) {
     assert_true((c->leave >> r & 1) != 0 || results[r].status == RESHARD_SUCCESS);
 }
 
-static void any_survivors_make_a_communicator(void **state) {
+CASE(any_survivors_make_a_communicator) {
   for (int64_t n = 2; n <= 5; n++)
     for (unsigned leave = 1; leave < (1u << n) - 1; leave++) { /* not none, not all */
       shrink_case c = {.n = n, .leave = leave, .odd = -1};
@@ -90,7 +90,7 @@ static void any_survivors_make_a_communicator(void **state) {
 }
 
 /* A deadline has found who is missing, and no list is given. */
-static void shrink_takes_the_ranks_that_a_deadline_missed(void **state) {
+CASE(shrink_takes_the_ranks_that_a_deadline_missed) {
   shrink_case c = {.n = 4, .leave = 1u << 1, .odd = -1, .waits = true};
   open_comms(4, DEADLINE);
   rank_threads_run(4, shrink_body, &c);
@@ -106,7 +106,7 @@ static void split_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], rank < 2 ? -1 : 0, 0, (reshard_comm *)user + rank));
 }
 
-static void shrunk_communicators_shrink_again(void **state) {
+CASE(shrunk_communicators_shrink_again) {
   reshard_comm roots[MOST], parts[MOST] = {NULL};
   open_comms(6, PATIENCE);
   rank_threads_run(6, split_body, parts); /* global ranks 2 to 5 */
@@ -131,7 +131,7 @@ static void shrunk_communicators_shrink_again(void **state) {
 }
 
 /* Lists that differ; another one that is missing; a second try with a longer list. */
-static void lists_that_differ_are_refused_and_may_grow(void **state) {
+CASE(lists_that_differ_are_refused_and_may_grow) {
   open_comms(4, DEADLINE);
   shrink_case c = {.n = 4, .leave = 1u << 3, .nlost = 1, .lost = {3}, .odd = 1, .nodd = 2, .odd_lost = {2, 3}};
   rank_threads_run(4, shrink_body, &c);
@@ -179,10 +179,4 @@ static void lists_that_differ_are_refused_and_may_grow(void **state) {
   rank_comms_close(3, subs);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(any_survivors_make_a_communicator),
-                                     cmocka_unit_test(shrink_takes_the_ranks_that_a_deadline_missed),
-                                     cmocka_unit_test(shrunk_communicators_shrink_again),
-                                     cmocka_unit_test(lists_that_differ_are_refused_and_may_grow)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -88,7 +88,7 @@ static void rank_body(void *user, int64_t r) {
   rank_result_set(&w->result[r], run_rank(w, r));
 }
 
-static void test_all_is_the_callers(void **state) {
+CASE(test_all_is_the_callers) {
   const reshard_allocator allocator = {counter_alloc, counter_free, NULL};
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .allocator = &allocator};
   world w = {.device = NULL};
@@ -114,7 +114,7 @@ static void test_all_is_the_callers(void **state) {
 }
 
 /* The limit of the pool holds for staging, too: the error is all ranks'. */
-static void limit_of_the_pool_holds_for_staging(void **state) {
+CASE(limit_of_the_pool_holds_for_staging) {
   const size_t tensors = RANKS * 2 * 4 * ROWS * COLUMNS / RANKS;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = tensors + 64};
   world w = {.device = NULL};
@@ -128,8 +128,4 @@ static void limit_of_the_pool_holds_for_staging(void **state) {
   reshard_device_release(w.device);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_the_callers),
-                                     cmocka_unit_test(limit_of_the_pool_holds_for_staging)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -1,14 +1,9 @@
 /* Casts of the CPU against an exact conversion in integers: every pair of dtypes and every instruction set, all codes
  * of the narrow dtypes, edges and random bits of the wide ones; then lists of casts over strided memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/naive_cast.h"
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -136,8 +131,7 @@ static void all_numbers(bench *b, uint64_t seed) {
   flush(b);
 }
 
-static void every_pair_of_dtypes_rounds_exactly(void **state) {
-  (void)state;
+CASE(every_pair_of_dtypes_rounds_exactly) {
   if (THREADS_ONLY)
     skip();
   bench b = {.src = malloc(BATCH * 8), .dst = malloc(BATCH * 8)};
@@ -248,8 +242,7 @@ static void run_places(places *p, rs_device *device, uint64_t seed, int64_t cast
   p->casts.cast.n = p->casts.axis.n = 0;
 }
 
-static void casts_write_their_places_alone(void **state) {
-  (void)state;
+CASE(casts_write_their_places_alone) {
   places p = {.src = malloc(SRC_BYTES), .dst = malloc(DST_BYTES), .wanted = malloc(DST_BYTES)};
   rng r;
   rng_seed(&r, 1);
@@ -275,8 +268,7 @@ static void casts_write_their_places_alone(void **state) {
 }
 
 /* f16 and bf16 are equally long: one can become the other where it is. */
-static void test_in_place(void **state) {
-  (void)state;
+CASE(test_in_place) {
   enum { N = 3 << 19 };
   uint16_t *memory = malloc(N * sizeof *memory);
   for (int isa = RESHARD_ISA_SCALAR; isa < RESHARD_ISA_COUNT; isa++) {
@@ -301,8 +293,7 @@ static void test_in_place(void **state) {
 }
 
 /* Casts do not depend on how the program rounds, nor on whether it flushes or traps, and leave it so. */
-static void casts_do_not_depend_on_rounding_modes(void **state) {
-  (void)state;
+CASE(casts_do_not_depend_on_rounding_modes) {
   if (THREADS_ONLY)
     skip();
   bench b = {.src = malloc(BATCH * 8), .dst = malloc(BATCH * 8)};
@@ -341,8 +332,7 @@ static void casts_do_not_depend_on_rounding_modes(void **state) {
   free(b.dst);
 }
 
-static void lists_take_the_casts_there_are(void **state) {
-  (void)state;
+CASE(lists_take_the_casts_there_are) {
   rs_casts casts = {0};
   char memory[64];
   int supported = 0;
@@ -380,10 +370,4 @@ static void lists_take_the_casts_there_are(void **state) {
   device->destroy(device);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_pair_of_dtypes_rounds_exactly),
-                                     cmocka_unit_test(casts_write_their_places_alone), cmocka_unit_test(test_in_place),
-                                     cmocka_unit_test(casts_do_not_depend_on_rounding_modes),
-                                     cmocka_unit_test(lists_take_the_casts_there_are)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

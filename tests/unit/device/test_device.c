@@ -112,7 +112,7 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
 
 /* --- Kernels by themselves --- */
 
-static void walks_of_any_run_copy_every_byte(void **test) {
+CASE(walks_of_any_run_copy_every_byte) {
   draw_state = seed;
   const int64_t bytes = 64 << 10;
   FOR_EACH_ISA(isa) {
@@ -151,7 +151,7 @@ static void walks_of_any_run_copy_every_byte(void **test) {
 }
 
 /* Long runs that are far from each other in the source: any number, length, direction and place. */
-static void far_runs(void **test) {
+CASE(far_runs) {
   draw_state = seed;
   const int64_t bytes = 160 << 10;
   FOR_EACH_ISA(isa) {
@@ -174,7 +174,7 @@ static void far_runs(void **test) {
   }
 }
 
-static void streamed_copies_of_any_length_are_whole(void **test) {
+CASE(streamed_copies_of_any_length_are_whole) {
   draw_state = seed;
   const int64_t room = 4096;
   FOR_EACH_ISA(isa) {
@@ -190,7 +190,7 @@ static void streamed_copies_of_any_length_are_whole(void **test) {
   }
 }
 
-static void transposes_of_any_width_are_right(void **test) {
+CASE(transposes_of_any_width_are_right) {
   draw_state = seed;
   const int64_t room = 512 << 10;
   FOR_EACH_ISA(isa) {
@@ -217,7 +217,7 @@ static void transposes_of_any_width_are_right(void **test) {
 
 /* --- Canonical form --- */
 
-static void canonical_form(void **test) {
+CASE(canonical_form) {
   rs_copies copies = {0};
   rs_axis contiguous[3] = {{3, 40, 40}, {1, 999, -7}, {10, 4, 4}};
   assert_int_equal(rs_copies_add(&copies, source, got, 4, 3, contiguous), RESHARD_SUCCESS);
@@ -510,13 +510,6 @@ int main(void) {
 #else
   const bool alone = true;
 #endif
-  const struct CMUnitTest of_one_thread[] = {
-      cmocka_unit_test(walks_of_any_run_copy_every_byte),
-      cmocka_unit_test(far_runs),
-      cmocka_unit_test(streamed_copies_of_any_length_are_whole),
-      cmocka_unit_test(transposes_of_any_width_are_right),
-      cmocka_unit_test(canonical_form),
-  };
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_programs),
       cmocka_unit_test(regular_programs),
@@ -526,6 +519,6 @@ int main(void) {
       cmocka_unit_test(devices_take_the_machines_threads_and_isa),
       cmocka_unit_test(several_callers_use_one_device),
   };
-  int failed = alone ? cmocka_run_group_tests(of_one_thread, setup, teardown) : 0;
+  int failed = alone ? case_list_run(__FILE__, setup, teardown) : 0;
   return failed + cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -25,7 +25,7 @@ static void refuse(const char *name, const reshard_device_options *options, resh
     fail_msg("'%s' is not in '%s'", text, reshard_last_error());
 }
 
-static void wrong_names_and_options_are_refused(void **state) {
+CASE(wrong_names_and_options_are_refused) {
   static const char *const names[] = {
       "", "CPU", "cpu:0", "cudaX", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "tpu"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -54,7 +54,7 @@ static void wrong_names_and_options_are_refused(void **state) {
   reshard_device_release(NULL);
 }
 
-static void environment_sets_threads_and_isa(void **state) {
+CASE(environment_sets_threads_and_isa) {
   setenv("RESHARD_THREADS", "three", 1);
   refuse("cpu", NULL, RESHARD_ERROR_INVALID, "RESHARD_THREADS=three");
   reshard_device device =
@@ -73,7 +73,7 @@ static void environment_sets_threads_and_isa(void **state) {
   unsetenv("RESHARD_ISA");
 }
 
-static void cpu_tells_its_type_and_memory(void **state) {
+CASE(cpu_tells_its_type_and_memory) {
   reshard_device device = open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1});
   reshard_device_info info;
   reshard_memory_stats s;
@@ -141,7 +141,7 @@ static void handle_hammer(void *user, int64_t rank) {
   }
 }
 
-static void threads_take_storage_within_the_limit(void **state) {
+CASE(threads_take_storage_within_the_limit) {
   reshard_device device =
       open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 16 << 20});
   reshard_memory_stats s;
@@ -153,7 +153,7 @@ static void threads_take_storage_within_the_limit(void **state) {
 }
 
 /* On a machine with a GPU there is one; else the text says what is missing. */
-static void cuda_is_there_or_says_what_is_missing(void **state) {
+CASE(cuda_is_there_or_says_what_is_missing) {
   reshard_device device = NULL;
   reshard_status status = reshard_device_create("cuda", NULL, &device);
   if (status == RESHARD_SUCCESS) {
@@ -170,7 +170,7 @@ static void cuda_is_there_or_says_what_is_missing(void **state) {
 }
 
 /* On the CPU streams are NULL, and nothing else is one. */
-static void streams_of_the_cpu_are_null(void **state) {
+CASE(streams_of_the_cpu_are_null) {
   reshard_device cpu = open_cpu(NULL);
   void *stream = cpu;
   assert_int_equal(reshard_stream_create(cpu, &stream), RESHARD_SUCCESS);
@@ -190,11 +190,4 @@ static void streams_of_the_cpu_are_null(void **state) {
   reshard_device_release(cpu);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(wrong_names_and_options_are_refused),   cmocka_unit_test(environment_sets_threads_and_isa),
-      cmocka_unit_test(cpu_tells_its_type_and_memory),         cmocka_unit_test(threads_take_storage_within_the_limit),
-      cmocka_unit_test(cuda_is_there_or_says_what_is_missing), cmocka_unit_test(streams_of_the_cpu_are_null),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -16,7 +16,7 @@ static reshard_status read_isa(const char *text, reshard_isa *isa) {
   return status;
 }
 
-static void names_of_instruction_sets_are_read(void **state) {
+CASE(names_of_instruction_sets_are_read) {
   reshard_isa isa;
   for (int i = 0; i < RESHARD_ISA_COUNT; i++) {
     isa = RESHARD_ISA_AUTO;
@@ -38,7 +38,7 @@ static void names_of_instruction_sets_are_read(void **state) {
   }
 }
 
-static void numbers_of_threads_are_read(void **state) {
+CASE(numbers_of_threads_are_read) {
   static const struct {
     int given;
     const char *text;
@@ -56,7 +56,7 @@ static void numbers_of_threads_are_read(void **state) {
   }
 }
 
-static void widths_of_transposes_are_powers_of_two(void **state) {
+CASE(widths_of_transposes_are_powers_of_two) {
   for (int64_t width = -2; width <= 65; width++) {
     int index = -1;
     for (int i = 0; i <= 4; i++)
@@ -66,11 +66,4 @@ static void widths_of_transposes_are_powers_of_two(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_of_instruction_sets_are_read),
-      cmocka_unit_test(numbers_of_threads_are_read),
-      cmocka_unit_test(widths_of_transposes_are_powers_of_two),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

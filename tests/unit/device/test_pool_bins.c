@@ -39,7 +39,7 @@ static size_t draw_size(const model *m) {
   return size < (size_t)1 << RS_BIN_SMALLEST ? (size_t)1 << RS_BIN_SMALLEST : size;
 }
 
-static void smallest_block_that_fits_is_found(void **state) {
+CASE(smallest_block_that_fits_is_found) {
   static model m;
   draw_state = 7;
   for (int64_t round = test_scaled(60, 10); round > 0; round--) {
@@ -61,7 +61,7 @@ static void smallest_block_that_fits_is_found(void **state) {
   }
 }
 
-static void blocks_that_need_no_wait_come_first(void **state) {
+CASE(blocks_that_need_no_wait_come_first) {
   static model m;
   static const int expected[] = {3, 1, 0, 2}; /* last freed first; those that need a wait behind, first freed first */
   memset(&m, 0, sizeof m);
@@ -79,7 +79,7 @@ static void blocks_that_need_no_wait_come_first(void **state) {
 }
 
 /* The first 32 of a list are looked at, of the size that is asked for the first alone. */
-static void search_ends_after_32_blocks(void **state) {
+CASE(search_ends_after_32_blocks) {
   static model m;
   memset(&m, 0, sizeof m);
   rs_pool_bins_init(&m.bins);
@@ -96,11 +96,4 @@ static void search_ends_after_32_blocks(void **state) {
   assert_ptr_equal(rs_pool_bins_find(&m.bins, 5000), &m.blocks[33]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(smallest_block_that_fits_is_found),
-      cmocka_unit_test(blocks_that_need_no_wait_come_first),
-      cmocka_unit_test(search_ends_after_32_blocks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

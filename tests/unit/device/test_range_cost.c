@@ -113,13 +113,11 @@ static void check_cost(reshard_path path) {
   free(m);
 }
 
-static void ranges_of_the_direct_path_cost_little(void **state) { check_cost(RESHARD_PATH_DIRECT); }
+CASE(ranges_of_the_direct_path_cost_little) { check_cost(RESHARD_PATH_DIRECT); }
 
-static void ranges_of_the_packed_path_cost_little(void **state) { check_cost(RESHARD_PATH_PACKED); }
+CASE(ranges_of_the_packed_path_cost_little) { check_cost(RESHARD_PATH_PACKED); }
 
 int main(void) {
   unsetenv("NVTX_INJECTION64_PATH");
-  const struct CMUnitTest tests[] = {cmocka_unit_test(ranges_of_the_direct_path_cost_little),
-                                     cmocka_unit_test(ranges_of_the_packed_path_cost_little)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -152,7 +152,7 @@ static void check_calls(const heard *h, const moved *m) {
   assert_true(find_ranges(h, "all-gather", NULL) >= RANKS && find_ranges(h, "meeting", NULL) >= RANKS);
 }
 
-static void direct_path_has_its_ranges(void **state) {
+CASE(direct_path_has_its_ranges) {
   moved m = {RESHARD_PATH_DIRECT, 0, 120, false, false, {0}};
   const nvtx_range *copy = NULL;
   heard h = move(&m, RESHARD_SUCCESS, NULL);
@@ -162,7 +162,7 @@ static void direct_path_has_its_ranges(void **state) {
   assert_int_equal(find_ranges(&h, "exchange", NULL), 0);
 }
 
-static void packed_path_has_its_ranges(void **state) {
+CASE(packed_path_has_its_ranges) {
   moved m = {RESHARD_PATH_PACKED, 16384, 600, false, false, {0}};
   const nvtx_range *last = NULL;
   heard h = move(&m, RESHARD_SUCCESS, NULL);
@@ -184,7 +184,7 @@ static void packed_path_has_its_ranges(void **state) {
 }
 
 /* Work that is large enough for copy threads is on theirs, and the rank waits for them. */
-static void copy_threads_have_their_ranges(void **state) {
+CASE(copy_threads_have_their_ranges) {
   moved m = {RESHARD_PATH_DIRECT, 0, 9000, false, false, {0}};
   int64_t elsewhere = 0;
   cpu_set_t cores;
@@ -197,7 +197,7 @@ static void copy_threads_have_their_ranges(void **state) {
   assert_true(elsewhere > 0 || (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) == 1));
 }
 
-static void ranges_end_after_errors(void **state) {
+CASE(ranges_end_after_errors) {
   moved m = {RESHARD_PATH_PACKED, 0, 120, true, false, {0}};
   heard h = move(&m, RESHARD_ERROR_MISMATCH, "dtype");
   assert_int_equal(find_ranges(&h, "create", NULL), RANKS);
@@ -211,7 +211,7 @@ static void ranges_end_after_errors(void **state) {
 
 /* --- Storage and checkpoints -------------------------------------------------------------------------------------- */
 
-static void storage_has_its_ranges(void **state) {
+CASE(storage_has_its_ranges) {
   const int64_t shape[] = {300};
   const nvtx_range *alloc = NULL, *freed = NULL;
   int64_t first = count_ranges();
@@ -223,7 +223,7 @@ static void storage_has_its_ranges(void **state) {
   assert_true(alloc != NULL && alloc->bytes >= 1200 && freed->bytes >= 1200);
 }
 
-static void saves_and_loads_have_their_ranges(void **state) {
+CASE(saves_and_loads_have_their_ranges) {
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_tree tree = set(dict(), "weight", leaf_of(floats(50)));
@@ -251,9 +251,5 @@ int main(void) {
     printf("skipped: NVTX_INJECTION64_PATH names no recorder: built without NVTX's headers\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(direct_path_has_its_ranges),     cmocka_unit_test(packed_path_has_its_ranges),
-      cmocka_unit_test(copy_threads_have_their_ranges), cmocka_unit_test(ranges_end_after_errors),
-      cmocka_unit_test(storage_has_its_ranges),         cmocka_unit_test(saves_and_loads_have_their_ranges)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

@@ -46,7 +46,7 @@ static char *alloc_shared(size_t bytes) {
   return memory;
 }
 
-static void registry_finds_the_segment_of_an_address(void **state) {
+CASE(registry_finds_the_segment_of_an_address) {
   enum { N = 40 };
   char *at[N];
   rs_shared_place place[N], found;
@@ -82,7 +82,7 @@ static void registry_finds_the_segment_of_an_address(void **state) {
 }
 
 /* Freed memory goes back at once: also while another process has it mapped, which then reads zeros. */
-static void test_freed_under_import(void **state) {
+CASE(test_freed_under_import) {
   enum { BYTES = 5 << 20 };
   int64_t before = file_bytes(), inside;
   char *at = alloc_shared(BYTES);
@@ -125,7 +125,7 @@ static void test_freed_under_import(void **state) {
   }
 }
 
-static void imports_open_a_file_once(void **state) {
+CASE(imports_open_a_file_once) {
   enum { N = 1500 };
   int descriptors = count_descriptors(), maps = count_maps();
   rs_import *import, *again;
@@ -187,7 +187,7 @@ static bool shown(const void *at, size_t bytes) {
 }
 
 /* No size of a shared pool is left to malloc; no size of another is in a segment. */
-static void shared_pool_takes_all_from_segments(void **state) {
+CASE(shared_pool_takes_all_from_segments) {
   int64_t before = file_bytes();
   for (int shared = 0; shared < 2; shared++) {
     reshard_device device;
@@ -227,7 +227,7 @@ static void free_nothing(void *user, void *memory, size_t bytes, void *stream) {
   (void)user, (void)memory, (void)bytes, (void)stream;
 }
 
-static void wrong_options_of_shared_devices_are_refused(void **state) {
+CASE(wrong_options_of_shared_devices_are_refused) {
   reshard_device device;
   reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .shared = 2};
   assert_int_equal(reshard_device_create("cpu", &options, &device), RESHARD_ERROR_INVALID);
@@ -239,7 +239,7 @@ static void wrong_options_of_shared_devices_are_refused(void **state) {
 }
 
 /* A child of fork has copies: what it writes and frees is not its parent's. */
-static void child_has_copies_of_segments(void **state) {
+CASE(child_has_copies_of_segments) {
   enum { BYTES = 1 << 20 };
   char *at = alloc_shared(BYTES);
   memset(at, 1, BYTES);
@@ -262,7 +262,7 @@ static void child_has_copies_of_segments(void **state) {
 }
 
 /* A limit of the size of files holds for the memory file: an error, not a signal. */
-static void test_file_limit(void **state) {
+CASE(test_file_limit) {
   pid_t child = fork();
   if (child == 0) {
     void *memory, *more;
@@ -282,7 +282,7 @@ static void test_file_limit(void **state) {
 }
 
 /* Devices come and go; nothing of them stays. */
-static void devices_leave_nothing(void **state) {
+CASE(devices_leave_nothing) {
   int descriptors = 0, maps = 0;
   int64_t before = file_bytes();
   for (int i = 0; i < 200; i++) {
@@ -306,16 +306,4 @@ static void devices_leave_nothing(void **state) {
   assert_int_equal(file_bytes(), before);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(registry_finds_the_segment_of_an_address),
-      cmocka_unit_test(test_freed_under_import),
-      cmocka_unit_test(imports_open_a_file_once),
-      cmocka_unit_test(shared_pool_takes_all_from_segments),
-      cmocka_unit_test(wrong_options_of_shared_devices_are_refused),
-      cmocka_unit_test(child_has_copies_of_segments),
-      cmocka_unit_test(test_file_limit),
-      cmocka_unit_test(devices_leave_nothing),
-  };
-  return cmocka_run_group_tests(tests, open_file, close_file);
-}
+int main(void) { return case_list_run(__FILE__, open_file, close_file); }

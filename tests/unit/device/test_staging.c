@@ -50,7 +50,7 @@ static rs_staging_stats stats_of(const fixture *r) {
 }
 
 /* A block comes again when the stream is past its use, and not before. */
-static void test_again_when_done(void **state) {
+CASE(test_again_when_done) {
   fixture r = open_fixture(1024 * KIB);
   void *a, *b, *c;
   rs_staging_block *block = take_block(&r, 1, &a);
@@ -74,7 +74,7 @@ static void test_again_when_done(void **state) {
 }
 
 /* No more than `most`: blocks that are free and do not fit go, then the host waits for the one given back first. */
-static void staging_keeps_within_its_most(void **state) {
+CASE(staging_keeps_within_its_most) {
   fixture r = open_fixture(512 * KIB);
   void *m;
   rs_staging_block *p[4], *none = NULL;
@@ -98,7 +98,7 @@ static void staging_keeps_within_its_most(void **state) {
   close_fixture(&r);
 }
 
-static void failing_calls_leave_the_ring_whole(void **state) {
+CASE(failing_calls_leave_the_ring_whole) {
   fixture r = open_fixture(512 * KIB);
   void *m;
   rs_staging_block *block, *none = NULL;
@@ -131,7 +131,7 @@ static void failing_calls_leave_the_ring_whole(void **state) {
   queue_device_free(r.q);
 }
 
-static void staging_of_the_cpu_is_plain_memory(void **state) {
+CASE(staging_of_the_cpu_is_plain_memory) {
   rs_device *cpu;
   rs_staging *staging;
   rs_staging_block *block;
@@ -148,12 +148,4 @@ static void staging_of_the_cpu_is_plain_memory(void **state) {
   cpu->destroy(cpu);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_again_when_done),
-      cmocka_unit_test(staging_keeps_within_its_most),
-      cmocka_unit_test(failing_calls_leave_the_ring_whole),
-      cmocka_unit_test(staging_of_the_cpu_is_plain_memory),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -72,7 +72,7 @@ static void assert_calls(fixture *r, int64_t allocs, int64_t frees, int64_t reco
 }
 
 /* The same stream gets what it gave, and the device is not called at all. */
-static void test_warm_pair(void **state) {
+CASE(test_warm_pair) {
   static const size_t sizes[] = {1, 256, 1000, MIB - 1, MIB, 3 * MIB + 1, 100 * MIB};
   fixture r = open_fixture(0, 0);
   for (int i = 0; i < 7; i++) {
@@ -90,7 +90,7 @@ static void test_warm_pair(void **state) {
   close_fixture(&r);
 }
 
-static void block_of_no_bytes_has_no_memory(void **state) {
+CASE(block_of_no_bytes_has_no_memory) {
   fixture r = open_fixture(0, 0);
   rs_block *block;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 0, r.stream[0], &block), RESHARD_SUCCESS);
@@ -106,7 +106,7 @@ static void block_of_no_bytes_has_no_memory(void **state) {
 }
 
 /* One event for all blocks that a stream freed so far, one wait for each stream that wants some of them. */
-static void test_other_stream(void **state) {
+CASE(test_other_stream) {
   fixture r = open_fixture(0, 0);
   rs_block *b[6];
   for (int i = 0; i < 6; i++)
@@ -132,7 +132,7 @@ static void test_other_stream(void **state) {
 }
 
 /* The free waits for the uses, not for what these streams are given afterwards, and only where the block is taken. */
-static void free_waits_for_uses_where_the_block_is_taken(void **state) {
+CASE(free_waits_for_uses_where_the_block_is_taken) {
   fixture r = open_fixture(0, 0);
   rs_block *block = take_block(&r, 2 * MIB, 0), *other;
   void *memory = block->memory;
@@ -163,7 +163,7 @@ static void free_waits_for_uses_where_the_block_is_taken(void **state) {
 }
 
 /* Neighbours that different streams freed become one block, before there is a new segment. */
-static void neighbours_of_different_streams_merge(void **state) {
+CASE(neighbours_of_different_streams_merge) {
   fixture r = open_fixture(0, 0);
   give_block(&r, take_block(&r, 6 * MIB, 0), 0);
   rs_block *b[3];
@@ -187,7 +187,7 @@ static void neighbours_of_different_streams_merge(void **state) {
 
 /* Freed on another stream than it was allocated on, which uses it too: who takes it comes after both; the stream that
  * it was allocated on, only after the other one. */
-static void block_comes_after_both_its_streams(void **state) {
+CASE(block_comes_after_both_its_streams) {
   fixture r = open_fixture(0, 0);
   for (int taker = 0; taker < 3; taker++) {
     rs_block *block = take_block(&r, 2 * MIB, 0);
@@ -203,7 +203,7 @@ static void block_comes_after_both_its_streams(void **state) {
 }
 
 /* A block that was freed after events of others has an event of its own, also as a part of a larger one. */
-static void test_merge_later(void **state) {
+CASE(test_merge_later) {
   fixture r = open_fixture(0, 0);
   rs_block *other = take_block(&r, 3 * MIB, 0);
   give_block(&r, take_block(&r, 4 * MIB, 0), 0);
@@ -222,7 +222,7 @@ static void test_merge_later(void **state) {
 }
 
 /* Of several free blocks the smallest that is large enough is taken; of equal ones one that nobody waits for. */
-static void smallest_block_without_a_wait_is_taken(void **state) {
+CASE(smallest_block_without_a_wait_is_taken) {
   fixture r = open_fixture(0, 0);
   static const size_t sizes[] = {2 * MIB, 3 * MIB, 5 * MIB, 5 * MIB, 40 * MIB};
   rs_block *b[5];
@@ -249,7 +249,7 @@ static void smallest_block_without_a_wait_is_taken(void **state) {
   close_fixture(&r);
 }
 
-static void test_keep_none(void **state) {
+CASE(test_keep_none) {
   fixture r = open_fixture(-1, 0);
   rs_block *a = take_block(&r, 2 * MIB, 0), *b = take_block(&r, 2 * MIB, 0);
   give_block(&r, a, 0);
@@ -269,7 +269,7 @@ static void test_keep_none(void **state) {
 }
 
 /* Sizes that take turns: no more is held than the most in use at one time, and that settles. */
-static void test_keep_peak(void **state) {
+CASE(test_keep_peak) {
   fixture r = open_fixture(0, 0);
   for (int turn = 0; turn < 5; turn++) {
     int64_t before = queue_count(r.q).all;
@@ -290,7 +290,7 @@ static void test_keep_peak(void **state) {
   close_fixture(&r);
 }
 
-static void trim_gives_back_what_is_free(void **state) {
+CASE(trim_gives_back_what_is_free) {
   fixture r = open_fixture(0, 0);
   rs_block *b[4];
   for (int i = 0; i < 4; i++)
@@ -310,7 +310,7 @@ static void trim_gives_back_what_is_free(void **state) {
   close_fixture(&r);
 }
 
-static void limit_counts_in_use_and_kept(void **state) {
+CASE(limit_counts_in_use_and_kept) {
   fixture r = open_fixture(0, 10 * MIB);
   rs_block *a = take_block(&r, 6 * MIB, 0), *b = take_block(&r, 4 * MIB, 0), *c = NULL;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 100, r.stream[0], &c), RESHARD_ERROR_OUT_OF_MEMORY);
@@ -337,7 +337,7 @@ static void limit_counts_in_use_and_kept(void **state) {
 }
 
 /* The device has no more: what is kept goes back, then it is asked again. */
-static void test_device_is_full(void **state) {
+CASE(test_device_is_full) {
   fixture r = open_fixture(64 * MIB, 0);
   queue_limit(r.q, 10 * MIB);
   give_block(&r, take_block(&r, 6 * MIB, 0), 1);
@@ -375,7 +375,7 @@ static void hook_free(void *user, void *memory, size_t bytes, void *stream) {
   free(memory);
 }
 
-static void hooks_are_called_with_the_stream(void **state) {
+CASE(hooks_are_called_with_the_stream) {
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   upstream u = {.expect_stream = r.stream[2]};
@@ -396,7 +396,7 @@ static void hooks_are_called_with_the_stream(void **state) {
 }
 
 /* No event for a use: the host waits. It cannot do that either: tried again before there is a new segment. */
-static void test_events_fail(void **state) {
+CASE(test_events_fail) {
   for (int given_up = 0; given_up < 2; given_up++) {
     fixture r = open_fixture(0, 0);
     rs_block *block = take_block(&r, 2 * MIB, 0);
@@ -456,7 +456,7 @@ static void use_on_thread(void *user, int64_t rank) {
   t->used = rs_storage_pool_use(t->r->pool, t->block, t->r->device->thread_stream) == RESHARD_SUCCESS;
 }
 
-static void test_thread_streams(void **state) {
+CASE(test_thread_streams) {
   fixture r = open_fixture(0, 0);
   thread_case mine = {.r = &r, .byte = 1}, other = {.r = &r, .byte = 2};
   on_thread(&mine, 0);
@@ -483,7 +483,7 @@ static void test_thread_streams(void **state) {
   close_fixture(&r);
 }
 
-static void forgotten_streams_are_not_used(void **state) {
+CASE(forgotten_streams_are_not_used) {
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1),
            *kept = take_block(&r, 5 * MIB, 0);
@@ -522,7 +522,7 @@ static void forgotten_streams_are_not_used(void **state) {
 
 /* Nothing is given to a stream that is being captured: what it freed is left alone, what it uses is nobody's till then.
  */
-static void captured_streams_are_left_alone(void **state) {
+CASE(captured_streams_are_left_alone) {
   fixture r = open_fixture(0, 0);
   rs_block *freed = take_block(&r, 2 * MIB, 0), *used = take_block(&r, 2 * MIB, 1), *block;
   const void *of_freed = freed->memory, *of_used = used->memory;
@@ -548,7 +548,7 @@ static void captured_streams_are_left_alone(void **state) {
   close_fixture(&r);
 }
 
-static void pinned_pools_give_host_memory(void **state) {
+CASE(pinned_pools_give_host_memory) {
   fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   assert_int_equal(rs_storage_pool_create_pinned(r.device, &r.pool), RESHARD_SUCCESS);
@@ -561,27 +561,4 @@ static void pinned_pools_give_host_memory(void **state) {
   close_fixture(&r);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_warm_pair),
-      cmocka_unit_test(block_of_no_bytes_has_no_memory),
-      cmocka_unit_test(test_other_stream),
-      cmocka_unit_test(free_waits_for_uses_where_the_block_is_taken),
-      cmocka_unit_test(neighbours_of_different_streams_merge),
-      cmocka_unit_test(block_comes_after_both_its_streams),
-      cmocka_unit_test(test_merge_later),
-      cmocka_unit_test(smallest_block_without_a_wait_is_taken),
-      cmocka_unit_test(test_keep_none),
-      cmocka_unit_test(test_keep_peak),
-      cmocka_unit_test(trim_gives_back_what_is_free),
-      cmocka_unit_test(limit_counts_in_use_and_kept),
-      cmocka_unit_test(test_device_is_full),
-      cmocka_unit_test(hooks_are_called_with_the_stream),
-      cmocka_unit_test(test_events_fail),
-      cmocka_unit_test(test_thread_streams),
-      cmocka_unit_test(forgotten_streams_are_not_used),
-      cmocka_unit_test(captured_streams_are_left_alone),
-      cmocka_unit_test(pinned_pools_give_host_memory),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

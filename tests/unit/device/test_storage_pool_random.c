@@ -222,14 +222,14 @@ static int64_t run_case(uint64_t seed, bool waits) {
   return c.wrong;
 }
 
-static void random_uses_of_the_pool_match_the_model(void **state) {
+CASE(random_uses_of_the_pool_match_the_model) {
   int64_t cases = test_scaled(400, 1);
   for (int64_t seed = 1; seed <= cases; seed++)
     if (run_case((uint64_t)seed, true) != 0)
       fail_msg("seed %lld", (long long)seed);
 }
 
-static void test_waits_are_needed(void **state) {
+CASE(test_waits_are_needed) {
   int64_t found = 0, cases = 20;
   fflush(stderr);
   for (int64_t seed = 1; seed <= cases; seed++)
@@ -237,8 +237,4 @@ static void test_waits_are_needed(void **state) {
   assert_true(found == cases);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_uses_of_the_pool_match_the_model),
-                                     cmocka_unit_test(test_waits_are_needed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

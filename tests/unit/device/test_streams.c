@@ -36,7 +36,7 @@ static void streams_watch(void *user, bool on) {
     costs += now.allocs - before.allocs + now.syncs - before.syncs;
 }
 
-static void random_reshards_are_right_on_late_streams(void **state) {
+CASE(random_reshards_are_right_on_late_streams) {
   int64_t cases = test_scaled((in_full ? 2000 : 1000) / SPARSE, 1), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
@@ -95,7 +95,7 @@ static outcome run_way(const stream_way *w, const case_plan *c, uint64_t seed, i
 }
 
 /* Each record and each wait is needed: without it some schedule gives wrong data. */
-static void every_record_and_wait_is_needed(void **state) {
+CASE(every_record_and_wait_is_needed) {
   int64_t total = 0, runs = 0;
   for (int i = 0; i < stream_nways; i++) {
     const stream_way *w = &stream_ways[i];
@@ -122,7 +122,7 @@ static void every_record_and_wait_is_needed(void **state) {
 
 /* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
  * behind, and nobody waits for ever. */
-static void every_failing_call_comes_out_as_its_error(void **state) {
+CASE(every_failing_call_comes_out_as_its_error) {
   int64_t runs = 0;
   for (int i = 0; i < stream_nways; i++) {
     case_plan c;
@@ -143,7 +143,7 @@ static void every_failing_call_comes_out_as_its_error(void **state) {
 }
 
 /* Devices that do not reach each other's memory have the packed path. */
-static void devices_out_of_reach_take_the_packed_path(void **state) {
+CASE(devices_out_of_reach_take_the_packed_path) {
   reshard_device devices[DEVICES];
   late_open(DEVICES, 1, devices);
   late_set_peers(false);
@@ -168,7 +168,7 @@ static void devices_out_of_reach_take_the_packed_path(void **state) {
 }
 
 /* Devices of a local communicator. */
-static void devices_of_a_communicator_are_of_one_type(void **state) {
+CASE(devices_of_a_communicator_are_of_one_type) {
   reshard_device given[DEVICES + 1], cpu;
   reshard_comm comms[3];
   late_open(DEVICES, 1, given);
@@ -203,10 +203,5 @@ static void devices_of_a_communicator_are_of_one_type(void **state) {
 int main(int argc, char **argv) {
   (void)argv;
   in_full = argc > 1;
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_reshards_are_right_on_late_streams),
-                                     cmocka_unit_test(every_record_and_wait_is_needed),
-                                     cmocka_unit_test(every_failing_call_comes_out_as_its_error),
-                                     cmocka_unit_test(devices_out_of_reach_take_the_packed_path),
-                                     cmocka_unit_test(devices_of_a_communicator_are_of_one_type)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

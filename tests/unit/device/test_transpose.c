@@ -59,7 +59,7 @@ static void check_all(const transpose_case *c, uint64_t seed) {
 }
 
 /* Extents around the sides of squares, cells and strips. */
-static void extents_around_the_cells_are_right(void **unused) {
+CASE(extents_around_the_cells_are_right) {
   static const int64_t extents[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 96, 127, 128, 129};
   enum { N = sizeof extents / sizeof *extents };
   for (int64_t width = 1; width <= 16; width *= 2)
@@ -71,7 +71,7 @@ static void extents_around_the_cells_are_right(void **unused) {
       }
 }
 
-static void random_transposes_match_a_loop(void **unused) {
+CASE(random_transposes_match_a_loop) {
   for (int64_t i = 0, n = test_scaled(600, 40); i < n; i++) {
     rng r;
     rng_seed(&r, 5000 + (uint64_t)i);
@@ -89,8 +89,4 @@ static void random_transposes_match_a_loop(void **unused) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(extents_around_the_cells_are_right),
-                                     cmocka_unit_test(random_transposes_match_a_loop)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

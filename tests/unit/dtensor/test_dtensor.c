@@ -125,7 +125,7 @@ static void tour_run(int64_t n, const tour *t) {
   }
 }
 
-static void redistribute_goes_through_any_placements(void **state) {
+CASE(redistribute_goes_through_any_placements) {
   const int64_t shape[3] = {7, 5, 3}, scalar[1] = {0};
   tour_run(6, &(tour){3,
                       shape,
@@ -146,7 +146,7 @@ static void redistribute_goes_through_any_placements(void **state) {
   tour_run(1, &(tour){3, shape, 3, {{"1", "S0"}, {"1x1", "S0,S1"}, {"1", "R"}}, 0});
 }
 
-static void test_nothing_moves(void **state) {
+CASE(test_nothing_moves) {
   const int64_t shape[2] = {12, 9};
   tour_run(4, &(tour){2, shape, 4, {{"2x2", "R,R"}, {"4", "R"}, {"2x2", "S1*3,S1"}, {"2x2", "S1*3,S1"}}, 0});
   tour_run(4, &(tour){2,
@@ -194,9 +194,7 @@ static void several_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void several_tensors_move_in_one_call(void **state) {
-  sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(several_tensors_move_in_one_call) { sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- From local -------------------------------------------------------------------------------------------------- */
 
@@ -244,7 +242,7 @@ static void brought_run(int64_t n, const brought *b, reshard_status status, cons
   sharded_ranks_check(n, NULL, from_local_body, (void *)b, status, text);
 }
 
-static void test_from_local(void **state) {
+CASE(test_from_local) {
   brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, false, false};
   brought_run(4, &b, RESHARD_SUCCESS, NULL);
   b.check = true;
@@ -272,7 +270,7 @@ static void test_from_local(void **state) {
   brought_run(3, &f, RESHARD_SUCCESS, NULL);
 }
 
-static void test_from_local_refused(void **state) {
+CASE(test_from_local_refused) {
   const brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, true, false};
   brought c = b;
   c.extents[2][0] = 3, c.extents[3][1] = 4;
@@ -323,7 +321,7 @@ static void test_from_local_refused(void **state) {
 }
 
 /* Calls that are not collective, made by one rank alone. */
-static void test_local_refused(void **state) {
+CASE(test_local_refused) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   const int64_t shape[2] = {5, 4}, part[2] = {3, 4};
@@ -468,7 +466,7 @@ static void dealt_run(const dealt *d, reshard_status status, const char *text) {
   sharded_ranks_check(4, NULL, distribute_body, (void *)d, status, text);
 }
 
-static void distribute_deals_a_tensor_of_any_rank(void **state) {
+CASE(distribute_deals_a_tensor_of_any_rank) {
   static const char *const placements[] = {"S0,S1", "R,S1", "S0,S0;order=1,0", "S1*2,S1", "R,R"};
   for (int i = 0; i < 5; i++)
     for (int64_t src = -1; src < 4; src += 2)
@@ -513,7 +511,7 @@ static void refuse_body(void *user, int64_t r) {
   reshard_mesh_release(other);
 }
 
-static void wrong_calls_are_refused_on_all_ranks(void **state) {
+CASE(wrong_calls_are_refused_on_all_ranks) {
   static const struct {
     reshard_status status;
     const char *text;
@@ -555,7 +553,7 @@ static void sharded_body(void *user, int64_t r) {
   reshard_mesh_release(other);
 }
 
-static void dtensors_are_made_of_sharded_tensors_on_the_mesh_alone(void **state) {
+CASE(dtensors_are_made_of_sharded_tensors_on_the_mesh_alone) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, sharded_body, NULL);
@@ -565,17 +563,4 @@ static void dtensors_are_made_of_sharded_tensors_on_the_mesh_alone(void **state)
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(redistribute_goes_through_any_placements),
-      cmocka_unit_test(test_nothing_moves),
-      cmocka_unit_test(several_tensors_move_in_one_call),
-      cmocka_unit_test(test_from_local),
-      cmocka_unit_test(test_from_local_refused),
-      cmocka_unit_test(test_local_refused),
-      cmocka_unit_test(distribute_deals_a_tensor_of_any_rank),
-      cmocka_unit_test(wrong_calls_are_refused_on_all_ranks),
-      cmocka_unit_test(dtensors_are_made_of_sharded_tensors_on_the_mesh_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

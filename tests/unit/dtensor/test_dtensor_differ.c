@@ -35,7 +35,7 @@ static void from_local_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void placements_that_differ_are_named(void **state) {
+CASE(placements_that_differ_are_named) {
   static const struct {
     given given;
     const char *text; /* NULL: they are the same */
@@ -57,7 +57,4 @@ static void placements_that_differ_are_named(void **state) {
                         cases[i].text != NULL ? RESHARD_ERROR_MISMATCH : RESHARD_SUCCESS, cases[i].text);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(placements_that_differ_are_named)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

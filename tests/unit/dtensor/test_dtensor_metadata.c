@@ -22,7 +22,7 @@ static reshard_dtensor on(sharded_ranks *p, int64_t r, const char *mesh_text, co
   return tensor;
 }
 
-static void metadata_of_dtensors_name_global_ranks(void **state) {
+CASE(metadata_of_dtensors_name_global_ranks) {
   const int64_t shape[2] = {5, 3}, ranks[6] = {10, 11, 12, 13, 14, 15};
   sharded_ranks p;
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {6, ranks}};
@@ -50,7 +50,7 @@ static void metadata_of_dtensors_name_global_ranks(void **state) {
   sharded_ranks_close(&p);
 }
 
-static void metadata_are_rewritten_for_a_device(void **state) {
+CASE(metadata_are_rewritten_for_a_device) {
   const int64_t shape[1] = {6};
   reshard_remote_device devices[3] = {
       {0, RESHARD_DEVICE_CUDA, 0}, {1, RESHARD_DEVICE_CUDA, 1}, {2, RESHARD_DEVICE_CPU, -1}};
@@ -88,7 +88,7 @@ static void drawn(sharded_ranks *p, const char *mesh, const char *placements, in
   reshard_dtensor_release(tensor);
 }
 
-static void print_draws_which_rank_has_what(void **state) {
+CASE(print_draws_which_rank_has_what) {
   sharded_ranks p;
   sharded_ranks_open(&p, 12, NULL);
   const int64_t shape[3] = {5, 112, 2}, empty[2] = {0, 3};
@@ -123,11 +123,4 @@ static void print_draws_which_rank_has_what(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(metadata_of_dtensors_name_global_ranks),
-      cmocka_unit_test(metadata_are_rewritten_for_a_device),
-      cmocka_unit_test(print_draws_which_rank_has_what),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

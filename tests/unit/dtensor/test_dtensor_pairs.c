@@ -165,7 +165,7 @@ static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) 
   return SOURCES * h.n;
 }
 
-static void every_placement_goes_to_every_other(void **state) {
+CASE(every_placement_goes_to_every_other) {
   int64_t pairs = 0, hands = test_scaled(HANDS, 1);
   for (int64_t a = 1; a <= 4; a++)
     for (int64_t b = 1; b <= 3; b++) {
@@ -181,7 +181,4 @@ static void every_placement_goes_to_every_other(void **state) {
   printf("%lld pairs of placings\n", (long long)pairs);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_placement_goes_to_every_other)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -144,16 +144,11 @@ static void train(processes *all, int64_t rank, void *user) {
   close_model(&m);
 }
 
-static void test_fsdp_tp(void **state) {
+CASE(test_fsdp_tp) {
   char directory[] = "checkpoint", command[64];
   assert_int_equal(processes_run(RANKS, 0, train, directory), 0);
   snprintf(command, sizeof command, "rm -rf %s", directory);
   assert_int_equal(system(command), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fsdp_tp),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -71,7 +71,7 @@ static int64_t check_line(const char *line) {
   return ndim == 2 ? HASHES : 4;
 }
 
-static void local_shapes_are_those_of_pytorch(void **state) {
+CASE(local_shapes_are_those_of_pytorch) {
   char path[1024], line[256];
   int64_t cases = 0;
   snprintf(path, sizeof path, "%s/tests/figures/dtensor_shapes.txt", getenv("SOURCE") ? getenv("SOURCE") : ".");
@@ -100,7 +100,7 @@ static void shapes_expect(const char *mesh, const char *text, int64_t n, const c
   reshard_mesh_release(placing.mesh);
 }
 
-static void known_local_shapes_hold(void **state) {
+CASE(known_local_shapes_hold) {
   shapes_expect("4", "S0", 10, "3@0 3@3 3@6 1@9"); /* not size // chunks as stride */
   shapes_expect("4", "S0", 5, "2@0 2@2 1@4 0@5");
   shapes_expect("2x2", "S0,S0", 5, "2@0 1@2 1@3 1@4");
@@ -110,7 +110,7 @@ static void known_local_shapes_hold(void **state) {
   shapes_expect("3x2", "S0*2,S0", 7, "2@0 1@4 2@2 1@5 1@6 0@7");
 }
 
-static void wrong_placements_are_refused(void **state) {
+CASE(wrong_placements_are_refused) {
   reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 2, 0}};
   reshard_placing placing = {dry("dp=2,tp=3"), placements, NULL};
   int64_t shape[2] = {4, 4}, coordinate[2] = {1, 3}, local[2] = {-7, -7};
@@ -135,7 +135,7 @@ static void shapes_refused(const char *text, reshard_status status, const char *
   reshard_mesh_release(mesh);
 }
 
-static void wrong_texts_of_placements_are_refused_with_the_column(void **state) {
+CASE(wrong_texts_of_placements_are_refused_with_the_column) {
   shapes_refused("S0", RESHARD_ERROR_INVALID, "placements \"S0\": column 1: 1 placements, the mesh has 2 dims");
   shapes_refused("S0,R,R", RESHARD_ERROR_INVALID, "placements \"S0,R,R\": column 1: 3 placements, the mesh has 2 dims");
   shapes_refused("S0,Psum", RESHARD_ERROR_UNSUPPORTED,
@@ -162,7 +162,7 @@ static void wrong_texts_of_placements_are_refused_with_the_column(void **state) 
 }
 
 /* Costs of a tensor on a mesh of 16,384 ranks. */
-static void test_large_mesh(void **state) {
+CASE(test_large_mesh) {
   const char *text = "pp=8,dp=128,tp=16";
   reshard_placement placements[3];
   int order[3];
@@ -174,13 +174,4 @@ static void test_large_mesh(void **state) {
   reshard_mesh_release(placing.mesh);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(local_shapes_are_those_of_pytorch),
-      cmocka_unit_test(known_local_shapes_hold),
-      cmocka_unit_test(wrong_placements_are_refused),
-      cmocka_unit_test(wrong_texts_of_placements_are_refused_with_the_column),
-      cmocka_unit_test(test_large_mesh),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

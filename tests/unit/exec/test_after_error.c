@@ -249,7 +249,7 @@ static void run_case(uint64_t seed, int step, totals *t) {
   close_world(&w);
 }
 
-static void after_any_trouble_the_arrays_are_the_callers(void **state) {
+CASE(after_any_trouble_the_arrays_are_the_callers) {
   totals t = {0};
   int64_t n = test_scaled(cases, 16), unnamed = 0; /* so that each trouble comes */
   for (int64_t i = 0; i < n; i++)
@@ -275,6 +275,5 @@ int main(int argc, char **argv) {
     cases = strtoll(argv[1], NULL, 10);
   if (argc > 2)
     first_seed = strtoull(argv[2], NULL, 10);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(after_any_trouble_the_arrays_are_the_callers)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

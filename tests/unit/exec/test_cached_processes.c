@@ -137,7 +137,7 @@ static void go_back_and_forth(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void test_back_and_forth(void **state) {
+CASE(test_back_and_forth) {
   /* with a cache, without one, and with a pool that gives memory back to the system */
   const reshard_sharder_options options[] = {{.size = RESHARD_SHARDER_OPTIONS_INIT},
                                              {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1},
@@ -169,7 +169,7 @@ static void mix_memory(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void private_memory_is_packed_in_that_call(void **state) {
+CASE(private_memory_is_packed_in_that_call) {
   for (int64_t n = 2; n <= 4; n += 2)
     assert_int_equal(processes_run(n, 0, mix_memory, NULL), 0);
 }
@@ -196,9 +196,7 @@ static void refuse_private(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void told_path_refuses_private_memory(void **state) {
-  assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0);
-}
+CASE(told_path_refuses_private_memory) { assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0); }
 
 /* --- Failures ----------------------------------------------------------------------------------------------------- */
 
@@ -240,7 +238,7 @@ static void die_between(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-static void call_that_fails_in_one_process_fails_in_all(void **state) {
+CASE(call_that_fails_in_one_process_fails_in_all) {
   assert_int_equal(processes_run(4, 0, differ_between, NULL), 0);
   for (int turns = 0; turns < 3; turns++)
     assert_int_equal(processes_run(4, 1u << 1, die_between, &turns), 0);
@@ -283,20 +281,11 @@ static void sync_tensors(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void syncs_between_processes_keep_their_plans(void **state) {
+CASE(syncs_between_processes_keep_their_plans) {
   for (int own = 0; own < 2; own++) {
     bool shared = own != 0;
     assert_int_equal(processes_run(4, 0, sync_tensors, &shared), 0);
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_back_and_forth),
-      cmocka_unit_test(private_memory_is_packed_in_that_call),
-      cmocka_unit_test(told_path_refuses_private_memory),
-      cmocka_unit_test(call_that_fails_in_one_process_fails_in_all),
-      cmocka_unit_test(syncs_between_processes_keep_their_plans),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

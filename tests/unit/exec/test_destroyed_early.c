@@ -65,7 +65,7 @@ static void assert_right(const pair *p) {
 }
 
 /* The one who waits in an execute gets its data, and its transfer is freed then. */
-static void transfer_destroyed_in_an_execute_is_freed_after(void **state) {
+CASE(transfer_destroyed_in_an_execute_is_freed_after) {
   pair p;
   open_pair(&p);
   rank_thread *first = rank_thread_start(execute_first, &p);
@@ -120,14 +120,9 @@ static void destroy_comm(bool transfer_too) {
   close_pair(&p);
 }
 
-static void communicator_destroyed_in_an_execute_is_freed_after(void **state) { destroy_comm(false); }
+CASE(communicator_destroyed_in_an_execute_is_freed_after) { destroy_comm(false); }
 
 /* Both are freed when the execute returns. */
-static void both_destroyed_in_an_execute_are_freed_after(void **state) { destroy_comm(true); }
+CASE(both_destroyed_in_an_execute_are_freed_after) { destroy_comm(true); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(transfer_destroyed_in_an_execute_is_freed_after),
-                                     cmocka_unit_test(communicator_destroyed_in_an_execute_is_freed_after),
-                                     cmocka_unit_test(both_destroyed_in_an_execute_are_freed_after)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

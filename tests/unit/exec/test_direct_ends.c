@@ -103,7 +103,7 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(count_descriptors() == descriptors);
 }
 
-static void killed_rank_is_named_and_nothing_hangs(void **state) {
+CASE(killed_rank_is_named_and_nothing_hangs) {
   int later = (int)(40 * test_scale()) + 2;
   for (int i = 0; i < KILL_LATER + later; i++) {
     kill_call k = {i < KILL_LATER ? i : KILL_LATER, 1 + i * 700 % 9000, i % 4};
@@ -133,9 +133,7 @@ static void come_late(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void late_rank_is_named_at_the_deadline(void **state) {
-  assert_int_equal(processes_run(3, 0, come_late, NULL), 0);
-}
+CASE(late_rank_is_named_at_the_deadline) { assert_int_equal(processes_run(3, 0, come_late, NULL), 0); }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------- */
 
@@ -184,7 +182,7 @@ static void free_mapped(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void freed_source_reads_as_zeros(void **state) { assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0); }
+CASE(freed_source_reads_as_zeros) { assert_int_equal(processes_run(3, 0, free_mapped, NULL), 0); }
 
 /* Everything comes and goes; the process holds no more of the system than before. */
 static void make_and_destroy(processes *all, int64_t rank, void *user) {
@@ -218,18 +216,10 @@ static void make_and_destroy(processes *all, int64_t rank, void *user) {
 
 static int64_t cycles = 200;
 
-static void transfers_come_and_go_without_a_trace(void **state) {
-  assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0);
-}
+CASE(transfers_come_and_go_without_a_trace) { assert_int_equal(processes_run(3, 0, make_and_destroy, &cycles), 0); }
 
 /* usage: test_direct_ends [CYCLES]. RESHARD_TEST_SCALE scales them. */
 int main(int argc, char **argv) {
   cycles = argc > 1 ? test_scaled(strtoll(argv[1], NULL, 10), 200) : cycles;
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(killed_rank_is_named_and_nothing_hangs),
-      cmocka_unit_test(late_rank_is_named_at_the_deadline),
-      cmocka_unit_test(freed_source_reads_as_zeros),
-      cmocka_unit_test(transfers_come_and_go_without_a_trace),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -159,7 +159,7 @@ static void run_cases(processes *all, int64_t rank, void *user) {
   reshard_device_release(other);
 }
 
-static void random_reshards_between_processes_are_right(void **state) {
+CASE(random_reshards_between_processes_are_right) {
   for (int64_t n = 1; n <= 5; n += n < 3 ? 1 : 2)
     for (int all_shared = 0; all_shared < 2; all_shared++) {
       cases_call cases = {(int64_t)(150 * test_scale()) + 1, all_shared};
@@ -211,9 +211,7 @@ static void choose_path(processes *all, int64_t rank, void *user) {
   reshard_tensor_release(other_tensor);
 }
 
-static void path_goes_by_the_memory_of_all(void **state) {
-  assert_int_equal(processes_run(3, 0, choose_path, NULL), 0);
-}
+CASE(path_goes_by_the_memory_of_all) { assert_int_equal(processes_run(3, 0, choose_path, NULL), 0); }
 
 /* A source is written up to its rank's execute and from its return on; destinations are whole at the return. Ranks come
  * late by turns, so that one is ahead of the others all the time. */
@@ -233,17 +231,10 @@ static void keep_order(processes *all, int64_t rank, void *user) {
   matrix_close(&s);
 }
 
-static void executes_keep_their_order(void **state) {
+CASE(executes_keep_their_order) {
   int turns = (int)(300 * test_scale()) + 5;
   for (int64_t n = 2; n <= 4; n++)
     assert_int_equal(processes_run(n, 0, keep_order, &turns), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_reshards_between_processes_are_right),
-      cmocka_unit_test(path_goes_by_the_memory_of_all),
-      cmocka_unit_test(executes_keep_their_order),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -17,7 +17,7 @@ static void only_rank_0(void *user, int64_t r) {
 }
 
 /* While rank 0 waits in execute, its transfer is busy for everybody else, and what waits is not disturbed. */
-static void transfer_that_executes_is_busy_for_others(void **state) {
+CASE(transfer_that_executes_is_busy_for_others) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 2, PATIENCE, paths[p], NULL);
@@ -51,7 +51,7 @@ static void execute_refused(int64_t n, const reshard_transfer *transfers, reshar
   assert_text_has(reshard_last_error(), part);
 }
 
-static void test_execute_all(void **state) {
+CASE(test_execute_all) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns s, other;
     rows_to_columns_open(&s, 3, PATIENCE, paths[p], NULL);
@@ -103,7 +103,7 @@ static void test_execute_all(void **state) {
 }
 
 /* The communicator counts the bytes that the plan announced, each time. */
-static void communicator_counts_the_bytes_of_the_plan(void **state) {
+CASE(communicator_counts_the_bytes_of_the_plan) {
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
       reshard_plan_options options = {
@@ -153,7 +153,7 @@ static void loop_body(void *user, int64_t rank) {
   }
 }
 
-static void test_side_by_side(void **state) {
+CASE(test_side_by_side) {
   for (int p = 0; p < 4; p++) {
     rows_to_columns s[2];
     rows_to_columns_open(&s[0], 3, PATIENCE, paths[p / 2], NULL);
@@ -201,7 +201,7 @@ static void stream_body(void *user, int64_t r) {
   rank_result_set(&s->results[r], status);
 }
 
-static void test_in_a_row(void **state) {
+CASE(test_in_a_row) {
   for (int p = 0; p < 2; p++)
     for (int64_t n = 1; n <= 4; n *= 2) {
       rows_to_columns s;
@@ -256,7 +256,7 @@ static void waiting_body(void *user, int64_t r) {
   rank_result_set(&s->results[r], status);
 }
 
-static void abort_in_an_execute_wakes_all(void **state) {
+CASE(abort_in_an_execute_wakes_all) {
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
       rows_to_columns s;
@@ -300,7 +300,7 @@ static void abort_body(void *user, int64_t rank) {
   reshard_comm_abort(w->s->comms[w->call % w->s->n]);
 }
 
-static void test_abort_any_time(void **state) {
+CASE(test_abort_any_time) {
   for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
@@ -314,7 +314,7 @@ static void test_abort_any_time(void **state) {
 }
 
 /* A rank that never comes: the one who waits gets TIMEOUT, after that there is nobody to talk to. */
-static void rank_that_never_comes_is_a_timeout(void **state) {
+CASE(rank_that_never_comes_is_a_timeout) {
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
       rows_to_columns s;
@@ -337,7 +337,7 @@ static void rank_that_never_comes_is_a_timeout(void **state) {
 }
 
 /* Deadlines so short that they pass anywhere, also while a peer reads what another rank showed. */
-static void test_short_deadlines(void **state) {
+CASE(test_short_deadlines) {
   for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
@@ -354,7 +354,7 @@ static void test_short_deadlines(void **state) {
 }
 
 /* Transfers and handles go rank by rank, in any order of the ranks. */
-static void test_destroy_orders(void **state) {
+CASE(test_destroy_orders) {
   for (int p = 0; p < 2; p++)
     for (int order = 0; order < 6; order++)
       for (int handles_at_once = 0; handles_at_once < 2; handles_at_once++) {
@@ -383,18 +383,4 @@ static void test_destroy_orders(void **state) {
       }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(transfer_that_executes_is_busy_for_others),
-      cmocka_unit_test(test_execute_all),
-      cmocka_unit_test(communicator_counts_the_bytes_of_the_plan),
-      cmocka_unit_test(test_side_by_side),
-      cmocka_unit_test(test_in_a_row),
-      cmocka_unit_test(abort_in_an_execute_wakes_all),
-      cmocka_unit_test(test_abort_any_time),
-      cmocka_unit_test(rank_that_never_comes_is_a_timeout),
-      cmocka_unit_test(test_short_deadlines),
-      cmocka_unit_test(test_destroy_orders),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -80,7 +80,7 @@ static bool wanted(const rs_extent *list, int n) {
   return met;
 }
 
-static void random_overlaps_match_sets_of_bytes(void **state) {
+CASE(random_overlaps_match_sets_of_bytes) {
   int64_t counts[2] = {0, 0}, cases = test_scaled(200000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
     rng r;
@@ -106,7 +106,7 @@ static void random_overlaps_match_sets_of_bytes(void **state) {
 }
 
 /* Columns of large matrices: as quick as small ones. */
-static void overlaps_of_large_columns_are_found_in_time(void **state) {
+CASE(overlaps_of_large_columns_are_found_in_time) {
   const int64_t rows = 1 << 20, row = 3 << 20;
   char *base = (char *)((uintptr_t)1 << 46); /* never read */
   static const struct {
@@ -142,7 +142,5 @@ static void overlaps_of_large_columns_are_found_in_time(void **state) {
 int main(void) {
   for (int i = 0; i < BUFFERS; i++)
     entries[i].name = "t";
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_overlaps_match_sets_of_bytes),
-                                     cmocka_unit_test(overlaps_of_large_columns_are_found_in_time)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static void pull(int64_t rank, const char *from, const char *to, reads *r) {
   reshard_layout_release(dst);
 }
 
-static void all_read_all(void **state) {
+CASE(all_read_all) {
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = -1};
     pull(rank, "chunk(0)", "chunk(1)", &r);
@@ -53,7 +53,7 @@ static void all_read_all(void **state) {
   }
 }
 
-static void some_are_left_out(void **state) {
+CASE(some_are_left_out) {
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = (rank + 1) % RANKS};
     pull(rank, "chunk(0)", "chunk(1)", &r);
@@ -64,7 +64,7 @@ static void some_are_left_out(void **state) {
 }
 
 /* Ranks 1 and 2 hold all: those behind them begin at the first. */
-static void few_send(void **state) {
+CASE(few_send) {
   for (int64_t rank = 0; rank < RANKS; rank++) {
     reads r = {.left_out = -1};
     pull(rank, "mesh(2@1-2;S0)", "mesh(5;R)", &r);
@@ -77,11 +77,4 @@ static void few_send(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_read_all),
-      cmocka_unit_test(some_are_left_out),
-      cmocka_unit_test(few_send),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

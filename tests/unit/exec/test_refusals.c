@@ -1,10 +1,6 @@
 /* Bad input: constructors of layouts, their queries, and plans. Each gives its status, a text with the numbers in it,
  * and leaves the output alone. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/fixtures/case.h"
 
 #include <reshard/plan.h>
 
@@ -38,8 +34,7 @@ static void says(reshard_status status, reshard_status wanted, const char *text,
 #define invalid(call, text)     says((call), RESHARD_ERROR_INVALID, (text), __LINE__)
 #define unsupported(call, text) says((call), RESHARD_ERROR_UNSUPPORTED, (text), __LINE__)
 
-static void wrong_shapes_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_shapes_are_refused) {
   int64_t large = (int64_t)1 << 40;
   invalid(reshard_layout_create_single(9, LIST(1, 1, 1, 1, 1, 1, 1, 1, 1), 4, 0, &layout),
           "rank: 9 dims, 0 to 8 are allowed");
@@ -61,8 +56,7 @@ static void wrong_shapes_are_refused(void **unused) {
   invalid(reshard_layout_create_boxes(1, LIST(5), 1, 0, NULL, NULL, 0, NULL), "boxes: layout is NULL");
 }
 
-static void wrong_ranks_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_ranks_are_refused) {
   invalid(reshard_layout_create_single(1, LIST(5), 4, 4, &layout),
           "rank: rank 4 at position 0 is not in the world of 4 ranks");
   invalid(reshard_layout_create_single(1, LIST(5), 4, -1, &layout),
@@ -82,8 +76,7 @@ static void wrong_ranks_are_refused(void **unused) {
   invalid(reshard_layout_create_chunk(0, NULL, 4, 0, 0, NULL, &layout), "chunk: dim 0 of a tensor of 0 dims");
 }
 
-static void wrong_meshes_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_meshes_are_refused) {
   reshard_placement p[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
   const int64_t shape[] = {8, 8}, mesh[] = {2, 2};
 #define MESH(mesh_ndim, mesh_shape, names, placements, order, ranks) \
@@ -113,8 +106,7 @@ static void wrong_meshes_are_refused(void **unused) {
   invalid(MESH(2, mesh, NULL, p, NULL, NULL), "mesh: unknown placement 3 of mesh dim 1");
 }
 
-static void wrong_grids_and_blocks_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_grids_and_blocks_are_refused) {
   const int64_t shape[] = {8, 8};
   invalid(reshard_layout_create_cyclic(2, shape, 4, NULL, LIST(1, 1), NULL, &layout), "cyclic: NULL grid or block");
   invalid(reshard_layout_create_cyclic(2, shape, 4, LIST(2, 2), NULL, NULL, &layout), "cyclic: NULL grid or block");
@@ -138,8 +130,7 @@ static void boxes_fail(int64_t n, const int64_t *ranks, const reshard_box *boxes
     fail_msg("\"%s\" lacks \"%s\" or \"%s\"", reshard_last_error(), first, second);
 }
 
-static void wrong_boxes_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_boxes_are_refused) {
   reshard_box b[2] = {{{0, 0}, {5, 12}}, {{5, 0}, {3, 12}}};
   boxes_fail(-1, LIST(0), b, "-1 boxes", "");
   boxes_fail(2, NULL, b, "2 boxes", "NULL");
@@ -182,8 +173,7 @@ static void source_fails(const char *text, const char *wanted) {
   reshard_layout_release(whole);
 }
 
-static void sources_with_gaps_or_overlaps_are_refused(void **unused) {
-  (void)unused;
+CASE(sources_with_gaps_or_overlaps_are_refused) {
   source_fails("boxes(0:[0,0]+[5,12];1:[6,0]+[2,12])", "[5,6)x[0,12)");
   source_fails("boxes(0:[0,0]+[5,12];1:[4,3]+[4,9])", "[4,5)x[3,12)");
   source_fails("boxes(0:[0,0]+[8,12];1:[0,0]+[8,12])", "replicated");
@@ -192,8 +182,7 @@ static void sources_with_gaps_or_overlaps_are_refused(void **unused) {
   invalid(reshard_layout_check_source(NULL), "reshard_layout_check_source: layout is NULL");
 }
 
-static void wrong_queries_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_queries_are_refused) {
   reshard_layout made;
   int64_t count = -7;
   reshard_array_info info = {.elements = -7};
@@ -233,8 +222,7 @@ static int count_calls(void *user, int64_t rank, int64_t array, int64_t elements
   return 0;
 }
 
-static void wrong_meets_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_meets_are_refused) {
   reshard_layout made;
   int calls = 0;
   assert_int_equal(reshard_layout_parse("flat()", 2, LIST(8, 12), 4, &made), RESHARD_SUCCESS);
@@ -251,8 +239,7 @@ static void wrong_meets_are_refused(void **unused) {
   reshard_layout_release(made);
 }
 
-static void wrong_entries_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_entries_are_refused) {
   reshard_layout a, b, other_world, three_dims;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse("chunk(1)", 2, LIST(8, 12), 4, &b), RESHARD_SUCCESS);
@@ -302,8 +289,7 @@ static void wrong_entries_are_refused(void **unused) {
   reshard_layout_release(three_dims);
 }
 
-static void wrong_regions_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_regions_are_refused) {
   reshard_layout a, b, taller, unit;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse("chunk(1)", 2, LIST(8, 12), 4, &b), RESHARD_SUCCESS);
@@ -343,8 +329,7 @@ static void wrong_regions_are_refused(void **unused) {
   reshard_layout_release(unit);
 }
 
-static void wrong_options_are_refused(void **unused) {
-  (void)unused;
+CASE(wrong_options_are_refused) {
   reshard_layout a;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   reshard_entry e[1] = {{RESHARD_ENTRY_INIT, .src = a, .dst = a, .dtype = RESHARD_F32}};
@@ -361,8 +346,7 @@ static void wrong_options_are_refused(void **unused) {
   reshard_layout_release(a);
 }
 
-static void test_plan_calls(void **unused) {
-  (void)unused;
+CASE(test_plan_calls) {
   reshard_layout a;
   reshard_plan made;
   reshard_plan_info info;
@@ -395,14 +379,4 @@ static void test_plan_calls(void **unused) {
   reshard_layout_release(a);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(wrong_shapes_are_refused),  cmocka_unit_test(wrong_ranks_are_refused),
-      cmocka_unit_test(wrong_meshes_are_refused),  cmocka_unit_test(wrong_grids_and_blocks_are_refused),
-      cmocka_unit_test(wrong_boxes_are_refused),   cmocka_unit_test(sources_with_gaps_or_overlaps_are_refused),
-      cmocka_unit_test(wrong_queries_are_refused), cmocka_unit_test(wrong_meets_are_refused),
-      cmocka_unit_test(wrong_entries_are_refused), cmocka_unit_test(wrong_regions_are_refused),
-      cmocka_unit_test(wrong_options_are_refused), cmocka_unit_test(test_plan_calls),
-  };
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+int main(void) { return case_list_run(__FILE__, set_up, NULL); }

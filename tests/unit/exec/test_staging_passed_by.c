@@ -156,18 +156,18 @@ static void check_way(const way *w) {
 }
 
 /* Messages lie in place at the receiver, whose memory they are packed to. */
-static void test_packed_there(void **state) {
+CASE(test_packed_there) {
   check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 0, false, false, 0});
   check_way(&(way){"chunk(0)", "chunk(1)", {16384, 256}, 0, false, false, 0});
 }
 
 /* Stores past the cache would not be of whole lines: packed in the cache, and sent. */
-static void test_packed_in_staging(void **state) {
+CASE(test_packed_in_staging) {
   check_way(&(way){"chunk(0)", "chunk(1)", {2048, 2048}, 16, true, false, 0});
   check_way(&(way){"chunk(0)", "chunk(1)", {32768, 48}, 0, true, false, 0});
 }
 
-static void test_unpacked_there(void **state) {
+CASE(test_unpacked_there) {
   check_way(&(way){"chunk(1)", "chunk(0)", {2048, 2048}, 0, false, false, 0});
   check_way(&(way){"cyclic(2x2;64x64)", "cyclic(2x2;96x96)", {1536, 1536}, 0, true, false, 0});
   check_way(&(way){"cyclic(2x2;64x60)", "cyclic(2x2;96x90)", {1536, 1440}, 8, true, false, 0});
@@ -175,7 +175,7 @@ static void test_unpacked_there(void **state) {
 
 /* The first message is rank 1's, which are the smallest: its staging has no room for another. Places in staging are not
  * of whole lines. */
-static void uneven_messages_share_no_staging(void **state) {
+CASE(uneven_messages_share_no_staging) {
   static const char rows[] = "boxes(0:[0,0]+[422,1111];1:[422,0]+[8,1111];2:[430,0]+[201,1111];3:[631,0]+[369,1111])";
   (void)state;
   for (int64_t limit = 0; limit <= 256 << 10; limit += 64 << 10) {
@@ -184,12 +184,4 @@ static void uneven_messages_share_no_staging(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_packed_there),
-      cmocka_unit_test(test_packed_in_staging),
-      cmocka_unit_test(test_unpacked_there),
-      cmocka_unit_test(uneven_messages_share_no_staging),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

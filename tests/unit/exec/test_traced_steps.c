@@ -75,7 +75,7 @@ static void execute_body(void *user, int64_t rank) {
   reshard_layout_release(rows);
 }
 
-static void steps_end_on_the_thread_that_began_them(void **state) {
+CASE(steps_end_on_the_thread_that_began_them) {
   static traced ways[] = {{RESHARD_PATH_DIRECT, 0}, {RESHARD_PATH_PACKED, 0}, {RESHARD_PATH_PACKED, 2048}};
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     static step_counter counter;
@@ -120,10 +120,6 @@ static void sync_body(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(comm);
 }
 
-static void steps_of_processes_are_told(void **state) { assert_int_equal(processes_run(2, 0, sync_body, NULL), 0); }
+CASE(steps_of_processes_are_told) { assert_int_equal(processes_run(2, 0, sync_body, NULL), 0); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(steps_end_on_the_thread_that_began_them),
-                                     cmocka_unit_test(steps_of_processes_are_told)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

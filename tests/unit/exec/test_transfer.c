@@ -10,7 +10,7 @@ enum { PATIENCE = 60000 };
 
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
-static void null_is_refused(void **state) {
+CASE(null_is_refused) {
   rows_to_columns s;
   rows_to_columns_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);
   reshard_transfer t = (reshard_transfer)&s;
@@ -152,7 +152,7 @@ static const wrong in_create[] = {
 };
 enum { IN_ARRAYS = sizeof in_arrays / sizeof *in_arrays, IN_CREATE = sizeof in_create / sizeof *in_create };
 
-static void test_wrong_create(void **state) {
+CASE(test_wrong_create) {
   for (int p = 0; p < 2; p++)
     for (int64_t n = 2; n <= 3; n++)
       for (int i = 0; i < IN_ARRAYS + IN_CREATE; i++)
@@ -171,7 +171,7 @@ static void test_wrong_create(void **state) {
 }
 
 /* A failed rebind leaves the transfer bound as it was. On the packed path it is local. */
-static void test_wrong_rebind(void **state) {
+CASE(test_wrong_rebind) {
   for (int p = 0; p < 2; p++)
     for (int i = 0; i < IN_ARRAYS; i++) {
       const int64_t n = 3, rank = i % 3;
@@ -204,7 +204,7 @@ static void test_wrong_rebind(void **state) {
 }
 
 /* Rebinding to other memory: only that is used from then on. */
-static void rebind_uses_the_new_memory_alone(void **state) {
+CASE(rebind_uses_the_new_memory_alone) {
   for (int p = 0; p < 2; p++) {
     rows_to_columns a, b;
     rows_to_columns_open(&a, 3, PATIENCE, paths[p], NULL);
@@ -273,7 +273,7 @@ static reshard_status copy_view(reshard_path path, int64_t rows, int64_t columns
   return status;
 }
 
-static void views_that_overlap_are_refused(void **state) {
+CASE(views_that_overlap_are_refused) {
   enum { MEMORY = 4096 };
   static const struct {
     const char *what;
@@ -356,7 +356,7 @@ static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift
   return status;
 }
 
-static void parts_of_one_tensor_share_its_buffers(void **state) {
+CASE(parts_of_one_tensor_share_its_buffers) {
   const int64_t same[2] = {10, 1}, others[2] = {1, 8};
   for (int p = 0; p < 2; p++)
     for (int explicit_strides = 0; explicit_strides < 2; explicit_strides++) {
@@ -403,7 +403,7 @@ static reshard_status make_transfer(const char *src, const char *dst, int ndim, 
   return status;
 }
 
-static void test_empty_and_flat(void **state) {
+CASE(test_empty_and_flat) {
   const int64_t empty[2] = {4, 0}, some[2] = {4, 3}, line[1] = {12}, strides[2] = {3, 1};
   uint32_t a[64] = {0}, b[64] = {0};
   void *from[2] = {a, NULL}, *to[2] = {b, NULL};
@@ -449,7 +449,7 @@ static void test_empty_and_flat(void **state) {
 
 /* The caller's workspace: too small is refused with the number that is needed; exactly enough is used, and nothing
  * beside it. */
-static void exact_workspace_is_used_and_a_smaller_one_refused(void **state) {
+CASE(exact_workspace_is_used_and_a_smaller_one_refused) {
   enum { GUARD = 512 };
   for (int limited = 0; limited < 2; limited++) {
     reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limited ? 12288 : 0};
@@ -511,16 +511,4 @@ static void exact_workspace_is_used_and_a_smaller_one_refused(void **state) {
   rows_to_columns_close(&s);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(null_is_refused),
-      cmocka_unit_test(test_wrong_create),
-      cmocka_unit_test(test_wrong_rebind),
-      cmocka_unit_test(rebind_uses_the_new_memory_alone),
-      cmocka_unit_test(views_that_overlap_are_refused),
-      cmocka_unit_test(parts_of_one_tensor_share_its_buffers),
-      cmocka_unit_test(test_empty_and_flat),
-      cmocka_unit_test(exact_workspace_is_used_and_a_smaller_one_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

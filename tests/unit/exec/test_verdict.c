@@ -43,7 +43,7 @@ static rs_verdict expect(const unsigned *bits, int64_t *rank) {
   return *rank >= 0 ? RS_VERDICT_REBIND : RS_VERDICT_RUN;
 }
 
-static void verdict_follows_from_what_any_rank_brings(void **state) {
+CASE(verdict_follows_from_what_any_rank_brings) {
   int64_t seen[RS_VERDICT_PACK + 1] = {0};
   (void)state;
   for (unsigned i = 0; i < KINDS * KINDS * KINDS; i++) {
@@ -76,7 +76,7 @@ static void change_name_and_value(rs_record *r) {
 static void change_rounds(rs_record *r) { r->rounds++; }
 
 /* Whichever rank is the odd one, also where it has moved, or has a source that others cannot map. */
-static void ranks_fail_where_they_ask_for_different_things(void **state) {
+CASE(ranks_fail_where_they_ask_for_different_things) {
   static const struct {
     const char *what;
     int32_t call;
@@ -115,7 +115,7 @@ static void ranks_fail_where_they_ask_for_different_things(void **state) {
       }
 }
 
-static void lone_rank_runs_what_it_has_bound(void **state) {
+CASE(lone_rank_runs_what_it_has_bound) {
   rs_record record = {.call = RS_RECORD_AGREE, .private_entry = -1};
   int64_t rank;
   assert_int_equal(rs_records_judge(1, &record, &rank), RS_VERDICT_RUN);
@@ -123,11 +123,4 @@ static void lone_rank_runs_what_it_has_bound(void **state) {
   assert_int_equal(rs_records_judge(1, &record, &rank), RS_VERDICT_REBIND);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(verdict_follows_from_what_any_rank_brings),
-      cmocka_unit_test(ranks_fail_where_they_ask_for_different_things),
-      cmocka_unit_test(lone_rank_runs_what_it_has_bound),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

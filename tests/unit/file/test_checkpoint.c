@@ -82,7 +82,7 @@ static void read_all(reshard_checkpoint checkpoint, const char *name, unsigned c
 }
 
 /* PyTorch's: 5 x 3 cut in rows 2, 2, 1 and nothing, a scalar in one file, and a tensor without elements. */
-static void shapes_of_foreign_shards_are_inferred(void **state) {
+CASE(shapes_of_foreign_shards_are_inferred) {
   scratch_directory("d");
   write_shards("d/a.safetensors", T("w", "U8", "[2,3]", "[0,6]") "," T("s", "F32", "[]", "[6,10]"),
                "{\"w\": {\"saved_offsets\": [0, 0]}, \"s\": {\"saved_offsets\": []}}", NULL, 10, 1);
@@ -112,7 +112,7 @@ static void shapes_of_foreign_shards_are_inferred(void **state) {
 }
 
 /* A set whose files say nothing of replicas: equal boxes are read once. */
-static void equal_boxes_are_read_once(void **state) {
+CASE(equal_boxes_are_read_once) {
   scratch_directory("d");
   write_shard("d/0.safetensors", "[2]", 2, "[0]", NULL, 1);
   write_shard("d/1.safetensors", "[2]", 2, "[0]", NULL, 2);
@@ -135,7 +135,7 @@ static void equal_boxes_are_read_once(void **state) {
   reshard_checkpoint_close(checkpoint);
 }
 
-static void gaps_and_overlaps_are_named(void **state) {
+CASE(gaps_and_overlaps_are_named) {
   static const struct {
     const char *shape;
     size_t bytes;
@@ -171,7 +171,7 @@ static void refused_shard(const char *shape, size_t bytes, const char *offsets, 
   scratch_refused("d", RESHARD_ERROR_INVALID, first, second);
 }
 
-static void test_bad_offsets(void **state) {
+CASE(test_bad_offsets) {
   refused_shard("[2,3]", 6, "[2]", "1 saved_offsets", "1.safetensors'");
   refused_shard("[2,3]", 6, "[2,0,0]", "3 saved_offsets", "'w'");
   refused_shard("[2,3]", 6, "[-2,0]", "saved_offsets[0]", "0 or more");
@@ -214,7 +214,7 @@ static void refused_set(const char *text, const char *first, const char *second)
   scratch_refused("d", RESHARD_ERROR_INVALID, first, second);
 }
 
-static void described_sets_keep_layout_and_world(void **state) {
+CASE(described_sets_keep_layout_and_world) {
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
   assert_int_equal(info_of(checkpoint).described, 1);
@@ -246,7 +246,7 @@ static void described_sets_keep_layout_and_world(void **state) {
   scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "version 2", "b.safetensors'");
 }
 
-static void test_bad_sets(void **state) {
+CASE(test_bad_sets) {
   refused_set("", "reshard metadata", "line 1");
   refused_set("[]", "reshard metadata", "version");
   refused_set("{\"version\":\"1\"}", "version", "reshard metadata");
@@ -286,7 +286,7 @@ static void test_bad_sets(void **state) {
 }
 
 /* Shards of one rank in several files, replicas in any order of names, and a rank that has nothing. */
-static void shards_of_one_rank_may_be_in_several_files(void **state) {
+CASE(shards_of_one_rank_may_be_in_several_files) {
   /* StridedShard(0, 3) over 2 of 6 elements: rows 0, 2, 4 on ranks 4 and 1; 1, 3, 5 on ranks 2 and 0. */
   static const int at[2][6] = {{0, 2, 4, 1, 3, 5}, {5, 3, 1, 4, 2, 0}};
   for (int order = 0; order < 2; order++) {
@@ -330,7 +330,7 @@ static void write_arrays(const char *first, const char *second, const char *offs
   write_shard("d/b.safetensors", "[2,3]", 6, "[0,0]", second, 2);
 }
 
-static void test_whole_arrays(void **state) {
+CASE(test_whole_arrays) {
   write_arrays(ODD, EVEN, "[1,0]");
   reshard_checkpoint checkpoint = scratch_open("d");
   check_layout(checkpoint, "w", "cyclic(2x1@0-1;1x3)");
@@ -379,7 +379,7 @@ static void test_whole_arrays(void **state) {
 }
 
 /* One rank's array is stored whole, the other's in boxes of its own files. */
-static void test_mixed_arrays(void **state) {
+CASE(test_mixed_arrays) {
 #define ABC AB ",\"c.safetensors\""
 #define MIXED(more) \
   "{\"version\":1,\"world\":2,\"files\":[" ABC "],\"shapes\":{\"w\":[4,3]},\"layout\":{\"w\":" \
@@ -405,7 +405,7 @@ static void test_mixed_arrays(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "1 blocks of rank 1", "has 2");
 }
 
-static void files_touched_after_opening_are_noticed(void **state) {
+CASE(files_touched_after_opening_are_noticed) {
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
   assert_int_equal(rs_checkpoint_unchanged(checkpoint), RESHARD_SUCCESS);
@@ -428,7 +428,7 @@ static void files_touched_after_opening_are_noticed(void **state) {
 }
 
 /* A file of ours cut off after every byte. */
-static void file_cut_after_any_byte_is_refused(void **state) {
+CASE(file_cut_after_any_byte_is_refused) {
   write_rows(ROWS, ROWS);
   size_t size;
   char *bytes = scratch_read("d/a.safetensors", &size);
@@ -443,18 +443,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shapes_of_foreign_shards_are_inferred),
-      cmocka_unit_test(equal_boxes_are_read_once),
-      cmocka_unit_test(gaps_and_overlaps_are_named),
-      cmocka_unit_test(test_bad_offsets),
-      cmocka_unit_test(described_sets_keep_layout_and_world),
-      cmocka_unit_test(test_bad_sets),
-      cmocka_unit_test(shards_of_one_rank_may_be_in_several_files),
-      cmocka_unit_test(test_whole_arrays),
-      cmocka_unit_test(test_mixed_arrays),
-      cmocka_unit_test(files_touched_after_opening_are_noticed),
-      cmocka_unit_test(file_cut_after_any_byte_is_refused),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

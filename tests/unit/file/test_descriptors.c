@@ -58,7 +58,7 @@ static void put_all(reshard_writer writer) {
     assert_int_equal(reshard_writer_put(writer, 0, rank, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
 }
 
-static void writers_leave_no_descriptor_open(void **state) {
+CASE(writers_leave_no_descriptor_open) {
   static const char *const names[] = {"a.npy", "a.safetensors", "a"};
   for (int i = 0; i < 3; i++)
     for (int force = 0; force < 2; force++) {
@@ -83,7 +83,7 @@ static void refused_writer(const char *name, bool force) {
   assert_open(0, name);
 }
 
-static void test_refused_writers(void **state) {
+CASE(test_refused_writers) {
   struct rlimit before, low;
   scratch_directory("w");
   scratch_directory("w/set");
@@ -129,7 +129,7 @@ static void file_refused(const char *name) {
   assert_open(0, name);
 }
 
-static void readers_leave_no_descriptor_open(void **state) {
+CASE(readers_leave_no_descriptor_open) {
   reshard_writer writer;
   static const char *const names[] = {"r/a.npy", "r/a.safetensors", "r/a"};
   scratch_directory("r");
@@ -160,7 +160,7 @@ static void readers_leave_no_descriptor_open(void **state) {
   scratch_remove("r");
 }
 
-static void readers_of_pickles_leave_no_descriptor_open(void **state) {
+CASE(readers_of_pickles_leave_no_descriptor_open) {
   if (!recorded_there())
     skip();
   recorded_sharded("d");
@@ -179,7 +179,7 @@ static void readers_of_pickles_leave_no_descriptor_open(void **state) {
 }
 
 /* Texts are read and closed, whether they are right or not. */
-static void texts_are_closed_right_or_wrong(void **state) {
+CASE(texts_are_closed_right_or_wrong) {
   reshard_model model;
   reshard_rules rules;
   reshard_map map;
@@ -206,11 +206,4 @@ static void texts_are_closed_right_or_wrong(void **state) {
   assert_open(0, "a directory");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(writers_leave_no_descriptor_open), cmocka_unit_test(test_refused_writers),
-      cmocka_unit_test(readers_leave_no_descriptor_open), cmocka_unit_test(readers_of_pickles_leave_no_descriptor_open),
-      cmocka_unit_test(texts_are_closed_right_or_wrong),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -64,7 +64,7 @@ static void check_stored(rs_file *file, uint64_t seed) {
 }
 
 /* Two writes that overlap within a cell, and any writes in any order: the digest is that of the last bytes. */
-static void overlapping_writes_leave_the_digest_of_the_last(void **state) {
+CASE(overlapping_writes_leave_the_digest_of_the_last) {
   enum { MOST = 40000 };
   char *memory = malloc(HEADER + MOST);
   rng r;
@@ -133,7 +133,7 @@ static int cancel(void *user, const char *stage, int64_t done, int64_t all) {
 }
 
 /* A wrong piece does not hide that the check was cancelled, or that the file could not be read to its end. */
-static void wrong_piece_does_not_hide_why_the_check_ended(void **state) {
+CASE(wrong_piece_does_not_hide_why_the_check_ended) {
   early e = {.truncates = false};
   reshard_check_options options = {
       .size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1, .found = count_wrong, .progress = cancel, .user = &e};
@@ -182,7 +182,7 @@ static int let_go(void *user, const char *stage, int64_t done, int64_t all) {
 }
 
 /* Headers and state.json that come from the page cache are not said to come from the device. */
-static void test_from_device(void **state) {
+CASE(test_from_device) {
   char text[] = "{\"version\": 1, \"leaves\": {\n},\n" RS_DIGEST_SEAL, name[128];
   reshard_check_report report;
   void *page = NULL;
@@ -216,7 +216,7 @@ static void test_from_device(void **state) {
 
 /* One bit of every byte of a header: what loads and what converts calls the file corrupt, whatever the bit does to its
  * JSON. */
-static void any_flipped_bit_of_a_header_is_corrupt(void **state) {
+CASE(any_flipped_bit_of_a_header_is_corrupt) {
   const int64_t bytes = 5000;
   const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .check = 1};
   const reshard_convert_options convert = {.size = RESHARD_CONVERT_OPTIONS_INIT, .verify = 1};
@@ -269,7 +269,7 @@ static void any_flipped_bit_of_a_header_is_corrupt(void **state) {
 }
 
 /* A small header of 2^60 bytes, as a sparse file may have: no memory is taken for digests that have no place in it. */
-static void huge_sparse_header_takes_no_memory(void **state) {
+CASE(huge_sparse_header_takes_no_memory) {
   static const char format[] =
       "{\"__metadata__\":{\"format\":\"pt\"" RS_DIGEST_BEFORE "0000000000000000" RS_DIGEST_BETWEEN
       "0000000000000000" RS_DIGEST_BEHIND "},\"a\":{\"dtype\":\"U8\",\"shape\":[%lld],"
@@ -310,7 +310,7 @@ static int64_t digests_of(char *name, int64_t n) {
 }
 
 /* Digests are left out where the header is too long with them, and are there where it just is not. */
-static void digests_are_left_out_of_headers_too_long(void **state) {
+CASE(digests_are_left_out_of_headers_too_long) {
   static const char plain[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\":{\"dtype\":\"U8\",\"shape\":[4],"
                               "\"data_offsets\":[0,4]}}";
   const int64_t most = 100000000 - (int64_t)sizeof plain + 1,
@@ -325,17 +325,7 @@ static void digests_are_left_out_of_headers_too_long(void **state) {
   free(name);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(overlapping_writes_leave_the_digest_of_the_last),
-      cmocka_unit_test(wrong_piece_does_not_hide_why_the_check_ended),
-      cmocka_unit_test(test_from_device),
-      cmocka_unit_test(any_flipped_bit_of_a_header_is_corrupt),
-      cmocka_unit_test(huge_sparse_header_takes_no_memory),
-      cmocka_unit_test(digests_are_left_out_of_headers_too_long),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
 
 #else
 int main(void) {

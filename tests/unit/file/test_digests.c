@@ -149,7 +149,7 @@ static void list_names(const char *directory, char names[64][128], int *n) {
 }
 
 /* Rows of odd sizes, columns, blocks, transposes, by several threads: pieces whose cells no write has as a whole. */
-static void pieces_of_any_layout_have_the_right_digest(void **state) {
+CASE(pieces_of_any_layout_have_the_right_digest) {
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {1031, 617}},
                                                 {"b", RESHARD_BF16, 3, {7, 513, 301}},
                                                 {"c", RESHARD_U8, 1, {(2 << 20) + 4097}},
@@ -204,7 +204,7 @@ static void pieces_of_any_layout_have_the_right_digest(void **state) {
 }
 
 /* An array that is put again has the digests of its last bytes. */
-static void array_put_again_has_its_last_digest(void **state) {
+CASE(array_put_again_has_its_last_digest) {
   enum { N = 3 << 20 };
   const int64_t shape[] = {N};
   reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
@@ -237,7 +237,7 @@ static void put_same(void *user, int64_t rank) {
       abort();
 }
 
-static void test_same_at_once(void **state) {
+CASE(test_same_at_once) {
   enum { N = 3 << 20, THREADS = 4 };
   const int64_t shape[] = {N};
   reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
@@ -299,7 +299,7 @@ static void check_flip(const char *path, const char *name, rng *r) {
 }
 
 /* Sets of files of small tensors; in each file one bit after another is flipped. */
-static void any_flipped_bit_of_a_set_is_found(void **state) {
+CASE(any_flipped_bit_of_a_set_is_found) {
   enum { SET = 20 };
   int64_t files = test_scaled(1000, 1), done = 0;
   for (uint64_t seed = 1; done < files; seed++) {
@@ -347,7 +347,7 @@ static reshard_status load_state(reshard_sharder sharder, reshard_tree state, in
   return reshard_state_load(sharder, state, scratch_path("s"), &options, report);
 }
 
-static void load_checks_what_it_reads(void **state) {
+CASE(load_checks_what_it_reads) {
   const int64_t shape[] = {300, 1000};
   reshard_comm comm;
   reshard_sharder sharder;
@@ -389,7 +389,7 @@ static void load_checks_what_it_reads(void **state) {
 }
 
 /* Leaves that are no tensors: every bit of state.json is seen to. */
-static void any_flipped_bit_of_state_json_is_found(void **state) {
+CASE(any_flipped_bit_of_state_json_is_found) {
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_tree tree, leaf;
@@ -430,7 +430,7 @@ static void any_flipped_bit_of_state_json_is_found(void **state) {
 }
 
 /* A source that is verified is checked as it is read, a tensor that is not read is not. */
-static void convert_checks_only_what_it_reads(void **state) {
+CASE(convert_checks_only_what_it_reads) {
   static const reshard_model_tensor models[] = {{"a", RESHARD_F32, 2, {600, 700}}, {"z", RESHARD_U8, 1, {5000}}};
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT, .force = 1};
   reshard_convert_report report;
@@ -465,18 +465,7 @@ static void convert_checks_only_what_it_reads(void **state) {
     scratch_remove((const char *[]){"bare.safetensors", "in.safetensors", "out.safetensors"}[i]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pieces_of_any_layout_have_the_right_digest),
-      cmocka_unit_test(array_put_again_has_its_last_digest),
-      cmocka_unit_test(test_same_at_once),
-      cmocka_unit_test(any_flipped_bit_of_a_set_is_found),
-      cmocka_unit_test(load_checks_what_it_reads),
-      cmocka_unit_test(any_flipped_bit_of_state_json_is_found),
-      cmocka_unit_test(convert_checks_only_what_it_reads),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
 
 #else
 int main(void) {

@@ -29,7 +29,7 @@ static void check_layout(reshard_checkpoint checkpoint, const char *name, const 
   reshard_layout_release(layout);
 }
 
-static void recorded_shards_have_shape_layout_and_data(void **state) {
+CASE(recorded_shards_have_shape_layout_and_data) {
   reshard_checkpoint_info info;
   recorded_sharded("d");
   reshard_checkpoint checkpoint = scratch_open("d");
@@ -47,7 +47,7 @@ static void recorded_shards_have_shape_layout_and_data(void **state) {
   reshard_checkpoint_close(scratch_open("d"));
 }
 
-static void test_state_dict(void **state) {
+CASE(test_state_dict) {
   reshard_checkpoint_info info;
   reshard_model model;
   recorded file = recorded_read("state.pt");
@@ -128,7 +128,7 @@ static void load_body(void *user, int64_t r) {
   reshard_layout_release(layout);
 }
 
-static void test_load_state(void **state) {
+CASE(test_load_state) {
   reshard_model model;
   char path[256];
   recorded_sharded("d");
@@ -190,7 +190,7 @@ static void leaves_body(void *user, int64_t r) {
 }
 
 /* From PyTorch's files, and from shards that convert has made of them. */
-static void test_load_leaves(void **state) {
+CASE(test_load_leaves) {
   char from[256], to[256];
   recorded_sharded("d");
   recorded file = recorded_read("state.pt");
@@ -219,7 +219,7 @@ typedef struct change {
   const char *first, *second;
 } change;
 
-static void pickles_that_lie_are_refused_with_the_reason(void **state) {
+CASE(pickles_that_lie_are_refused_with_the_reason) {
 #define WRONG  RESHARD_ERROR_INVALID
 #define UNREAD RESHARD_ERROR_UNSUPPORTED
   static const change changes[] = {
@@ -290,7 +290,7 @@ static void pickles_that_lie_are_refused_with_the_reason(void **state) {
   }
 }
 
-static void test_other_kinds(void **state) {
+CASE(test_other_kinds) {
   recorded_sharded("d");
   recorded file = recorded_read("sharded/.metadata");
   /* a state of _StorageInfo with one key more */
@@ -311,7 +311,7 @@ static void test_other_kinds(void **state) {
 }
 
 /* Every length but the whole is refused, with the file's name. */
-static void any_shorter_file_is_refused_by_name(void **state) {
+CASE(any_shorter_file_is_refused_by_name) {
   static const char *const names[][2] = {
       {"sharded/.metadata", "d/.metadata"}, {"sharded/__0_0.distcp", "d/__0_0.distcp"}, {"state.pt", "s.pt"}};
   recorded_sharded("d");
@@ -328,7 +328,7 @@ static void any_shorter_file_is_refused_by_name(void **state) {
 }
 
 /* A byte changed anywhere is read as something else or refused, in one line; never read out of bounds. */
-static void test_changed_bytes(void **state) {
+CASE(test_changed_bytes) {
   static const char *const names[][2] = {{"sharded/.metadata", "d/.metadata"}, {"state.pt", "s.pt"}};
   recorded_sharded("d");
   int64_t opened = 0, refused = 0;
@@ -353,7 +353,7 @@ static void test_changed_bytes(void **state) {
 }
 
 /* A named pipe in place of .metadata is not waited for; a length above the limit is not read. */
-static void test_metadata_file(void **state) {
+CASE(test_metadata_file) {
   recorded_sharded("d");
   assert_int_equal(truncate(scratch_path("d/.metadata"), ((off_t)1 << 30) + 1), 0);
   scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "1073741825 bytes, at most 1073741824 are read");
@@ -363,7 +363,7 @@ static void test_metadata_file(void **state) {
 }
 
 /* Names up to their limits are read; longer ones are refused before anything is made of them. */
-static void test_long_names(void **state) {
+CASE(test_long_names) {
   static const struct {
     const char *after, *text; /* the text that becomes longer, and what stands before it */
     int64_t size;
@@ -471,7 +471,7 @@ static void write_shared(const char *name, size_t key, size_t n) {
 }
 
 /* Names count to what a reader may take: 64 MiB, and 8 times the file. */
-static void test_shared_tensor(void **state) {
+CASE(test_shared_tensor) {
   reshard_checkpoint_info info;
   write_shared("s.pt", 4000, 300);
   reshard_checkpoint checkpoint = scratch_open("s.pt");
@@ -484,7 +484,7 @@ static void test_shared_tensor(void **state) {
 }
 
 /* A chunk's archive is opened with a limit for its data.pkl, and for its directory. */
-static void chunks_are_opened_within_a_limit_of_memory(void **state) {
+CASE(chunks_are_opened_within_a_limit_of_memory) {
   rs_file file = {.fd = -1};
   write_shared("s.pt", 4000, 1);
   GOOD(rs_file_open("file 's'", scratch_path("s.pt"), 1, &file));
@@ -509,17 +509,5 @@ int main(void) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(recorded_shards_have_shape_layout_and_data),
-                                     cmocka_unit_test(test_state_dict),
-                                     cmocka_unit_test(test_load_state),
-                                     cmocka_unit_test(test_load_leaves),
-                                     cmocka_unit_test(pickles_that_lie_are_refused_with_the_reason),
-                                     cmocka_unit_test(test_other_kinds),
-                                     cmocka_unit_test(any_shorter_file_is_refused_by_name),
-                                     cmocka_unit_test(test_changed_bytes),
-                                     cmocka_unit_test(test_metadata_file),
-                                     cmocka_unit_test(test_long_names),
-                                     cmocka_unit_test(test_shared_tensor),
-                                     cmocka_unit_test(chunks_are_opened_within_a_limit_of_memory)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

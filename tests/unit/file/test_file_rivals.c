@@ -128,7 +128,7 @@ static void check_output(bool removed) {
 }
 
 /* Another writer replaces the output, or it is removed, before each look at it. */
-static void rival_writer_at_any_step_loses_nothing(void **state) {
+CASE(rival_writer_at_any_step_loses_nothing) {
   static void (*const others[])(void) = {replace_output, remove_output};
   for (size_t other = 0; other < 2; other++) {
     bool more = true;
@@ -162,7 +162,7 @@ static void swap_paths(const char *a, const char *b) {
 static void swap_notes(void) { swap_paths("out", "notes"); }
 
 /* A directory with other files in it comes in the place of the output: it is never lost. */
-static void foreign_files_in_the_place_of_the_output_survive(void **state) {
+CASE(foreign_files_in_the_place_of_the_output_survive) {
   int refused = 0;
   bool more = true;
   for (at = 1; more; at++) {
@@ -196,7 +196,7 @@ static void foreign_files_in_the_place_of_the_output_survive(void **state) {
 static void swap_directories(void) { swap_paths("in", "other"); }
 
 /* A directory takes another's place before each call: one of the two is read, or none, never some of both. */
-static void directory_replaced_while_read_is_never_mixed(void **state) {
+CASE(directory_replaced_while_read_is_never_mixed) {
   int opened = 0, refused = 0;
   bool more = true;
   write_checkpoint("in", 5);
@@ -228,7 +228,7 @@ static void directory_replaced_while_read_is_never_mixed(void **state) {
 /* --- Space ------------------------------------------------------------------------------------------------------- */
 
 /* Where nothing is reserved, what all files need together is compared with what is free, before a byte of a tensor. */
-static void missing_space_is_told_before_a_byte_is_written(void **state) {
+CASE(missing_space_is_told_before_a_byte_is_written) {
   reshard_writer writer = NULL;
   char text[64];
   reserves = false;
@@ -250,10 +250,4 @@ static void missing_space_is_told_before_a_byte_is_written(void **state) {
   free_bytes = -1;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(rival_writer_at_any_step_loses_nothing),
-                                     cmocka_unit_test(foreign_files_in_the_place_of_the_output_survive),
-                                     cmocka_unit_test(directory_replaced_while_read_is_never_mixed),
-                                     cmocka_unit_test(missing_space_is_told_before_a_byte_is_written)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -122,7 +122,7 @@ static void write_index(const char *path, const random_index *r, int wrong, cons
   write_text(path, text);
 }
 
-static void random_indexes_give_each_tensor_to_its_file(void **state) {
+CASE(random_indexes_give_each_tensor_to_its_file) {
   srand(39);
   for (int i = 0; i < CASES; i++) {
     random_index r = draw_index();
@@ -145,7 +145,7 @@ static void random_indexes_give_each_tensor_to_its_file(void **state) {
 }
 
 /* Each entry has each wrong value once, and the error names index, tensor, and what is wrong. */
-static void test_wrong_entries(void **state) {
+CASE(test_wrong_entries) {
   static const char *const values[][2] = {{"1", "no string"},
                                           {"null", "no string"},
                                           {"[\"a.safetensors\"]", "no string"},
@@ -193,7 +193,7 @@ static void refused_text(const char *text, const char *first, const char *second
   scratch_refused("d", RESHARD_ERROR_INVALID, first, second);
 }
 
-static void test_wrong_text(void **state) {
+CASE(test_wrong_text) {
   static const char good[] = "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"c\":\"one.safetensors\"}}";
   scratch_remove("d");
   scratch_directory("d");
@@ -228,7 +228,7 @@ static void test_wrong_text(void **state) {
 }
 
 /* Of several the usual name counts; one alone has any name; a variant is named itself. */
-static void usual_index_counts_among_several(void **state) {
+CASE(usual_index_counts_among_several) {
   static const char one[] = "{\"weight_map\":{\"c\":\"one.safetensors\"}}";
   static const char two[] = "{\"weight_map\":{\"c\":\"two.safetensors\"}}";
   scratch_remove("d");
@@ -318,7 +318,7 @@ static void check_sets(const char *const *names, const char *of, const char *con
 #define LIST(...) \
   (const char *const[]) { __VA_ARGS__, NULL }
 
-static void sets_without_index_are_found_by_their_names(void **state) {
+CASE(sets_without_index_are_found_by_their_names) {
   static const char *const none[] = {NULL};
   check_sets(LIST("model"), "a", none);
   check_sets(LIST("model-1-of-3", "model-2-of-3", "model-3-of-3"), "aaa", none);
@@ -345,12 +345,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_indexes_give_each_tensor_to_its_file),
-      cmocka_unit_test(test_wrong_entries),
-      cmocka_unit_test(test_wrong_text),
-      cmocka_unit_test(usual_index_counts_among_several),
-      cmocka_unit_test(sets_without_index_are_found_by_their_names),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

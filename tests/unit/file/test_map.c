@@ -43,7 +43,7 @@ static void fails(const char *tensors, const char *map_text, const char *expecte
 
 /* --- Operations -------------------------------------------------------------------------------------------------- */
 
-static void right_side_operations_move_each_element(void **state) {
+CASE(right_side_operations_move_each_element) {
   makes("a 2x2, b 1x2", "x = concat(0; a, b)", "x 3x2: a0 a1 a2 a3 b0 b1");
   makes("a 2x2, b 2x1", "x = concat(1; a, b)", "x 2x3: a0 a1 b0 a2 a3 b1");
   makes("a 2x2, b 2x1", "x = concat(-1; b, a)", "x 2x3: b0 a0 a1 b1 a2 a3");
@@ -68,7 +68,7 @@ static void right_side_operations_move_each_element(void **state) {
 }
 
 /* Zeros stand at each place of a concat, in each dim, below other operations; parts are dropped likewise. */
-static void zeros_and_drops_stand_at_any_place_of_a_concat(void **state) {
+CASE(zeros_and_drops_stand_at_any_place_of_a_concat) {
   makes("a 2", "x = concat(0; a, zeros():2)", "x 4: a0 a1 0 0");
   makes("a 2", "x = concat(0; zeros():1, zeros():2, a)", "x 5: 0 0 0 a0 a1");
   makes("a 2, b 1", "x = concat(0; zeros():1, a, zeros ( ) : 1, b, zeros():1)", "x 6: 0 a0 a1 0 b0 0");
@@ -92,7 +92,7 @@ static void zeros_and_drops_stand_at_any_place_of_a_concat(void **state) {
         "m:1:28: no tensor that the lines before have left matches 'a.*'");
 }
 
-static void left_side_operations_cut_each_element(void **state) {
+CASE(left_side_operations_cut_each_element) {
   makes("x 3x2", "concat(0; a:1, b:2) = x", "a 1x2: x0 x1, b 2x2: x2 x3 x4 x5");
   makes("x 2x4", "concat(-1; a, b) = x", "a 2x2: x0 x1 x4 x5, b 2x2: x2 x3 x6 x7");
   makes("x 5", "concat(0; a, b:1, c) = x", "a 2: x0 x1, b 1: x2, c 2: x3 x4");
@@ -108,7 +108,7 @@ static void left_side_operations_cut_each_element(void **state) {
   makes("x 0x2, y 1", "stack(a.*) = x\n* = *", "y 1: y0");
 }
 
-static void stars_apply_a_line_to_each_match(void **state) {
+CASE(stars_apply_a_line_to_each_match) {
   const char *layers = "l.1.k 1, l.0.q 2, n 1, l.1.q 2, l.0.k 1";
   makes(layers, "* = *", "l.1.k 1: l.1.k0, l.0.q 2: l.0.q0 l.0.q1, n 1: n0, l.1.q 2: l.1.q0 l.1.q1, l.0.k 1: l.0.k0");
   makes(layers, "l.*.qk = concat(0; l.*.q, l.*.k)\n* = *",
@@ -121,7 +121,7 @@ static void stars_apply_a_line_to_each_match(void **state) {
   makes("a.b 1, a 1", "x.* = *", "x.a.b 1: a.b0, x.a 1: a0");
 }
 
-static void star_in_stack_spreads_over_numbers_in_order(void **state) {
+CASE(star_in_stack_spreads_over_numbers_in_order) {
   const char *experts =
       "e.10.w 1, e.2.w 1, e.0.w 1, e.1.w 1, e.3.w 1, e.4.w 1, e.5.w 1, e.6.w 1, e.9.w 1, e.8.w 1, e.7.w 1";
   makes(experts, "x = stack(e.*.w)",
@@ -138,7 +138,7 @@ static void star_in_stack_spreads_over_numbers_in_order(void **state) {
   makes("x 2x2", "concat(1; stack(g.*), stack(u.*)) = x", "g.0 1: x0, g.1 1: x2, u.0 1: x1, u.1 1: x3");
 }
 
-static void tensor_is_taken_once_by_stars_and_often_by_name(void **state) {
+CASE(tensor_is_taken_once_by_stars_and_often_by_name) {
   makes("a 1, b 1", "c = a\nd = a\n* = *", "c 1: a0, d 1: a0, b 1: b0");
   makes("a 1", "drop(a)\nb = a", "b 1: a0");
   makes("e.0 1, e.1 1", "x = stack(e.*)\ny = e.1", "x 2x1: e.00 e.10, y 1: e.10");
@@ -148,7 +148,7 @@ static void tensor_is_taken_once_by_stars_and_often_by_name(void **state) {
   makes("b.a 1, b.b 1, a.a 1", "x.* = concat(0; *.a, b.*)", "x.b 2: b.a0 b.b0, x.a 2: a.a0 b.a0");
 }
 
-static void spaces_comments_and_newlines_are_free(void **state) {
+CASE(spaces_comments_and_newlines_are_free) {
   makes("a 1, b 1", "\xef\xbb\xbf# first\r\n\r\n  x=concat ( 0 ;a,b )#c\r\n", "x 2: a0 b0");
   makes("a 1, b 1", "x = concat(0; # both\n\n   a,   # a\n b)\n", "x 2: a0 b0");
   makes("z 2", "concat(0;\nx:1\n,y:\n1) = \tz", "x 1: z0, y 1: z1");
@@ -161,7 +161,7 @@ static void spaces_comments_and_newlines_are_free(void **state) {
 
 /* --- Refusals ---------------------------------------------------------------------------------------------------- */
 
-static void test_refused_text(void **state) {
+CASE(test_refused_text) {
   static const char *const cases[][2] = {
       {"a", "m:1:2: '=' is expected, not the end"},
       {"\n\na b", "m:3:3: '=' is expected, not 'b'"},
@@ -235,7 +235,7 @@ static void test_refused_text(void **state) {
     map_refused(cases[i][0], cases[i][1]);
 }
 
-static void wrong_maps_are_refused_with_line_and_column(void **state) {
+CASE(wrong_maps_are_refused_with_line_and_column) {
   static const char *const cases[][3] = {
       {"a 1", "x = b", "m:1:5: there is no tensor 'b'"},
       {"a 1, b 1", "\n x = a", "m: no line takes 'b'; add one, such as '* = *' or 'drop(NAME)'"},
@@ -305,7 +305,7 @@ static void wrong_maps_are_refused_with_line_and_column(void **state) {
     fails(cases[i][0], cases[i][1], cases[i][2]);
 }
 
-static void operations_nest_to_a_limit(void **state) {
+CASE(operations_nest_to_a_limit) {
   for (int depth = 60; depth < 70; depth++) {
     char text[1024] = "x = ";
     for (int i = 0; i < depth; i++)
@@ -329,7 +329,7 @@ static void operations_nest_to_a_limit(void **state) {
   free(text);
 }
 
-static void wrong_arguments_are_invalid(void **state) {
+CASE(wrong_arguments_are_invalid) {
   reshard_map map = NULL;
   reshard_model model;
   assert_int_equal(reshard_map_parse(NULL, "m", &map), RESHARD_ERROR_INVALID);
@@ -358,7 +358,7 @@ static void write_file(const char *path, const char *bytes, size_t n) {
   assert_int_equal(fclose(file), 0);
 }
 
-static void map_file_is_read_or_refused_by_name(void **state) {
+CASE(map_file_is_read_or_refused_by_name) {
   char path[TEMPORARY_PATH], expected[TEMPORARY_PATH + 128];
   reshard_map map = NULL;
   snprintf(path, sizeof path, "%s/reshard-map-%ld", temporary(), (long)getpid());
@@ -386,20 +386,4 @@ static void map_file_is_read_or_refused_by_name(void **state) {
   assert_true(strlen(reshard_last_error()) < 300);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(right_side_operations_move_each_element),
-      cmocka_unit_test(zeros_and_drops_stand_at_any_place_of_a_concat),
-      cmocka_unit_test(left_side_operations_cut_each_element),
-      cmocka_unit_test(stars_apply_a_line_to_each_match),
-      cmocka_unit_test(star_in_stack_spreads_over_numbers_in_order),
-      cmocka_unit_test(tensor_is_taken_once_by_stars_and_often_by_name),
-      cmocka_unit_test(spaces_comments_and_newlines_are_free),
-      cmocka_unit_test(test_refused_text),
-      cmocka_unit_test(wrong_maps_are_refused_with_line_and_column),
-      cmocka_unit_test(operations_nest_to_a_limit),
-      cmocka_unit_test(wrong_arguments_are_invalid),
-      cmocka_unit_test(map_file_is_read_or_refused_by_name),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -208,7 +208,7 @@ static void random_map(uint64_t seed) {
   clear(&source);
 }
 
-static void random_maps_and_back_match_naive_arrays(void **state) {
+CASE(random_maps_and_back_match_naive_arrays) {
   int64_t cases = test_scaled(2000, 1);
   for (int64_t i = 0; i < cases; i++)
     random_map((uint64_t)i);
@@ -284,7 +284,7 @@ static void there_and_back(const char *preset, const char *there, const char *ba
   reshard_model_free(model);
 }
 
-static void example_maps_go_there_and_back_on_published_models(void **state) {
+CASE(example_maps_go_there_and_back_on_published_models) {
   if (getenv("SOURCE") == NULL) {
     print_message("skipped: SOURCE is not set\n");
     return;
@@ -297,7 +297,7 @@ static void example_maps_go_there_and_back_on_published_models(void **state) {
 
 /* Ten starred lines on 18,867 tensors take milliseconds; what grows with lines times tensors, or with their square,
  * takes longer than this. */
-static void starred_lines_on_many_tensors_take_milliseconds(void **state) {
+CASE(starred_lines_on_many_tensors_take_milliseconds) {
   static const char text[] = "l.*.qkv = concat(0; model.layers.*.self_attn.q_proj.weight,\n"
                              "  model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight)\n"
                              "l.*.gate = stack(model.layers.*.mlp.experts.*.gate_proj.weight)\n"
@@ -330,11 +330,4 @@ static void starred_lines_on_many_tensors_take_milliseconds(void **state) {
   reshard_map_free(map);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_maps_and_back_match_naive_arrays),
-      cmocka_unit_test(example_maps_go_there_and_back_on_published_models),
-      cmocka_unit_test(starred_lines_on_many_tensors_take_milliseconds),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

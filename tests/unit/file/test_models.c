@@ -83,7 +83,7 @@ static void check_preset(const char *name, int64_t count, int64_t bytes, const e
   reshard_model_free(model);
 }
 
-static void llama_preset_is_the_published_one(void **state) {
+CASE(llama_preset_is_the_published_one) {
   check_preset("llama-3.1-8b", 291, 16060522496,
                (expected[]){{"model.embed_tokens.weight", RESHARD_BF16, 2, 128256, 4096},
                             {"model.layers.31.self_attn.k_proj.weight", RESHARD_BF16, 2, 1024, 4096},
@@ -97,7 +97,7 @@ static void llama_preset_is_the_published_one(void **state) {
                             {0}});
 }
 
-static void qwen3_presets_are_the_published_ones(void **state) {
+CASE(qwen3_presets_are_the_published_ones) {
   check_preset("qwen3-30b-a3b", 18867, 61064245248,
                (expected[]){{"model.layers.0.self_attn.q_proj.weight", RESHARD_BF16, 2, 4096, 2048},
                             {"model.layers.47.mlp.experts.127.up_proj.weight", RESHARD_BF16, 2, 768, 2048},
@@ -110,7 +110,7 @@ static void qwen3_presets_are_the_published_ones(void **state) {
                             {0}});
 }
 
-static void deepseek_preset_is_the_published_one(void **state) {
+CASE(deepseek_preset_is_the_published_one) {
   check_preset("deepseek-v3", 91991, 688574839360,
                (expected[]){{"model.layers.0.self_attn.q_b_proj.weight", RESHARD_F8_E4M3, 2, 24576, 1536},
                             {"model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv", RESHARD_F32, 2, 5, 56},
@@ -136,7 +136,7 @@ static void deepseek_preset_is_the_published_one(void **state) {
   assert_int_equal(elements[RESHARD_F32], 41555600);
 }
 
-static void test_preset_names(void **state) {
+CASE(test_preset_names) {
   int64_t n = 0;
   for (const char *name; (name = reshard_model_preset_name(n)) != NULL; n++) {
     reshard_model model;
@@ -155,7 +155,7 @@ static void test_preset_names(void **state) {
   assert_non_null(strstr(reshard_last_error(), "/no/such.json"));
 }
 
-static void wrong_arguments_are_invalid(void **state) {
+CASE(wrong_arguments_are_invalid) {
   reshard_model model;
   reshard_model_tensor tensor;
   assert_int_equal(reshard_model_preset(NULL, &model), RESHARD_ERROR_INVALID);
@@ -190,7 +190,7 @@ static int has_json(void) {
   return 1;
 }
 
-static void json_list_is_read_or_refused_with_its_place(void **state) {
+CASE(json_list_is_read_or_refused_with_its_place) {
   if (!has_json())
     skip();
   static const char text[] = "[{\"name\": \"a.w\", \"shape\": [3, 5], \"dtype\": \"bf16\", \"note\": 1},\n"
@@ -214,7 +214,7 @@ static void json_list_is_read_or_refused_with_its_place(void **state) {
   reshard_model_free(model);
 }
 
-static void test_bad_lists(void **state) {
+CASE(test_bad_lists) {
   if (!has_json())
     skip();
   refused_list("[{\"name\": \"a\",\n \"shape\": [3 5], \"dtype\": \"f32\"}]", "line 2", "column 1");
@@ -256,7 +256,7 @@ static void test_bad_lists(void **state) {
 #define TENSOR(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void safetensors_header_is_read_or_refused(void **state) {
+CASE(safetensors_header_is_read_or_refused) {
   if (!has_json())
     skip();
   static const char header[] =
@@ -276,7 +276,7 @@ static void safetensors_header_is_read_or_refused(void **state) {
   reshard_model_free(model);
 }
 
-static void test_bad_headers(void **state) {
+CASE(test_bad_headers) {
   if (!has_json())
     skip();
   write_file(".safetensors", "abc", 3);
@@ -302,17 +302,4 @@ static void test_bad_headers(void **state) {
                  "\"a\"");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(llama_preset_is_the_published_one),
-      cmocka_unit_test(qwen3_presets_are_the_published_ones),
-      cmocka_unit_test(deepseek_preset_is_the_published_one),
-      cmocka_unit_test(test_preset_names),
-      cmocka_unit_test(wrong_arguments_are_invalid),
-      cmocka_unit_test(json_list_is_read_or_refused_with_its_place),
-      cmocka_unit_test(test_bad_lists),
-      cmocka_unit_test(safetensors_header_is_read_or_refused),
-      cmocka_unit_test(test_bad_headers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -34,7 +34,7 @@ static void refused_npy(const char *header, size_t data, const char *first, cons
 #define C_ORDER "'fortran_order': False, "
 #define F_ORDER "'fortran_order': True, "
 
-static void numpy_files_of_all_versions_are_read(void **state) {
+CASE(numpy_files_of_all_versions_are_read) {
   static const struct {
     int version;
     const char *header;
@@ -90,7 +90,7 @@ static void numpy_files_of_all_versions_are_read(void **state) {
 }
 
 /* Every element of every part, whichever order it is stored in. */
-static void any_part_is_read_in_either_order(void **state) {
+CASE(any_part_is_read_in_either_order) {
   static const int64_t shape[3] = {4, 5, 3};
   for (int fortran = 0; fortran < 2; fortran++) {
     write_npy(1,
@@ -132,7 +132,7 @@ static void any_part_is_read_in_either_order(void **state) {
   }
 }
 
-static void test_bad_headers(void **state) {
+CASE(test_bad_headers) {
   refused_npy("", 0, "a.npy'", "'{'");
   refused_npy("{", 0, "a key", "");
   refused_npy("{}", 0, "'descr'", "missing");
@@ -162,7 +162,7 @@ static void test_bad_headers(void **state) {
   refused_npy("{'descr': '<f4', " C_ORDER "'shape': (\n\n)} \x01", 4, "nothing", "?");
 }
 
-static void unknown_dtypes_are_refused(void **state) {
+CASE(unknown_dtypes_are_refused) {
   static const char *const unknown[] = {"|O",      "<f16", "<V2", ">V2", "<V",  "|S3", "<U4",
                                         "<M8[ns]", "f4",   "<f",  "",    "|f4", "<u3"};
   char header[128];
@@ -182,7 +182,7 @@ static void unknown_dtypes_are_refused(void **state) {
 }
 
 /* Raw bytes of every width as every dtype, and as none. */
-static void raw_bytes_of_each_width_are_read_as_the_dtype_said(void **state) {
+CASE(raw_bytes_of_each_width_are_read_as_the_dtype_said) {
   static const char *const descr[] = {"|V1", "<V2", "=V4", "|V8", "<V16"};
   char header[128], given[32];
   for (size_t i = 0; i < sizeof descr / sizeof *descr; i++) {
@@ -220,7 +220,7 @@ static void raw_bytes_of_each_width_are_read_as_the_dtype_said(void **state) {
     assert_non_null(strstr(reshard_last_error(), "for an .npy file of raw bytes, this is safetensors"));
 }
 
-static void test_bad_files(void **state) {
+CASE(test_bad_files) {
   static unsigned char bytes[512];
   for (int version = 1; version <= 3; version++) {
     size_t size = make_npy(bytes, version, "{'descr': '<f4', " C_ORDER "'shape': (3, 2), }   \n", 24);
@@ -247,7 +247,7 @@ static void test_bad_files(void **state) {
 }
 
 /* The first bytes tell the format: a writer's temporary has no telling name. */
-static void first_bytes_tell_the_format(void **state) {
+CASE(first_bytes_tell_the_format) {
   static unsigned char bytes[256];
   size_t size = make_npy(bytes, 1, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
   scratch_write(".b.npy.part", bytes, size);
@@ -264,15 +264,4 @@ static void first_bytes_tell_the_format(void **state) {
   scratch_refused("empty", RESHARD_ERROR_INVALID, "empty'", "neither");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numpy_files_of_all_versions_are_read),
-      cmocka_unit_test(any_part_is_read_in_either_order),
-      cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(unknown_dtypes_are_refused),
-      cmocka_unit_test(raw_bytes_of_each_width_are_read_as_the_dtype_said),
-      cmocka_unit_test(test_bad_files),
-      cmocka_unit_test(first_bytes_tell_the_format),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -64,7 +64,7 @@ static void check_metadata(const char *path, const char *const *entries) {
 static const char odd[] = "quote \" \\ \n \xc3\xa9={\"reshard_digests\":\"\x01\"}";
 
 /* Through whole files, an index, shards of each kind of layout, and back. */
-static void owner_metadata_survive_every_conversion(void **state) {
+CASE(owner_metadata_survive_every_conversion) {
   static const char *const formats[] = {"", "\"format\":\"pt\",", "\"format\":\"mlx\","};
   static const char *const layouts[] = {"mesh(2;R)", "rank(1)", "mesh(2x2;R,R)", "rank(0)"};
   char header[1024];
@@ -105,7 +105,7 @@ static void owner_metadata_survive_every_conversion(void **state) {
 }
 
 /* Files that agree, and that do not. */
-static void metadata_of_files_are_united_or_left_out(void **state) {
+CASE(metadata_of_files_are_united_or_left_out) {
   scratch_directory("d");
   scratch_safetensors(
       "d/m-1-of-3.safetensors",
@@ -141,7 +141,7 @@ static void check_map(const char *text, const char *const *entries, const char *
     fail_msg("%s: '%s' is noted", text, notes);
 }
 
-static void metadata_follow_tensors_through_maps(void **state) {
+CASE(metadata_follow_tensors_through_maps) {
   scratch_safetensors(
       "in.safetensors",
       "{\"__metadata__\":{\"a\":\"A\",\"b\":\"B\",\"note\":\"N\",\"format\":\"pt\"}," T(
@@ -179,7 +179,7 @@ static reshard_status create(const char *path, int64_t n, const reshard_text_pai
   return reshard_writer_commit(writer);
 }
 
-static void writer_takes_metadata_and_refuses_bad_ones(void **state) {
+CASE(writer_takes_metadata_and_refuses_bad_ones) {
   const reshard_text_pair good[] = {{"z", "1"}, {"a", ""}, {"format", "np"}};
   assert_int_equal(create("w.safetensors", 3, good), RESHARD_SUCCESS);
   check_metadata("w.safetensors", LIST("z=1", "a=", "format=np"));
@@ -207,7 +207,7 @@ static void writer_takes_metadata_and_refuses_bad_ones(void **state) {
 }
 
 /* Metadata that is read back must be what was carried: one entry less, more, or of another value is found. */
-static void metadata_that_differ_after_writing_are_found(void **state) {
+CASE(metadata_that_differ_after_writing_are_found) {
   const reshard_text_pair pairs[] = {{"a", "1"}, {"b", "2"}};
   bool differs;
   assert_int_equal(create("w.safetensors", 2, pairs), RESHARD_SUCCESS);
@@ -238,12 +238,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(owner_metadata_survive_every_conversion),
-      cmocka_unit_test(metadata_of_files_are_united_or_left_out),
-      cmocka_unit_test(metadata_follow_tensors_through_maps),
-      cmocka_unit_test(writer_takes_metadata_and_refuses_bad_ones),
-      cmocka_unit_test(metadata_that_differ_after_writing_are_found),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

@@ -62,7 +62,7 @@ static void check_file(const char *path, const char *text, size_t n, size_t from
 }
 
 /* Cut by each layout, cut again, joined, and the same. */
-static void packed_types_are_cut_and_joined_as_bytes(void **state) {
+CASE(packed_types_are_cut_and_joined_as_bytes) {
   static const char *const layouts[] = {"chunk(0)", "chunk(1)",        "mesh(2x2;S0,S1)", "mesh(4;R)",
                                         "flat()",   "cyclic(2x2;2x3)", "rank(2)",         "mesh(2x2;S1,S1)"};
   for (int type = 0; type < TYPES; type += 1 + (type > 0)) { /* one of each size */
@@ -102,7 +102,7 @@ static void packed_types_are_cut_and_joined_as_bytes(void **state) {
 }
 
 /* Headers have elements, and pieces begin where bytes end; else the tensor is whole on each rank. */
-static void pieces_begin_where_bytes_end(void **state) {
+CASE(pieces_begin_where_bytes_end) {
   char text[256];
   for (int type = 0; type < TYPES; type++) {
     int64_t n = write_source(type, 8);
@@ -131,7 +131,7 @@ static void pieces_begin_where_bytes_end(void **state) {
   }
 }
 
-static void maps_move_packed_types_by_whole_bytes(void **state) {
+CASE(maps_move_packed_types_by_whole_bytes) {
   for (int type = 0; type < TYPES; type++) {
     bool shares = types[type].elements > 1;
     int64_t n = write_source(type, 8);
@@ -159,7 +159,7 @@ static void maps_move_packed_types_by_whole_bytes(void **state) {
 }
 
 /* Where the last dim ends within a byte the tensor is whole on each rank of its layout, with the shape that it had. */
-static void last_dim_within_a_byte_stays_whole(void **state) {
+CASE(last_dim_within_a_byte_stays_whole) {
   static const char *const layouts[] = {"chunk(0)", "chunk(1)", "mesh(3;R)", "rank(1)", "mesh(3;S1)"};
   static const struct {
     const char *type, *shape;
@@ -202,7 +202,7 @@ static void last_dim_within_a_byte_stays_whole(void **state) {
 }
 
 /* Data and shapes that do not go together. */
-static void data_that_do_not_fit_the_shape_are_refused(void **state) {
+CASE(data_that_do_not_fit_the_shape_are_refused) {
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F4", "[8]", "[0,8]") "}", 8, 0);
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 4");
   scratch_safetensors("a.safetensors", "{" SCRATCH_TENSOR("a", "F6_E3M2", "[8]", "[0,8]") "}", 8, 0);
@@ -219,12 +219,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_types_are_cut_and_joined_as_bytes),
-      cmocka_unit_test(pieces_begin_where_bytes_end),
-      cmocka_unit_test(maps_move_packed_types_by_whole_bytes),
-      cmocka_unit_test(last_dim_within_a_byte_stays_whole),
-      cmocka_unit_test(data_that_do_not_fit_the_shape_are_refused),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

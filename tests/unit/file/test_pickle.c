@@ -18,7 +18,7 @@ static int64_t number_of(const rs_pickle *p, int64_t value) {
   return rs_pickle_number(p, value);
 }
 
-static void numbers_of_each_opcode_are_read(void **state) {
+CASE(numbers_of_each_opcode_are_read) {
   static const struct {
     const char *bytes;
     int64_t size, number;
@@ -42,7 +42,7 @@ static void numbers_of_each_opcode_are_read(void **state) {
   rs_pickle_free(&p);
 }
 
-static void containers_keep_their_last_values(void **state) {
+CASE(containers_keep_their_last_values) {
   rs_pickle p;
   /* {"a": (1, 2), "l": [3, "x"], "l": [4]}, the last "l" counts */
   read_pickle(P("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}(\x8c\x01"
@@ -62,7 +62,7 @@ static void containers_keep_their_last_values(void **state) {
   rs_pickle_free(&p);
 }
 
-static void calls_of_known_classes_give_their_values(void **state) {
+CASE(calls_of_known_classes_give_their_values) {
   rs_pickle p;
   int64_t extents[4];
   int n = 0;
@@ -83,7 +83,7 @@ static void calls_of_known_classes_give_their_values(void **state) {
   rs_pickle_free(&p);
 }
 
-static void malformed_opcodes_are_refused_with_the_byte(void **state) {
+CASE(malformed_opcodes_are_refused_with_the_byte) {
   static const struct {
     const char *bytes;
     int64_t size;
@@ -147,7 +147,7 @@ static void malformed_opcodes_are_refused_with_the_byte(void **state) {
 }
 
 /* A class in no list takes arguments, keywords, states, items and calls, and is told by its name. */
-static void unknown_class_is_kept_and_told_by_name(void **state) {
+CASE(unknown_class_is_kept_and_told_by_name) {
   rs_pickle p;
   char text[RS_QUOTE];
   static const char class[] = "\x80\x04"
@@ -180,7 +180,7 @@ static void unknown_class_is_kept_and_told_by_name(void **state) {
 }
 
 /* Dicts of other classes are dicts: of their items, of a dict, of pairs. */
-static void dicts_of_other_classes_are_dicts(void **state) {
+CASE(dicts_of_other_classes_are_dicts) {
   static const struct {
     const char *bytes;
     int64_t size;
@@ -205,7 +205,7 @@ static void dicts_of_other_classes_are_dicts(void **state) {
 }
 
 /* Memory is bounded by the file: 64 MiB and 8 times its bytes. The worst inputs have few opcodes again and again. */
-static void memory_is_bounded_by_the_file(void **state) {
+CASE(memory_is_bounded_by_the_file) {
   static const struct {
     const char *again;
     bool within; /* it fits, and ends without a STOP */
@@ -236,7 +236,7 @@ static void memory_is_bounded_by_the_file(void **state) {
   free(bytes);
 }
 
-static void texts_are_told_apart_from_bytes_that_are_none(void **state) {
+CASE(texts_are_told_apart_from_bytes_that_are_none) {
   rs_pickle p;
   rs_pickle_text text = {0};
   bool added = false;
@@ -252,14 +252,4 @@ static void texts_are_told_apart_from_bytes_that_are_none(void **state) {
   rs_pickle_free(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_each_opcode_are_read),
-                                     cmocka_unit_test(containers_keep_their_last_values),
-                                     cmocka_unit_test(calls_of_known_classes_give_their_values),
-                                     cmocka_unit_test(malformed_opcodes_are_refused_with_the_byte),
-                                     cmocka_unit_test(unknown_class_is_kept_and_told_by_name),
-                                     cmocka_unit_test(dicts_of_other_classes_are_dicts),
-                                     cmocka_unit_test(memory_is_bounded_by_the_file),
-                                     cmocka_unit_test(texts_are_told_apart_from_bytes_that_are_none)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

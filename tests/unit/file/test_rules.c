@@ -32,7 +32,7 @@ static int matches_tensor(const char *pattern, const char *name) {
   return line == 1;
 }
 
-static void patterns_match_as_globs(void **state) {
+CASE(patterns_match_as_globs) {
   static const struct {
     const char *pattern, *name;
     int expected;
@@ -100,7 +100,7 @@ static int slow_match(const char *pattern, const char *name) {
   return *name != '\0' && (*pattern == '?' || *pattern == *name) && slow_match(pattern + 1, name + 1);
 }
 
-static void test_all_short_patterns(void **state) {
+CASE(test_all_short_patterns) {
   static const char symbols[] = "*?ab";
   for (int p = 0; p < 4 * 4 * 4 * 4 * 4; p++) {
     char pattern[6] = {0};
@@ -122,7 +122,7 @@ static void test_all_short_patterns(void **state) {
   }
 }
 
-static void first_matching_line_counts(void **state) {
+CASE(first_matching_line_counts) {
   reshard_rules rules = parse_rules("\xef\xbb\xbf# comment\r\n"
                                     "\r\n"
                                     "  *.q.weight\t mesh(tp=4;S0)   # first\r\n"
@@ -161,7 +161,7 @@ static void refused_rules(const char *text, reshard_status expected, const char 
   assert_ptr_equal(rules, untouched);
 }
 
-static void wrong_rules_are_refused_with_line_and_column(void **state) {
+CASE(wrong_rules_are_refused_with_line_and_column) {
   refused_rules("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
   refused_rules("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
   refused_rules("a[b rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
@@ -190,7 +190,7 @@ static void wrong_rules_are_refused_with_line_and_column(void **state) {
   assert_int_equal(strncmp(reshard_last_error(), "rules:1:", 8), 0);
 }
 
-static void rule_file_is_read_or_refused_by_name(void **state) {
+CASE(rule_file_is_read_or_refused_by_name) {
   char path[TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/reshard-rules-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");
@@ -204,7 +204,7 @@ static void rule_file_is_read_or_refused_by_name(void **state) {
   unlink(path);
 }
 
-static void rules_give_each_tensor_its_layout(void **state) {
+CASE(rules_give_each_tensor_its_layout) {
   reshard_rules rules = parse_rules("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
   reshard_layout layout;
   int64_t shape[2] = {10, 6}, rows[1] = {10};
@@ -232,7 +232,7 @@ static reshard_rules shipped_rules(const char *name) {
 }
 
 /* Every shipped file of rules on every preset: each tensor has a layout. */
-static void shipped_rules_give_every_preset_a_layout(void **state) {
+CASE(shipped_rules_give_every_preset_a_layout) {
   static const struct {
     const char *file, *sizes[2];
     int64_t world[3];
@@ -294,7 +294,7 @@ static void check_rank(reshard_rules rules, const char *name, int64_t world, int
 }
 
 /* The shipped files cut what they say they cut. */
-static void test_shipped_choices(void **state) {
+CASE(test_shipped_choices) {
   reshard_rules rules = shipped_rules("tp");
   check_layout(rules, "model.embed_tokens.weight", "mesh(tp;S0)");
   check_layout(rules, "model.layers.61.embed_tokens.weight", "mesh(tp;S0)");
@@ -334,7 +334,7 @@ static void test_shipped_choices(void **state) {
 }
 
 /* rank(TEXT#/N) goes by the last number behind the text. */
-static void numbered_ranks_go_by_the_last_number(void **state) {
+CASE(numbered_ranks_go_by_the_last_number) {
   reshard_rules rules;
   assert_int_equal(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules), RESHARD_SUCCESS);
   check_rank(rules, "e.3", 4, 3);
@@ -353,7 +353,7 @@ static void numbered_ranks_go_by_the_last_number(void **state) {
 }
 
 /* mesh(RxP@FIRST-LAST;R,TEXT#/N): piece by number, one rank of each of R replicas. */
-static void numbered_mesh_has_a_rank_of_each_replica(void **state) {
+CASE(numbered_mesh_has_a_rank_of_each_replica) {
   reshard_rules rules;
   int64_t world = -1, changed = -1;
   assert_int_equal(reshard_rules_parse("a.* mesh(2x3@10-15;R,e.#/7)\n* mesh(1x2@4-5;R,e.#/2)", NULL, &rules),
@@ -378,7 +378,7 @@ static void numbered_mesh_has_a_rank_of_each_replica(void **state) {
 }
 
 /* The rules of training jobs name their ranks, and take their model as a whole. */
-static void rules_of_training_jobs_name_all_their_ranks(void **state) {
+CASE(rules_of_training_jobs_name_all_their_ranks) {
   static const struct {
     const char *file, *preset;
     int64_t world;
@@ -412,7 +412,7 @@ static void rules_of_training_jobs_name_all_their_ranks(void **state) {
 }
 
 /* Sizes go where a mesh dim has none, into every rule or into none. */
-static void test_set_size(void **state) {
+CASE(test_set_size) {
   reshard_rules rules;
   int64_t changed = -1, world = -1;
   assert_int_equal(
@@ -439,20 +439,4 @@ static void test_set_size(void **state) {
   reshard_rules_free(rules);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(patterns_match_as_globs),
-      cmocka_unit_test(test_all_short_patterns),
-      cmocka_unit_test(first_matching_line_counts),
-      cmocka_unit_test(wrong_rules_are_refused_with_line_and_column),
-      cmocka_unit_test(rule_file_is_read_or_refused_by_name),
-      cmocka_unit_test(rules_give_each_tensor_its_layout),
-      cmocka_unit_test(shipped_rules_give_every_preset_a_layout),
-      cmocka_unit_test(test_shipped_choices),
-      cmocka_unit_test(numbered_ranks_go_by_the_last_number),
-      cmocka_unit_test(numbered_mesh_has_a_rank_of_each_replica),
-      cmocka_unit_test(rules_of_training_jobs_name_all_their_ranks),
-      cmocka_unit_test(test_set_size),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -100,7 +100,7 @@ static void check_pair(reshard_rules rules, const char *name, const char *scales
   reshard_model_free(model);
 }
 
-static void random_blocks_and_scales_match_an_oracle(void **state) {
+CASE(random_blocks_and_scales_match_an_oracle) {
   static const char *const layouts[] = {"chunk(0)",        "chunk(1)",
                                         "chunk(-1;1,0)",   "mesh(2;S0)",
                                         "mesh(2x2;S0,S1)", "mesh(2x2;S0,S0)",
@@ -128,7 +128,7 @@ static void random_blocks_and_scales_match_an_oracle(void **state) {
 
 /* One layer of Qwen3-30B-A3B in block FP8 with 8 experts, over TP 1 to 16, under each rule file that cuts by tensor
  * parallelism: a rank has the scales of its rows by their local index, or the check refuses. */
-static void test_qwen_layer(void **state) {
+CASE(test_qwen_layer) {
   static const struct {
     const char *name;
     int64_t rows, columns;
@@ -179,7 +179,7 @@ static void check_refused(const char *text, reshard_model model, int64_t world, 
   reshard_rules_free(rules);
 }
 
-static void blocks_that_no_world_fits_are_refused(void **state) {
+CASE(blocks_that_no_world_fits_are_refused) {
   static const char rules_text[] = "\nblocks _scale_inv 128x128  # of the last dims\n*.w chunk(0)\n* chunk(1)\n";
   static const struct {
     int ndim, scales_ndim;
@@ -215,7 +215,7 @@ static void blocks_that_no_world_fits_are_refused(void **state) {
 }
 
 /* Equal layouts of other blocks are looked at, too: 8 rows in blocks of 4 and of 5 have 2 scales each. */
-static void test_two_blocks(void **state) {
+CASE(test_two_blocks) {
   reshard_model model;
   CLI_TRY("", rs_model_new(&model));
   add_tensor(model, "a", RESHARD_F32, 1, 8, 0, 0);
@@ -232,7 +232,7 @@ static void test_two_blocks(void **state) {
 }
 
 /* Scales follow their tensor's rule, not one of their own; a tensor named "blocks" may have a rule. */
-static void scales_follow_the_rule_of_their_tensor(void **state) {
+CASE(scales_follow_the_rule_of_their_tensor) {
   reshard_rules rules =
       parse_rules("*.s rank(3)\nblocks .s 4\n*.w chunk(0)\nblocks chunk(1)\n*.q refuse(packed (4 bits))\n"
                   "blocks   _inv\t 2x3 # x\n* rank(0)");
@@ -272,7 +272,7 @@ static void scales_follow_the_rule_of_their_tensor(void **state) {
 }
 
 /* Files of GPTQ and AWQ have other cuts, and the others refuse them. */
-static void packed_quantised_files_have_rules_of_their_own(void **state) {
+CASE(packed_quantised_files_have_rules_of_their_own) {
   static const char *const refusing[] = {"tp", "tp-kv-4", "fsdp-tp", "ep-128", "ep-256"};
   static const struct {
     const char *name, *gptq, *awq;
@@ -323,7 +323,7 @@ static int add_use(void *user, const reshard_rule_use *use) {
   return ++list->n == list->most;
 }
 
-static void each_line_tells_what_it_took(void **state) {
+CASE(each_line_tells_what_it_took) {
   reshard_rules rules = parse_rules("*.wq mesh(2;S0)  # none\n*.w chunk(0)\nblocks _inv 2x2\n*.z rank(1)\n* rank(0)\n");
   reshard_model model;
   CLI_TRY("", rs_model_new(&model));
@@ -355,13 +355,4 @@ static void each_line_tells_what_it_took(void **state) {
   reshard_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_blocks_and_scales_match_an_oracle),
-                                     cmocka_unit_test(test_qwen_layer),
-                                     cmocka_unit_test(blocks_that_no_world_fits_are_refused),
-                                     cmocka_unit_test(test_two_blocks),
-                                     cmocka_unit_test(scales_follow_the_rule_of_their_tensor),
-                                     cmocka_unit_test(packed_quantised_files_have_rules_of_their_own),
-                                     cmocka_unit_test(each_line_tells_what_it_took)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -92,7 +92,7 @@ static void random_cutting(rng *r, cutting *c) {
   rs_text_add(&text, ")");
 }
 
-static void tensors_without_the_cut_dim_are_whole_on_each_rank(void **state) {
+CASE(tensors_without_the_cut_dim_are_whole_on_each_rank) {
   const reshard_placement replicate = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
   rng r;
   rng_seed(&r, 39);
@@ -108,7 +108,7 @@ static void tensors_without_the_cut_dim_are_whole_on_each_rank(void **state) {
 }
 
 /* Layouts that do not cut are what they were, and so are tensors that have dims. */
-static void layouts_that_do_not_cut_stay_as_they_were(void **state) {
+CASE(layouts_that_do_not_cut_stay_as_they_were) {
   static const char *const whole[] = {"flat()",        "flat(2-1)",       "rank(2)",   "rank(3/7)",
                                       "mesh(2x2;R,R)", "mesh(a=3@1-3;R)", "mesh(a;R)", "boxes(1:[]+[])"};
   static const char *const some[] = {"chunk(1)", "mesh(2x2;S0,S-1)", "cyclic(2x2;3x3)", "flat()", "mesh(4;R)"};
@@ -125,7 +125,7 @@ static void layouts_that_do_not_cut_stay_as_they_were(void **state) {
 }
 
 /* A layout that fits no tensor, or not this one, is an error with the line of its rule. */
-static void layout_that_fits_no_tensor_names_its_line(void **state) {
+CASE(layout_that_fits_no_tensor_names_its_line) {
   static const struct {
     const char *text;
     int ndim;
@@ -210,7 +210,7 @@ static int64_t check_file(const char *path, int64_t world) {
   return lines;
 }
 
-static void every_shipped_rule_takes_scalars(void **state) {
+CASE(every_shipped_rule_takes_scalars) {
   char folder[4096], path[4400];
   int64_t files = 0;
   snprintf(folder, sizeof folder, "%s/bench/models/rules", getenv("SOURCE") ? getenv("SOURCE") : ".");
@@ -228,10 +228,4 @@ static void every_shipped_rule_takes_scalars(void **state) {
   assert_true(files >= 10);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_without_the_cut_dim_are_whole_on_each_rank),
-                                     cmocka_unit_test(layouts_that_do_not_cut_stay_as_they_were),
-                                     cmocka_unit_test(layout_that_fits_no_tensor_names_its_line),
-                                     cmocka_unit_test(every_shipped_rule_takes_scalars)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -37,7 +37,7 @@ static void check_bytes(reshard_checkpoint checkpoint, const char *name, size_t 
   reshard_layout_release(layout);
 }
 
-static void file_is_read_with_all_its_fields(void **state) {
+CASE(file_is_read_with_all_its_fields) {
   scratch_safetensors(
       "a.safetensors",
       "{\"__metadata__\":{\"format\":\"pt\",\"note\":\"\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
@@ -63,7 +63,7 @@ static void file_is_read_with_all_its_fields(void **state) {
   reshard_checkpoint_close(NULL);
 }
 
-static void wrong_arguments_are_invalid(void **state) {
+CASE(wrong_arguments_are_invalid) {
   scratch_safetensors("a.safetensors", "{" T("a", "U8", "[2,3]", "[0,6]") "}", 6, 0);
   reshard_checkpoint checkpoint = scratch_open("a.safetensors");
   reshard_checkpoint_info info;
@@ -109,7 +109,7 @@ static void refused_header(const char *header, size_t data, reshard_status statu
   scratch_refused("a.safetensors", status, first, second);
 }
 
-static void test_bad_headers(void **state) {
+CASE(test_bad_headers) {
   const reshard_status bad = RESHARD_ERROR_INVALID;
   refused_header("{\"__metadata__\":false}", 0, bad, "__metadata__", "no object");
   refused_header("{\"__metadata__\":{\"a\":null}}", 0, bad, "'a'", "no string");
@@ -136,7 +136,7 @@ static void test_bad_headers(void **state) {
 }
 
 /* Headers that end in zeros, spaces before them or not: the error says how many. Metadata that is null is none. */
-static void zeros_behind_a_header_are_counted_in_the_error(void **state) {
+CASE(zeros_behind_a_header_are_counted_in_the_error) {
   static const char good[] = "{\"__metadata__\":null," T("a", "U8", "[4]", "[0,4]") "}";
   unsigned char bytes[256];
   char text[64];
@@ -158,7 +158,7 @@ static void zeros_behind_a_header_are_counted_in_the_error(void **state) {
 }
 
 /* Cut off after every byte, and with every byte of the length changed. */
-static void file_cut_or_changed_in_length_is_refused(void **state) {
+CASE(file_cut_or_changed_in_length_is_refused) {
   static const char header[] = "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U16", "[2]", "[4,8]") "}";
   scratch_safetensors("whole.safetensors", header, 8, 0);
   size_t size;
@@ -180,7 +180,7 @@ static void file_cut_or_changed_in_length_is_refused(void **state) {
   free(bytes);
 }
 
-static void directory_of_whole_tensors_is_one_checkpoint(void **state) {
+CASE(directory_of_whole_tensors_is_one_checkpoint) {
   scratch_directory("d");
   scratch_safetensors("d/two.safetensors", "{" T("b", "U8", "[2,2]", "[0,4]") "," T("a", "U8", "[3]", "[4,7]") "}", 7,
                       1);
@@ -222,7 +222,7 @@ static void directory_of_whole_tensors_is_one_checkpoint(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "d/dangling.safetensors'", "No such file");
 }
 
-static void directories_without_checkpoints_are_refused(void **state) {
+CASE(directories_without_checkpoints_are_refused) {
   scratch_directory("d");
   scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors or .distcp files", "d'");
   scratch_write("d/model.npy", "", 0);
@@ -250,7 +250,7 @@ static void directories_without_checkpoints_are_refused(void **state) {
 }
 
 /* More files than may be open. */
-static void test_many_files(void **state) {
+CASE(test_many_files) {
   enum { FILES = 40 };
   struct rlimit old, few;
   char name[64], header[128];
@@ -275,7 +275,7 @@ static void test_many_files(void **state) {
 }
 
 /* Headers that are long enough for threads. The error is the first file's. */
-static void long_headers_by_threads_have_the_first_error(void **state) {
+CASE(long_headers_by_threads_have_the_first_error) {
   enum { FILES = 5, TENSORS = 4000 };
   char name[64], *header = malloc(TENSORS * 128);
   assert_non_null(header);
@@ -309,7 +309,7 @@ static void long_headers_by_threads_have_the_first_error(void **state) {
 }
 
 /* The longest place that an error begins with leaves room for what is wrong there. */
-static void test_long_place(void **state) {
+CASE(test_long_place) {
   char where[RS_WHERE], text[RS_WHERE + 64], sharding[] = "[]";
   struct reshard_model_s model = {.bytes = 0};
   rs_safetensors header = {.model = &model, .sharding = sharding};
@@ -324,17 +324,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(file_is_read_with_all_its_fields),
-      cmocka_unit_test(wrong_arguments_are_invalid),
-      cmocka_unit_test(test_bad_headers),
-      cmocka_unit_test(zeros_behind_a_header_are_counted_in_the_error),
-      cmocka_unit_test(file_cut_or_changed_in_length_is_refused),
-      cmocka_unit_test(directory_of_whole_tensors_is_one_checkpoint),
-      cmocka_unit_test(directories_without_checkpoints_are_refused),
-      cmocka_unit_test(test_many_files),
-      cmocka_unit_test(long_headers_by_threads_have_the_first_error),
-      cmocka_unit_test(test_long_place),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

@@ -146,14 +146,14 @@ static void run_seed(uint64_t seed) {
   naive_set_free(&set);
 }
 
-static void random_parts_of_stores_match_the_oracle(void **state) {
+CASE(random_parts_of_stores_match_the_oracle) {
   double cases = 60 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1 + i);
 }
 
 /* Layouts of any size: an array may have more boxes than can be counted. */
-static void test_many_boxes(void **state) {
+CASE(test_many_boxes) {
   reshard_layout layout;
   int64_t count = 0, shape[RESHARD_MAX_DIMS];
   const int64_t huge[] = {1 << 24, 1 << 24};
@@ -180,7 +180,7 @@ static rs_file open_file(const char *path, const char *mode) {
   return out;
 }
 
-static void failing_files_are_named_in_the_error(void **state) {
+CASE(failing_files_are_named_in_the_error) {
   const char *root = getenv("TMPDIR");
   char path[512], bytes[16] = {0};
   snprintf(path, sizeof path, "%s/reshard-store-%ld-\x01", root != NULL ? root : "/tmp", (long)getpid());
@@ -212,7 +212,7 @@ static bool in_page_cache(const rs_file *file) {
 }
 
 /* Pages are dropped, or it is said that they were not: those that are not synced yet, and those in memory alone. */
-static void pages_are_dropped_or_the_call_says_not(void **state) {
+CASE(pages_are_dropped_or_the_call_says_not) {
   const char *roots[] = {getenv("TMPDIR"), "/dev/shm"};
   char path[512], *bytes = calloc(1, 3 << 20);
   for (int i = 0; i < 2; i++) {
@@ -236,15 +236,7 @@ static void pages_are_dropped_or_the_call_says_not(void **state) {
   free(bytes);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_parts_of_stores_match_the_oracle),
-      cmocka_unit_test(test_many_boxes),
-      cmocka_unit_test(failing_files_are_named_in_the_error),
-      cmocka_unit_test(pages_are_dropped_or_the_call_says_not),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES
 
 #else
 

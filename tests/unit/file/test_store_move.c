@@ -210,21 +210,21 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   free(why.at);
 }
 
-static void random_regions_move_between_random_cuts(void **state) {
+CASE(random_regions_move_between_random_cuts) {
   double cases = 1500 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1000 + i, 1 + (int64_t)i % 4, i % 3 == 0 ? 2000 : 200);
 }
 
 /* Many tensors to a batch. */
-static void test_many_small(void **state) {
+CASE(test_many_small) {
   double cases = 20 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(100000 + i, 100, 60);
 }
 
 /* Many tiles to a tensor. */
-static void tensors_of_many_tiles_move_right(void **state) {
+CASE(tensors_of_many_tiles_move_right) {
   double cases = 40 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(200000 + i, 1, 400000);
@@ -278,7 +278,7 @@ static void free_pair(pair *p) {
   free_fixture(&p->s);
 }
 
-static void files_that_became_shorter_are_an_error(void **state) {
+CASE(files_that_became_shorter_are_an_error) {
   for (int target = 0; target < 2; target++) {
     pair p;
     make_pair(&p);
@@ -296,7 +296,7 @@ static void files_that_became_shorter_are_an_error(void **state) {
   }
 }
 
-static void test_read_only(void **state) {
+CASE(test_read_only) {
   pair p;
   make_pair(&p);
   for (int64_t i = 0; i < p.dst.files.n; i++) {
@@ -325,7 +325,7 @@ static int watch_progress(void *user, const char *stage, int64_t done, int64_t a
   return ++w->calls == w->cancel_at;
 }
 
-static void progress_is_told_and_can_cancel(void **state) {
+CASE(progress_is_told_and_can_cancel) {
   pair p;
   make_pair(&p);
   for (int i = 0; i < 4; i++) {
@@ -341,7 +341,7 @@ static void progress_is_told_and_can_cancel(void **state) {
   free_pair(&p);
 }
 
-static void stores_that_do_not_match_are_refused(void **state) {
+CASE(stores_that_do_not_match_are_refused) {
   pair p;
   make_pair(&p);
   rs_copy_region *region = p.s.regions.at, good = *region;
@@ -365,18 +365,7 @@ static void stores_that_do_not_match_are_refused(void **state) {
   free_pair(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_regions_move_between_random_cuts),
-      cmocka_unit_test(test_many_small),
-      cmocka_unit_test(tensors_of_many_tiles_move_right),
-      cmocka_unit_test(files_that_became_shorter_are_an_error),
-      cmocka_unit_test(test_read_only),
-      cmocka_unit_test(progress_is_told_and_can_cancel),
-      cmocka_unit_test(stores_that_do_not_match_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES
 
 #else
 

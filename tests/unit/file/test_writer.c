@@ -111,7 +111,7 @@ static void check_file(const char *name, const char *head, size_t n, size_t data
   free(bytes);
 }
 
-static void npy_files_are_those_of_numpy(void **state) {
+CASE(npy_files_are_those_of_numpy) {
   static const struct {
     wanted what;
     const char *header;
@@ -143,7 +143,7 @@ static void npy_files_are_those_of_numpy(void **state) {
   scratch_remove("a.npy");
 }
 
-static void safetensors_files_are_those_of_python(void **state) {
+CASE(safetensors_files_are_those_of_python) {
   static const wanted tensors[] = {{"w.10", RESHARD_F32, 1, {2}, "rank(0)"},
                                    {"w.9", RESHARD_F32, 0, {0}, "mesh(3;R)"},
                                    {"\xc3\xa9\"\\\x1f", RESHARD_U8, 1, {3}, "rank(2)"},
@@ -198,7 +198,7 @@ static void safetensors_files_are_those_of_python(void **state) {
   scratch_remove("b.safetensors");
 }
 
-static void index_cuts_files_at_the_bytes_said(void **state) {
+CASE(index_cuts_files_at_the_bytes_said) {
   static const wanted tensors[] = {{"b", RESHARD_F32, 1, {50}, "rank(0)"},
                                    {"large", RESHARD_F32, 1, {1000}, "rank(0)"},
                                    {"a\xc3\xa9", RESHARD_F32, 1, {50}, "rank(0)"},
@@ -254,7 +254,7 @@ static void check_shard(const char *name, const char *sharding, const char *resh
 #define COMMON(files, shapes, layouts) \
   "{\"version\":1,\"world\":3,\"files\":[" files "],\"shapes\":{" shapes "},\"layout\":{" layouts "}"
 
-static void shards_have_names_offsets_and_data(void **state) {
+CASE(shards_have_names_offsets_and_data) {
   static const wanted tensors[] = {{"a\xc3\xa9\"", RESHARD_F32, 2, {4, 3}, "chunk(0;1,0)"},
                                    {"b", RESHARD_U8, 1, {7}, "cyclic(2;2)"},
                                    {"e", RESHARD_F16, 2, {0, 3}, "rank(1)"}};
@@ -290,7 +290,7 @@ static void shards_have_names_offsets_and_data(void **state) {
 }
 
 /* More than 64 boxes: whole, with intervals; a list of boxes stays as it is; what is equal is stored once. */
-static void test_many_boxes(void **state) {
+CASE(test_many_boxes) {
   static const wanted cyclic = {"a", RESHARD_U8, 2, {18, 18}, "cyclic(2x1;1x1)"},
                       fine = {"a", RESHARD_U8, 2, {130, 2}, "cyclic(2x1;1x2)"};
   reshard_writer writer;
@@ -323,7 +323,7 @@ static void test_many_boxes(void **state) {
   reshard_writer_abandon(writer);
 }
 
-static void replicas_are_stored_once(void **state) {
+CASE(replicas_are_stored_once) {
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "mesh(3@2-0;R)"},
                                    {"b", RESHARD_U8, 1, {6}, "boxes(replicated;1:[0]+[3];2:[0]+[3];2:[3]+[3])"},
                                    {"c", RESHARD_U8, 1, {6}, "flat()"}};
@@ -371,7 +371,7 @@ static void refused_writer(const char *name, int64_t n, const wanted *wanted, re
   assert_string_equal(scratch_list(""), ""); /* nothing is left */
 }
 
-static void wrong_names_dtypes_and_layouts_are_refused(void **state) {
+CASE(wrong_names_dtypes_and_layouts_are_refused) {
   const reshard_writer_options none = {0};
   static const wanted good = {"x", RESHARD_F32, 1, {4}, "rank(0)"}, bf16 = {"x", RESHARD_BF16, 1, {4}, "rank(0)"},
                       c128 = {"odd", RESHARD_C128, 1, {4}, "rank(0)"}, cut = {"cut", RESHARD_F32, 1, {4}, "chunk(0)"},
@@ -420,7 +420,7 @@ static void wrong_names_dtypes_and_layouts_are_refused(void **state) {
   assert_string_equal(scratch_list(""), "");
 }
 
-static void arrays_are_put_in_any_order_and_once_each(void **state) {
+CASE(arrays_are_put_in_any_order_and_once_each) {
   static const wanted tensors[] = {{"a", RESHARD_U8, 1, {6}, "chunk(0)"}, {"b", RESHARD_U8, 1, {0}, "chunk(0)"}};
   reshard_writer writer;
   unsigned char bytes[6] = {0};
@@ -443,16 +443,4 @@ static void arrays_are_put_in_any_order_and_once_each(void **state) {
   reshard_writer_abandon(NULL);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(npy_files_are_those_of_numpy),
-      cmocka_unit_test(safetensors_files_are_those_of_python),
-      cmocka_unit_test(index_cuts_files_at_the_bytes_said),
-      cmocka_unit_test(shards_have_names_offsets_and_data),
-      cmocka_unit_test(test_many_boxes),
-      cmocka_unit_test(replicas_are_stored_once),
-      cmocka_unit_test(wrong_names_dtypes_and_layouts_are_refused),
-      cmocka_unit_test(arrays_are_put_in_any_order_and_once_each),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -67,7 +67,7 @@ static void refused_output(const char *name, bool force, const char *text) {
 
 #define SHARD(r) "shard-0000" r "-model-00001-of-00001.safetensors"
 
-static void force_replaces_outputs_in_one_step(void **state) {
+CASE(force_replaces_outputs_in_one_step) {
   scratch_directory("r");
   for (int i = 0; i < 2; i++) { /* there already the second time */
     replace_output("r/a.npy", i > 0);
@@ -118,7 +118,7 @@ static void force_replaces_outputs_in_one_step(void **state) {
   scratch_remove("r");
 }
 
-static void paths_that_cannot_be_written_are_refused(void **state) {
+CASE(paths_that_cannot_be_written_are_refused) {
   touch_file("file");
   refused_output("none/a.npy", false, "its directory");
   refused_output("none/a", true, "its directory");
@@ -155,7 +155,7 @@ static void paths_that_cannot_be_written_are_refused(void **state) {
 }
 
 /* A link is never replaced; with force what it points to is, where it lies. */
-static void links_are_followed_with_force_never_replaced(void **state) {
+CASE(links_are_followed_with_force_never_replaced) {
   struct stat info;
   scratch_directory("l");
   scratch_directory("l/disk");
@@ -182,7 +182,7 @@ static void links_are_followed_with_force_never_replaced(void **state) {
 }
 
 /* Temporaries of killed runs are removed, and nothing else is. */
-static void leftovers_of_killed_runs_alone_are_removed(void **state) {
+CASE(leftovers_of_killed_runs_alone_are_removed) {
   scratch_directory("t");
   scratch_directory("t/.a.reshard-12-0");
   touch_file("t/.a.reshard-12-0/" SHARD("1"));
@@ -218,7 +218,7 @@ static void leftovers_of_killed_runs_alone_are_removed(void **state) {
 }
 
 /* Two at a time, and what comes in between. */
-static void two_writers_of_one_path_lose_nothing(void **state) {
+CASE(two_writers_of_one_path_lose_nothing) {
   static const char *const names[] = {"v/a.safetensors", "v/a.npy", "v/a"};
   for (int i = 0; i < 3; i++) {
     scratch_directory("v");
@@ -247,7 +247,7 @@ static void two_writers_of_one_path_lose_nothing(void **state) {
   }
 }
 
-static void modes_are_of_what_is_replaced_or_the_umask(void **state) {
+CASE(modes_are_of_what_is_replaced_or_the_umask) {
   struct stat info;
   scratch_directory("m");
   mode_t before = umask(027);
@@ -263,7 +263,7 @@ static void modes_are_of_what_is_replaced_or_the_umask(void **state) {
   scratch_remove("m");
 }
 
-static void limits_of_the_process_are_told_and_leave_nothing(void **state) {
+CASE(limits_of_the_process_are_told_and_leave_nothing) {
   struct rlimit before, low;
   scratch_directory("n");
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -304,7 +304,7 @@ static int look_at_output(void *user, const char *stage, int64_t done, int64_t a
   return ++w->calls == w->stop;
 }
 
-static void sync_tells_progress_and_can_be_stopped(void **state) {
+CASE(sync_tells_progress_and_can_be_stopped) {
   scratch_directory("y");
   reshard_writer writer = create_writer("y/a", false);
   watch w = {0, 0, 0, 0}, stopped = {0, 0, 0, 2};
@@ -319,16 +319,4 @@ static void sync_tells_progress_and_can_be_stopped(void **state) {
   scratch_remove("y");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(force_replaces_outputs_in_one_step),
-      cmocka_unit_test(paths_that_cannot_be_written_are_refused),
-      cmocka_unit_test(links_are_followed_with_force_never_replaced),
-      cmocka_unit_test(leftovers_of_killed_runs_alone_are_removed),
-      cmocka_unit_test(two_writers_of_one_path_lose_nothing),
-      cmocka_unit_test(modes_are_of_what_is_replaced_or_the_umask),
-      cmocka_unit_test(limits_of_the_process_are_told_and_leave_nothing),
-      cmocka_unit_test(sync_tells_progress_and_can_be_stopped),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

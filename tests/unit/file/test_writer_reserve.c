@@ -57,7 +57,7 @@ static int64_t size_of(int fd) {
   return info.st_size;
 }
 
-static void test_free_bytes(void **state) {
+CASE(test_free_bytes) {
   set_disk(100, 30, 20, 512);
   assert_int_equal(rs_free_bytes(0, true), 30 * 512);
   assert_int_equal(rs_free_bytes(0, false), 20 * 512);
@@ -72,7 +72,7 @@ static void test_free_bytes(void **state) {
 }
 
 /* In pieces of 1 GiB, each begun again after a signal. */
-static void reserves_in_pieces_again_after_a_signal(void **state) {
+CASE(reserves_in_pieces_again_after_a_signal) {
   _Atomic int64_t unbacked = 5;
   set_errors(3, (const int[]){EINTR, 0, EINTR});
   assert_int_equal(rs_reserve(0, 0, 2 * GIB + 7, 2 * GIB + 7, &unbacked), 0);
@@ -92,7 +92,7 @@ static void reserves_in_pieces_again_after_a_signal(void **state) {
 }
 
 /* Where nothing is reserved, a file is as long as it will be, and all files together fit what is free. */
-static void test_no_fallocate(void **state) {
+CASE(test_no_fallocate) {
   static const int lacking[] = {EOPNOTSUPP, ENOSYS, EINVAL};
   scratch_directory("r");
   int fd = open(scratch_path("r/file"), O_RDWR | O_CREAT, 0600);
@@ -131,7 +131,7 @@ static reshard_status create_writer(const char *name, reshard_writer *writer) {
 }
 
 /* A writer says how much it needs and how much there is for this user; nothing stays. */
-static void full_file_system_is_told_with_both_numbers(void **state) {
+CASE(full_file_system_is_told_with_both_numbers) {
   static const int lacking[] = {EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP, EOPNOTSUPP};
   reshard_writer writer;
   char text[64];
@@ -171,12 +171,4 @@ static void full_file_system_is_told_with_both_numbers(void **state) {
   scratch_remove("w");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_free_bytes),
-      cmocka_unit_test(reserves_in_pieces_again_after_a_signal),
-      cmocka_unit_test(test_no_fallocate),
-      cmocka_unit_test(full_file_system_is_told_with_both_numbers),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -119,7 +119,7 @@ static void check_archive(const archive *a, const shape *s, reshard_status shoul
   free(bytes);
 }
 
-static void archives_of_torch_save_are_read(void **state) {
+CASE(archives_of_torch_save_are_read) {
   archive a;
   for (int zip64 = 0; zip64 < 2; zip64++)
     for (int64_t before = 0; before < 300; before += 77) {
@@ -129,7 +129,7 @@ static void archives_of_torch_save_are_read(void **state) {
     }
 }
 
-static void archives_that_do_not_fit_are_refused(void **state) {
+CASE(archives_that_do_not_fit_are_refused) {
   static const struct {
     shape s;
     reshard_status status;
@@ -157,7 +157,7 @@ static void archives_that_do_not_fit_are_refused(void **state) {
 }
 
 /* Every byte of the archive set to each of some values: right, or refused; never out of bounds. */
-static void any_changed_byte_is_right_or_refused(void **state) {
+CASE(any_changed_byte_is_right_or_refused) {
   static const unsigned char values[] = {0, 1, 0x7f, 0x80, 0xff};
   for (int zip64 = 0; zip64 < 2; zip64++) {
     shape s = {.zip64 = zip64, .size = -1, .header = -1};
@@ -181,7 +181,7 @@ static void any_changed_byte_is_right_or_refused(void **state) {
 }
 
 /* A directory that is longer than its limit, or than its entries can be, is refused before memory is taken for it. */
-static void test_long_directory(void **state) {
+CASE(test_long_directory) {
   static const struct {
     int64_t size, limit;
     const char *why;
@@ -206,9 +206,4 @@ static void test_long_directory(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(archives_of_torch_save_are_read), cmocka_unit_test(archives_that_do_not_fit_are_refused),
-      cmocka_unit_test(any_changed_byte_is_right_or_refused), cmocka_unit_test(test_long_directory)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

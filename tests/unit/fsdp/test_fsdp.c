@@ -90,12 +90,10 @@ static void flatten_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void flatten_and_unflatten_are_inverse(void **state) {
-  sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(flatten_and_unflatten_are_inverse) { sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* A leaf that is no DTensor is itself. */
-static void test_flatten_plain(void **state) {
+CASE(test_flatten_plain) {
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   reshard_tensor whole = whole_of(2, whole_shape), same = NULL;
@@ -153,13 +151,11 @@ static void wrong_shape_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_wrong_shape(void **state) {
-  sharded_ranks_check(5, NULL, wrong_shape_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_wrong_shape) { sharded_ranks_check(5, NULL, wrong_shape_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
 
-static void test_pre_load(void **state) {
+CASE(test_pre_load) {
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
@@ -269,7 +265,7 @@ static void table_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void table_works_as_a_host_program_uses_it(void **state) {
+CASE(table_works_as_a_host_program_uses_it) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, table_body, NULL);
@@ -362,12 +358,12 @@ static void load_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void dtensor_leaves_are_saved_and_loaded_by_fewer_ranks(void **state) {
+CASE(dtensor_leaves_are_saved_and_loaded_by_fewer_ranks) {
   sharded_ranks_check(4, NULL, save_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
   sharded_ranks_check(3, NULL, load_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
 }
 
-static void leaf_of_null_is_refused(void **state) {
+CASE(leaf_of_null_is_refused) {
   reshard_tree one, none = NULL;
   reshard_dtensor tensor = NULL;
   assert_int_equal(reshard_state_dtensor(NULL, &none), RESHARD_ERROR_INVALID);
@@ -379,15 +375,4 @@ static void leaf_of_null_is_refused(void **state) {
   reshard_tree_release(one);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(flatten_and_unflatten_are_inverse),
-      cmocka_unit_test(test_flatten_plain),
-      cmocka_unit_test(test_wrong_shape),
-      cmocka_unit_test(test_pre_load),
-      cmocka_unit_test(table_works_as_a_host_program_uses_it),
-      cmocka_unit_test(dtensor_leaves_are_saved_and_loaded_by_fewer_ranks),
-      cmocka_unit_test(leaf_of_null_is_refused),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

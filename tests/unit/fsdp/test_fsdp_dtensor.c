@@ -103,9 +103,9 @@ static void each_grid(void (*body)(void *ranks, int64_t rank)) {
     }
 }
 
-static void test_every_chunk(void **state) { each_grid(chunk_body); }
+CASE(test_every_chunk) { each_grid(chunk_body); }
 
-static void test_every_gather(void **state) { each_grid(gather_body); }
+CASE(test_every_gather) { each_grid(gather_body); }
 
 /* --- Print-outs --------------------------------------------------------------------------------------------------- */
 
@@ -140,7 +140,7 @@ static void rows_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_five_rows(void **state) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
+CASE(test_five_rows) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- HSDP --------------------------------------------------------------------------------------------------------- */
 
@@ -202,7 +202,7 @@ static void hsdp_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void hsdp_chunks_on_each_dim_of_the_mesh(void **state) {
+CASE(hsdp_chunks_on_each_dim_of_the_mesh) {
   for (int64_t n = 8; n <= 10; n += 2)
     for (int dim = -1; dim <= 1; dim++) {
       sharded_ranks_check(n, NULL, hsdp_body, &dim, RESHARD_SUCCESS, NULL);
@@ -256,7 +256,7 @@ static void refused_body(void *user, int64_t r) {
   reshard_tensor_release(whole);
 }
 
-static void test_refused_chunk(void **state) {
+CASE(test_refused_chunk) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, refused_body, NULL);
@@ -305,7 +305,7 @@ static void gather_fault_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_refused_gather(void **state) {
+CASE(test_refused_gather) {
   static const char *const texts[FAULTS] = {
       "the leaf is an integer, a DTensor is needed",
       "the DTensor is on the mesh dp=2,tp=2@0-3, not on the parent mesh all=4@0-3",
@@ -325,11 +325,4 @@ static void test_refused_gather(void **state) {
   assert_int_equal(reshard_fsdp_all_gather(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_chunk),   cmocka_unit_test(test_every_gather),
-      cmocka_unit_test(test_five_rows),     cmocka_unit_test(hsdp_chunks_on_each_dim_of_the_mesh),
-      cmocka_unit_test(test_refused_chunk), cmocka_unit_test(test_refused_gather),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

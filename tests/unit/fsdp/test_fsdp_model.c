@@ -187,14 +187,11 @@ static void load_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void hsdp_model_is_saved_and_loaded_by_fewer_ranks(void **state) {
+CASE(hsdp_model_is_saved_and_loaded_by_fewer_ranks) {
   char directory[256];
   snprintf(directory, sizeof directory, "%s", scratch_path("hsdp"));
   sharded_ranks_check(8, NULL, save_body, directory, RESHARD_SUCCESS, NULL);
   sharded_ranks_check(6, NULL, load_body, directory, RESHARD_SUCCESS, NULL);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(hsdp_model_is_saved_and_loaded_by_fewer_ranks)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -86,7 +86,7 @@ static void plain_body(void *user, int64_t r) {
     check_plain(user, r, n, n % 3);
 }
 
-static void plain_tensors_are_chunked_by_rows(void **state) {
+CASE(plain_tensors_are_chunked_by_rows) {
   for (int64_t n = 1; n <= 5; n++)
     sharded_ranks_check(n, NULL, plain_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -126,9 +126,7 @@ static void group_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void groups_chunk_tensors_for_themselves(void **state) {
-  sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(groups_chunk_tensors_for_themselves) { sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- Nested ones -------------------------------------------------------------------------------------------------- */
 
@@ -252,7 +250,7 @@ static void nested_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void nested_tensors_name_their_true_owners(void **state) {
+CASE(nested_tensors_name_their_true_owners) {
   for (int64_t n = 4; n <= 6; n += 2)
     for (int dim = -1; dim <= 1; dim++)
       for (int sharded = 0; sharded <= (dim >= 0); sharded++)
@@ -359,7 +357,7 @@ static void fault_body(void *user, int64_t r) {
   rank_close(&s);
 }
 
-static void wrong_leaves_and_groups_are_refused(void **state) {
+CASE(wrong_leaves_and_groups_are_refused) {
   static const char *const texts[FAULTS] = {
       "the leaf is an integer, a tensor, a sharded tensor or a DTensor is needed",
       "the leaf is NULL, a tensor, a sharded tensor or a DTensor is needed",
@@ -392,7 +390,7 @@ static void wrong_leaves_and_groups_are_refused(void **state) {
   }
 }
 
-static void test_refused_group(void **state) {
+CASE(test_refused_group) {
   sharded_ranks p;
   reshard_tree chunk;
   reshard_fsdp_group group = {0};
@@ -407,13 +405,4 @@ static void test_refused_group(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(plain_tensors_are_chunked_by_rows),
-      cmocka_unit_test(groups_chunk_tensors_for_themselves),
-      cmocka_unit_test(nested_tensors_name_their_true_owners),
-      cmocka_unit_test(wrong_leaves_and_groups_are_refused),
-      cmocka_unit_test(test_refused_group),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -363,7 +363,7 @@ static rs_boxes *create_boxes(const list *l, bool replicated, reshard_status *st
   return b;
 }
 
-static void test_random_lists(void **unused) {
+CASE(test_random_lists) {
   static list l;
   static truth t;
   int64_t counts[5] = {0}, gathered[2] = {0}, cases = test_scaled(6000, 1);
@@ -416,7 +416,7 @@ static void list_expect(const list *l, bool replicated, reshard_status status, c
   rs_boxes_free(b);
 }
 
-static void gaps_and_overlaps_of_boxes_are_named(void **unused) {
+CASE(gaps_and_overlaps_of_boxes_are_named) {
   static list l;
   fill_list(&l, 2, (int64_t[]){8, 12}, 4);
   list_add(&l, 0, &(reshard_box){{0, 0}, {4, 12}});
@@ -457,7 +457,7 @@ static void gaps_and_overlaps_of_boxes_are_named(void **unused) {
   }
 }
 
-static void empty_and_scalar_lists_of_boxes_hold(void **unused) {
+CASE(empty_and_scalar_lists_of_boxes_hold) {
   static list l;
   fill_list(&l, 0, NULL, 2);
   list_expect(&l, false, RESHARD_SUCCESS, "no box holds []");
@@ -478,7 +478,7 @@ static void empty_and_scalar_lists_of_boxes_hold(void **unused) {
 }
 
 /* A corner's index does not fit in 63 bits: 4^5 * (2^55 + 1) grid points. The last dim has three units. */
-static void test_wide_corners(void **unused) {
+CASE(test_wide_corners) {
   static list l;
   int64_t half = ((int64_t)1 << 54) + 12345;
   fill_list(&l, 6, (int64_t[]){3, 3, 3, 3, 3, 4}, 3);
@@ -509,7 +509,7 @@ static reshard_status stop_at_three(void *user, int64_t cell) {
   return ++*(int *)user == 3 ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
 }
 
-static void test_walk_ends(void **unused) {
+CASE(test_walk_ends) {
   static list l;
   fill_list(&l, 1, (int64_t[]){100}, 1);
   for (int64_t i = 0; i < 100; i++)
@@ -531,10 +531,4 @@ static void test_walk_ends(void **unused) {
   assert_int_equal(rs_tree_query(NULL, NULL, NULL, stop_at_three, &calls), RESHARD_SUCCESS);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_lists),
-                                     cmocka_unit_test(gaps_and_overlaps_of_boxes_are_named),
-                                     cmocka_unit_test(empty_and_scalar_lists_of_boxes_hold),
-                                     cmocka_unit_test(test_wide_corners), cmocka_unit_test(test_walk_ends)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -14,7 +14,7 @@
 #define M INT64_MAX
 
 /* The rank's elements, and its first and last interval in dim 0. */
-static void huge_layouts_answer_for_any_rank(void **state) {
+CASE(huge_layouts_answer_for_any_rank) {
   static const struct {
     const char *text;
     int64_t n, world, rank, elements, intervals, first[2], last[2];
@@ -66,7 +66,7 @@ static void huge_layouts_answer_for_any_rank(void **state) {
 }
 
 /* Shapes of two dims, and what is refused. */
-static void test_flat_of_dims(void **state) {
+CASE(test_flat_of_dims) {
   const int64_t shape[2] = {3, M / 3}; /* M is 7 * 7 * 73 * 127 * 337 * 92737 * 649657, no multiple of 3 */
   reshard_layout layout = layout_from_text("flat()", 2, shape, 2);
   int64_t a, b;
@@ -78,7 +78,7 @@ static void test_flat_of_dims(void **state) {
 }
 
 /* Every kind from and to every other, of nearly M / 3 bytes on 3 ranks. */
-static void huge_plans_do_not_overflow(void **state) {
+CASE(huge_plans_do_not_overflow) {
   static const char *const kinds[] = {"flat()",  "chunk(0)",  "cyclic(3;1024819115206086201)",     "mesh(3;S0*5)",
                                       "rank(1)", "mesh(3;R)", "boxes(2:[0]+[3074457345618257578])"};
   const int64_t n = M / 3 - 1024; /* messages are staged in steps of 256 */
@@ -111,7 +111,7 @@ static void huge_plans_do_not_overflow(void **state) {
 }
 
 /* A plan without entries is of any rank that there can be. */
-static void test_ranks_of_plans(void **state) {
+CASE(test_ranks_of_plans) {
   reshard_plan plan = NULL;
   assert_int_equal(reshard_plan_create(0, NULL, M - 1, NULL, &plan), RESHARD_SUCCESS);
   reshard_plan_destroy(plan);
@@ -169,7 +169,7 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
   reshard_layout_release(layout);
 }
 
-static void small_cyclic_layouts_match_their_elements(void **state) {
+CASE(small_cyclic_layouts_match_their_elements) {
   for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
     int64_t n = number_draw(MOST) - 1, a = number_draw(4), b = number_draw(4), c = number_draw(3);
@@ -186,13 +186,4 @@ static void small_cyclic_layouts_match_their_elements(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(huge_layouts_answer_for_any_rank),
-      cmocka_unit_test(test_flat_of_dims),
-      cmocka_unit_test(huge_plans_do_not_overflow),
-      cmocka_unit_test(test_ranks_of_plans),
-      cmocka_unit_test(small_cyclic_layouts_match_their_elements),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

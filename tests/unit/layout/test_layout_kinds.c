@@ -86,7 +86,7 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
   reshard_layout_release(layout);
 }
 
-static void flat_layouts_cut_elements_in_order(void **unused) {
+CASE(flat_layouts_cut_elements_in_order) {
   const int64_t ranks[6] = {3, 4, 5, 2, 1, 0};
   for (int64_t n = 1; n <= 6; n++) {
     check_flat(0, NULL, 6, n, ranks);
@@ -100,7 +100,7 @@ static void flat_layouts_cut_elements_in_order(void **unused) {
   }
 }
 
-static void boxes_give_ranks_their_parts(void **unused) {
+CASE(boxes_give_ranks_their_parts) {
   int64_t shape[2] = {8, 12}, ranks[] = {2, 0, 2, 0}, count, elements;
   reshard_box boxes[] = {{{4, 0}, {4, 12}}, {{0, 6}, {4, 6}}, {{0, 0}, {4, 3}}, {{0, 3}, {4, 3}}};
   reshard_layout layout;
@@ -147,7 +147,7 @@ static void boxes_give_ranks_their_parts(void **unused) {
   reshard_layout_release(layout);
 }
 
-static void scalars_are_whole_in_every_kind(void **unused) {
+CASE(scalars_are_whole_in_every_kind) {
   static const char *const texts[] = {"rank(1)", "flat(1,0)", "mesh(2@1-0;R)", "boxes(1:[]+[])"};
   for (int i = 0; i < 4; i++) {
     reshard_layout layout = layout_from_text(texts[i], 0, NULL, 2);
@@ -167,7 +167,7 @@ static void scalars_are_whole_in_every_kind(void **unused) {
 }
 
 /* 16,384 ranks in a list that is in no order: who holds what is still arithmetic. */
-static void test_large_world(void **unused) {
+CASE(test_large_world) {
   int64_t n = 16384, *ranks = cli_alloc(n, sizeof *ranks), mesh[2] = {128, 128}, shape[2] = {1 << 20, 1 << 20};
   for (int64_t i = 0; i < n; i++)
     ranks[i] = (i * 5 + 3) % n;
@@ -194,7 +194,7 @@ static void test_large_world(void **unused) {
   free(ranks);
 }
 
-static void equal_layouts_are_those_of_one_meaning(void **unused) {
+CASE(equal_layouts_are_those_of_one_meaning) {
   static const char *const texts[] = {
       "chunk(0)",
       "chunk(1)",
@@ -254,11 +254,4 @@ static void equal_layouts_are_those_of_one_meaning(void **unused) {
   reshard_layout_release(NULL);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(flat_layouts_cut_elements_in_order),     cmocka_unit_test(boxes_give_ranks_their_parts),
-      cmocka_unit_test(scalars_are_whole_in_every_kind),        cmocka_unit_test(test_large_world),
-      cmocka_unit_test(equal_layouts_are_those_of_one_meaning),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -60,7 +60,7 @@ static void bad(const char *text, int ndim, const int64_t *shape, int64_t world,
   refuses(text, ndim, shape, world, RESHARD_ERROR_INVALID, whole);
 }
 
-static void texts_of_chunks_are_read_and_printed(void **unused) {
+CASE(texts_of_chunks_are_read_and_printed) {
   reads("chunk(0)", SHAPE(8), 4, 4, "chunk(0;0-3)");
   reads("chunk(0;0-3)", SHAPE(8), 0, 4, "chunk(0;0-3)");
   reads("chunk(-1;2,0,3,1)", SHAPE(8, 6), 0, 4, "chunk(1;2,0,3,1)");
@@ -93,7 +93,7 @@ static void texts_of_chunks_are_read_and_printed(void **unused) {
   bad("chunk 0", SHAPE(8), 4, "column 7: expected '('");
 }
 
-static void texts_of_single_flat_and_cyclic_are_read_and_printed(void **unused) {
+CASE(texts_of_single_flat_and_cyclic_are_read_and_printed) {
   reads("rank(3)", SHAPE(8), 0, 4, "rank(3)");
   reads("rank(0)", SCALAR, 2, 2, "rank(0)");
   bad("rank(0-1)", SHAPE(8), 4, "column 6: expected one rank");
@@ -122,7 +122,7 @@ static void texts_of_single_flat_and_cyclic_are_read_and_printed(void **unused) 
 }
 
 /* A mesh dim without a size takes all ranks that the others leave it. */
-static void test_open_sizes(void **unused) {
+CASE(test_open_sizes) {
   reads("mesh(fsdp;S0)", SHAPE(8), 6, 6, "mesh(fsdp=6@0-5;S0)");
   reads("mesh( dp , tp = 2 ;S0,S0;order=tp,dp)", SHAPE(7), 6, 6, "mesh(dp=3,tp=2@0-5;S0,S0;order=tp,dp)");
   reads("mesh(dp=2,tp;S0,R)", SHAPE(7), 2, 2, "mesh(dp=2,tp=1@0-1;S0,R)");
@@ -147,7 +147,7 @@ static void test_open_sizes(void **unused) {
   bad("rank(0/)", SHAPE(8), 4, "column 8: expected a number");
 }
 
-static void texts_of_meshes_are_read_and_printed(void **unused) {
+CASE(texts_of_meshes_are_read_and_printed) {
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
   reads("mesh(dp=2,tp=4;S0,S1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");
   reads("mesh(dp = 2 , tp = 4 @ 0 - 7 ; S 0 , S - 1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");
@@ -199,7 +199,7 @@ static void texts_of_meshes_are_read_and_printed(void **unused) {
   }
 }
 
-static void texts_of_boxes_are_read_and_printed(void **unused) {
+CASE(texts_of_boxes_are_read_and_printed) {
   reads("boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])", SHAPE(13, 12), 0, 2, "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])");
   reads("boxes(3 : [ 5 ] + [ 8 ] ; 1:[0]+[5])", SHAPE(13), 0, 4, "boxes(3:[5]+[8];1:[0]+[5])");
   reads("boxes(0:[]+[])", SCALAR, 0, 1, "boxes(0:[]+[])");
@@ -257,7 +257,7 @@ static void file_bad(const char *text, size_t size, const char *error) {
   unlink(file_path);
 }
 
-static void test_box_files(void **unused) {
+CASE(test_box_files) {
   const char *two = "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])";
   file_reads("0 [0,0]+[5,12]\n1 [5,0]+[8,12]\n", "", 2, two);
   file_reads("# parts\r\n\r\n  0\t[ 0, 0 ] + [5,12]\r\n1 [5,0]+[8,12] # rest", "", 2, two);
@@ -290,7 +290,7 @@ static void test_box_files(void **unused) {
 }
 
 /* 40,000 boxes: more text than one read, and a string that is longer than an error can quote. */
-static void texts_of_many_boxes_are_read_and_printed(void **unused) {
+CASE(texts_of_many_boxes_are_read_and_printed) {
   int64_t n = 40000;
   size_t size = 0, room = (size_t)n * 32;
   char *text = malloc(room), layout[TEMPORARY_PATH + 64];
@@ -315,7 +315,7 @@ static void texts_of_many_boxes_are_read_and_printed(void **unused) {
   reshard_layout_release(b);
 }
 
-static void wrong_arguments_are_invalid(void **unused) {
+CASE(wrong_arguments_are_invalid) {
   reshard_layout layout = NULL;
   int64_t shape[1] = {4}, world;
   char text[64];
@@ -336,14 +336,4 @@ static void wrong_arguments_are_invalid(void **unused) {
   reshard_layout_release(layout);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(texts_of_chunks_are_read_and_printed),
-                                     cmocka_unit_test(texts_of_single_flat_and_cyclic_are_read_and_printed),
-                                     cmocka_unit_test(test_open_sizes),
-                                     cmocka_unit_test(texts_of_meshes_are_read_and_printed),
-                                     cmocka_unit_test(texts_of_boxes_are_read_and_printed),
-                                     cmocka_unit_test(test_box_files),
-                                     cmocka_unit_test(texts_of_many_boxes_are_read_and_printed),
-                                     cmocka_unit_test(wrong_arguments_are_invalid)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -72,7 +72,7 @@ static void check_set(reshard_layout layout, marks *m, unsigned set, int64_t wor
   }
 }
 
-static void lost_parts_match_every_set_of_ranks(void **state) {
+CASE(lost_parts_match_every_set_of_ranks) {
   static const struct {
     const char *text;
     int ndim;
@@ -104,7 +104,7 @@ static void lost_parts_match_every_set_of_ranks(void **state) {
 }
 
 /* More holders than any memory lists: most of them survive. */
-static void test_many_holders(void **state) {
+CASE(test_many_holders) {
   const int64_t shape[1] = {8}, world = (int64_t)1 << 44;
   marks m = {.ndim = 1, .shape = shape};
   reshard_layout layout;
@@ -114,7 +114,7 @@ static void test_many_holders(void **state) {
   reshard_layout_release(layout);
 }
 
-static void wrong_lists_of_lost_ranks_are_refused(void **state) {
+CASE(wrong_lists_of_lost_ranks_are_refused) {
   const int64_t shape[1] = {8};
   marks m = {.ndim = 1, .shape = shape};
   reshard_layout layout;
@@ -132,9 +132,4 @@ static void wrong_lists_of_lost_ranks_are_refused(void **state) {
   reshard_layout_release(layout);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lost_parts_match_every_set_of_ranks),
-                                     cmocka_unit_test(test_many_holders),
-                                     cmocka_unit_test(wrong_lists_of_lost_ranks_are_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

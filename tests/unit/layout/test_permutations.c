@@ -123,7 +123,7 @@ static const int64_t shapes[4][2] = {{13, 21}, {14, 23}, {15, 26}, {12, 24}};
 static const reshard_dtype dtypes[5] = {RESHARD_F32, RESHARD_BF16, RESHARD_U8, RESHARD_F64, RESHARD_C128};
 
 /* Ranks in order to every permutation, and every permutation to ranks in order; a transfer each. */
-static void test_one_by_one(void **unused) {
+CASE(test_one_by_one) {
   int64_t all[24][4], step = test_scale() < 0.1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);
@@ -139,7 +139,7 @@ static void test_one_by_one(void **unused) {
 }
 
 /* Every permutation to every other: as many tensors of one plan. */
-static void every_permutation_of_chunks_goes_to_every_other(void **unused) {
+CASE(every_permutation_of_chunks_goes_to_every_other) {
   int64_t all[24][4], step = test_scale() < 1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);
@@ -158,8 +158,4 @@ static void every_permutation_of_chunks_goes_to_every_other(void **unused) {
   local_world_destroy(world);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_by_one),
-                                     cmocka_unit_test(every_permutation_of_chunks_goes_to_every_other)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

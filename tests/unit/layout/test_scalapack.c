@@ -59,7 +59,7 @@ static void by_columns(int rows, int columns, int64_t first, int64_t *ranks) {
       ranks[p * columns + q] = first + q * rows + p;
 }
 
-static void owners_are_those_of_scalapacks_formulas(void **state) {
+CASE(owners_are_those_of_scalapacks_formulas) {
   static const int grids[][2] = {{1, 1}, {1, 3}, {2, 2}, {3, 2}, {2, 4}};
   static const int matrices[][4] = {{0, 5, 2, 2},   {1, 1, 1, 1},   {17, 11, 3, 2},
                                     {12, 12, 4, 3}, {7, 30, 64, 5}, {9, 8, 1, 8}};
@@ -87,7 +87,7 @@ static void owners_are_those_of_scalapacks_formulas(void **state) {
 }
 
 /* A layout of a first block at (0, 0), row by row, is cyclic(...). */
-static void descriptor_from_the_first_process_is_cyclic(void **state) {
+CASE(descriptor_from_the_first_process_is_cyclic) {
   const int d[ENTRIES] = {1, 7, 100, 80, 16, 8, 0, 0, 52};
   const int64_t shape[] = {100, 80};
   reshard_layout l, same;
@@ -107,7 +107,7 @@ static void refused(const int *d, int rows, int columns, const int64_t *ranks, r
     fail_msg("'%s' lacks '%s'", reshard_last_error(), part);
 }
 
-static void wrong_descriptors_are_refused_by_field(void **state) {
+CASE(wrong_descriptors_are_refused_by_field) {
   const int good[ENTRIES] = {1, 0, 10, 10, 2, 2, 0, 0, 10};
   static const struct {
     int entry, value;
@@ -138,7 +138,7 @@ static void wrong_descriptors_are_refused_by_field(void **state) {
 }
 
 /* The larger world has all that the layout has, of each kind, and outlives it. */
-static void larger_world_keeps_the_layout(void **state) {
+CASE(larger_world_keeps_the_layout) {
   static const char *const texts[] = {
       "chunk(0;0-2)", "mesh(dp=2,tp=2@0-3;S0,R)",           "cyclic(2x2@3-0;3x2)", "rank(1)",
       "flat(0-3)",    "boxes(0:[0,0]+[5,9];2:[5,0]+[7,9])", "mesh(4;S0*2)"};
@@ -166,10 +166,4 @@ static void larger_world_keeps_the_layout(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(owners_are_those_of_scalapacks_formulas),
-                                     cmocka_unit_test(descriptor_from_the_first_process_is_cyclic),
-                                     cmocka_unit_test(wrong_descriptors_are_refused_by_field),
-                                     cmocka_unit_test(larger_world_keeps_the_layout)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -27,7 +27,7 @@ static void assert_print(reshard_mesh mesh, const char *text) {
   assert_int_equal(needed, strlen(text) + 1);
 }
 
-static void mesh_has_the_ranks_and_names_given(void **state) {
+CASE(mesh_has_the_ranks_and_names_given) {
   const int64_t shape[2] = {2, 3}, ranks[6] = {7, 6, 5, 4, 3, 2};
   const char *const names[2] = {"dp", "tp"};
   reshard_mesh mesh;
@@ -57,7 +57,7 @@ static void mesh_has_the_ranks_and_names_given(void **state) {
   assert_null(reshard_mesh_retain(NULL));
 }
 
-static void test_create_errors(void **state) {
+CASE(test_create_errors) {
   static const int64_t foreign[4] = {0, 1, 2, 9}, negative[4] = {0, 1, -2, 3}, twice[4] = {0, 3, 2, 3},
                        last[4] = {0, 1, INT64_MAX, 2}, equal[4] = {5, 5, 5, 5}, beyond[4] = {6, 7, 8, 9},
                        below[4] = {1, 0, -1, -2};
@@ -123,7 +123,7 @@ static void test_create_errors(void **state) {
     reshard_comm_destroy(comms[r]);
 }
 
-static void texts_of_meshes_are_read_and_printed(void **state) {
+CASE(texts_of_meshes_are_read_and_printed) {
   static const char *const texts[][2] = {
       {"2x4", "2x4@0-7"},
       {" dp = 2 , tp=4 ", "dp=2,tp=4@0-7"},
@@ -183,7 +183,7 @@ static void texts_of_meshes_are_read_and_printed(void **state) {
   reshard_mesh_release(mesh);
 }
 
-static void mesh_answers_dims_coordinates_and_ranks(void **state) {
+CASE(mesh_answers_dims_coordinates_and_ranks) {
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4@8-15");
   int dim = -7;
   static const struct {
@@ -241,7 +241,7 @@ static void mesh_answers_dims_coordinates_and_ranks(void **state) {
   reshard_mesh_release(plain);
 }
 
-static void parts_of_parts_share_their_root(void **state) {
+CASE(parts_of_parts_share_their_root) {
   reshard_mesh mesh = parsed("dp=2,cp=3,tp=4"), plain = parsed("2x4"), sub, deeper, flat, slice;
   GOOD(reshard_mesh_sub(mesh, "tp,dp", 17, &sub));
   assert_print(sub, "tp=4,dp=2@4,16,5,17,6,18,7,19");
@@ -317,7 +317,7 @@ static void parts_of_parts_share_their_root(void **state) {
   reshard_mesh_release(plain);
 }
 
-static void equal_meshes_have_equal_names_shapes_and_ranks(void **state) {
+CASE(equal_meshes_have_equal_names_shapes_and_ranks) {
   static const char *const texts[] = {"2x4",      "dp=2,tp=4", "dp=2,cp=4",     "4x2",       "8",
                                       "2x4@8-15", "2x4@7-0",   "2x4@0,2,1,3-7", "2x4@0-6,9", "tp=4,dp=2"};
   enum { N = sizeof texts / sizeof *texts };
@@ -360,7 +360,7 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void mesh_of_16384_ranks_answers_in_time(void **state) {
+CASE(mesh_of_16384_ranks_answers_in_time) {
   const int64_t shape[3] = {16, 128, 8}, tensor[2] = {16384, 53248};
   const char *const names[3] = {"pp", "dp", "tp"};
   const reshard_placement whole[3] = {{RESHARD_PLACEMENT_REPLICATE, 0, 0},
@@ -399,7 +399,7 @@ static void mesh_of_16384_ranks_answers_in_time(void **state) {
 }
 
 /* Texts of a billion ranks: by arithmetic, however the dims lie. */
-static void texts_of_a_billion_ranks_are_read_by_arithmetic(void **state) {
+CASE(texts_of_a_billion_ranks_are_read_by_arithmetic) {
   static const struct {
     const char *sub, *flat;
     int64_t begin, end, step;
@@ -440,16 +440,4 @@ static void texts_of_a_billion_ranks_are_read_by_arithmetic(void **state) {
   assert_true(seconds() - start < 1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(mesh_has_the_ranks_and_names_given),
-      cmocka_unit_test(test_create_errors),
-      cmocka_unit_test(texts_of_meshes_are_read_and_printed),
-      cmocka_unit_test(mesh_answers_dims_coordinates_and_ranks),
-      cmocka_unit_test(parts_of_parts_share_their_root),
-      cmocka_unit_test(equal_meshes_have_equal_names_shapes_and_ranks),
-      cmocka_unit_test(mesh_of_16384_ranks_answers_in_time),
-      cmocka_unit_test(texts_of_a_billion_ranks_are_read_by_arithmetic),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -291,7 +291,7 @@ static void chain(rng *r, const reshard_comm *comms, int64_t *counts) {
   reshard_mesh_release(mesh);
 }
 
-static void test_against_lists(void **state) {
+CASE(test_against_lists) {
   int64_t counts[4] = {0};
   reshard_comm comms[WORLD];
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
@@ -307,7 +307,4 @@ static void test_against_lists(void **state) {
               (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_lists)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

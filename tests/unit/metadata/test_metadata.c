@@ -17,7 +17,7 @@ static reshard_shard rows(int64_t begin, int64_t n, int64_t columns, int64_t ran
   return (reshard_shard){{{begin, 0}, {n, columns}}, {rank, RESHARD_DEVICE_CPU, -1}};
 }
 
-static void metadata_take_shards_of_all_dims(void **state) {
+CASE(metadata_take_shards_of_all_dims) {
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 1};
   reshard_shard shards[3] = {rows(4, 9, 6, 7), rows(0, 4, 6, -1), rows(100, 0, 6, 2)};
   shards[0].box.offset[5] = shards[1].box.extent[7] = -8; /* of dims that there are not: not looked at */
@@ -46,7 +46,7 @@ static void metadata_take_shards_of_all_dims(void **state) {
   reshard_metadata_release(m);
 }
 
-static void test_create_errors(void **state) {
+CASE(test_create_errors) {
   static const int64_t shape[2] = {13, 6}, negative[2] = {-1, 6}, huge[3] = {INT64_MAX, 0, 2}, unit[3] = {1, 1, 1};
   static const reshard_properties none = {.dtype = RESHARD_DTYPE_NONE}, many = {.dtype = RESHARD_DTYPE_COUNT},
                                   format = {RESHARD_F32, (reshard_memory_format)2, 0, 0},
@@ -100,7 +100,7 @@ static void test_create_errors(void **state) {
 }
 
 /* Each field changed alone makes other metadata. */
-static void metadata_that_differ_in_one_field_are_not_equal(void **state) {
+CASE(metadata_that_differ_in_one_field_are_not_equal) {
   enum { VARIANTS = 14 };
   reshard_metadata m[VARIANTS];
   for (int v = 0; v < VARIANTS; v++) {
@@ -228,7 +228,7 @@ static void round_trip(reshard_layout layout, bool replicated) {
   reshard_layout_release(boxes);
 }
 
-static void layouts_become_metadata_and_come_back(void **state) {
+CASE(layouts_become_metadata_and_come_back) {
   static const struct {
     const char *text;
     bool replicated;
@@ -262,7 +262,7 @@ static void layouts_become_metadata_and_come_back(void **state) {
   }
 }
 
-static void test_random_layouts(void **state) {
+CASE(test_random_layouts) {
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT] = {0};
   for (int64_t seed = 1; seed <= test_scaled(400, 1); seed++) {
     const case_choices fixed = {.bytes = 1}; /* else some are long, and of many intervals */
@@ -282,7 +282,7 @@ static void test_random_layouts(void **state) {
     assert_true(kinds[k] > 0 || test_scaled(400, 1) < 400);
 }
 
-static void test_layout_errors(void **state) {
+CASE(test_layout_errors) {
   const int64_t shape[2] = {4, 6}, twice[3] = {5, 9, 5}, minus[3] = {5, -1, 2}, some[3] = {5, 9, 2};
   reshard_layout layout, boxes = (reshard_layout)&boxes;
   reshard_metadata m = (reshard_metadata)&m, good;
@@ -334,7 +334,7 @@ static void test_layout_errors(void **state) {
 /* --- Recalculation ---------------------------------------------------------------------------------------------- */
 
 /* Shards out of rank order: cumulated by rank, not by position. */
-static void sizes_are_cumulated_by_rank(void **state) {
+CASE(sizes_are_cumulated_by_rank) {
   const int64_t shape[2] = {9, 6};
   const reshard_shard shards[5] = {rows(50, 3, 6, 2), rows(7, 0, 6, 0), rows(1, 4, 6, 1), rows(2, 5, 6, 2),
                                    rows(0, 1, 6, 0)};
@@ -374,7 +374,7 @@ static void sizes_are_cumulated_by_rank(void **state) {
   }
 }
 
-static void test_recalc_errors(void **state) {
+CASE(test_recalc_errors) {
   const int64_t shape[2] = {9, 6};
   static const struct {
     int dim;
@@ -418,16 +418,4 @@ static void test_recalc_errors(void **state) {
   reshard_metadata_release(m);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(metadata_take_shards_of_all_dims),
-      cmocka_unit_test(test_create_errors),
-      cmocka_unit_test(metadata_that_differ_in_one_field_are_not_equal),
-      cmocka_unit_test(layouts_become_metadata_and_come_back),
-      cmocka_unit_test(test_random_layouts),
-      cmocka_unit_test(test_layout_errors),
-      cmocka_unit_test(sizes_are_cumulated_by_rank),
-      cmocka_unit_test(test_recalc_errors),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -51,7 +51,7 @@ static unsigned char *string_of(reshard_metadata m, size_t *size) {
   return bytes;
 }
 
-static void test_round_trip(void **state) {
+CASE(test_round_trip) {
   for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++) {
     rng r;
     size_t size, longer;
@@ -76,7 +76,7 @@ static void test_round_trip(void **state) {
 }
 
 /* The bytes of an example: metadata that was written stays readable, on every machine. */
-static void recorded_bytes_stay_readable(void **state) {
+CASE(recorded_bytes_stay_readable) {
   static const char known[] = "RSMD\1\0\0\0"                     /* version */
                               "\20\0\0\0\0\0\0\0"                /* length */
                               "\xf1\x31\x2a\x73\x02\xe3\x38\xa9" /* checksum */
@@ -97,7 +97,7 @@ static void recorded_bytes_stay_readable(void **state) {
 }
 
 /* Every truncation, every flipped bit, and bytes behind the end are refused. */
-static void any_damage_of_the_bytes_is_refused(void **state) {
+CASE(any_damage_of_the_bytes_is_refused) {
   for (int64_t seed = 1; seed <= test_scaled(60, 1); seed++) {
     rng r;
     size_t size;
@@ -127,7 +127,7 @@ static void any_damage_of_the_bytes_is_refused(void **state) {
 }
 
 /* The same under a checksum that is right: refused, or it is the string of what was read. */
-static void test_sealed_damage(void **state) {
+CASE(test_sealed_damage) {
   int64_t refused = 0, read = 0;
   for (int64_t seed = 1; seed <= 8 + test_scaled(4, 1); seed++) {
     rng r;
@@ -172,7 +172,7 @@ static void expect_numbers(int64_t n, const uint64_t *numbers, int64_t nbytes, c
 }
 #define NUMBERS(...) sizeof((const uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__}, 0, ""
 
-static void wrong_fields_are_refused_with_their_byte(void **state) {
+CASE(wrong_fields_are_refused_with_their_byte) {
   const uint64_t max = INT64_MAX, over = max + 1;
   expect_numbers(NUMBERS(9), "metadata string: byte 24: ndim is too large");
   expect_numbers(NUMBERS(1, RESHARD_DTYPE_COUNT), "metadata string: byte 25: dtype is too large");
@@ -205,7 +205,7 @@ static void wrong_fields_are_refused_with_their_byte(void **state) {
                  "metadata string: byte 24: ndim is too large");
 }
 
-static void test_header_texts(void **state) {
+CASE(test_header_texts) {
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   size_t size, needed = 0;
   reshard_metadata m, again;
@@ -232,7 +232,7 @@ static void test_header_texts(void **state) {
   reshard_metadata_release(m);
 }
 
-static void json_tells_every_field(void **state) {
+CASE(json_tells_every_field) {
   const reshard_properties p = {RESHARD_BF16, RESHARD_MEMORY_PRESERVE, 1, 0},
                            q = {.dtype = RESHARD_U8, .pin_memory = 1};
   const int64_t shape[2] = {5, 3};
@@ -263,15 +263,4 @@ static void json_tells_every_field(void **state) {
   reshard_metadata_release(m);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),
-      cmocka_unit_test(recorded_bytes_stay_readable),
-      cmocka_unit_test(any_damage_of_the_bytes_is_refused),
-      cmocka_unit_test(test_sealed_damage),
-      cmocka_unit_test(wrong_fields_are_refused_with_their_byte),
-      cmocka_unit_test(test_header_texts),
-      cmocka_unit_test(json_tells_every_field),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -171,7 +171,7 @@ static int boxes_judge(const boxes *b, const char *text) {
   return OUTSIDE;
 }
 
-static void random_boxes_are_checked_as_by_counting(void **state) {
+CASE(random_boxes_are_checked_as_by_counting) {
   int64_t outcomes[OUTCOMES] = {0};
   for (int64_t seed = 1; seed <= test_scaled(20000, 1); seed++) {
     rng r;
@@ -218,7 +218,7 @@ static void validate(int ndim, const int64_t *shape, int64_t n, const reshard_sh
     assert_string_equal(reshard_last_error(), error);
 }
 
-static void gaps_and_overlaps_of_shards_are_named(void **state) {
+CASE(gaps_and_overlaps_of_shards_are_named) {
   const int64_t shape[2] = {5, 4}, none[2] = {5, 0}, huge[3] = {INT64_MAX / 8, 2, 4};
   const reshard_remote_device a = {0, RESHARD_DEVICE_CUDA, 2}, b = {1, RESHARD_DEVICE_CPU, -1},
                               c = {-1, RESHARD_DEVICE_CUDA, 0};
@@ -252,7 +252,7 @@ static void gaps_and_overlaps_of_shards_are_named(void **state) {
 }
 
 /* Every shard meets every other in dim 0: what makes a sweep quadratic. One of them is left out, or there twice. */
-static void many_shards_are_checked_in_time(void **state) {
+CASE(many_shards_are_checked_in_time) {
   enum { N = 1 << 16 };
   const int64_t shape[2] = {7, 2 * N}, missing = 2 * (N / 3);
   reshard_shard *shards = calloc(N + 1, sizeof *shards);
@@ -277,9 +277,4 @@ static void many_shards_are_checked_in_time(void **state) {
   free(shards);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_boxes_are_checked_as_by_counting),
-                                     cmocka_unit_test(gaps_and_overlaps_of_shards_are_named),
-                                     cmocka_unit_test(many_shards_are_checked_in_time)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -161,7 +161,7 @@ static reshard_metadata part_of(reshard_metadata all, int64_t rank) {
   return m;
 }
 
-static void local_metadata_merge_to_those_of_the_layout(void **state) {
+CASE(local_metadata_merge_to_those_of_the_layout) {
   static const char *const layouts[] = {
       "chunk(0)",        "chunk(1;3,1)",      "mesh(2x2;S1,S0)",
       "cyclic(2x2;2x3)", "mesh(2x2;S0*2,S0)", "rank(2)",
@@ -205,7 +205,7 @@ static void no_tensors_body(void *user, int64_t rank) {
                   reshard_metadata_build_global_many(w->comms[rank], 0, NULL, RESHARD_SUCCESS, NULL));
 }
 
-static void test_no_tensors(void **state) {
+CASE(test_no_tensors) {
   for (int way = 0; way < WAYS; way++) {
     world w;
     open_world(&w, 3, way);
@@ -217,7 +217,7 @@ static void test_no_tensors(void **state) {
 }
 
 /* Sizes have changed, and ranks of the communicator are not in the order of global ranks. */
-static void sizes_are_recalculated_before_the_check(void **state) {
+CASE(sizes_are_recalculated_before_the_check) {
   const int64_t global[3] = {9, 2, 5}, sizes[3] = {4, 0, 3}, offsets[3] = {3, 0, 0};
   const reshard_group group = {3, global};
   for (int way = 0; way < WAYS; way++) {
@@ -247,7 +247,7 @@ static void sizes_are_recalculated_before_the_check(void **state) {
 
 /* --- Disagreement ----------------------------------------------------------------------------------------------- */
 
-static void first_difference_between_ranks_is_named(void **state) {
+CASE(first_difference_between_ranks_is_named) {
   static const struct {
     const char *error;
     reshard_status status;
@@ -336,7 +336,7 @@ static void first_difference_between_ranks_is_named(void **state) {
 
 /* A rank's own failure is everybody's; of several the lowest's. The last to come speaks for all: it may be the one that
  * failed, and its text is then in the buffer that the error is written to. */
-static void own_failure_of_a_rank_is_everybodys(void **state) {
+CASE(own_failure_of_a_rank_is_everybodys) {
   for (int way = 0; way < WAYS; way++)
     for (int late = 0; late < 4; late++)
       for (int64_t failed = 0; failed < 3; failed++) {
@@ -368,7 +368,7 @@ static void own_failure_of_a_rank_is_everybodys(void **state) {
 }
 
 /* Calls that are wrong on one rank alone, or not the same on all. */
-static void calls_that_differ_between_ranks_are_refused(void **state) {
+CASE(calls_that_differ_between_ranks_are_refused) {
   static const struct {
     const char *error;
     reshard_status status;
@@ -414,7 +414,7 @@ static void calls_that_differ_between_ranks_are_refused(void **state) {
   assert_int_equal(reshard_metadata_build_global_many(NULL, 0, NULL, RESHARD_SUCCESS, NULL), RESHARD_ERROR_INVALID);
 }
 
-static void test_merge_refused(void **state) {
+CASE(test_merge_refused) {
   const reshard_metadata rows = metadata_make(&(local)ROWS(0, 0, 6));
   reshard_metadata merged = NULL;
   const struct {
@@ -442,7 +442,7 @@ static void test_merge_refused(void **state) {
 }
 
 /* Where the group is known, errors name global ranks. */
-static void errors_name_global_ranks(void **state) {
+CASE(errors_name_global_ranks) {
   const int64_t global[3] = {9, 2, 5};
   const reshard_group group = {3, global}, small = {2, global};
   world w;
@@ -492,7 +492,7 @@ static void strings_body(void *user, int64_t rank) {
   rs_strings_release(all);
 }
 
-static void random_strings_are_gathered_whole(void **state) {
+CASE(random_strings_are_gathered_whole) {
   for (int way = 0; way < 2; way++)
     for (int64_t n = 1; n <= 5; n++) {
       strings s = {.seed = 0};
@@ -506,17 +506,4 @@ static void random_strings_are_gathered_whole(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(local_metadata_merge_to_those_of_the_layout),
-      cmocka_unit_test(test_no_tensors),
-      cmocka_unit_test(sizes_are_recalculated_before_the_check),
-      cmocka_unit_test(first_difference_between_ranks_is_named),
-      cmocka_unit_test(own_failure_of_a_rank_is_everybodys),
-      cmocka_unit_test(calls_that_differ_between_ranks_are_refused),
-      cmocka_unit_test(test_merge_refused),
-      cmocka_unit_test(errors_name_global_ranks),
-      cmocka_unit_test(random_strings_are_gathered_whole),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

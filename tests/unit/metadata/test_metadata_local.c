@@ -51,7 +51,7 @@ static reshard_status build_metadata(const odd *o, reshard_metadata *m) {
   return status;
 }
 
-static void own_shards_make_metadata(void **state) {
+CASE(own_shards_make_metadata) {
   const odd turned = {.shard = 1, .turned = true};
   reshard_metadata m;
   assert_int_equal(build_metadata(&turned, &m), RESHARD_SUCCESS);
@@ -70,7 +70,7 @@ static void own_shards_make_metadata(void **state) {
 }
 
 /* Properties are those of the tensors. */
-static void properties_are_those_of_the_tensors(void **state) {
+CASE(properties_are_those_of_the_tensors) {
   for (int v = 0; v < 4; v++) {
     const odd one = {.grad = v & 1, .pin = v >> 1, .dtype = RESHARD_C128};
     const int64_t shape[2] = {2, 4};
@@ -89,7 +89,7 @@ static void properties_are_those_of_the_tensors(void **state) {
   }
 }
 
-static void shards_that_do_not_fit_are_refused_with_both_values(void **state) {
+CASE(shards_that_do_not_fit_are_refused_with_both_values) {
   static reshard_remote_device other = {4, RESHARD_DEVICE_CPU, -1}, cuda = {RANK, RESHARD_DEVICE_CUDA, 1},
                                nobody = {-1, RESHARD_DEVICE_CPU, 0}, odd_type = {RANK, (reshard_device_type)3, 0},
                                odd_index = {RANK, RESHARD_DEVICE_CPU, -4};
@@ -121,7 +121,7 @@ static void shards_that_do_not_fit_are_refused_with_both_values(void **state) {
   }
 }
 
-static void wrong_arguments_are_invalid(void **state) {
+CASE(wrong_arguments_are_invalid) {
   const odd plain = {0};
   const int64_t shape[2] = {2, 4}, negative[2] = {2, -4}, huge[2] = {INT64_MAX, 4};
   reshard_local_shard shard = {{{{0, 0}, {2, 4}}, {RANK, RESHARD_DEVICE_CPU, -1}}, tensor_of(&plain)};
@@ -153,10 +153,4 @@ static void wrong_arguments_are_invalid(void **state) {
   reshard_tensor_release(shard.tensor);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(own_shards_make_metadata),
-                                     cmocka_unit_test(properties_are_those_of_the_tensors),
-                                     cmocka_unit_test(shards_that_do_not_fit_are_refused_with_both_values),
-                                     cmocka_unit_test(wrong_arguments_are_invalid)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

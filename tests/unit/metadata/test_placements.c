@@ -22,7 +22,7 @@ static reshard_workers make_workers(void) {
   return workers;
 }
 
-static void texts_of_placements_are_read(void **state) {
+CASE(texts_of_placements_are_read) {
   const struct {
     const char *text, *printed; /* NULL: the same */
     reshard_remote_device is;
@@ -67,7 +67,7 @@ static void texts_of_placements_are_read(void **state) {
   reshard_workers_free(workers);
 }
 
-static void test_parse_errors(void **state) {
+CASE(test_parse_errors) {
 #define DEVICE_OR_OWNER "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
 #define RANK_OR_NAME    "expected \"rank:\" and a number, or a worker's name"
   const struct {
@@ -137,7 +137,7 @@ static void test_parse_errors(void **state) {
 }
 
 /* Whatever the text is: refused with one line, or read, printed, and read as the same. */
-static void test_parse_anything(void **state) {
+CASE(test_parse_anything) {
   static const char *const parts[] = {"rank", ":",     "3", "/",  "cuda", "cpu", "0",  "trainer1", "a",   "-1",
                                       "x",    "rank:", "",  "\n", "99",   "//",  "::", "cuda:",    "cpu/"};
   enum { N = sizeof parts / sizeof *parts };
@@ -161,7 +161,7 @@ static void test_parse_anything(void **state) {
   reshard_workers_free(workers);
 }
 
-static void placements_print_in_the_room_given(void **state) {
+CASE(placements_print_in_the_room_given) {
   const reshard_remote_device device = {3, RESHARD_DEVICE_CUDA, 1};
   char text[32];
   size_t needed = 0;
@@ -179,7 +179,7 @@ static void placements_print_in_the_room_given(void **state) {
         "reshard_remote_device_print: unknown device type 5");
 }
 
-static void names_of_workers_stand_for_ranks(void **state) {
+CASE(names_of_workers_stand_for_ranks) {
   const char *const no_name = "\" is no name: one has letters, digits, '_' and '-', and is not \"rank\"";
   const struct {
     const char *name, *shown;
@@ -216,7 +216,7 @@ static void names_of_workers_stand_for_ranks(void **state) {
 }
 
 /* As many as a large job has: a search through all of them for each takes seconds. */
-static void test_many_workers(void **state) {
+CASE(test_many_workers) {
   enum { MANY = 20000 };
   reshard_workers workers;
   GOOD(reshard_workers_create(&workers));
@@ -239,7 +239,7 @@ static void test_many_workers(void **state) {
   reshard_workers_free(workers);
 }
 
-static void groups_translate_ranks_both_ways(void **state) {
+CASE(groups_translate_ranks_both_ways) {
   const int64_t ranks[] = {4, 2, 9}, many[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const reshard_group some = {3, ranks}, all = {4, NULL}, large = {10, many}, none = {0, NULL};
   int64_t rank = -7;
@@ -265,7 +265,7 @@ static reshard_remote_device on(int64_t rank) {
   return (reshard_remote_device){rank, RESHARD_DEVICE_CUDA, (int)(rank & 7)};
 }
 
-static void placement_of_a_rank_is_found(void **state) {
+CASE(placement_of_a_rank_is_found) {
   reshard_remote_device list[10];
   int64_t index = -7;
   for (int64_t i = 0; i < 10; i++)
@@ -305,7 +305,7 @@ static void assert_piece(const reshard_shard *s, int ndim, const int64_t *shape,
   }
 }
 
-static void chunk_specs_make_shards_of_the_list(void **state) {
+CASE(chunk_specs_make_shards_of_the_list) {
   const int64_t shapes[][3] = {{13, 21, 1}, {14, 23, 2}, {15, 26, 3}, {12, 24, 4}, {5, 3, 0}, {0, 1, 7}};
   const reshard_properties properties = {.dtype = RESHARD_F32};
   for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
@@ -345,7 +345,7 @@ static void chunk_specs_make_shards_of_the_list(void **state) {
 }
 
 /* 5 over 4 is 2, 2, 1, 0; the empty piece is at 5. */
-static void test_chunk_example(void **state) {
+CASE(test_chunk_example) {
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const reshard_remote_device placements[4] = {
       on(2), on(0), {-1, RESHARD_DEVICE_CPU, -1}, {-1, RESHARD_DEVICE_CPU, -1}};
@@ -364,7 +364,7 @@ static void test_chunk_example(void **state) {
   reshard_metadata_release(m);
 }
 
-static void test_chunk_errors(void **state) {
+CASE(test_chunk_errors) {
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const int64_t shape[2] = {4, 6}, negative[2] = {4, -6}, huge[2] = {INT64_MAX, 2};
   const reshard_remote_device good[3] = {on(2), on(0), on(1)}, twice[3] = {on(2), on(0), on(2)};
@@ -431,19 +431,4 @@ static void test_chunk_errors(void **state) {
     assert_int_equal(((unsigned char *)order)[b], 7);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(texts_of_placements_are_read),
-      cmocka_unit_test(test_parse_errors),
-      cmocka_unit_test(test_parse_anything),
-      cmocka_unit_test(placements_print_in_the_room_given),
-      cmocka_unit_test(names_of_workers_stand_for_ranks),
-      cmocka_unit_test(test_many_workers),
-      cmocka_unit_test(groups_translate_ranks_both_ways),
-      cmocka_unit_test(placement_of_a_rank_is_found),
-      cmocka_unit_test(chunk_specs_make_shards_of_the_list),
-      cmocka_unit_test(test_chunk_example),
-      cmocka_unit_test(test_chunk_errors),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

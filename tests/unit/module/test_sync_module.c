@@ -115,7 +115,7 @@ static void close_world(world *w) {
     reshard_module_release(w->modules[r]);
 }
 
-static void states_of_one_rank_reach_all_but_what_is_left_out(void **state) {
+CASE(states_of_one_rank_reach_all_but_what_is_left_out) {
   static const reshard_sync_options packed = {RESHARD_SYNC_OPTIONS_INIT, 256, RESHARD_PATH_PACKED};
   world w;
   sharded_ranks p;
@@ -165,7 +165,7 @@ static void ignored_body(void *user, int64_t r) {
   w->said[r] = c.said.at;
 }
 
-static void test_ignored_by_handle(void **state) {
+CASE(test_ignored_by_handle) {
   world w;
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
@@ -195,7 +195,7 @@ static void assert_refused(sharded_ranks *p, world *w, reshard_status status, co
   }
 }
 
-static void trees_that_differ_are_told_by_name(void **state) {
+CASE(trees_that_differ_are_told_by_name) {
   world w;
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
@@ -230,9 +230,4 @@ static void trees_that_differ_are_told_by_name(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_one_rank_reach_all_but_what_is_left_out),
-                                     cmocka_unit_test(test_ignored_by_handle),
-                                     cmocka_unit_test(trees_that_differ_are_told_by_name)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

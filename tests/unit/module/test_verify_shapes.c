@@ -69,7 +69,7 @@ static void assert_text(sharded_ranks *p, lists *l, const char *text) {
     fail_msg("'%s' is not '%s'", p->results[0].text, text);
 }
 
-static void equal_lists_pass_on_all_ranks(void **state) {
+CASE(equal_lists_pass_on_all_ranks) {
   static lists l;
   for (int64_t ranks = 1; ranks <= 5; ranks += 2)
     for (int64_t n = 0; n <= MOST; n += 13) {
@@ -86,7 +86,7 @@ static void equal_lists_pass_on_all_ranks(void **state) {
     }
 }
 
-static void first_difference_is_named_on_all_ranks(void **state) {
+CASE(first_difference_is_named_on_all_ranks) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -135,7 +135,7 @@ static void first_difference_is_named_on_all_ranks(void **state) {
   sharded_ranks_close(&p);
 }
 
-static void lists_of_different_lengths_name_the_missing(void **state) {
+CASE(lists_of_different_lengths_name_the_missing) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
@@ -168,7 +168,7 @@ static void lists_of_different_lengths_name_the_missing(void **state) {
 }
 
 /* Every place of a difference, in lists of every length, on every rank, others being longer or shorter. */
-static void test_every_place(void **state) {
+CASE(test_every_place) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
@@ -218,7 +218,7 @@ static void one_aborts(void *user, int64_t r) {
     rank_result_set(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
 }
 
-static void failure_of_one_rank_is_told_on_all(void **state) {
+CASE(failure_of_one_rank_is_told_on_all) {
   static lists l;
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
@@ -251,10 +251,4 @@ static void failure_of_one_rank_is_told_on_all(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equal_lists_pass_on_all_ranks), cmocka_unit_test(first_difference_is_named_on_all_ranks),
-      cmocka_unit_test(lists_of_different_lengths_name_the_missing), cmocka_unit_test(test_every_place),
-      cmocka_unit_test(failure_of_one_rank_is_told_on_all)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -64,7 +64,7 @@ static void check_limits_used(const limited_world *w, int64_t nentries, const re
     check_limit_used(w, limit, true, nentries, entries);
 }
 
-static void rounds_use_the_limit_of_one_tensor(void **unused) {
+CASE(rounds_use_the_limit_of_one_tensor) {
   static const limited_world cases[] = {
       {.src = "chunk(0)", .dst = "chunk(1)", .world = 8},
       {.src = "chunk(0;0-7)", .dst = "chunk(1;8-15)", .world = 16},
@@ -101,7 +101,7 @@ static reshard_rules load_rules(const char *name) {
 }
 
 /* A mixture of experts, thousands of tensors: FSDP over 8 ranks to TP over the same. */
-static void rounds_use_the_limit_of_a_whole_model(void **unused) {
+CASE(rounds_use_the_limit_of_a_whole_model) {
   reshard_model model;
   reshard_rules rules[2] = {load_rules("fsdp.rules"), load_rules("tp.rules")};
   assert_int_equal(reshard_rules_set_size(rules[1], "tp", 8, NULL), RESHARD_SUCCESS);
@@ -129,8 +129,4 @@ static void rounds_use_the_limit_of_a_whole_model(void **unused) {
   reshard_rules_free(rules[1]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(rounds_use_the_limit_of_one_tensor),
-                                     cmocka_unit_test(rounds_use_the_limit_of_a_whole_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

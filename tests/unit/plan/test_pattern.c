@@ -60,7 +60,7 @@ static void check_pattern(const row *x, int64_t rank) {
   reshard_layout_release(dst);
 }
 
-static void messages_that_are_a_collective_are_found(void **state) {
+CASE(messages_that_are_a_collective_are_found) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (int64_t r = 0; r < 4; r++)
       if (rows[i].rank < 0 || rows[i].rank == r)
@@ -71,7 +71,7 @@ static void messages_that_are_a_collective_are_found(void **state) {
 }
 
 /* Ranks of one process have no collectives: what is forced is refused, and nobody is told that it was taken. */
-static void collective_that_is_forced_and_lacking_is_refused(void **state) {
+CASE(collective_that_is_forced_and_lacking_is_refused) {
   rows_to_columns s;
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
     rows_to_columns_open(&s, 4, 0, (reshard_path)path, NULL);
@@ -100,10 +100,4 @@ static void collective_that_is_forced_and_lacking_is_refused(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(messages_that_are_a_collective_are_found),
-      cmocka_unit_test(collective_that_is_forced_and_lacking_is_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -1,15 +1,10 @@
 /* Dry plans of random worlds: the oracle's counts, and rounds from the bytes per peer. Every message is walked element
  * by element on both of its ends. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/case_make.h"
 #include "bench/verify/case_run.h"
 #include "plan/held.h"
 #include "plan/messages.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -205,13 +200,9 @@ static void check_case(uint64_t seed, int64_t ranks) {
   case_free(&c);
 }
 
-static void random_plans_have_the_counts_of_the_oracle(void **unused) {
-  (void)unused;
+CASE(random_plans_have_the_counts_of_the_oracle) {
   for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_plans_have_the_counts_of_the_oracle)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

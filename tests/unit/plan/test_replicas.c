@@ -165,7 +165,7 @@ static const char *const destinations[] = {
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
 /* From one half of the world to the other, so that all cells are asked for alike: then all senders are equal. */
-static void holders_share_the_sending_equally(void **unused) {
+CASE(holders_share_the_sending_equally) {
   static const char *const from[] = {"mesh(4x8;R,S0)",  "mesh(4x8;S0,R)",      "mesh(8x4;R,S1)",
                                      "mesh(2x16;R,S0)", "mesh(4x2x4;S0,R,S1)", "mesh(32@31-0;R)"};
   static const char *const to[] = {"chunk(0;32-63)", "chunk(1;63-32)", "mesh(4x8@32-63;S1,S0)"};
@@ -177,7 +177,7 @@ static void holders_share_the_sending_equally(void **unused) {
   }
 }
 
-static void shares_of_all_layouts_are_even(void **unused) {
+CASE(shares_of_all_layouts_are_even) {
   int64_t shape[NDIM] = {65536, 8192};
   int step = test_scale() < 1 ? 3 : 1;
   for (int i = 0; i < COUNT(sources); i++)
@@ -185,7 +185,7 @@ static void shares_of_all_layouts_are_even(void **unused) {
       check_pair(sources[i], destinations[j], shape, 64, NULL, 0.02);
 }
 
-static void holders_on_the_node_of_the_receiver_send(void **unused) {
+CASE(holders_on_the_node_of_the_receiver_send) {
   int64_t shape[NDIM] = {65536, 8192}, nodes[64];
   rng r;
   rng_seed(&r, 7);
@@ -202,7 +202,7 @@ static void holders_on_the_node_of_the_receiver_send(void **unused) {
 }
 
 /* Every node has a copy: nothing travels between nodes. */
-static void test_copy_per_node(void **unused) {
+CASE(test_copy_per_node) {
   int64_t shape[NDIM] = {4096, 512}, nodes[64];
   for (int64_t i = 0; i < 64; i++)
     nodes[i] = i / 8;
@@ -220,7 +220,7 @@ static void test_copy_per_node(void **unused) {
 }
 
 /* Shares of a few rows, or of less than one: uneven, but whole, and the same on both sides. */
-static void shares_of_few_rows_are_whole_on_both_sides(void **unused) {
+CASE(shares_of_few_rows_are_whole_on_both_sides) {
   static const int64_t shapes[][NDIM] = {{7, 5}, {1, 40}, {40, 1}, {3, 3}, {64, 2}, {0, 9}, {1, 1}, {13, 21}};
   int64_t nodes[64];
   for (int64_t i = 0; i < 64; i++)
@@ -234,7 +234,7 @@ static void shares_of_few_rows_are_whole_on_both_sides(void **unused) {
 
 /* Shares end at the row of a part that is nearest, the later one of two: so no holder has more than half a row more or
  * less than its share of each part. */
-static void test_nearest_row(void **unused) {
+CASE(test_nearest_row) {
   static const struct {
     const char *from, *to;
     int64_t rows, sent[4]; /* rows that each holder sends to rank 4 */
@@ -300,7 +300,7 @@ static void check_large(const char *from, const char *to, const int64_t *nodes) 
   reshard_layout_release(dst);
 }
 
-static void test_large_world(void **unused) {
+CASE(test_large_world) {
   int64_t *nodes = cli_alloc(16384, sizeof *nodes);
   for (int64_t i = 0; i < 16384; i++)
     nodes[i] = i / 8;
@@ -313,15 +313,4 @@ static void test_large_world(void **unused) {
   free(nodes);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(holders_share_the_sending_equally),
-      cmocka_unit_test(shares_of_all_layouts_are_even),
-      cmocka_unit_test(holders_on_the_node_of_the_receiver_send),
-      cmocka_unit_test(test_copy_per_node),
-      cmocka_unit_test(shares_of_few_rows_are_whole_on_both_sides),
-      cmocka_unit_test(test_nearest_row),
-      cmocka_unit_test(test_large_world),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

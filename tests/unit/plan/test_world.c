@@ -1,13 +1,8 @@
 /* Plans of all ranks in one call: equal, field by field, to those made rank by rank, over random layouts of all kinds
  * with replicas, regions and permutations; lists of ranks, lifetime, errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/case_make.h"
 #include "plan/messages.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 
@@ -146,7 +141,6 @@ static void check_case(uint64_t seed, int64_t ranks) {
 }
 
 static void plans_of_all_ranks_are_those_made_one_by_one(void **unused) {
-  (void)unused;
   for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
 }
@@ -199,7 +193,6 @@ static void check_list(reshard_layout src, reshard_layout dst, int64_t nranks, c
 }
 
 static void plans_of_tiles_are_those_made_one_by_one(void **unused) {
-  (void)unused;
   int64_t nodes[9] = {2, 0, 1, 1, 0, 2, 7, 7, 7};
   reshard_plan_options on_nodes = {RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
   reshard_plan_options on_cpu = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 64 << 10, .on_cpu = 1};
@@ -239,7 +232,6 @@ static reshard_layout stripes(int64_t n, int dim) {
 
 /* A dense world is planned as fast as its memory is filled: 128 bytes for a message of one segment on both ends. */
 static void test_dense_memory(void **unused) {
-  (void)unused;
   enum { WORLD = 200 };
   reshard_layout src = stripes(WORLD, 0), dst = stripes(WORLD, 1);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
@@ -261,7 +253,6 @@ static void test_dense_memory(void **unused) {
 
 /* Lists: all ranks in another order, some, one twice, none. */
 static void ranks_may_be_listed_in_any_order(void **unused) {
-  (void)unused;
   reshard_layout src = layout_from_text("mesh(2x3;R,S0)", SHAPE(31, 17), 6),
                  dst = layout_from_text("chunk(1)", SHAPE(31, 17), 6);
   check_list(src, dst, 6, (int64_t[]){5, 3, 0, 1, 4, 2}, NULL);
@@ -274,7 +265,6 @@ static void ranks_may_be_listed_in_any_order(void **unused) {
 
 /* Some plans go, the others stay as they were; layouts are released before. */
 static void plans_live_on_when_others_go(void **unused) {
-  (void)unused;
   reshard_layout src = tiles(12, 0, 5, 1), dst = tiles(12, 4, 5, 1);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
   reshard_plan plans[5], alone;
@@ -291,7 +281,6 @@ static void plans_live_on_when_others_go(void **unused) {
 }
 
 static void wrong_lists_of_ranks_are_refused(void **unused) {
-  (void)unused;
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 4), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 4), 4);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
   reshard_plan_options small = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1};
@@ -313,7 +302,6 @@ static void wrong_lists_of_ranks_are_refused(void **unused) {
 
 /* Without entries there is no world: any number of ranks. */
 static void test_no_entries(void **unused) {
-  (void)unused;
   reshard_plan plans[3];
   assert_int_equal(reshard_plan_create_all(0, NULL, 3, NULL, NULL, plans), RESHARD_SUCCESS);
   for (int i = 0; i < 3; i++) {

@@ -1,11 +1,5 @@
 /* The checks of support/contracts/contract.h by rank threads on the CPU. tests/mpi runs them over MPI, and
  * tests/virtual_gpu/library/test_vg_contracts.c on virtual GPUs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/contracts/dtensor.h"
 #include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
@@ -14,6 +8,7 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/contracts/steady.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -53,7 +48,6 @@ static void groups_body(void *user, int64_t r) {
 }
 
 static void contracts_hold_among_groups_of_threads(void **state) {
-  (void)state;
   for (int64_t n = 4; n <= 8; n += 2) {
     char directory[512];
     snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
@@ -62,7 +56,6 @@ static void contracts_hold_among_groups_of_threads(void **state) {
 }
 
 static void contracts_hold_among_threads(void **state) {
-  (void)state;
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
     sharded_ranks_check(2 + i % 7, NULL, contracts_body, &w, RESHARD_SUCCESS, NULL);

@@ -20,7 +20,7 @@ static void cache_expect(reshard_sharder s, int64_t hits, int64_t misses, int64_
              (int)stats.cached);
 }
 
-static void cache_drops_the_plan_used_longest_ago(void **state) {
+CASE(cache_drops_the_plan_used_longest_ago) {
   static const int64_t shape[2] = {6, 4};
   reshard_layout l[3];
   static const char *const texts[3] = {"rank(0)", "chunk(0)", "chunk(1)"};
@@ -58,7 +58,7 @@ static void cache_drops_the_plan_used_longest_ago(void **state) {
 }
 
 /* The same layouts with other dtypes and properties are other plans, or other metadata of one plan. */
-static void test_cache_properties(void **state) {
+CASE(test_cache_properties) {
   static const int64_t shape[2] = {6, 4};
   reshard_layout a = layout_from_text("rank(0)", 2, shape, 1), b = layout_from_text("chunk(0)", 2, shape, 1);
   const reshard_properties properties[4] = {{.dtype = RESHARD_F32},
@@ -106,7 +106,7 @@ static void limited_body(void *user, int64_t r) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void reshard_stays_within_the_workspace_limit(void **state) {
+CASE(reshard_stays_within_the_workspace_limit) {
   static const int64_t shape[2] = {64, 64};
   reshard_layout sides[2] = {layout_from_text("chunk(0)", 2, shape, 4), layout_from_text("chunk(1)", 2, shape, 4)};
   reshard_sharder_options options = {
@@ -151,7 +151,7 @@ static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) 
   return stats.upstream_allocs - first.upstream_allocs;
 }
 
-static void freed_memory_is_kept_as_the_device_says(void **state) {
+CASE(freed_memory_is_kept_as_the_device_says) {
   static const struct {
     int64_t keep_bytes;
     int again; /* of five */
@@ -166,7 +166,7 @@ static void freed_memory_is_kept_as_the_device_says(void **state) {
 }
 
 /* The pool of a device that is given, with its rule and its limit: two arrays fit, three do not. */
-static void test_given_device(void **state) {
+CASE(test_given_device) {
   static const int64_t shape[2] = {300, 500};
   const reshard_device_options rules = {
       .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 5 * ARRAY / 2, .keep_bytes = -1};
@@ -226,16 +226,6 @@ static void redistribute_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void redistributes_keep_their_plans(void **state) {
-  sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(redistributes_keep_their_plans) { sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(cache_drops_the_plan_used_longest_ago),
-                                     cmocka_unit_test(test_cache_properties),
-                                     cmocka_unit_test(reshard_stays_within_the_workspace_limit),
-                                     cmocka_unit_test(freed_memory_is_kept_as_the_device_says),
-                                     cmocka_unit_test(test_given_device),
-                                     cmocka_unit_test(redistributes_keep_their_plans)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

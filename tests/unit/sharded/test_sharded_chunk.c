@@ -116,7 +116,7 @@ static void permute(int64_t n, int64_t number, int64_t *order) {
 }
 
 /* Every pair of orders of three ranks, and every order of four from one: cycles of any length. */
-static void every_order_of_ranks_goes_to_every_other(void **state) {
+CASE(every_order_of_ranks_goes_to_every_other) {
   static const int64_t shapes[3][2] = {{13, 21}, {12, 24}, {2, 5}};
   for (int same = 0; same < 2; same++)
     for (int64_t a = 0; a < 6; a++)
@@ -139,7 +139,7 @@ static void every_order_of_ranks_goes_to_every_other(void **state) {
 }
 
 /* A part of the ranks before, another part after; three dims, the dims from either end; every width. */
-static void some_ranks_chunk_to_others(void **state) {
+CASE(some_ranks_chunk_to_others) {
   static const int64_t shape[3] = {5, 4, 7};
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_C64, RESHARD_C128};
   static const side sides[] = {{0, 2, {3, 1}},        {-3, 2, {0, 2}}, {2, 4, {3, 2, 1, 0}},
@@ -185,7 +185,7 @@ static void wrong_body(void *user, int64_t r) {
   reshard_tensor_release(local);
 }
 
-static void wrong_chunk_specs_are_refused(void **state) {
+CASE(wrong_chunk_specs_are_refused) {
   static const int64_t shape[2] = {6, 6};
   const exchange x = {
       .dtype = RESHARD_F32, .ndim = 2, .shape = shape, .before = {0, 2, {0, 1}}, .after = {1, 2, {2, 0}}};
@@ -229,9 +229,4 @@ static void wrong_chunk_specs_are_refused(void **state) {
   assert_string_equal(reshard_last_error(), "reshard_reshard_local_shard: sharder is NULL");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_order_of_ranks_goes_to_every_other),
-                                     cmocka_unit_test(some_ranks_chunk_to_others),
-                                     cmocka_unit_test(wrong_chunk_specs_are_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -66,7 +66,7 @@ static void round_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void gather_and_scatter_are_inverse_on_any_rank(void **state) {
+CASE(gather_and_scatter_are_inverse_on_any_rank) {
   static const char *const texts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)",
                                       "cyclic(2x2;2x3)",  "flat()",
                                       "rank(2)",          "boxes(0:[0,0]+[13,2];0:[0,2]+[5,19];3:[5,2]+[8,19])"};
@@ -204,7 +204,7 @@ static void wrong_body(void *user, int64_t r) {
   p->wrong[r] += status != RESHARD_SUCCESS || array_check(w->s.whole[r], r, 0, mine, r == 2 ? 51 : 50);
 }
 
-static void outputs_that_do_not_fit_are_refused_on_all(void **state) {
+CASE(outputs_that_do_not_fit_are_refused_on_all) {
   static const int64_t shape[2] = {13, 21}, narrow[2] = {12, 21};
   wrong_world w = {.s = {.ndim = 2, .shape = shape, .properties = {.dtype = RESHARD_F32}}};
   open_fixture(&w.s, "chunk(0;3,1,0,2)");
@@ -238,7 +238,7 @@ static void outputs_that_do_not_fit_are_refused_on_all(void **state) {
   close_fixture(&w.s);
 }
 
-static void gather_of_null_is_refused(void **state) {
+CASE(gather_of_null_is_refused) {
   reshard_sharded_tensor t;
   assert_int_equal(reshard_sharded_tensor_gather(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather: tensor is NULL");
@@ -248,9 +248,4 @@ static void gather_of_null_is_refused(void **state) {
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_scatter: sharder is NULL");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gather_and_scatter_are_inverse_on_any_rank),
-                                     cmocka_unit_test(outputs_that_do_not_fit_are_refused_on_all),
-                                     cmocka_unit_test(gather_of_null_is_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

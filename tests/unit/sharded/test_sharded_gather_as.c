@@ -1,12 +1,7 @@
 /* Gathering into another dtype: every element is what one rounding makes of it, whatever the layout, strides and path;
  * dtypes that have no cast, and ranks that do not want the same one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/naive_cast.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
@@ -80,8 +75,7 @@ static void gather_run(const fixture *s, reshard_path path, reshard_status statu
   sharded_ranks_check(RANKS, &options, gather_body, (void *)s, status, text);
 }
 
-static void gather_as_rounds_each_element_once(void **state) {
-  (void)state;
+CASE(gather_as_rounds_each_element_once) {
   static const char *const layouts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)", "cyclic(2x2;2x3)", "flat()", "rank(2)"};
   static const reshard_dtype pairs[][2] = {{RESHARD_F32, RESHARD_BF16}, {RESHARD_BF16, RESHARD_F32},
                                            {RESHARD_F32, RESHARD_F16},  {RESHARD_F64, RESHARD_F32},
@@ -95,8 +89,7 @@ static void gather_as_rounds_each_element_once(void **state) {
     }
 }
 
-static void gather_as_of_dtypes_without_cast_is_refused(void **state) {
-  (void)state;
+CASE(gather_as_of_dtypes_without_cast_is_refused) {
   const fixture integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
   const fixture differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
   gather_run(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
@@ -105,8 +98,4 @@ static void gather_as_of_dtypes_without_cast_is_refused(void **state) {
   gather_run(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gather_as_rounds_each_element_once),
-                                     cmocka_unit_test(gather_as_of_dtypes_without_cast_is_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

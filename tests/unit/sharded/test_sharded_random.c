@@ -27,7 +27,7 @@ static void check_chain(const sharded_ranks *p, const layout_chain *j) {
   }
 }
 
-static void random_chains_of_layouts_keep_every_element(void **state) {
+CASE(random_chains_of_layouts_keep_every_element) {
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
   int64_t cases = test_scaled(1000, 1);
   for (int64_t c = 1; c <= cases; c++) {
@@ -56,7 +56,4 @@ static void random_chains_of_layouts_keep_every_element(void **state) {
         fail_msg("no case from %s to %s", case_kind_name[a], case_kind_name[b]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_chains_of_layouts_keep_every_element)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -153,7 +153,7 @@ static void refuse(wrong_world *w, const wrong_case *c, bool to, reshard_path pa
   sharded_ranks_close(&p);
 }
 
-static void wrong_call_of_one_rank_leaves_all_tensors_alone(void **state) {
+CASE(wrong_call_of_one_rank_leaves_all_tensors_alone) {
   static const int64_t shape[2] = {8, 9}, swapped[2] = {9, 8};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3),
                    .dst = layout_from_text("chunk(1)", 2, shape, 3),
@@ -175,7 +175,7 @@ static void wrong_call_of_one_rank_leaves_all_tensors_alone(void **state) {
     reshard_layout_release(all[i]);
 }
 
-static void test_no_tensors(void **state) {
+CASE(test_no_tensors) {
   reshard_sharded_tensor none[2] = {NULL, NULL};
   assert_int_equal(reshard_sharded_tensor_reshard(0, NULL, NULL, NULL), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_reshard_to(0, NULL, NULL, NULL, NULL), RESHARD_SUCCESS);
@@ -206,7 +206,7 @@ static void absent_body(void *user, int64_t r) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void abort_in_a_reshard_leaves_all_tensors_alone(void **state) {
+CASE(abort_in_a_reshard_leaves_all_tensors_alone) {
   static const int64_t shape[2] = {8, 9};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
@@ -217,9 +217,4 @@ static void abort_in_a_reshard_leaves_all_tensors_alone(void **state) {
   reshard_layout_release(w.dst);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(wrong_call_of_one_rank_leaves_all_tensors_alone),
-                                     cmocka_unit_test(test_no_tensors),
-                                     cmocka_unit_test(abort_in_a_reshard_leaves_all_tensors_alone)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

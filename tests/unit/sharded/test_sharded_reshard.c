@@ -76,7 +76,7 @@ static void reshard_chain(int64_t n, reshard_dtype dtype, int ndim, const int64_
 }
 
 /* Sizes that four ranks do not divide, dims 0 and 1 both ways, placements shuffled. */
-static void cases_of_pytorch_hold(void **state) {
+CASE(cases_of_pytorch_hold) {
   static const int64_t shapes[4][2] = {{13, 21}, {14, 23}, {15, 26}, {12, 24}};
   static const char *const tours[][5] = {
       {"chunk(0;0,1,2,3)", "chunk(1;0,1,2,3)", "chunk(0;2,3,1,0)", "chunk(1;3,0,2,1)", "chunk(0;0,1,2,3)"},
@@ -89,7 +89,7 @@ static void cases_of_pytorch_hold(void **state) {
 }
 
 /* Permutations that are no involutions, on which PyTorch's way hangs. */
-static void permutations_of_any_order_are_resharded(void **state) {
+CASE(permutations_of_any_order_are_resharded) {
   static const int64_t shapes[4][2] = {{12, 24}, {13, 21}, {7, 10}, {3, 2}};
   static const char *const three[] = {"chunk(0;0,1,2)", "chunk(0;1,2,0)", "chunk(0;2,0,1)", "chunk(1;2,0,1)",
                                       "chunk(1;1,2,0)"};
@@ -101,7 +101,7 @@ static void permutations_of_any_order_are_resharded(void **state) {
   }
 }
 
-static void test_more_chunks(void **state) {
+CASE(test_more_chunks) {
   static const int64_t shape[3] = {5, 6, 9}, short_shape[2] = {3, 5}, nothing[2] = {0, 4};
   static const char *const negative[] = {"chunk(-1)", "chunk(0)", "chunk(-2)", "chunk(-3)", "chunk(2)"};
   static const char *const trailing[] = {"chunk(0)", "chunk(1)", "chunk(0;6,0,1,2,3,4,5)", "chunk(1;6,5,4,3,2,1,0)"};
@@ -112,14 +112,14 @@ static void test_more_chunks(void **state) {
   reshard_chain(7, RESHARD_F32, 2, nothing, 4, trailing);
 }
 
-static void every_dtype_is_resharded(void **state) {
+CASE(every_dtype_is_resharded) {
   static const int64_t shape[2] = {11, 13};
   static const char *const tour[] = {"chunk(0)", "chunk(1;2,0,1)", "flat()", "cyclic(3x1;2x5)"};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
     reshard_chain(3, (reshard_dtype)d, 2, shape, 4, tour);
 }
 
-static void every_kind_of_layout_is_resharded(void **state) {
+CASE(every_kind_of_layout_is_resharded) {
   static const int64_t shape[2] = {14, 18}, scalar[1] = {0};
   static const char *const tour[] = {
       "mesh(2x2;S0,S1)",
@@ -201,7 +201,7 @@ static void three_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void several_tensors_are_resharded_in_one_call(void **state) {
+CASE(several_tensors_are_resharded_in_one_call) {
   static const int64_t shapes[3][2] = {{9, 14}, {20, 3}, {10, 8}};
   static const char *const src[3] = {"chunk(0)", "flat()",
                                      "boxes(0:[0,0]+[5,4];0:[0,4]+[5,4];2:[5,0]+[5,1];1:[5,1]+[5,6];2:[5,7]+[5,1])"};
@@ -227,7 +227,7 @@ static void several_tensors_are_resharded_in_one_call(void **state) {
 }
 
 /* Local tensors that the caller keeps live on after a reshard, and beyond the sharded tensor and the sharder. */
-static void local_tensors_that_are_kept_live_on(void **state) {
+CASE(local_tensors_that_are_kept_live_on) {
   static const int64_t shape[2] = {6, 4};
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
@@ -252,15 +252,4 @@ static void local_tensors_that_are_kept_live_on(void **state) {
   reshard_layout_release(flat);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(cases_of_pytorch_hold),
-      cmocka_unit_test(permutations_of_any_order_are_resharded),
-      cmocka_unit_test(test_more_chunks),
-      cmocka_unit_test(every_dtype_is_resharded),
-      cmocka_unit_test(every_kind_of_layout_is_resharded),
-      cmocka_unit_test(several_tensors_are_resharded_in_one_call),
-      cmocka_unit_test(local_tensors_that_are_kept_live_on),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

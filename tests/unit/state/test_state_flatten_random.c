@@ -50,7 +50,7 @@ static void random_body(void *user, int64_t r) {
   reshard_tree_release(flat);
 }
 
-static void random_nestings_match_brute_force(void **state) {
+CASE(random_nestings_match_brute_force) {
   enum { RANKS = 6 };
   sharded_ranks p;
   int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400, 1);
@@ -89,9 +89,4 @@ static void random_nestings_match_brute_force(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_nestings_match_brute_force),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

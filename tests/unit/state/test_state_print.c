@@ -64,7 +64,7 @@ static void add_nested(world *w) {
   reshard_metadata_release(outer);
 }
 
-static void trees_are_drawn_with_dtypes_shapes_and_cuts(void **state) {
+CASE(trees_are_drawn_with_dtypes_shapes_and_cuts) {
   static const char drawn[] =
       "dict\n"
       "├── embedding: <sharded tensor> bf16 8x6 chunk(0;0-3) requires_grad\n"
@@ -93,7 +93,7 @@ static void trees_are_drawn_with_dtypes_shapes_and_cuts(void **state) {
 }
 
 /* A layout of a hundred boxes is cut off, and the line ends there. */
-static void test_long_layout(void **state) {
+CASE(test_long_layout) {
   const int64_t tall[2] = {100, 1};
   world w;
   char boxes[4096] = "boxes(", text[1024];
@@ -112,8 +112,4 @@ static void test_long_layout(void **state) {
   sharded_ranks_close(&w.p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(trees_are_drawn_with_dtypes_shapes_and_cuts),
-                                     cmocka_unit_test(test_long_layout)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

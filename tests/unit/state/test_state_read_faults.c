@@ -179,7 +179,7 @@ static void state_drop(sharded_ranks *p, fixture *s) {
   scratch_remove("checkpoint");
 }
 
-static void failing_read_ends_the_load_on_all_ranks(void **state) {
+CASE(failing_read_ends_the_load_on_all_ranks) {
   sharded_ranks p;
   fixture s;
   save_rows(&p, &s, 14);
@@ -196,7 +196,7 @@ static void failing_read_ends_the_load_on_all_ranks(void **state) {
 }
 
 /* More than the ranks read in one piece. */
-static void large_reads_are_made_in_pieces(void **state) {
+CASE(large_reads_are_made_in_pieces) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   skip(); /* many bytes, and nothing new for a sanitizer */
 #endif
@@ -214,11 +214,7 @@ static void large_reads_are_made_in_pieces(void **state) {
   state_drop(&p, &s);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(failing_read_ends_the_load_on_all_ranks),
-                                     cmocka_unit_test(large_reads_are_made_in_pieces)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
 
 #else
 

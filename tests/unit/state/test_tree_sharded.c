@@ -1,12 +1,7 @@
 /* Trees with sharded tensors, DTensors and nested ones in them, mapped, cast and moved: their local tensors are others
  * then, on all ranks alike, and what they are parts of is as before. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "bench/verify/naive_cast.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -110,8 +105,7 @@ static void check_sharded(reshard_sharded_tensor is, reshard_sharded_tensor was,
   }
 }
 
-static void test_cast_sharded(void **state) {
-  (void)state;
+CASE(test_cast_sharded) {
   const int64_t shape[2] = {2, 7};
   reshard_device cpu = open_cpu();
   gathering g;
@@ -163,8 +157,7 @@ static void test_cast_sharded(void **state) {
 }
 
 /* Shards of some ranks alone, of any strides, with an empty one that has no tensor. */
-static void test_cast_shards(void **state) {
-  (void)state;
+CASE(test_cast_shards) {
   reshard_device cpu = open_cpu();
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
@@ -221,8 +214,7 @@ static reshard_status count_tensor(void *user, const char *path, reshard_tensor 
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F16, info.ndim, info.shape, mapped) : status;
 }
 
-static void leaves_that_share_a_tensor_are_mapped_once(void **state) {
-  (void)state;
+CASE(leaves_that_share_a_tensor_are_mapped_once) {
   const int64_t shape[2] = {6, 4};
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
@@ -294,8 +286,7 @@ static reshard_status pair_map(void *value, const char *path, reshard_tree_tenso
 static const reshard_tree_type pair_type = {
     .name = "pair", .retain = pair_retain, .release = pair_release, .map_tensors = pair_map};
 
-static void test_own_type(void **state) {
-  (void)state;
+CASE(test_own_type) {
   const int64_t n = 3;
   reshard_device cpu = open_cpu();
   pair *value = calloc(1, sizeof *value);
@@ -327,8 +318,7 @@ static void test_own_type(void **state) {
 /* --- DTensors ---------------------------------------------------------------------------------------------------- */
 
 /* On a mesh of two of the three ranks, cut and replicated. */
-static void test_cast_dtensors(void **state) {
-  (void)state;
+CASE(test_cast_dtensors) {
   const int64_t shape[2] = {5, 4}, two = 2, ranks[2] = {2, 0};
   const reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
   reshard_device cpu = open_cpu();
@@ -384,8 +374,7 @@ static reshard_status copy_tensor(void *user, const char *path, reshard_tensor t
   return was.contiguous ? status : RESHARD_ERROR_INTERNAL;
 }
 
-static void test_random_nests(void **state) {
-  (void)state;
+CASE(test_random_nests) {
   int64_t seeds = test_scaled(60, 1);
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
@@ -415,8 +404,7 @@ static void test_random_nests(void **state) {
 }
 
 /* A nested tensor in a nested tensor in ..., deeper than a stack. */
-static void test_deep_nest(void **state) {
-  (void)state;
+CASE(test_deep_nest) {
   enum { DEPTH = 30000 };
   const int64_t shape[1] = {4};
   const reshard_shard whole = {{{0}, {4}}, {0, RESHARD_DEVICE_CPU, -1}};
@@ -477,8 +465,7 @@ static reshard_status odd_tensor(void *user, const char *path, reshard_tensor te
   return RESHARD_ERROR_INTERNAL;
 }
 
-static void moves_and_casts_that_do_not_fit_are_refused(void **state) {
-  (void)state;
+CASE(moves_and_casts_that_do_not_fit_are_refused) {
   const int64_t shape[2] = {4, 6};
   reshard_device cpu = open_cpu();
   sharded_ranks p;
@@ -513,8 +500,7 @@ static void moves_and_casts_that_do_not_fit_are_refused(void **state) {
 }
 
 /* The boxes of a flat piece as a user may give them: end to end, but lent one by one. */
-static void test_flat_of_several(void **state) {
-  (void)state;
+CASE(test_flat_of_several) {
   static float memory[5];
   const int64_t shape[2] = {3, 3}, boxes[2][2] = {{1, 2}, {1, 3}};
   const reshard_properties plain = {.dtype = RESHARD_F32};
@@ -540,17 +526,4 @@ static void test_flat_of_several(void **state) {
   reshard_device_release(cpu);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cast_sharded),
-      cmocka_unit_test(test_cast_shards),
-      cmocka_unit_test(leaves_that_share_a_tensor_are_mapped_once),
-      cmocka_unit_test(test_own_type),
-      cmocka_unit_test(test_cast_dtensors),
-      cmocka_unit_test(test_random_nests),
-      cmocka_unit_test(test_deep_nest),
-      cmocka_unit_test(moves_and_casts_that_do_not_fit_are_refused),
-      cmocka_unit_test(test_flat_of_several),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -48,7 +48,7 @@ static reshard_tensor_info source_take(source *s, int versioned, reshard_tensor 
   return info;
 }
 
-static void managed_tensors_are_taken_with_all_fields(void **state) {
+CASE(managed_tensors_are_taken_with_all_fields) {
   for (int versioned = 0; versioned < 2; versioned++) {
     source s;
     reshard_tensor t, view;
@@ -88,7 +88,7 @@ static void managed_tensors_are_taken_with_all_fields(void **state) {
 }
 
 /* A GPU's memory is only carried here: nothing of it is touched. */
-static void test_in_of_gpu(void **state) {
+CASE(test_in_of_gpu) {
   source s;
   reshard_tensor t, index, dst;
   void *managed;
@@ -115,7 +115,7 @@ static void test_in_of_gpu(void **state) {
 }
 
 /* After an error the managed tensor is the caller's, as it was. */
-static void refused_managed_tensor_stays_the_callers(void **state) {
+CASE(refused_managed_tensor_stays_the_callers) {
   static const char call[] = "reshard_tensor_from_dlpack";
   reshard_tensor t = NULL;
   int64_t bad[2] = {-1, 4}, back[2] = {4, -1};
@@ -166,7 +166,7 @@ static void refused_managed_tensor_stays_the_callers(void **state) {
 }
 
 /* Read-only stays with it, and the form that cannot say so is refused. */
-static void test_read_only(void **state) {
+CASE(test_read_only) {
   source s;
   reshard_tensor t, view;
   void *managed = NULL;
@@ -187,7 +187,7 @@ static void test_read_only(void **state) {
 }
 
 /* Every dtype goes out and comes back as itself. */
-static void every_dtype_goes_out_and_comes_back(void **state) {
+CASE(every_dtype_goes_out_and_comes_back) {
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++)
     for (int versioned = 0; versioned < 2; versioned++) {
       reshard_tensor t, view, back;
@@ -229,7 +229,7 @@ static void share_body(void *user, int64_t r) {
   reshard_tensor_release(user);
 }
 
-static void threads_share_one_managed_tensor(void **state) {
+CASE(threads_share_one_managed_tensor) {
   source s;
   reshard_tensor t;
   fill_source(&s);
@@ -240,10 +240,4 @@ static void threads_share_one_managed_tensor(void **state) {
   assert_int_equal(s.deleted, 1); /* every thread has come to its end */
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(managed_tensors_are_taken_with_all_fields), cmocka_unit_test(test_in_of_gpu),
-      cmocka_unit_test(refused_managed_tensor_stays_the_callers),  cmocka_unit_test(test_read_only),
-      cmocka_unit_test(every_dtype_goes_out_and_comes_back),       cmocka_unit_test(threads_share_one_managed_tensor)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

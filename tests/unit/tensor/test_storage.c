@@ -63,7 +63,7 @@ static void expect_there(reshard_tensor t, size_t bytes) {
   memset(info.data, 3, BYTES);
 }
 
-static void test_alloc_and_free(void **state) {
+CASE(test_alloc_and_free) {
   for (int pooled = 0; pooled < 2; pooled++) {
     reshard_device device = pooled ? open_device(0) : NULL;
     reshard_tensor t = tensor_create(device);
@@ -99,7 +99,7 @@ static void test_alloc_and_free(void **state) {
   }
 }
 
-static void test_other_occupants(void **state) {
+CASE(test_other_occupants) {
   reshard_device device = open_device(0);
   reshard_tensor t = tensor_create(device), view;
   void *managed;
@@ -134,7 +134,7 @@ static void test_other_occupants(void **state) {
 }
 
 /* A flat parameter and the views of it that a model uses, as FSDP has them: gathered, used, freed, and again. */
-static void test_freed_under_views(void **state) {
+CASE(test_freed_under_views) {
   for (int pooled = 0; pooled < 2; pooled++) {
     reshard_device device = pooled ? open_device(0) : NULL;
     const int64_t elements = 1200;
@@ -190,7 +190,7 @@ static void test_freed_under_views(void **state) {
 }
 
 /* Refusals of views while the storage is freed. */
-static void test_views_of_freed_storage(void **state) {
+CASE(test_views_of_freed_storage) {
   static float memory[1];
   reshard_tensor t = tensor_create(NULL), view = NULL;
   GOOD(reshard_storage_free(t, NULL, NULL));
@@ -216,7 +216,7 @@ static void count(void *user, void *data) {
   ++*(int *)user;
 }
 
-static void lent_memory_is_released_once(void **state) {
+CASE(lent_memory_is_released_once) {
   static float memory[1200];
   reshard_device device = open_device(0);
   for (int on = 0; on < 2; on++) {
@@ -240,7 +240,7 @@ static void lent_memory_is_released_once(void **state) {
   reshard_device_release(device);
 }
 
-static void test_no_elements(void **state) {
+CASE(test_no_elements) {
   reshard_device device = open_device(0);
   reshard_tensor t, other;
   int did = 7;
@@ -264,7 +264,7 @@ static void test_no_elements(void **state) {
   reshard_device_release(device);
 }
 
-static void wrong_arguments_are_invalid(void **state) {
+CASE(wrong_arguments_are_invalid) {
   reshard_device device = open_device(0);
   reshard_tensor t = tensor_create(device), none = NULL;
   int stream, did = 7;
@@ -297,7 +297,7 @@ static void wrong_arguments_are_invalid(void **state) {
 
 #define GONE "the storage of a tensor of shape 30x40 is freed"
 
-static void test_use_after_free(void **state) {
+CASE(test_use_after_free) {
   reshard_device device = open_device(0);
   reshard_tensor gone = tensor_create(device), there = tensor_create(device), index, view = NULL;
   void *managed = NULL;
@@ -395,7 +395,7 @@ static void close_body(void *user, int64_t r) {
   reshard_tensor_release(w->whole[r]);
 }
 
-static void test_collective_use_after_free(void **state) {
+CASE(test_collective_use_after_free) {
   turn t = {
       .w = {.rows = layout_from_text("chunk(0)", 2, shape, 2), .columns = layout_from_text("chunk(1)", 2, shape, 2)}};
   for (t.call = 0; t.call < (int)(sizeof calls / sizeof *calls); t.call++)
@@ -421,7 +421,7 @@ static void test_collective_use_after_free(void **state) {
 /* --- Life ------------------------------------------------------------------------------------------------------- */
 
 /* A tensor keeps its device, and a view the storage. */
-static void tensor_keeps_its_device_and_a_view_its_storage(void **state) {
+CASE(tensor_keeps_its_device_and_a_view_its_storage) {
   reshard_device device = open_device(-1);
   reshard_tensor t = tensor_create(device), view;
   GOOD(reshard_tensor_permute(t, (int[]){1, 0}, &view));
@@ -444,7 +444,7 @@ static void viewing_body(void *user, int64_t r) {
     }
 }
 
-static void test_views_of_threads(void **state) {
+CASE(test_views_of_threads) {
   reshard_tensor t[1 + 4] = {tensor_create(NULL)};
   rank_threads_run(4, viewing_body, t);
   GOOD(reshard_storage_free(t[0], NULL, NULL));
@@ -479,7 +479,7 @@ static void busy_body(void *user, int64_t r) {
   }
 }
 
-static void threads_take_and_free_storage_of_one_device(void **state) {
+CASE(threads_take_and_free_storage_of_one_device) {
   reshard_device device = open_device(0);
   rank_threads_run(THREADS, busy_body, device);
   reshard_memory_stats stats = stats_of(device);
@@ -489,20 +489,4 @@ static void threads_take_and_free_storage_of_one_device(void **state) {
   reshard_device_release(device);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alloc_and_free),
-      cmocka_unit_test(test_other_occupants),
-      cmocka_unit_test(test_freed_under_views),
-      cmocka_unit_test(test_views_of_freed_storage),
-      cmocka_unit_test(lent_memory_is_released_once),
-      cmocka_unit_test(test_no_elements),
-      cmocka_unit_test(wrong_arguments_are_invalid),
-      cmocka_unit_test(test_use_after_free),
-      cmocka_unit_test(test_collective_use_after_free),
-      cmocka_unit_test(tensor_keeps_its_device_and_a_view_its_storage),
-      cmocka_unit_test(test_views_of_threads),
-      cmocka_unit_test(threads_take_and_free_storage_of_one_device),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

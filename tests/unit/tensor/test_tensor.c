@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void created_tensors_are_contiguous_and_aligned(void **state) {
+CASE(created_tensors_are_contiguous_and_aligned) {
   static const int64_t shape[3] = {5, 1, 7}, empty[3] = {5, 0, 7}, large[1] = {3 << 20};
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++) {
     reshard_tensor t;
@@ -49,7 +49,7 @@ static void count(void *user, void *data) {
   ++*(int *)user;
 }
 
-static void wrapped_tensors_have_the_strides_given(void **state) {
+CASE(wrapped_tensors_have_the_strides_given) {
   static const int64_t shape[2] = {3, 4}, rows[2] = {4, 1}, columns[2] = {1, 3}, apart[2] = {9, 2},
                        broadcast[2] = {0, 1};
   int32_t memory[64];
@@ -87,7 +87,7 @@ static void wrapped_tensors_have_the_strides_given(void **state) {
   assert_null(reshard_tensor_retain(NULL));
 }
 
-static void wrong_shapes_and_dtypes_are_refused(void **state) {
+CASE(wrong_shapes_and_dtypes_are_refused) {
   static const int64_t shape[2] = {3, 4}, negative[2] = {3, -4}, huge[2] = {INT64_C(1) << 31, INT64_C(1) << 31};
   reshard_tensor t = NULL;
   reshard_tensor_info info;
@@ -116,7 +116,7 @@ static void wrong_shapes_and_dtypes_are_refused(void **state) {
 }
 
 /* Strides that let two elements share memory. */
-static void strides_that_overlap_are_told(void **state) {
+CASE(strides_that_overlap_are_told) {
   static const struct {
     int ndim;
     int64_t shape[3], strides[3];
@@ -148,7 +148,7 @@ static void share(void *user, int64_t r) {
   reshard_tensor_release(user);
 }
 
-static void last_reference_of_any_thread_frees(void **state) {
+CASE(last_reference_of_any_thread_frees) {
   int freed = 0;
   char memory[4];
   reshard_tensor t;
@@ -160,10 +160,4 @@ static void last_reference_of_any_thread_frees(void **state) {
   assert_int_equal(freed, 1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(created_tensors_are_contiguous_and_aligned),
-      cmocka_unit_test(wrapped_tensors_have_the_strides_given), cmocka_unit_test(wrong_shapes_and_dtypes_are_refused),
-      cmocka_unit_test(strides_that_overlap_are_told), cmocka_unit_test(last_reference_of_any_thread_frees)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

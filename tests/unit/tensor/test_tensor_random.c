@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-static void random_operations_match_the_model(void **state) {
+CASE(random_operations_match_the_model) {
   static const int64_t keep[] = {0, -1, 600000};
   int64_t cases = test_scaled(60, 1), done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
@@ -33,7 +33,4 @@ static void random_operations_match_the_model(void **state) {
   free(pattern);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -203,7 +203,7 @@ static void random_case(rng *random, reshard_tensor base, const int16_t *storage
   reshard_tensor_release(t);
 }
 
-static void random_views_match_lists_of_places(void **state) {
+CASE(random_views_match_lists_of_places) {
   int64_t cases = test_scaled(6000, 1);
   for (int64_t c = 0; c < cases; c++) {
     rng random;
@@ -223,7 +223,7 @@ static void random_views_match_lists_of_places(void **state) {
   printf("%lld chains of views\n", (long long)cases);
 }
 
-static void views_that_do_not_fit_are_refused(void **state) {
+CASE(views_that_do_not_fit_are_refused) {
   static const int64_t shape[2] = {3, 4};
   reshard_tensor t, view = NULL, empty, bytes;
   GOOD(reshard_tensor_create(RESHARD_U8, 1, (int64_t[]){5}, &bytes));
@@ -289,8 +289,4 @@ static void views_that_do_not_fit_are_refused(void **state) {
   reshard_tensor_release(t);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_views_match_lists_of_places),
-                                     cmocka_unit_test(views_that_do_not_fit_are_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -3,7 +3,7 @@
 
 #include <reshard/tensor.h>
 
-static void lists_of_a_scalar_may_be_null(void **state) {
+CASE(lists_of_a_scalar_may_be_null) {
   reshard_tensor scalar, row, view;
   reshard_tensor_info info;
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 0, NULL, &scalar), RESHARD_SUCCESS);
@@ -17,7 +17,4 @@ static void lists_of_a_scalar_may_be_null(void **state) {
   reshard_tensor_release(scalar);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_a_scalar_may_be_null)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

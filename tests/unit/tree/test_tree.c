@@ -25,7 +25,7 @@ static reshard_tensor wrapped(int *released) {
 
 /* --- Leaves --------------------------------------------------------------------------------------------------- */
 
-static void leaves_give_back_what_they_hold(void **state) {
+CASE(leaves_give_back_what_they_hold) {
   int released = 0;
   reshard_tensor tensor = wrapped(&released), got_tensor;
   reshard_tree s;
@@ -81,7 +81,7 @@ static void leaves_give_back_what_they_hold(void **state) {
   assert_int_equal(reshard_tree_count(NULL), 0);
 }
 
-static void test_leaf_refusals(void **state) {
+CASE(test_leaf_refusals) {
   int released = 0, flag;
   reshard_tensor tensor = wrapped(&released), got_tensor;
   reshard_tree s = integer(3), d = dict(), l = list(), none;
@@ -117,7 +117,7 @@ static void test_leaf_refusals(void **state) {
 
 /* --- Dicts and lists ------------------------------------------------------------------------------------------ */
 
-static void containers_keep_order_and_replace_keys(void **state) {
+CASE(containers_keep_order_and_replace_keys) {
   static const char *const keys[] = {"z", "a", "", "m.n"};
   reshard_tree d = dict(), l = list(), child;
   const char *key;
@@ -149,7 +149,7 @@ static void containers_keep_order_and_replace_keys(void **state) {
   reshard_tree_release(l);
 }
 
-static void test_container_refusals(void **state) {
+CASE(test_container_refusals) {
   reshard_tree d = dict(), l = list(), s = integer(1), found = NULL;
   const char *key;
   BAD(reshard_tree_set(NULL, "a", s), "reshard_tree_set: the container is NULL");
@@ -187,7 +187,7 @@ static void test_container_refusals(void **state) {
 
 /* --- Tuples, structs, packed sequences, values of the caller's ------------------------------------------------ */
 
-static void test_tuples_and_structs(void **state) {
+CASE(test_tuples_and_structs) {
   reshard_tree t = append(append(tuple(), integer(1)), integer(2)), s = structure("Point"), found;
   const char *name, *key;
   set(set(s, "x", integer(3)), "y", t);
@@ -216,7 +216,7 @@ static void test_tuples_and_structs(void **state) {
   reshard_tree_release(s);
 }
 
-static void packed_sequences_check_their_orders(void **state) {
+CASE(packed_sequences_check_their_orders) {
   static const int64_t sizes[3] = {3, 2, 1}, sorted[3] = {2, 0, 1}, unsorted[3] = {1, 2, 0}, far[3] = {0, 1, 3},
                        twice[3] = {1, 1, 0}, rising[3] = {2, 3, 1}, none[2] = {6, 0}, huge[2] = {INT64_MAX, INT64_MAX};
   const int64_t *got_sizes, *got_sorted, *got_unsorted;
@@ -282,7 +282,7 @@ static void packed_sequences_check_their_orders(void **state) {
 static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
 
-static void opaque_values_are_retained_and_released(void **state) {
+CASE(opaque_values_are_retained_and_released) {
   static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one},
                                  plain = {.name = "handle"}, owned = {.name = "owner", .release = take_one},
                                  nameless = {.name = NULL};
@@ -327,7 +327,7 @@ static void opaque_values_are_retained_and_released(void **state) {
 
 /* --- Paths ---------------------------------------------------------------------------------------------------- */
 
-static void paths_find_nodes_or_nothing(void **state) {
+CASE(paths_find_nodes_or_nothing) {
   static const char *const missing[] = {"a.",
                                         "a.b.",
                                         ".a.b",
@@ -386,7 +386,7 @@ static reshard_status note_path(void *user, const char *path, reshard_tree leaf)
   return RESHARD_SUCCESS;
 }
 
-static void visits_go_in_order_and_can_stop(void **state) {
+CASE(visits_go_in_order_and_can_stop) {
   char text[256] = "";
   reshard_tree root = dict(), shared = dict(), leaf = integer(9), stop;
   set(shared, "u", integer(1));
@@ -410,7 +410,7 @@ static void visits_go_in_order_and_can_stop(void **state) {
 
 /* --- Cycles, and what is none --------------------------------------------------------------------------------- */
 
-static void container_inside_itself_is_refused(void **state) {
+CASE(container_inside_itself_is_refused) {
   static const char set_text[] = "reshard_tree_set: the child has the container inside it";
   static const char append_text[] = "reshard_tree_append: the child has the container inside it";
   reshard_tree d = dict(), l = list(), other = dict();
@@ -435,7 +435,7 @@ static void container_inside_itself_is_refused(void **state) {
 }
 
 /* Each level has the next one twice: 2^60 paths, 60 nodes. Whatever looks for something looks at a node once. */
-static void shared_nodes_are_looked_at_once(void **state) {
+CASE(shared_nodes_are_looked_at_once) {
   reshard_tree low = dict(), top = low, found;
   char path[4 * 60 + 3] = "";
   for (int i = 0; i < 60; i++) {
@@ -491,7 +491,7 @@ static void use_deep(reshard_tree top) {
   free(path);
 }
 
-static void deep_trees_take_no_stack(void **state) {
+CASE(deep_trees_take_no_stack) {
   reshard_tree top = append(list(), integer(42)), at;
   for (int64_t i = 1; i < levels(); i++) /* from the leaf */
     top = append(list(), top);
@@ -507,7 +507,7 @@ static void deep_trees_take_no_stack(void **state) {
   use_deep(top);
 }
 
-static void wide_dicts_are_found_in_time(void **state) {
+CASE(wide_dicts_are_found_in_time) {
   enum { KEYS = 20000 };
   reshard_tree d = dict(), found;
   char key[32];
@@ -559,7 +559,7 @@ static void share(void *user, int64_t rank) {
   }
 }
 
-static void threads_share_one_tree(void **state) {
+CASE(threads_share_one_tree) {
   sharing s = {.shared = set(dict(), "n", integer(4))};
   rank_threads_run(4, share, &s);
   for (int r = 0; r < 4; r++)
@@ -567,22 +567,4 @@ static void threads_share_one_tree(void **state) {
   reshard_tree_release(s.shared);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(leaves_give_back_what_they_hold),
-      cmocka_unit_test(test_leaf_refusals),
-      cmocka_unit_test(containers_keep_order_and_replace_keys),
-      cmocka_unit_test(test_container_refusals),
-      cmocka_unit_test(test_tuples_and_structs),
-      cmocka_unit_test(packed_sequences_check_their_orders),
-      cmocka_unit_test(opaque_values_are_retained_and_released),
-      cmocka_unit_test(paths_find_nodes_or_nothing),
-      cmocka_unit_test(visits_go_in_order_and_can_stop),
-      cmocka_unit_test(container_inside_itself_is_refused),
-      cmocka_unit_test(shared_nodes_are_looked_at_once),
-      cmocka_unit_test(deep_trees_take_no_stack),
-      cmocka_unit_test(wide_dicts_are_found_in_time),
-      cmocka_unit_test(threads_share_one_tree),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

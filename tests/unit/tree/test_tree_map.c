@@ -30,7 +30,7 @@ static reshard_status add_hundred(void *user, const char *path, reshard_tree lea
   return RESHARD_SUCCESS;
 }
 
-static void mapping_keeps_nodes_that_do_not_change(void **state) {
+CASE(mapping_keeps_nodes_that_do_not_change) {
   adder a = {""};
   reshard_tree root = dict(), same = append(append(list(), integer(2)), integer(4)), mapped, leaf;
   set(root, "same", same);
@@ -98,7 +98,7 @@ static void assert_pair(reshard_tree d) {
 }
 
 /* A mapped dict shares its names with the one before, until one of the two changes, or the other is gone. */
-static void test_names_after_map(void **state) {
+CASE(test_names_after_map) {
   for (int k = 0; k < 4; k++) {
     adder a = {""};
     reshard_tree before = pair(), after, none;
@@ -120,7 +120,7 @@ static void test_names_after_map(void **state) {
   }
 }
 
-static void shared_leaves_are_mapped_once(void **state) {
+CASE(shared_leaves_are_mapped_once) {
   adder a = {""};
   reshard_tree leaf = integer(1), even = integer(2), inner = dict(), root = list(), mapped;
   set(inner, "k", reshard_tree_retain(leaf));
@@ -167,7 +167,7 @@ static void shared_leaves_are_mapped_once(void **state) {
   reshard_tree_release(top);
 }
 
-static void failed_mapping_leaves_nothing(void **state) {
+CASE(failed_mapping_leaves_nothing) {
   adder a = {""};
   reshard_tree root = list(), mapped = NULL;
   append(append(root, integer(1)), append(append(append(list(), integer(3)), nothing()), integer(5)));
@@ -205,7 +205,7 @@ static reshard_tensor tensor_at(reshard_tree tree, const char *path) {
   return tensor;
 }
 
-static void tensors_of_all_kinds_of_nodes_are_mapped(void **state) {
+CASE(tensors_of_all_kinds_of_nodes_are_mapped) {
   static const int64_t sizes[3] = {3, 2, 1};
   static const reshard_tree_type type = {.name = "T"};
   maker m = {0};
@@ -254,7 +254,7 @@ static reshard_status to_integer(void *user, const char *path, reshard_tree leaf
   return reshard_tree_int(1, mapped);
 }
 
-static void test_packed_stays(void **state) {
+CASE(test_packed_stays) {
   static const int64_t one = 1;
   reshard_tree root = set(dict(), "p", packed(floats(1), 1, &one)), mapped = NULL;
   BAD(reshard_tree_map(root, to_integer, NULL, &mapped),
@@ -265,7 +265,7 @@ static void test_packed_stays(void **state) {
 
 /* --- Flat and back -------------------------------------------------------------------------------------------- */
 
-static void flatten_and_rebuild_are_inverse(void **state) {
+CASE(flatten_and_rebuild_are_inverse) {
   static const char *const paths[] = {"a.0", "a.1.x", "b", "a.0", "s.f"};
   static const int64_t values[] = {1, 2, 3, 4, 6};
   reshard_tree root = dict(), shared = integer(2), rebuilt;
@@ -351,7 +351,7 @@ static reshard_status add_to_one(void *user, const char *path, reshard_tree leaf
   return reshard_tree_int(value + 1, mapped);
 }
 
-static void deep_trees_are_mapped_without_stack(void **state) {
+CASE(deep_trees_are_mapped_without_stack) {
   const int64_t levels = test_scaled(1000000, 1); /* fewer where an instrument makes all of it slow */
   reshard_tree deep = chain(levels, 1), two = chain(levels, 2), mapped, rebuilt;
   const reshard_tree_leaves *flat;
@@ -409,7 +409,7 @@ static void map_shared(void *user, int64_t rank) {
   }
 }
 
-static void threads_map_one_tree(void **state) {
+CASE(threads_map_one_tree) {
   reshard_tree shared = append(list(), integer(4));
   mapping m = {.shared = set(dict(), "s", set(structure("S"), "x", reshard_tree_retain(shared)))};
   set(m.shared, "again", shared);
@@ -420,17 +420,4 @@ static void threads_map_one_tree(void **state) {
   reshard_tree_release(m.shared);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(mapping_keeps_nodes_that_do_not_change),
-      cmocka_unit_test(test_names_after_map),
-      cmocka_unit_test(shared_leaves_are_mapped_once),
-      cmocka_unit_test(failed_mapping_leaves_nothing),
-      cmocka_unit_test(tensors_of_all_kinds_of_nodes_are_mapped),
-      cmocka_unit_test(test_packed_stays),
-      cmocka_unit_test(flatten_and_rebuild_are_inverse),
-      cmocka_unit_test(deep_trees_are_mapped_without_stack),
-      cmocka_unit_test(threads_map_one_tree),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

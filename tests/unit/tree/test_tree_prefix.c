@@ -44,7 +44,7 @@ static void assert_keys(reshard_tree dict, int64_t n, const char *const *keys) {
   }
 }
 
-static void prefixes_are_renamed_in_order(void **state) {
+CASE(prefixes_are_renamed_in_order) {
   const char *keys[] = {"module.a", "b", "module.", "modul", "module.module.c", "module"};
   const char *stripped[] = {"a", "b", "", "modul", "module.c", "module"};
   reshard_tree dict = dict_of(6, keys), found;
@@ -84,7 +84,7 @@ static void prefixes_are_renamed_in_order(void **state) {
   reshard_tree_release(dict);
 }
 
-static void renames_that_meet_change_nothing(void **state) {
+CASE(renames_that_meet_change_nothing) {
   const char *keys[] = {"a.x", "c", "b.x", "a.y"};
   reshard_tree dict = dict_of(4, keys), list;
   GOOD(reshard_tree_list(&list));
@@ -106,7 +106,7 @@ static void renames_that_meet_change_nothing(void **state) {
 }
 
 /* Short keys of two letters, so that prefixes meet often; against the plain way. */
-static void random_renames_match_the_plain_way(void **state) {
+CASE(random_renames_match_the_plain_way) {
   int64_t refused = 0, renamed = 0;
   for (int64_t seed = 0; seed < test_scaled(5000, 1); seed++) {
     rng random;
@@ -152,9 +152,4 @@ static void random_renames_match_the_plain_way(void **state) {
   assert_true(refused > 100 * test_scale() && renamed > 100 * test_scale());
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(prefixes_are_renamed_in_order),
-                                     cmocka_unit_test(renames_that_meet_change_nothing),
-                                     cmocka_unit_test(random_renames_match_the_plain_way)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -497,7 +497,7 @@ static int64_t path_count(const model *m) {
   return n;
 }
 
-static void random_trees_match_a_plain_model(void **state) {
+CASE(random_trees_match_a_plain_model) {
   forest *f = cli_alloc(1, sizeof *f);
   char *texts[2] = {cli_alloc(TEXT, 1), cli_alloc(TEXT, 1)};
   int64_t few = 0, many = 0, changed = 0, same = 0;
@@ -529,7 +529,4 @@ static void random_trees_match_a_plain_model(void **state) {
   free(f);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_trees_match_a_plain_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

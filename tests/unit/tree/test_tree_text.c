@@ -27,7 +27,7 @@ static void assert_drawn(reshard_tree tree, const char *wanted) {
   assert_int_equal(needed, strlen(wanted) + 1);
 }
 
-static void trees_are_drawn_in_the_room_given(void **state) {
+CASE(trees_are_drawn_in_the_room_given) {
   static const int64_t sizes[3] = {3, 2, 1}, order[3] = {2, 0, 1};
   reshard_tree root = dict(), tied, shared, p;
   reshard_tensor weight, data = floats(6);
@@ -80,7 +80,7 @@ static void trees_are_drawn_in_the_room_given(void **state) {
 }
 
 /* Floats come back from their text, and are none that an integer could be; a locale changes nothing. */
-static void floats_come_back_from_their_text(void **state) {
+CASE(floats_come_back_from_their_text) {
   static const struct {
     double value;
     const char *text;
@@ -108,7 +108,7 @@ static void floats_come_back_from_their_text(void **state) {
 }
 
 /* 40 levels: lines end to move to the right at 32, and say where they are. */
-static void test_print_deep(void **state) {
+CASE(test_print_deep) {
   char drawn[16384], line[256];
   reshard_tree top = append(append(list(), integer(7)), integer(8));
   for (int i = 0; i < 39; i++)
@@ -168,7 +168,7 @@ static reshard_tree sample(int d, reshard_tensor tensor, reshard_tensor data) {
   return root;
 }
 
-static void trees_that_differ_in_anything_are_not_equal(void **state) {
+CASE(trees_that_differ_in_anything_are_not_equal) {
   reshard_tensor tensor = floats(3), data = floats(3);
   int equal = -1;
   for (int a = 0; a <= DIFFERENCES; a++) {
@@ -205,7 +205,7 @@ static void trees_that_differ_in_anything_are_not_equal(void **state) {
 
 /* --- Arguments ------------------------------------------------------------------------------------------------ */
 
-static void arguments_are_packed_and_unpacked(void **state) {
+CASE(arguments_are_packed_and_unpacked) {
   for (int n = 0; n < 4; n++)
     for (int k = 0; k < 4; k++)
       for (int kind = 0; kind < 2; kind++) {
@@ -255,7 +255,7 @@ static void arguments_are_packed_and_unpacked(void **state) {
       }
 }
 
-static void test_kwargs_refused(void **state) {
+CASE(test_kwargs_refused) {
   reshard_tree values = append(tuple(), integer(1)), names = append(append(list(), text("a")), text("b")), d = dict(),
                number = integer(1), a = NULL, b = NULL, nul;
   BAD(reshard_tree_unpack_kwargs(values, names, &a, &b), "reshard_tree_unpack_kwargs: 2 names for 1 values");
@@ -291,14 +291,4 @@ static void test_kwargs_refused(void **state) {
   reshard_tree_release(d);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(trees_are_drawn_in_the_room_given),
-      cmocka_unit_test(floats_come_back_from_their_text),
-      cmocka_unit_test(test_print_deep),
-      cmocka_unit_test(trees_that_differ_in_anything_are_not_equal),
-      cmocka_unit_test(arguments_are_packed_and_unpacked),
-      cmocka_unit_test(test_kwargs_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

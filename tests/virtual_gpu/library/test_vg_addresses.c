@@ -228,7 +228,7 @@ static void run_scene(memory source, reshard_path path, bool rebind, bool nccl) 
     fail_msg("%s: %s", what, vg_report(0));
 }
 
-static void create_refuses_memory_out_of_reach(void **state) {
+CASE(create_refuses_memory_out_of_reach) {
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++) {
     run_scene((memory)source, RESHARD_PATH_AUTO, false, false);
@@ -238,7 +238,7 @@ static void create_refuses_memory_out_of_reach(void **state) {
   vg_quiet(false);
 }
 
-static void rebind_refuses_memory_out_of_reach(void **state) {
+CASE(rebind_refuses_memory_out_of_reach) {
   vg_quiet(true);
   for (int source = PLAIN; source < MEMORIES; source++)
     run_scene((memory)source, RESHARD_PATH_AUTO, true, false);
@@ -322,7 +322,7 @@ static void repeated_body(void *user, int64_t r) {
 }
 
 /* Calls go on with the same results, and no GPU reads what it does not reach. */
-static void repeated_calls_read_only_what_they_reach(void **state) {
+CASE(repeated_calls_read_only_what_they_reach) {
   for (uint64_t seed = 1; seed <= 3; seed++) {
     repeated w = {.memory = {NULL}};
     vg_begin(&(vg_options){.devices = RANKS, .seed = seed});
@@ -342,9 +342,4 @@ static void repeated_calls_read_only_what_they_reach(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(create_refuses_memory_out_of_reach),
-                                     cmocka_unit_test(rebind_refuses_memory_out_of_reach),
-                                     cmocka_unit_test(repeated_calls_read_only_what_they_reach)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -193,15 +193,13 @@ static void run_world(const char *name, bool nccl, bool closed, reshard_path pat
     fail_msg("%s: %s", name, vg_report(0));
 }
 
-static void local_transfers_take_all_from_the_allocator(void **state) {
+CASE(local_transfers_take_all_from_the_allocator) {
   run_world("direct", false, false, RESHARD_PATH_AUTO, 0);
   run_world("packed", false, false, RESHARD_PATH_PACKED, 0);
   run_world("rounds", false, false, RESHARD_PATH_PACKED, 16384);
 }
 
-static void closed_pools_take_the_packed_path(void **state) {
-  run_world("closed", false, true, RESHARD_PATH_PACKED, 0);
-}
+CASE(closed_pools_take_the_packed_path) { run_world("closed", false, true, RESHARD_PATH_PACKED, 0); }
 
 static bool has_nccl(void) {
   unsigned char id[RESHARD_NCCL_ID_BYTES];
@@ -211,7 +209,7 @@ static bool has_nccl(void) {
   return there;
 }
 
-static void transfers_over_nccl_take_all_from_the_allocator(void **state) {
+CASE(transfers_over_nccl_take_all_from_the_allocator) {
   if (!has_nccl())
     skip();
   run_world("NCCL", true, false, RESHARD_PATH_AUTO, 0);
@@ -260,17 +258,11 @@ static void count_records(size_t limit) {
     fail_msg("records, limit %zu: %s", limit, vg_report(0));
 }
 
-static void records_count_with_the_pool(void **state) {
+CASE(records_count_with_the_pool) {
   if (!has_nccl())
     skip();
   count_records(0);
   count_records(1000);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(local_transfers_take_all_from_the_allocator),
-                                     cmocka_unit_test(closed_pools_take_the_packed_path),
-                                     cmocka_unit_test(transfers_over_nccl_take_all_from_the_allocator),
-                                     cmocka_unit_test(records_count_with_the_pool)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -129,7 +129,7 @@ static int64_t run(reshard_path path, int max_blocks) {
   return most;
 }
 
-static void launches_keep_the_limit_of_blocks(void **state) {
+CASE(launches_keep_the_limit_of_blocks) {
   for (int direct = 0; direct < 2; direct++) {
     reshard_path path = direct ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
     assert_true(run(path, 0) > 16); /* else the limits below would prove nothing */
@@ -139,7 +139,4 @@ static void launches_keep_the_limit_of_blocks(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(launches_keep_the_limit_of_blocks)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

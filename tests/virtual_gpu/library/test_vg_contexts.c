@@ -163,12 +163,12 @@ static bool have_nccl(void) {
   return status == RESHARD_SUCCESS;
 }
 
-static void local_calls_leave_no_context(void **state) {
+CASE(local_calls_leave_no_context) {
   run_world(LOCAL, false);
   run_world(LOCAL, true);
 }
 
-static void calls_over_nccl_leave_no_context(void **state) {
+CASE(calls_over_nccl_leave_no_context) {
   if (!have_nccl())
     skip();
   run_world(NCCL, false);
@@ -176,7 +176,7 @@ static void calls_over_nccl_leave_no_context(void **state) {
 }
 
 /* Ranks are processes: each thread is one, whose GPU is not 0. */
-static void calls_of_a_node_leave_no_context(void **state) {
+CASE(calls_of_a_node_leave_no_context) {
 #ifdef __SANITIZE_ADDRESS__ /* the order by which processes of a node meet is not seen */
   skip();
 #endif
@@ -185,7 +185,7 @@ static void calls_of_a_node_leave_no_context(void **state) {
 }
 
 /* The test relies on this: a call of the runtime gives a thread without a context that of its device. */
-static void virtual_runtime_makes_contexts_as_the_real_one(void **state) {
+CASE(virtual_runtime_makes_contexts_as_the_real_one) {
   void *memory;
   int device = -1;
   vg_begin(&(vg_options){.devices = 2, .seed = 1});
@@ -202,10 +202,4 @@ static void virtual_runtime_makes_contexts_as_the_real_one(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(local_calls_leave_no_context),
-                                     cmocka_unit_test(calls_over_nccl_leave_no_context),
-                                     cmocka_unit_test(calls_of_a_node_leave_no_context),
-                                     cmocka_unit_test(virtual_runtime_makes_contexts_as_the_real_one)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -1,12 +1,6 @@
 /* The checks of support/contracts/contract.h on virtual GPUs: by rank threads over NCCL with a GPU each, and by rank
  * threads that share one GPU. Host bytes get to device memory by copies alone. No graph is captured; the checker is
  * on, with several schedules. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "support/contracts/dtensor.h"
 #include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
@@ -15,6 +9,7 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/contracts/steady.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
@@ -143,10 +138,7 @@ static void states(world *w, contract_rank *s, uint64_t seed) {
   contract_check_state(s, seed, scratch_path("state"));
 }
 
-static void contracts_of_state_dicts_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(6, states);
-}
+static void contracts_of_state_dicts_hold_on_gpus(void **state) { run_all(6, states); }
 
 static void groups(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
@@ -154,30 +146,15 @@ static void groups(world *w, contract_rank *s, uint64_t seed) {
   contract_check_groups(s, scratch_path("groups"));
 }
 
-static void contracts_of_groups_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(3, groups);
-}
+static void contracts_of_groups_hold_on_gpus(void **state) { run_all(3, groups); }
 
-static void contracts_of_meshes_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(4, meshes);
-}
+static void contracts_of_meshes_hold_on_gpus(void **state) { run_all(4, meshes); }
 
-static void contracts_of_dtensors_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(5, dtensors);
-}
+static void contracts_of_dtensors_hold_on_gpus(void **state) { run_all(5, dtensors); }
 
-static void contracts_of_sharded_tensors_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(5, sharded);
-}
+static void contracts_of_sharded_tensors_hold_on_gpus(void **state) { run_all(5, sharded); }
 
-static void contracts_of_fsdp_hold_on_gpus(void **state) {
-  (void)state;
-  run_all(1, fsdp);
-}
+static void contracts_of_fsdp_hold_on_gpus(void **state) { run_all(1, fsdp); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_of_dtensors_hold_on_gpus),

@@ -29,11 +29,8 @@ static void run_all(example *main_of) {
       run_example(main_of, gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
 }
 
-static void test_fsdp_tp(void **state) { run_all(fsdp_tp_main); }
+CASE(test_fsdp_tp) { run_all(fsdp_tp_main); }
 
-static void test_hsdp_tp(void **state) { run_all(hsdp_tp_main); }
+CASE(test_hsdp_tp) { run_all(hsdp_tp_main); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fsdp_tp), cmocka_unit_test(test_hsdp_tp)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

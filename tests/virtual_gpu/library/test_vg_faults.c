@@ -313,7 +313,7 @@ static void sweep(world *w, int f, int64_t *wrong) {
            (long long)(runs - rs_min(runs, *wrong - wrong_before)));
 }
 
-static void every_public_call_survives_every_failing_call(void **state) {
+CASE(every_public_call_survives_every_failing_call) {
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -351,7 +351,7 @@ static const struct {
              {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 2},
              {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 3}};
 
-static void faults_that_were_found_stay_away(void **state) {
+CASE(faults_that_were_found_stay_away) {
   int64_t wrong = 0;
   if (!vg_sees_kernels() || !have_nccl()) /* nothing is checked in this build */
     skip();
@@ -373,7 +373,7 @@ static void faults_that_were_found_stay_away(void **state) {
 
 /* A rank that never comes to a collective call: the others have their deadline. An execute on a stream has none, as the
  * host does not wait in it. */
-static void absent_rank_is_a_timeout_of_every_call(void **state) {
+CASE(absent_rank_is_a_timeout_of_every_call) {
   int64_t wrong = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -399,8 +399,5 @@ static void absent_rank_is_a_timeout_of_every_call(void **state) {
 /* An argument is part of the names of the calls to test. */
 int main(int argc, char **argv) {
   only = argc > 1 ? argv[1] : NULL;
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_public_call_survives_every_failing_call),
-                                     cmocka_unit_test(faults_that_were_found_stay_away),
-                                     cmocka_unit_test(absent_rank_is_a_timeout_of_every_call)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

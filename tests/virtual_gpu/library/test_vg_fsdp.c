@@ -181,7 +181,7 @@ static void run_world(void *user, const vg_options *options) {
   close_world(w);
 }
 
-static void layers_are_gathered_beside_their_use(void **state) {
+CASE(layers_are_gathered_beside_their_use) {
   world w = {.check = true, .steps = 2};
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
     run_world(&w, &(vg_options){.seed = (uint64_t)policy, .policy = (vg_policy)policy});
@@ -189,7 +189,7 @@ static void layers_are_gathered_beside_their_use(void **state) {
   }
 }
 
-static void every_edge_of_the_loop_is_needed(void **state) {
+CASE(every_edge_of_the_loop_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   world w = {.steps = 1};
@@ -201,8 +201,4 @@ static void every_edge_of_the_loop_is_needed(void **state) {
   assert_int_equal(result.found, result.uses);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(layers_are_gathered_beside_their_use),
-                                     cmocka_unit_test(every_edge_of_the_loop_is_needed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

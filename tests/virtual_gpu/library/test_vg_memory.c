@@ -101,7 +101,7 @@ static void run_transfer(reshard_path path, int64_t limit, bool strided) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void transfers_take_the_workspace_of_the_plan(void **state) {
+CASE(transfers_take_the_workspace_of_the_plan) {
   for (int strided = 0; strided < 2; strided++) {
     run_transfer(RESHARD_PATH_DIRECT, 0, strided);
     run_transfer(RESHARD_PATH_PACKED, 0, strided);
@@ -110,7 +110,4 @@ static void transfers_take_the_workspace_of_the_plan(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(transfers_take_the_workspace_of_the_plan)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -6,6 +6,7 @@
  * again, let go of it, use the result. */
 #include "bench/verify/naive_cast.h"
 #include "device/handle.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 #include "support/fixtures/upstream.h"
@@ -14,13 +15,9 @@
 #include <reshard/move.h>
 
 #include <cuda_runtime_api.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define CUDA(call) assert_int_equal((call), cudaSuccess)
 
@@ -391,8 +388,7 @@ enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
 /* --- Tests ----------------------------------------------------------------------------------------------- */
 
-static void trees_arrive_in_the_order_of_their_streams(void **state) {
-  (void)state;
+CASE(trees_arrive_in_the_order_of_their_streams) {
   for (int i = 0; i < SCENARIOS; i++)
     for (int way = 0; way < 4; way++)
       for (uint64_t seed = 0; seed < 20; seed++) {
@@ -404,8 +400,7 @@ static void trees_arrive_in_the_order_of_their_streams(void **state) {
 }
 
 /* Those of the pool and the ring are their tests' matter. */
-static void every_edge_of_a_move_is_needed(void **state) {
-  (void)state;
+CASE(every_edge_of_a_move_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < 2 * SCENARIOS; i++) {
@@ -426,8 +421,4 @@ static void every_edge_of_a_move_is_needed(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(trees_arrive_in_the_order_of_their_streams),
-                                     cmocka_unit_test(every_edge_of_a_move_is_needed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -155,7 +155,7 @@ static bool run_fault_case(const fault_case *s, int64_t k) {
   return failed;
 }
 
-static void every_failing_call_of_a_move_leaves_the_sources(void **state) {
+CASE(every_failing_call_of_a_move_leaves_the_sources) {
   static const fault_case cases[] = {{"in", HOST, 0, false},
                                      {"out", 0, HOST, false},
                                      {"over", 0, 1, false},
@@ -170,7 +170,4 @@ static void every_failing_call_of_a_move_leaves_the_sources(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_failing_call_of_a_move_leaves_the_sources)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -130,7 +130,7 @@ static void leaf_check(fixture *s, reshard_sharded_tensor is, reshard_sharded_te
 static const char *const layouts[] = {"chunk(0)", "chunk(0;2,0)", "flat()", "rank(1)"};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static void test_there_and_back(void **state) {
+CASE(test_there_and_back) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     fixture s;
     fixture_begin(&s, seed);
@@ -163,7 +163,7 @@ static void test_there_and_back(void **state) {
   }
 }
 
-static void dtensors_go_to_a_gpu_and_back(void **state) {
+CASE(dtensors_go_to_a_gpu_and_back) {
   const int64_t one = 1, rank = 2;
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   fixture s;
@@ -199,7 +199,7 @@ static void dtensors_go_to_a_gpu_and_back(void **state) {
 }
 
 /* A communicator of the CPU has no tensors on a GPU. */
-static void test_cpu_alone(void **state) {
+CASE(test_cpu_alone) {
   fixture s;
   fixture_begin(&s, 4);
   reshard_comm comm;
@@ -226,7 +226,7 @@ static void test_cpu_alone(void **state) {
 }
 
 /* _recursive_to leaves them. */
-static void test_sets_stay(void **state) {
+CASE(test_sets_stay) {
   fixture s;
   fixture_begin(&s, 5);
   reshard_tree members, moved;
@@ -250,9 +250,4 @@ static void test_sets_stay(void **state) {
   fixture_end(&s);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_there_and_back),
-                                     cmocka_unit_test(dtensors_go_to_a_gpu_and_back), cmocka_unit_test(test_cpu_alone),
-                                     cmocka_unit_test(test_sets_stay)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -100,7 +100,7 @@ static vg_counts since(vg_counts before) {
   return now;
 }
 
-static void casts_are_those_of_the_cpu(void **test) {
+CASE(casts_are_those_of_the_cpu) {
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -127,7 +127,7 @@ static void casts_are_those_of_the_cpu(void **test) {
 }
 
 /* Captured, the table is in the graph: what is cast is what is in memory when it is launched. */
-static void captured_casts_take_what_is_there_at_launch(void **test) {
+CASE(captured_casts_take_what_is_there_at_launch) {
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     draw_state = (uint64_t)n;
     fixture b = fixture_begin(NULL);
@@ -162,7 +162,7 @@ static void captured_casts_take_what_is_there_at_launch(void **test) {
 }
 
 /* So many lists are on their way that there is no place for another one's table: it goes without, in more launches. */
-static void casts_without_a_table_take_more_launches(void **test) {
+CASE(casts_without_a_table_take_more_launches) {
   draw_state = 7;
   fixture b = fixture_begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
@@ -205,7 +205,7 @@ static void long_casts(void *user, const vg_options *options) {
   (void)fixture_finish(&b);
 }
 
-static void every_edge_of_the_tables_is_needed(void **test) {
+CASE(every_edge_of_the_tables_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_edge_result result = vg_for_each_edge(
@@ -216,7 +216,7 @@ static void every_edge_of_the_tables_is_needed(void **test) {
   assert_int_equal(result.found, result.uses);
 }
 
-static void selections_are_those_of_the_cpu(void **test) {
+CASE(selections_are_those_of_the_cpu) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -259,7 +259,7 @@ static void selections_are_those_of_the_cpu(void **test) {
   }
 }
 
-static void memory_set(void **test) {
+CASE(memory_set) {
   fixture b = fixture_begin(NULL);
   OK(b.gpu->memory->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
   OK(b.gpu->memory->memset(b.gpu, NULL, 0x17, 0, b.stream));
@@ -290,7 +290,7 @@ static void faults_of_long_lists(fixture *b) {
   rs_casts_free(&cpu);
 }
 
-static void wrong_casts_and_selections_are_refused(void **test) {
+CASE(wrong_casts_and_selections_are_refused) {
   fixture b = fixture_begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));
@@ -324,15 +324,4 @@ static void wrong_casts_and_selections_are_refused(void **test) {
   end_machine(&b);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(casts_are_those_of_the_cpu),
-      cmocka_unit_test(captured_casts_take_what_is_there_at_launch),
-      cmocka_unit_test(casts_without_a_table_take_more_launches),
-      cmocka_unit_test(every_edge_of_the_tables_is_needed),
-      cmocka_unit_test(selections_are_those_of_the_cpu),
-      cmocka_unit_test(memory_set),
-      cmocka_unit_test(wrong_casts_and_selections_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -111,20 +111,18 @@ static int run_steps(uint64_t seed, int one_stream) {
   return overlaps;
 }
 
-static void test_next_layer_is_gathered_beside_use(void **state) {
+CASE(test_next_layer_is_gathered_beside_use) {
   for (uint64_t seed = 1; seed <= 5; seed++)
     assert_int_equal(run_steps(seed, 0), GPUS * (LAYERS - 1));
 }
 
 /* The test would see a step that does one after the other. */
-static void test_one_stream_overlaps_nothing(void **state) { assert_int_equal(run_steps(1, 1), 0); }
+CASE(test_one_stream_overlaps_nothing) { assert_int_equal(run_steps(1, 1), 0); }
 
 int main(void) {
   if (!vg_sees_kernels()) {
     print_message("skipped: what kernels touch is not seen in this build, so that they take no time\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_next_layer_is_gathered_beside_use),
-                                     cmocka_unit_test(test_one_stream_overlaps_nothing)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

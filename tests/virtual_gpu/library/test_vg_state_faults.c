@@ -105,7 +105,7 @@ static int64_t fail_each(world *w) {
   }
 }
 
-static void every_failing_call_of_a_state_is_told_to_all(void **state) {
+CASE(every_failing_call_of_a_state_is_told_to_all) {
   static const int64_t shape[1] = {11};
   world w = {.path = scratch_path("state")};
   vg_options options = {.seed = 7};
@@ -131,7 +131,4 @@ static void every_failing_call_of_a_state_is_told_to_all(void **state) {
     fail_msg("the checker reports %s", vg_report(0));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_failing_call_of_a_state_is_told_to_all)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

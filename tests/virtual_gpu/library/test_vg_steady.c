@@ -235,7 +235,7 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
     fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
 }
 
-static void later_calls_over_nccl_wait_for_nothing(void **state) {
+CASE(later_calls_over_nccl_wait_for_nothing) {
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
     check_steady("NCCL, rounds", 4, 0, RESHARD_PATH_AUTO, 16384, seed);
@@ -244,7 +244,7 @@ static void later_calls_over_nccl_wait_for_nothing(void **state) {
   }
 }
 
-static void later_calls_of_threads_wait_for_nothing(void **state) {
+CASE(later_calls_of_threads_wait_for_nothing) {
   for (uint64_t seed = 1; seed <= 3; seed++) {
     check_steady("direct", 3, 1, RESHARD_PATH_AUTO, 0, seed);
     check_steady("direct, a GPU each", 3, 3, RESHARD_PATH_AUTO, 0, seed);
@@ -361,7 +361,7 @@ static void check_captured(int64_t n, int gpus, reshard_path path) {
 }
 
 /* Calls that move data are refused on a stream that is being captured. The graph is empty, and later calls go well. */
-static void captured_stream_is_refused_and_the_graph_empty(void **state) {
+CASE(captured_stream_is_refused_and_the_graph_empty) {
   check_captured(1, 1, RESHARD_PATH_AUTO);
   check_captured(3, 1, RESHARD_PATH_AUTO);
   check_captured(3, 3, RESHARD_PATH_AUTO);
@@ -404,7 +404,7 @@ static void capture_alone(void *user, int64_t i) {
 }
 
 /* Over the library's own communicator of NCCL, which ends then; in the first call, and where plans are kept. */
-static void test_captured_by_one_process(void **state) {
+CASE(test_captured_by_one_process) {
   vg_quiet(true);
   for (int warm = 0; warm < 2; warm++) {
     world w = {.n = 3, .nccl = true, .calls = 4 * warm};
@@ -432,7 +432,7 @@ static void test_captured_by_one_process(void **state) {
 
 /* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
  * captured. */
-static void test_capture_elsewhere(void **state) {
+CASE(test_capture_elsewhere) {
   const int64_t bytes = 4 * ROWS * COLUMNS;
   for (uint64_t seed = 1; seed <= 8; seed++) {
     vg_begin(&(vg_options){.seed = seed});
@@ -531,7 +531,7 @@ static void fail_alone(world *w) {
 }
 
 /* The communicator is the library's own: it ends, and the others hear of that. */
-static void test_fails_alone(void **state) {
+CASE(test_fails_alone) {
   const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
   world w = {.n = 3, .nccl = true, .options = {.path = RESHARD_PATH_AUTO}, .device_options = &limit};
   fail_alone(&w);
@@ -548,7 +548,7 @@ static void test_fails_alone(void **state) {
 }
 
 /* It is the caller's, who aborts it. Nothing is left on a stream then, and everything can be destroyed. */
-static void test_fails_alone_borrowed(void **state) {
+CASE(test_fails_alone_borrowed) {
   const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
   world w = {.n = 3, .nccl = true, .borrowed = true, .device_options = &limit};
   fail_alone(&w);
@@ -594,7 +594,7 @@ static void make_sharders_body(void *user, int64_t i) {
 }
 
 /* All ranks get the same error, and the caller's communicator goes on. */
-static void test_sharders_borrowed(void **state) {
+CASE(test_sharders_borrowed) {
   world w = {.n = 3, .nccl = true, .borrowed = true};
   vg_begin(&(vg_options){.devices = 3, .seed = 2});
   GOOD(reshard_nccl_unique_id(w.id));
@@ -612,16 +612,4 @@ static void test_sharders_borrowed(void **state) {
     fail_msg("%s", vg_report(0));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(later_calls_over_nccl_wait_for_nothing),
-      cmocka_unit_test(later_calls_of_threads_wait_for_nothing),
-      cmocka_unit_test(captured_stream_is_refused_and_the_graph_empty),
-      cmocka_unit_test(test_captured_by_one_process),
-      cmocka_unit_test(test_capture_elsewhere),
-      cmocka_unit_test(test_fails_alone),
-      cmocka_unit_test(test_fails_alone_borrowed),
-      cmocka_unit_test(test_sharders_borrowed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

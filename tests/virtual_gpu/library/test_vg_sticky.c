@@ -50,7 +50,7 @@ static bool run_broken(const stream_way *way, int64_t k, uint64_t seed) {
   return broken;
 }
 
-static void test_faults_that_stay(void **state) {
+CASE(test_faults_that_stay) {
   int64_t runs = 0;
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i++) {
@@ -68,6 +68,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults_that_stay)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

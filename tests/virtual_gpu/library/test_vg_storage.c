@@ -155,7 +155,7 @@ static void run_loop(void *user, const vg_options *options) {
 static const release releases[] = {FREE_ON_GATHER, FREE_ON_COMPUTE, DROP};
 enum { RELEASES = sizeof releases / sizeof *releases };
 
-static void loop_of_layers_keeps_the_limit(void **state) {
+CASE(loop_of_layers_keeps_the_limit) {
   for (int r = 0; r < RELEASES; r++)
     for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
       loop l = {.release = releases[r], .check = true};
@@ -189,7 +189,7 @@ static void loop_of_layers_keeps_the_limit(void **state) {
     }
 }
 
-static void every_edge_of_storage_is_needed(void **state) {
+CASE(every_edge_of_storage_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int r = 0; r < RELEASES; r++) {
@@ -207,7 +207,7 @@ static void every_edge_of_storage_is_needed(void **state) {
 }
 
 /* A use that nobody records is a use after free: the checker sees it. */
-static void test_unrecorded_use(void **state) {
+CASE(test_unrecorded_use) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_options options = {.policy = VG_VICTIM};
@@ -343,7 +343,7 @@ static void run_chaos(uint64_t seed) {
     fail_msg("seed %d", (int)seed);
 }
 
-static void random_storage_on_streams_is_right(void **state) {
+CASE(random_storage_on_streams_is_right) {
   int64_t cases = vg_scaled(vg_sees_kernels() ? 200 : 30, 1000);
   for (int64_t i = 0; i < cases; i++)
     run_chaos(1000 + vg_first_seed() + (uint64_t)i);
@@ -353,7 +353,7 @@ static void random_storage_on_streams_is_right(void **state) {
 
 /* --- Calls of the driver by a warm pair -------------------------------------------------------------------------- */
 
-static void test_warm_pair(void **state) {
+CASE(test_warm_pair) {
   static const int64_t sizes[] = {4096, BYTES, 64 << 20};
   enum { PAIRS = 100 };
   vg_begin(NULL);
@@ -387,7 +387,7 @@ static void test_warm_pair(void **state) {
 
 /* --- Streams that are being captured ----------------------------------------------------------------------------- */
 
-static void captured_stream_takes_no_storage(void **state) {
+CASE(captured_stream_takes_no_storage) {
   vg_begin(NULL);
   reshard_device device;
   cudaStream_t stream;
@@ -425,7 +425,7 @@ static void captured_stream_takes_no_storage(void **state) {
 /* --- Streams that end --------------------------------------------------------------------------------------------- */
 
 /* A tensor outlives the stream that it was allocated and used on, which was told before that ended. */
-static void tensor_outlives_its_forgotten_stream(void **state) {
+CASE(tensor_outlives_its_forgotten_stream) {
   vg_begin(NULL);
   reshard_device device;
   cudaStream_t ending, staying;
@@ -450,7 +450,7 @@ static void tensor_outlives_its_forgotten_stream(void **state) {
 
 /* --- Selection along a dim --------------------------------------------------------------------------------------- */
 
-static void test_index_select(void **state) {
+CASE(test_index_select) {
   enum { ROWS = 9, COLUMNS = 5, TAKEN = 6 };
   static const int64_t shape[2] = {ROWS, COLUMNS}, columns[2] = {COLUMNS, TAKEN}, taken = TAKEN;
   static const int32_t good[TAKEN] = {8, 0, 3, 3, 4, 5}, bad[TAKEN] = {8, 0, -1, 3, 9, 5};
@@ -495,14 +495,4 @@ static void test_index_select(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(loop_of_layers_keeps_the_limit),
-                                     cmocka_unit_test(every_edge_of_storage_is_needed),
-                                     cmocka_unit_test(test_unrecorded_use),
-                                     cmocka_unit_test(random_storage_on_streams_is_right),
-                                     cmocka_unit_test(test_warm_pair),
-                                     cmocka_unit_test(captured_stream_takes_no_storage),
-                                     cmocka_unit_test(tensor_outlives_its_forgotten_stream),
-                                     cmocka_unit_test(test_index_select)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -117,7 +117,7 @@ static void run_ranks(int gpus, reshard_path path, uint64_t seed) {
   assert_int_equal(vg_reports(), 0);
 }
 
-static void tensors_of_one_rank_reach_all_gpus(void **state) {
+CASE(tensors_of_one_rank_reach_all_gpus) {
   for (uint64_t seed = 0; seed < 10; seed++)
     for (int gpus = 1; gpus <= RANKS; gpus += RANKS - 1) {
       run_ranks(gpus, RESHARD_PATH_DIRECT, seed);
@@ -125,7 +125,7 @@ static void tensors_of_one_rank_reach_all_gpus(void **state) {
     }
 }
 
-static void every_edge_of_a_sync_is_needed(void **state) {
+CASE(every_edge_of_a_sync_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int way = 0; way < 4; way++) {
@@ -147,8 +147,4 @@ static void every_edge_of_a_sync_is_needed(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_of_one_rank_reach_all_gpus),
-                                     cmocka_unit_test(every_edge_of_a_sync_is_needed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

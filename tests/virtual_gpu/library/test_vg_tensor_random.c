@@ -108,7 +108,7 @@ static void close_machine(model_machine *m) {
   CUDA(cudaSetDevice(0));
 }
 
-static void random_operations_match_the_model(void **state) {
+CASE(random_operations_match_the_model) {
   int64_t done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
   model_machine m;
@@ -127,7 +127,4 @@ static void random_operations_match_the_model(void **state) {
   free(pattern);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

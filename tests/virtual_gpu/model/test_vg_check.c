@@ -55,7 +55,7 @@ static void end_machine(bench *t, int n, const char *words) {
 
 #define COPY(to, from, n, stream) OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream))
 
-static void write_and_write(void **state) {
+CASE(write_and_write) {
   bench t = bench_begin((vg_options){0});
   vg_name_stream(t.a, "pack");
   OK(cudaMemsetAsync(t.x, 1, 60, t.a));
@@ -63,7 +63,7 @@ static void write_and_write(void **state) {
   end_machine(&t, 1, "race: write cudaMemsetAsync pack [50,60)");
 }
 
-static void read_and_write(void **state) {
+CASE(read_and_write) {
   bench t = bench_begin((vg_options){0});
   COPY(t.y, t.x, 100, t.a);
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
@@ -71,7 +71,7 @@ static void read_and_write(void **state) {
 }
 
 /* The checker does not need the two to have run in the wrong order. */
-static void in_any_order(void **state) {
+CASE(in_any_order) {
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (uint64_t seed = 0; seed < 10; seed++) {
       bench t = bench_begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
@@ -81,7 +81,7 @@ static void in_any_order(void **state) {
     }
 }
 
-static void a_stale_event(void **state) {
+CASE(a_stale_event) {
   bench t = bench_begin((vg_options){0});
   OK(cudaEventRecord(t.e, t.a));
   OK(cudaMemsetAsync(t.x, 1, 100, t.a)); /* after the record */
@@ -90,7 +90,7 @@ static void a_stale_event(void **state) {
   end_machine(&t, 1, "race: write cudaMemsetAsync read cudaMemcpyAsync");
 }
 
-static void an_event_never_recorded(void **state) {
+CASE(an_event_never_recorded) {
   bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
@@ -98,7 +98,7 @@ static void an_event_never_recorded(void **state) {
   end_machine(&t, 1, "race");
 }
 
-static void reuse_too_early(void **state) {
+CASE(reuse_too_early) {
   bench t = bench_begin((vg_options){0});
   for (int i = 0; i < 3; i++) { /* b reads what a writes; a does not wait for b */
     OK(cudaMemsetAsync(t.x, i, 100, t.a));
@@ -109,7 +109,7 @@ static void reuse_too_early(void **state) {
   end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
 }
 
-static void host_reads_too_early(void **state) {
+CASE(host_reads_too_early) {
   bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   vg_drain(); /* it has run, but the host cannot know */
@@ -117,7 +117,7 @@ static void host_reads_too_early(void **state) {
   end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
-static void host_writes_too_early(void **state) {
+CASE(host_writes_too_early) {
   bench t = bench_begin((vg_options){0});
   vg_host_write(t.pinned, 100);
   COPY(t.x, t.pinned, 100, t.a);
@@ -125,7 +125,7 @@ static void host_writes_too_early(void **state) {
   end_machine(&t, 1, "race: read cudaMemcpyAsync write host");
 }
 
-static void host_waits_for_another_stream(void **state) {
+CASE(host_waits_for_another_stream) {
   bench t = bench_begin((vg_options){0});
   COPY(t.pinned, t.x, 100, t.a);
   OK(cudaStreamSynchronize(t.b));
@@ -134,7 +134,7 @@ static void host_waits_for_another_stream(void **state) {
 }
 
 /* The C library's copies are seen without being told. */
-static void host_copies_too_early(void **state) {
+CASE(host_copies_too_early) {
   bench t = bench_begin((vg_options){0});
   char *volatile pinned = t.pinned;
   volatile size_t n = 100;
@@ -147,13 +147,13 @@ static void host_copies_too_early(void **state) {
   end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
-static void host_touches_device_memory(void **state) {
+CASE(host_touches_device_memory) {
   bench t = bench_begin((vg_options){0});
   vg_host_read(t.x, 4);
   end_machine(&t, 1, "host: device");
 }
 
-static void never_written(void **state) {
+CASE(never_written) {
   bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMalloc((void **)&z, 100));
@@ -165,7 +165,7 @@ static void never_written(void **state) {
   end_machine(&t, 1, "undefined: [50,60)");
 }
 
-static void undefined_again(void **state) {
+CASE(undefined_again) {
   bench t = bench_begin((vg_options){0});
   vg_undefine(t.x + 10, 10);
   COPY(t.y, t.x, 10, t.a);
@@ -173,7 +173,7 @@ static void undefined_again(void **state) {
   end_machine(&t, 1, "undefined: [10,11)");
 }
 
-static void use_after_free(void **state) {
+CASE(use_after_free) {
   bench t = bench_begin((vg_options){0});
   char *z = t.x;
   OK(cudaFree(t.x));
@@ -182,7 +182,7 @@ static void use_after_free(void **state) {
   end_machine(&t, 1, "use after free: read cudaMemcpyAsync freed by cudaFree");
 }
 
-static void use_after_free_in_order(void **state) {
+CASE(use_after_free_in_order) {
   bench t = bench_begin((vg_options){0});
   OK(cudaFreeAsync(t.x, t.a));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
@@ -190,7 +190,7 @@ static void use_after_free_in_order(void **state) {
   end_machine(&t, 1, "use after free: write cudaMemsetAsync freed by cudaFreeAsync");
 }
 
-static void free_in_use(void **state) {
+CASE(free_in_use) {
   bench t = bench_begin((vg_options){0});
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaFree(t.x)); /* nothing has waited for a */
@@ -198,7 +198,7 @@ static void free_in_use(void **state) {
   end_machine(&t, 1, "free while in use cudaMemsetAsync cudaFree");
 }
 
-static void free_in_use_elsewhere(void **state) {
+CASE(free_in_use_elsewhere) {
   for (uint64_t seed = 0; seed < 10; seed++) {
     bench t = bench_begin((vg_options){.seed = seed});
     OK(cudaMemsetAsync(t.x, 1, 100, t.a));
@@ -208,7 +208,7 @@ static void free_in_use_elsewhere(void **state) {
   }
 }
 
-static void used_before_its_allocation(void **state) {
+CASE(used_before_its_allocation) {
   bench t = bench_begin((vg_options){0});
   char *z;
   OK(cudaMallocAsync((void **)&z, 100, t.a));
@@ -218,14 +218,14 @@ static void used_before_its_allocation(void **state) {
   end_machine(&t, 1, "race: cudaMallocAsync cudaMemsetAsync");
 }
 
-static void out_of_bounds(void **state) {
+CASE(out_of_bounds) {
   bench t = bench_begin((vg_options){0});
   assert_int_equal(cudaMemsetAsync(t.x + 90, 1, 11, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
   end_machine(&t, 1, "out of bounds: cudaMemsetAsync");
 }
 
-static void no_peer_access(void **state) {
+CASE(no_peer_access) {
   bench t = bench_begin((vg_options){.devices = 2});
   OK(cudaSetDevice(1));
   cudaStream_t s;
@@ -238,7 +238,7 @@ static void no_peer_access(void **state) {
   end_machine(&t, 1, "peer: write cudaMemsetAsync");
 }
 
-static void destroyed_handles(void **state) {
+CASE(destroyed_handles) {
   bench t = bench_begin((vg_options){0});
   cudaEvent_t e;
   cudaStream_t s;
@@ -254,7 +254,7 @@ static void destroyed_handles(void **state) {
   end_machine(&t, 3, "misuse:");
 }
 
-static void leaked_streams_events_and_memory_are_reported(void **state) {
+CASE(leaked_streams_events_and_memory_are_reported) {
   vg_quiet(true);
   vg_begin(NULL);
   cudaStream_t s;
@@ -315,9 +315,9 @@ static void another_thread_records(bool by_mutex) {
   end_machine(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
 }
 
-static void a_mutex_orders_threads(void **state) { another_thread_records(true); }
+CASE(a_mutex_orders_threads) { another_thread_records(true); }
 
-static void what_is_not_seen_does_not(void **state) { another_thread_records(false); }
+CASE(what_is_not_seen_does_not) { another_thread_records(false); }
 
 static void *synchronises(void *argument) {
   bench *t = argument;
@@ -326,7 +326,7 @@ static void *synchronises(void *argument) {
   return NULL;
 }
 
-static void joining_brings_what_a_thread_knew(void **state) {
+CASE(joining_brings_what_a_thread_knew) {
   bench t = bench_begin((vg_options){0});
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, synchronises, &t), 0);
@@ -340,32 +340,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(write_and_write),
-      cmocka_unit_test(read_and_write),
-      cmocka_unit_test(in_any_order),
-      cmocka_unit_test(a_stale_event),
-      cmocka_unit_test(an_event_never_recorded),
-      cmocka_unit_test(reuse_too_early),
-      cmocka_unit_test(host_reads_too_early),
-      cmocka_unit_test(host_writes_too_early),
-      cmocka_unit_test(host_waits_for_another_stream),
-      cmocka_unit_test(host_copies_too_early),
-      cmocka_unit_test(host_touches_device_memory),
-      cmocka_unit_test(never_written),
-      cmocka_unit_test(undefined_again),
-      cmocka_unit_test(use_after_free),
-      cmocka_unit_test(use_after_free_in_order),
-      cmocka_unit_test(free_in_use),
-      cmocka_unit_test(free_in_use_elsewhere),
-      cmocka_unit_test(used_before_its_allocation),
-      cmocka_unit_test(out_of_bounds),
-      cmocka_unit_test(no_peer_access),
-      cmocka_unit_test(destroyed_handles),
-      cmocka_unit_test(leaked_streams_events_and_memory_are_reported),
-      cmocka_unit_test(a_mutex_orders_threads),
-      cmocka_unit_test(what_is_not_seen_does_not),
-      cmocka_unit_test(joining_brings_what_a_thread_knew),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

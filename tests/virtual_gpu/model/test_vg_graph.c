@@ -91,7 +91,7 @@ static cudaGraphExec_t forked(bench *t, bool fork, bool join) {
   return exec;
 }
 
-static void replayed_with_other_data(void **state) {
+CASE(replayed_with_other_data) {
   for (uint64_t seed = 0; seed < 40; seed++) {
     bench t = bench_begin(seed);
     cudaGraphExec_t exec = forked(&t, true, true);
@@ -110,7 +110,7 @@ static void replayed_with_other_data(void **state) {
 }
 
 /* The host sees by the event how far the last launch is, and may then use what the graph has used. */
-static void launches_record_external_events(void **state) {
+CASE(launches_record_external_events) {
   for (uint64_t seed = 0; seed < 40; seed++) {
     bench t = bench_begin(seed);
     cudaGraph_t graph;
@@ -135,7 +135,7 @@ static void launches_record_external_events(void **state) {
   }
 }
 
-static void launches_of_one_graph_follow_one_another(void **state) {
+CASE(launches_of_one_graph_follow_one_another) {
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
   OK(cudaGraphLaunch(exec, t.a));
@@ -144,7 +144,7 @@ static void launches_of_one_graph_follow_one_another(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void what_follows_does_not_wait_for_others(void **state) {
+CASE(what_follows_does_not_wait_for_others) {
   vg_quiet(true);
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, true, true);
@@ -155,7 +155,7 @@ static void what_follows_does_not_wait_for_others(void **state) {
   vg_quiet(false);
 }
 
-static void a_race_between_branches(void **state) {
+CASE(a_race_between_branches) {
   vg_quiet(true);
   bench t = bench_begin(3);
   cudaGraphExec_t exec = forked(&t, false, true); /* b does not wait for the copy to y */
@@ -165,7 +165,7 @@ static void a_race_between_branches(void **state) {
   vg_quiet(false);
 }
 
-static void work_that_is_not_joined(void **state) {
+CASE(work_that_is_not_joined) {
   vg_quiet(true);
   bench t = bench_begin(0);
   cudaGraph_t graph = (cudaGraph_t)&t;
@@ -179,7 +179,7 @@ static void work_that_is_not_joined(void **state) {
   vg_quiet(false);
 }
 
-static void events_from_outside(void **state) {
+CASE(events_from_outside) {
   vg_quiet(true);
   bench t = bench_begin(0);
   cudaGraph_t graph;
@@ -191,7 +191,7 @@ static void events_from_outside(void **state) {
   vg_quiet(false);
 }
 
-static void calls_that_capture_forbids(void **state) {
+CASE(calls_that_capture_forbids) {
   vg_quiet(true);
   cudaGraph_t graph;
   void *p;
@@ -213,7 +213,7 @@ static void calls_that_capture_forbids(void **state) {
   vg_quiet(false);
 }
 
-static void relaxed_captures_forbid_less(void **state) {
+CASE(relaxed_captures_forbid_less) {
   bench t = bench_begin(0);
   cudaGraph_t graph;
   void *p;
@@ -230,7 +230,7 @@ static void relaxed_captures_forbid_less(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void captured_events_cannot_be_asked(void **state) {
+CASE(captured_events_cannot_be_asked) {
   bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
@@ -245,7 +245,7 @@ static void captured_events_cannot_be_asked(void **state) {
 }
 
 /* The default stream would wait for a blocking one: whether that is captured may be asked. */
-static void asking_harms_no_capture(void **state) {
+CASE(asking_harms_no_capture) {
   bench t = bench_begin(0);
   cudaGraph_t graph;
   cudaStream_t blocking;
@@ -275,7 +275,7 @@ static unsigned long long capture_of(cudaStream_t stream) {
   return id;
 }
 
-static void branches_have_the_number_of_their_capture(void **state) {
+CASE(branches_have_the_number_of_their_capture) {
   bench t = bench_begin(0);
   cudaGraph_t graph;
   unsigned long long last = 0;
@@ -294,7 +294,7 @@ static void branches_have_the_number_of_their_capture(void **state) {
 }
 
 /* In any mode: the device has the stream. */
-static void a_device_that_captures_cannot_be_waited_for(void **state) {
+CASE(a_device_that_captures_cannot_be_waited_for) {
   bench t = bench_begin(0);
   cudaGraph_t graph;
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
@@ -309,20 +309,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(replayed_with_other_data),
-      cmocka_unit_test(launches_record_external_events),
-      cmocka_unit_test(launches_of_one_graph_follow_one_another),
-      cmocka_unit_test(what_follows_does_not_wait_for_others),
-      cmocka_unit_test(a_race_between_branches),
-      cmocka_unit_test(work_that_is_not_joined),
-      cmocka_unit_test(events_from_outside),
-      cmocka_unit_test(calls_that_capture_forbids),
-      cmocka_unit_test(relaxed_captures_forbid_less),
-      cmocka_unit_test(captured_events_cannot_be_asked),
-      cmocka_unit_test(asking_harms_no_capture),
-      cmocka_unit_test(branches_have_the_number_of_their_capture),
-      cmocka_unit_test(a_device_that_captures_cannot_be_waited_for),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

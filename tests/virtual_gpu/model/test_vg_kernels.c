@@ -48,7 +48,7 @@ static void end_machine(bench *t, int n, const char *words) {
   vg_quiet(false);
 }
 
-static void they_compute(void **state) {
+CASE(they_compute) {
   bench t = bench_begin();
   int c[N], sum = 0;
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
@@ -65,7 +65,7 @@ static void they_compute(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void what_they_leave_out_is_not_written(void **state) {
+CASE(what_they_leave_out_is_not_written) {
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s)); /* every other number */
   OK(cudaMemcpyAsync(t.b, t.c + 2, 4, cudaMemcpyDefault, t.s));
@@ -73,41 +73,41 @@ static void what_they_leave_out_is_not_written(void **state) {
   end_machine(&t, 1, "undefined: [12,16)");
 }
 
-static void neighbours_do_not_race(void **state) {
+CASE(neighbours_do_not_race) {
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 1, N / 2, 2, t.t)); /* between them */
   end_machine(&t, 0, "");
 }
 
-static void races_of_kernels_are_reported(void **state) {
+CASE(races_of_kernels_are_reported) {
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 98, 1, 1, t.t));
   end_machine(&t, 1, "race: write kernel add [392,396)");
 }
 
-static void races_of_reads(void **state) {
+CASE(races_of_reads) {
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   OK(cudaMemsetAsync(t.b + 50, 0, 4, t.t));
   end_machine(&t, 1, "race: read kernel add write cudaMemsetAsync [200,204)");
 }
 
-static void races_of_atomics(void **state) {
+CASE(races_of_atomics) {
   bench t = bench_begin();
   OK(planted_sum(t.a, N, t.b, t.s));
   OK(planted_sum(t.a, N, t.b, t.t));
   end_machine(&t, 1, "race: write kernel sum [0,4)");
 }
 
-static void out_of_bounds(void **state) {
+CASE(out_of_bounds) {
   bench t = bench_begin();
   OK(planted_add(t.a, t.b, t.c, N + 2, 1, t.s));
   end_machine(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
 }
 
-static void bulk_copies_are_seen(void **state) {
+CASE(bulk_copies_are_seen) {
   bench t = bench_begin();
   char *from, *to;
   OK(cudaMalloc((void **)&from, 512));
@@ -138,7 +138,7 @@ static void end_broken_machine(bench *t, cudaError_t fault, int n, const char *w
   vg_quiet(false);
 }
 
-static void wild_kernels_are_ended(void **state) {
+CASE(wild_kernels_are_ended) {
   const uintptr_t places[] = {0, 4096, (uintptr_t)0xdbdbdbdbdbdbdbd8, (uintptr_t)1 << 46};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     bench t = bench_begin();
@@ -151,7 +151,7 @@ static void wild_kernels_are_ended(void **state) {
   end_broken_machine(&t, cudaErrorLaunchTimeout, 1, "kernel: does not end");
 }
 
-static void launches_fail_when_asked(void **state) {
+CASE(launches_fail_when_asked) {
   bench t = bench_begin();
   vg_fail("cudaLaunchKernel", 1, false, 0);
   assert_int_equal(planted_add(t.a, t.b, t.c, N, 1, t.s), cudaErrorLaunchFailure);
@@ -160,7 +160,7 @@ static void launches_fail_when_asked(void **state) {
   end_machine(&t, 0, "");
 }
 
-static void captured_kernels_run_when_the_graph_does(void **state) {
+CASE(captured_kernels_run_when_the_graph_does) {
   bench t = bench_begin();
   cudaGraph_t graph;
   cudaGraphExec_t exec;
@@ -186,18 +186,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(they_compute),
-      cmocka_unit_test(what_they_leave_out_is_not_written),
-      cmocka_unit_test(neighbours_do_not_race),
-      cmocka_unit_test(races_of_kernels_are_reported),
-      cmocka_unit_test(races_of_reads),
-      cmocka_unit_test(races_of_atomics),
-      cmocka_unit_test(out_of_bounds),
-      cmocka_unit_test(bulk_copies_are_seen),
-      cmocka_unit_test(wild_kernels_are_ended),
-      cmocka_unit_test(launches_fail_when_asked),
-      cmocka_unit_test(captured_kernels_run_when_the_graph_does),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

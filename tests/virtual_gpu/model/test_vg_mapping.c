@@ -103,7 +103,7 @@ static void begin_with_reports(int devices) {
 
 /* --- One process -------------------------------------------------------------------------------------------------- */
 
-static void memory_is_used(void **state) {
+CASE(memory_is_used) {
   mapped m;
   char here[3];
   vg_begin(NULL);
@@ -122,7 +122,7 @@ static void memory_is_used(void **state) {
   assert_int_equal(vg_end(), 1);
 }
 
-static void access_that_nobody_set(void **state) {
+CASE(access_that_nobody_set) {
   mapped m;
   begin_with_reports(2);
   make_mapped(&m);
@@ -132,7 +132,7 @@ static void access_that_nobody_set(void **state) {
   expect_reports(1, "peer: write cudaMemsetAsync GPU 0");
 }
 
-static void unmap_in_use(void **state) {
+CASE(unmap_in_use) {
   mapped m;
   cudaStream_t stream;
   begin_with_reports(1);
@@ -148,7 +148,7 @@ static void unmap_in_use(void **state) {
   expect_reports(1, "free while in use: cuMemUnmap cudaMemsetAsync");
 }
 
-static void wrong_orders(void **state) {
+CASE(wrong_orders) {
   mapped m;
   begin_with_reports(1);
   make_mapped(&m);
@@ -165,7 +165,7 @@ static void wrong_orders(void **state) {
   assert_int_equal(vg_reports_with("misuse: cuMemUnmap not reserved"), 1);
 }
 
-static void leaked_handles_and_mappings_are_reported(void **state) {
+CASE(leaked_handles_and_mappings_are_reported) {
   mapped m;
   begin_with_reports(1);
   make_mapped(&m);
@@ -229,7 +229,7 @@ static void make_shared(mapped *mine, mapped *theirs) {
   close(mine->fd);
 }
 
-static void memory_of_two_processes(void **state) {
+CASE(memory_of_two_processes) {
   mapped mine, theirs;
   char here;
   for (uint64_t seed = 0; seed < 4; seed++) {
@@ -247,7 +247,7 @@ static void memory_of_two_processes(void **state) {
 }
 
 /* The other process's mapping keeps the memory, which it uses on. */
-static void import_after_its_end(void **state) {
+CASE(import_after_its_end) {
   mapped mine, theirs;
   char here;
   vg_begin(NULL);
@@ -262,7 +262,7 @@ static void import_after_its_end(void **state) {
 }
 
 /* But not while this process's own work uses it by the address that goes. */
-static void unmap_of_kept_in_use(void **state) {
+CASE(unmap_of_kept_in_use) {
   mapped mine, theirs;
   cudaStream_t stream;
   begin_with_reports(1);
@@ -279,7 +279,7 @@ static void unmap_of_kept_in_use(void **state) {
   expect_reports(1, "close while in use: cuMemUnmap cudaMemsetAsync");
 }
 
-static void unmap_of_import_in_use(void **state) {
+CASE(unmap_of_import_in_use) {
   mapped mine, theirs;
   begin_with_reports(1);
   make_shared(&mine, &theirs);
@@ -289,7 +289,7 @@ static void unmap_of_import_in_use(void **state) {
   assert_int_equal(vg_reports_with("close while in use: cuMemUnmap cudaMemsetAsync"), 1);
 }
 
-static void files_of_others(void **state) {
+CASE(files_of_others) {
   mapped m;
   int none[2];
   vg_begin(NULL);
@@ -323,7 +323,7 @@ static bool ended_well(pid_t child) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-static void import_of_child(void **state) {
+CASE(import_of_child) {
   mapped mine;
   char here[2] = "";
   vg_begin(NULL);
@@ -357,7 +357,7 @@ static bool make_and_send(int to) {
 }
 
 /* A descriptor keeps the memory. */
-static void import_from_ended(void **state) {
+CASE(import_from_ended) {
   char byte;
   int ends[2], fd = -1;
   assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -381,19 +381,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(memory_is_used),
-      cmocka_unit_test(access_that_nobody_set),
-      cmocka_unit_test(unmap_in_use),
-      cmocka_unit_test(wrong_orders),
-      cmocka_unit_test(leaked_handles_and_mappings_are_reported),
-      cmocka_unit_test(memory_of_two_processes),
-      cmocka_unit_test(import_after_its_end),
-      cmocka_unit_test(unmap_of_kept_in_use),
-      cmocka_unit_test(unmap_of_import_in_use),
-      cmocka_unit_test(files_of_others),
-      cmocka_unit_test(import_of_child),
-      cmocka_unit_test(import_from_ended),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

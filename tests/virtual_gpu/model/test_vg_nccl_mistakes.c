@@ -289,7 +289,7 @@ static const struct {
                 {"two threads of a GPU", "launched on GPU no order between", threads_of_a_gpu, false},
                 {"a communicator that has ended", "communicator that is no more", stale, false}};
 
-static void mistakes_with_nccl_are_reported_not_waited_for(void **state) {
+CASE(mistakes_with_nccl_are_reported_not_waited_for) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_quiet(true);
@@ -367,7 +367,7 @@ static ncclResult_t same_gpu(world *w) {
   return state;
 }
 
-static void calls_that_nccl_refuses_are_refused(void **state) {
+CASE(calls_that_nccl_refuses_are_refused) {
   static const struct {
     ncclResult_t (*call)(world *w);
     ncclResult_t result;
@@ -385,8 +385,4 @@ static void calls_that_nccl_refuses_are_refused(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(mistakes_with_nccl_are_reported_not_waited_for),
-                                     cmocka_unit_test(calls_that_nccl_refuses_are_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -7,7 +7,7 @@
 
 #include "nccl_world.h"
 
-static void sends_and_receives_move_every_byte(void **state) {
+CASE(sends_and_receives_move_every_byte) {
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     open_world(&w, seed);
@@ -113,7 +113,7 @@ static void two_streams_captured(world *w, bool mix) {
   CUDA(cudaEventDestroy(event));
 }
 
-static void test_mixed_streams(void **state) {
+CASE(test_mixed_streams) {
   static void (*const ways[])(world * w, bool mix) = {two_streams, two_streams_captured};
   vg_quiet(true);
   for (uint64_t seed = 0; seed < 100; seed++)
@@ -139,7 +139,7 @@ static void test_mixed_streams(void **state) {
 }
 
 /* The new communicators are there when all have asked, and not before. */
-static void split_is_there_when_all_have_asked(void **state) {
+CASE(split_is_there_when_all_have_asked) {
   world w;
   ncclComm_t sub[RANKS];
   open_world(&w, 3);
@@ -164,7 +164,7 @@ static void split_is_there_when_all_have_asked(void **state) {
 
 /* A parent and its child on streams of their own, in one order on all ranks, which changes from time to time; the ranks
  * come one after the other, so that a launch waits for partners behind others. */
-static void test_same_order(void **state) {
+CASE(test_same_order) {
   for (uint64_t seed = 0; seed < 50; seed++) {
     world w;
     ncclComm_t sub[RANKS];
@@ -195,9 +195,4 @@ static void test_same_order(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sends_and_receives_move_every_byte), cmocka_unit_test(test_mixed_streams),
-      cmocka_unit_test(split_is_there_when_all_have_asked), cmocka_unit_test(test_same_order)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -74,7 +74,7 @@ static void *read_import(void *argument) {
   return NULL;
 }
 
-static void memory_of_two_addresses(void **state) {
+CASE(memory_of_two_addresses) {
   char here[BYTES];
   pair p = {.wrong = 0};
   for (uint64_t seed = 0; seed < 6; seed++) {
@@ -113,7 +113,7 @@ static void *use_raw(void *argument) {
   return NULL;
 }
 
-static void address_of_another(void **state) {
+CASE(address_of_another) {
   misuse_exported(use_raw);
   expect_reports(1, "another process's address: write cudaMemsetAsync [7,15) process 0");
 }
@@ -126,7 +126,7 @@ static void *leave_open(void *argument) {
   return NULL;
 }
 
-static void free_of_open(void **state) {
+CASE(free_of_open) {
   misuse_exported(leave_open);
   expect_reports(1, "ipc: cudaFree process 1 has open");
 }
@@ -147,7 +147,7 @@ static void *close_in_use(void *argument) {
   return NULL;
 }
 
-static void close_while_in_use(void **state) {
+CASE(close_while_in_use) {
   misuse_exported(close_in_use);
   assert_int_equal(vg_end(), 2);
   assert_int_equal(vg_reports_with("close while in use: cudaIpcCloseMemHandle cudaMemsetAsync"), 1);
@@ -168,13 +168,13 @@ static void *use_closed(void *argument) {
   return NULL;
 }
 
-static void use_after_close(void **state) {
+CASE(use_after_close) {
   misuse_exported(use_closed);
   expect_reports(1, "use after close: write cudaMemsetAsync [0,8)");
 }
 
 /* Memory that cannot be exported, and handles that cannot be opened. */
-static void memory_that_cannot_be_exported_is_refused(void **state) {
+CASE(memory_that_cannot_be_exported_is_refused) {
   char *pooled, *at, *memory;
   cudaIpcMemHandle_t handle;
   vg_begin(NULL);
@@ -282,19 +282,19 @@ static int publish_and_await(uint64_t seed, bool waits, bool publishes) {
   return publish_for(await_import, seed, (pair){.waits = waits}, publishes);
 }
 
-static void kernels_that_poll(void **state) {
+CASE(kernels_that_poll) {
   for (uint64_t seed = 0; seed < 20; seed++)
     assert_int_equal(publish_and_await(seed, true, true), 0);
 }
 
 /* The host knows then, too, how a kernel that it waited for was ordered meanwhile. */
-static void host_that_waits_for_polls(void **state) {
+CASE(host_that_waits_for_polls) {
   for (int way = 0; way < WAYS; way++)
     for (uint64_t seed = 0; seed < 20; seed++)
       assert_int_equal(publish_for(await_and_write, seed, (pair){.way = way}, true), 0);
 }
 
-static void kernel_that_does_not_wait(void **state) {
+CASE(kernel_that_does_not_wait) {
   vg_quiet(true);
   for (uint64_t seed = 0; seed < 20; seed++) {
     assert_int_not_equal(publish_and_await(seed, false, true), 0);
@@ -302,7 +302,7 @@ static void kernel_that_does_not_wait(void **state) {
   }
 }
 
-static void kernel_that_polls_for_ever(void **state) {
+CASE(kernel_that_polls_for_ever) {
   vg_quiet(true);
   assert_int_not_equal(publish_and_await(0, true, false), 0);
   assert_true(vg_reports_with("stuck: the host waits kernel await") > 0);
@@ -313,17 +313,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(memory_of_two_addresses),
-      cmocka_unit_test(address_of_another),
-      cmocka_unit_test(free_of_open),
-      cmocka_unit_test(close_while_in_use),
-      cmocka_unit_test(use_after_close),
-      cmocka_unit_test(memory_that_cannot_be_exported_is_refused),
-      cmocka_unit_test(kernels_that_poll),
-      cmocka_unit_test(host_that_waits_for_polls),
-      cmocka_unit_test(kernel_that_does_not_wait),
-      cmocka_unit_test(kernel_that_polls_for_ever),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -428,12 +428,12 @@ static int cases(int n) {
   return scaled < 20 ? 20 : scaled;
 }
 
-static void no_false_alarm(void **unused) {
+CASE(no_false_alarm) {
   for (int i = 0; i < cases(10000); i++)
     assert_false(run_seed((uint64_t)i + 1, 0));
 }
 
-static void races_are_found_exactly(void **unused) {
+CASE(races_are_found_exactly) {
   vg_quiet(true);
   int with = 0, n = cases(10000);
   for (int i = 0; i < n; i++)
@@ -448,9 +448,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_false_alarm),
-      cmocka_unit_test(races_are_found_exactly),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

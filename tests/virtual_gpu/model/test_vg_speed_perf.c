@@ -40,7 +40,7 @@ static double now(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static void two_hundred_operations(void **state) {
+CASE(two_hundred_operations) {
   double best = 1e9;
   for (uint64_t seed = 0; seed < 400; seed++) {
     vg_begin(&(vg_options){.seed = seed});
@@ -82,7 +82,4 @@ static void two_hundred_operations(void **state) {
   assert_true(best <= 1600);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(two_hundred_operations)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

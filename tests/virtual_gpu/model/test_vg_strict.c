@@ -49,7 +49,7 @@ static void end_machine(bench *t, cudaError_t fault, int n, const char *words) {
 
 /* --- Memory of the host ------------------------------------------------------------------------------------------- */
 
-static void pageable_memory_is_no_kernels(void **state) {
+CASE(pageable_memory_is_no_kernels) {
   static int program[N];
   int stack[N] = {0}, *heap = calloc(N, sizeof *heap), *memory[] = {heap, stack};
   for (int i = 0; i < 2; i++) {
@@ -63,7 +63,7 @@ static void pageable_memory_is_no_kernels(void **state) {
   free(heap);
 }
 
-static void pinned_memory_is(void **state) {
+CASE(pinned_memory_is) {
   bench t = begin(1);
   int *pinned, *heap = calloc(N, sizeof *heap);
   OK(cudaHostAlloc((void **)&pinned, N * sizeof *pinned, cudaHostAllocDefault));
@@ -79,7 +79,7 @@ static void pinned_memory_is(void **state) {
 
 /* --- Alignment ---------------------------------------------------------------------------------------------------- */
 
-static void vectors_must_be_aligned(void **state) {
+CASE(vectors_must_be_aligned) {
   for (int bytes = 0; bytes <= 16; bytes += 4) {
     bench t = begin(1);
     bool right = bytes % 16 == 0;
@@ -93,7 +93,7 @@ static void vectors_must_be_aligned(void **state) {
 
 /* --- Faults that stay --------------------------------------------------------------------------------------------- */
 
-static void faults_stay(void **state) {
+CASE(faults_stay) {
   bench t = begin(2);
   int seen[2] = {0}, device = -1;
   void *p = NULL;
@@ -133,7 +133,7 @@ static void faults_stay(void **state) {
 
 static void ran(void *flag) { *(bool *)flag = true; }
 
-static void free_waits_for_the_device(void **state) {
+CASE(free_waits_for_the_device) {
   bench t = begin(2);
   bool here = false, there = false;
   cudaStream_t other;
@@ -154,7 +154,7 @@ static void free_waits_for_the_device(void **state) {
 }
 
 /* That it waits is no order that anybody may rely on. */
-static void free_orders_nothing(void **state) {
+CASE(free_orders_nothing) {
   bench t = begin(1);
   int *pinned;
   OK(cudaHostAlloc((void **)&pinned, 4, cudaHostAllocDefault));
@@ -169,7 +169,7 @@ static void free_orders_nothing(void **state) {
 
 /* --- Size --------------------------------------------------------------------------------------------------------- */
 
-static void as_many_multiprocessors_as_asked(void **state) {
+CASE(as_many_multiprocessors_as_asked) {
   for (int wanted = 0; wanted <= 8; wanted += 8) {
     struct cudaDeviceProp properties;
     int n = 0;
@@ -187,11 +187,5 @@ int main(void) {
     print_message("skipped: nothing is checked in this build\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pageable_memory_is_no_kernels),    cmocka_unit_test(pinned_memory_is),
-      cmocka_unit_test(vectors_must_be_aligned),          cmocka_unit_test(faults_stay),
-      cmocka_unit_test(free_waits_for_the_device),        cmocka_unit_test(free_orders_nothing),
-      cmocka_unit_test(as_many_multiprocessors_as_asked),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

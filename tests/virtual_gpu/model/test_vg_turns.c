@@ -67,7 +67,7 @@ static uint64_t contest(uint64_t seed, world *w) {
   return vg_digest();
 }
 
-static void a_seed_gives_one_run(void **state) {
+CASE(a_seed_gives_one_run) {
   uint64_t digests[SEEDS];
   int others = 0, first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -100,7 +100,7 @@ static void adds_carelessly(void *user, int64_t number) { /* reads, lets others 
   }
 }
 
-static void a_mistake_comes_again_with_its_seed(void **state) {
+CASE(a_mistake_comes_again_with_its_seed) {
   int wrong = 0;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     int n[2];
@@ -131,7 +131,7 @@ static void comes_and_waits(void *user, int64_t number) {
   pthread_mutex_unlock(&w->mutex);
 }
 
-static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
+CASE(who_waits_is_woken_and_sleep_has_its_length) {
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
     int64_t start = time_now();
@@ -169,7 +169,7 @@ static void tells(void *user, int64_t number) {
 
 static void waits_or_tells(void *user, int64_t number) { (number == THREADS - 1 ? tells : waits_until)(user, number); }
 
-static void who_is_late_is_told_so(void **state) {
+CASE(who_is_late_is_told_so) {
   struct timespec begun, done;
   clock_gettime(CLOCK_MONOTONIC_RAW, &begun);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -204,7 +204,7 @@ static void signals(void *user, int64_t number) {
   pthread_mutex_unlock(&w->mutex);
 }
 
-static void a_signal_wakes_one_by_the_seed(void **state) {
+CASE(a_signal_wakes_one_by_the_seed) {
   int first[THREADS] = {0};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
@@ -227,7 +227,7 @@ static void spins(void *user, int64_t number) {
     __atomic_store_n(&w->present, 1, __ATOMIC_RELEASE);
 }
 
-static void who_yields_lets_another_go_on(void **state) {
+CASE(who_yields_lets_another_go_on) {
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     world w = world_begin(seed);
     rank_threads_run(2, spins, &w);
@@ -248,7 +248,7 @@ static void takes_two(void *user, int64_t number) {
   }
 }
 
-static void a_deadlock_is_told_with_who_waits(void **state) {
+CASE(a_deadlock_is_told_with_who_waits) {
   int end[2];
   OK(pipe(end));
   pid_t child = fork();
@@ -274,15 +274,4 @@ static void a_deadlock_is_told_with_who_waits(void **state) {
   assert_non_null(strstr(text, "thread 2 of the process: waits for the mutex"));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_seed_gives_one_run),
-      cmocka_unit_test(a_mistake_comes_again_with_its_seed),
-      cmocka_unit_test(who_waits_is_woken_and_sleep_has_its_length),
-      cmocka_unit_test(who_is_late_is_told_so),
-      cmocka_unit_test(a_signal_wakes_one_by_the_seed),
-      cmocka_unit_test(who_yields_lets_another_go_on),
-      cmocka_unit_test(a_deadlock_is_told_with_who_waits),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -143,7 +143,7 @@ static const char *const layouts[] = {
     "mesh(2x3;S0,S1)",    "mesh(2x3;S1,R)",    "mesh(3x2;S0,S0)", "mesh(dp=2,tp=3;S0,S0;order=tp,dp)",
     "mesh(2x2@1-4;R,S0)", "rank(4)",           "mesh(3;S0)"};
 
-static void random_layouts_give_every_byte_its_place(void **state) {
+CASE(random_layouts_give_every_byte_its_place) {
   int64_t cases = test_scaled(150, 10);
   for (int64_t c = 0; c < cases; c++) {
     draw_state = (uint64_t)c + 1;
@@ -188,7 +188,7 @@ static void refused(const char *pattern, const char *layout, int64_t world, cons
   reshard_rules_free(rules);
 }
 
-static void files_that_do_not_fit_the_world_are_refused(void **state) {
+CASE(files_that_do_not_fit_the_world_are_refused) {
   write_ranks(plain, 4, 2, -1, -1);
   refused(NULL, NULL, 3, "is of rank 3, the world has 3 ranks");
   refused(NULL, NULL, 5, "no file of rank 4, the world has 5 ranks");
@@ -232,7 +232,7 @@ static void files_that_do_not_fit_the_world_are_refused(void **state) {
 }
 
 /* One layout for all; a tensor without dims is whole on each rank. Numbers in names may have zeros before. */
-static void one_layout_serves_all_and_numbers_may_have_zeros(void **state) {
+CASE(one_layout_serves_all_and_numbers_may_have_zeros) {
   reshard_checkpoint checkpoint = NULL;
   scratch_remove("in");
   scratch_directory("in");
@@ -252,7 +252,7 @@ static void one_layout_serves_all_and_numbers_may_have_zeros(void **state) {
 }
 
 /* convert takes the usual patterns where --src is said; the world is the source's. */
-static void convert_takes_usual_patterns_where_src_is_said(void **state) {
+CASE(convert_takes_usual_patterns_where_src_is_said) {
   char from[256], to[256];
   reshard_rules rules = make_rules(plain);
   reshard_convert_options options = {
@@ -270,10 +270,4 @@ static void convert_takes_usual_patterns_where_src_is_said(void **state) {
   reshard_rules_free(rules);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_layouts_give_every_byte_its_place),
-                                     cmocka_unit_test(files_that_do_not_fit_the_world_are_refused),
-                                     cmocka_unit_test(one_layout_serves_all_and_numbers_may_have_zeros),
-                                     cmocka_unit_test(convert_takes_usual_patterns_where_src_is_said)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

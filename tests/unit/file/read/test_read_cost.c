@@ -60,7 +60,7 @@ static double read_boxes(reshard_checkpoint checkpoint, int64_t rows) {
 }
 
 /* 16 times the boxes: 256 times the time where each is compared with each. */
-static void sixteen_times_the_boxes_cost_sixteen_times_the_time(void **state) {
+CASE(sixteen_times_the_boxes_cost_sixteen_times_the_time) {
   double few, many;
   write_rows("few.safetensors", 512);
   write_rows("many.safetensors", 8192);
@@ -96,7 +96,7 @@ static int watch_threads(void *user, const char *stage, int64_t done, int64_t al
 
 static void *do_nothing(void *none) { return none; }
 
-static void small_reads_start_no_threads(void **state) {
+CASE(small_reads_start_no_threads) {
   pthread_t first; /* ThreadSanitizer begins one of its own with it */
   assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
   assert_int_equal(pthread_join(first, NULL), 0);
@@ -125,7 +125,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sixteen_times_the_boxes_cost_sixteen_times_the_time),
-                                     cmocka_unit_test(small_reads_start_no_threads)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

@@ -109,7 +109,7 @@ static const struct {
             {"no end", "{\"a\":[", "{\"b\":", ""},
             {"tensors", "{", "\"%\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}", "}"}};
 
-static void json_beyond_its_share_of_memory_is_refused(void **state) {
+CASE(json_beyond_its_share_of_memory_is_refused) {
   scratch_directory("d");
   for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
     text t = repeated(json[i].begin, json[i].again, json[i].end, SIZE);
@@ -141,7 +141,7 @@ static text long_header(int64_t n) {
 }
 
 /* A right file has many tensors: parsed at once it would take 16 times its size. */
-static void test_long_header(void **state) {
+CASE(test_long_header) {
   static const char *const ends[] = {",} ", " }x", "   ", "]  "};
   enum { MANY = 160000, FEW = 20000 };
   char *data = calloc(MANY, 1);
@@ -208,7 +208,7 @@ static size_t write_archive(const char *name, const text *pickle) {
 }
 
 /* Pickles, also of an archive with a long directory, and headers of numpy. */
-static void pickles_and_headers_stay_in_their_share_of_memory(void **state) {
+CASE(pickles_and_headers_stay_in_their_share_of_memory) {
   static const char *const worst[] = {"]", "}", "N", "(", ")\x85", "cm\nn\n", "]a", "}Q", "X\1\0\0\0a"};
   scratch_directory("p");
   for (size_t i = 0; i < sizeof worst / sizeof *worst; i++) {
@@ -235,8 +235,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(json_beyond_its_share_of_memory_is_refused),
-                                     cmocka_unit_test(test_long_header),
-                                     cmocka_unit_test(pickles_and_headers_stay_in_their_share_of_memory)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

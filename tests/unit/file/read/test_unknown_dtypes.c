@@ -1,11 +1,8 @@
 /* Tensors of a dtype that nobody knows, in files of every form: what a map, an index or leave_out leaves out is no
  * error, and whoever moves one is told tensor, dtype and file. */
+#include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,8 +81,7 @@ static void write_file(const char *name, const char *header, const char *data) {
 static const char both[] = "{" T("k", "U8", "[6]", "[0,6]") "," T("w", "X9", "[3,5]", "[6,13]") "}";
 static const char known[] = "{" T("k", "U8", "[6]", "[0,6]") "}", only[] = "{" T("w", "X9", "[3,5]", "[0,7]") "}";
 
-static void one_file_moves_what_the_map_keeps(void **state) {
-  (void)state;
+CASE(one_file_moves_what_the_map_keeps) {
   static const char *const shapes[] = {"[3,5]", "[]", "[0]", "[7]", "[1,1,1,1,1,1,1,1,1,1]", "[-4]", "[9999999]"};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) { /* which nobody can judge */
     char header[256];
@@ -98,8 +94,7 @@ static void one_file_moves_what_the_map_keeps(void **state) {
   check_known("in.safetensors", "flat(0,1)", "drop(w)\n* = *", PLAIN, 0);
 }
 
-static void directory_of_files_and_an_index_that_overrules_one(void **state) {
-  (void)state;
+CASE(directory_of_files_and_an_index_that_overrules_one) {
   scratch_directory("d");
   write_file("d/a.safetensors", known, "abcdef");
   write_file("d/b.safetensors", only, "1234567");
@@ -122,8 +117,7 @@ static void directory_of_files_and_an_index_that_overrules_one(void **state) {
 }
 
 /* PyTorch's shards, which say where each begins. */
-static void shards_without_our_metadata(void **state) {
-  (void)state;
+CASE(shards_without_our_metadata) {
   static const char format[] = "{" T("k", "U8", "[3]", "[0,3]") "," T(
       "w", "X9", "[1,5]",
       "[3,7]") ",\"__metadata__\":{\"DCP_SHARDING_INFO\":\"{\\\"k\\\":{\\\"saved_offsets\\\":[%d]},\\\"w\\\":{"
@@ -140,8 +134,7 @@ static void shards_without_our_metadata(void **state) {
 }
 
 /* Ours, by a writer that knew the dtype. */
-static void shards_with_our_metadata(void **state) {
-  (void)state;
+CASE(shards_with_our_metadata) {
   static const char *const layouts[] = {"chunk(0)", "chunk(1)", "cyclic(3x1;1x1)", "mesh(3;R)", "flat()"};
   static const int64_t left[] = {600, 600, 600, 1800, 600};
   for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
@@ -179,8 +172,7 @@ static void shards_with_our_metadata(void **state) {
   }
 }
 
-static void files_of_ranks(void **state) {
-  (void)state;
+CASE(files_of_ranks) {
   scratch_directory("r");
   write_file("r/model-rank-0-part-0.safetensors", "{" T("k", "U8", "[3]", "[0,3]") "," T("w", "X9", "[2]", "[3,6]") "}",
              "abc123");
@@ -190,8 +182,7 @@ static void files_of_ranks(void **state) {
   scratch_remove("r");
 }
 
-static void reads_of_one_are_refused_and_of_others_are_not(void **state) {
-  (void)state;
+CASE(reads_of_one_are_refused_and_of_others_are_not) {
   int64_t shape[] = {3, 5}, tensor;
   reshard_checkpoint_info info;
   reshard_model_tensor t;
@@ -225,8 +216,7 @@ static void reads_of_one_are_refused_and_of_others_are_not(void **state) {
 }
 
 /* The types of safetensors that are bytes keep their names where files of ranks are joined. */
-static void files_of_ranks_keep_packed_types(void **state) {
-  (void)state;
+CASE(files_of_ranks_keep_packed_types) {
   static const struct {
     const char *part[2], *is;
   } cases[] = {
@@ -261,14 +251,5 @@ int main(void) {
   reshard_model model;
   if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
     return 77; /* a build without jansson */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_file_moves_what_the_map_keeps),
-      cmocka_unit_test(directory_of_files_and_an_index_that_overrules_one),
-      cmocka_unit_test(shards_without_our_metadata),
-      cmocka_unit_test(shards_with_our_metadata),
-      cmocka_unit_test(files_of_ranks),
-      cmocka_unit_test(reads_of_one_are_refused_and_of_others_are_not),
-      cmocka_unit_test(files_of_ranks_keep_packed_types),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
 }

@@ -121,7 +121,7 @@ static void world_run(world *w) {
     }
 }
 
-static void aligned_sides_go_in_place(void **state) {
+CASE(aligned_sides_go_in_place) {
   world w = {.first = {{0, 0}, {4, 0}, {16, 8}}, .then = {{4, 12}, {0, 32}, {8, 0}}};
   world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);
@@ -129,7 +129,7 @@ static void aligned_sides_go_in_place(void **state) {
 }
 
 /* Addresses count where the number of rounds is found: the staging of what is not aligned fits the limit. */
-static void staging_of_unaligned_sides_fits_the_limit(void **state) {
+CASE(staging_of_unaligned_sides_fits_the_limit) {
   world w = {.first = {{0, 0}, {4, 4}, {0, 0}}, .then = {{0, 0}, {0, 0}, {0, 0}}, .limit = 4096 * RANKS};
   world_run(&w);
   assert_true(w.rounds[0][0] > 1);
@@ -138,7 +138,7 @@ static void staging_of_unaligned_sides_fits_the_limit(void **state) {
 }
 
 /* A rebind to arrays that are not aligned keeps the rounds, and stages more. */
-static void rebind_to_unaligned_arrays_keeps_the_rounds(void **state) {
+CASE(rebind_to_unaligned_arrays_keeps_the_rounds) {
   world w = {.first = {{0, 0}, {0, 0}, {0, 0}}, .then = {{4, 4}, {4, 4}, {4, 4}}, .limit = 4096 * RANKS};
   world_run(&w);
   assert_int_equal(w.rounds[0][0], 1);
@@ -146,9 +146,4 @@ static void rebind_to_unaligned_arrays_keeps_the_rounds(void **state) {
   assert_true(w.staging[0][1] >= 2 * PART);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(aligned_sides_go_in_place),
-                                     cmocka_unit_test(staging_of_unaligned_sides_fits_the_limit),
-                                     cmocka_unit_test(rebind_to_unaligned_arrays_keeps_the_rounds)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -39,7 +39,7 @@ static void gather_rank(void *user, int64_t rank) {
   ncclCommDestroy(comm);
 }
 
-static void allgather_over_nccl_brings_all_bytes(void **state) {
+CASE(allgather_over_nccl_brings_all_bytes) {
   for (int blocking = 0; blocking < 2; blocking++) {
     world w = {.blocking = blocking};
     vg_begin(&(vg_options){.devices = RANKS, .seed = 7});
@@ -52,7 +52,4 @@ static void allgather_over_nccl_brings_all_bytes(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(allgather_over_nccl_brings_all_bytes)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

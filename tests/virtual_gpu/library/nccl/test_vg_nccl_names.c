@@ -110,7 +110,7 @@ static void assert_missing(const world *w, const char *expected, int64_t rank) {
   assert_non_null(strstr(reshard_last_error(), expected));
 }
 
-static void lost_ranks_are_named_with_one_text(void **state) {
+CASE(lost_ranks_are_named_with_one_text) {
   static const unsigned lost[] = {1 << 1, 1 << 0 | 1 << 2};
   static const char *const names[] = {"1", "0,2"};
   for (int k = 0; k < 2 * HOWS; k++) {
@@ -166,7 +166,7 @@ static void create_rank(void *user, int64_t rank) {
 }
 
 /* An error of NCCL, with the rank that is gone. */
-static void rank_gone_in_a_creation_is_named(void **state) {
+CASE(rank_gone_in_a_creation_is_named) {
   world w = {.timeout_ms = 60 * LIMIT_MS, .lost = 1 << 1};
   vg_begin(&(vg_options){.devices = RANKS, .seed = 12});
   vg_quiet(true);
@@ -199,7 +199,7 @@ static void split_rank(void *user, int64_t rank) {
 
 /* A part has ranks of its own: rank 1 is its rank 2. Of the caller's communicator nothing is known before the ranks
  * have met over it. */
-static void test_other_comms(void **state) {
+CASE(test_other_comms) {
   world w = {.timeout_ms = LIMIT_MS, .lost = 1 << 1};
   world_open(&w, open_rank);
   rank_threads_run(RANKS, split_rank, &w);
@@ -237,7 +237,7 @@ static void ask_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
 }
 
-static void report_names_who_is_waited_for(void **state) {
+CASE(report_names_who_is_waited_for) {
   world w = {.lost = 1 << 0 | 1 << 2};
   world_open(&w, open_rank);
   rank_threads_run(RANKS, ask_rank, &w);
@@ -245,9 +245,4 @@ static void report_names_who_is_waited_for(void **state) {
   world_close(&w);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(lost_ranks_are_named_with_one_text), cmocka_unit_test(rank_gone_in_a_creation_is_named),
-      cmocka_unit_test(test_other_comms), cmocka_unit_test(report_names_who_is_waited_for)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

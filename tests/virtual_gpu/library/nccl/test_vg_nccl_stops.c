@@ -128,7 +128,7 @@ static void count_errors(const world *w, stop_counts *counts) {
   }
 }
 
-static void after_a_stop_the_arrays_are_the_callers(void **state) {
+CASE(after_a_stop_the_arrays_are_the_callers) {
   stop_counts counts[STEPS] = {0};
   int64_t stops = vg_scaled(15, 240), happened = 0;
   for (int64_t i = 0; i < stops; i++) {
@@ -303,7 +303,7 @@ static void check_held(bool destroyed_first, int64_t limit, uint64_t seed) {
 
 /* Staging that a rank's stream still uses after the deadline is kept. It is freed with the communicator where the
  * caller has aborted before, else never. */
-static void staging_that_a_gpu_uses_is_kept(void **state) {
+CASE(staging_that_a_gpu_uses_is_kept) {
 #ifdef __SANITIZE_ADDRESS__ /* what stays for ever is a leak */
   const int orders = 1;
 #else
@@ -314,8 +314,4 @@ static void staging_that_a_gpu_uses_is_kept(void **state) {
       check_held(first, seed % 2 ? 4096 * 4 : 0, seed);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(after_a_stop_the_arrays_are_the_callers),
-                                     cmocka_unit_test(staging_that_a_gpu_uses_is_kept)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -144,7 +144,7 @@ static void execute_different(node_rank *me) {
   hear_of_it(me);
 }
 
-static void test_different_transfers(void **state) {
+CASE(test_different_transfers) {
   world w = {.body = execute_different, .told = "execute different transfers"};
   w.paths[0] = w.paths[1] = RESHARD_PATH_DIRECT;
   run_worlds(w);
@@ -170,7 +170,7 @@ static void execute_often_first(node_rank *me) {
   execute_different(me);
 }
 
-static void test_after_many(void **state) {
+CASE(test_after_many) {
   world w = {.ranks = 2, .gpus = 2, .odd = 1, .body = execute_often_first, .told = "execute different transfers"};
   w.paths[0] = w.paths[1] = RESHARD_PATH_DIRECT;
   run_world(w, 3);
@@ -184,7 +184,7 @@ static void meet_instead(node_rank *me) {
   hear_of_it(me);
 }
 
-static void test_meets_instead(void **state) {
+CASE(test_meets_instead) {
   static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -218,7 +218,7 @@ static void launch_instead(node_rank *me) {
     cudaGraphExecDestroy(exec);
 }
 
-static void launch_in_place_of_an_execute_is_told(void **state) {
+CASE(launch_in_place_of_an_execute_is_told) {
   static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
   (void)state;
   for (int i = 0; i < 2; i++)
@@ -232,11 +232,5 @@ int main(int argc, char **argv) {
   }
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_different_transfers),
-      cmocka_unit_test(test_after_many),
-      cmocka_unit_test(test_meets_instead),
-      cmocka_unit_test(launch_in_place_of_an_execute_is_told),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

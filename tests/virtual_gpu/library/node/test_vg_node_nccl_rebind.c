@@ -48,7 +48,7 @@ static void rebind_twice(moving_rank *me) {
   me->nccl = NULL;
 }
 
-static void failed_rebind_beside_a_stuck_gpu_keeps_its_memory(void **state) {
+CASE(failed_rebind_beside_a_stuck_gpu_keeps_its_memory) {
   for (uint64_t seed = 0; seed < 2; seed++) {
     moving m = {.nodes = NODES, .body = rebind_twice, .timeout_ms = 300, .path = RESHARD_PATH_MIXED, .borrowed = true};
     through = 0;
@@ -59,8 +59,5 @@ static void failed_rebind_beside_a_stuck_gpu_keeps_its_memory(void **state) {
 #ifdef __SANITIZE_ADDRESS__ /* what stays for ever is a leak */
 int main(void) { return 0; }
 #else
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(failed_rebind_beside_a_stuck_gpu_keeps_its_memory)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES
 #endif

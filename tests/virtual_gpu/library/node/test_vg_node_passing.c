@@ -271,7 +271,7 @@ static void move_with_few(node_rank *me) {
   node_gather_meet(&me->w->gather);
 }
 
-static void test_few_descriptors(void **state) {
+CASE(test_few_descriptors) {
   int last = last_descriptor();
   run_right(move_with_few);
   assert_int_equal(last_descriptor(), last);
@@ -289,7 +289,7 @@ static void move_held(node_rank *me) {
   atomic_store(&most_under_way, 0);
 }
 
-static void test_held_descriptors(void **state) {
+CASE(test_held_descriptors) {
   atomic_store(&held, 0);
   run_right(move_held);
   assert_true(atomic_load(&held) > 0);
@@ -314,7 +314,7 @@ static void move_truncated(node_rank *me) {
   NEED(me, route_move(me, &all) == RESHARD_SUCCESS);
 }
 
-static void test_truncated_messages(void **state) {
+CASE(test_truncated_messages) {
   atomic_store(&narrow, true);
   run_right(move_truncated);
   atomic_store(&narrow, false);
@@ -343,13 +343,13 @@ static void move_after_failing(node_rank *me) {
   }
 }
 
-static void test_failed_exports(void **state) {
+CASE(test_failed_exports) {
   failing = "cuMemExportToShareableHandle";
   failing_rank = 0;
   run_right(move_after_failing);
 }
 
-static void test_failed_openings(void **state) {
+CASE(test_failed_openings) {
   failing = "cuMemSetAccess";
   failing_rank = 1;
   run_right(move_after_failing);
@@ -382,7 +382,7 @@ static void free_after_failing(node_rank *me) {
   node_gather_meet(&me->w->gather);
 }
 
-static void test_failed_is_closed(void **state) { run_right(free_after_failing); }
+CASE(test_failed_is_closed) { run_right(free_after_failing); }
 
 /* A rank is stuck in passing until after the deadline. The one that takes from it waits since a message came, and the
  * one that is in the meeting already waits for longer. Both miss that rank alone: it hears so itself. */
@@ -398,19 +398,12 @@ static void miss_stuck(node_rank *me) {
   NEED(me, missing != NULL && strcmp(missing, "missing: 0") == 0);
 }
 
-static void stuck_passing_ends_at_the_deadline(void **state) { run_right_for(2000, miss_stuck); }
+CASE(stuck_passing_ends_at_the_deadline) { run_right_for(2000, miss_stuck); }
 
 int main(void) {
   if (!vg_sees_kernels()) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_descriptors),
-                                     cmocka_unit_test(test_held_descriptors),
-                                     cmocka_unit_test(test_truncated_messages),
-                                     cmocka_unit_test(test_failed_exports),
-                                     cmocka_unit_test(test_failed_openings),
-                                     cmocka_unit_test(test_failed_is_closed),
-                                     cmocka_unit_test(stuck_passing_ends_at_the_deadline)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -243,7 +243,7 @@ static void count_calls(node_rank *me) {
   check_whole(me);
 }
 
-static void test_later_calls_cost_nothing(void **state) {
+CASE(test_later_calls_cost_nothing) {
   const reshard_sharder_options rounds = {.workspace_limit = 256 * NODE_RANKS};
   for (int64_t seed = 0, n = vg_scaled(2, 3); seed < n; seed++) {
     run_right((world){.gpus = NODE_RANKS, .body = count_calls}, seed);
@@ -263,7 +263,7 @@ static void move_often(node_rank *me) {
 }
 
 /* Messages of three chunks: slots are filled again in one exchange. */
-static void slots_are_filled_again_in_one_exchange(void **state) {
+CASE(slots_are_filled_again_in_one_exchange) {
   const int64_t columns = NODE_RANKS * (9 << 20) / (ROWS / NODE_RANKS);
   run_right((world){.gpus = NODE_RANKS, .body = move_often, .columns = columns}, 1);
 }
@@ -275,7 +275,7 @@ static void move_on_two_streams(node_rank *me) {
   check_whole(me);
 }
 
-static void test_two_streams(void **state) {
+CASE(test_two_streams) {
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = move_on_two_streams}, seed);
 }
@@ -312,7 +312,7 @@ static void move_around_captures(node_rank *me) {
   check_whole(me);
 }
 
-static void captures_beside_later_calls_go_well(void **state) {
+CASE(captures_beside_later_calls_go_well) {
   for (uint64_t seed = 0; seed < 2; seed++)
     run_right((world){.gpus = seed == 0 ? NODE_RANKS : 1, .body = move_around_captures}, seed);
 }
@@ -339,7 +339,7 @@ static void come_without_one(node_rank *me) {
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
-static void late_rank_of_a_later_call_is_named(void **state) {
+CASE(late_rank_of_a_later_call_is_named) {
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = come_without_one, .timeout_ms = 200}, seed);
 }
@@ -362,7 +362,7 @@ static void fail_alone(node_rank *me) {
   NEED(me, move_once(me, m) == RESHARD_ERROR_PEER);
 }
 
-static void test_fails_alone(void **state) {
+CASE(test_fails_alone) {
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = fail_alone}, seed);
 }
@@ -391,7 +391,7 @@ static void call_another(node_rank *me) {
   NEED(me, gather_whole(me, m, true) == RESHARD_ERROR_MISMATCH);
 }
 
-static void test_another_call(void **state) {
+CASE(test_another_call) {
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .body = call_another}, seed);
 }
@@ -412,7 +412,7 @@ static void call_unknown(node_rank *me) {
   NEED(me, gather_whole(me, m, true) == RESHARD_ERROR_MISMATCH);
 }
 
-static void test_unknown_call(void **state) {
+CASE(test_unknown_call) {
   for (int64_t seed = 0, n = vg_scaled(2, 6); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_RANKS : 1, .endless = seed >= 3, .body = call_unknown}, seed);
 }
@@ -439,7 +439,7 @@ static void gather_to_two(node_rank *me) {
   NEED(me, reshard_sharded_tensor_gather_all(rows, m->whole, m->stream) == RESHARD_ERROR_MISMATCH);
 }
 
-static void test_two_calls(void **state) {
+CASE(test_two_calls) {
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = seed % 2 == 0 ? NODE_MOST_RANKS : 1,
                       .ranks = NODE_MOST_RANKS,
@@ -477,7 +477,7 @@ static void capture_alone(node_rank *me) {
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
-static void test_captured_by_one(void **state) {
+CASE(test_captured_by_one) {
   for (int64_t seed = 0, n = vg_scaled(2, 4); seed < n; seed++)
     run_right((world){.gpus = NODE_RANKS, .body = capture_alone, .timeout_ms = 200, .warm = seed % 2 == 1}, seed);
 }
@@ -496,9 +496,7 @@ static void give_unequal_options(node_rank *me) {
   NEED(me, me->sharder == NULL);
 }
 
-static void test_unequal_options(void **state) {
-  run_right((world){.gpus = NODE_RANKS, .body = give_unequal_options}, 1);
-}
+CASE(test_unequal_options) { run_right((world){.gpus = NODE_RANKS, .body = give_unequal_options}, 1); }
 
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
@@ -532,7 +530,7 @@ static void find_edges(world w, const char *path) {
   assert_true(r.covered <= 2 * NODE_RANKS);
 }
 
-static void every_edge_of_the_mailboxes_is_needed(void **state) {
+CASE(every_edge_of_the_mailboxes_is_needed) {
   find_edges((world){.gpus = NODE_RANKS, .body = gather_on_two_streams}, "mailboxes of GPUs of a node");
 }
 
@@ -546,7 +544,7 @@ static void move_twice(node_rank *me) {
 }
 
 /* One call of rank 0 fails, whichever, or each eighth: nobody hangs, and nothing is left. */
-static void every_failing_call_of_later_calls_is_told(void **state) {
+CASE(every_failing_call_of_later_calls_is_told) {
   int64_t fired = 1;
   world w = {.gpus = NODE_RANKS, .body = move_twice, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 8) {
@@ -563,20 +561,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_later_calls_cost_nothing),
-      cmocka_unit_test(slots_are_filled_again_in_one_exchange),
-      cmocka_unit_test(test_two_streams),
-      cmocka_unit_test(captures_beside_later_calls_go_well),
-      cmocka_unit_test(late_rank_of_a_later_call_is_named),
-      cmocka_unit_test(test_fails_alone),
-      cmocka_unit_test(test_another_call),
-      cmocka_unit_test(test_unknown_call),
-      cmocka_unit_test(test_two_calls),
-      cmocka_unit_test(test_captured_by_one),
-      cmocka_unit_test(test_unequal_options),
-      cmocka_unit_test(every_edge_of_the_mailboxes_is_needed),
-      cmocka_unit_test(every_failing_call_of_later_calls_is_told),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

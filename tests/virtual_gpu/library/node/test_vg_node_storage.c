@@ -1,17 +1,12 @@
 /* Shared storage of GPUs: segments that processes of a node pass on to each other by descriptors, and map. Sharders
  * over node communicators of GPUs, whose tensors lie in such storage; they read it where they are told to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "comm/node/node.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/steady.h"
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/processes/children.h"
 #include "told_to_read.h"
@@ -108,10 +103,7 @@ static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_dtensor(me, 3 * w->seed + i);
 }
 
-static void contracts_of_dtensors_hold_between_processes(void **state) {
-  (void)state;
-  run_sharders(12, check_dtensors);
-}
+static void contracts_of_dtensors_hold_between_processes(void **state) { run_sharders(12, check_dtensors); }
 
 static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
   (void)rank;
@@ -125,20 +117,14 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_poll(me, true);
 }
 
-static void sharded_tensors_move_between_processes(void **state) {
-  (void)state;
-  run_sharders(8, reshard_tensors);
-}
+static void sharded_tensors_move_between_processes(void **state) { run_sharders(8, reshard_tensors); }
 
 static void gather_layers(world *w, contract_rank *me, int64_t rank) {
   (void)rank;
   contract_check_fsdp(me, w->seed);
 }
 
-static void layers_are_gathered_between_processes(void **state) {
-  (void)state;
-  run_sharders(2, gather_layers);
-}
+static void layers_are_gathered_between_processes(void **state) { run_sharders(2, gather_layers); }
 
 /* --- Descriptors and memory --------------------------------------------------------------------------------------- */
 
@@ -174,7 +160,6 @@ static void count_mailboxes(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void mailboxes_count_with_the_pool(void **state) {
-  (void)state;
   static const size_t limits[4] = {0, 6 << 20, 0, 3 << 20};
   for (int i = 0; i < 4; i++)
     run_right((world){.gpus = NODE_RANKS,
@@ -203,7 +188,6 @@ static void move_and_trim(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void test_freed_memory(void **state) {
-  (void)state;
   for (uint64_t seed = 0; seed < 2; seed++)
     run_right((world){
         .gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .path = RESHARD_PATH_DIRECT, .seed = seed});
@@ -229,7 +213,6 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void test_passed_once(void **state) {
-  (void)state;
   world w = {.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again, .path = RESHARD_PATH_DIRECT};
   run_right(w);
   int64_t descriptors = count_descriptors();
@@ -302,7 +285,6 @@ static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void test_told_to_read(void **state) {
-  (void)state;
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
       move_in_place,           move_elsewhere,      move_from_elsewhere,  move_with_others,
       move_and_trim_plans,     move_on_two_streams, capture_alone,        gather_unpinned,
@@ -347,7 +329,6 @@ static void move_on(world *w, contract_rank *me, int64_t rank) {
 }
 
 static void every_edge_of_shared_storage_is_needed(void **state) {
-  (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(
       &(vg_edge_search){.path = "sharders of processes of a node",
@@ -365,7 +346,6 @@ static void every_edge_of_shared_storage_is_needed(void **state) {
 
 /* Executes of one transfer on two streams: two kernels write their words at once where nothing orders them. */
 static void test_shared_transfer(void **state) {
-  (void)state;
   world w = {.gpus = NODE_RANKS, .body = move_on_two_streams, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
       .path = "sharders of processes of a node, two streams",
@@ -382,7 +362,6 @@ static void test_shared_transfer(void **state) {
 
 /* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
 static void every_failing_call_of_shared_storage_is_told(void **state) {
-  (void)state;
   int64_t fired = 1, descriptors = 0;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 4) {

@@ -76,7 +76,7 @@ static int64_t run_way(const stream_way *way, int64_t k) {
   return failed;
 }
 
-static void every_way_has_all_its_ranges(void **state) {
+CASE(every_way_has_all_its_ranges) {
   for (int i = 0; i < stream_nways; i++)
     (void)run_way(&stream_ways[i], 0);
   for (int i = 0; i < NAMES; i++)
@@ -84,7 +84,7 @@ static void every_way_has_all_its_ranges(void **state) {
       fail_msg("no range '%s'", names[i]);
 }
 
-static void ranges_end_where_a_call_fails(void **state) {
+CASE(ranges_end_where_a_call_fails) {
   int64_t runs = 0;
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i++)
@@ -97,7 +97,5 @@ static void ranges_end_where_a_call_fails(void **state) {
 
 int main(void) {
   atomic_store(&rs_ranges, &counting);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_way_has_all_its_ranges),
-                                     cmocka_unit_test(ranges_end_where_a_call_fails)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }
