@@ -6,6 +6,7 @@
 #include "comm/mpi/duplicate.h"
 
 #include "comm/mpi/end.h"
+#include "comm/mpi/link.h"
 
 static int unfinished_key = MPI_KEYVAL_INVALID; /* of the attribute: the link of a duplication under way, or NULL */
 

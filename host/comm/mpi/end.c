@@ -4,6 +4,7 @@
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
 #include "comm/mpi/inquiry.h"
+#include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
 
 #include <sched.h>
@@ -70,13 +71,6 @@ void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
   if (parent->ended && why->aborted) /* meanwhile */
     end_by(child, RESHARD_ERROR_PEER, true, why->text, NULL);
   pthread_mutex_unlock(&parent->link->tree);
-}
-
-int64_t rs_mpi_find_rank(const rs_mpi *c, int there) {
-  int64_t r = 0;
-  while (r < c->base.size && rs_mpi_rank(c, r) != there)
-    r++;
-  return r;
 }
 
 void rs_mpi_hear(rs_mpi *c) {
@@ -236,7 +230,9 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   (void)rs_comm_poll(&c->base, since);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
-  reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : rs_mpi_hear_losses(c);
+  reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS && c->losses != NULL)
+    status = c->hear_losses(c);
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);

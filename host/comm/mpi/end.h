@@ -19,8 +19,6 @@ reshard_status rs_mpi_end(rs_mpi *c, reshard_status status);
 void rs_mpi_sleep(int64_t since);
 /* The same, when the communicator goes on. An error when it has ended: its reason. */
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since);
-/* Rank of the communicator with this rank in the duplicate; its size: none. */
-int64_t rs_mpi_find_rank(const rs_mpi *c, int there);
 /* Takes what other ranks tell on the communicator's tag. */
 void rs_mpi_hear(rs_mpi *c);
 /* Tells the others why the communicator has ended. out: this rank has no message under way. */

@@ -9,6 +9,7 @@
  * messages go through staging, which stays when an exchange fails until its requests are done. Without one they go in
  * place. A rank that is told to end then waits for what comes to it, and for what MPI packs from its sources. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/link.h"
 
 #include "device/plain.h"
 
@@ -281,20 +282,6 @@ void rs_mpi_free_type(reshard_comm comm, void *type) {
 }
 
 /* --- The end ------------------------------------------------------------------------------------------------------ */
-
-/* A thread that waits on a part may answer for c meanwhile, by the same requests. */
-bool rs_mpi_quiet(rs_mpi *c) {
-  int finalized = 0, talked = 0, moved = 0;
-  MPI_Finalized(&finalized);
-  if (finalized)
-    return true;
-  if (atomic_flag_test_and_set(&c->inquiry.answering))
-    return false;
-  bool quiet = MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
-               talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved;
-  atomic_flag_clear(&c->inquiry.answering);
-  return quiet;
-}
 
 void rs_mpi_retire(reshard_comm comm, void *memory) {
   rs_mpi *c = rs_mpi_of(comm);

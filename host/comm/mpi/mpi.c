@@ -3,6 +3,7 @@
  * Every rank sends its record to every other. So the one that is late is known where it is missed. No collective of MPI
  * is left half-done, of which no rank could tell how far it has come. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
 
 #include <stddef.h>

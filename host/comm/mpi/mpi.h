@@ -136,6 +136,8 @@ struct rs_mpi {
   bool node_due;           /* the same of the meeting of the node, which was begun beside messages */
   char loss[160];          /* to the others of a shrink */
   rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
+  /* Set with that: RESHARD_ERROR_MISMATCH where it has no deadline, and others shrink with another list. */
+  reshard_status (*hear_losses)(rs_mpi *made);
   MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
   int64_t reserved;        /* messages each way of one exchange */
   MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
@@ -148,6 +150,13 @@ struct rs_mpi {
 static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
 static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
   return (int)(c->global_ranks != NULL ? c->global_ranks[rank] : rank);
+}
+/* Rank of the communicator with this rank in the duplicate; its size: none. */
+static inline int64_t rs_mpi_find_rank(const rs_mpi *c, int there) {
+  int64_t r = 0;
+  while (r < c->base.size && rs_mpi_rank(c, r) != there)
+    r++;
+  return r;
 }
 static inline MPI_Request *rs_mpi_talks(const rs_mpi *c, int64_t talk) { return c->talks + talk * c->base.size; }
 static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
@@ -164,23 +173,13 @@ static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note
 
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
 reshard_status rs_mpi_check_build(void);
-/* With one user. */
-reshard_status rs_mpi_create_link(rs_mpi_link **out);
-void rs_mpi_release_link(rs_mpi_link *link);
 /* One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
  * The device and all that follows from options is for the caller to set. */
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
-/* One user less of a communicator; the last one frees. */
-void rs_mpi_release(rs_mpi *c);
-/* Frees the communicators that were destroyed with requests under way which are done by now. */
-void rs_mpi_sweep(rs_mpi_link *link);
 
 /* split.c */
 reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
-/* RESHARD_ERROR_MISMATCH when the communicator is waited for in a shrink without a deadline, and others shrink with
- * another list. */
-reshard_status rs_mpi_hear_losses(rs_mpi *made);
 
 /* mpi.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
  * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not
@@ -197,8 +196,6 @@ reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
 void rs_mpi_free_type(reshard_comm comm, void *type);
-/* True when no request of the communicator is under way. */
-bool rs_mpi_quiet(rs_mpi *c);
 
 extern const rs_comm_ops rs_mpi_ops;
 

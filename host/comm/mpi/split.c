@@ -4,6 +4,7 @@
  * The number that gives a part its tags is agreed in a split. Of a shrink it follows from what is shrunk and who is
  * lost: those that are there then meet on tags that no one else uses, and what an earlier try has left is not heard. */
 #include "comm/mpi/end.h"
+#include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
 
 #include "comm/split_group.h"
@@ -151,9 +152,9 @@ static reshard_status compare_losses(const rs_mpi_losses *l) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_hear_losses(rs_mpi *made) {
+static reshard_status hear_losses(rs_mpi *made) {
   rs_mpi_losses *l = made->losses;
-  if (l == NULL || made->timeout_ms > 0) /* else ranks of other lists, which wait elsewhere, would never come */
+  if (made->timeout_ms > 0) /* else ranks of other lists, which wait elsewhere, would never come */
     return RESHARD_SUCCESS;
   take_losses(l);
   return l->came > 0 && rs_late(l->came, RS_COMM_DIFFER_MS) ? compare_losses(l) : RESHARD_SUCCESS;
@@ -206,6 +207,7 @@ reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, 
   if (status == RESHARD_SUCCESS) {
     send_loss(made, losses.tag, &mine);
     made->losses = &losses;
+    made->hear_losses = hear_losses;
     status = rs_split_agree(&made->base, rs_mpi_share_files(c, made));
     made->losses = NULL;
     take_losses(&losses);

@@ -1,6 +1,6 @@
 /* Making and ending NCCL communicators: around one that the caller has, or one of our own, which is non-blocking so
  * that deadlines hold. */
-#include "comm/nccl/nccl.h"
+#include "comm/nccl/end.h"
 
 #include "comm/nccl/node.h"
 #include "device/cuda/cuda.h"

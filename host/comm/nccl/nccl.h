@@ -60,39 +60,6 @@ typedef struct rs_nccl {
 
 static inline rs_nccl *rs_nccl_of(reshard_comm comm) { return (rs_nccl *)comm; }
 
-/* An NCCL result as a status, with NCCL's own words. nccl may be NULL. */
-reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t result, const char *call);
-/* Waits until a call of a non-blocking communicator is through; result is what the call returned. At the deadline, or
- * when the communicator ends meanwhile, the communicator is given up. */
-reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call);
-/* A wait for other ranks: since when, and when it was last looked who has come. */
-typedef struct rs_nccl_wait {
-  const char *call;
-  int64_t since, looked;
-} rs_nccl_wait;
-enum { RS_NCCL_LOOK_NS = 20000000 }; /* between two such looks */
-/* Goes on waiting for others: gives up at the deadline, or when another rank of the node has given up, or ended it. */
-reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *wait, int64_t spin_ns);
-/* The communicator's own state; an error where it has one. call: for its text. */
-reshard_status rs_nccl_get_async_error(rs_nccl *c, const char *call, ncclResult_t *state);
-/* When the rank comes to a call: SUCCESS, or why the communicator has ended, or ends now as its node has. */
-reshard_status rs_nccl_check_call(rs_nccl *c);
-/* Between two looks at something that NCCL or a GPU has still to do: short at first, for so long, and then a sleep. */
-enum { RS_NCCL_SPIN_NS = 20000 };
-void rs_nccl_pause(int64_t since_ns, int64_t spin_ns);
-/* The communicator, locked against an abort; RESHARD_ERROR_PEER, unlocked, when it has ended. */
-reshard_status rs_nccl_lock(rs_nccl *c);
-void rs_nccl_unlock(rs_nccl *c);
-/* Ends what NCCL has made for the communicator; NULL is allowed. With the GPU as the current one: NCCL makes the one
- * current again that was, and with it a context. */
-void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl);
-/* Ends it and those that were split from it. Callable from any thread. */
-void rs_nccl_end(rs_nccl *c);
-
-/* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
- * this one. The others hear by their deadline, or before. Returns the status. */
-reshard_status rs_nccl_end_after_error(rs_nccl *c, reshard_status status);
-
 /* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
  * to end. */
 reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
@@ -106,13 +73,8 @@ bool rs_nccl_stuck(reshard_comm comm);
 /* split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 
-/* shrink.c: stops all that is under way, and keeps the communicator; false: NCCL cannot, and it has to be aborted. With
- * the communicator locked. */
-bool rs_nccl_revoke(rs_nccl *c);
-/* Waits, not for long, until all that was under way has stopped. */
-void rs_nccl_quiesce(rs_nccl *c);
-/* Aborts it where its revocation was through at the last call already. NCCL takes the word to end back then: kernels
- * that a graph brings later, or a busy stream comes to, wait for their peers for ever. */
+/* shrink.c: aborts it where its revocation was through at the last call already. NCCL takes the word to end back then:
+ * kernels that a graph brings later, or a busy stream comes to, wait for their peers for ever. */
 void rs_nccl_stop(rs_nccl *c);
 reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 

@@ -6,6 +6,7 @@
  * there. A rank that finds its node ended, or its own stream without a peer, ends NCCL's with its next call. */
 #include "comm/nccl/node.h"
 
+#include "comm/nccl/end.h"
 #include "comm/node/create.h"
 #include "comm/node/end.h"
 #include "comm/node/wait.h"

@@ -3,6 +3,7 @@
 #include "comm/nccl/records.h"
 
 #include "base/range.h"
+#include "comm/nccl/end.h"
 #include "device/cuda/memory.h"
 #include "device/stream.h"
 

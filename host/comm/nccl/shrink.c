@@ -1,6 +1,6 @@
 /* Shrinking an NCCL communicator. After a deadline it is revoked, where NCCL can: that ends its kernels as an abort
  * does, but leaves what a shrink needs. An older NCCL has the shrink alone, which then ends them itself. */
-#include "comm/nccl/nccl.h"
+#include "comm/nccl/end.h"
 
 #include "comm/nccl/node.h"
 #include "comm/split_group.h"
@@ -8,55 +8,18 @@
 
 #include <stdlib.h>
 
-/* Of a process that has loaded an NCCL before 2.28, or 2.27. */
-static bool has_revoke(const rs_nccl *c) { return c->api.ncclCommRevoke != NULL && c->api.ncclCommShrink != NULL; }
-
-bool rs_nccl_revoke(rs_nccl *c) {
-  if (!has_revoke(c))
-    return false;
-  rs_cuda_before before = rs_cuda_try_enter(c->base.device);
-  ncclResult_t result = c->api.ncclCommRevoke(c->nccl, NCCL_REVOKE_DEFAULT);
-  rs_cuda_leave(before);
-  return result == ncclSuccess || result == ncclInProgress;
-}
-
-/* State that NCCL tells of a communicator that has ended; not one of which nothing is left. */
-static ncclResult_t look_at_ended(rs_nccl *c) {
-  ncclResult_t state = ncclInvalidUsage, asked = ncclSuccess;
-  pthread_mutex_lock(&c->mutex);
-  if (c->nccl != NULL)
-    asked = c->api.ncclCommGetAsyncError(c->nccl, &state);
-  pthread_mutex_unlock(&c->mutex);
-  return asked != ncclSuccess ? asked : state;
-}
-
-static ncclResult_t wait_for_ended(rs_nccl *c, int64_t limit_ms) {
-  int64_t since = rs_now_ns();
-  ncclResult_t state = look_at_ended(c);
-  while (state == ncclInProgress && !rs_comm_poll(&c->base, since) && !rs_late(since, limit_ms)) {
-    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-    state = look_at_ended(c);
-  }
-  return state;
-}
-
-void rs_nccl_quiesce(rs_nccl *c) {
-  if (c->revoked)
-    (void)wait_for_ended(c, 500);
-}
-
 /* Ends the communicator where it has not ended, but for what the shrink needs. A revoked one is shrunk when that is
  * through. Where it has an error, as of a peer that died, NCCL cannot say so, and the shrink ends what is left. */
 static reshard_status prepare_shrink(rs_nccl *c, int *flags) {
   ncclResult_t state = ncclInternalError;
-  if (has_revoke(c))
+  if (rs_nccl_has_revoke(c))
     rs_nccl_end(c);
   c->ended = true;
   pthread_mutex_lock(&c->mutex);
   rs_nccl_leave_node(c); /* streams wait there for a lost rank */
   pthread_mutex_unlock(&c->mutex);
   if (c->revoked)
-    state = wait_for_ended(c, c->timeout_ms);
+    state = rs_nccl_wait_for_ended(c, c->timeout_ms);
   if (state == ncclInProgress)
     return rs_comm_error_timeout(&c->base, "ncclCommRevoke", c->timeout_ms, "");
   *flags = state == ncclSuccess ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
@@ -74,7 +37,7 @@ static void abort_ended(rs_nccl *c) {
 }
 
 void rs_nccl_stop(rs_nccl *c) {
-  ncclResult_t state = look_at_ended(c);
+  ncclResult_t state = rs_nccl_look_at_ended(c);
   pthread_mutex_lock(&c->mutex);
   bool through = c->revoked && state != ncclInProgress, again = c->outlived;
   c->outlived = through;
@@ -98,7 +61,7 @@ static reshard_status call_shrink(rs_nccl *c, int64_t n, const int64_t *lost, in
     return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
   c->splitting = result == ncclInProgress;
   if (result == ncclInProgress)
-    result = wait_for_ended(c, c->timeout_ms);
+    result = rs_nccl_wait_for_ended(c, c->timeout_ms);
   if (result == ncclInProgress)
     return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, rs_roll_text(c->roll, n, lost, missing));
   return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");

@@ -1,6 +1,6 @@
 /* Splitting an NCCL communicator: the ranks tell each other what they want, NCCL splits, and they tell each other
  * whether it did. */
-#include "comm/nccl/nccl.h"
+#include "comm/nccl/end.h"
 
 #include "comm/split_group.h"
 #include "device/cuda/cuda.h"
