@@ -2,77 +2,41 @@
  * arrays and staging are often where they were: then the programs are right as they are. */
 #include "exec/cached.h"
 
-#include "device/plain.h"
 #include "exec/addresses.h"
 
 #include <stdlib.h>
-
-/* Streams of all GPUs of the process may use memory that is in no pool. */
-void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm) {
-  for (int64_t g = 0; staging_cache->memory != NULL && g < comm->lanes; g++)
-    (void)comm->lane_devices[g]->streams->finish(comm->lane_devices[g]);
-  if (comm->ops->retire != NULL)
-    comm->ops->retire(comm, staging_cache->memory);
-  else
-    rs_device_free(comm->device, staging_cache->memory);
-  staging_cache->memory = NULL;
-  staging_cache->bytes = 0;
-}
-
-static reshard_status grow_staging(rs_staging_cache *staging_cache, reshard_comm comm, size_t bytes) {
-  if (staging_cache->bytes >= bytes)
-    return RESHARD_SUCCESS;
-  rs_staging_cache_free(staging_cache, comm);
-  RS_TRY(rs_device_alloc(comm->device, bytes, &staging_cache->memory));
-  staging_cache->bytes = bytes;
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_cached_staging(rs_cached_transfer *k, size_t bytes, void **memory) {
-  rs_staging_cache *staging_cache = k->staging_cache;
-  if (staging_cache->pool == NULL) {
-    RS_TRY(grow_staging(staging_cache, k->comm, bytes));
-    *memory = k->staging = staging_cache->memory;
-    return RESHARD_SUCCESS;
-  }
-  if (k->block != NULL && k->block->bytes < bytes)
-    rs_cached_return(k);
-  if (k->block == NULL)
-    RS_TRY(rs_storage_pool_alloc(staging_cache->pool, bytes, k->stream, &k->block));
-  *memory = k->staging = k->block->memory;
-  return RESHARD_SUCCESS;
-}
 
 /* Memory at an address may be unregistered, or another GPU's, since it was bound. */
 static reshard_status look_up_again(rs_cached_transfer *k) {
   rs_arrays *arrays = &k->transfer->binding.arrays;
   bool had_private = arrays->has_private;
-  k->bound = false; /* an error leaves half of what was found */
-  RS_TRY(rs_arrays_look_up(k->comm, k->transfer->plan, &k->extents, false, arrays));
-  k->bound = arrays->has_private == had_private;
+  k->transfer->bound = false; /* an error leaves half of what was found */
+  RS_TRY(rs_arrays_look_up(k->transfer->comm, k->transfer->plan, &k->extents, false, arrays));
+  k->transfer->bound = arrays->has_private == had_private;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_cached_compare(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
-  const rs_binding *binding = &k->transfer->binding;
-  void *was = k->staging, *memory = was;
-  k->stream = stream;
-  k->bound = k->bound && rs_arrays_same(k->transfer->plan, &binding->arrays, arrays);
-  if (k->bound)
+  reshard_transfer t = k->transfer;
+  const rs_binding *binding = &t->binding;
+  void *was = k->staging.at, *memory = was;
+  k->staging.stream = stream;
+  t->bound = t->bound && rs_arrays_same(t->plan, &binding->arrays, arrays);
+  if (t->bound)
     RS_TRY(look_up_again(k));
-  if (k->bound && binding->info.workspace_bytes > 0)
-    RS_TRY(rs_cached_staging(k, binding->info.workspace_bytes, &memory));
-  k->bound = k->bound && memory == was;
+  if (t->bound && binding->info.workspace_bytes > 0)
+    RS_TRY(rs_call_staging_take(&k->staging, binding->info.workspace_bytes, &memory));
+  t->bound = t->bound && memory == was;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, const rs_offer *const *offers,
                               void *stream) {
   RS_TRY(rs_cached_compare(k, arrays, stream));
-  if (k->bound)
+  if (k->transfer->bound)
     return RESHARD_SUCCESS;
   RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays, offers));
-  k->bound = true;
+  k->transfer->bound = true;
   return RESHARD_SUCCESS;
 }
 
@@ -80,7 +44,7 @@ reshard_status rs_cached_bind_direct(rs_cached_transfer *k, reshard_comm comm, r
   bool changed, made = k->direct == NULL;
   const rs_offer *const *offers = rs_reach_offers(k->reach, &changed);
   if (made)
-    RS_TRY(rs_transfer_create_alone(plan, comm, k, &k->direct));
+    RS_TRY(rs_transfer_create_alone(plan, comm, &k->staging, &k->direct));
   if (!made && !changed)
     return RESHARD_SUCCESS;
   reshard_status status = rs_transfer_rebind_cached(k->direct, NULL, offers);
@@ -92,36 +56,27 @@ reshard_status rs_cached_bind_direct(rs_cached_transfer *k, reshard_comm comm, r
 }
 
 reshard_status rs_cached_rebind(rs_cached_transfer *k, const reshard_arrays *arrays, void *stream) {
-  k->stream = stream;
+  k->staging.stream = stream;
   RS_TRY(reshard_transfer_rebind(k->transfer, arrays));
-  k->bound = true;
+  k->transfer->bound = true;
   return RESHARD_SUCCESS;
 }
 
-void rs_cached_return(rs_cached_transfer *k) {
-  if (k->block != NULL)
-    rs_storage_pool_free(k->staging_cache->pool, k->block, k->stream);
-  k->block = NULL;
-}
-
 reshard_status rs_cached_create(rs_cached_transfer *k, reshard_plan plan, reshard_comm comm,
-                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
+                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *cache,
                                 void *stream) {
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
-  k->comm = comm;
-  k->staging_cache = staging_cache;
-  k->stream = stream;
-  RS_TRY(rs_transfer_create_cached(plan, comm, arrays, &options, k));
-  k->bound = true;
+  k->staging = (rs_call_staging){.cache = cache, .comm = comm, .stream = stream};
+  RS_TRY(rs_transfer_create_cached(plan, comm, arrays, &options, &k->staging, &k->transfer));
+  k->transfer->bound = true;
   return RESHARD_SUCCESS;
 }
 
 void rs_cached_drop(rs_cached_transfer *k) {
-  rs_cached_return(k);
+  rs_call_staging_return(&k->staging);
   reshard_transfer_destroy(k->transfer);
   k->transfer = NULL;
-  k->bound = k->packed = false;
-  k->staging = NULL;
+  k->packed = false;
   k->shown = 0;
 }
 

@@ -4,16 +4,7 @@
 #ifndef RS_EXEC_CACHED_H
 #define RS_EXEC_CACHED_H
 
-#include "device/memory/pool.h"
 #include "exec/transfer.h"
-
-/* Staging of transfers of one rank that execute one after the other. All zero at first, but for the pool. */
-typedef struct rs_staging_cache {
-  rs_storage_pool *pool; /* staging comes from there, and goes back, in the order of the stream; NULL: */
-  void *memory;          /* as much as was needed at once so far */
-  size_t bytes;
-} rs_staging_cache;
-void rs_staging_cache_free(rs_staging_cache *staging_cache, reshard_comm comm);
 
 typedef struct rs_cached_transfer {
   reshard_transfer transfer; /* that ranks have made together; NULL: none is cached */
@@ -25,21 +16,14 @@ typedef struct rs_cached_transfer {
   /* Of the mixed path on the CPU: hash of the sources of all ranks that it was bound to. Of GPUs that read each other's
    * arrays: rs_sources_version of this rank's. 0: of none. */
   uint64_t shown;
-  reshard_comm comm;
-  rs_staging_cache *staging_cache;
-  bool bound;         /* the transfer's binding can be executed, with staging at the same place */
-  void *staging;      /* where it was */
-  rs_extents extents; /* of its arrays, to be looked up */
-  /* of the call under way */
-  void *stream;
-  rs_block *block;
+  rs_call_staging staging;
+  rs_extents extents; /* of the transfer's arrays, to be looked up */
 } rs_cached_transfer;
 
 /* Makes the transfer, and binds it for the first execute. Collective. */
 reshard_status rs_cached_create(rs_cached_transfer *cached, reshard_plan plan, reshard_comm comm,
-                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *staging_cache,
-                                void *stream);
-/* Finds out if it is bound to these arrays, for the next execute, which is on `stream`, and takes its staging: `bound`.
+                                const reshard_arrays *arrays, reshard_path path, rs_staging_cache *cache, void *stream);
+/* Finds out if it is bound to these arrays, for the next execute, which is on `stream`: its `bound`. Takes its staging.
  * Local. Errors: those of rs_arrays_look_up, since other memory may be at the same addresses. */
 reshard_status rs_cached_compare(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
 /* Binds it for the next execute, which is on `stream`. Local. After an error there is nothing to execute. offers: of a
@@ -51,14 +35,9 @@ reshard_status rs_cached_bind_direct(rs_cached_transfer *cached, reshard_comm co
 /* The same by all ranks, where they read each other's arrays: reshard_transfer_rebind. After an error there is nothing
  * to execute. */
 reshard_status rs_cached_rebind(rs_cached_transfer *cached, const reshard_arrays *arrays, void *stream);
-/* Gives staging back, in the order of the stream; after each of the above, and the execute. */
-void rs_cached_return(rs_cached_transfer *cached);
 /* Destroys the transfer alone; NULL is allowed. */
 void rs_cached_drop(rs_cached_transfer *cached);
 /* Frees all. */
 void rs_cached_free(rs_cached_transfer *cached);
-
-/* Staging of the call, for the path that binds. */
-reshard_status rs_cached_staging(rs_cached_transfer *cached, size_t bytes, void **memory);
 
 #endif

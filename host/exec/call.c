@@ -73,7 +73,7 @@ static call_reads find_reads(reshard_comm comm, reshard_path wish) {
 static reshard_status bind_mixed(sharded_call *x) {
   bool changed;
   const rs_offer *const *offers = rs_reach_offers(x->cached->reach, &changed);
-  x->cached->bound = x->cached->bound && !changed;
+  x->cached->transfer->bound = x->cached->transfer->bound && !changed;
   return rs_cached_bind(x->cached, x->given->arrays, offers, x->given->stream);
 }
 
@@ -94,7 +94,7 @@ static reshard_status show_sources(sharded_call *x) {
 static reshard_status compare_bound(sharded_call *x) {
   uint64_t sources = 0;
   RS_TRY(rs_cached_compare(x->cached, x->given->arrays, x->given->stream));
-  if (x->cached->bound)
+  if (x->cached->transfer->bound)
     RS_TRY(rs_sources_version(x->comm, x->given->plan, &x->cached->transfer->binding.arrays, &sources));
   x->moved = sources == 0 || sources != x->cached->shown;
   return RESHARD_SUCCESS;
@@ -297,7 +297,7 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
   reshard_status status = execute_call(&x, mine);
   *workspace_bytes = status == RESHARD_SUCCESS ? x.workspace_bytes : 0;
   if (call->cached != NULL)
-    rs_cached_return(call->cached);
+    rs_call_staging_return(&call->cached->staging);
   else
     rs_cached_free(&x.own);
   return status;

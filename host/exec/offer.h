@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "device/cpu/segment.h"
 #include "exec/arrays.h"
+#include "exec/record.h"
 
 /* Read by the other ranks until the path's bind returns. */
 typedef struct rs_offer {
@@ -46,9 +47,6 @@ void rs_sources_free(rs_sources *sources);
 /* The version of a description; 0: a source is private. */
 reshard_status rs_sources_version(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
                                   uint64_t *version);
-/* RESHARD_ERROR_UNSUPPORTED of a rank that has such a one, where the direct path is wished. */
-reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
-                                        int64_t entry, bool of_malloc);
 
 /* Offers of ranks that are processes. */
 typedef struct rs_offers {
@@ -82,14 +80,6 @@ typedef struct rs_notice {
   uint64_t version, last; /* of what is there, 0 for nothing; the last one that was given to any sources */
 } rs_notice;
 void rs_notice_free(rs_notice *notice);
-
-/* A notice, as its rank's record names it. Equal versions are equal sources. */
-typedef struct rs_shown {
-  rs_shared_place place;
-  int64_t bytes;
-  uint64_t version;
-  bool freed; /* the rank has freed memory that others have open */
-} rs_shown;
 
 /* The others' sources, as a rank knows them for one plan. */
 typedef struct rs_reach rs_reach;

@@ -20,7 +20,6 @@ typedef struct rs_execution {
 
 typedef struct rs_path_ops {
   reshard_path number;
-  const char *name;
   const char *no_collective; /* why its messages are no collective; NULL: they may be one */
   bool reads_others;         /* bind reads sources of other ranks: it is collective, with their offers, by rank */
   bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
@@ -39,18 +38,17 @@ typedef struct rs_path_ops {
   void (*release)(reshard_comm comm, struct rs_binding *binding);
 } rs_path_ops;
 
-/* The streams of the transfer's peers and a step's go on when all have come here; nothing where the transfer has no
- * meeting. */
-reshard_status rs_execution_meet(rs_execution *execution, rs_step step, const char *edge);
-
-/* Bytes that the ranks of an execute copy without messages, for a trace of the device; -1: nobody listens. */
-int64_t rs_execution_copied(const rs_execution *execution, const rs_device *device);
-
 extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 
 /* The first path of the table that is applicable and is the one wished; NULL: there is none. */
 const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish);
-/* "auto", "direct", "mixed", "packed". */
-const char *rs_path_name(reshard_path number);
+static inline const char *rs_path_name(reshard_path number) {
+  switch (number) {
+  case RESHARD_PATH_DIRECT: return "direct";
+  case RESHARD_PATH_PACKED: return "packed";
+  case RESHARD_PATH_MIXED: return "mixed";
+  default: return "auto";
+  }
+}
 
 #endif

@@ -66,6 +66,26 @@ static reshard_status error_options(reshard_comm comm, const struct reshard_plan
   return RESHARD_SUCCESS;
 }
 
+/* A rank has a source that others cannot map, where no other path will do. of_malloc: they map memory of cudaMalloc. */
+static reshard_status error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank, int64_t entry,
+                                    bool of_malloc) {
+  if (comm->device->processes != NULL && !comm->direct)
+    return rs_error(
+        RESHARD_ERROR_UNSUPPORTED,
+        "a %s communicator over GPUs reads storage of devices made with `shared`%s, and rank %lld has a source of "
+        "entry %lld '%.64s' elsewhere: %s",
+        comm->ops->name, of_malloc ? " and memory of cudaMalloc" : "", (long long)rank, (long long)entry,
+        plan->entries[entry].name,
+        of_malloc ? "of a memory pool, of cuMemMap, or not of its GPU"
+                  : "of cudaMalloc, of a memory pool, of cuMemMap, or not of its GPU");
+  return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                  "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
+                  "elsewhere",
+                  comm->elsewhere ? "mixed" : "direct", comm->ops->name,
+                  comm->direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
+                  (long long)rank, (long long)entry, plan->entries[entry].name);
+}
+
 /* The error that all ranks have after the verdict FAIL, in which a source of `rank` may have a part. */
 static reshard_status error_records(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all,
                                     int64_t rank) {
@@ -84,7 +104,7 @@ static reshard_status error_records(reshard_comm comm, const struct reshard_plan
   for (int64_t r = 1; r < n && all[0].call == RS_RECORD_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
-  return rs_sources_error_private(comm, plan, rank, all[rank].private_entry, all[rank].malloced);
+  return error_private(comm, plan, rank, all[rank].private_entry, all[rank].malloced);
 }
 
 void rs_record_set_status(rs_record *mine, reshard_status status) {

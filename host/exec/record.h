@@ -4,8 +4,10 @@
 #define RS_EXEC_RECORD_H
 
 #include "comm/comm.h"
+#include "device/cpu/segment.h"
 #include "exec/differ.h"
-#include "exec/offer.h"
+
+#include <reshard/transfer.h>
 
 /* The collective that a rank's messages are a part of, as all ranks show it to each other. */
 typedef struct rs_proposal {
@@ -13,6 +15,14 @@ typedef struct rs_proposal {
   int64_t root, bytes;
   char why[64];
 } rs_proposal;
+
+/* Memory in which a rank shows its sources to processes that map it. Equal versions are equal sources. */
+typedef struct rs_shown {
+  rs_shared_place place;
+  int64_t bytes;
+  uint64_t version;
+  bool freed; /* the rank has freed memory that others have open */
+} rs_shown;
 
 /* Calls that exchange records: those of different calls are not to be compared. */
 enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDER };
@@ -34,7 +44,7 @@ typedef struct rs_record {
   };
   uint64_t fields[RS_FIELDS];
   uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer;              /* read by ranks of the same process only */
+  const struct rs_offer *offer;       /* read by ranks of the same process only */
   int64_t entries, value;             /* of the plan; of the argument */
   int64_t cached;                     /* agree: of the request */
   int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */

@@ -9,6 +9,7 @@
 #include "exec/lane.h"
 #include "exec/offer.h"
 #include "exec/path.h"
+#include "exec/staging.h"
 #include "plan/rounds.h"
 
 #include <reshard/transfer.h>
@@ -43,16 +44,17 @@ struct reshard_transfer_s {
   void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;
   reshard_collective_use use;
-  reshard_pattern collective;        /* that all ranks have, and take; kind NONE: sends and receives */
-  rs_pace pace;                      /* of the packed path */
-  int64_t least_rounds;              /* lower bound of its rounds */
-  bool strided;                      /* messages go from strided sources where they can, and all in one round */
-  char why[160];                     /* in words */
-  uint64_t key;                      /* the same on all ranks of one creation */
-  atomic_int busy;                   /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
-  bool holds;                        /* its communicator's handle: it is the user's */
-  struct rs_cached_transfer *cached; /* NULL: bindings have staging of their own, and compile each program once */
-  rs_call *call;                     /* of the thread that executes for all; NULL: within another one */
+  reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
+  rs_pace pace;               /* of the packed path */
+  int64_t least_rounds;       /* lower bound of its rounds */
+  bool strided;               /* messages go from strided sources where they can, and all in one round */
+  char why[160];              /* in words */
+  uint64_t key;               /* the same on all ranks of one creation */
+  atomic_int busy;            /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
+  bool holds;                 /* its communicator's handle: it is the user's */
+  rs_call_staging *cached;    /* it is cached, and has its staging there; NULL: bindings have their own */
+  bool bound;                 /* cached: its binding can be executed, with staging at the same place */
+  rs_call *call;              /* of the thread that executes for all; NULL: within another one */
   rs_binding binding;
   rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
@@ -100,12 +102,15 @@ reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
  * the device may still run what was compiled for the arrays before. meeting: guards the program; NULL: none does. */
 reshard_status rs_binding_compile(reshard_transfer transfer, rs_binding *binding, const rs_copies *copies,
                                   int64_t bytes, rs_stream_meeting *meeting, rs_program **program);
-/* reshard_transfer_create, of a transfer that is cached: cached->transfer. */
+/* reshard_transfer_create, of a transfer that is cached. */
 reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, struct rs_cached_transfer *cached);
+                                         const reshard_transfer_options *options, rs_call_staging *staging,
+                                         reshard_transfer *transfer);
+/* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
+void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *binding);
 /* A cached transfer on the direct path between processes, which each rank makes alone and binds by
  * rs_transfer_rebind_cached. Its executes are within a call in which ranks have shown their sources. */
-reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, struct rs_cached_transfer *cached,
+reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs_call_staging *staging,
                                         reshard_transfer *transfer);
 /* reshard_transfer_rebind by the rank alone, in the order of its stream: of a transfer that is cached. offers: sources
  * of others, by rank, on a path that reads them; else NULL. arrays: NULL where the offers have them, too. */
@@ -119,5 +124,11 @@ void rs_transfer_keep(reshard_transfer transfer);
 void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but);
 /* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
 reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
+/* The streams of the transfer's peers and a step's go on when all have come here; nothing where the transfer has no
+ * meeting. */
+reshard_status rs_execution_meet(rs_execution *execution, rs_step step, const char *edge);
+
+/* Bytes that the ranks of an execute copy without messages, for a trace of the device; -1: nobody listens. */
+int64_t rs_execution_copied(const rs_execution *execution, const rs_device *device);
 
 #endif

@@ -114,25 +114,6 @@ reshard_status rs_offers_tell_freed(reshard_comm comm) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_sources_error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
-                                        int64_t entry, bool of_malloc) {
-  if (comm->device->processes != NULL && !comm->direct)
-    return rs_error(
-        RESHARD_ERROR_UNSUPPORTED,
-        "a %s communicator over GPUs reads storage of devices made with `shared`%s, and rank %lld has a source of "
-        "entry %lld '%.64s' elsewhere: %s",
-        comm->ops->name, of_malloc ? " and memory of cudaMalloc" : "", (long long)rank, (long long)entry,
-        plan->entries[entry].name,
-        of_malloc ? "of a memory pool, of cuMemMap, or not of its GPU"
-                  : "of cudaMalloc, of a memory pool, of cuMemMap, or not of its GPU");
-  return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                  "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
-                  "elsewhere",
-                  comm->elsewhere ? "mixed" : "direct", comm->ops->name,
-                  comm->direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
-                  (long long)rank, (long long)entry, plan->entries[entry].name);
-}
-
 reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {
   const void *gathered;
   RS_TRY(rs_comm_allgather(comm, &key, sizeof key, &gathered));

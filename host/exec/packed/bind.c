@@ -1,7 +1,6 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "device/plain.h"
 #include "exec/addresses.h"
-#include "exec/cached.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
 #include "plan/messages.h"
@@ -184,7 +183,7 @@ static reshard_status find_workspace(packer *p) {
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->comm->staged ? NULL : t->user_workspace;
   if (p->staging.bytes > 0 && t->cached != NULL) {
-    RS_TRY(rs_cached_staging(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
+    RS_TRY(rs_call_staging_take(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(rs_device_alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;

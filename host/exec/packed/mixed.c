@@ -48,7 +48,6 @@ static void mixed_release(reshard_comm comm, rs_binding *binding) {
 
 const rs_path_ops rs_mixed_path = {
     .number = RESHARD_PATH_MIXED,
-    .name = "mixed",
     .no_collective = "the mixed path sends messages to some of the ranks only",
     .reads_others = true,
     .packs = true,

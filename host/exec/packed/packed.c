@@ -176,7 +176,6 @@ void rs_packed_release(reshard_comm comm, rs_binding *b) {
 
 const rs_path_ops rs_packed_path = {
     .number = RESHARD_PATH_PACKED,
-    .name = "packed",
     .packs = true,
     .applicable = packed_applicable,
     .bind = rs_packed_bind,

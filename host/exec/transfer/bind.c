@@ -134,7 +134,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   if (status != RESHARD_SUCCESS && idle && rs_comm_is_stuck(t->comm))
     t->failed = binding; /* the only one: none begins on a GPU that is stuck */
   else
-    rs_transfer_free_binding(t->comm, t->path, &binding);
+    rs_binding_free(t->comm, t->path, &binding);
   if (of_malloc)
     rs_transfer_await_closed(t->comm, !t->failed.of_malloc);
   rs_transfer_give_back(t);
@@ -158,7 +158,7 @@ reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_array
   }
   binding.compiled.at = NULL;
   binding.compiled.n = 0;
-  rs_transfer_free_binding(t->comm, t->path, &binding);
+  rs_binding_free(t->comm, t->path, &binding);
   return status;
 }
 

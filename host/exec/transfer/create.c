@@ -1,7 +1,6 @@
 /* Making a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own step failed
  * takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/addresses.h"
-#include "exec/cached.h"
 #include "exec/packed/collective.h"
 #include "exec/transfer/steps.h"
 
@@ -74,7 +73,7 @@ reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
 
 /* All that a rank can check and make on its own, but for its arrays. *out is to be freed after an error, too. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_transfer_options *options,
-                                         rs_cached_transfer *cached, struct reshard_transfer_s **out) {
+                                         rs_call_staging *staging, struct reshard_transfer_s **out) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   RS_TRY(rs_transfer_check_plan(comm, plan));
@@ -83,7 +82,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   *out = t;
   t->plan = plan;
   t->comm = comm;
-  t->cached = cached;
+  t->cached = staging;
   t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
   atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
@@ -94,11 +93,11 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   return make_streams(t);
 }
 
-reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs_cached_transfer *cached,
+reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs_call_staging *staging,
                                         reshard_transfer *transfer) {
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
   struct reshard_transfer_s *t = NULL;
-  reshard_status status = check_and_allocate(comm, plan, &options, cached, &t);
+  reshard_status status = check_and_allocate(comm, plan, &options, staging, &t);
   if (status == RESHARD_SUCCESS)
     *transfer = t;
   else
@@ -183,9 +182,9 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
-/* cached: NULL, or of the transfer. */
+/* staging: of a transfer that is cached; else NULL. */
 static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                      const reshard_transfer_options *options, rs_cached_transfer *cached,
+                                      const reshard_transfer_options *options, rs_call_staging *staging,
                                       reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
   rs_binding binding = {0};
@@ -194,7 +193,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (transfer == NULL)
     rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    rs_record_set_status(&mine, check_and_allocate(comm, plan, options, cached, &t));
+    rs_record_set_status(&mine, check_and_allocate(comm, plan, options, staging, &t));
   if (mine.status == RESHARD_SUCCESS)
     rs_record_set_status(&mine,
                          rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding.arrays));
@@ -232,7 +231,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   if (t->path->prepare != NULL)
     RS_TRY_GOTO(status, t->path->prepare(t), bound);
   rs_transfer_tell(t);
-  t->holds = cached == NULL; /* the owner of one that is cached holds it */
+  t->holds = staging == NULL; /* the owner of one that is cached holds it */
   if (t->holds)
     rs_comm_hold(comm);
   *transfer = t;
@@ -241,7 +240,7 @@ bound:
   binding = t->binding;
 fail:
   if (t == NULL)
-    rs_transfer_free_binding(comm, NULL, &binding);
+    rs_binding_free(comm, NULL, &binding);
   else
     t->binding = binding; /* it stays where the GPU is stuck */
   reshard_transfer_destroy(t);
@@ -258,8 +257,9 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
 }
 
 reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, rs_cached_transfer *cached) {
-  return create_transfer(plan, comm, arrays, options, cached, &cached->transfer);
+                                         const reshard_transfer_options *options, rs_call_staging *staging,
+                                         reshard_transfer *transfer) {
+  return create_transfer(plan, comm, arrays, options, staging, transfer);
 }
 
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {

@@ -1,5 +1,4 @@
 /* The end of a binding, and of a transfer: streams, peers and graphs have done with them. */
-#include "exec/cached.h"
 #include "exec/transfer/steps.h"
 
 #include <sched.h>
@@ -9,7 +8,7 @@
 
 enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the communicator has ended */
 
-void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
+void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
   for (int64_t i = 0; i < b->compiled.n; i++)
     comm->device->work->release(comm->device, b->compiled.at[i]);
   free(b->compiled.at);
@@ -93,8 +92,8 @@ void rs_transfer_await_closed(reshard_comm comm, bool closed) {
 /* Nothing of this rank uses it any more. */
 static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
-  rs_transfer_free_binding(t->comm, t->path, &t->binding);
-  rs_transfer_free_binding(t->comm, t->path, &t->failed);
+  rs_binding_free(t->comm, t->path, &t->binding);
+  rs_binding_free(t->comm, t->path, &t->failed);
   if (t->meeting != NULL)
     device->processes->destroy(device, t->meeting);
   rs_gate_destroy(&t->gate);
@@ -135,8 +134,8 @@ void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s
   for (reshard_transfer kept = comm->kept_transfers; kept != NULL && rs_offers_gone(comm); kept = kept->next) {
     if (kept == but || !rs_mappings_freed(kept->binding.mappings) || !has_ended(kept))
       continue;
-    rs_transfer_free_binding(comm, kept->path, &kept->binding);
-    kept->cached->bound = false;
+    rs_binding_free(comm, kept->path, &kept->binding);
+    kept->bound = false;
   }
 }
 

@@ -28,8 +28,6 @@ reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, co
 void rs_transfer_tell(const struct reshard_transfer_s *t);
 
 /* end.c */
-/* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
-void rs_transfer_free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *binding);
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
  * device that cannot be waited for twice is lost. *late: they have not done it by the deadline, or are stuck. */
 void rs_transfer_finish(reshard_transfer t, bool *late);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static void add_path(rs_text *out, const struct reshard_transfer_s *t) {
-  rs_text_add(out, ", path %s: ", t->path->name);
+  rs_text_add(out, ", path %s: ", rs_path_name(t->path->number));
   if (t->path_only)
     rs_text_add(out, "as asked");
   else if (t->left != NULL && t->left_by >= 0)

@@ -200,7 +200,6 @@ static void direct_release(reshard_comm comm, rs_binding *binding) {
 
 const rs_path_ops rs_direct_path = {
     .number = RESHARD_PATH_DIRECT,
-    .name = "direct",
     .no_collective = "the direct path is one pass already",
     .reads_others = true,
     .applicable = direct_applicable,

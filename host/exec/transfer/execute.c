@@ -7,6 +7,25 @@
 
 #include <string.h>
 
+reshard_status rs_execution_meet(rs_execution *x, rs_step step, const char *edge) {
+  rs_stream_meeting *meeting = x->t[0]->meeting;
+  rs_lane *lane = x->flow.lane[0];
+  void *stream;
+  if (meeting == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_flow_use(&x->flow, lane, step, &stream));
+  return rs_stream_meet(lane->device, meeting, NULL, 0, stream, edge); /* the meeting is this transfer's alone */
+}
+
+int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
+  int64_t bytes = 0;
+  if (!rs_trace_heard(device))
+    return -1;
+  for (int64_t i = 0; i < x->n; i++)
+    bytes += x->t[i]->plan->info.kept_bytes + x->t[i]->binding.foreign_bytes;
+  return bytes;
+}
+
 static void begin_flow(rs_execution *x, void *stream, bool gates) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t rounds = 0;
