@@ -198,8 +198,8 @@ static reshard_status execute_again(sharded_call *x) {
   reshard_status status = RESHARD_SUCCESS;
   if (x->reads == READS_GPUS) {
     RS_TRY(close_freed(x));
-    status =
-        rs_stream_wait(x->comm->device, x->given->stream, x->cached->transfer->ended, RS_EDGE("execute after execute"));
+    status = rs_stream_wait(x->comm->device, x->given->stream, x->cached->transfer->streams.ended,
+                            RS_EDGE("execute after execute"));
   }
   RS_THEN(status, execute_bound(x));
   return status != RESHARD_SUCCESS && x->streams ? rs_comm_end_after_error(x->comm, status) : status;

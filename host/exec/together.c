@@ -109,7 +109,7 @@ static reshard_status run_calls(int64_t n, void **all) {
   if (o[0]->transfer == NULL) {
     RS_TRY(copy_directly(n, o));
   } else {
-    struct reshard_transfer_s **transfers = o[0]->transfer->ranks;
+    struct reshard_transfer_s **transfers = o[0]->transfer->team.ranks;
     for (int64_t r = 0; r < n; r++)
       transfers[r] = o[r]->transfer;
     RS_TRY(rs_transfers_run(n, transfers, o[0]->call->stream, n > 1));
@@ -148,7 +148,7 @@ static reshard_status prepare_rank(once_rank *o, bool direct) {
   if (!direct) {
     RS_TRY(rs_cached_bind(call->cached, call->arrays, NULL, call->stream));
     o->transfer = call->cached->transfer;
-    o->gate = &o->transfer->gate;
+    o->gate = &o->transfer->streams.gate;
     return RESHARD_SUCCESS;
   }
   o->gate = &o->memory->gate;

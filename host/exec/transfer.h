@@ -33,46 +33,66 @@ typedef struct rs_binding {
   reshard_transfer_info info;
 } rs_binding;
 
-struct reshard_transfer_s {
-  reshard_plan plan;       /* borrowed */
-  reshard_comm comm;       /* borrowed */
-  const rs_path_ops *path; /* all ranks have the same */
-  bool path_only;          /* the user wants no other */
-  const char *left;        /* why all ranks have left another path; NULL: none was left */
-  int64_t left_by;         /* the rank that could not stay on it; -1: none alone */
-  bool on_streams;         /* the device has streams, to which execute gives the work; else it does the work at once */
-  void *user_workspace;    /* borrowed */
-  size_t user_workspace_bytes;
+/* Why a transfer is on its path. */
+typedef struct rs_path_choice {
+  bool only;        /* the user wants no other */
+  const char *left; /* why all ranks have left another path; NULL: none was left */
+  int64_t left_by;  /* the rank that could not stay on it; -1: none alone */
+} rs_path_choice;
+
+/* How the messages of a transfer go. */
+typedef struct rs_message_terms {
   reshard_collective_use use;
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
+  char why[160];              /* in words */
   rs_pace pace;               /* of the packed path */
   int64_t least_rounds;       /* lower bound of its rounds */
-  bool strided;               /* messages go from strided sources where they can, and all in one round */
-  char why[160];              /* in words */
-  uint64_t key;               /* the same on all ranks of one creation */
-  atomic_int busy;            /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
-  bool holds;                 /* its communicator's handle: it is the user's */
-  rs_call_staging *cached;    /* it is cached, and has its staging there; NULL: bindings have their own */
-  bool bound;                 /* cached: its binding can be executed, with staging at the same place */
-  rs_call *call;              /* of the thread that executes for all; NULL: within another one */
-  rs_binding binding;
-  rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
-  /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
+  bool strided;               /* they go from strided sources where they can, and all in one round */
+} rs_message_terms;
+
+/* Lists of the one thread that executes for all ranks of the process, [comm->locals] each. */
+typedef struct rs_team_lists {
   struct reshard_transfer_s **ranks;
   rs_program **programs;
   rs_turn *turns;
   int64_t *cursor;
-  /* on a device with streams */
+} rs_team_lists;
+
+/* Streams of a transfer on a device that has some. */
+typedef struct rs_transfer_streams {
+  bool used; /* execute gives the work to them; else it does the work at once, and all else is zero */
   rs_gate gate;
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
   rs_shared_words words;      /* of it */
-  struct reshard_transfer_s *next; /* of comm->kept_transfers */
-  rs_lane lane;                    /* of the first rank on it */
-  rs_lane **lanes;                 /* [comm->lanes], for the one who executes */
+  rs_lane lane;               /* of the first rank on it */
+  rs_lane **lanes;            /* [comm->lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
    * through gates have theirs instead. */
   rs_event *ended;
   bool lost; /* no event tells that */
+} rs_transfer_streams;
+
+struct reshard_transfer_s {
+  reshard_plan plan;       /* borrowed */
+  reshard_comm comm;       /* borrowed */
+  const rs_path_ops *path; /* all ranks have the same */
+  rs_path_choice choice;
+  rs_message_terms messages;
+  struct {
+    void *at; /* borrowed */
+    size_t bytes;
+  } workspace;             /* the user's */
+  rs_call_staging *cached; /* it is cached, and has its staging there; NULL: bindings have their own */
+  bool bound;              /* cached: its binding can be executed, with staging at the same place */
+  uint64_t key;            /* the same on all ranks of one creation */
+  atomic_int busy;         /* RS_TAKEN by the call that uses it, RS_DESTROYED meanwhile; 0: none does */
+  bool holds;              /* its communicator's handle: it is the user's */
+  rs_call *call;           /* of the thread that executes for all; NULL: within another one */
+  rs_binding binding;
+  rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
+  rs_team_lists team;
+  rs_transfer_streams streams;
+  struct reshard_transfer_s *next; /* of comm->kept_transfers */
   rs_deferred_destroy deferred;
 };
 

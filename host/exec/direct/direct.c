@@ -134,7 +134,7 @@ static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, con
                                     rs_copies *copies) {
   RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
-  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->meeting, &binding->keep)
+  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.meeting, &binding->keep)
                             : RESHARD_SUCCESS;
 }
 

@@ -81,15 +81,15 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
 static reshard_status message_of(const packer *p, const rs_peer *peer, bool sending, packed_message *out) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
-  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->pace, bytes);
+  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->messages.pace, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
   if (!p->transfer->comm->staged)
     msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
-  if (p->transfer->strided && sending && msg.in_place == NULL) {
+  if (p->transfer->messages.strided && sending && msg.in_place == NULL) {
     RS_TRY(rs_arrays_strided(arrays, plan, peer, p->transfer->comm->least_run, &msg.strided));
     msg.in_place = (char *)msg.strided.at; /* which is read alone */
   }
-  msg.round = rs_piece_round(&p->transfer->pace, pieces, 0);
+  msg.round = rs_piece_round(&p->transfer->messages.pace, pieces, 0);
   *out = msg;
   return RESHARD_SUCCESS;
 }
@@ -120,7 +120,7 @@ static reshard_status find_messages(packer *p) {
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
-  p->staging = rs_plan_staging(plan, &p->transfer->pace, in_place);
+  p->staging = rs_plan_staging(plan, &p->transfer->messages.pace, in_place);
 done:
   free(in_place);
   return status;
@@ -128,7 +128,7 @@ done:
 
 /* Messages of a collective lie where it wants them. */
 static void place_collective(packer *p) {
-  const reshard_pattern *pattern = &p->transfer->collective;
+  const reshard_pattern *pattern = &p->transfer->messages.collective;
   bool packs = p->placement.send == NULL, unpacks = p->placement.receive == NULL;
   int64_t bytes = pattern->bytes, send_step = 0, receive_step = bytes, me = p->plan->rank;
   rs_collective *c = &p->collective;
@@ -167,33 +167,33 @@ static char *place_messages(packer *p, packed_message *messages, int64_t n, char
       continue;
     msg->staged = next;
     msg->slot = slot++;
-    next += rs_place_bytes(&p->transfer->pace, p->staging.whole, msg->bytes);
+    next += rs_place_bytes(&p->transfer->messages.pace, p->staging.whole, msg->bytes);
   }
   return next;
 }
 
 static reshard_status find_workspace(packer *p) {
   reshard_transfer t = p->transfer;
-  if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
-    rs_collective_place(t, &t->collective, &p->binding->arrays, &p->placement);
+  if (t->messages.collective.kind != RESHARD_COLLECTIVE_NONE) {
+    rs_collective_place(t, &t->messages.collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
   if (t->comm->mailbox > 0) /* which is the staging of both sides */
     p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
-  p->workspace = t->comm->staged ? NULL : t->user_workspace;
+  p->workspace = t->comm->staged ? NULL : t->workspace.at;
   if (p->staging.bytes > 0 && t->cached != NULL) {
     RS_TRY(rs_call_staging_take(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(rs_device_alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
-  } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
-    return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
+  } else if (p->workspace != NULL && t->workspace.bytes < (size_t)p->staging.bytes) {
+    return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->workspace.bytes,
                     (long long)p->staging.bytes);
   }
   if (p->staging.bytes > 0)
     RS_TRY(rs_staging_look_up(t->comm, p->workspace, (size_t)p->staging.bytes));
-  if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
+  if (t->messages.collective.kind != RESHARD_COLLECTIVE_NONE) {
     place_collective(p);
     return RESHARD_SUCCESS;
   }
@@ -231,8 +231,8 @@ static reshard_status lower_own(packer *p, bool sending) {
 
 /* The next piece of a message, as a part of this round; copies between its place and the rank's arrays are listed. */
 static reshard_status make_part(packer *p, packed_message *msg, bool sending, int half, rs_part *part, rs_slot *slot) {
-  int64_t begin = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece),
-          end = rs_piece_begin(&p->transfer->pace, msg->bytes, msg->pieces, msg->piece + 1);
+  int64_t begin = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece),
+          end = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
   bool staged = msg->in_place == NULL, in_mailbox = comm->mailbox > 0 && staged;
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
@@ -248,7 +248,7 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
-    msg->round = rs_piece_round(&p->transfer->pace, msg->pieces, msg->piece);
+    msg->round = rs_piece_round(&p->transfer->messages.pace, msg->pieces, msg->piece);
   if (!staged || msg->shared)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
@@ -284,7 +284,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
   int64_t n = sending ? p->nsends : p->nreceives, made = 0, count = count_parts(messages, n, r->number);
   rs_part **parts = sending ? &r->sends : &r->receives;
   rs_slot **slots = sending ? &r->send_slots : &r->receive_slots;
-  bool together = p->transfer->on_streams;
+  bool together = p->transfer->streams.used;
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
   *(sending ? &r->nsends : &r->nreceives) = count;
   for (int64_t i = 0; i < count; i++)
@@ -313,7 +313,7 @@ static reshard_status make_round(packer *p, int64_t number) {
   rs_binding *b = p->binding;
   if (count_parts(p->sends, p->nsends, number) + count_parts(p->receives, p->nreceives, number) == 0)
     return RESHARD_SUCCESS;
-  int half = p->transfer->on_streams && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
+  int half = p->transfer->streams.used && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
   rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
   *r = (rs_round){.number = number, .collective = p->collective};
   RS_TRY(make_parts(p, true, r, half));
@@ -333,7 +333,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
-  if (!p->transfer->on_streams || p->staging.whole)
+  if (!p->transfer->streams.used || p->staging.whole)
     return RESHARD_SUCCESS;
   b->nsent = 2 * p->nsends;
   b->nreceived = 2 * p->nreceives;
@@ -366,22 +366,22 @@ static reshard_status make_keep(packer *p) {
                               : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
   RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
   if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
-      p->transfer->meeting != NULL) /* it reads others' memory */
-    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->meeting);
+      p->transfer->streams.meeting != NULL) /* it reads others' memory */
+    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->streams.meeting);
   rs_copies_free(&kept);
   return status;
 }
 
 reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   packer p = {.transfer = t, .plan = t->plan, .binding = binding, .offers = offers};
-  binding->info = (reshard_transfer_info){.path = t->path->number, .rounds = t->pace.rounds};
+  binding->info = (reshard_transfer_info){.path = t->path->number, .rounds = t->messages.pace.rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
   if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
     RS_TRY_GOTO(status, make_keep(&p), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->pace.rounds, sizeof *binding->rounds), done);
-  for (int64_t number = 0; number < t->pace.rounds; number++)
+  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->messages.pace.rounds, sizeof *binding->rounds), done);
+  for (int64_t number = 0; number < t->messages.pace.rounds; number++)
     RS_TRY_GOTO(status, make_round(&p, number), done);
   status = find_reuse(&p);
 done:

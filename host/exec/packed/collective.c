@@ -19,9 +19,9 @@
 
 /* Reason why this transfer takes no collective; NULL: there is none. */
 static const char *transfer_refusal(const struct reshard_transfer_s *t) {
-  if (t->use == RESHARD_COLLECTIVE_USE_FORBID)
+  if (t->messages.use == RESHARD_COLLECTIVE_USE_FORBID)
     return "forbidden by the options";
-  if (t->path->no_collective != NULL && (t->comm->direct || t->path_only)) /* else the path may still be left */
+  if (t->path->no_collective != NULL && (t->comm->direct || t->choice.only)) /* else the path may still be left */
     return t->path->no_collective;
   return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
 }
@@ -35,7 +35,7 @@ static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arr
   if (t->comm->ops->fit(t->comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
     return "the communicator lacks it for messages of this length";
   rs_collective_place(t, pattern, arrays, &p);
-  if (t->user_workspace != NULL && rs_placement_bytes(&p) > t->user_workspace_bytes)
+  if (t->workspace.at != NULL && rs_placement_bytes(&p) > t->workspace.bytes)
     return "the caller's workspace is too small for it";
   return t->plan->limit > 0 && rs_placement_bytes(&p) > (size_t)t->plan->limit
              ? "the workspace limit is too small for it"
@@ -66,23 +66,23 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
     other = other < 0 && !same_proposal(of(all, r), first) ? r : other;
   }
   const char *name = reshard_collective_string((reshard_collective)first->kind);
-  t->collective = (reshard_pattern){.root = -1};
+  t->messages.collective = (reshard_pattern){.root = -1};
   if (none >= 0)
-    snprintf(t->why, sizeof t->why, "rank %lld: %s", (long long)none, of(all, none)->why);
+    snprintf(t->messages.why, sizeof t->messages.why, "rank %lld: %s", (long long)none, of(all, none)->why);
   else if (other >= 0)
-    snprintf(t->why, sizeof t->why, "rank 0 has %s of %lld bytes each, rank %lld %s of %lld", name,
+    snprintf(t->messages.why, sizeof t->messages.why, "rank 0 has %s of %lld bytes each, rank %lld %s of %lld", name,
              (long long)first->bytes, (long long)other,
              reshard_collective_string((reshard_collective)of(all, other)->kind), (long long)of(all, other)->bytes);
   if (none >= 0 || other >= 0)
-    return t->use != RESHARD_COLLECTIVE_USE_FORCE
+    return t->messages.use != RESHARD_COLLECTIVE_USE_FORCE
                ? RESHARD_SUCCESS
-               : rs_error(RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: %s", t->why);
+               : rs_error(RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: %s", t->messages.why);
   rs_fit fit = t->comm->ops->fit(t->comm, (reshard_collective)first->kind, first->bytes);
-  bool taken = t->use == RESHARD_COLLECTIVE_USE_FORCE || fit == RS_FIT_FASTER;
+  bool taken = t->messages.use == RESHARD_COLLECTIVE_USE_FORCE || fit == RS_FIT_FASTER;
   if (taken)
-    t->collective = (reshard_pattern){(reshard_collective)first->kind, first->root, first->bytes, NULL};
-  snprintf(t->why, sizeof t->why, "%s of %lld bytes each: %s%s", name, (long long)first->bytes, first->why,
-           taken ? "" : "; sends and receives are the faster way");
+    t->messages.collective = (reshard_pattern){(reshard_collective)first->kind, first->root, first->bytes, NULL};
+  snprintf(t->messages.why, sizeof t->messages.why, "%s of %lld bytes each: %s%s", name, (long long)first->bytes,
+           first->why, taken ? "" : "; sends and receives are the faster way");
   return RESHARD_SUCCESS;
 }
 

@@ -53,7 +53,7 @@ static reshard_status connect_peers(reshard_transfer t) {
   }
   status = rs_agree(t->comm, status);
   RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives,
-                                                          t->collective.kind, t->collective.root)));
+                                                          t->messages.collective.kind, t->messages.collective.root)));
   free(sends);
   free(receives);
   return status;
@@ -72,7 +72,7 @@ int64_t rs_packed_next_round(const rs_execution *x) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t n = x->n;
   const rs_round *first = NULL;
-  int64_t *cursor = t[0]->cursor;
+  int64_t *cursor = t[0]->team.cursor;
   for (int64_t i = 0; i < n; i++) {
     if (cursor[i] == t[i]->binding.nrounds)
       continue;
@@ -85,8 +85,8 @@ int64_t rs_packed_next_round(const rs_execution *x) {
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
     bool in = r != NULL && r->number == first->number;
     const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
-    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
-                        : (rs_turn){.comm = t[i]->comm};
+    t[0]->team.turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
+                             : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }
   return first != NULL ? first->number : -1;
@@ -98,8 +98,8 @@ static int64_t received_bytes(const rs_execution *x, const rs_device *device) {
   if (!rs_trace_heard(device))
     return -1;
   for (int64_t i = 0; i < x->n; i++)
-    for (int64_t p = 0; p < x->t[0]->turns[i].nreceives; p++)
-      bytes += x->t[0]->turns[i].receives[p].bytes;
+    for (int64_t p = 0; p < x->t[0]->team.turns[i].nreceives; p++)
+      bytes += x->t[0]->team.turns[i].receives[p].bytes;
   return bytes;
 }
 
@@ -114,8 +114,8 @@ static reshard_status run_round(const rs_execution *x, const rs_beside *beside, 
     return RESHARD_SUCCESS;
   rs_trace_work(device, NULL, "round", number, received_bytes(x, device));
   int64_t bytes = t->plan->info.bytes;
-  reshard_status status = beside == NULL ? rs_comm_exchange(x->n, t->turns, bytes, number)
-                                         : rs_comm_exchange_beside(t->turns, bytes, number, beside);
+  reshard_status status = beside == NULL ? rs_comm_exchange(x->n, t->team.turns, bytes, number)
+                                         : rs_comm_exchange_beside(t->team.turns, bytes, number, beside);
   rs_trace_worked(device, NULL);
   return status;
 }
@@ -126,9 +126,9 @@ static reshard_status keep_own(const void *user) {
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
   for (int64_t i = 0; i < x->n; i++)
-    t->programs[i] = x->t[i]->binding.keep;
+    t->team.programs[i] = x->t[i]->binding.keep;
   rs_trace_work(device, NULL, "keep", -1, rs_execution_copied(x, device));
-  reshard_status status = device->work->run(device, x->n, t->programs, NULL);
+  reshard_status status = device->work->run(device, x->n, t->team.programs, NULL);
   rs_trace_worked(device, NULL);
   return status;
 }
@@ -139,7 +139,7 @@ reshard_status rs_packed_run(rs_execution *x) {
   reshard_transfer t = x->t[0];
   const rs_beside beside = {keep_own, x, t->key};
   bool reads = t->path->reads_others, more;
-  memset(t->cursor, 0, (size_t)x->n * sizeof *t->cursor);
+  memset(t->team.cursor, 0, (size_t)x->n * sizeof *t->team.cursor);
   reshard_status status = run_round(x, reads ? &beside : NULL, &more);
   if (status == RESHARD_SUCCESS && !more)
     status = rs_comm_meet(t->comm);

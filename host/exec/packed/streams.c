@@ -17,8 +17,8 @@ static rs_lane *lane_of(const rs_execution *x, int64_t i) { return x->flow.lane[
 
 /* The round that rank i is in, or NULL: it was counted already. */
 static const rs_round *round_of(const rs_execution *x, int64_t i) {
-  const rs_turn *turn = &x->t[0]->turns[i];
-  return turn->nsends + turn->nreceives > 0 ? &x->t[i]->binding.rounds[x->t[0]->cursor[i] - 1] : NULL;
+  const rs_turn *turn = &x->t[0]->team.turns[i];
+  return turn->nsends + turn->nreceives > 0 ? &x->t[i]->binding.rounds[x->t[0]->team.cursor[i] - 1] : NULL;
 }
 
 /* --- Tracing (device/trace.h) --- */
@@ -109,7 +109,7 @@ static void find_round_work(rs_execution *x, int64_t number) {
   for (int64_t i = 0; i < x->n; i++) {
     const rs_round *r = round_of(x, i);
     rs_lane *lane = lane_of(x, i);
-    x->t[0]->turns[i].stream = lane->stream[RS_MOVE];
+    x->t[0]->team.turns[i].stream = lane->stream[RS_MOVE];
     if (r == NULL)
       continue;
     lane->moves |= r->nreceives > 0 || x->flow.n == 1;
@@ -129,7 +129,7 @@ static void reset_uses(rs_use *uses, int64_t n) {
 
 /* One launch for the ranks of a lane. */
 static reshard_status run_programs(rs_execution *x, int64_t g, rs_step step, void *stream, int64_t number) {
-  rs_program **programs = x->t[0]->programs;
+  rs_program **programs = x->t[0]->team.programs;
   rs_lane *lane = x->flow.lane[g];
   int64_t n = 0;
   for (int64_t i = 0; i < x->n; i++) {
@@ -200,7 +200,7 @@ static reshard_status exchange_round(rs_execution *x, int64_t number, int64_t ag
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       trace_step(x, g, RS_MOVE, x->flow.lane[g]->stream[RS_MOVE], number);
-  reshard_status status = rs_comm_exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes, agreed);
+  reshard_status status = rs_comm_exchange(x->n, x->t[0]->team.turns, x->t[0]->plan->info.bytes, agreed);
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       rs_trace_worked(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);
@@ -234,7 +234,7 @@ static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed)
 reshard_status rs_packed_run_on_streams(rs_execution *x) {
   int64_t number = 0, agreed;
   for (int64_t i = 0; i < x->n; i++) {
-    x->t[0]->cursor[i] = 0;
+    x->t[0]->team.cursor[i] = 0;
     reset_uses(x->t[i]->binding.sent, x->t[i]->binding.nsent);
     reset_uses(x->t[i]->binding.received, x->t[i]->binding.nreceived);
   }

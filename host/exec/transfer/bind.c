@@ -43,7 +43,7 @@ static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
                                          .ended = t->comm->ended,
                                          .late = t->comm->late,
                                          .timeout_ms = t->comm->timeout_ms};
-  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->meeting, &terms));
+  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->streams.meeting, &terms));
   free(theirs);
   free(peers);
   return status;
@@ -56,12 +56,12 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   const rs_device_processes *processes = comm->device->processes;
   rs_offers *offers;
   const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
-  bool first = t->on_streams && t->meeting == NULL;
+  bool first = t->streams.used && t->streams.meeting == NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (first)
-    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->meeting, &t->words);
+    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->streams.meeting, &t->streams.words);
   status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, &binding->sources,
-                              t->on_streams ? &t->words : NULL, &offers);
+                              t->streams.used ? &t->streams.words : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
   binding->mappings = offers->mappings;
@@ -78,7 +78,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   binding->of_malloc = is_of_malloc(t, all);
-  if (t->path->packs && t->on_streams && t->comm->ended != NULL) /* their meeting guards the programs */
+  if (t->path->packs && t->streams.used && t->comm->ended != NULL) /* their meeting guards the programs */
     RS_TRY(t->comm->ops->reserve(t->comm, 0));
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));
@@ -170,7 +170,7 @@ reshard_status rs_binding_compile(reshard_transfer t, rs_binding *b, const rs_co
     b->compiled.at[b->compiled.n++] = NULL;
   }
   rs_program **compiled = &b->compiled.at[b->ncompiled++];
-  bool again = t->cached != NULL && !(t->on_streams && t->path->reads_others); /* else by reshard_transfer_rebind */
+  bool again = t->cached != NULL && !(t->streams.used && t->path->reads_others); /* else by reshard_transfer_rebind */
   RS_TRY((again ? device->work->recompile : device->work->compile)(device, copies, bytes, compiled));
   if (meeting != NULL)
     device->processes->guard(*compiled, meeting);

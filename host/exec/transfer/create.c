@@ -30,16 +30,16 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     "the direct path needs a communicator whose ranks reach each other's memory, "
                     "and this one (%s, on %s) does not",
                     t->comm->ops->name, t->comm->device->name);
-  t->path_only = options->path != RESHARD_PATH_AUTO;
-  t->user_workspace = options->workspace;
-  t->user_workspace_bytes = options->workspace_bytes;
-  t->use = options->collective;
+  t->choice.only = options->path != RESHARD_PATH_AUTO;
+  t->workspace.at = options->workspace;
+  t->workspace.bytes = options->workspace_bytes;
+  t->messages.use = options->collective;
   return RESHARD_SUCCESS;
 }
 
 /* The direct path between GPUs, which all ranks leave where a GPU does not reach an array. */
 static bool may_leave_gpus(const struct reshard_transfer_s *t) {
-  return t->path->reads_others && !t->path_only && t->comm->device->memory->look_up != NULL &&
+  return t->path->reads_others && !t->choice.only && t->comm->device->memory->look_up != NULL &&
          (t->comm->lanes > 1 || rs_transfer_reads_processes(t));
 }
 
@@ -48,17 +48,17 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   bool packs = t->path->packs || may_leave_gpus(t);
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->pace),
+                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->messages.pace),
                                .packed = packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
-  t->on_streams = comm->device->streams->asynchronous;
-  if (!t->on_streams)
+  t->streams.used = comm->device->streams->asynchronous;
+  if (!t->streams.used)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
-  RS_TRY(rs_gate_create(comm, &t->gate));
-  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->ended));
-  return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero((void *)&t->streams.lanes, comm->lanes, sizeof *t->streams.lanes));
+  RS_TRY(rs_gate_create(comm, &t->streams.gate));
+  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->streams.ended));
+  return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->streams.lane) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
@@ -83,13 +83,13 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->cached = staging;
-  t->pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
+  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
   atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
-  RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
-  RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
-  RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
-  RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
+  RS_TRY(rs_alloc_zero(&t->team.ranks, comm->locals, sizeof *t->team.ranks));
+  RS_TRY(rs_alloc_zero(&t->team.programs, comm->locals, sizeof *t->team.programs));
+  RS_TRY(rs_alloc_zero(&t->team.turns, comm->locals, sizeof *t->team.turns));
+  RS_TRY(rs_alloc_zero(&t->team.cursor, comm->locals, sizeof *t->team.cursor));
   return make_streams(t);
 }
 
@@ -115,7 +115,7 @@ static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *a
     RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->least_run, &strided));
     in_place[2 * i] = strided.at != NULL;
   }
-  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
+  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
   return RESHARD_SUCCESS;
 }
 
@@ -133,16 +133,16 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
     in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
     in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
   }
-  mine->rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
-  mine->staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  mine->rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
+  mine->staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
   for (int64_t i = 0; i < t->plan->peers.n; i++)
     if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
       in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
-  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->pace, in_place);
-  mine->mixed_staged = rs_plan_staging(t->plan, &t->pace, in_place).staged;
+  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
+  mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
-  if (mine->rounds > 1 && t->comm->least_run > 0 && !(t->path->reads_others && t->path_only))
+  if (mine->rounds > 1 && t->comm->least_run > 0 && !(t->path->reads_others && t->choice.only))
     status = find_strided_rounds(t, arrays, in_place, mine);
   free(in_place);
   return status;
@@ -161,14 +161,15 @@ static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record
 
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
 static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
-  bool collective = t->collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
-  t->strided = !collective && !mixed && agree_on_strided(t, all);
-  t->pace.rounds = t->least_rounds = collective || t->strided;
-  for (int64_t r = 0; r < t->comm->size && !collective && !t->strided; r++) {
+  bool collective = t->messages.collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
+  t->messages.strided = !collective && !mixed && agree_on_strided(t, all);
+  t->messages.pace.rounds = t->messages.least_rounds = collective || t->messages.strided;
+  for (int64_t r = 0; r < t->comm->size && !collective && !t->messages.strided; r++) {
     int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
-    t->pace.rounds = rs_max(t->pace.rounds, rounds);
+    t->messages.pace.rounds = rs_max(t->messages.pace.rounds, rounds);
     if (rounds > 0)
-      t->least_rounds = rs_max(t->least_rounds, rs_rounds_bound(&t->pace, mixed ? all[r].mixed_staged : all[r].staged));
+      t->messages.least_rounds = rs_max(
+          t->messages.least_rounds, rs_rounds_bound(&t->messages.pace, mixed ? all[r].mixed_staged : all[r].staged));
   }
 }
 
@@ -195,8 +196,8 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   else
     rs_record_set_status(&mine, check_and_allocate(comm, plan, options, staging, &t));
   if (mine.status == RESHARD_SUCCESS)
-    rs_record_set_status(&mine,
-                         rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->path_only, &binding.arrays));
+    rs_record_set_status(
+        &mine, rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->choice.only, &binding.arrays));
   if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
     rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
   if (mine.status == RESHARD_SUCCESS)
@@ -206,10 +207,10 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     rs_record_set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
     mine.moved = true;
-    mine.only = t->path_only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
+    mine.only = t->choice.only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
     mine.mailed = rs_transfer_reads_processes(t) ? comm->mailed : 0;
     mine.most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
-    mine.use = (int32_t)t->use;
+    mine.use = (int32_t)t->messages.use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
     mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
@@ -219,8 +220,9 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
   reshard_status status;
   RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
-  if (rs_records_judge(comm->size, all, &t->left_by) == RS_VERDICT_PACK) {
-    t->left = t->left_by >= 0 ? "sources that others cannot read" : "messages are faster than meetings at so few bytes";
+  if (rs_records_judge(comm->size, all, &t->choice.left_by) == RS_VERDICT_PACK) {
+    t->choice.left = t->choice.left_by >= 0 ? "sources that others cannot read"
+                                            : "messages are faster than meetings at so few bytes";
     t->path = &rs_packed_path;
   }
   RS_TRY_GOTO(status, open_node(t, &binding.arrays, &mine, &all), fail);
@@ -266,10 +268,11 @@ reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_tran
   RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
   *info = transfer->binding.info;
   if (transfer->path->packs) {
-    info->workspace_limit = transfer->pace.limit < INT64_MAX ? transfer->pace.limit : RESHARD_NO_LIMIT;
-    info->least_rounds = transfer->least_rounds;
+    info->workspace_limit =
+        transfer->messages.pace.limit < INT64_MAX ? transfer->messages.pace.limit : RESHARD_NO_LIMIT;
+    info->least_rounds = transfer->messages.least_rounds;
   }
-  info->collective = transfer->collective.kind;
-  info->collective_why = transfer->why;
+  info->collective = transfer->messages.collective.kind;
+  info->collective_why = transfer->messages.why;
   return RESHARD_SUCCESS;
 }

@@ -61,13 +61,13 @@ static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t
 
 void rs_transfer_finish(reshard_transfer t, bool *late) {
   int64_t since = rs_now_ns();
-  reshard_status status = t->lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
+  reshard_status status = t->streams.lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
   *late = false;
-  if (!t->on_streams)
+  if (!t->streams.used)
     return;
   *late = rs_comm_is_stuck(t->comm);
-  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, late));
-  RS_THEN(status, wait_for_event(t->comm, t->ended, since, late));
+  RS_THEN(status, wait_for_event(t->comm, t->streams.gate.done, since, late));
+  RS_THEN(status, wait_for_event(t->comm, t->streams.ended, since, late));
   if (*late)
     return;
   for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
@@ -75,7 +75,7 @@ void rs_transfer_finish(reshard_transfer t, bool *late) {
     if (device->streams->finish(device) != RESHARD_SUCCESS)
       (void)device->streams->finish(device);
   }
-  t->lost = false;
+  t->streams.lost = false;
 }
 
 static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
@@ -94,17 +94,17 @@ static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   rs_binding_free(t->comm, t->path, &t->binding);
   rs_binding_free(t->comm, t->path, &t->failed);
-  if (t->meeting != NULL)
-    device->processes->destroy(device, t->meeting);
-  rs_gate_destroy(&t->gate);
-  rs_lane_destroy(&t->lane);
-  if (t->ended != NULL)
-    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->ended);
-  free(t->lanes);
-  free(t->ranks);
-  free(t->programs);
-  free(t->turns);
-  free(t->cursor);
+  if (t->streams.meeting != NULL)
+    device->processes->destroy(device, t->streams.meeting);
+  rs_gate_destroy(&t->streams.gate);
+  rs_lane_destroy(&t->streams.lane);
+  if (t->streams.ended != NULL)
+    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->streams.ended);
+  free(t->streams.lanes);
+  free(t->team.ranks);
+  free(t->team.programs);
+  free(t->team.turns);
+  free(t->team.cursor);
   free(t);
 }
 
@@ -112,10 +112,10 @@ static void free_transfer(reshard_transfer t) {
 static bool has_ended(reshard_transfer t) {
   bool done = false, ended = false;
   rs_device *first = t->comm->lane_devices[0];
-  return !t->lost && !rs_comm_is_stuck(t->comm) &&
-         (t->gate.done == NULL ||
-          (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
-         first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended;
+  return !t->streams.lost && !rs_comm_is_stuck(t->comm) &&
+         (t->streams.gate.done == NULL ||
+          (first->streams->event_done(first, t->streams.gate.done, &done) == RESHARD_SUCCESS && done)) &&
+         first->streams->event_done(first, t->streams.ended, &ended) == RESHARD_SUCCESS && ended;
 }
 
 static bool deferred_has_ended(const rs_deferred_destroy *deferred) { return has_ended(transfer_of(deferred)); }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 reshard_status rs_execution_meet(rs_execution *x, rs_step step, const char *edge) {
-  rs_stream_meeting *meeting = x->t[0]->meeting;
+  rs_stream_meeting *meeting = x->t[0]->streams.meeting;
   rs_lane *lane = x->flow.lane[0];
   void *stream;
   if (meeting == NULL)
@@ -29,20 +29,20 @@ int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
 static void begin_flow(rs_execution *x, void *stream, bool gates) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t rounds = 0;
-  x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->lanes};
+  x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->streams.lanes};
   for (int64_t i = 0; i < x->n; i++) {
     if (t[i]->comm->lane_rank == 0)
-      x->flow.lane[t[i]->comm->lane] = &t[i]->lane;
+      x->flow.lane[t[i]->comm->lane] = &t[i]->streams.lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
   }
-  rs_flow_begin(&x->flow, gates ? t[0]->lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
+  rs_flow_begin(&x->flow, gates ? t[0]->streams.lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
 }
 
 /* The host asks for the event before it frees what the transfer has. */
 static reshard_status record_end(reshard_transfer t, void *stream) {
   reshard_status status =
-      rs_stream_record_external(t->comm->lane_devices[0], t->ended, stream, RS_EDGE("execute before host"));
-  t->lost |= status != RESHARD_SUCCESS;
+      rs_stream_record_external(t->comm->lane_devices[0], t->streams.ended, stream, RS_EDGE("execute before host"));
+  t->streams.lost |= status != RESHARD_SUCCESS;
   return status;
 }
 
@@ -53,12 +53,12 @@ static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) 
   begin_flow(x, stream, gates);
   void *main = x->flow.lane[0]->stream[RS_MOVE];
   for (int64_t i = 0; i < x->n && gates && e.status == RESHARD_SUCCESS; i++)
-    rs_error_keep(&e, rs_gate_open(&x->t[i]->gate, main));
+    rs_error_keep(&e, rs_gate_open(&x->t[i]->streams.gate, main));
   if (e.status == RESHARD_SUCCESS)
     rs_error_keep(&e, x->t[0]->path->run_on_streams(x));
   rs_error_keep(&e, rs_flow_end(&x->flow));
   for (int64_t i = 0; i < x->n && gates; i++)
-    rs_error_keep(&e, rs_gate_close(&x->t[i]->gate, main));
+    rs_error_keep(&e, rs_gate_close(&x->t[i]->streams.gate, main));
   for (int64_t i = 0; i < x->n && !gates; i++)
     rs_error_keep(&e, record_end(x->t[i], main));
   return rs_error_restore(&e);
@@ -70,18 +70,18 @@ reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, 
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
   rs_execution x = {.n = n, .t = t};
-  return t[0]->on_streams ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
+  return t[0]->streams.used ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
 }
 
 /* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
+  return rs_transfers_run(n, t, t[0]->streams.gate.stream, n > 1);
 }
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
 static bool meets_on_stream(reshard_transfer t) {
-  return t->on_streams && t->comm->ended != NULL && t->comm->ops->show != NULL;
+  return t->streams.used && t->comm->ended != NULL && t->comm->ops->show != NULL;
 }
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
@@ -92,7 +92,7 @@ static reshard_status end_waits(reshard_transfer t, reshard_status status) {
 static reshard_status show_others(reshard_transfer t, void *stream) {
   uint64_t capture;
   RS_TRY(t->comm->device->processes->capture(t->comm->device, stream, &capture));
-  return t->comm->ops->show(t->comm, t->key, t->meeting != NULL, capture != 0);
+  return t->comm->ops->show(t->comm, t->key, t->streams.meeting != NULL, capture != 0);
 }
 
 static reshard_status run_alone(reshard_transfer t, void *stream) {
@@ -104,8 +104,8 @@ static reshard_status run_alone(reshard_transfer t, void *stream) {
 
 /* With the others of the process, if it has any. */
 static reshard_status run_with_others(reshard_transfer t) {
-  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
-  return t->meeting != NULL ? end_waits(t, status) : status;
+  reshard_status status = rs_gate_leave(&t->streams.gate, rs_comm_together(t->comm, run_together, t));
+  return t->streams.meeting != NULL ? end_waits(t, status) : status;
 }
 
 /* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
@@ -116,16 +116,16 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   RS_RANGE(name, bytes, t->plan->info.peers, -1, t->plan->nentries);
   rs_call *call = rs_call_begin(&t->comm->calls, name, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
-  if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
+  if (!t->streams.used) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_begin(device, NULL,
                    &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, rs_comm_global(t->comm, t->comm->rank), -1,
                                     t->plan->info.bytes, -1});
-  rs_gate_come(&t->gate, stream);
+  rs_gate_come(&t->streams.gate, stream);
   t->comm->subject =
       call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */
   reshard_status status = meets_on_stream(t) ? run_alone(t, stream) : run_with_others(t);
   t->comm->subject = 0;
-  if (!t->on_streams)
+  if (!t->streams.used)
     rs_trace_end(device, NULL);
   rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
   return status;
@@ -134,7 +134,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
 /* False: it meets nobody. The only cancellation points are the wait for copy threads and a line of the log, which hold
  * a cancellation off themselves. */
 static bool may_wait(const struct reshard_transfer_s *t) {
-  return t->comm->size > 1 || !t->comm->ops->reach || t->on_streams || t->comm->device->tracer != NULL;
+  return t->comm->size > 1 || !t->comm->ops->reach || t->streams.used || t->comm->device->tracer != NULL;
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
@@ -170,7 +170,7 @@ static reshard_status order_transfers(int64_t n, const reshard_transfer *transfe
   for (int64_t i = 0; i < n; i++)
     if (transfers[i] == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is NULL", (long long)i);
-  struct reshard_transfer_s **ranks = transfers[0]->ranks;
+  struct reshard_transfer_s **ranks = transfers[0]->team.ranks;
   int64_t locals = transfers[0]->comm->locals;
   if (n != locals)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, this process has %lld ranks",
@@ -215,7 +215,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
   RS_THEN(status, order_transfers(n, transfers));
   RS_THEN(status, rs_comm_alive(transfers[0]->comm));
   RS_THEN(status, n == 1 ? run_as_call(transfers[0], stream, "reshard_execute_all")
-                         : run_as_calls(n, transfers[0]->ranks, stream));
+                         : run_as_calls(n, transfers[0]->team.ranks, stream));
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       rs_transfer_give_back(transfers[i]);

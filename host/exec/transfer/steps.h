@@ -14,7 +14,7 @@ static inline bool rs_transfer_reads_processes(const struct reshard_transfer_s *
 /* A transfer that was told its path reads memory of cudaMalloc of other processes; those of AUTO and of sharded calls
  * read storage alone. */
 static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) {
-  return t->path_only && t->cached == NULL;
+  return t->choice.only && t->cached == NULL;
 }
 
 /* bind.c */

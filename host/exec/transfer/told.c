@@ -7,12 +7,12 @@
 
 static void add_path(rs_text *out, const struct reshard_transfer_s *t) {
   rs_text_add(out, ", path %s: ", rs_path_name(t->path->number));
-  if (t->path_only)
+  if (t->choice.only)
     rs_text_add(out, "as asked");
-  else if (t->left != NULL && t->left_by >= 0)
-    rs_text_add(out, "rank %lld has %s", (long long)t->left_by, t->left);
-  else if (t->left != NULL)
-    rs_text_add(out, "%s", t->left);
+  else if (t->choice.left != NULL && t->choice.left_by >= 0)
+    rs_text_add(out, "rank %lld has %s", (long long)t->choice.left_by, t->choice.left);
+  else if (t->choice.left != NULL)
+    rs_text_add(out, "%s", t->choice.left);
   else if (t->path == &rs_direct_path)
     rs_text_add(out, "all ranks reach each other's memory");
   else if (t->path == &rs_mixed_path)

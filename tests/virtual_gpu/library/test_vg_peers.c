@@ -43,8 +43,8 @@ static int priorities[RANKS][RS_STEPS];
 static void note_priorities(const struct reshard_transfer_s *t, int64_t r) {
   for (int s = 0; s < RS_STEPS; s++) {
     priorities[r][s] = 1;
-    if (t->lane.side[s] != NULL)
-      cudaStreamGetPriority(t->lane.side[s], &priorities[r][s]);
+    if (t->streams.lane.side[s] != NULL)
+      cudaStreamGetPriority(t->streams.lane.side[s], &priorities[r][s]);
   }
 }
 

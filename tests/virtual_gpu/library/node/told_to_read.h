@@ -242,7 +242,7 @@ static inline void told_trimmed(const told_comm *c, contract_rank *me) {
 /* As a rank would find it whose stream is behind the others'. */
 static inline void set_under_way(reshard_comm comm, bool under_way) {
   for (reshard_transfer kept = comm->kept_transfers; kept != NULL; kept = kept->next)
-    kept->lost = under_way;
+    kept->streams.lost = under_way;
 }
 
 /* None of a call's arrays has moved, and others close what was freed elsewhere: they meet for that alone. What streams
