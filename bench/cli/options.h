@@ -27,6 +27,7 @@ typedef struct cli_options {
   int64_t threads;           /* 0: not given */
   int64_t max_blocks;        /* as in reshard_device_options */
   bool shared;               /* the same */
+  const char *topology;      /* NULL: none */
   /* plan */
   int64_t rank; /* -1: all */
   bool peers;

@@ -1,12 +1,13 @@
 /* reshard plan: the command, and what it tells of the plans. */
 #include "bench/cli/rule_uses.h"
+#include "bench/plan/links.h"
 #include "bench/plan/plan.h"
 #include "bench/plan/svg.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
+static void add_rank(rs_json *j, const world_plan *p, const rank_plan *r, bool peers) {
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
                {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
@@ -14,6 +15,8 @@ static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
                {"staged_bytes", r->info.staged_bytes}, {"workspace_bytes", r->info.workspace_bytes},
                {"workspace_limit", r->info.workspace_limit}, {"packs_skipped", r->info.packs_skipped},
                {"unpacks_skipped", r->info.unpacks_skipped});
+  if (r->info.domains > 0)
+    link_counts_json_rank(&p->topology, &r->info, j);
   rs_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
   if (peers) {
     rs_json_open(j, "peers", '[');
@@ -57,6 +60,8 @@ static void write_plan(const cli_options *o, const workload *w, const rule_uses 
                  {"max_received_bytes", p->max_received}, {"workspace_bytes", p->workspace},
                  {"workspace_limit", p->limit});
   }
+  if (p->links != NULL)
+    link_counts_json(p->links, &j);
   rule_uses_json(uses, &j);
   if (w->scalars > 0)
     rs_json_int(&j, "scalars", w->scalars);
@@ -68,7 +73,7 @@ static void write_plan(const cli_options *o, const workload *w, const rule_uses 
   rs_json_open(&j, "per_rank", '[');
   for (int64_t i = 0; i < p->n; i++) {
     rs_json_line(&j, 2);
-    add_rank(&j, &p->rank[i], o->peers || o->rank >= 0);
+    add_rank(&j, p, &p->rank[i], o->peers || o->rank >= 0);
   }
   rs_json_close(&j, ']');
   rs_json_close(&j, '}');
@@ -129,12 +134,15 @@ static void print_totals(const cli_options *o, const world_plan *p) {
   else
     printf("%.3f x the lower bound\n", (double)p->wire / (double)p->bound);
   printf("kept          %s stay on their ranks\n", cli_bytes_text(a, (double)p->kept));
-  printf("busiest rank  %s in one direction, ", cli_bytes_text(a, (double)p->busiest));
+  printf("busiest rank  %s in one direction%s, ", cli_bytes_text(a, (double)p->busiest),
+         p->links != NULL ? " over both of its links" : "");
   if (p->busiest_bound > 0)
     printf("%.3f x its bound of %s\n", (double)p->busiest / (double)p->busiest_bound,
            cli_bytes_text(c, (double)p->busiest_bound));
   else
     printf("its bound\n");
+  if (p->links != NULL)
+    link_counts_print(p, p->links);
   printf("messages      %lld in %lld round%s, %lld stage%s\n", (long long)p->messages, (long long)p->rounds,
          p->rounds == 1 ? "" : "s", (long long)p->stages, p->stages == 1 ? "" : "s");
   printf("workspace     %s on the largest rank", cli_bytes_text(a, (double)p->workspace));

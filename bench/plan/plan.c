@@ -7,6 +7,8 @@
 #include "bench/plan/plan.h"
 
 #include "bench/cli/machine.h"
+#include "bench/cli/topology.h"
+#include "bench/plan/links.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,6 +28,7 @@ typedef struct planner {
   int64_t kept_bytes;
   world_plan *out;
   bool keep_peers;
+  reshard_topology topology; /* domain NULL: none */
 } planner;
 
 /* Counts each byte at its sender; where one rank alone is planned, also what it receives. */
@@ -46,6 +49,7 @@ static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info
 static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   rank_plan *r = &p->out->rank[rank - p->out->first];
   CLI_TRY("", reshard_plan_get_info(plan, &r->info));
+  r->needed = r->info.rounds;
   if (p->out->n <= PLAN_PATTERNS)
     CLI_TRY("", reshard_plan_get_pattern(plan, &r->pattern));
   if (p->keep_peers) {
@@ -70,7 +74,8 @@ static reshard_plan_options options_of(const planner *p) {
   bool direct = p->o->path == RESHARD_PATH_DIRECT; /* nothing is staged */
   return (reshard_plan_options){.size = RESHARD_PLAN_OPTIONS_INIT,
                                 .workspace_limit = direct ? RESHARD_NO_LIMIT : p->o->workspace,
-                                .on_cpu = !direct && p->o->device != NULL && strcmp(p->o->device, "cpu") == 0};
+                                .on_cpu = !direct && p->o->device != NULL && strcmp(p->o->device, "cpu") == 0,
+                                .topology = p->topology.domain != NULL ? &p->topology : NULL};
 }
 
 /* The plan of a rank; one that cannot be made ends the program. */
@@ -176,6 +181,24 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
   out->busiest = rs_max(out->max_sent, out->max_received);
 }
 
+/* The rounds with a limit of twice the size, as the rank that needs most has them; 0: there is no limit. */
+static int64_t rounds_twice(planner *p) {
+  const rank_plan *most = &p->out->rank[0];
+  for (int64_t i = 1; i < p->out->n; i++)
+    most = p->out->rank[i].needed > most->needed ? &p->out->rank[i] : most;
+  reshard_plan_options options = options_of(p);
+  int64_t limit = most->info.workspace_limit;
+  reshard_plan_info info;
+  reshard_plan plan;
+  if (limit <= 0 || limit > INT64_MAX / 2)
+    return 0;
+  options.workspace_limit = 2 * limit;
+  CLI_TRY("", reshard_plan_create(p->w->n, p->entries, most->info.rank, &options, &plan));
+  CLI_TRY("", reshard_plan_get_info(plan, &info));
+  reshard_plan_destroy(plan);
+  return info.rounds;
+}
+
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out) {
   *out = (world_plan){.first = o->rank >= 0 ? o->rank : 0, .n = o->rank >= 0 ? 1 : w->world};
   out->rank = cli_alloc(out->n, sizeof *out->rank);
@@ -193,6 +216,8 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .out = out,
                .kept = cli_alloc(out->n, sizeof(reshard_plan)),
                .keep_peers = keep_peers};
+  if (o->topology != NULL)
+    cli_read_topology(o->topology, w->world, &p.topology);
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = rs_seconds();
   if (!plan_together(&p))
@@ -204,9 +229,12 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   }
   cli_progress_clear();
+  sum_ranks(o, w, out);
+  out->topology = p.topology;
+  if (p.topology.domain != NULL && o->rank < 0 && w->n > 0)
+    out->links = link_counts_make(out, &p.topology, rounds_twice(&p));
   free(p.kept);
   free(p.entries);
-  sum_ranks(o, w, out);
 }
 
 void plan_free(world_plan *plan) {
@@ -214,5 +242,7 @@ void plan_free(world_plan *plan) {
     free(plan->rank[i].peer);
   free(plan->rank);
   free(plan->heat);
+  free((int64_t *)plan->topology.domain);
+  link_counts_free(plan->links);
   *plan = (world_plan){0};
 }

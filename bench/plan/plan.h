@@ -12,6 +12,7 @@ typedef struct rank_plan {
   reshard_plan_info info;
   peer_plan *peer; /* info.peers, where they are kept */
   reshard_pattern pattern;
+  int64_t needed; /* rounds that it needs by itself */
 } rank_plan;
 
 typedef struct world_plan {
@@ -26,7 +27,9 @@ typedef struct world_plan {
   double seconds;
   int64_t bins; /* who sends what to whom: bins x bins sums over as many ranks each (1 rank a bin in small worlds); */
   int64_t per_bin;
-  int64_t *heat; /* [from][to] bytes, with what is kept on the diagonal of worlds of one rank a bin */
+  reshard_topology topology; /* domain NULL: none */
+  struct link_counts *links; /* of a topology; NULL: there is none, or one rank is planned */
+  int64_t *heat;             /* [from][to] bytes, with what is kept on the diagonal of worlds of one rank a bin */
 } world_plan;
 
 #define PLAN_BINS     128
@@ -34,7 +37,7 @@ typedef struct world_plan {
 
 /* Plans all ranks, or that of --rank. keep_peers: the list of each rank's peers; heat: the matrix. */
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out);
-void plan_free(world_plan *plan);
+void plan_free(world_plan *plan); /* and its links */
 
 int command_plan(int argc, char **argv); /* as those of commands/commands.h */
 

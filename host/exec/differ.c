@@ -3,6 +3,8 @@
  * the two values. Each record has a fixed size. All ranks look at the same records and so come to the same text. */
 #include "exec/differ.h"
 
+#include "plan/topology.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +21,7 @@ static const char *const value_names[RS_FIELDS][2] = {[RS_FIELD_TENSORS] = {"sha
                                                       [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
                                                       [RS_FIELD_DTYPES] = {"dtype", "dst_dtype"},
                                                       [RS_FIELD_REGIONS] = {"source region", "destination region"},
-                                                      [RS_FIELD_OPTIONS] = {"workspace_limit", "nodes"}};
+                                                      [RS_FIELD_OPTIONS] = {"workspace_limit", "topology"}};
 
 /* The hash tells apart what is too long. */
 static void print_layout(char *text, size_t size, reshard_layout layout) {
@@ -77,14 +79,17 @@ static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_
 }
 
 static void describe_options(const struct reshard_plan_s *plan, tensor_record *out) {
+  const rs_topology *t = plan->topology;
   if (plan->limit > 0)
     snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
   else
     snprintf(out->values[0], sizeof out->values[0], plan->limit == RESHARD_NO_LIMIT ? "none" : "default");
-  if (plan->nodes == NULL)
-    snprintf(out->values[1], sizeof out->values[1], "none");
+  if (t != NULL)
+    snprintf(out->values[1], sizeof out->values[1],
+             "of %lld bytes/s between, %lld within, %lld ns a round, chains %lld", (long long)t->between,
+             (long long)t->within, (long long)t->round_ns, (long long)t->chains);
   else
-    rs_list_text(out->values[1], sizeof out->values[1], plan->world, plan->nodes);
+    snprintf(out->values[1], sizeof out->values[1], plan->nodes != NULL ? "none, but nodes" : "none");
 }
 
 reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,
@@ -154,6 +159,26 @@ static reshard_status report_count(int64_t number, int64_t rank, int64_t n0, int
                   (long long)n, (long long)rank);
 }
 
+static uint64_t hash_nodes(const void *user, int64_t first, int64_t end, uint64_t hash) {
+  const struct reshard_plan_s *plan = user;
+  int64_t n = plan->nodes != NULL ? rs_min(end, plan->world) - first : 0;
+  return n > 0 ? rs_hash(hash, plan->nodes + first, (size_t)n * sizeof *plan->nodes) : hash;
+}
+
+/* Node maps, or domains of topologies, differ alone: names the first rank that is on another. */
+static reshard_status report_nodes(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
+                                   const char *what) {
+  int64_t at, mine = -1;
+  const void *gathered;
+  RS_TRY(rs_find_difference(comm, reshard_comm_size(comm), rank, hash_nodes, plan, &at));
+  if (plan->nodes != NULL && at < plan->world)
+    mine = plan->nodes[at];
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
+  const int64_t *all = gathered;
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s of rank %lld: %lld on rank 0, %lld on rank %lld", what, (long long)at,
+                  (long long)all[0], (long long)all[rank], (long long)rank);
+}
+
 reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
                                int64_t n0, int64_t n) {
   int64_t number = 0;
@@ -168,6 +193,8 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   }
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
+  if (field == RS_FIELD_OPTIONS && memcmp(all[0].values, all[rank].values, sizeof all[0].values) == 0)
+    return report_nodes(comm, plan, rank, strncmp(all[0].values[1], "none", 4) == 0 ? "node" : "topology: domain");
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
 }

@@ -3,6 +3,7 @@
 #include "base/range.h"
 #include "plan/intersect.h"
 #include "plan/rounds.h"
+#include "plan/topology.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,6 +216,8 @@ static void hash_fields(struct reshard_plan_s *plan) {
   f[RS_FIELD_OPTIONS] = rs_hash(0, &plan->limit, sizeof plan->limit);
   if (plan->nodes != NULL)
     f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->nodes, (size_t)plan->world * sizeof *plan->nodes);
+  if (plan->topology != NULL)
+    f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->topology, sizeof *plan->topology);
 }
 
 static reshard_status read_options(struct reshard_plan_s *plan, const reshard_plan_options *options) {
@@ -227,6 +230,8 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
                     (long long)options->workspace_limit, RESHARD_NO_LIMIT);
   plan->limit = options->workspace_limit;
   plan->on_cpu = options->on_cpu != 0;
+  if (options->topology != NULL)
+    return rs_topology_read(plan, options->topology, options->nodes);
   return options->nodes == NULL || plan->nentries == 0
              ? RESHARD_SUCCESS /* and the number of ranks is not known */
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
@@ -285,6 +290,8 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   reshard_status status;
   if (like->nodes != NULL)
     RS_TRY_GOTO(status, rs_alloc_copy(&made->nodes, like->nodes, like->world, sizeof *made->nodes), fail);
+  if (like->topology != NULL)
+    RS_TRY_GOTO(status, rs_alloc_copy(&made->topology, like->topology, 1, sizeof *made->topology), fail);
   RS_TRY_GOTO(status, copy_entries(made, like), fail);
   RS_TRY_GOTO(status, rs_alloc(&made->classes.at, like->classes.n, sizeof(rs_class)), fail);
   made->classes.cap = like->classes.n;
@@ -303,6 +310,8 @@ fail:
 
 reshard_status rs_plan_finish(struct reshard_plan_s *plan) {
   RS_TRY(add_up(plan));
+  if (plan->topology != NULL)
+    RS_TRY(rs_topology_count(plan));
   return rs_plan_set_rounds(plan);
 }
 
@@ -359,6 +368,7 @@ void reshard_plan_destroy(reshard_plan plan) {
   free(plan->order);
   free(plan->classes.at);
   free(plan->nodes);
+  free(plan->topology);
   rs_shared_release(plan->shared);
   free(plan);
 }

@@ -129,12 +129,13 @@ struct reshard_plan_s {
   rs_entry *entries;
   int64_t *order; /* entries by wire width descending: the order within messages */
   RS_VEC(rs_class) classes;
-  int64_t nsrc, ndst;    /* buffers of this rank in all */
-  RS_VEC(rs_peer) peers; /* by rank */
-  int64_t limit;         /* of the workspace, as it was asked for (rounds.h) */
-  int64_t held;          /* rs_plan_held where the default limit depends on it, else 0 */
-  bool on_cpu;           /* its info is of a transfer on the CPU */
-  int64_t *nodes;        /* [world] or NULL */
+  int64_t nsrc, ndst;           /* buffers of this rank in all */
+  RS_VEC(rs_peer) peers;        /* by rank */
+  int64_t limit;                /* of the workspace, as it was asked for (rounds.h) */
+  int64_t held;                 /* rs_plan_held where the default limit depends on it, else 0 */
+  bool on_cpu;                  /* its info is of a transfer on the CPU */
+  int64_t *nodes;               /* [world] or NULL; the domains of a topology */
+  struct rs_topology *topology; /* or NULL (topology.h) */
   uint64_t fields[RS_FIELDS];
   rs_shared *shared; /* NULL: the plan was made alone */
   reshard_plan_info info;

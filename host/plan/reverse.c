@@ -1,5 +1,5 @@
 /* The plan of the adjoint: sides swapped. Gradients of a reshard travel so. */
-#include "plan/plan.h"
+#include "plan/topology.h"
 
 #include <stdlib.h>
 
@@ -69,7 +69,9 @@ reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
     entries[i].name = plan->entries[i].name;
     swap_sides(&plan->classes.at[plan->entries[i].class_], &parts[i], &entries[i]);
   }
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, plan->limit, plan->nodes, plan->on_cpu};
+  reshard_topology topology = plan->topology != NULL ? rs_topology_of(plan) : (reshard_topology){0};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, plan->limit, plan->nodes, plan->on_cpu,
+                                  plan->topology != NULL ? &topology : NULL};
   status = reshard_plan_create(plan->nentries, entries, plan->rank, &options, reverse);
 done:
   free(entries);

@@ -77,6 +77,20 @@ typedef struct reshard_entry {
 #define RESHARD_DEFAULT_LIMIT 0
 #define RESHARD_NO_LIMIT      (-1) /* one round, however much that stages */
 
+/* Domains of ranks whose links within are faster than those between: nodes, or domains of NVLink. Begin with
+ * RESHARD_TOPOLOGY_DEFAULTS: 50 GB/s between, 900 GB/s within, 30 us a round. */
+typedef struct reshard_topology {
+  size_t size;
+  int64_t ranks;           /* of the world */
+  const int64_t *domain;   /* the domain of each rank, any number, read during the call */
+  int64_t between, within; /* bytes a second that a rank sends, and receives, to other domains and within; above 0 */
+  int64_t round_ns;        /* what a round costs beside its bytes; above 0 */
+  int64_t chains;          /* in which domains pass bytes on, at most as many as there are; 0: by the least estimate */
+} reshard_topology;
+#define RESHARD_TOPOLOGY_INIT sizeof(reshard_topology)
+#define RESHARD_TOPOLOGY_DEFAULTS \
+  { sizeof(reshard_topology), 0, NULL, 50000000000, 900000000000, 30000, 0 }
+
 /* Begin with RESHARD_PLAN_OPTIONS_DEFAULTS, or set `size` to RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields
  * but on_cpu are compared between ranks. */
 typedef struct reshard_plan_options {
@@ -88,10 +102,13 @@ typedef struct reshard_plan_options {
   /* Not 0: rounds and workspace of the plan's info and text are those of a transfer on the CPU; else on GPUs. A
    * transfer goes by the device of its communicator. */
   int on_cpu;
+  /* Read during the call; NULL: none. Its domains are the nodes then, and a node map that says otherwise is
+   * RESHARD_ERROR_INVALID. The info counts what goes between domains and within. */
+  const reshard_topology *topology;
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
 #define RESHARD_PLAN_OPTIONS_DEFAULTS \
-  { sizeof(reshard_plan_options), RESHARD_DEFAULT_LIMIT, NULL, 0 }
+  { sizeof(reshard_plan_options), RESHARD_DEFAULT_LIMIT, NULL, 0, NULL }
 
 /* Builds the plan of one rank for nentries tensors (0 is legal). All layouts must be of one world. options NULL:
  * defaults.
@@ -102,7 +119,7 @@ typedef struct reshard_plan_options {
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
- *   is named.
+ *   is named; a topology of another world, or numbers of it out of range.
  * - RESHARD_ERROR_UNSUPPORTED: dtypes without a cast, operations other than copy, more than 2,147,483,647 boxes of a
  *   layout.
  * - RESHARD_ERROR_OUT_OF_MEMORY: with the number of runs, where they are what there is no memory for. */
@@ -165,6 +182,17 @@ typedef struct reshard_plan_info {
   int64_t staged_bytes;      /* sent and received through the workspace, with contiguous arrays */
   /* Rounds that staged_bytes would take if all of the limit were in use all the time: a lower bound of `rounds`. */
   int64_t least_rounds;
+  int64_t domains; /* of the topology, which the rest is about; 0: there is none */
+  int64_t domain;  /* of this rank: they are numbered from 0 on, in the order of their lowest ranks */
+  int64_t between_sent_bytes, between_received_bytes; /* to and from ranks of other domains */
+  int64_t within_sent_bytes, within_received_bytes;   /* to and from ranks of the same domain */
+  /* Bytes that leave this rank's source cells for other domains, and the least that has to: each byte of a cell once,
+   * counted at its lowest holder. */
+  int64_t leaving_bytes, leaving_least_bytes;
+  /* The least that has to come into the domain: each byte that ranks of it need and none holds, counted once, at the
+   * lowest rank that needs it. */
+  int64_t entering_least_bytes;
+  int64_t source_bytes; /* of the entries' regions, that this rank holds as a source */
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 

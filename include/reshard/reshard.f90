@@ -59,10 +59,11 @@ module reshard
   end type
 
   type, bind(C) :: reshard_plan_options
-    integer(c_size_t) :: size = 32
+    integer(c_size_t) :: size = 40
     integer(c_int64_t) :: workspace_limit = RESHARD_DEFAULT_LIMIT
     type(c_ptr) :: nodes = c_null_ptr
     integer(c_int) :: on_cpu = 0
+    type(c_ptr) :: topology = c_null_ptr
   end type
 
   type, bind(C) :: reshard_plan_info
@@ -71,6 +72,9 @@ module reshard
     integer(c_int64_t) :: peers, messages_sent, messages_received, rounds, workspace_bytes
     integer(c_int64_t) :: packs_skipped, unpacks_skipped, stages, segments, memory_bytes, classes
     integer(c_int64_t) :: lower_bound_bytes, plan_ns, exclusive_bytes, workspace_limit, staged_bytes, least_rounds
+    integer(c_int64_t) :: domains, domain
+    integer(c_int64_t) :: between_sent_bytes, between_received_bytes, within_sent_bytes, within_received_bytes
+    integer(c_int64_t) :: leaving_bytes, leaving_least_bytes, entering_least_bytes, source_bytes
   end type
 
   type, bind(C) :: reshard_arrays

@@ -36,7 +36,7 @@ refuse 2 "no layout has a mesh dim 'tp'" plan --shape 8x8 --src 'mesh(tp=2;S0)' 
 for mesh in '' tp tp= tp=0 tp=x 8=tp tp=8, =8 tp=8:fsdp=2 tp=99999999999999999999; do
   refuse 2 "--mesh $mesh: column" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh "$mesh"
 done
-ours='@ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-awq @tp-gptq @tp-kv-4'
+ours='@dsv3-ep16-pp4 @ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @qwen3-ep16-pp4 @tp @tp-awq @tp-gptq @tp-kv-4'
 for name in tq tp-8.rules tp.rule; do
   refuse 2 "rule file '$name': No such file.*with the program: $ours$" \
     plan "${llama[@]}" --src "@$name" --dst @tp --ranks 8
@@ -132,4 +132,61 @@ fi
 expect 0 plan --shape 64x64 --src 'mesh(64;R)' --dst 'mesh(8x8;S0,S1)' --ranks 64 --svg picture.svg
 grep -q '<title>replicas: ranks 0-63</title>' picture.svg && grep -q '>nothing is sent: each rank has what it needs<' \
   picture.svg || fault 'replicas of 64'
+
+# A topology: what the links between domains and within carry, beside the least; files of domains.
+reshard=(plan --shape 1024x1024 --src 'chunk(0;0-7)' --dst 'mesh(4x2@8-15;R,S1)')
+plan_in() { expect 0 "${reshard[@]}" --topology "$@"; }
+
+plan_in nvl:64; says '^topology      1 domain; 50 GB/s between and 900 within, 30 us a round$'
+plan_in 64; says '^topology      1 domain; 50 GB/s between and 900 within, 30 us a round$'
+plan_in hgx:8; says '^topology      2 domains; 50 GB/s between and 450 within, 30 us a round$'
+says '^leaving       16.0 MiB, 4.000 x the least of 4.00 MiB \(from holders to other domains\)$'
+says '^entering      16.0 MiB, 4.000 x the least of 4.00 MiB \(all domains\); domain 1 16.0 MiB'
+says '^between       16.0 MiB; busiest link 2.00 MiB out, 2.00 MiB in$'
+# 2 MiB / 50 GB/s + 30 us; 0.5 MiB / 50 GB/s
+says "^estimate      71.943 us in 1 rounds; 6.861 x the bound of 10.4858 us; "
+says '^busiest rank  2.00 MiB in one direction over both of its links, '
+
+cat >machine <<'TEXT'
+# two halves, cut unevenly
+0-3, 8 9 10,11   # the first
+4-7 12-15
+between 25 GB/s
+within 100
+round 10 us
+chains 2
+TEXT
+plan_in machine; says '^topology      2 domains; 25 GB/s between and 100 within, 10 us a round$'
+expect 0 "${reshard[@]}" --topology ./machine --json -
+for field in '"domains":2,' '"between_bytes":8388608,' '"within_bytes":8388608,' '"leaving_bytes":8388608,' \
+  '"leaving_least_bytes":4194304,' '"entering_bytes":8388608,' '"entering_least_bytes":4194304,' '"hops":1,' \
+  '"chains":0,' '"estimate_us":51.943,' '"bound_us":20.9715' '"per_domain":[{"domain":0,"ranks":8,'; do
+  grep -qF "$field" "$work/out" || fault "no $field in the JSON"
+done
+expect 0 "${reshard[@]}" --topology machine --rank 11 --json -
+for field in '"between_bytes":1048576,' '"within_bytes":1048576,' '"entering_least_bytes":0,' '"estimate_us":'; do
+  grep -qF "$field" "$work/out" || fault "no $field in the JSON of one rank"
+done
+
+refuses() { # TEXT LINE...: of a file
+  local text=$1
+  shift
+  printf '%s\n' "$@" >wrong
+  refuse 2 "$text" "${reshard[@]}" --topology wrong
+}
+refuses 'wrong: rank 15 of 16 is in no domain' 0-7 8-14
+refuses 'wrong:2: rank 7 is in an earlier domain, too' 0-7 7-15
+refuses "wrong:2: ranks of a domain: .*rank 16 is not in the world of 16 ranks" 0-7 8-16
+refuses 'wrong:1: ranks of a domain: .*' 0-7x 8-15
+refuses 'wrong:3: between 0: above 0 is needed' 0-7 8-15 'between 0'
+refuses 'wrong:3: within -3: above 0 is needed' 0-7 8-15 'within -3'
+refuses 'wrong:3: within 1e30: above 0 is needed' 0-7 8-15 'within 1e30'
+refuses 'wrong:3: round 0: above 0 is needed' 0-7 8-15 'round 0'
+refuses 'wrong:3: round x: a number is needed of us' 0-7 8-15 'round x'
+refuses 'wrong:3: chains 1.5: a whole number is needed' 0-7 8-15 'chains 1.5'
+refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
+refuse 2 '--topology nvl:0: the ranks of a domain are needed' "${reshard[@]}" --topology nvl:0
+refuse 2 '--topology hgx:x: the ranks of a domain are needed' "${reshard[@]}" --topology hgx:x
+refuse 2 '--topology 0: the ranks of a domain are needed' "${reshard[@]}" --topology 0
+refuse 2 "--topology: file 'missing'" "${reshard[@]}" --topology missing
 finish

@@ -138,7 +138,87 @@ static void first_field_that_differs_is_named_with_its_tensor(void **state) {
       }
 }
 
+/* Options of which rank 2 alone has the second. */
+typedef struct option_pair {
+  reshard_topology topology[2]; /* size 0: none */
+  const int64_t *nodes[2];
+  const char *says;
+} option_pair;
+
+typedef struct option_fixture {
+  fixture all;
+  const option_pair *pair;
+} option_fixture;
+
+static void options_body(void *user, int64_t r) {
+  option_fixture *s = user;
+  const option_pair *p = s->pair;
+  void *src[1] = {memory[r][0][0]};
+  void *dst[1] = {memory[r][1][0]};
+  const int64_t shape[2] = {8, 6};
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_entry e = RESHARD_ENTRY_DEFAULTS;
+  reshard_plan_options options = RESHARD_PLAN_OPTIONS_DEFAULTS;
+  options.topology = p->topology[r == 2].size > 0 ? &p->topology[r == 2] : NULL;
+  options.nodes = p->nodes[r == 2];
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &e.src);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &e.dst);
+  e.dtype = RESHARD_F32;
+  if (status == RESHARD_SUCCESS)
+    status = reshard_plan_create(1, &e, r, &options, &plan);
+  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(plan, s->all.comms[r], &arrays, NULL, &transfer);
+  rank_result_set(&s->all.results[r], status);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(e.src);
+  reshard_layout_release(e.dst);
+}
+
+/* The same error on all ranks, with the number that differs, or the first rank that is in another domain. */
+static void unequal_topologies_are_one_error_on_all_ranks(void **state) {
+  (void)state;
+  static const int64_t a[RANKS] = {0, 0, 1}, b[RANKS] = {0, 1, 1}, same[RANKS] = {9, 9, -4};
+#define OF(domain, ...) \
+  { RESHARD_TOPOLOGY_INIT, RANKS, domain, __VA_ARGS__ }
+  static const option_pair pairs[] = {
+      {{OF(a, 50, 900, 30, 0), OF(a, 51, 900, 30, 0)},
+       {NULL, NULL},
+       "topology of 50 bytes/s between, 900 within, 30 ns a round, chains 0 on rank 0, of 51 bytes/s between, 900 "
+       "within, 30 ns a round, chains 0 on rank 2"},
+      {{OF(a, 50, 900, 30, 0), OF(a, 50, 901, 30, 0)}, {NULL, NULL}, "topology of 50 bytes/s"},
+      {{OF(a, 50, 900, 30, 0), OF(a, 50, 900, 31, 0)}, {NULL, NULL}, "topology of 50 bytes/s"},
+      {{OF(a, 50, 900, 30, 0), OF(a, 50, 900, 30, 2)}, {NULL, NULL}, "topology of 50 bytes/s"},
+      {{OF(a, 50, 900, 30, 0), {0}}, {NULL, NULL}, "chains 0 on rank 0, none on rank 2"},
+      {{OF(a, 50, 900, 30, 0), {0}}, {NULL, a}, "chains 0 on rank 0, none, but nodes on rank 2"},
+      {{OF(a, 50, 900, 30, 0), OF(b, 50, 900, 30, 0)},
+       {NULL, NULL},
+       "topology: domain of rank 1: 0 on rank 0, 1 on rank 2"},
+      {{{0}, {0}}, {a, b}, "node of rank 1: 0 on rank 0, 1 on rank 2"},
+      {{OF(a, 50, 900, 30, 0), OF(same, 50, 900, 30, 0)}, {NULL, a}, NULL},
+  };
+#undef OF
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    option_fixture s = {.pair = &pairs[i]};
+    const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
+    assert_int_equal(reshard_comm_create_local(RANKS, &options, s.all.comms), RESHARD_SUCCESS);
+    rank_threads_run(RANKS, options_body, &s);
+    for (int64_t r = 0; r < RANKS; r++) {
+      const rank_result *got = &s.all.results[r];
+      if (pairs[i].says == NULL ? got->status != RESHARD_SUCCESS
+                                : got->status != RESHARD_ERROR_MISMATCH || strstr(got->text, pairs[i].says) == NULL ||
+                                      strcmp(got->text, s.all.results[0].text) != 0)
+        fail_msg("case %zu, rank %d: '%s'", i, (int)r, got->text);
+      reshard_comm_destroy(s.all.comms[r]);
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(first_field_that_differs_is_named_with_its_tensor)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(first_field_that_differs_is_named_with_its_tensor),
+                                     cmocka_unit_test(unequal_topologies_are_one_error_on_all_ranks)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

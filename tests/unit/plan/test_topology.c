@@ -1,0 +1,218 @@
+/* Plans with a topology: what goes between domains and within, and the least that has to, counted element by element by
+ * the oracle; topologies that are refused. */
+#include "support/fixtures/case.h"
+
+#include "bench/verify/case_make.h"
+#include "support/fixtures/layouts.h"
+#include "support/fixtures/scale.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHAPE(...) \
+  ((int)(sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t))), (const int64_t[]) { __VA_ARGS__ }
+
+typedef struct domains {
+  int64_t n, of[ORACLE_WORLD]; /* numbered in the order of their lowest ranks */
+} domains;
+
+/* Domains with gaps in their numbers and ranks of one that are no neighbours. Written to `given` as a caller does. */
+static domains draw_domains(rng *r, int64_t world, int64_t *given) {
+  int64_t size = rng_in(r, 1, world), seen[ORACLE_WORLD];
+  bool mixed = rng_one_in(r, 3);
+  domains d = {0};
+  for (int64_t i = 0; i < world; i++) {
+    given[i] = (mixed ? rng_below(r, (world + size - 1) / size) : i / size) * 1000003 - 7;
+    int64_t k = 0;
+    while (k < d.n && seen[k] != given[i])
+      k++;
+    if (k == d.n)
+      seen[d.n++] = given[i];
+    d.of[i] = k;
+  }
+  return d;
+}
+
+/* The ranks of each element of the source, as bits, on a side. */
+static void mark_ranks(const case_side *side, int64_t world, uint64_t *ranks) {
+  for (int64_t r = 0; r < world; r++)
+    for (int64_t b = side->buffers.first[r]; b < side->buffers.first[r + 1]; b++)
+      for (int64_t i = 0; i < side->buffers.buffer[b].n; i++)
+        if (side->buffers.buffer[b].index[i] >= 0)
+          ranks[side->buffers.buffer[b].index[i]] |= (uint64_t)1 << r;
+}
+
+static uint64_t domains_of(const domains *d, uint64_t ranks) {
+  uint64_t bits = 0;
+  for (; ranks != 0; ranks &= ranks - 1)
+    bits |= (uint64_t)1 << d->of[__builtin_ctzll(ranks)];
+  return bits;
+}
+
+/* Adds up the least that leaves and enters, over the elements of one entry. */
+static void count_entry(const case_plan *c, const case_entry *e, const domains *d, int64_t *leaving,
+                        int64_t *entering) {
+  int64_t n = 1, width = (int64_t)reshard_dtype_size(e->dtype);
+  for (int k = 0; k < e->src.described.ndim; k++)
+    n *= e->src.described.shape[k];
+  uint64_t *src = cli_alloc(rs_max(n, 1), sizeof *src), *dst = cli_alloc(rs_max(n, 1), sizeof *dst);
+  mark_ranks(&e->src, c->world, src);
+  mark_ranks(&e->dst, c->world, dst);
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t lacking = domains_of(d, dst[i]) & ~domains_of(d, src[i]);
+    *leaving += lacking != 0 ? width : 0;
+    for (; lacking != 0; lacking &= lacking - 1)
+      entering[__builtin_ctzll(lacking)] += width;
+  }
+  free(src);
+  free(dst);
+}
+
+static void check_counts(uint64_t seed) {
+  case_choices fixed = {0};
+  case_plan c;
+  rs_text why = {0};
+  rng r;
+  int64_t given[ORACLE_WORLD], leaving = 0, entering[ORACLE_WORLD] = {0}, sum[3] = {0}, enters[ORACLE_WORLD] = {0};
+  if (!case_make(seed, &fixed, &c, &why))
+    fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
+  rng_seed(&r, seed ^ 0x746f706fu);
+  domains d = draw_domains(&r, c.world, given);
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = c.world;
+  topology.domain = given;
+  reshard_plan_options options = c.options;
+  options.topology = &topology;
+  options.nodes = rng_one_in(&r, 2) ? d.of : NULL;
+  reshard_entry *entries = case_entries(&c);
+  for (int64_t i = 0; i < c.nentries; i++)
+    count_entry(&c, &c.entry[i], &d, &leaving, entering);
+  for (int64_t rank = 0; rank < c.world && c.nentries > 0; rank++) {
+    reshard_plan plan;
+    reshard_plan_info info;
+    int64_t between[2] = {0, 0}, within[2] = {0, 0};
+    if (reshard_plan_create(c.nentries, entries, rank, &options, &plan) != RESHARD_SUCCESS)
+      fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
+    assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+    for (int64_t i = 0, peer, sent, received; i < info.peers; i++) {
+      assert_int_equal(reshard_plan_peer(plan, i, &peer, &sent, &received), RESHARD_SUCCESS);
+      int64_t *there = d.of[peer] == d.of[rank] ? within : between;
+      there[0] += sent;
+      there[1] += received;
+    }
+    assert_int_equal(info.domains, d.n);
+    assert_int_equal(info.domain, d.of[rank]);
+    assert_true(info.between_sent_bytes == between[0] && info.between_received_bytes == between[1]);
+    assert_true(info.within_sent_bytes == within[0] && info.within_received_bytes == within[1]);
+    sum[0] += info.leaving_bytes;
+    sum[1] += info.leaving_least_bytes;
+    sum[2] += info.between_received_bytes;
+    enters[d.of[rank]] += info.entering_least_bytes;
+    reshard_plan_destroy(plan);
+  }
+  if (sum[1] != leaving || sum[0] != sum[2] || sum[0] < leaving)
+    fail_msg("seed %llu: %lld bytes leave, the least is %lld, counted %lld", (unsigned long long)seed,
+             (long long)sum[0], (long long)leaving, (long long)sum[1]);
+  for (int64_t k = 0; k < d.n; k++)
+    if (enters[k] != entering[k])
+      fail_msg("seed %llu: the least that enters domain %lld is %lld, counted %lld", (unsigned long long)seed,
+               (long long)k, (long long)entering[k], (long long)enters[k]);
+  free(entries);
+  case_free(&c);
+}
+
+static void least_bytes_of_domains_are_those_of_elements(void **unused) {
+  (void)unused;
+  for (int64_t i = 0, n = (int64_t)(1000 * test_scale()); i <= n; i++)
+    check_counts(700000 + (uint64_t)i);
+}
+
+/* A reshard of 4 ranks with a topology; what the error says is in reshard_last_error. */
+static reshard_status plan_with(const reshard_topology *topology, const int64_t *nodes, reshard_plan *plan) {
+  reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 8), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 8), 4);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .topology = topology, .nodes = nodes};
+  reshard_status status = reshard_plan_create(1, &entry, 1, &options, plan);
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  return status;
+}
+
+static void topologies_that_do_not_fit_are_refused_with_their_numbers(void **unused) {
+  (void)unused;
+  const int64_t domain[4] = {7, 7, -2, -2};
+  const reshard_topology good = {RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 2};
+  const struct {
+    reshard_topology topology;
+    int64_t nodes[4];
+    const char *says;
+  } bad[] = {
+      {{RESHARD_TOPOLOGY_INIT, 3, domain, 50, 900, 30, 0}, {0}, "domains of 3 ranks, the world has 4"},
+      {{RESHARD_TOPOLOGY_INIT, 5, domain, 50, 900, 30, 0}, {0}, "domains of 5 ranks, the world has 4"},
+      {{RESHARD_TOPOLOGY_INIT, 4, NULL, 50, 900, 30, 0}, {0}, "domains of 0 ranks, the world has 4"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 0, 900, 30, 0}, {0}, "a speed of 0 bytes a second between"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, -5, 30, 0}, {0}, "a speed of -5 bytes a second within"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 0, 0}, {0}, "a round costs 0 ns"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 3}, {0}, "3 chains, it has 2 domains"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, -1}, {0}, "-1 chains, it has 2 domains"},
+      {{8, 4, domain, 50, 900, 30, 0}, {0}, "size field 8"},
+      {good, {5, 5, 3, 5}, "rank 3 is on node 5, the 0th from rank 0 on; the topology has it in the 1th"},
+  };
+  reshard_plan plan = NULL;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    bool mapped = bad[i].nodes[0] != 0;
+    assert_int_equal(plan_with(&bad[i].topology, mapped ? bad[i].nodes : NULL, &plan), RESHARD_ERROR_INVALID);
+    assert_null(plan);
+    if (strstr(reshard_last_error(), bad[i].says) == NULL)
+      fail_msg("'%s' does not say '%s'", reshard_last_error(), bad[i].says);
+  }
+  const int64_t same[4] = {3, 3, 1, 1};
+  assert_int_equal(plan_with(&good, same, &plan), RESHARD_SUCCESS);
+  reshard_plan_destroy(plan);
+}
+
+/* Its domains are the nodes: nothing else changes where nothing is passed on, of the way back neither. */
+static void domains_are_the_nodes_of_a_plan(void **unused) {
+  (void)unused;
+  const int64_t nodes[6] = {0, 0, 0, 1, 1, 1};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = 6;
+  topology.domain = nodes;
+  reshard_layout src = layout_from_text("mesh(2x3;R,S0)", SHAPE(12, 30), 6),
+                 dst = layout_from_text("mesh(6;S1)", SHAPE(12, 30), 6);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
+  const reshard_plan_options options[2] = {{RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes},
+                                           {RESHARD_PLAN_OPTIONS_INIT, .topology = &topology}};
+  for (int64_t rank = 0; rank < 6; rank++) {
+    reshard_plan plan[2], back;
+    reshard_plan_info info[2];
+    for (int k = 0; k < 2; k++) {
+      assert_int_equal(reshard_plan_create(1, &entry, rank, &options[k], &plan[k]), RESHARD_SUCCESS);
+      assert_int_equal(reshard_plan_get_info(plan[k], &info[k]), RESHARD_SUCCESS);
+    }
+    assert_true(info[0].peers == info[1].peers && info[0].domains == 0 && info[1].domains == 2);
+    assert_int_equal(info[1].between_received_bytes, 0); /* each node has all of the source */
+    assert_int_equal(info[1].within_received_bytes, info[0].received_bytes);
+    for (int64_t i = 0; i < info[0].peers; i++) {
+      int64_t a[3], b[3];
+      assert_int_equal(reshard_plan_peer(plan[0], i, &a[0], &a[1], &a[2]), RESHARD_SUCCESS);
+      assert_int_equal(reshard_plan_peer(plan[1], i, &b[0], &b[1], &b[2]), RESHARD_SUCCESS);
+      assert_memory_equal(a, b, sizeof a);
+    }
+    assert_int_equal(reshard_plan_reverse(plan[1], &back), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info(back, &info[0]), RESHARD_SUCCESS);
+    assert_int_equal(info[0].domains, 2);
+    reshard_plan_destroy(back);
+    for (int k = 0; k < 2; k++)
+      reshard_plan_destroy(plan[k]);
+  }
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(least_bytes_of_domains_are_those_of_elements),
+                                     cmocka_unit_test(topologies_that_do_not_fit_are_refused_with_their_numbers),
+                                     cmocka_unit_test(domains_are_the_nodes_of_a_plan)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
