@@ -4,6 +4,7 @@
 #include "bench/bench/data.h"
 
 #include "bench/cli/machine.h"
+#include "bench/cli/naive_cast.h"
 #include "bench/launch/gpu.h"
 
 #include "device/handle.h"
@@ -27,6 +28,10 @@ static unsigned char *map_memory(size_t bytes) {
   return memory;
 }
 
+static reshard_dtype dtype_of(const workload *w, bool source, int64_t t) {
+  return source ? w->tensor[t].dtype : w->tensor[t].dst_dtype;
+}
+
 static int64_t arena_of(const bench_side *side, int64_t local) { return local % side->narenas; }
 
 /* Adds the buffers of a rank to the side's bytes and, where the rank is local (local >= 0), gives them offsets in their
@@ -37,7 +42,8 @@ static void place_rank(const workload *w, bool source, int64_t rank, int64_t loc
   int64_t n = local >= 0 ? s->first[local] : 0;
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
-    int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
+    int64_t count = 0, width = (int64_t)reshard_dtype_size(dtype_of(w, source, t));
+    int64_t other = (int64_t)reshard_dtype_size(dtype_of(w, !source, t));
     CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
     if (arena != NULL && n + count > *cap)
       *offset = cli_realloc(*offset, *cap = 2 * (n + count) + 64, sizeof **offset);
@@ -45,6 +51,7 @@ static void place_rank(const workload *w, bool source, int64_t rank, int64_t loc
       int64_t elements = 0;
       CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
       s->bytes += elements * width;
+      s->moved += elements * (width + other) / 2;
       if (arena == NULL)
         continue;
       (*offset)[n++] = arena->extent + shift * width;
@@ -198,12 +205,37 @@ static void fill_run(unsigned char *at, size_t width, uint64_t key, int64_t inde
   }
 }
 
-static int64_t wrong_run(const unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+/* Elements of a tensor on a side. from, to: its dtypes, where those of the destination are converted ones; else equal.
+ */
+typedef struct elements {
+  size_t width;
+  uint64_t key;
+  reshard_dtype from, to;
+} elements;
+
+/* The same elements, converted one by one. */
+static void fill_converted(unsigned char *at, const elements *e, int64_t index, int64_t n) {
+  size_t width = reshard_dtype_size(e->from);
+  for (int64_t i = 0; i < n; i++, at += e->width) {
+    _Alignas(16) unsigned char element[16] = {0};
+    uint64_t bits;
+    fill_run(element, width, e->key, index + i, 1);
+    memcpy(&bits, element, sizeof bits);
+    bits = naive_cast(e->from, e->to, bits);
+    memcpy(at, &bits, e->width);
+  }
+}
+
+static int64_t wrong_run(const unsigned char *at, const elements *e, int64_t index, int64_t n) {
   _Alignas(16) unsigned char want[4096];
+  size_t width = e->width;
   int64_t step = (int64_t)(sizeof want / width), wrong = 0;
   for (int64_t i = 0; i < n; i += step) {
     int64_t m = n - i < step ? n - i : step;
-    fill_run(want, width, key, index + i, m);
+    if (e->from == e->to)
+      fill_run(want, width, e->key, index + i, m);
+    else
+      fill_converted(want, e, index + i, m);
     if (memcmp(at + i * (int64_t)width, want, (size_t)m * width) != 0)
       for (int64_t k = 0; k < m; k++)
         wrong += memcmp(at + (i + k) * (int64_t)width, want + k * (int64_t)width, width) != 0;
@@ -218,14 +250,14 @@ typedef struct walk_dim {
   int64_t run, at; /* current run, and global index in it */
 } walk_dim;
 
-typedef int64_t (*run_visitor)(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n);
+typedef int64_t (*run_visitor)(unsigned char *at, const elements *e, int64_t index, int64_t n);
 
-static int64_t fill_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
-  fill_run(at, width, key, index, n);
+static int64_t fill_visit(unsigned char *at, const elements *e, int64_t index, int64_t n) {
+  fill_run(at, e->width, e->key, index, n);
   return 0;
 }
-static int64_t wrong_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
-  return wrong_run(at, width, key, index, n);
+static int64_t wrong_visit(unsigned char *at, const elements *e, int64_t index, int64_t n) {
+  return wrong_run(at, e, index, n);
 }
 
 /* Steps to the next combination of indices of the dims before the last; false after the last one. */
@@ -245,17 +277,18 @@ static bool step_outer(walk_dim *d, int outer) {
 
 /* Visits every run of an array. weight[d] is the distance of two neighbours in dim d, in the row-major order of the
  * source. */
-static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
-                          uint64_t key, const int64_t *weight, run_visitor visit) {
+static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, const elements *e,
+                          const int64_t *weight, run_visitor visit) {
   int ndim = reshard_layout_ndim(layout);
   reshard_array_info info;
   walk_dim d[RESHARD_MAX_DIMS];
   CLI_TRY("", reshard_layout_array(layout, rank, array, &info));
   if (info.elements == 0)
     return 0;
-  memory += info.offset * (int64_t)width;
+  int64_t width = (int64_t)e->width;
+  memory += info.offset * width;
   if (ndim == 0)
-    return visit(memory, width, key, 0, 1);
+    return visit(memory, e, 0, 1);
   for (int k = 0; k < ndim; k++) {
     CLI_TRY("", reshard_layout_array_intervals(layout, rank, array, k, 0, 0, NULL, &d[k].count));
     d[k].runs = cli_alloc(d[k].count, sizeof *d[k].runs);
@@ -272,8 +305,8 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
     for (int64_t i = 0; i < inner->count; i++) {
       int64_t step = weight[ndim - 1], at = inner->runs[i].begin, run = step == 1 ? inner->runs[i].end - at : 1;
       for (; at < inner->runs[i].end; at += run) {
-        result += visit(memory, width, key, base + at * step, run);
-        memory += run * (int64_t)width;
+        result += visit(memory, e, base + at * step, run);
+        memory += run * width;
       }
     }
   } while (step_outer(d, ndim - 1));
@@ -287,7 +320,8 @@ static int64_t walk_rank(const workload *w, bool source, const bench_side *side,
   int64_t buffer = side->first[local], result = 0;
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
-    size_t width = reshard_dtype_size(w->tensor[t].dtype);
+    const elements e = {reshard_dtype_size(dtype_of(w, source, t)), (uint64_t)(t + 1) * 0xd1b54a32d192ed03u,
+                        w->tensor[t].dtype, dtype_of(w, source, t)};
     int64_t arrays = 0, buffers = 0, own[RESHARD_MAX_DIMS], weight[RESHARD_MAX_DIMS];
     for (int d = w->tensor[t].ndim - 1; d >= 0; d--)
       own[d] = d == w->tensor[t].ndim - 1 ? 1 : own[d + 1] * w->tensor[t].shape[d + 1];
@@ -298,8 +332,7 @@ static int64_t walk_rank(const workload *w, bool source, const bench_side *side,
     for (int64_t a = 0; a < arrays; a++) {
       reshard_array_info info;
       CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
-      result += walk_array(layout, rank, a, side->host[buffer + info.buffer], width,
-                           (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, weight, visit);
+      result += walk_array(layout, rank, a, side->host[buffer + info.buffer], &e, weight, visit);
     }
     buffer += buffers;
   }

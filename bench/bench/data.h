@@ -17,6 +17,7 @@ typedef struct bench_arena {
 
 typedef struct bench_side {
   int64_t bytes; /* of elements, of all ranks of the world; of one set */
+  int64_t moved; /* half of what is read and written for them: as many, but where elements are converted */
   int64_t sets;  /* of buffers with the same data; 1 on the CPU */
   int64_t narenas, locals;
   bench_arena *arena;

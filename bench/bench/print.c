@@ -125,6 +125,7 @@ static const row_field row_fields[] = {
     {"bytes", INTEGER, AT(bytes), KNOWN},
     {"shape", WORDS, AT(shape), KNOWN},
     {"dtype", WORDS, AT(dtype), KNOWN},
+    {"dst_dtype", WORDS, AT(dst_dtype), KNOWN},
     {"time_us", REAL, AT(time_us), MEASURED},
     {"algbw", REAL, AT(algbw), MEASURED},
     {"busbw", REAL, AT(busbw), MEASURED},

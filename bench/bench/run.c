@@ -292,7 +292,7 @@ static void finish_ratio(bench_state *b) {
     }
   double theirs = cli_median(copies, quiet);
   b->row.ratio = cli_median(ratios, quiet);
-  b->row.memcpy_gbps = theirs > 0 ? 1e-9 * (double)b->dst.bytes / theirs : 0;
+  b->row.memcpy_gbps = theirs > 0 ? 1e-9 * (double)b->dst.moved / theirs : 0;
   free(copies);
   free(ratios);
 }
@@ -372,6 +372,7 @@ static void begin_row(bench_state *b) {
                      .mesh = last.mesh,
                      .mesh_dst = last.mesh_dst};
   row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
+  row->dst_dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dst_dtype) : "-";
   row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
   row->blocking_group_us = row->group_graph_us = row->blocking_graph_us = NAN;
   for (int i = 0; i < BENCH_PHASES; i++)
@@ -380,6 +381,8 @@ static void begin_row(bench_state *b) {
     row->elements += reshard_layout_elements(w->tensor[t].src);
     if (w->tensor[t].dtype != w->tensor[0].dtype)
       row->dtype = "mixed";
+    if (w->tensor[t].dst_dtype != w->tensor[0].dst_dtype)
+      row->dst_dtype = "mixed";
   }
   if (w->model != NULL)
     snprintf(row->shape, sizeof row->shape, "%lld tensors", (long long)w->n);

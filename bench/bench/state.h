@@ -33,7 +33,7 @@ typedef struct bench_row {
   char shape[RS_SHAPE_TEXT];
   const char *name, *src, *dst;        /* of a suite's case, and its layouts; NULL: no suite */
   const char *model, *mesh, *mesh_dst; /* likewise, and NULL where the case has none */
-  const char *dtype, *path, *collective;
+  const char *dtype, *dst_dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;
 

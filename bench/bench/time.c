@@ -39,13 +39,16 @@ void bench_reshard(bench_state *b, int64_t local, int64_t set) {
 static void copy_arena(bench_state *b, const bench_arena *from, const bench_arena *to, int64_t set, void *stream) {
   const unsigned char *source = from->memory + set * from->extent;
   unsigned char *target = to->memory + set * to->extent;
-  for (int64_t done = 0; done < to->extent;) { /* a replicated destination is larger than the source */
-    int64_t left = to->extent - done, n = from->extent > 0 && from->extent < left ? from->extent : left;
+  int64_t bytes = b->dst.moved == b->dst.bytes
+                      ? to->extent
+                      : (int64_t)((double)to->extent / (double)b->dst.bytes * (double)b->dst.moved);
+  for (int64_t done = 0, at = 0, n; done < bytes; done += n) { /* the larger side is gone through once */
+    n = rs_min(bytes - done, rs_min(to->extent - at, from->extent > 0 ? from->extent : bytes));
     if (to->device != NULL)
-      CLI_TRY("", to->device->memory->memcpy(to->device, target + done, source, (size_t)n, stream));
+      CLI_TRY("", to->device->memory->memcpy(to->device, target + at, source, (size_t)n, stream));
     else
-      rs_device_cpu_straight(b->cpu, (char *)target + done, (const char *)source, n, b->streaming);
-    done += n;
+      rs_device_cpu_straight(b->cpu, (char *)target + at, (const char *)source, n, b->streaming);
+    at = at + n < to->extent ? at + n : 0;
   }
 }
 

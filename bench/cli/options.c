@@ -51,6 +51,8 @@ static const option_row option_rows[] = {
     {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
      "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128, or by NCCL's "
      "names (default f32)"},
+    {"dst-dtype", 0, "TYPE", RESHARDS | COMMAND_VERIFY, IS(TEXT, dst_dtype),
+     "elements of the destination, converted on the way: f64 f32 f16 bf16 f8_e4m3 f8_e5m2 (default: as before)"},
     {"datatype", 0, "TYPE", COMMAND_BENCH, IS(TEXT, dtype), "the same as --dtype"},
     {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a checkpoint"},
     {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),

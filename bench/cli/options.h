@@ -61,6 +61,7 @@ typedef struct cli_options {
   const char *in, *out;     /* the arguments that are no options; never NULL there */
   const char *map;          /* NULL: none */
   const char *source_dtype; /* NULL: none */
+  const char *dst_dtype;    /* likewise */
   bool force, verify, dedup, no_digests, leave_out;
   int64_t index_bytes; /* 0: not given */
   /* check: the arguments that are no options, at least one */

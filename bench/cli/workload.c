@@ -2,6 +2,7 @@
  * tens of thousands of tensors has a few dozen. The plan then finds equal entries by their pointers. */
 #include "bench/cli/workload.h"
 
+#include "base/dtype.h"
 #include "file/model/layouts.h"
 #include "file/model/model.h"
 
@@ -75,13 +76,27 @@ static const struct {
 
 const char *workload_nccl_dtype(int64_t i) { return i < 12 ? nccl_dtypes[i].name : NULL; }
 
-static void read_dtype(const char *text, reshard_dtype *dtype) {
+reshard_dtype workload_dtype(const char *option, const char *text) {
+  reshard_dtype dtype = RESHARD_DTYPE_NONE;
   for (size_t i = 0; i < sizeof nccl_dtypes / sizeof *nccl_dtypes; i++)
-    if (strcmp(text, nccl_dtypes[i].name) == 0) {
-      *dtype = nccl_dtypes[i].dtype;
-      return;
-    }
-  check_input("--dtype", reshard_dtype_parse(text, dtype));
+    if (strcmp(text, nccl_dtypes[i].name) == 0)
+      return nccl_dtypes[i].dtype;
+  check_input(option, reshard_dtype_parse(text, &dtype));
+  return dtype;
+}
+
+/* Converts the tensors to --dst-dtype: of a model those that hold numbers of a dtype with casts. */
+static void read_dst_dtype(const cli_options *o, workload *w) {
+  reshard_dtype to = o->dst_dtype != NULL ? workload_dtype("--dst-dtype", o->dst_dtype) : RESHARD_DTYPE_NONE;
+  if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
+    cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o->dst_dtype);
+  for (int64_t i = 0; i < w->n; i++) {
+    workload_tensor *t = &w->tensor[i];
+    bool known = rs_cast_knows(t->dtype);
+    if (to != RESHARD_DTYPE_NONE && !known && w->model == NULL)
+      cli_exit(EXIT_LACKING, "--dst-dtype %s: no cast from %s", o->dst_dtype, reshard_dtype_string(t->dtype));
+    t->dst_dtype = to != RESHARD_DTYPE_NONE && known ? to : t->dtype;
+  }
 }
 
 /* Multiplies dim 0 of each tensor, which keeps a row at least. */
@@ -123,7 +138,7 @@ static void read_tensor(const cli_options *o, workload *w) {
   w->tensor->name = "tensor";
   w->tensor->dtype = RESHARD_F32;
   if (o->dtype != NULL)
-    read_dtype(o->dtype, &w->tensor->dtype);
+    w->tensor->dtype = workload_dtype("--dtype", o->dtype);
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
@@ -166,6 +181,7 @@ void workload_read(const cli_options *o, workload *w) {
     read_model(o, w);
   else
     read_tensor(o, w);
+  read_dst_dtype(o, w);
   scale_tensors(w, o->scale);
   read_permutation(o, w);
   workload_mesh mesh, other;
@@ -236,6 +252,7 @@ reshard_entry *workload_entries(const workload *w) {
                                  .src = w->tensor[i].src,
                                  .dst = w->tensor[i].dst,
                                  .dtype = w->tensor[i].dtype,
+                                 .dst_dtype = w->tensor[i].dst_dtype,
                                  .permutation = w->permuted ? w->permutation : NULL,
                                  .name = w->tensor[i].name};
   return entries;

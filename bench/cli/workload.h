@@ -35,15 +35,15 @@ typedef struct workload_tensor {
   const char *name;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS]; /* of the source */
-  reshard_dtype dtype;
-  reshard_layout src, dst; /* equal (shape, layout string) share one object */
+  reshard_dtype dtype, dst_dtype;  /* dst_dtype is never NONE */
+  reshard_layout src, dst;         /* equal (shape, layout string) share one object */
 } workload_tensor;
 
 typedef struct workload {
   int64_t n;
   workload_tensor *tensor;
   int64_t world;
-  int64_t bytes;       /* of all tensors */
+  int64_t bytes;       /* of all tensors, in the source's dtypes */
   reshard_model model; /* NULL with --shape */
   int64_t scalars;     /* tensors without dims that several ranks of the destination have, each whole */
   struct workload_side *side[2];
@@ -59,6 +59,8 @@ const workload_layouts *workload_side_layouts(const workload *w, int side);
 reshard_model workload_model(const workload *w);
 /* The i-th name that nccl-tests has for elements; NULL behind the last. */
 const char *workload_nccl_dtype(int64_t i);
+/* Reads the dtype of an option, by our names or NCCL's. */
+reshard_dtype workload_dtype(const char *option, const char *text);
 /* Changes the shape of the one tensor. */
 void workload_set_shape(workload *w, int ndim, const int64_t *shape);
 void workload_free(workload *w);

@@ -49,6 +49,59 @@ static void print_collective(const world_plan *p) {
     printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
 }
 
+/* Tensors of one dtype that are converted, all to one. */
+typedef struct dtype_conversion {
+  reshard_dtype from, to, wire;
+  int64_t tensors, elements;
+} dtype_conversion;
+
+/* The conversion of the next dtype from *at on that has one. */
+static bool next_dtype(const workload *w, int *at, dtype_conversion *out) {
+  for (out->tensors = 0; out->tensors == 0 && *at < RESHARD_DTYPE_COUNT; ++*at) {
+    *out = (dtype_conversion){.from = (reshard_dtype)*at};
+    for (int64_t i = 0; i < w->n; i++) {
+      const workload_tensor *t = &w->tensor[i];
+      if (t->dtype != out->from || t->dst_dtype == t->dtype)
+        continue;
+      out->to = t->dst_dtype;
+      out->tensors++;
+      out->elements += reshard_layout_elements(t->src);
+    }
+    out->wire = reshard_dtype_size(out->to) < reshard_dtype_size(out->from) ? out->to : out->from;
+  }
+  return out->tensors > 0;
+}
+
+static const char *place_of(const dtype_conversion *c) { return c->wire == c->to ? "pack" : "unpack"; }
+
+static void add_conversions(const workload *w, rs_json *j) {
+  dtype_conversion c;
+  int at = 0;
+  if (!next_dtype(w, &at, &c))
+    return;
+  rs_json_open(j, "conversions", '[');
+  do {
+    rs_json_open(j, NULL, '{');
+    rs_json_string(j, "from", reshard_dtype_string(c.from));
+    rs_json_string(j, "to", reshard_dtype_string(c.to));
+    rs_json_string(j, "wire", reshard_dtype_string(c.wire));
+    rs_json_string(j, "converted", place_of(&c));
+    rs_json_int(j, "tensors", c.tensors);
+    rs_json_close(j, '}');
+  } while (next_dtype(w, &at, &c));
+  rs_json_close(j, ']');
+}
+
+static void print_conversions(const workload *w) {
+  char bytes[CLI_BYTES_TEXT];
+  dtype_conversion c;
+  for (int at = 0; next_dtype(w, &at, &c);)
+    printf("converts      %lld tensor%s from %s to %s: %s travels, %s; converted in the %s\n", (long long)c.tensors,
+           cli_plural(c.tensors), reshard_dtype_string(c.from), reshard_dtype_string(c.to),
+           reshard_dtype_string(c.wire), cli_bytes_text(bytes, (double)reshard_dtype_size(c.wire) * (double)c.elements),
+           place_of(&c));
+}
+
 static void write_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {
   rs_json j = {.text.grows = true};
   rs_json_open(&j, NULL, '{');
@@ -65,6 +118,7 @@ static void write_plan(const cli_options *o, const workload *w, const rule_uses 
   rule_uses_json(uses, &j);
   if (w->scalars > 0)
     rs_json_int(&j, "scalars", w->scalars);
+  add_conversions(w, &j);
   rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
     rs_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
@@ -166,6 +220,7 @@ static void print_plan(const cli_options *o, const workload *w, const rule_uses 
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
   printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
+  print_conversions(w);
   printf("ranks         %lld\n", (long long)p->ranks);
   if (w->scalars > 0)
     printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)w->scalars,

@@ -153,7 +153,7 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
   bool direct = o->path == RESHARD_PATH_DIRECT;
   out->ranks = w->world;
   out->tensors = w->n;
-  out->bytes = w->bytes;
+  out->bytes = out->n > 0 ? out->rank[0].info.bytes : w->bytes; /* as they travel */
   out->path = direct ? "direct" : "packed";
   out->stages = 1;
   out->odd = -1;

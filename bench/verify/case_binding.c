@@ -1,7 +1,7 @@
 #include "bench/verify/case_binding.h"
 
+#include "bench/cli/naive_cast.h"
 #include "bench/launch/session.h"
-#include "bench/verify/naive_cast.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -217,19 +217,19 @@ static bool is_reversible(const case_entry *e) {
 }
 
 /* Dtypes of both sides where a case converts, by a generator of its own. */
-static void draw_cast(case_plan *c, int64_t i, case_entry *e) {
+static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *e) {
   static const reshard_dtype numbers[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
                                           RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
   enum { NUMBERS = sizeof numbers / sizeof *numbers };
   rng own;
   rng_seed(&own, c->seed ^ 0x63617374u);
-  if (!rng_one_in(&own, 3))
+  if (!rng_one_in(&own, 3) && fixed == RESHARD_DTYPE_NONE)
     return;
   rng_seed(&own, rng_next(&own) + (uint64_t)i);
-  if (i > 0 && rng_one_in(&own, 4))
+  if (i > 0 && rng_one_in(&own, 4) && fixed == RESHARD_DTYPE_NONE)
     return;
   e->dtype = numbers[rng_below(&own, NUMBERS)];
-  e->dst_dtype = numbers[rng_below(&own, NUMBERS)];
+  e->dst_dtype = fixed != RESHARD_DTYPE_NONE ? fixed : numbers[rng_below(&own, NUMBERS)];
   c->casts = c->casts || e->dtype != e->dst_dtype;
 }
 
@@ -293,7 +293,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     e->dtype = twin >= 0 && rng_one_in(&r, 2) ? c->entry[twin].dtype : draw_dtype(&r);
     e->dst_dtype = e->dtype;
     if (fixed->casts)
-      draw_cast(c, i, e);
+      draw_cast(c, i, fixed->dst_dtype, e);
     least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, e->dtype);
     right = make_entry(seeds[i], c->world, sizes[i], least[i], e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {

@@ -59,12 +59,13 @@ typedef struct case_plan {
 typedef struct case_choices {
   int64_t ranks;
   int threads;
-  reshard_path path; /* AUTO: direct, packed and auto in turn */
-  bool describe;     /* print what each case is before it runs */
-  bool rounds;       /* always under a limit, the least or little more */
-  int64_t bytes;     /* of all entries at least, but for the empty and the scalars */
-  bool graph;        /* on GPUs: each execute is launched from a graph */
-  bool casts;        /* entries whose sides differ in dtype, in one case in three */
+  reshard_path path;       /* AUTO: direct, packed and auto in turn */
+  bool describe;           /* print what each case is before it runs */
+  bool rounds;             /* always under a limit, the least or little more */
+  int64_t bytes;           /* of all entries at least, but for the empty and the scalars */
+  bool graph;              /* on GPUs: each execute is launched from a graph */
+  bool casts;              /* entries whose sides differ in dtype, in one case in three */
+  reshard_dtype dst_dtype; /* of every entry, whose source then has numbers */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_choices;

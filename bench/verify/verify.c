@@ -1,5 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
 #include "bench/verify/verify.h"
+#include "base/dtype.h"
+#include "bench/cli/workload.h"
 #include "bench/launch/session.h"
 #include "bench/verify/case_run.h"
 #include "exec/path.h"
@@ -20,9 +22,14 @@ int command_verify(int argc, char **argv) {
       "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
       "runs first.\n",
       &o);
+  reshard_dtype to = o.dst_dtype != NULL ? workload_dtype("--dst-dtype", o.dst_dtype) : RESHARD_DTYPE_NONE;
+  if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
+    cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o.dst_dtype);
   session where;
   int64_t asked = o.ranks;
   session_begin(&where, &o);
+  if (to != RESHARD_DTYPE_NONE && where.cuda)
+    cli_exit(EXIT_LACKING, "--dst-dtype: GPUs do not convert yet");
   bool remote = strcmp(where.comm, "local") != 0;
   if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
@@ -46,6 +53,8 @@ int command_verify(int argc, char **argv) {
     cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
     cli_add(&reproduce, " --path %s", rs_path_name(o.path));
+  if (to != RESHARD_DTYPE_NONE)
+    cli_add(&reproduce, " --dst-dtype %s", reshard_dtype_string(to));
   cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
           remote ? where.comm : "", o.graph ? " -G" : "");
   if (o.gpus > 0)
@@ -62,6 +71,7 @@ int command_verify(int argc, char **argv) {
                 .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
                 .casts = !where.cuda,
+                .dst_dtype = to,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,
       .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */

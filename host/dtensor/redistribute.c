@@ -4,6 +4,8 @@
  * numbers: a tensor on a sub-mesh gets another layout there, with the same arrays. */
 #include "dtensor/group.h"
 
+#include "base/dtype.h"
+
 #include <stdlib.h>
 
 enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
@@ -24,7 +26,8 @@ typedef struct redistribution {
   int64_t n;
   const reshard_dtensor *tensors;
   const reshard_placing *placings;
-  reshard_dtensor *made; /* the lists below, or allocated ones */
+  const reshard_dtype *dtypes; /* of the results, NONE: the tensor's; NULL: all are */
+  reshard_dtensor *made;       /* the lists below, or allocated ones */
   rs_sharder_entry *entries;
   side *sides;
   rs_cached_plan *plan;
@@ -73,10 +76,13 @@ static reshard_status make_result(redistribution *r, int64_t i) {
   reshard_dtensor t = r->tensors[i];
   rs_local_arrays local = {.n = 0};
   rs_placing_group group;
+  reshard_properties properties = t->properties;
+  if (r->dtypes != NULL && r->dtypes[i] != RESHARD_DTYPE_NONE)
+    properties.dtype = r->dtypes[i];
   RS_TRY(rs_placing_group_find(r->call, r->given, &r->placings[i], &group));
   reshard_sharder s = group.sharder;
   RS_TRY(rs_placing_layout(r->call, s, &r->placings[i], t->local.layout->ndim, t->local.layout->shape, &local.layout));
-  reshard_status status = rs_dtensor_new(r->given, s, r->placings[i].mesh, &t->properties, &local, &r->made[i]);
+  reshard_status status = rs_dtensor_new(r->given, s, r->placings[i].mesh, &properties, &local, &r->made[i]);
   if (status != RESHARD_SUCCESS)
     rs_local_arrays_free(&local);
   return status;
@@ -102,8 +108,13 @@ static reshard_status make_entry(redistribution *r, int64_t i) {
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", r->call, (long long)i);
   if (t->given != r->given)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensors 0 and %lld are of different sharders", r->call, (long long)i);
+  reshard_dtype from = t->properties.dtype, to = r->dtypes != NULL ? r->dtypes[i] : RESHARD_DTYPE_NONE;
+  to = to == from ? RESHARD_DTYPE_NONE : to;
+  if (to != RESHARD_DTYPE_NONE && !rs_cast_supported(from, to))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor %lld: no cast from %s to %s", r->call, (long long)i,
+                    reshard_dtype_string(from), reshard_dtype_string(to));
   RS_TRY(make_result(r, i));
-  r->entries[i] = (rs_sharder_entry){.dtype = t->properties.dtype};
+  r->entries[i] = (rs_sharder_entry){.dtype = from, .dst_dtype = to};
   RS_TRY(renumber_arrays(r, t, &r->sides[i].src, &r->entries[i].src));
   return renumber_arrays(r, r->made[i], &r->sides[i].dst, &r->entries[i].dst);
 }
@@ -171,19 +182,36 @@ static reshard_sharder dtensor_sharder(const void *tensors, int64_t i) {
   return t != NULL ? t->given : NULL;
 }
 
+static reshard_status move_tensors(redistribution *r, reshard_dtensor *results) {
+  const reshard_dtensor *first = r->tensors;
+  RS_TRY(rs_find_sharder(r->call, r->n, first, dtensor_sharder, &r->given));
+  if (r->n == 0)
+    return RESHARD_SUCCESS;
+  while (*first == NULL)
+    first++;
+  reshard_status mine;
+  RS_TRY(begin_move(r, *first, &mine));
+  RS_THEN(mine, prepare_move(r, results));
+  return run_move(r, mine, results);
+}
+
 reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors, const reshard_placing *placings,
                                             void *stream, reshard_dtensor *results) {
   redistribution r = {
       .call = "reshard_dtensor_redistribute", .stream = stream, .n = n, .tensors = tensors, .placings = placings};
-  RS_TRY(rs_find_sharder(r.call, n, tensors, dtensor_sharder, &r.given));
-  if (n == 0)
-    return RESHARD_SUCCESS;
-  while (*tensors == NULL)
-    tensors++;
-  reshard_status mine;
-  RS_TRY(begin_move(&r, *tensors, &mine));
-  RS_THEN(mine, prepare_move(&r, results));
-  return run_move(&r, mine, results);
+  return move_tensors(&r, results);
+}
+
+reshard_status reshard_dtensor_redistribute_as(int64_t n, const reshard_dtensor *tensors,
+                                               const reshard_placing *placings, const reshard_dtype *dtypes,
+                                               void *stream, reshard_dtensor *results) {
+  redistribution r = {.call = "reshard_dtensor_redistribute_as",
+                      .stream = stream,
+                      .n = n,
+                      .tensors = tensors,
+                      .placings = placings,
+                      .dtypes = dtypes};
+  return move_tensors(&r, results);
 }
 
 reshard_status rs_dtensor_redistribute(const char *call, reshard_sharder ranks, reshard_status mine,

@@ -51,13 +51,10 @@ static reshard_status wrap_whole(whole_move *p, reshard_dtype dtype, reshard_ten
 }
 
 /* Casts the shards to the other dtype, in the order of stream. */
-static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, reshard_dtype from, void *stream) {
+static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, void *stream) {
   const reshard_properties properties = {.dtype = p->dtype};
   rs_device *device = p->sharder->comm->device;
   rs_casts casts = {0};
-  if (!rs_cast_supported(from, p->dtype))
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(from),
-                    reshard_dtype_string(p->dtype));
   RS_TRY(
       rs_local_arrays_create(p->sharder->device, local->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
   reshard_status status = RESHARD_SUCCESS;
@@ -78,14 +75,19 @@ static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tenso
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
   bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
   RS_TRY(make_layout(p, tensor->local.layout));
-  p->entry = (rs_sharder_entry){&tensor->local, &p->whole, other ? p->dtype : dtype};
+  if (other && !rs_cast_supported(dtype, p->dtype))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(dtype),
+                    reshard_dtype_string(p->dtype));
+  bool before = other && p->sharder->comm->device->type != RESHARD_DEVICE_CPU; /* plans of GPUs do not convert */
+  p->entry = (rs_sharder_entry){&tensor->local, &p->whole, .dtype = before ? p->dtype : dtype,
+                                .dst_dtype = other && !before ? p->dtype : RESHARD_DTYPE_NONE};
   RS_TRY(rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan));
-  RS_TRY(wrap_whole(p, p->entry.dtype, out));
-  if (!other)
+  RS_TRY(wrap_whole(p, other ? p->dtype : dtype, out));
+  if (!before)
     return RESHARD_SUCCESS;
   RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
   p->entry.src = &p->cast;
-  return cast_shards(p, &tensor->local, dtype, stream);
+  return cast_shards(p, &tensor->local, stream);
 }
 
 static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
@@ -128,7 +130,7 @@ static reshard_status prepare_scatter(whole_move *p, reshard_tensor whole, resha
   RS_TRY(rs_check_new(p->call, p->sharder, layout, properties));
   const rs_local_arrays parts = {.layout = layout};
   RS_TRY(make_layout(p, layout));
-  p->entry = (rs_sharder_entry){&p->whole, &parts, properties->dtype};
+  p->entry = (rs_sharder_entry){&p->whole, &parts, .dtype = properties->dtype};
   RS_TRY(rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan));
   RS_TRY(wrap_whole(p, properties->dtype, whole));
   RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, stream, made));

@@ -97,7 +97,7 @@ static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_l
                     x->call, before);
   RS_TRY(make_layout(x, &x->cuts.before, &x->src.layout));
   RS_TRY(make_layout(x, &x->cuts.after, &x->dst.layout));
-  x->entry = (rs_sharder_entry){&x->src, &x->dst, x->cuts.dtype};
+  x->entry = (rs_sharder_entry){&x->src, &x->dst, .dtype = x->cuts.dtype};
   RS_TRY(rs_sharder_plan(x->sharder, 1, &x->entry, &x->plan));
   RS_TRY(wrap_source(x, local));
   return create_result(x);

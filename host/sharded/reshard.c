@@ -63,7 +63,7 @@ static reshard_status prepare_reshard(resharding *r) {
   for (int64_t i = 0; i < r->n; i++) {
     r->made[i].local.layout = reshard_layout_retain(r->layouts[i]);
     r->entries[i] = (rs_sharder_entry){&r->tensors[i]->local, &r->made[i].local,
-                                       reshard_metadata_properties(r->tensors[i]->metadata).dtype};
+                                       .dtype = reshard_metadata_properties(r->tensors[i]->metadata).dtype};
   }
   RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
   for (int64_t i = 0; i < r->n; i++)

@@ -220,8 +220,8 @@ reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharde
 static uint64_t hash_entries(int64_t n, const rs_sharder_entry *entries) {
   uint64_t h = (uint64_t)n;
   for (int64_t i = 0; i < n; i++) {
-    uint64_t words[3] = {rs_layout_hash(entries[i].src->layout), rs_layout_hash(entries[i].dst->layout),
-                         (uint64_t)entries[i].dtype};
+    uint64_t words[4] = {rs_layout_hash(entries[i].src->layout), rs_layout_hash(entries[i].dst->layout),
+                         (uint64_t)entries[i].dtype, (uint64_t)entries[i].dst_dtype};
     h = rs_hash(h, words, sizeof words);
   }
   return h;
@@ -231,7 +231,8 @@ static bool plan_matches(const rs_cached_plan *p, uint64_t hash, int64_t n, cons
   if (p->hash != hash || p->n != n)
     return false;
   for (int64_t i = 0; i < n; i++)
-    if (p->tensors[i].dtype != entries[i].dtype || !reshard_layout_equal(p->tensors[i].src, entries[i].src->layout) ||
+    if (p->tensors[i].dtype != entries[i].dtype || p->tensors[i].dst_dtype != entries[i].dst_dtype ||
+        !reshard_layout_equal(p->tensors[i].src, entries[i].src->layout) ||
         !reshard_layout_equal(p->tensors[i].dst, entries[i].dst->layout))
       return false;
   return true;
@@ -244,9 +245,10 @@ static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharde
   RS_TRY(rs_alloc(&list, n, sizeof *list));
   for (int64_t i = 0; i < n; i++) {
     reshard_layout src = entries[i].src->layout, dst = entries[i].dst->layout;
-    p->tensors[i] =
-        (rs_cached_plan_entry){reshard_layout_retain(src), reshard_layout_retain(dst), entries[i].dtype, NULL};
-    list[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = entries[i].dtype};
+    p->tensors[i] = (rs_cached_plan_entry){reshard_layout_retain(src), reshard_layout_retain(dst), entries[i].dtype,
+                                           entries[i].dst_dtype, NULL};
+    list[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = entries[i].dtype,
+                              .dst_dtype = entries[i].dst_dtype};
   }
   reshard_status status = reshard_plan_create(n, list, s->comm->rank, &options, &p->plan);
   free(list);

@@ -56,13 +56,13 @@ reshard_status rs_local_arrays_bounds(const rs_local_arrays *local, int64_t rank
 /* One tensor to be moved. Neither side is owned. */
 typedef struct rs_sharder_entry {
   const rs_local_arrays *src, *dst;
-  reshard_dtype dtype;
+  reshard_dtype dtype, dst_dtype; /* dst_dtype NONE: the same */
 } rs_sharder_entry;
 
 /* A plan for tensors of given layouts and dtypes, in the cache. */
 typedef struct rs_cached_plan_entry {
   reshard_layout src, dst; /* retained */
-  reshard_dtype dtype;
+  reshard_dtype dtype, dst_dtype;
   reshard_metadata metadata; /* of the destination, as last asked for; NULL: never */
 } rs_cached_plan_entry;
 typedef struct rs_cached_plan {

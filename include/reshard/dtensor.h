@@ -121,6 +121,16 @@ RESHARD_API void reshard_dtensor_release(reshard_dtensor tensor);
 RESHARD_API reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors,
                                                         const reshard_placing *placings, void *stream,
                                                         reshard_dtensor *results);
+/* Redistributes likewise to tensors of other dtypes, in the same move. Collective as above.
+ *
+ * - dtypes: one for each result, the same on all ranks. RESHARD_DTYPE_NONE, or NULL for the list: the tensor's own.
+ *
+ * The narrower dtype travels, and numbers are rounded once (reshard_entry). FSDP's all-gather of f32 shards in bf16 is
+ * one to Replicate: shards are packed straight to their place in the result. Errors: also RESHARD_ERROR_UNSUPPORTED for
+ * dtypes without a cast, and on GPUs. Source: DTensor.redistribute with forward_dtype=.... */
+RESHARD_API reshard_status reshard_dtensor_redistribute_as(int64_t n, const reshard_dtensor *tensors,
+                                                           const reshard_placing *placings, const reshard_dtype *dtypes,
+                                                           void *stream, reshard_dtensor *results);
 /* Gathers the whole tensor on every rank of the mesh; NULL outside. Collective; on a sub-mesh over its group. Source:
  * DTensor.full_tensor. */
 RESHARD_API reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole);

@@ -190,8 +190,9 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const re
  * no output was written to. Source: ShardedTensor.gather. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
-/* Gathers likewise with another dtype. Collective. Shards are cast (as reshard_tree_cast does it) before they travel.
- * dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's shards once more.
+/* Gathers likewise with another dtype. Collective. The narrower of both dtypes travels
+ * (reshard_entry). dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. On GPUs shards are cast
+ * before they travel, in memory of their own.
  * Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. Source: ShardedTensor.gather with dtype=..., or
  * enforce_dtype=True and the output's. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,

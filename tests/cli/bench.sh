@@ -18,6 +18,10 @@ for path in auto direct packed; do
     says 'Out of bounds values : 0 OK'
   done
 done
+for path in direct packed; do # a row has the source's bytes, and those of the destination behind
+  expect 0 bench --shape 64x96 --src 'chunk(0)' --dst 'chunk(1)' --dst-dtype bf16 --ranks 4 --path "$path" "${quick[@]}"
+  says '^ +24576 +6144 +f32 .* 0 +12288 +N/A$'; says 'Out of bounds values : 0 OK'
+done
 expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 \
   "${quick[@]}"
 says 'packed, workspace limit 16.0 KiB'; says '0 OK'
@@ -136,7 +140,7 @@ import csv, json
 j, c = json.load(open("j")), list(csv.DictReader(open("c")))
 assert len(j["rows"]) == len(c) == 3 and "ended" not in j
 for a, b in zip(j["rows"], c):
-    assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "path")
+    assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "dst_dtype", "path")
                                       or abs(float(b[k]) - a[k]) <= 1e-4 * abs(a[k]) for k in a)
     assert a["min_us"] <= a["p50_us"] <= a["p95_us"] <= a["p99_us"] <= a["max_us"] and a["p50_us"] == a["time_us"]
     assert min(a[k] for k in ("first_us", "plan_us", "create_us", "bind_us", "exchange_us", "keep_us")) > 0

@@ -5,6 +5,8 @@ expect 0 verify --cases 200; says 'cases per pair of layout kinds'; says '^0 of 
 expect 0 verify --cases 100 --seed 12345 --path packed --ranks 3 --threads 2; says '^0 of them failed'
 expect 0 verify --cases 100 --seed 0x10 --path direct --ranks 64; says '^0 of them failed'
 expect 0 verify --cases 50 --ranks 1; says '^0 of them failed'
+expect 0 verify --cases 100 --dst-dtype bf16; says '^100|^102'; says '^0 of them failed'
+refuse 3 '--dst-dtype c64: there are no casts to it' verify --cases 5 --dst-dtype c64
 expect 0 verify --cases 1 --seed 77
 grep -v ' s$' out >first
 expect 0 verify --cases 1 --seed 77

@@ -3,7 +3,7 @@
  * Then come lists of casts of any shape and alignment. */
 #include "kernels/cast.h"
 
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "executor/probes.h"
 #include "executor/toolkit_numbers.h"
 #include "simt.h"

@@ -1,6 +1,6 @@
 /* The steps of the model of tensors that are about trees of them: cast, and moved. */
 #include "tensor_trees.h"
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "support/fixtures/trees.h"
 #include "support/fixtures/upstream.h"
 

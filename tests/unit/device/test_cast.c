@@ -1,6 +1,6 @@
 /* Casts of the CPU against an exact conversion in integers: every pair of dtypes and every instruction set, all codes
  * of the narrow dtypes, edges and random bits of the wide ones; then lists of casts over strided memory. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
 #include "support/fixtures/case.h"

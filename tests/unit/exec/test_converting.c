@@ -1,6 +1,6 @@
 /* Transfers that convert: every pair of dtypes over both paths, to and from every offset in a line; and what a message
  * that converts may not do, lie in place on a side whose dtype is not the one that travels. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "bench/verify/random.h"
 #include "exec/packed/collective.h"
 #include "plan/place.h"
@@ -170,7 +170,7 @@ static const char *const ways[][2] = {
 enum { WAYS = sizeof ways / sizeof *ways };
 
 /* All pairs, at all offsets from a line: the ways take turns. */
-static void test_each_pair_at_each_offset(void **state) {
+CASE(each_pair_is_converted_at_each_offset) {
   move w = {0};
   rank_comms_open(RANKS, 1, PATIENCE, w.comms);
   for (int from = 0; from < NUMBERS; from++)
@@ -186,7 +186,7 @@ static void test_each_pair_at_each_offset(void **state) {
 }
 
 /* Tensors beyond the caches, which are stored past them; a packed message goes from one thread's pack to its place. */
-static void test_large_past_the_cache(void **state) {
+CASE(large_tensors_are_converted_past_the_cache) {
   static const reshard_dtype pairs[][2] = {{RESHARD_F32, RESHARD_BF16},
                                            {RESHARD_BF16, RESHARD_F32},
                                            {RESHARD_F64, RESHARD_F8_E4M3},
@@ -204,7 +204,7 @@ static void test_large_past_the_cache(void **state) {
 }
 
 /* Rank 1 receives one range and rank 2 sends one: in place where their dtype is the one that travels. */
-static void test_in_place_where_the_dtype_travels(void **state) {
+CASE(messages_are_in_place_where_their_dtype_travels) {
   static const struct {
     reshard_dtype from, to;
     bool sent, received; /* in place */
@@ -249,7 +249,7 @@ static void test_in_place_where_the_dtype_travels(void **state) {
 }
 
 /* Bytes of a plan are those of the dtype that travels; the way back swaps the dtypes. */
-static void test_bytes_are_of_what_travels(void **state) {
+CASE(bytes_of_a_plan_are_of_what_travels) {
   static const matrix m = {"chunk(0)", "chunk(1)", {6, 9}, RESHARD_F32, RESHARD_BF16, 0, 0, RESHARD_PATH_AUTO, false};
   reshard_plan plan = plan_of(&m, 1), back;
   GOOD(reshard_plan_reverse(plan, &back));
@@ -275,9 +275,4 @@ static void test_bytes_are_of_what_travels(void **state) {
   reshard_plan_destroy(plan);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bytes_are_of_what_travels), cmocka_unit_test(test_in_place_where_the_dtype_travels),
-      cmocka_unit_test(test_each_pair_at_each_offset), cmocka_unit_test(test_large_past_the_cache)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -1,6 +1,6 @@
 /* Gathering into another dtype: every element is what one rounding makes of it, whatever the layout, strides and path;
  * dtypes that have no cast, and ranks that do not want the same one. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -94,8 +94,8 @@ CASE(gather_as_of_dtypes_without_cast_is_refused) {
   const fixture differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
   gather_run(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
              "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
-  gather_run(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
-  gather_run(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
+  gather_run(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dst_dtype f16 on rank 0, bf16 on rank 3");
+  gather_run(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dst_dtype f16 on rank 0, bf16 on rank 3");
 }
 
 RUN_CASES

@@ -1,6 +1,6 @@
 /* Trees with sharded tensors, DTensors and nested ones in them, mapped, cast and moved: their local tensors are others
  * then, on all ranks alike, and what they are parts of is as before. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"

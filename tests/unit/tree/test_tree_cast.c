@@ -1,6 +1,6 @@
 /* Trees cast to another dtype, and moved to a device where they are already, on the CPU. What a number becomes is
  * floating_tensors_are_cast_and_the_rest_stays's matter; here it is what becomes of the tree. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"

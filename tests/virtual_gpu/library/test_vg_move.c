@@ -4,7 +4,7 @@
  *
  * A scenario is what a user does, by CUDA calls of his own on his stream: fill a source, move, write to the source
  * again, let go of it, use the result. */
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 #include "device/handle.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"

@@ -1,4 +1,4 @@
-#include "bench/verify/naive_cast.h"
+#include "bench/cli/naive_cast.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
