@@ -151,6 +151,27 @@ CASE(maps_move_packed_types_by_whole_bytes) {
     packed_refused(convert("in.safetensors", "out.npy", NULL, 0, "drop(s)\n* = *"), RESHARD_ERROR_INVALID,
                    types[type].name);
   }
+  /* Zeros beside F6: whole groups of four elements, which share three bytes, on either side. */
+  scratch_safetensors("in.safetensors", "{" SCRATCH_TENSOR("w", "F6_E2M3", "[2,8]", "[0,12]") "}", 12, 3);
+  for (int bytes = 1; bytes <= 6; bytes++) {
+    static const char *const maps[] = {"w = concat(1; w, zeros():%d)", "w = concat(1; zeros():%d, w)"};
+    for (int side = 0; side < 2; side++) {
+      char map[64], shape[64];
+      snprintf(map, sizeof map, maps[side], bytes);
+      snprintf(shape, sizeof shape, "\"F6_E2M3\",\"shape\":[2,%d]", 8 + bytes / 3 * 4);
+      reshard_status status = convert("in.safetensors", "out.safetensors", NULL, 0, map);
+      if (bytes % 3 == 0) {
+        packed_good(status);
+        check_file("out.safetensors", shape, 0, 0, 3);
+      } else {
+        packed_refused(status, RESHARD_ERROR_INVALID, "F6_E2M3");
+      }
+    }
+  }
+  packed_good(convert("in.safetensors", "out.safetensors", NULL, 0, "w = concat(0; zeros():1, w, zeros():2)"));
+  check_file("out.safetensors", "\"shape\":[5,8]", 0, 0, 3);
+  packed_refused(convert("in.safetensors", "out.safetensors", NULL, 0, "w = concat(1; w, zeros():2, w, zeros():1)"),
+                 RESHARD_ERROR_INVALID, "zeros between elements that share bytes");
   scratch_safetensors(
       "in.safetensors",
       "{" SCRATCH_TENSOR("a", "F4", "[2,4]", "[0,4]") "," SCRATCH_TENSOR("b", "U8", "[2,2]", "[4,8]") "}", 8, 1);
