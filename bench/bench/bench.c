@@ -4,7 +4,9 @@
 #include "bench/bench/report.h"
 #include "bench/bench/suite.h"
 #include "bench/cli/rule_uses.h"
+#include "bench/cli/topology.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int64_t bytes_of_shape(int64_t width, int ndim, const int64_t *shape) {
@@ -198,6 +200,11 @@ int command_bench(int argc, char **argv) {
     o.ranks = 8;
   (void)next_workload(&o, 0, all_dtypes, &c);
   workload_read(&o, &b.w);
+  if (o.topology != NULL) { /* what is wrong with it is said before anything is printed */
+    cli_read_topology(o.topology, b.w.world, &b.topology);
+    free((int64_t *)b.topology.domain);
+    b.topology.domain = NULL;
+  }
   machine_read(&m);
   bench_start(&b);
   if (o.suite == NULL && b.s.processes.me == 0)

@@ -9,6 +9,7 @@
 
 #include "bench/bench/record.h"
 #include "bench/bench/time.h"
+#include "bench/cli/topology.h"
 #include "exec/path.h"
 
 #include <math.h>
@@ -126,7 +127,8 @@ static reshard_status time_bind(bench_state *b, int64_t local, const reshard_arr
 }
 
 static reshard_plan_options options_of(const bench_state *b, int64_t limit) {
-  return (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit, .on_cpu = !b->s.cuda};
+  return (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit, .on_cpu = !b->s.cuda,
+                                .topology = b->topology.domain != NULL ? &b->topology : NULL};
 }
 
 static reshard_plan create_transfers(bench_state *b, int64_t local, preparation *took) {
@@ -394,6 +396,8 @@ void bench_run_row(bench_state *b) {
   begin_row(b);
   b->hold = 1;
   b->entries = workload_entries(&b->w);
+  if (b->o->topology != NULL)
+    cli_read_topology(b->o->topology, b->w.world, &b->topology);
   alloc_sides(b);
   if (!b->skipped) {
     cli_progress("bench: %s, preparing", b->row.shape);
@@ -405,5 +409,7 @@ void bench_run_row(bench_state *b) {
   b->graphs = NULL;
   bench_side_free(&b->src);
   bench_side_free(&b->dst);
+  free((int64_t *)b->topology.domain);
+  b->topology.domain = NULL;
   free(b->entries);
 }

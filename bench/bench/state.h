@@ -63,6 +63,7 @@ typedef struct bench_state {
   double clock_error; /* seconds: of the times of the other processes in it, at most; 0: one clock */
   /* of the row */
   reshard_entry *entries;
+  reshard_topology topology; /* domain NULL: none */
   bench_side src, dst;
   reshard_transfer *transfers;    /* [sets][locals] */
   gpu_graph **graphs;             /* [sets]; NULL: none */

@@ -81,8 +81,9 @@ static const option_row option_rows[] = {
      "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
     {"workspace", 0, "BYTES|none", RESHARDS, IN(LIMIT, workspace, 0, INT64_MAX),
      "limit of staging memory on every rank; suffixes K, M, G (default: by device, bytes and ranks)"},
-    {"topology", 0, "N|FILE", COMMAND_PLAN, IS(TEXT, topology),
-     "domains of N ranks (nvl:64, hgx:8, 64), or a file with the ranks of each and speeds: counts what goes between"},
+    {"topology", 0, "N|FILE", COMMAND_PLAN | COMMAND_BENCH, IS(TEXT, topology),
+     "domains of N ranks (nvl:64, hgx:8, 64), or a file with the ranks of each and speeds; plan counts what goes "
+     "between"},
     {"map", 0, "FILE", COMMAND_CONVERT, IS(TEXT, map),
      "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors; or a map of the program, llama-fuse"},
     {"source-dtype", 0, "TYPE", COMMAND_CONVERT, IS(TEXT, source_dtype),

@@ -85,7 +85,7 @@ typedef struct reshard_topology {
   const int64_t *domain;   /* the domain of each rank, any number, read during the call */
   int64_t between, within; /* bytes a second that a rank sends, and receives, to other domains and within; above 0 */
   int64_t round_ns;        /* what a round costs beside its bytes; above 0 */
-  int64_t chains;          /* in which domains pass bytes on, at most as many as there are; 0: by the least estimate */
+  int64_t chains;          /* in which domains pass bytes on: 0, nothing is; others are refused by name until built */
 } reshard_topology;
 #define RESHARD_TOPOLOGY_INIT sizeof(reshard_topology)
 #define RESHARD_TOPOLOGY_DEFAULTS \
@@ -121,7 +121,7 @@ typedef struct reshard_plan_options {
  * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
  *   is named; a topology of another world, or numbers of it out of range.
  * - RESHARD_ERROR_UNSUPPORTED: dtypes without a cast, operations other than copy, more than 2,147,483,647 boxes of a
- *   layout.
+ *   layout, chains of a topology.
  * - RESHARD_ERROR_OUT_OF_MEMORY: with the number of runs, where they are what there is no memory for. */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);

@@ -163,7 +163,6 @@ cat >machine <<'TEXT'
 between 25 GB/s
 within 100
 round 10 us
-chains 2
 TEXT
 plan_in machine; says '^topology      2 domains; 25 GB/s between and 100 within, 10 us a round$'
 expect 0 "${reshard[@]}" --topology ./machine --json -
@@ -193,9 +192,15 @@ refuses 'wrong:3: within 1e30: above 0 is needed' 0-7 8-15 'within 1e30'
 refuses 'wrong:3: round 0: above 0 is needed' 0-7 8-15 'round 0'
 refuses 'wrong:3: round x: a number is needed of us' 0-7 8-15 'round x'
 refuses 'wrong:3: chains 1.5: a whole number is needed' 0-7 8-15 'chains 1.5'
+printf '%s\n' 0-7 8-15 'chains 1' >wrong
+refuse 3 'topology: 1 chains: receivers that pass bytes on are not built' "${reshard[@]}" --topology wrong
 refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
 refuse 2 '--topology nvl:0: the ranks of a domain are needed' "${reshard[@]}" --topology nvl:0
 refuse 2 '--topology hgx:x: the ranks of a domain are needed' "${reshard[@]}" --topology hgx:x
 refuse 2 '--topology 0: the ranks of a domain are needed' "${reshard[@]}" --topology 0
 refuse 2 "--topology: file 'missing'" "${reshard[@]}" --topology missing
+# ranks that are measured are served from their own domain
+run bench --shape 64x64 --src 'mesh(2x2;R,S0)' --dst 'mesh(2x2;R,S1)' --topology 2 -n 1 -w 0 -c 1
+[ "$status" = 0 ] || fault "bench with a topology: $(cat "$work/err")"
+refuse 2 '--topology wrong:1: ' bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --topology wrong
 finish

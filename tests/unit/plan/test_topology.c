@@ -141,7 +141,7 @@ static reshard_status plan_with(const reshard_topology *topology, const int64_t 
 static void topologies_that_do_not_fit_are_refused_with_their_numbers(void **unused) {
   (void)unused;
   const int64_t domain[4] = {7, 7, -2, -2};
-  const reshard_topology good = {RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 2};
+  const reshard_topology good = {RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 0};
   const struct {
     reshard_topology topology;
     int64_t nodes[4];
@@ -167,6 +167,9 @@ static void topologies_that_do_not_fit_are_refused_with_their_numbers(void **unu
       fail_msg("'%s' does not say '%s'", reshard_last_error(), bad[i].says);
   }
   const int64_t same[4] = {3, 3, 1, 1};
+  const reshard_topology chained = {RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 2};
+  assert_int_equal(plan_with(&chained, NULL, &plan), RESHARD_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(reshard_last_error(), "2 chains: receivers that pass bytes on are not built"));
   assert_int_equal(plan_with(&good, same, &plan), RESHARD_SUCCESS);
   reshard_plan_destroy(plan);
 }

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Table of what plans between training jobs and engines ask of links between domains and within, without running them.
+# Everything in it is counted or computed: the same on every machine.
+# usage: profiles/topology.sh [PROGRAM [ROW...]] >profiles/results/topology.md; a ROW is a word of a row's name
+set -euo pipefail
+export LC_ALL=C
+program=$(realpath "${1:-build/reshard}")
+source=$(realpath "$(dirname "$0")/..")
+shift || true
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+engines() { # RULES ENGINES TP FIRST: rules of so many engines, replicas of tp.rules, from a rank on
+  sed "s/mesh(tp;\(S[01]\|R\))/mesh(dp=$2,tp=$3@$4-$(($4 + $2 * $3 - 1));R,\1)/" \
+    "$source/bench/models/rules/tp.rules" >"$1.rules"
+}
+engines tp8x16 16 8 128
+engines tp8x8 8 8 64
+engines tp8x64 64 8 64
+engines tp4x16 16 4 8
+
+machine() { # FILE RANKS DOMAIN BETWEEN WITHIN: a file of domains
+  { for ((r = 0; r < $2; r += $3)); do echo "$r-$(($r + $3 - 1 < $2 - 1 ? $r + $3 - 1 : $2 - 1))"; done
+    echo "between $4"; echo "within $5"; } >"$1"
+}
+machine slow 256 64 25 900
+machine fast 256 64 100 900
+
+field() { grep -o "\"$1\":[0-9.e+]*" "$work/json" | head -n 1 | cut -d : -f 2; }
+
+row() { # NAME MODEL SRC DST TOPOLOGY LINKS
+  local limit ratio=()
+  [ $# -eq 6 ] || exit 1
+  [ ${#rows[@]} -eq 0 ] || [[ " ${rows[*]} " == *" ${1%% *} "* ]] || return 0
+  for limit in 512M default; do
+    "$program" plan --model "$2" --src "$3" --dst "$4" --topology "$5" --json - \
+      $([ $limit = default ] || echo --workspace $limit) >"$work/json" 2>/dev/null
+    ratio+=("$(awk "BEGIN { printf \"%.3f\", $(field estimate_us) / $(field bound_us) }")")
+  done
+  awk -v name="$1" -v links="$6" -v bytes="$(field bytes)" -v leaving="$(field leaving_bytes)" \
+    -v least="$(field leaving_least_bytes)" -v entering="$(field entering_bytes)" \
+    -v least_in="$(field entering_least_bytes)" -v out="$(field max_between_sent_bytes)" \
+    -v into="$(field max_between_received_bytes)" -v bound="$(field bound_us)" -v rounds="$(field rounds)" \
+    -v small="${ratio[0]}" -v usual="${ratio[1]}" '
+    function times(a, b) { return b > 0 ? sprintf("%.3f", a / b) : "-" }
+    BEGIN {
+      printf "| %s | %s | %.1f | %s | %s | %.2f, %.2f | %.1f | %s | %s | %d |\n", name, links, bytes / 1e9,
+        times(leaving, least), times(entering, least_in), out / 1e9, into / 1e9, bound / 1e3, small, usual, rounds
+    }'
+}
+
+rows=("$@")
+echo "# Links between domains
+
+Made by \`profiles/topology.sh\` from rules that come with the program. Bytes are counted, times are the estimate of
+\`reshard plan --topology\`: a rank's busiest link, 30 us a round. Leaving and entering are beside the least: each byte
+leaves the source once, and enters a domain once. The busiest links are those of one rank, out of its domain and into
+it. Links are GB/s between domains and within.
+
+$(printf '| %s ' reshard links GB 'leaving / least' 'entering / least' 'busiest out, in, GB' 'bound, ms' \
+  'estimate / bound, 512 MiB' 'default limit' rounds)|
+$(printf '|---%.0s' {1..10})|"
+deepseek=(deepseek-v3 @dsv3-ep16-pp4 @tp8x16.rules)
+qwen=(qwen3-235b-a22b @qwen3-ep16-pp4 @tp8x8.rules)
+llama=(llama-3.1-70b 'mesh(64;S0)' @tp8x8.rules)
+row 'DeepSeek-V3, 128 trainers to 16 engines of 8; domains of 64' "${deepseek[@]}" nvl:64 '50, 900'
+row 'DeepSeek-V3, the same' "${deepseek[@]}" ./slow '25, 900'
+row 'DeepSeek-V3, the same' "${deepseek[@]}" ./fast '100, 900'
+row 'DeepSeek-V3, the same; nodes of 8' "${deepseek[@]}" hgx:8 '50, 450'
+row 'Qwen3-235B, 64 trainers to 8 engines of 8; domains of 64' "${qwen[@]}" nvl:64 '50, 900'
+row 'Qwen3-235B, the same; nodes of 8' "${qwen[@]}" hgx:8 '50, 450'
+row 'Llama-70B, FSDP over 64 to 8 engines of 8; domains of 64' "${llama[@]}" nvl:64 '50, 900'
+row 'Llama-70B, the same; nodes of 8' "${llama[@]}" hgx:8 '50, 450'
+row 'Llama-70B, FSDP over 64 to 64 engines of 8; nodes of 8' "${llama[@]:0:2}" @tp8x64.rules hgx:8 '50, 450'
+row 'Llama-8B, FSDP over 8 to 16 engines of 4; nodes of 8' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules hgx:8 '50, 450'
