@@ -147,7 +147,7 @@ static void many_boxes(char *text, size_t size, bool replicated, bool file) {
     snprintf(text + at, size - at, ")");
 }
 
-static void layouts_survive_any_failed_allocation(void **state) {
+CASE(layouts_survive_any_failed_allocation) {
   static const char *const texts[] = {"chunk(0)",
                                       "chunk(-1;2,0,3,1)",
                                       "mesh(2x4;S0,R)",
@@ -248,7 +248,7 @@ static reshard_status make_boxes(fault_output *out, const void *with) {
   return status;
 }
 
-static void constructors_survive_any_failed_allocation(void **state) {
+CASE(constructors_survive_any_failed_allocation) {
   static const struct {
     const char *name;
     reshard_status (*call)(fault_output *out, const void *with);
@@ -308,13 +308,13 @@ static bool good_memory(const fault_output *out, const void *with) {
 }
 static void drop_memory(fault_output *out) { (void)reshard_comm_free(made_comms[0], out->object); }
 
-static void test_comm_memory(void **state) {
+CASE(test_comm_memory) {
   assert_int_equal(reshard_comm_create_local(1, NULL, made_comms), RESHARD_SUCCESS);
   assert_true(fault_local_run(&(fault_local){"comm_alloc", make_memory, good_memory, drop_memory, NULL}) >= 1);
   reshard_comm_destroy(made_comms[0]);
 }
 
-static void communicators_survive_any_failed_allocation(void **state) {
+CASE(communicators_survive_any_failed_allocation) {
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     assert_true(fault_local_run(&(fault_local){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >=
@@ -339,7 +339,7 @@ static bool same_large(const fault_output *out, const void *with) {
   return reshard_layout_equal(out->object, wanted->object);
 }
 
-static void test_large_lists(void **state) {
+CASE(test_large_lists) {
   fault_output wanted = {NULL};
   for (int64_t i = 0; i < LARGE; i++) {
     large_boxes[i] = (reshard_box){.offset = {i}, .extent = {1}};
@@ -387,7 +387,7 @@ static void each_model(const char *name, reshard_status (*make)(const char *name
   reshard_model_free(c.wanted);
 }
 
-static void models_survive_any_failed_allocation(void **state) {
+CASE(models_survive_any_failed_allocation) {
   for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++) {
     each_model(reshard_model_preset_name(i), reshard_model_preset);
     if (i == 0)
@@ -510,7 +510,7 @@ static reshard_status check_and_use(fault_output *out, const void *with) {
   return status;
 }
 
-static void rules_of_blocks_survive_any_failed_allocation(void **state) {
+CASE(rules_of_blocks_survive_any_failed_allocation) {
   static const char *const names[] = {"a.w", "a.w_inv", "b.w_inv", "b.w"};
   static const int64_t shapes[4][2] = {{12, 8}, {6, 4}, {3, 3}, {6, 5}};
   blocks_case c;
@@ -523,7 +523,7 @@ static void rules_of_blocks_survive_any_failed_allocation(void **state) {
   reshard_rules_free(c.rules);
 }
 
-static void rules_survive_any_failed_allocation(void **state) {
+CASE(rules_survive_any_failed_allocation) {
   static const char text[] =
       "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
       "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
@@ -556,16 +556,4 @@ static int teardown(void **state) {
   return rmdir(directory);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layouts_survive_any_failed_allocation),
-      cmocka_unit_test(constructors_survive_any_failed_allocation),
-      cmocka_unit_test(communicators_survive_any_failed_allocation),
-      cmocka_unit_test(test_comm_memory),
-      cmocka_unit_test(test_large_lists),
-      cmocka_unit_test(models_survive_any_failed_allocation),
-      cmocka_unit_test(rules_survive_any_failed_allocation),
-      cmocka_unit_test(rules_of_blocks_survive_any_failed_allocation),
-  };
-  return cmocka_run_group_tests(tests, setup, teardown);
-}
+int main(void) { return case_list_run(__FILE__, setup, teardown); }

@@ -188,21 +188,15 @@ static void fail_repeated(processes *all, int64_t rank, void *user) {
   reshard_comm_destroy(m.comm);
 }
 
-static void repeated_calls_survive_a_failed_allocation_of_one_process(void **state) {
+CASE(repeated_calls_survive_a_failed_allocation_of_one_process) {
   reshard_sharder_options options[2] = {{.size = RESHARD_SHARDER_OPTIONS_INIT},
                                         {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1}};
   for (int i = 0; i < 2; i++)
     assert_int_equal(processes_run(RANKS, 0, fail_repeated, &options[i]), 0);
 }
 
-static void failed_allocation_of_one_process_is_told_to_all(void **state) {
+CASE(failed_allocation_of_one_process_is_told_to_all) {
   assert_int_equal(processes_run(RANKS, 0, fail_allocations, NULL), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(failed_allocation_of_one_process_is_told_to_all),
-      cmocka_unit_test(repeated_calls_survive_a_failed_allocation_of_one_process),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

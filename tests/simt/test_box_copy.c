@@ -313,7 +313,7 @@ static rs_box_policy random_policy(void) {
   return (rs_box_policy){SMS, below(2) == 0, tiles[below(6)], below(2) == 0 ? 1 : 0};
 }
 
-static void random_boxes(void **test) {
+CASE(random_boxes) {
   for (int k = 0; k < CASES; k++) {
     draw_state = seed = 20261121 + (uint64_t)k;
     simt_set_order(seed % 3 == 0 ? 0 : seed);
@@ -338,7 +338,7 @@ static void random_boxes(void **test) {
 }
 
 /* Each width, each pair of alignments, rows around the sizes at which the kind changes. */
-static void every_alignment(void **test) {
+CASE(every_alignment) {
   static const int64_t runs[] = {1, 2, 3, 7, 8, 12, 16, 31, 32, 48, 63, 100, 127, 128, 129, 144, 160, 255, 256, 1000};
   draw_state = seed = 7;
   simt_set_order(seed);
@@ -361,7 +361,7 @@ static void every_alignment(void **test) {
 }
 
 /* More tiles of the bulk class than the lanes of each block look up at once. */
-static void many_bulk_tiles(void **test) {
+CASE(many_bulk_tiles) {
   for (seed = 1; seed <= 4; seed++) {
     draw_state = seed;
     program p = {0};
@@ -377,7 +377,7 @@ static void many_bulk_tiles(void **test) {
 }
 
 /* Conditions that every kind must have met by now. */
-static void all_were_hit(void **test) {
+CASE(all_were_hit) {
   for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)
     for (int loops = 0; loops < 3; loops++)
       if (hits[kind][loops] == 0)
@@ -396,7 +396,7 @@ static void all_were_hit(void **test) {
 
 /* --- Spans, batches, limits --- */
 
-static void spans_are_copied_whole(void **test) {
+CASE(spans_are_copied_whole) {
   static const uint32_t words[] = {0, 1};
   for (int k = 0; k < CASES / 20; k++) {
     draw_state = seed = 900 + (uint64_t)k;
@@ -437,7 +437,7 @@ static void spans_are_copied_whole(void **test) {
 }
 
 /* Tile t of a batch is found by a rule: here by going round. */
-static void tiles_of_a_batch_are_found_by_their_rule(void **test) {
+CASE(tiles_of_a_batch_are_found_by_their_rule) {
   for (int k = 0; k < 200; k++) {
     draw_state = seed = 40 + (uint64_t)k;
     rs_box_batch batch = {0};
@@ -471,7 +471,7 @@ static void tiles_of_a_batch_are_found_by_their_rule(void **test) {
 }
 
 /* Boxes whose strides and sizes are beyond 32 bits: tables alone, nothing is copied. */
-static void boxes_beyond_32_bits_have_right_tables(void **test) {
+CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_copies copies = {0};
   rs_box_tables tables = {0};
   const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
@@ -498,7 +498,7 @@ static void boxes_beyond_32_bits_have_right_tables(void **test) {
 }
 
 /* Boxes of the same strides share a shape, and one that stands for thousands is found again. */
-static void shapes_are_shared(void **test) {
+CASE(shapes_are_shared) {
   rs_copies copies = {0};
   rs_box_tables tables = {0};
   for (int64_t i = 0; i < 3000; i++) {
@@ -516,7 +516,7 @@ static void shapes_are_shared(void **test) {
 }
 
 /* Each class brings all of its kernels. */
-static void each_class_of_copy_has_all_its_kernels(void **test) {
+CASE(each_class_of_copy_has_all_its_kernels) {
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
   assert_int_equal(simt_get_counts().loads - before, 8);
@@ -528,16 +528,5 @@ static void each_class_of_copy_has_all_its_kernels(void **test) {
 int main(void) {
   _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
   _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_boxes),
-      cmocka_unit_test(every_alignment),
-      cmocka_unit_test(many_bulk_tiles),
-      cmocka_unit_test(all_were_hit),
-      cmocka_unit_test(each_class_of_copy_has_all_its_kernels),
-      cmocka_unit_test(spans_are_copied_whole),
-      cmocka_unit_test(tiles_of_a_batch_are_found_by_their_rule),
-      cmocka_unit_test(boxes_beyond_32_bits_have_right_tables),
-      cmocka_unit_test(shapes_are_shared),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

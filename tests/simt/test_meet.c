@@ -71,7 +71,7 @@ static void *meet_often(void *argument) {
 }
 
 /* Numbers go round the end of 32 bits. */
-static void test_all_come(void **state) {
+CASE(test_all_come) {
   static const uint32_t from[] = {0, UINT32_MAX - MEETINGS / 2};
   for (int k = 0; k < 2; k++) {
     pthread_t threads[RANKS];
@@ -92,7 +92,7 @@ static void test_all_come(void **state) {
 }
 
 /* Rank 2 does not come. */
-static void rank_that_does_not_come_is_named(void **state) {
+CASE(rank_that_does_not_come_is_named) {
   rs_meet_peer peers[RANKS];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -114,7 +114,7 @@ static void rank_that_does_not_come_is_named(void **state) {
 }
 
 /* Another meeting of the same GPU, for which all have come, comes after one that is late. */
-static void test_closed_by_another(void **state) {
+CASE(test_closed_by_another) {
   rs_meet_peer peers[2][RANKS];
   int64_t ended = 0, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -129,7 +129,7 @@ static void test_closed_by_another(void **state) {
   assert_true(rooms[2].words[1] == 0);
 }
 
-static void meeting_that_has_ended_is_not_waited_for(void **state) {
+CASE(meeting_that_has_ended_is_not_waited_for) {
   rs_meet_peer peers[RANKS];
   int64_t ended = 1, late = 0;
   memset(rooms, 0, sizeof rooms);
@@ -160,7 +160,7 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
 
 /* The host's word is looked at in each 16th poll, and before a peer is called late. A poll that finds all reads no
  * clock. */
-static void test_ended_looked_at_seldom(void **state) {
+CASE(test_ended_looked_at_seldom) {
   static const struct {
     int comes_at, readings; /* comes_at 0: it does not come */
     bool past;              /* the deadline has passed */
@@ -187,7 +187,7 @@ static void test_ended_looked_at_seldom(void **state) {
 }
 
 /* Rank 2 has come for something else, or had when it came to this meeting. */
-static void test_other_subject(void **state) {
+CASE(test_other_subject) {
   for (int alike = 0; alike < 2; alike++) {
     rs_meet_peer peers[RANKS];
     int64_t ended = 0, late = 0;
@@ -205,7 +205,7 @@ static void test_other_subject(void **state) {
 }
 
 /* And rank 1 does not come: that is not waited for, and by a deadline it says nothing new. */
-static void test_other_subject_and_late(void **state) {
+CASE(test_other_subject_and_late) {
   for (int deadline = 0; deadline < 2; deadline++) {
     rs_meet_peer peers[RANKS];
     int64_t ended = 0, late = 0;
@@ -221,7 +221,7 @@ static void test_other_subject_and_late(void **state) {
 }
 
 /* The same where one thread has both peers, whichever it looks at first. */
-static void test_other_subject_of_many(void **state) {
+CASE(test_other_subject_of_many) {
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   static const int pairs[][2] = {{0, THREADS}, {2 * THREADS, 0}, {THREADS, 2 * THREADS}};
@@ -249,7 +249,7 @@ static void test_other_subject_of_many(void **state) {
 }
 
 /* More peers than the block has threads; and one that does not wait. */
-static void test_many_peers(void **state) {
+CASE(test_many_peers) {
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   int64_t ended = 0, late = 0;
@@ -288,7 +288,7 @@ static void test_many_peers(void **state) {
 }
 
 /* Some of the peers: only these are told, waited for and counted. */
-static void test_some_peers(void **state) {
+CASE(test_some_peers) {
   static uint64_t theirs[MANY];
   static rs_meet_peer peers[MANY];
   static const int chosen[] = {0, 31, 32, 127, 128, MANY - 1};
@@ -324,18 +324,4 @@ static void test_some_peers(void **state) {
   assert_int_equal(peers[31].number, 8);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_come),
-      cmocka_unit_test(rank_that_does_not_come_is_named),
-      cmocka_unit_test(meeting_that_has_ended_is_not_waited_for),
-      cmocka_unit_test(test_ended_looked_at_seldom),
-      cmocka_unit_test(test_closed_by_another),
-      cmocka_unit_test(test_other_subject),
-      cmocka_unit_test(test_other_subject_and_late),
-      cmocka_unit_test(test_other_subject_of_many),
-      cmocka_unit_test(test_many_peers),
-      cmocka_unit_test(test_some_peers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -71,7 +71,7 @@ static int exit_status(pid_t child) {
 }
 
 /* The first comes last, and the others wait for it. */
-static void others_wait_for_a_first_process_that_is_late(void **state) {
+CASE(others_wait_for_a_first_process_that_is_late) {
   enum { N = 5 };
   pid_t child[N];
   int port = free_port();
@@ -96,7 +96,7 @@ static int connect_stranger(int port) {
 
 /* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
  * world, or of another job. Those that are idle hold up none. */
-static void strangers_at_the_port_are_let_in_nowhere(void **state) {
+CASE(strangers_at_the_port_are_let_in_nowhere) {
   enum { IDLE = 40 };
   int port = free_port(), idle[IDLE];
   double begun = rs_seconds();
@@ -121,7 +121,7 @@ static void strangers_at_the_port_are_let_in_nowhere(void **state) {
 }
 
 /* More connections than process 0 has room for: the oldest go. */
-static void oldest_connections_go_where_there_is_no_room(void **state) {
+CASE(oldest_connections_go_where_there_is_no_room) {
   enum { IDLE = 300 };
   int port = free_port(), idle[IDLE];
   pid_t first = start_process(port, 2, 0, 0, 20000);
@@ -134,7 +134,7 @@ static void oldest_connections_go_where_there_is_no_room(void **state) {
 }
 
 /* Of two processes of one rank one is answered, when the third has come. */
-static void test_same_rank(void **state) {
+CASE(test_same_rank) {
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 20000);
   pid_t a = start_process(port, 3, 1, 0, 6000), b = start_process(port, 3, 1, 0, 6000);
@@ -146,7 +146,7 @@ static void test_same_rank(void **state) {
 }
 
 /* A process that gives up before it has the bytes may come again: the first listens, and does not serve yet. */
-static void process_that_gave_up_may_come_again(void **state) {
+CASE(process_that_gave_up_may_come_again) {
   int port = free_port();
   pid_t first = start_process(port, 2, 0, 0, 20000);
   close(connect_stranger(port)); /* it listens */
@@ -159,7 +159,7 @@ static void process_that_gave_up_may_come_again(void **state) {
   assert_int_equal(exit_status(first), 0);
 }
 
-static void missing_processes_are_named_at_the_deadline(void **state) {
+CASE(missing_processes_are_named_at_the_deadline) {
   int port = free_port();
   pid_t first = start_process(port, 3, 0, 0, 600), second = start_process(port, 3, 1, 0, 600);
   assert_int_equal(exit_status(first), EXIT_FAILED);
@@ -168,7 +168,7 @@ static void missing_processes_are_named_at_the_deadline(void **state) {
 }
 
 /* All-gathers of a few and of many bytes, one after the other at one port. */
-static void allgathers_follow_one_another_at_one_port(void **state) {
+CASE(allgathers_follow_one_another_at_one_port) {
   enum { N = 4, MANY = 200000 };
   pid_t child[N];
   int port = free_port();
@@ -233,7 +233,7 @@ static pid_t start_relay(int port) {
 }
 
 /* A process that has shown that it belongs to the run has the time of the call, however slow its way is. */
-static void test_slow_way(void **state) {
+CASE(test_slow_way) {
   enum { MANY = 8 << 20 }; /* more than the system keeps for a connection */
   int port = free_port();
   pid_t relay = start_relay(port), child[2];
@@ -283,7 +283,7 @@ static void clear_environment(void) {
     unsetenv(names[i]);
 }
 
-static void environment_tells_processes_or_the_variable_that_is_wrong(void **state) {
+CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS, first = {.size = 1};
   clear_environment();
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
@@ -364,17 +364,4 @@ static void environment_tells_processes_or_the_variable_that_is_wrong(void **sta
   clear_environment();
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(others_wait_for_a_first_process_that_is_late),
-      cmocka_unit_test(strangers_at_the_port_are_let_in_nowhere),
-      cmocka_unit_test(oldest_connections_go_where_there_is_no_room),
-      cmocka_unit_test(test_same_rank),
-      cmocka_unit_test(process_that_gave_up_may_come_again),
-      cmocka_unit_test(missing_processes_are_named_at_the_deadline),
-      cmocka_unit_test(allgathers_follow_one_another_at_one_port),
-      cmocka_unit_test(environment_tells_processes_or_the_variable_that_is_wrong),
-      cmocka_unit_test(test_slow_way),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

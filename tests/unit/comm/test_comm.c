@@ -21,7 +21,7 @@ static void assert_all(int64_t n, reshard_status status, const char *part) {
   rank_results_assert(n, results, status, part, NULL);
 }
 
-static void wrong_options_are_refused(void **state) {
+CASE(wrong_options_are_refused) {
   const struct {
     int64_t n;
     reshard_local_options options;
@@ -70,7 +70,7 @@ static void wrong_options_are_refused(void **state) {
   assert_string_equal(reshard_isa_string((reshard_isa)-1), "unknown");
 }
 
-static void handles_tell_rank_and_size(void **state) {
+CASE(handles_tell_rank_and_size) {
   for (int64_t n = 1; n <= MOST; n *= 4) {
     assert_int_equal(reshard_comm_create_local(n, NULL, comms), RESHARD_SUCCESS);
     for (int64_t r = 0; r < n; r++) {
@@ -96,7 +96,7 @@ static void handles_tell_rank_and_size(void **state) {
 }
 
 /* Memory of a communicator's device: its own, or one that was given, whose pool it counts with. */
-static void memory_counts_with_the_pool_of_the_device(void **state) {
+CASE(memory_counts_with_the_pool_of_the_device) {
   static const size_t sizes[] = {0, 1, 255, 4096, 3 << 20};
   reshard_device device;
   reshard_memory_stats stats;
@@ -132,7 +132,7 @@ static void memory_counts_with_the_pool_of_the_device(void **state) {
 }
 
 /* The environment counts where the option is left open. */
-static void environment_counts_where_the_option_is_open(void **state) {
+CASE(environment_counts_where_the_option_is_open) {
   static const struct {
     const char *name, *value, *part; /* part NULL: good */
     reshard_local_options options;
@@ -220,7 +220,7 @@ static void gather_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void allgathers_give_all_ranks_all_records(void **state) {
+CASE(allgathers_give_all_ranks_all_records) {
   static const int64_t sizes[] = {1, 2, 5, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     int64_t n = sizes[s];
@@ -263,7 +263,7 @@ static void meet_body(void *user, int64_t rank) {
   x->wrong[rank] = wrong;
 }
 
-static void meetings_begin_when_all_have_come(void **state) {
+CASE(meetings_begin_when_all_have_come) {
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000, 1)};
@@ -302,7 +302,7 @@ static void differ_body(void *user, int64_t rank) {
     rank_result_set(&results[rank], status);
 }
 
-static void test_different_calls(void **state) {
+CASE(test_different_calls) {
   atomic_store(&meetings, 0);
   for (int64_t n = 2; n <= 5; n++) {
     rank_comms_open(n, 1, PATIENCE, comms);
@@ -322,7 +322,7 @@ static void wait_body(void *user, int64_t rank) {
   rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
 }
 
-static void second_call_of_a_waiting_rank_is_busy(void **state) {
+CASE(second_call_of_a_waiting_rank_is_busy) {
   rank_comms_open(2, 1, PATIENCE, comms);
   int64_t first = 0;
   rank_thread *thread = rank_thread_start(wait_body, &first);
@@ -337,7 +337,7 @@ static void second_call_of_a_waiting_rank_is_busy(void **state) {
 }
 
 /* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
-static void deadline_is_told_to_all_with_one_text(void **state) {
+CASE(deadline_is_told_to_all_with_one_text) {
   rank_comms_open(3, 1, PATIENCE, comms);
   int64_t who[2] = {0, 2};
   rank_thread *a = rank_thread_start(wait_body, &who[0]);
@@ -356,7 +356,7 @@ static void deadline_is_told_to_all_with_one_text(void **state) {
 }
 
 /* A deadline of many years does not pass at once. */
-static void deadline_of_years_does_not_pass(void **state) {
+CASE(deadline_of_years_does_not_pass) {
   int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
   for (int i = 0; i < 2; i++) {
     rank_comms_open(2, 1, years[i], comms);
@@ -370,7 +370,7 @@ static void deadline_of_years_does_not_pass(void **state) {
 }
 
 /* The one who waits tells who is missing, and so do those that come later. */
-static void missing_ranks_are_told_to_all(void **state) {
+CASE(missing_ranks_are_told_to_all) {
   static const struct {
     int64_t n, waits;
     const char *missing;
@@ -396,7 +396,7 @@ static void missing_ranks_are_told_to_all(void **state) {
 }
 
 /* A rank that destroys its handle is waited for by none, with or without a deadline. */
-static void destroyed_rank_is_waited_for_by_none(void **state) {
+CASE(destroyed_rank_is_waited_for_by_none) {
   for (int64_t n = 2; n <= 4; n++) {
     rank_comms_open(n, 1, 0, comms);
     rank_thread *threads[4] = {NULL};
@@ -419,7 +419,7 @@ static void destroyed_rank_is_waited_for_by_none(void **state) {
   }
 }
 
-static void abort_wakes_all_ranks(void **state) {
+CASE(abort_wakes_all_ranks) {
   for (int64_t n = 1; n <= 4; n++) {
     rank_comms_open(n, 1, PATIENCE, comms);
     rank_thread *threads[4] = {NULL};
@@ -458,7 +458,7 @@ static void abort_body(void *user, int64_t rank) {
   reshard_comm_abort(comms[0]);
 }
 
-static void test_abort_any_time(void **state) {
+CASE(test_abort_any_time) {
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     int64_t n = 1 + i % 5;
     rank_comms_open(n, 1, PATIENCE, comms);
@@ -496,7 +496,7 @@ static void abort_slow_body(void *user, int64_t rank) {
   reshard_comm_abort(comms[0]);
 }
 
-static void test_running_meeting(void **state) {
+CASE(test_running_meeting) {
   for (int aborting = 0; aborting < 2; aborting++) {
     atomic_int started = 0;
     rank_comms_open(3, 1, SHORT, comms);
@@ -541,7 +541,7 @@ static void reading_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void memory_that_a_rank_reads_stays_past_the_deadline(void **state) {
+CASE(memory_that_a_rank_reads_stays_past_the_deadline) {
   rank_comms_open(2, 1, PATIENCE, comms);
   atomic_store(&stage, 0);
   rank_threads_run(2, reading_body, NULL);
@@ -593,7 +593,7 @@ static void ring_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void exchanges_bring_and_count_every_message(void **state) {
+CASE(exchanges_bring_and_count_every_message) {
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     ring_test x = {.n = sizes[s], .rounds = 100, .spoiled = -1};
@@ -620,25 +620,4 @@ static void exchanges_bring_and_count_every_message(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(wrong_options_are_refused),
-      cmocka_unit_test(handles_tell_rank_and_size),
-      cmocka_unit_test(memory_counts_with_the_pool_of_the_device),
-      cmocka_unit_test(environment_counts_where_the_option_is_open),
-      cmocka_unit_test(allgathers_give_all_ranks_all_records),
-      cmocka_unit_test(meetings_begin_when_all_have_come),
-      cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(second_call_of_a_waiting_rank_is_busy),
-      cmocka_unit_test(deadline_is_told_to_all_with_one_text),
-      cmocka_unit_test(missing_ranks_are_told_to_all),
-      cmocka_unit_test(deadline_of_years_does_not_pass),
-      cmocka_unit_test(destroyed_rank_is_waited_for_by_none),
-      cmocka_unit_test(abort_wakes_all_ranks),
-      cmocka_unit_test(test_abort_any_time),
-      cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(memory_that_a_rank_reads_stays_past_the_deadline),
-      cmocka_unit_test(exchanges_bring_and_count_every_message),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -311,7 +311,7 @@ static void add_random(rs_copies *copies, int64_t *dst, int64_t most) {
   }
 }
 
-static void random_programs(void **test) {
+CASE(random_programs) {
   const int64_t most = 24 << 10;
   FOR_EACH_ISA(isa) {
     for (int threads = 1; threads <= 3; threads += 2) {
@@ -335,7 +335,7 @@ static void random_programs(void **test) {
 
 /* Copies that plans mostly have, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
  * a transpose, and a gap between rows; with each alignment. */
-static void regular_programs(void **test) {
+CASE(regular_programs) {
   draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
@@ -371,7 +371,7 @@ static void regular_programs(void **test) {
   }
 }
 
-static void several_programs(void **test) {
+CASE(several_programs) {
   draw_state = seed;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   rs_program *programs[6] = {NULL};
@@ -400,7 +400,7 @@ static void several_programs(void **test) {
   device->destroy(device);
 }
 
-static void spans_are_copied_by_several_threads(void **test) {
+CASE(spans_are_copied_by_several_threads) {
   draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
@@ -448,7 +448,7 @@ static void chunk_call(void *user, int64_t number) {
   }
 }
 
-static void several_callers_use_one_device(void **test) {
+CASE(several_callers_use_one_device) {
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   caller all[CALLERS];
   for (int i = 0; i < CALLERS; i++) {
@@ -467,7 +467,7 @@ static void several_callers_use_one_device(void **test) {
   device->destroy(device);
 }
 
-static void memory_of_any_size_is_aligned(void **test) {
+CASE(memory_of_any_size_is_aligned) {
   rs_device *device = device_of(1, RESHARD_ISA_AUTO);
   static const size_t sizes[] = {1, 255, 4096, (2 << 20) - 1, 2 << 20, (5 << 20) + 13};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -487,7 +487,7 @@ static void memory_of_any_size_is_aligned(void **test) {
   device->destroy(device);
 }
 
-static void devices_take_the_machines_threads_and_isa(void **test) {
+CASE(devices_take_the_machines_threads_and_isa) {
   rs_device *device = device_of(0, RESHARD_ISA_AUTO);
   assert_true(rs_device_cpu_threads(device) >= 1);
   assert_true(reshard_isa_available(rs_device_cpu_isa(device)));
@@ -510,15 +510,6 @@ int main(void) {
 #else
   const bool alone = true;
 #endif
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_programs),
-      cmocka_unit_test(regular_programs),
-      cmocka_unit_test(several_programs),
-      cmocka_unit_test(spans_are_copied_by_several_threads),
-      cmocka_unit_test(memory_of_any_size_is_aligned),
-      cmocka_unit_test(devices_take_the_machines_threads_and_isa),
-      cmocka_unit_test(several_callers_use_one_device),
-  };
   int failed = alone ? case_list_run(__FILE__, setup, teardown) : 0;
-  return failed + cmocka_run_group_tests(tests, setup, teardown);
+  return failed + case_list_run(__FILE__, setup, teardown);
 }

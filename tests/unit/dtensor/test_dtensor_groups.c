@@ -162,7 +162,7 @@ static void groups_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_each_group_alone(void **state) {
+CASE(test_each_group_alone) {
   for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
     sharded_ranks_check(fixtures[i].ranks, NULL, groups_body, (void *)&fixtures[i], RESHARD_SUCCESS, NULL);
   }
@@ -196,7 +196,7 @@ static void fails_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_one_group_fails(void **state) {
+CASE(test_one_group_fails) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   sharded_ranks_run(&p, fails_body, NULL);
@@ -236,9 +236,7 @@ static void no_placements_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_no_placements(void **state) {
-  sharded_ranks_check(4, NULL, no_placements_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_no_placements) { sharded_ranks_check(4, NULL, no_placements_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- Sub-meshes of several dims ----------------------------------------------------------------------------------- */
 
@@ -318,9 +316,7 @@ static void split_print_body(void *user, int64_t r) {
   reshard_comm_destroy(half);
 }
 
-static void test_split_print(void **state) {
-  sharded_ranks_check(6, NULL, split_print_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_split_print) { sharded_ranks_check(6, NULL, split_print_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- Outside, and to other meshes --------------------------------------------------------------------------------- */
 
@@ -397,11 +393,9 @@ static void disagree_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_two_dims(void **state) { sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL); }
-static void test_to_another_mesh(void **state) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
-static void test_meshes_that_differ(void **state) {
-  sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout");
-}
+CASE(test_two_dims) { sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL); }
+CASE(test_to_another_mesh) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
+CASE(test_meshes_that_differ) { sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout"); }
 
 /* --- Groups that are missing, and how they are made --------------------------------------------------------------- */
 
@@ -442,9 +436,7 @@ static void missing_body(void *user, int64_t r) {
   reshard_tensor_release(local);
 }
 
-static void test_missing_groups(void **state) {
-  sharded_ranks_check(4, NULL, missing_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_missing_groups) { sharded_ranks_check(4, NULL, missing_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* Ranks that ask for different groups, or of which one fails: the same error on all, and nothing is kept. */
 static void unlike_body(void *user, int64_t r) {
@@ -468,7 +460,7 @@ static void unlike_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_unlike_groups(void **state) {
+CASE(test_unlike_groups) {
   static const char *const texts[] = {
       "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1 (",
       "the mesh has no dim named cp; names: dp, tp",
@@ -507,17 +499,6 @@ static void outside_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_outside_of_the_mesh(void **state) {
-  sharded_ranks_check(6, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_outside_of_the_mesh) { sharded_ranks_check(6, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_each_group_alone),   cmocka_unit_test(test_one_group_fails),
-      cmocka_unit_test(test_two_dims),           cmocka_unit_test(test_to_another_mesh),
-      cmocka_unit_test(test_meshes_that_differ), cmocka_unit_test(test_missing_groups),
-      cmocka_unit_test(test_unlike_groups),      cmocka_unit_test(test_outside_of_the_mesh),
-      cmocka_unit_test(test_no_placements),      cmocka_unit_test(test_split_print),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

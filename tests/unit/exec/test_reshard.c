@@ -133,7 +133,7 @@ static void whole(const char *what, const char *from, const char *to, int ndim, 
 #define SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
-static void steps_of_parallel_programs_are_right(void **unused) {
+CASE(steps_of_parallel_programs_are_right) {
   whole("all-gather", "chunk(0)", "mesh(6;R)", SHAPE(13, 7), NULL, false);
   whole("gather", "chunk(0)", "rank(2)", SHAPE(13, 7), NULL, true);
   whole("scatter", "rank(5)", "chunk(1;5-0)", SHAPE(13, 7), NULL, true);
@@ -160,7 +160,7 @@ static void steps_of_parallel_programs_are_right(void **unused) {
   whole("nothing to move", "chunk(0)", "mesh(6;S0)", SHAPE(13, 9), NULL, true);
 }
 
-static void rounds_under_any_limit_are_right(void **unused) {
+CASE(rounds_under_any_limit_are_right) {
   static const char *const pairs[][2] = {
       {"chunk(0)", "chunk(1)"}, {"mesh(2x3;R,S0)", "chunk(1)"}, {"flat()", "cyclic(2x3;5x7)"},
       {"rank(0)", "chunk(0)"},  {"chunk(1)", "rank(3)"},
@@ -172,7 +172,7 @@ static void rounds_under_any_limit_are_right(void **unused) {
     }
 }
 
-static void reshards_under_any_node_map_are_right(void **unused) {
+CASE(reshards_under_any_node_map_are_right) {
   static const int64_t maps[][RANKS] = {
       {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 7, 7, 7}, {0, 1, 2, 3, 4, 5}, {-3, -3, 9, 9, 9, 2}};
   for (int m = 0; m < 5; m++) {
@@ -186,7 +186,7 @@ static void reshards_under_any_node_map_are_right(void **unused) {
 }
 
 /* Three projections into one tensor, and the tensor into three again. */
-static void projections_go_into_one_tensor_and_back(void **unused) {
+CASE(projections_go_into_one_tensor_and_back) {
   static const int64_t rows[3] = {24, 8, 8}, from[3] = {0, 24, 32};
   static const char *const targets[] = {"mesh(4;S0)", "chunk(1)", "cyclic(2x3;3x2)", "flat()",
                                         "boxes(5:[0,0]+[40,3];1:[0,3]+[40,7])"};
@@ -217,7 +217,7 @@ static void projections_go_into_one_tensor_and_back(void **unused) {
 }
 
 /* Experts, each on a rank of its own, into one stacked tensor with a new dim in front; each transposed on the way. */
-static void experts_are_stacked_and_transposed(void **unused) {
+CASE(experts_are_stacked_and_transposed) {
   static const char *const homes[] = {"rank(0)", "rank(1)", "rank(2)",  "rank(3)",
                                       "rank(4)", "rank(5)", "chunk(0)", "chunk(1;2-0)"};
   tensor experts[8], stack = tensor_make("mesh(3x2;S0,S2)", SHAPE(8, 5, 6), RESHARD_F32, 0), *src[8], *dst[8];
@@ -256,7 +256,7 @@ static void reshard_turn(const char *from, const char *to, int src_ndim, const i
   tensor_free(&dst);
 }
 
-static void transposes_between_any_cuts_are_right(void **unused) {
+CASE(transposes_between_any_cuts_are_right) {
   reshard_turn("chunk(0)", "chunk(0)", SHAPE(23, 31), 2, (int[]){1, 0});
   reshard_turn("chunk(0)", "chunk(1)", SHAPE(23, 31), 2,
                (int[]){1, 0}); /* every rank has what it needs, the other way round */
@@ -268,7 +268,7 @@ static void transposes_between_any_cuts_are_right(void **unused) {
 }
 
 /* A block out of the middle into the middle; the rest of the destination stays as it was. */
-static void regions_leave_the_rest_alone(void **unused) {
+CASE(regions_leave_the_rest_alone) {
   tensor src = tensor_make("mesh(2x3;S0,S1)", SHAPE(11, 13), RESHARD_F64, 40),
          dst = tensor_make("cyclic(3x2;2x3)", SHAPE(9, 17), RESHARD_F64, 0);
   int64_t src_offset[2] = {3, 1}, src_extent[2] = {5, 9}, dst_offset[2] = {2, 8};
@@ -292,7 +292,7 @@ static void regions_leave_the_rest_alone(void **unused) {
 
 /* One destination for two entries is refused where their regions share elements, or their strides do not say the same.
  */
-static void test_shared_destination(void **unused) {
+CASE(test_shared_destination) {
   tensor src = tensor_make("chunk(0)", SHAPE(6, 6), RESHARD_F32, 50),
          dst = tensor_make("chunk(0)", SHAPE(6, 6), RESHARD_F32, 0);
   tensor other = tensor_make("chunk(1)", SHAPE(6, 6), RESHARD_F32, 0);
@@ -330,7 +330,7 @@ static void test_shared_destination(void **unused) {
 }
 
 /* Two holders share what four ranks receive, each into many arrays that are not in the order of the tensor. */
-static void test_replicas_to_boxes(void **unused) {
+CASE(test_replicas_to_boxes) {
   enum { ROWS = 96 };
   const int64_t shape[2] = {ROWS, 5};
   char text[ROWS * 16], *at = text + sprintf(text, "boxes(");
@@ -354,17 +354,4 @@ static void test_replicas_to_boxes(void **unused) {
   tensor_free(&dst);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_replicas_to_boxes),
-      cmocka_unit_test(steps_of_parallel_programs_are_right),
-      cmocka_unit_test(rounds_under_any_limit_are_right),
-      cmocka_unit_test(reshards_under_any_node_map_are_right),
-      cmocka_unit_test(projections_go_into_one_tensor_and_back),
-      cmocka_unit_test(experts_are_stacked_and_transposed),
-      cmocka_unit_test(transposes_between_any_cuts_are_right),
-      cmocka_unit_test(regions_leave_the_rest_alone),
-      cmocka_unit_test(test_shared_destination),
-  };
-  return cmocka_run_group_tests(tests, open_world, close_world);
-}
+int main(void) { return case_list_run(__FILE__, open_world, close_world); }

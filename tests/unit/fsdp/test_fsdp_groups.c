@@ -56,7 +56,7 @@ static void first_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_fsdp_first(void **state) {
+CASE(test_fsdp_first) {
   for (int64_t fsdp = 1; fsdp <= 3; fsdp++)
     for (int64_t tp = 1; tp <= 3; tp++) {
       sharded_ranks p;
@@ -100,7 +100,7 @@ static void torch_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_rows_of_torch(void **state) {
+CASE(test_rows_of_torch) {
   sharded_ranks_check(4, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
   sharded_ranks_check(6, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
 }
@@ -127,7 +127,7 @@ static reshard_status no_chunk(void *user, reshard_tree leaf, reshard_mesh mesh,
   return RESHARD_ERROR_INTERNAL;
 }
 
-static void test_refused_order(void **state) {
+CASE(test_refused_order) {
   sharded_ranks_check(4, NULL, refused_body, NULL, RESHARD_ERROR_INVALID,
                       "the leaf is an integer, a tensor or a DTensor is needed");
   sharded_ranks p;
@@ -229,7 +229,7 @@ static void own_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_own_mesh(void **state) {
+CASE(test_own_mesh) {
   static const int64_t sizes[3][2] = {{2, 2}, {2, 3}, {3, 2}};
   for (int i = 0; i < 3; i++)
     for (int dim = -1; dim <= 1; dim++) {
@@ -280,7 +280,7 @@ static void stage_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void stages_of_a_pipeline_work_for_themselves(void **state) {
+CASE(stages_of_a_pipeline_work_for_themselves) {
   sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
@@ -319,9 +319,7 @@ static void gather_fails_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_gather_fails(void **state) {
-  sharded_ranks_check(8, NULL, gather_fails_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_gather_fails) { sharded_ranks_check(8, NULL, gather_fails_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* No leaf to cut, and no group to tell: the first of the two errors stays. */
 static void first_error_body(void *user, int64_t r) {
@@ -340,9 +338,7 @@ static void first_error_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_first_error(void **state) {
-  sharded_ranks_check(8, NULL, first_error_body, NULL, RESHARD_SUCCESS, NULL);
-}
+CASE(test_first_error) { sharded_ranks_check(8, NULL, first_error_body, NULL, RESHARD_SUCCESS, NULL); }
 
 /* --- Empty parts, gradients --------------------------------------------------------------------------------------- */
 
@@ -382,18 +378,6 @@ static void empty_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void test_empty_parts(void **state) { sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL); }
+CASE(test_empty_parts) { sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fsdp_first),
-      cmocka_unit_test(test_rows_of_torch),
-      cmocka_unit_test(test_refused_order),
-      cmocka_unit_test(test_own_mesh),
-      cmocka_unit_test(stages_of_a_pipeline_work_for_themselves),
-      cmocka_unit_test(test_empty_parts),
-      cmocka_unit_test(test_gather_fails),
-      cmocka_unit_test(test_first_error),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -105,7 +105,7 @@ static rs_dim dim_of(int64_t n, int ncuts, rs_cut *cuts) {
   return dim;
 }
 
-static void test_two_cuts(void **unused) {
+CASE(test_two_cuts) {
   for (int64_t n = 0; n <= 12; n++) {
     rs_dim none = dim_of(n, 0, NULL);
     check_dim(&none);
@@ -122,7 +122,7 @@ static void test_two_cuts(void **unused) {
   }
 }
 
-static void test_more_cuts(void **unused) {
+CASE(test_more_cuts) {
   rng r;
   rng_seed(&r, 20);
   for (int64_t i = 0, cases = (int64_t)(6000 * test_scale()); i < cases; i++) {
@@ -154,7 +154,7 @@ static void check_laws(const rs_dim *dim, int64_t i) {
   assert_int_equal(rs_dim_rank(dim, part, dim->n), length);
 }
 
-static void cuts_near_the_end_of_63_bits_hold(void **unused) {
+CASE(cuts_near_the_end_of_63_bits_hold) {
   rng r;
   rng_seed(&r, 21);
   for (int64_t i = 0, cases = (int64_t)(20000 * test_scale()); i < cases; i++) {
@@ -194,7 +194,7 @@ static void pieces_are(int64_t n, rs_cut cut, const int64_t *lengths) {
     assert_int_equal(rs_dim_length(&dim, j), lengths[j]);
 }
 
-static void known_cuts_hold(void **unused) {
+CASE(known_cuts_hold) {
   pieces_are(5, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){2, 2, 1, 0});
   pieces_are(3, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){1, 1, 1, 0});
   pieces_are(0, (rs_cut){RS_CUT_SHARD, 3, 1, 1}, (int64_t[]){0, 0, 0});
@@ -209,12 +209,4 @@ static void known_cuts_hold(void **unused) {
   pieces_are(7, (rs_cut){RS_CUT_CYCLIC, 3, 2, 1}, (int64_t[]){3, 2, 2});
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(known_cuts_hold),
-      cmocka_unit_test(test_two_cuts),
-      cmocka_unit_test(test_more_cuts),
-      cmocka_unit_test(cuts_near_the_end_of_63_bits_hold),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -213,7 +213,7 @@ static reshard_placement placement_number(int number) {
 static const int orders[2][2] = {{0, 1}, {1, 0}};
 
 /* Every shape, mesh, pair of placements and order; in one dim. */
-static void test_mesh_1d(void **unused) {
+CASE(test_mesh_1d) {
   for (int64_t m = 0; m < 12; m++)
     for (int p = 0; p < 36; p++)
       for (int o = 0; o < 2; o++)
@@ -225,7 +225,7 @@ static void test_mesh_1d(void **unused) {
 }
 
 /* Every such layout in two dims. */
-static void test_mesh_2d(void **unused) {
+CASE(test_mesh_2d) {
   int64_t step = test_scale() < 1 ? 7 : 1, turn = 0;
   for (int64_t m = 0; m < 12; m++)
     for (int p = 0; p < 121; p++)
@@ -248,7 +248,7 @@ static void holds_rows(reshard_layout layout, int64_t rank, int64_t n, const int
 #define NO_ROWS 0, NULL
 
 /* TP and FSDP on one dim: three ways to write it, which are three layouts. */
-static void test_order_of_cutting(void **unused) {
+CASE(test_order_of_cutting) {
   int64_t five = 5, seven = 7;
   reshard_layout layout = layout_from_text("mesh(dp=2,tp=2;S0,S0;order=tp,dp)", 1, &five, 4);
   holds_rows(layout, 0, ROWS(0, 1));
@@ -288,7 +288,7 @@ static void test_order_of_cutting(void **unused) {
 }
 
 /* Chunks go to ranks in the order of the list, in a world that has more. */
-static void chunks_go_to_ranks_in_the_order_of_the_list(void **unused) {
+CASE(chunks_go_to_ranks_in_the_order_of_the_list) {
   for (int64_t n = 0; n <= 12; n++)
     for (int dim = -2; dim < 2; dim++) {
       int64_t shape[2] = {n, n}, ranks[5] = {4, 0, 6, 5, 1};
@@ -308,7 +308,7 @@ static void chunks_go_to_ranks_in_the_order_of_the_list(void **unused) {
 }
 
 /* Empty trailing pieces begin at the end of the dim, never behind it: nothing is held, and the local extent is 0. */
-static void test_chunk_sizes(void **unused) {
+CASE(test_chunk_sizes) {
   static const struct {
     int64_t n, sizes[4];
   } cases[] = {{5, {2, 2, 1, 0}}, {3, {1, 1, 1, 0}}, {1, {1, 0, 0, 0}},
@@ -331,7 +331,7 @@ static void test_chunk_sizes(void **unused) {
   }
 }
 
-static void one_rank_has_all(void **unused) {
+CASE(one_rank_has_all) {
   int64_t shape[2] = {3, 4};
   reshard_layout layout;
   assert_int_equal(reshard_layout_create_single(2, shape, 5, 3, &layout), RESHARD_SUCCESS);
@@ -340,7 +340,7 @@ static void one_rank_has_all(void **unused) {
   reshard_layout_release(layout);
 }
 
-static void cyclic_blocks_of_any_grid_hold(void **unused) {
+CASE(cyclic_blocks_of_any_grid_hold) {
   for (int64_t s = 0; s < 169; s++)
     for (int64_t g = 0; g < 6; g++)
       for (int64_t b = 0; b < 9; b++) {
@@ -366,15 +366,4 @@ static void cyclic_blocks_of_any_grid_hold(void **unused) {
       }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order_of_cutting),
-      cmocka_unit_test(test_chunk_sizes),
-      cmocka_unit_test(test_mesh_1d),
-      cmocka_unit_test(test_mesh_2d),
-      cmocka_unit_test(chunks_go_to_ranks_in_the_order_of_the_list),
-      cmocka_unit_test(one_rank_has_all),
-      cmocka_unit_test(cyclic_blocks_of_any_grid_hold),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -81,7 +81,7 @@ static void mesh_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_mesh_comm(void **state) {
+CASE(test_mesh_comm) {
   rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, mesh_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
@@ -157,7 +157,7 @@ static void parts_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void each_group_has_the_ranks_of_its_row(void **state) {
+CASE(each_group_has_the_ranks_of_its_row) {
   rank_comms_open(8, 2, PATIENCE, comms);
   rank_threads_run(8, parts_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
@@ -197,7 +197,7 @@ static void order_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void groups_are_ranked_in_the_order_of_the_dims(void **state) {
+CASE(groups_are_ranked_in_the_order_of_the_dims) {
   rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, order_body, NULL);
   assert_all(4, RESHARD_SUCCESS, "");
@@ -237,7 +237,7 @@ static void mistake_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void ranks_that_ask_for_different_groups_are_told(void **state) {
+CASE(ranks_that_ask_for_different_groups_are_told) {
   static const mistake mistakes[] = {
       {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims tp of dp=2,tp=3@0-5 ("},
       {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "), rank 2 by mesh dims dp of dp=2,tp=3@0-5 ("},
@@ -281,7 +281,7 @@ static void alone_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void test_fails_alone(void **state) {
+CASE(test_fails_alone) {
   char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
     rank_comms_open(5, 2, 2000, comms);
@@ -312,7 +312,7 @@ static void unlike_parts_body(void *user, int64_t rank) {
   reshard_mesh_release(mesh);
 }
 
-static void test_unlike_parts(void **state) {
+CASE(test_unlike_parts) {
   rank_comms_open(8, 2, 2000, comms);
   rank_threads_run(8, unlike_parts_body, NULL);
   assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
@@ -335,7 +335,7 @@ static void long_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void test_long_names(void **state) {
+CASE(test_long_names) {
   rank_comms_open(4, 2, PATIENCE, comms);
   rank_threads_run(4, long_body, NULL);
   assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
@@ -431,7 +431,7 @@ static void make_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-static void transfers_run_in_all_rows_at_once(void **state) {
+CASE(transfers_run_in_all_rows_at_once) {
   for (int path = 0; path < 2; path++) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     rank_comms_open(6, 2, PATIENCE, comms);
@@ -454,16 +454,4 @@ static void transfers_run_in_all_rows_at_once(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mesh_comm),
-      cmocka_unit_test(each_group_has_the_ranks_of_its_row),
-      cmocka_unit_test(groups_are_ranked_in_the_order_of_the_dims),
-      cmocka_unit_test(ranks_that_ask_for_different_groups_are_told),
-      cmocka_unit_test(test_fails_alone),
-      cmocka_unit_test(test_long_names),
-      cmocka_unit_test(transfers_run_in_all_rows_at_once),
-      cmocka_unit_test(test_unlike_parts),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -97,7 +97,7 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
     free(noted.at); \
   } while (0)
 
-static void modules_are_visited_in_order_shared_ones_once(void **state) {
+CASE(modules_are_visited_in_order_shared_ones_once) {
   reshard_module m = module_make();
   NOTED(reshard_module_visit_modules(m, note_module, &noted),
         "'' 'embed' 'layers' 'layers.0' 'layers.0.norm' 'layers.0.mlp' 'layers.1' 'layers.1.mlp' 'head' ");
@@ -128,7 +128,7 @@ static void modules_are_visited_in_order_shared_ones_once(void **state) {
   assert_null(reshard_module_retain(NULL));
 }
 
-static void selection_leaves_out_what_it_is_told(void **state) {
+CASE(selection_leaves_out_what_it_is_told) {
   reshard_module m = module_make();
   reshard_tensor steps, norm;
   GOOD(reshard_module_get_buffer(m, "steps", &steps));
@@ -163,7 +163,7 @@ static reshard_status stop_module(void *user, const char *name, reshard_module m
   return --*(int *)user == 0 ? RESHARD_ERROR_CANCELLED : RESHARD_SUCCESS;
 }
 
-static void test_visitor_ends_the_walk(void **state) {
+CASE(test_visitor_ends_the_walk) {
   reshard_module m = module_make();
   int left = 4;
   assert_int_equal(reshard_module_visit_modules(m, stop_module, &left), RESHARD_ERROR_CANCELLED);
@@ -192,13 +192,13 @@ static void read_body(void *user, int64_t r) {
   }
 }
 
-static void threads_read_one_tree(void **state) {
+CASE(threads_read_one_tree) {
   reshard_module m = module_make();
   rank_threads_run(4, read_body, m);
   reshard_module_release(m);
 }
 
-static void children_are_got_by_their_paths(void **state) {
+CASE(children_are_got_by_their_paths) {
   reshard_module m = module_make(), found = NULL, again = NULL;
   reshard_tensor t, u;
   GOOD(reshard_module_get_child(m, "", &found));
@@ -241,7 +241,7 @@ static void children_are_got_by_their_paths(void **state) {
   reshard_module_release(m);
 }
 
-static void what_is_set_again_takes_the_place(void **state) {
+CASE(what_is_set_again_takes_the_place) {
   reshard_module m = module_make(), other = module();
   reshard_tensor t = tensor_make(77);
   GOOD(reshard_module_set_parameter(m, "scale", t)); /* in its place */
@@ -270,7 +270,7 @@ static void what_is_set_again_takes_the_place(void **state) {
   reshard_module_release(m);
 }
 
-static void module_inside_itself_is_refused(void **state) {
+CASE(module_inside_itself_is_refused) {
   reshard_module a = module(), b = module(), c = module(), d = module();
   BAD(reshard_module_set_child(a, "me", a), "reshard_module_set_child: the child 'me' has the module inside it");
   GOOD(reshard_module_set_child(a, "b", b));
@@ -288,7 +288,7 @@ static void module_inside_itself_is_refused(void **state) {
   reshard_module_release(d);
 }
 
-static void wrong_calls_are_refused_by_name(void **state) {
+CASE(wrong_calls_are_refused_by_name) {
   reshard_module m = module_make();
   int user = 0;
   BAD(reshard_module_visit_modules(NULL, note_module, &user), "reshard_module_visit_modules: module is NULL");
@@ -326,7 +326,7 @@ static reshard_status count_module(void *user, const char *name, reshard_module 
   return RESHARD_SUCCESS;
 }
 
-static void deep_trees_take_no_stack(void **state) {
+CASE(deep_trees_take_no_stack) {
   enum { DEPTH = 30000 };
   reshard_module *chain = cli_alloc(DEPTH, sizeof *chain);
   for (int leaves_first = 0; leaves_first <= 1; leaves_first++) {
@@ -357,7 +357,7 @@ static void deep_trees_take_no_stack(void **state) {
   free(chain);
 }
 
-static void wide_modules_are_found_in_time(void **state) {
+CASE(wide_modules_are_found_in_time) {
   enum { WIDTH = 5000 };
   reshard_module m = module();
   char name[32];
@@ -380,7 +380,7 @@ static bool below(bool edge[][24], int n, int a, int b) {
   return false;
 }
 
-static void test_roots_random(void **state) {
+CASE(test_roots_random) {
   int64_t several = 0, shared = 0;
   for (int64_t seed = 0; seed < test_scaled(2000, 1); seed++) {
     rng random;
@@ -422,7 +422,7 @@ static void test_roots_random(void **state) {
   assert_true(several > 100 * test_scale() && shared > 100 * test_scale());
 }
 
-static void test_roots_refused(void **state) {
+CASE(test_roots_refused) {
   reshard_module m = module(), list[2] = {m, NULL}, roots[2] = {NULL, NULL};
   int64_t n = 7;
   BAD(reshard_module_roots(2, list, &n, roots), "reshard_module_roots: module 1 is NULL");
@@ -441,18 +441,4 @@ static void test_roots_refused(void **state) {
   reshard_module_release(m);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(modules_are_visited_in_order_shared_ones_once),
-                                     cmocka_unit_test(selection_leaves_out_what_it_is_told),
-                                     cmocka_unit_test(children_are_got_by_their_paths),
-                                     cmocka_unit_test(threads_read_one_tree),
-                                     cmocka_unit_test(test_visitor_ends_the_walk),
-                                     cmocka_unit_test(what_is_set_again_takes_the_place),
-                                     cmocka_unit_test(module_inside_itself_is_refused),
-                                     cmocka_unit_test(wrong_calls_are_refused_by_name),
-                                     cmocka_unit_test(deep_trees_take_no_stack),
-                                     cmocka_unit_test(wide_modules_are_found_in_time),
-                                     cmocka_unit_test(test_roots_random),
-                                     cmocka_unit_test(test_roots_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

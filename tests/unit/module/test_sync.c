@@ -104,7 +104,7 @@ static void world_run(sharded_ranks *p, world *w) {
   }
 }
 
-static void random_tensors_of_one_rank_reach_all(void **state) {
+CASE(random_tensors_of_one_rank_reach_all) {
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
   int64_t alone = 0, staged = 0;
@@ -143,7 +143,7 @@ static void random_tensors_of_one_rank_reach_all(void **state) {
 }
 
 /* A contiguous tensor above a bucket needs no staging on either side; one that is not is packed where it is not. */
-static void large_tensors_travel_without_staging(void **state) {
+CASE(large_tensors_travel_without_staging) {
   static world w;
   const int64_t shape[2] = {40, 50}, one[1] = {100};
   sharded_ranks p;
@@ -224,7 +224,7 @@ static void assert_refused(sharded_ranks *p, odd *o, reshard_status status, cons
     fail_msg("'%s' is not '%s'", p->results[0].text, text);
 }
 
-static void differences_are_refused_on_all_ranks(void **state) {
+CASE(differences_are_refused_on_all_ranks) {
   static world w;
   sharded_ranks p;
   rng random;
@@ -309,7 +309,7 @@ static void differences_are_refused_on_all_ranks(void **state) {
 }
 
 /* Elements of a destination that share memory are refused; those of the source are read like any other. */
-static void test_overlapping_strides(void **state) {
+CASE(test_overlapping_strides) {
   static world w;
   static const int64_t shape[2] = {3, 4}, strides[2] = {0, 1};
   rng random;
@@ -358,7 +358,7 @@ static void huge_body(void *user, int64_t r) {
     reshard_tensor_release(tensors[i]);
 }
 
-static void bytes_that_overflow_are_refused(void **state) {
+CASE(bytes_that_overflow_are_refused) {
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   sharded_ranks_run(&p, huge_body, NULL);
@@ -368,10 +368,4 @@ static void bytes_that_overflow_are_refused(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bytes_that_overflow_are_refused), cmocka_unit_test(random_tensors_of_one_rank_reach_all),
-      cmocka_unit_test(large_tensors_travel_without_staging), cmocka_unit_test(differences_are_refused_on_all_ranks),
-      cmocka_unit_test(test_overlapping_strides)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -42,7 +42,7 @@ static reshard_plan_info info_of(reshard_plan plan) {
 /* --- Rounds and workspace ----------------------------------------------------------------------------------------- */
 
 /* 100,000 bytes from rank 0 to rank 1, in place on both: one round under any limit, and no staging. */
-static void test_in_place(void **unused) {
+CASE(test_in_place) {
   for (int64_t rank = 0; rank < 2; rank++) {
     reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
     reshard_plan plan = plan_of("rank(0)", "rank(1)", SHAPE(100, 1000), 2, RESHARD_U8, rank, &options);
@@ -68,7 +68,7 @@ static void test_in_place(void **unused) {
 
 /* Two holders share the rows of a part that is narrower than their boxes: one row is a range of its box, two are none.
  */
-static void test_shared_rows(void **unused) {
+CASE(test_shared_rows) {
   static const struct {
     const char *src, *dst;
     int64_t rows, skipped;
@@ -86,7 +86,7 @@ static void test_shared_rows(void **unused) {
 }
 
 /* Four ranks, rows to columns: a rank packs 3 messages of 65,536 bytes and receives as many in place. */
-static void rank_packs_what_does_not_lie_in_place(void **unused) {
+CASE(rank_packs_what_does_not_lie_in_place) {
   static const struct {
     int64_t limit, rounds, workspace;
   } cases[] = {{0, 1, 196608},         {196608, 1, 196608}, {196607, 3, 2 * 3 * 22016}, {131072, 4, 98304},
@@ -105,7 +105,7 @@ static void rank_packs_what_does_not_lie_in_place(void **unused) {
 }
 
 /* The limit that holds, by name, kind of device, bytes and ranks. */
-static void default_limit_goes_by_device_bytes_and_ranks(void **unused) {
+CASE(default_limit_goes_by_device_bytes_and_ranks) {
   enum { KIB = 1 << 10, MIB = 1 << 20 };
   static const struct {
     int64_t rows, world, asked, gpu, cpu;
@@ -145,7 +145,7 @@ static void default_limit_goes_by_device_bytes_and_ranks(void **unused) {
 }
 
 /* Replicas count, and so do the ranks that hold any, on the side that has more of the entries' regions. */
-static void default_limit_is_a_share_of_what_ranks_hold(void **unused) {
+CASE(default_limit_is_a_share_of_what_ranks_hold) {
   enum { MIB = 1 << 20 };
   const int64_t gib = 1 << 30; /* the tensor has 8 */
   static const struct {
@@ -182,7 +182,7 @@ static void default_limit_is_a_share_of_what_ranks_hold(void **unused) {
 }
 
 /* A limit that is too small names the least; exactly that works, a byte less does not. */
-static void least_limit_works_and_a_byte_less_does_not(void **unused) {
+CASE(least_limit_works_and_a_byte_less_does_not) {
   rng r;
   rng_seed(&r, 3);
   for (int i = 0; i < 200; i++) {
@@ -217,7 +217,7 @@ static void least_limit_works_and_a_byte_less_does_not(void **unused) {
 }
 
 /* A message that fills half of the limit in each of its rounds takes no round more. */
-static void test_full_rounds(void **unused) {
+CASE(test_full_rounds) {
   enum { HALF = 64 << 10 };
   const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 2 * HALF};
   for (int64_t rounds = 2; rounds < 40; rounds++) {
@@ -230,7 +230,7 @@ static void test_full_rounds(void **unused) {
 }
 
 /* Lists of runs that no memory holds are refused before they are made, with their length, on either side. */
-static void test_endless_lists(void **unused) {
+CASE(test_endless_lists) {
   static const struct {
     const char *src, *dst, *runs;
   } cases[] = {
@@ -266,7 +266,7 @@ static void test_endless_lists(void **unused) {
 }
 
 /* A plan's memory follows the runs that are shared, as plan.h says. */
-static void test_listed_runs(void **unused) {
+CASE(test_listed_runs) {
   static const char *const others[] = {"chunk(0)", "cyclic(4;7)", "rank(0)"};
   static const int64_t runs[] = {2, 5, 5}; /* for each of the source, with those of the other side */
   const int64_t extent = 36 << 13;
@@ -280,7 +280,7 @@ static void test_listed_runs(void **unused) {
 }
 
 /* Sizes near 2^63: what does not fit is refused, and nothing wraps. */
-static void sizes_near_63_bits_do_not_wrap(void **unused) {
+CASE(sizes_near_63_bits_do_not_wrap) {
   static const int64_t limits[] = {0, 1 << 20, INT64_MAX};
   int64_t most = INT64_MAX / 3 - 512, third = (int64_t)1 << 61;
   for (int l = 0; l < 3; l++)
@@ -320,7 +320,7 @@ static void sizes_near_63_bits_do_not_wrap(void **unused) {
 
 /* --- Entries, classes, empty plans -------------------------------------------------------------------------------- */
 
-static void equal_tensors_are_one_class(void **unused) {
+CASE(equal_tensors_are_one_class) {
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 8), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 8), 4);
   reshard_layout again = layout_from_text("chunk(0;0-3)", SHAPE(8, 8), 4),
                  columns = layout_from_text("mesh(4;S1)", SHAPE(8, 8), 4);
@@ -353,7 +353,7 @@ static void equal_tensors_are_one_class(void **unused) {
 }
 
 /* A thousand equal tensors cost one intersection and their names. */
-static void thousand_equal_tensors_cost_one_intersection(void **unused) {
+CASE(thousand_equal_tensors_cost_one_intersection) {
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(64, 64), 8),
                  dst = layout_from_text("chunk(1)", SHAPE(64, 64), 8);
   reshard_entry *entries = cli_alloc(1000, sizeof *entries);
@@ -378,7 +378,7 @@ static void thousand_equal_tensors_cost_one_intersection(void **unused) {
   reshard_layout_release(dst);
 }
 
-static void plan_without_entries_does_nothing(void **unused) {
+CASE(plan_without_entries_does_nothing) {
   int64_t nodes[1] = {0};
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 100, .nodes = nodes};
   reshard_plan plan, back;
@@ -409,7 +409,7 @@ static void plan_without_entries_does_nothing(void **unused) {
 }
 
 /* Segments number the arrays of a rank in 32 bits: a layout that could have more is refused, on either side. */
-static void test_too_many_boxes(void **unused) {
+CASE(test_too_many_boxes) {
   reshard_layout boxes = layout_from_text("boxes(0:[0]+[3];0:[3]+[1])", SHAPE(4), 1),
                  one = layout_from_text("rank(0)", SHAPE(4), 1);
   reshard_entry there = {RESHARD_ENTRY_INIT, .src = boxes, .dst = one, .dtype = RESHARD_F32}, back = there;
@@ -440,7 +440,7 @@ static void refuses(const char *to, int64_t rank, reshard_status status, const c
   reshard_plan_destroy(plan);
 }
 
-static void reverse_of_replicas_is_refused_as_a_sum(void **unused) {
+CASE(reverse_of_replicas_is_refused_as_a_sum) {
   for (int64_t rank = 0; rank < 4; rank++) {
     refuses("mesh(4;R)", rank, RESHARD_ERROR_UNSUPPORTED, "sum");
     refuses("mesh(2x2;S0,R)", rank, RESHARD_ERROR_UNSUPPORTED, "entry 0 'tensor'");
@@ -482,7 +482,7 @@ static char *explain(reshard_plan plan, reshard_format format) {
   return text;
 }
 
-static void explanation_tells_rounds_and_messages(void **unused) {
+CASE(explanation_tells_rounds_and_messages) {
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
   reshard_plan_info info = info_of(plan);
@@ -544,7 +544,7 @@ static void explanation_tells_rounds_and_messages(void **unused) {
 
 /* In a world of 16,384 ranks a plan takes memory for its own peers, also where a world of receivers shares a replicated
  * source. */
-static void plan_takes_memory_for_its_own_peers(void **unused) {
+CASE(plan_takes_memory_for_its_own_peers) {
   static const char *const pairs[][2] = {{"mesh(64x256;S0,S1)", "chunk(0)"},
                                          {"mesh(64x256;R,S0)", "mesh(64x256;S0,S1)"},
                                          {"mesh(64x256;R,S0)", "mesh(64x256;R,S1)"},
@@ -569,7 +569,7 @@ static void plan_takes_memory_for_its_own_peers(void **unused) {
 }
 
 /* The names that were given are in the text, the first four of them. */
-static void explanation_has_the_first_names(void **state) {
+CASE(explanation_has_the_first_names) {
   static const char *const names[] = {"wq", NULL, "wk", "w\nv", "wo", "norm", "gate"};
   static const char *const lines[] = {"",
                                       "\n  named     'wq'\n",
@@ -600,26 +600,4 @@ static void explanation_has_the_first_names(void **state) {
   reshard_layout_release(columns);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(plan_takes_memory_for_its_own_peers),
-      cmocka_unit_test(rank_packs_what_does_not_lie_in_place),
-      cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_shared_rows),
-      cmocka_unit_test(default_limit_goes_by_device_bytes_and_ranks),
-      cmocka_unit_test(default_limit_is_a_share_of_what_ranks_hold),
-      cmocka_unit_test(least_limit_works_and_a_byte_less_does_not),
-      cmocka_unit_test(sizes_near_63_bits_do_not_wrap),
-      cmocka_unit_test(test_full_rounds),
-      cmocka_unit_test(test_endless_lists),
-      cmocka_unit_test(test_listed_runs),
-      cmocka_unit_test(equal_tensors_are_one_class),
-      cmocka_unit_test(thousand_equal_tensors_cost_one_intersection),
-      cmocka_unit_test(plan_without_entries_does_nothing),
-      cmocka_unit_test(test_too_many_boxes),
-      cmocka_unit_test(reverse_of_replicas_is_refused_as_a_sum),
-      cmocka_unit_test(explanation_tells_rounds_and_messages),
-      cmocka_unit_test(explanation_has_the_first_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

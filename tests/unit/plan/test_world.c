@@ -140,7 +140,7 @@ static void check_case(uint64_t seed, int64_t ranks) {
   case_free(&c);
 }
 
-static void plans_of_all_ranks_are_those_made_one_by_one(void **unused) {
+CASE(plans_of_all_ranks_are_those_made_one_by_one) {
   for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
 }
@@ -192,7 +192,7 @@ static void check_list(reshard_layout src, reshard_layout dst, int64_t nranks, c
   free(plans);
 }
 
-static void plans_of_tiles_are_those_made_one_by_one(void **unused) {
+CASE(plans_of_tiles_are_those_made_one_by_one) {
   int64_t nodes[9] = {2, 0, 1, 1, 0, 2, 7, 7, 7};
   reshard_plan_options on_nodes = {RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes};
   reshard_plan_options on_cpu = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 64 << 10, .on_cpu = 1};
@@ -231,7 +231,7 @@ static reshard_layout stripes(int64_t n, int dim) {
 }
 
 /* A dense world is planned as fast as its memory is filled: 128 bytes for a message of one segment on both ends. */
-static void test_dense_memory(void **unused) {
+CASE(test_dense_memory) {
   enum { WORLD = 200 };
   reshard_layout src = stripes(WORLD, 0), dst = stripes(WORLD, 1);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
@@ -252,7 +252,7 @@ static void test_dense_memory(void **unused) {
 }
 
 /* Lists: all ranks in another order, some, one twice, none. */
-static void ranks_may_be_listed_in_any_order(void **unused) {
+CASE(ranks_may_be_listed_in_any_order) {
   reshard_layout src = layout_from_text("mesh(2x3;R,S0)", SHAPE(31, 17), 6),
                  dst = layout_from_text("chunk(1)", SHAPE(31, 17), 6);
   check_list(src, dst, 6, (int64_t[]){5, 3, 0, 1, 4, 2}, NULL);
@@ -264,7 +264,7 @@ static void ranks_may_be_listed_in_any_order(void **unused) {
 }
 
 /* Some plans go, the others stay as they were; layouts are released before. */
-static void plans_live_on_when_others_go(void **unused) {
+CASE(plans_live_on_when_others_go) {
   reshard_layout src = tiles(12, 0, 5, 1), dst = tiles(12, 4, 5, 1);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
   reshard_plan plans[5], alone;
@@ -280,7 +280,7 @@ static void plans_live_on_when_others_go(void **unused) {
   reshard_plan_destroy(alone);
 }
 
-static void wrong_lists_of_ranks_are_refused(void **unused) {
+CASE(wrong_lists_of_ranks_are_refused) {
   reshard_layout src = layout_from_text("chunk(0)", SHAPE(8, 4), 4), dst = layout_from_text("chunk(1)", SHAPE(8, 4), 4);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
   reshard_plan_options small = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 1};
@@ -301,7 +301,7 @@ static void wrong_lists_of_ranks_are_refused(void **unused) {
 }
 
 /* Without entries there is no world: any number of ranks. */
-static void test_no_entries(void **unused) {
+CASE(test_no_entries) {
   reshard_plan plans[3];
   assert_int_equal(reshard_plan_create_all(0, NULL, 3, NULL, NULL, plans), RESHARD_SUCCESS);
   for (int i = 0; i < 3; i++) {
@@ -313,15 +313,4 @@ static void test_no_entries(void **unused) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(plans_of_all_ranks_are_those_made_one_by_one),
-      cmocka_unit_test(plans_of_tiles_are_those_made_one_by_one),
-      cmocka_unit_test(ranks_may_be_listed_in_any_order),
-      cmocka_unit_test(test_dense_memory),
-      cmocka_unit_test(plans_live_on_when_others_go),
-      cmocka_unit_test(wrong_lists_of_ranks_are_refused),
-      cmocka_unit_test(test_no_entries),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -47,7 +47,7 @@ static void groups_body(void *user, int64_t r) {
   p->wrong[r] = s.wrong;
 }
 
-static void contracts_hold_among_groups_of_threads(void **state) {
+CASE(contracts_hold_among_groups_of_threads) {
   for (int64_t n = 4; n <= 8; n += 2) {
     char directory[512];
     snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
@@ -55,15 +55,11 @@ static void contracts_hold_among_groups_of_threads(void **state) {
   }
 }
 
-static void contracts_hold_among_threads(void **state) {
+CASE(contracts_hold_among_threads) {
   for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
     sharded_ranks_check(2 + i % 7, NULL, contracts_body, &w, RESHARD_SUCCESS, NULL);
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_hold_among_threads),
-                                     cmocka_unit_test(contracts_hold_among_groups_of_threads)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -89,7 +89,7 @@ static void from_local_body(void *user, int64_t r) {
   reshard_sharded_tensor_release(tensor);
 }
 
-static void test_from_local(void **state) {
+CASE(test_from_local) {
   static const from_local_case cases[] = {
       {RIGHT, RESHARD_SUCCESS, NULL},
       {OVERLAP, RESHARD_ERROR_INVALID, "overlap"},
@@ -135,7 +135,7 @@ static void group_body(void *user, int64_t r) {
   reshard_sharder_destroy(sharder);
 }
 
-static void errors_and_metadata_name_global_ranks(void **state) {
+CASE(errors_and_metadata_name_global_ranks) {
   sharded_ranks p;
   sharded_ranks_open(&p, 3, NULL);
   reshard_layout columns = layout_from_text("chunk(1)", 2, shape, 3);
@@ -173,7 +173,7 @@ static void part_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-static void ranks_without_shards_take_part(void **state) {
+CASE(ranks_without_shards_take_part) {
   sharded_ranks p;
   sharded_ranks_open(&p, 4, NULL);
   memset(p.wrong, 0, sizeof p.wrong);
@@ -182,7 +182,7 @@ static void ranks_without_shards_take_part(void **state) {
   sharded_ranks_close(&p);
 }
 
-static void test_from_metadata(void **state) {
+CASE(test_from_metadata) {
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   const reshard_remote_device place = {0, RESHARD_DEVICE_CPU, -1}, elsewhere = {1, RESHARD_DEVICE_CPU, -1};
@@ -246,7 +246,7 @@ static void test_from_metadata(void **state) {
 }
 
 /* To a mesh layout and back without a copy: the same memory under another name. */
-static void test_from_layout(void **state) {
+CASE(test_from_layout) {
   sharded_ranks p;
   sharded_ranks_open(&p, 1, NULL);
   reshard_sharder s = p.sharders[0];
@@ -322,7 +322,7 @@ static reshard_status box_fill(void *user, reshard_tensor array, const reshard_b
   return status;
 }
 
-static void new_tensors_have_the_shards_of_their_layout(void **state) {
+CASE(new_tensors_have_the_shards_of_their_layout) {
   static const char *const texts[] = {"chunk(0)",        "mesh(2x1;S0*3,S1)",
                                       "cyclic(2x1;1x3)", "flat(1,0)",
                                       "rank(1)",         "boxes(0:[0,0]+[6,3];1:[0,3]+[6,2];0:[0,5]+[6,3])"};
@@ -368,7 +368,7 @@ static void new_tensors_have_the_shards_of_their_layout(void **state) {
 }
 
 /* The box from the first to the last index, also where there are others between them. */
-static void bounds_go_from_first_to_last_index(void **state) {
+CASE(bounds_go_from_first_to_last_index) {
   static const struct {
     const char *text;
     int64_t rank, array;
@@ -402,7 +402,7 @@ static void bounds_go_from_first_to_last_index(void **state) {
   }
 }
 
-static void wrong_tensors_are_refused_on_all_ranks(void **state) {
+CASE(wrong_tensors_are_refused_on_all_ranks) {
   sharded_ranks p;
   sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = p.sharders[0];
@@ -477,7 +477,7 @@ static void apart_body(void *user, int64_t r) {
   p->wrong[r] = made != NULL;
 }
 
-static void rank_that_makes_no_sharder_is_waited_for(void **state) {
+CASE(rank_that_makes_no_sharder_is_waited_for) {
   for (int comes = 0; comes < 2; comes++) {
     sharded_ranks p;
     sharded_ranks_open(&p, 3, NULL);
@@ -495,7 +495,7 @@ static void rank_that_makes_no_sharder_is_waited_for(void **state) {
   }
 }
 
-static void options_that_differ_are_refused_on_all_ranks(void **state) {
+CASE(options_that_differ_are_refused_on_all_ranks) {
   static const int64_t twice[2] = {4, 4}, apart[2] = {9, 4};
   static const options_case cases[] = {
       {{.size = 8}, "size field 8, this library's reshard_sharder_options has 64"},
@@ -526,18 +526,4 @@ static void options_that_differ_are_refused_on_all_ranks(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_from_local),
-      cmocka_unit_test(errors_and_metadata_name_global_ranks),
-      cmocka_unit_test(ranks_without_shards_take_part),
-      cmocka_unit_test(test_from_metadata),
-      cmocka_unit_test(test_from_layout),
-      cmocka_unit_test(new_tensors_have_the_shards_of_their_layout),
-      cmocka_unit_test(bounds_go_from_first_to_last_index),
-      cmocka_unit_test(wrong_tensors_are_refused_on_all_ranks),
-      cmocka_unit_test(options_that_differ_are_refused_on_all_ranks),
-      cmocka_unit_test(rank_that_makes_no_sharder_is_waited_for),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -130,7 +130,7 @@ static void tp_fsdp_close(tp_fsdp *w) {
 }
 
 /* The use that PyTorch's flattening is made for. It names rank 0 or 1 as owner of all that is not its own. */
-static void test_tp_fsdp(void **state) {
+CASE(test_tp_fsdp) {
   static const char *const expected[4] = {"0:0-4x0-3 1:8-16x0-3 2:4-8x0-3 ", "0:0-8x0-3 1:8-12x0-3 3:12-16x0-3 ",
                                           "0:0-4x0-3 2:4-8x0-3 3:8-16x0-3 ", "1:8-12x0-3 2:0-8x0-3 3:12-16x0-3 "};
   tp_fsdp w = {0};
@@ -173,7 +173,7 @@ static void flatten_body(void *user, int64_t r) {
                   reshard_state_flatten_sharded_tensors_global(p->sharders[r], w->trees[r], &w->flat[r]));
 }
 
-static void test_tp_fsdp_global(void **state) {
+CASE(test_tp_fsdp_global) {
   tp_fsdp w = {0};
   tp_fsdp_open(&w);
   sharded_ranks_run(&w.p, flatten_body, &w);
@@ -192,7 +192,7 @@ static reshard_tree small(reshard_sharder sharder, int64_t rank, const reshard_p
   return nested(sharder, metadata(properties, height, 2, 1, &outer), 1, &outer, &node);
 }
 
-static void test_global_refusals(void **state) {
+CASE(test_global_refusals) {
   static const reshard_properties f32 = {.dtype = RESHARD_F32}, grad = {.dtype = RESHARD_I32, .requires_grad = 1};
   for (int k = 0; k < 8; k++) {
     tp_fsdp w = {0}; /* two ranks of it */
@@ -251,7 +251,7 @@ static void test_global_refusals(void **state) {
 }
 
 /* A rank without a shard learns from the others what theirs are like. */
-static void test_global_properties(void **state) {
+CASE(test_global_properties) {
   static const reshard_properties grad = {.dtype = RESHARD_I32, .requires_grad = 1};
   const reshard_shard outer = rows(0, 4, 2, 1);
   tp_fsdp w = {0}; /* two ranks of it */
@@ -273,7 +273,7 @@ static void test_global_properties(void **state) {
 }
 
 /* A tree of another rank's tensors. */
-static void test_global_rank(void **state) {
+CASE(test_global_rank) {
   sharded_ranks p;
   reshard_tree flat = NULL, tree;
   reshard_comm alone;
@@ -292,7 +292,7 @@ static void test_global_rank(void **state) {
 
 /* --- Trees ---------------------------------------------------------------------------------------------------- */
 
-static void flattening_keeps_other_nodes_of_a_tree(void **state) {
+CASE(flattening_keeps_other_nodes_of_a_tree) {
   sharded_ranks p;
   reshard_tree root, a, b, c, number, plain, weight, flat, found, other;
   sharded_ranks_open(&p, 2, NULL);
@@ -345,7 +345,7 @@ static void flattening_keeps_other_nodes_of_a_tree(void **state) {
 }
 
 /* No local shard: the original drops the key. */
-static void test_no_local_shard(void **state) {
+CASE(test_no_local_shard) {
   const reshard_shard outer[2] = {rows(4, 8, 2, 2), rows(0, 4, 2, 1)};
   sharded_ranks p;
   reshard_tree tree, flat, leaf;
@@ -363,7 +363,7 @@ static void test_no_local_shard(void **state) {
 }
 
 /* Empty shards are nobody's replicas, and stay; my own need not be given. */
-static void empty_shards_stay(void **state) {
+CASE(empty_shards_stay) {
   const reshard_shard outer[4] = {rows(0, 4, 2, 1), rows(4, 4, 2, 0), rows(4, 4, 2, 1), rows(4, 4, 2, 2)};
   const reshard_shard inner[2] = {rows(0, 0, 2, 1), rows(0, 0, 2, 0)};
   sharded_ranks p;
@@ -384,7 +384,7 @@ static void empty_shards_stay(void **state) {
 }
 
 /* Replicas: of outer shards that are here, of those that are not, and of inner ones. */
-static void replicas_of_outer_and_inner_shards_go_once(void **state) {
+CASE(replicas_of_outer_and_inner_shards_go_once) {
   const reshard_shard outer[4] = {rows(4, 8, 2, 3), rows(0, 4, 2, 2), rows(0, 4, 2, 0), rows(4, 8, 2, 1)};
   const reshard_shard inner[4] = {rows(0, 2, 2, 0), rows(0, 2, 2, 2), rows(2, 4, 2, 2), rows(2, 4, 2, 3)};
   sharded_ranks p;
@@ -401,7 +401,7 @@ static void replicas_of_outer_and_inner_shards_go_once(void **state) {
 }
 
 /* One in the other, so many times: no stack is needed, and offsets add up. */
-static void deep_nestings_add_their_offsets(void **state) {
+CASE(deep_nestings_add_their_offsets) {
   enum { LEVELS = 20000 };
   sharded_ranks p;
   sharded_ranks_open(&p, 2, NULL);
@@ -432,7 +432,7 @@ static void deep_nestings_add_their_offsets(void **state) {
 
 /* --- Arrays that are many boxes ------------------------------------------------------------------------------- */
 
-static void nestings_of_every_layout_are_flattened(void **state) {
+CASE(nestings_of_every_layout_are_flattened) {
   static const char *const kinds[] = {"chunk(1)", "cyclic(2x2;2x1)", "mesh(2x2;S0*2,S0)", "mesh(2x2;S1,R)",
                                       "flat()",   "rank(2)",         "cyclic(4x1;1x5)",   "mesh(4;R)"};
   static const int64_t shape[2] = {14, 5}, half[2] = {7, 5};
@@ -465,7 +465,7 @@ static void nestings_of_every_layout_are_flattened(void **state) {
 
 /* --- Refusals ------------------------------------------------------------------------------------------------- */
 
-static void test_leaf_refusals(void **state) {
+CASE(test_leaf_refusals) {
   reshard_tree leaf, made;
   reshard_sharded_tensor tensor;
   reshard_dtensor dtensor;
@@ -490,7 +490,7 @@ static void test_leaf_refusals(void **state) {
   reshard_tree_release(leaf);
 }
 
-static void test_making_refusals(void **state) {
+CASE(test_making_refusals) {
   static const reshard_properties f32 = {.dtype = RESHARD_F32};
   const reshard_shard outer[3] = {rows(0, 4, 2, 0), rows(4, 8, 2, 1), rows(4, 8, 2, 0)};
   const reshard_shard half[2] = {rows(0, 4, 2, 0), rows(0, 4, 2, 1)}, small_one = rows(0, 3, 2, 0);
@@ -554,7 +554,7 @@ static reshard_status flatten_outer(const sharded_ranks *p, const reshard_proper
   return status;
 }
 
-static void test_flatten_refusals(void **state) {
+CASE(test_flatten_refusals) {
   const reshard_shard gap[2] = {rows(0, 4, 2, 0), rows(5, 8, 2, 1)};
   const reshard_shard overlap[3] = {rows(0, 4, 2, 0), rows(3, 8, 2, 1)};
   const reshard_shard beyond[2] = {rows(0, 4, 2, 0), rows(4, 9, 2, 1)};
@@ -596,22 +596,4 @@ static void test_flatten_refusals(void **state) {
   sharded_ranks_close(&p);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tp_fsdp),
-      cmocka_unit_test(test_tp_fsdp_global),
-      cmocka_unit_test(test_global_refusals),
-      cmocka_unit_test(test_global_rank),
-      cmocka_unit_test(test_global_properties),
-      cmocka_unit_test(empty_shards_stay),
-      cmocka_unit_test(flattening_keeps_other_nodes_of_a_tree),
-      cmocka_unit_test(test_no_local_shard),
-      cmocka_unit_test(replicas_of_outer_and_inner_shards_go_once),
-      cmocka_unit_test(deep_nestings_add_their_offsets),
-      cmocka_unit_test(nestings_of_every_layout_are_flattened),
-      cmocka_unit_test(test_leaf_refusals),
-      cmocka_unit_test(test_making_refusals),
-      cmocka_unit_test(test_flatten_refusals),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

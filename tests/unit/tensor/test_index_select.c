@@ -162,13 +162,13 @@ static void one(uint64_t seed) {
   view_free(&index);
 }
 
-static void random_selections_match_loops(void **state) {
+CASE(random_selections_match_loops) {
   for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++)
     one((uint64_t)seed);
 }
 
 /* So many indices that they go to the device in batches, and so many bytes that threads help. */
-static void many_indices_go_in_batches(void **state) {
+CASE(many_indices_go_in_batches) {
   enum { ROWS = 1000, WANTED = 150000 };
   static const int64_t shape[2] = {ROWS, 3}, wanted[2] = {WANTED, 3}, n = WANTED;
   rng r;
@@ -193,7 +193,7 @@ static void many_indices_go_in_batches(void **state) {
   reshard_tensor_release(index);
 }
 
-static void test_fault_refused(void **state) {
+CASE(test_fault_refused) {
   static const int64_t n = 4, two = 2, every_other = 2, three = 3;
   int64_t memory[12] = {0, 1, 2, 3};
   reshard_tensor src, dst, index, fault, bad[4];
@@ -223,7 +223,7 @@ static void test_fault_refused(void **state) {
   reshard_tensor_release(fault);
 }
 
-static void wrong_selections_are_refused_before_a_write(void **state) {
+CASE(wrong_selections_are_refused_before_a_write) {
   static const int64_t shape[2] = {5, 6}, wanted[2] = {5, 4}, n = 4, overlapping[2] = {3, 1}, two[2] = {2, 2};
   int32_t source[64] = {0}, result[64];
   int64_t indices[8] = {0, 5, 3, 2};
@@ -287,7 +287,7 @@ static void wrong_selections_are_refused_before_a_write(void **state) {
 }
 
 /* A source that is a broadcast view, and one that interleaves with dst. */
-static void sources_may_be_views_beside_the_destination(void **state) {
+CASE(sources_may_be_views_beside_the_destination) {
   int32_t memory[40];
   static const int64_t shape[2] = {4, 5}, apart[2] = {10, 2}, repeated[2] = {0, 1}, n = 4;
   int64_t indices[4] = {3, 0, 1, 3};
@@ -315,10 +315,4 @@ static void sources_may_be_views_beside_the_destination(void **state) {
     reshard_tensor_release(all[i]);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_selections_match_loops), cmocka_unit_test(many_indices_go_in_batches),
-      cmocka_unit_test(wrong_selections_are_refused_before_a_write), cmocka_unit_test(test_fault_refused),
-      cmocka_unit_test(sources_may_be_views_beside_the_destination)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

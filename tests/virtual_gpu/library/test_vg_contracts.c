@@ -138,7 +138,7 @@ static void states(world *w, contract_rank *s, uint64_t seed) {
   contract_check_state(s, seed, scratch_path("state"));
 }
 
-static void contracts_of_state_dicts_hold_on_gpus(void **state) { run_all(6, states); }
+CASE(contracts_of_state_dicts_hold_on_gpus) { run_all(6, states); }
 
 static void groups(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
@@ -146,22 +146,14 @@ static void groups(world *w, contract_rank *s, uint64_t seed) {
   contract_check_groups(s, scratch_path("groups"));
 }
 
-static void contracts_of_groups_hold_on_gpus(void **state) { run_all(3, groups); }
+CASE(contracts_of_groups_hold_on_gpus) { run_all(3, groups); }
 
-static void contracts_of_meshes_hold_on_gpus(void **state) { run_all(4, meshes); }
+CASE(contracts_of_meshes_hold_on_gpus) { run_all(4, meshes); }
 
-static void contracts_of_dtensors_hold_on_gpus(void **state) { run_all(5, dtensors); }
+CASE(contracts_of_dtensors_hold_on_gpus) { run_all(5, dtensors); }
 
-static void contracts_of_sharded_tensors_hold_on_gpus(void **state) { run_all(5, sharded); }
+CASE(contracts_of_sharded_tensors_hold_on_gpus) { run_all(5, sharded); }
 
-static void contracts_of_fsdp_hold_on_gpus(void **state) { run_all(1, fsdp); }
+CASE(contracts_of_fsdp_hold_on_gpus) { run_all(1, fsdp); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_of_dtensors_hold_on_gpus),
-                                     cmocka_unit_test(contracts_of_sharded_tensors_hold_on_gpus),
-                                     cmocka_unit_test(contracts_of_fsdp_hold_on_gpus),
-                                     cmocka_unit_test(contracts_of_meshes_hold_on_gpus),
-                                     cmocka_unit_test(contracts_of_state_dicts_hold_on_gpus),
-                                     cmocka_unit_test(contracts_of_groups_hold_on_gpus)};
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }

@@ -130,7 +130,7 @@ static stream_case drawn(machine *m, uint64_t seed, bool full) {
   return s;
 }
 
-static void random_reshards_are_right_in_every_way(void **state) {
+CASE(random_reshards_are_right_in_every_way) {
   int64_t most = vg_scaled(240 / SPARSE, 3600), cases = 0, executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
@@ -208,7 +208,7 @@ static void reusing_scenario(void *user, const vg_options *options) {
   free(why.at);
 }
 
-static void test_edges_of_staging(void **state) {
+CASE(test_edges_of_staging) {
   if (!vg_sees_kernels() || !vg_is_mine(2)) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < stream_nways; i++) {
@@ -244,7 +244,7 @@ static void failing_scenario(void *user, const vg_options *options) {
   free(why.at);
 }
 
-static void test_edges_of_failures(void **state) {
+CASE(test_edges_of_failures) {
   static const char *const names[] = {"pack before user", "user after pack"};
   static const char *const paths[] = {"rounds, a wait fails", "rounds, a wait fails, the user's side"};
   if (!vg_sees_kernels()) /* nothing is checked in this build */
@@ -264,7 +264,7 @@ static void test_edges_of_failures(void **state) {
   }
 }
 
-static void every_edge_of_an_execute_is_needed(void **state) {
+CASE(every_edge_of_an_execute_is_needed) {
   int64_t uses = 0, found = 0, number = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
@@ -311,7 +311,7 @@ static bool fault(const stream_way *way, const char *name, int64_t k) {
   return m.failed > 0;
 }
 
-static void every_failing_call_of_an_execute_is_told(void **state) {
+CASE(every_failing_call_of_an_execute_is_told) {
   if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
     skip();
   const int64_t one = vg_proving() ? 16 : 3, rest = vg_proving() ? 4 : 2; /* steps grow by one in so many */
@@ -329,9 +329,5 @@ static void every_failing_call_of_an_execute_is_told(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(random_reshards_are_right_in_every_way),
-                                     cmocka_unit_test(every_edge_of_an_execute_is_needed),
-                                     cmocka_unit_test(test_edges_of_staging), cmocka_unit_test(test_edges_of_failures),
-                                     cmocka_unit_test(every_failing_call_of_an_execute_is_told)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

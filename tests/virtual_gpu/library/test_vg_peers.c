@@ -84,7 +84,7 @@ static void run_rank(void *user, int64_t r) {
   rank_result_set(&w->result[r], status);
 }
 
-static void test_begins_after_itself(void **state) {
+CASE(test_begins_after_itself) {
   world w = {.comm = {NULL}};
   reshard_device device[RANKS];
   rs_device_work recording;
@@ -124,7 +124,4 @@ static void test_begins_after_itself(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_begins_after_itself)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

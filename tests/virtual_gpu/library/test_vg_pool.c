@@ -184,7 +184,7 @@ static void run_edges(void *user, const vg_options *options) {
   vg_end();
 }
 
-static void every_edge_of_the_pool_is_needed(void **state) {
+CASE(every_edge_of_the_pool_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < PARTS; i++) {
@@ -221,7 +221,7 @@ static bool run_with_fault(scenario c, const char *name, int k, bool from_then_o
   return hit;
 }
 
-static void every_failing_call_leaves_the_pool_whole(void **state) {
+CASE(every_failing_call_leaves_the_pool_whole) {
   vg_quiet(true);
   for (int i = 0; i < PARTS; i++)
     for (int from_then_on = 0; from_then_on < 2; from_then_on++) {
@@ -305,7 +305,7 @@ static void random_program(uint64_t seed) {
     fail_msg("seed %llu", (unsigned long long)seed);
 }
 
-static void random_programs_on_the_pool_are_right(void **state) {
+CASE(random_programs_on_the_pool_are_right) {
   int64_t n = vg_scaled(500, 3000);
   for (int64_t i = 0; i < n; i++)
     random_program(vg_first_seed() + (uint64_t)i + 1);
@@ -313,7 +313,7 @@ static void random_programs_on_the_pool_are_right(void **state) {
 }
 
 /* --- Costs -------------------------------------------------------------------------------------------------------- */
-static void test_a_warm_pair_calls_nothing(void **state) {
+CASE(test_a_warm_pair_calls_nothing) {
   world w;
   rs_block *block;
   open_world(&w, NULL);
@@ -347,7 +347,7 @@ static void use_own_stream(void *user, int64_t rank) {
   rs_storage_pool_free(w->pool, block, cudaStreamPerThread);
 }
 
-static void test_threads_one_after_another(void **state) {
+CASE(test_threads_one_after_another) {
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     open_world(&w, &(vg_options){.seed = seed});
@@ -369,7 +369,7 @@ static void note_released(void *user, void *what) {
 }
 
 /* The end waits for that, and for nothing else: not for a device of which another stream is captured. */
-static void test_end_of_what_is_kept(void **state) {
+CASE(test_end_of_what_is_kept) {
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
     rs_deferred_list *keep;
@@ -394,14 +394,4 @@ static void test_end_of_what_is_kept(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_end_of_what_is_kept),
-      cmocka_unit_test(test_threads_one_after_another),
-      cmocka_unit_test(every_edge_of_the_pool_is_needed),
-      cmocka_unit_test(every_failing_call_leaves_the_pool_whole),
-      cmocka_unit_test(random_programs_on_the_pool_are_right),
-      cmocka_unit_test(test_a_warm_pair_calls_nothing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -21,7 +21,7 @@ static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
   free(why.at);
 }
 
-static void random_reshards_over_nccl_are_right(void **state) {
+CASE(random_reshards_over_nccl_are_right) {
   int64_t most = vg_scaled(60, 1500), cases = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     case_plan c;
@@ -91,7 +91,7 @@ static void mixed_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
 }
 
-static void records_reach_all_ranks(void **state) {
+CASE(records_reach_all_ranks) {
   nccl_world w;
   gpus_begin(4, 1);
   nccl_world_open(&w, 4, 60000);
@@ -128,7 +128,7 @@ static void sub_barrier_rank(void *user, int64_t rank) {
 
 static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
 
-static void splits_have_their_ranks(void **state) {
+CASE(splits_have_their_ranks) {
   split_world s = {0};
   gpus_begin(5, 2);
   nccl_world_open(&s.w, 5, 60000);
@@ -158,7 +158,7 @@ static void splits_have_their_ranks(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void test_same_gpu(void **state) {
+CASE(test_same_gpu) {
   nccl_world w = {.n = 2, .timeout_ms = 60000};
   gpus_begin(1, 4); /* cuda:1 is not there */
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
@@ -184,7 +184,7 @@ static void late_rank(void *user, int64_t rank) {
     rank_result_set(&w->result[rank], RESHARD_ERROR_INTERNAL);
 }
 
-static void late_rank_is_a_timeout(void **state) {
+CASE(late_rank_is_a_timeout) {
   nccl_world w;
   gpus_begin(3, 5);
   nccl_world_open(&w, 3, 3000); /* under ThreadSanitizer time is real */
@@ -216,7 +216,7 @@ static void abort_rank(void *user, int64_t rank) {
   }
 }
 
-static void abort_ends_all_ranks(void **state) {
+CASE(abort_ends_all_ranks) {
   nccl_world w;
   gpus_begin(3, 7);
   nccl_world_open(&w, 3, 0);
@@ -229,7 +229,7 @@ static void abort_ends_all_ranks(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-static void every_edge_over_nccl_is_needed(void **state) {
+CASE(every_edge_over_nccl_is_needed) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
 #ifdef __SANITIZE_ADDRESS__
@@ -254,14 +254,5 @@ static void every_edge_over_nccl_is_needed(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(records_reach_all_ranks),
-      cmocka_unit_test(splits_have_their_ranks),
-      cmocka_unit_test(test_same_gpu),
-      cmocka_unit_test(random_reshards_over_nccl_are_right),
-      cmocka_unit_test(late_rank_is_a_timeout),
-      cmocka_unit_test(abort_ends_all_ranks),
-      cmocka_unit_test(every_edge_over_nccl_is_needed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

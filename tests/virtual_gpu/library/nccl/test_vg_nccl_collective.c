@@ -311,7 +311,7 @@ static const way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static void collectives_bring_what_sends_bring(void **state) {
+CASE(collectives_bring_what_sends_bring) {
   for (int i = 0; i < 2 * WAYS; i++) {
     world w;
     vg_begin(&(vg_options){.devices = MOST, .seed = (uint64_t)i});
@@ -325,7 +325,7 @@ static void collectives_bring_what_sends_bring(void **state) {
 
 /* FSDP's all-gather of several tensors stages all that comes, here 72 MB. The default limit of 64 MiB leaves it one
  * call; as a limit that is asked for, it does not. */
-static void test_default_limit(void **state) {
+CASE(test_default_limit) {
   enum { MANY = 400000 };
   static const way gathers[] = {
       {s0, whole, 2, MANY, .kind = GATHER, .why = "18000000 bytes each: the same", .packs = true, .unpacks = true},
@@ -345,7 +345,7 @@ static void test_default_limit(void **state) {
 }
 
 /* Fewer ranks: all-gather, all-to-all and broadcast of two are not told apart by who takes part. */
-static void test_two_ranks(void **state) {
+CASE(test_two_ranks) {
   static const way two[] = {
       {"mesh(2;S0)", "mesh(2;R)", 1, .kind = GATHER, .why = "the same"},
       {"mesh(2;S0)", "mesh(2;S1)", 1, .kind = GATHER, .why = "the same", .packs = true, .unpacks = true},
@@ -361,7 +361,7 @@ static void test_two_ranks(void **state) {
   }
 }
 
-static void forced_collective_that_lacks_is_refused(void **state) {
+CASE(forced_collective_that_lacks_is_refused) {
   static const way refused[] = {
       {s0, whole, 1, 22, .use = FORCE, .why = "a collective is forced, and there is none: rank 0: messages differ"},
       {s0, whole, 2, .use = FORCE, .why = "none: rank 0: the workspace limit is too small", .limit = 1024},
@@ -394,7 +394,7 @@ static void edge_scenario(void *user, const vg_options *options) {
   vg_end();
 }
 
-static void every_edge_of_a_collective_is_needed(void **state) {
+CASE(every_edge_of_a_collective_is_needed) {
   static const way three[] = {
       {"mesh(3;S1)", "mesh(3;R)", 1, .pad_src = true, .pad_dst = true},
       {"rank(2)", "mesh(3;R)", 2, .use = RESHARD_COLLECTIVE_USE_AUTO},
@@ -426,13 +426,4 @@ static void every_edge_of_a_collective_is_needed(void **state) {
   vg_quiet(false);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(collectives_bring_what_sends_bring),
-      cmocka_unit_test(test_two_ranks),
-      cmocka_unit_test(test_default_limit),
-      cmocka_unit_test(forced_collective_that_lacks_is_refused),
-      cmocka_unit_test(every_edge_of_a_collective_is_needed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -68,7 +68,7 @@ static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world 
 static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->sub[rank]); }
 
 /* Rank 0 has no part, and ends at once; the others keep theirs for longer than the communicator. */
-static void test_parent_first(void **state) {
+CASE(test_parent_first) {
   world w;
   world_begin(&w, RANKS, 0);
   rank_threads_run(RANKS, own_rank, &w);
@@ -88,7 +88,7 @@ static void world_borrow(world *w, int64_t timeout_ms) {
 }
 
 /* ... and where the caller's has ended, of which they are parts. */
-static void test_ended_parent_first(void **state) {
+CASE(test_ended_parent_first) {
   world w;
   world_borrow(&w, 0);
   rank_threads_run(RANKS, split_rank, &w);
@@ -103,7 +103,7 @@ static void test_ended_parent_first(void **state) {
 }
 
 /* ... while somebody captures a stream that has nothing to do with it. */
-static void test_end_beside_capture(void **state) {
+CASE(test_end_beside_capture) {
   world w;
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -136,7 +136,7 @@ static void *give_up_split(void *user) {
 
 /* ... on stacks that are gone afterwards, when the last rank comes to the split after all: NCCL makes what the others
  * wanted then, and says where they asked for it. */
-static void test_split_given_up(void **state) {
+CASE(test_split_given_up) {
   enum { STACK = 1 << 20 };
   world w;
   void *stack[RANKS];
@@ -195,7 +195,7 @@ static void shrink_rank(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], status);
 }
 
-static void shrink_ends_the_old_communicator(void **state) {
+CASE(shrink_ends_the_old_communicator) {
   static const bool late[] = {true, false}; /* a deadline has passed; nothing has happened */
   for (int i = 0; i < 2; i++) {
     world w;
@@ -225,7 +225,7 @@ static void shrink_ends_the_old_communicator(void **state) {
 }
 
 /* One more is missing; the caller's communicator; an NCCL that cannot. */
-static void test_no_shrink(void **state) {
+CASE(test_no_shrink) {
   world w;
   world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, own_rank, &w);
@@ -261,7 +261,7 @@ static void test_no_shrink(void **state) {
 }
 
 /* NCCL 2.27 shrinks, and does not revoke; 2.18 does neither. */
-static void test_older_nccl(void **state) {
+CASE(test_older_nccl) {
   for (int i = 0; i < 2; i++) {
     world w;
     world_begin(&w, RANKS, 300);
@@ -342,7 +342,7 @@ static void late_graph_rank(void *user, int64_t rank) {
   cudaFree(memory);
 }
 
-static void test_graph_after_end(void **state) {
+CASE(test_graph_after_end) {
   static const int64_t timeouts_ms[] = {100, 0};
   for (int i = 0; i < 2; i++) {
     world w;
@@ -415,7 +415,7 @@ static void late_rank(void *user, int64_t rank) {
   cudaFree(memory);
 }
 
-static void test_late_rank(void **state) {
+CASE(test_late_rank) {
   world w;
   world_borrow(&w, 100);
   vg_quiet(true);
@@ -457,7 +457,7 @@ static void end_part_rank(void *user, int64_t rank) {
   cudaFree(memory);
 }
 
-static void test_part_of_stuck(void **state) {
+CASE(test_part_of_stuck) {
   world w;
   world_borrow(&w, 100);
   vg_quiet(true);
@@ -474,7 +474,7 @@ static void test_part_of_stuck(void **state) {
   assert_int_equal(reports, 0);
 }
 
-static void test_same_gpu(void **state) {
+CASE(test_same_gpu) {
   world w;
   world_begin(&w, 2, 0);
   w.device_of[2] = 1;
@@ -483,19 +483,4 @@ static void test_same_gpu(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parent_first),
-      cmocka_unit_test(test_ended_parent_first),
-      cmocka_unit_test(test_part_of_stuck),
-      cmocka_unit_test(test_same_gpu),
-      cmocka_unit_test(test_end_beside_capture),
-      cmocka_unit_test(shrink_ends_the_old_communicator),
-      cmocka_unit_test(test_no_shrink),
-      cmocka_unit_test(test_older_nccl),
-      cmocka_unit_test(test_graph_after_end),
-      cmocka_unit_test(test_late_rank), /* last: what NCCL may still write to is never freed */
-      cmocka_unit_test(test_split_given_up),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -95,13 +95,13 @@ static int order_run(uint64_t seed, int64_t odd, bool graph, int rounds) {
   return reports;
 }
 
-static void test_one_order(void **state) {
+CASE(test_one_order) {
   for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(4, 100); seed++)
     assert_int_equal(order_run(seed, -1, seed % 2 != 0, 3), 0);
 }
 
 /* A hang, too, where the transfers share streams of the library. */
-static void test_opposite_orders(void **state) {
+CASE(test_opposite_orders) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_quiet(true);
@@ -157,7 +157,7 @@ static void peers_rank(void *user, int64_t r) {
   rank_result_set(&w->result[r], status == RESHARD_SUCCESS && !right ? RESHARD_ERROR_INTERNAL : status);
 }
 
-static void messages_go_to_the_next_rank_first(void **state) {
+CASE(messages_go_to_the_next_rank_first) {
   world w = {.odd = -1};
   rs_nccl_api api;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 1});
@@ -190,7 +190,7 @@ static void sleep_rank(void *user, int64_t r) {
 }
 
 /* NCCL takes a while for each group; after the first ones the library waits for it without sleeping. */
-static void test_no_sleep(void **state) {
+CASE(test_no_sleep) {
   world w = {.odd = -1};
   int64_t first = 0, last = 0;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 2, .nccl_us = 150});
@@ -206,9 +206,4 @@ static void test_no_sleep(void **state) {
   assert_int_equal(last, first);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(messages_go_to_the_next_rank_first),
-                                     cmocka_unit_test(test_no_sleep), cmocka_unit_test(test_one_order),
-                                     cmocka_unit_test(test_opposite_orders)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

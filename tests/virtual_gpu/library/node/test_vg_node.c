@@ -164,7 +164,7 @@ static void move_again_and_again(node_rank *me) {
   cudaMemsetAsync(me->src, 0, BYTES, me->stream);
 }
 
-static void ranks_read_each_others_arrays(void **state) {
+CASE(ranks_read_each_others_arrays) {
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = move_again_and_again, .timeout_ms = 60000};
     int reports = run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed});
@@ -198,7 +198,7 @@ static void count_calls(node_rank *me) {
   cudaStreamSynchronize(me->stream);
 }
 
-static void test_later_calls_wait_for_nothing(void **state) {
+CASE(test_later_calls_wait_for_nothing) {
   world w = {.gpus = RANKS, .body = count_calls, .timeout_ms = 60000};
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 5}), 0);
   assert_right(&w);
@@ -228,7 +228,7 @@ static void launch_graph(node_rank *me) {
   cudaGraphExecDestroy(exec);
 }
 
-static void graphs_move_without_the_host(void **state) {
+CASE(graphs_move_without_the_host) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = launch_graph, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -257,7 +257,7 @@ static void rebind_arrays(node_rank *me) {
   NEED(me, is_moved(dst, 1));
 }
 
-static void rebinds_read_the_new_arrays(void **state) {
+CASE(rebinds_read_the_new_arrays) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = rebind_arrays, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -283,7 +283,7 @@ static void launch_beside(node_rank *me) {
   cudaGraphExecDestroy(exec);
 }
 
-static void test_graph_of_one_rank(void **state) {
+CASE(test_graph_of_one_rank) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = launch_beside, .timeout_ms = 60000};
     w.path = seed < 4 ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT;
@@ -293,7 +293,7 @@ static void test_graph_of_one_rank(void **state) {
   }
 }
 
-static void memory_that_cannot_be_opened_is_refused_when_told(void **state) {
+CASE(memory_that_cannot_be_opened_is_refused_when_told) {
   for (int kind = POOLED; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .path = RESHARD_PATH_DIRECT};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
@@ -314,7 +314,7 @@ static void launch_packed(node_rank *me) {
 }
 
 /* Where one rank has memory that is no storage of `shared` devices all take the packed path, unless they are told. */
-static void memory_that_is_not_shared_is_packed(void **state) {
+CASE(memory_that_is_not_shared_is_packed) {
   for (int kind = PLAIN; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .body = kind == PINNED ? move_packed : launch_packed};
     w.automatic = true;
@@ -365,7 +365,7 @@ static void launch_forked(node_rank *me) {
   cudaFree(dst);
 }
 
-static void test_forked_graph(void **state) {
+CASE(test_forked_graph) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = launch_forked, .timeout_ms = 60000, .path = RESHARD_PATH_PACKED};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -407,7 +407,7 @@ static void execute_different(node_rank *me) {
   cudaFree(dst);
 }
 
-static void test_different_transfers(void **state) {
+CASE(test_different_transfers) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = seed % 2 == 0 ? RANKS : 1, .body = execute_different, .path = RESHARD_PATH_PACKED};
     assert_int_equal(run_world(&w, &(vg_options){.devices = w.gpus, .seed = seed}), 0);
@@ -459,7 +459,7 @@ static void move_in_order(node_rank *me) {
   }
 }
 
-static void packed_executes_follow_one_another(void **state) {
+CASE(packed_executes_follow_one_another) {
   world w = {.gpus = RANKS, .timeout_ms = 60000, .body = move_in_order, .path = RESHARD_PATH_PACKED};
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
@@ -484,7 +484,7 @@ static void come_without_one(node_rank *me) {
   NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
 }
 
-static void late_rank_ends_the_streams_at_the_deadline(void **state) {
+CASE(late_rank_ends_the_streams_at_the_deadline) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = come_without_one, .timeout_ms = 100};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -502,7 +502,7 @@ static void abort_instead(node_rank *me) {
   NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
 }
 
-static void abort_ends_the_streams_without_a_deadline(void **state) {
+CASE(abort_ends_the_streams_without_a_deadline) {
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = RANKS, .body = abort_instead}; /* no deadline */
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -522,7 +522,7 @@ static void destroy_without_one(node_rank *me) {
   node_gather_meet(&me->w->gather);
 }
 
-static void destroy_without_a_rank_ends_at_the_deadline(void **state) {
+CASE(destroy_without_a_rank_ends_at_the_deadline) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     world w = {.gpus = RANKS, .body = destroy_without_one, .timeout_ms = 100};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = seed}), 0);
@@ -548,7 +548,7 @@ static void destroy_first(node_rank *me) {
   NEED(me, me->rank == 0 || reshard_execute(me->transfer, me->stream) == RESHARD_ERROR_PEER);
 }
 
-static void test_destroys_first(void **state) {
+CASE(test_destroys_first) {
   world w = {.gpus = RANKS, .body = destroy_first, .path = RESHARD_PATH_PACKED}; /* no deadline */
   assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a packed transfer");
@@ -623,7 +623,7 @@ static void destroy_after_end(node_rank *me) {
   node_gather_meet(&me->w->gather); /* nobody has its memory open any more */
 }
 
-static void test_destroy_after_end(void **state) {
+CASE(test_destroy_after_end) {
   world w = {.gpus = RANKS, .body = destroy_after_end};
   int reports = run_world(&w, &(vg_options){.devices = RANKS, .seed = 1});
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
@@ -643,7 +643,7 @@ static void split_off(node_rank *me) {
   move_again_and_again(me);
 }
 
-static void survivors_go_on_in_new_communicators(void **state) {
+CASE(survivors_go_on_in_new_communicators) {
   static void (*const bodies[3])(node_rank * me) = {lose_one_late, lose_one_aborting, split_off};
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
@@ -663,7 +663,7 @@ static void survivors_go_on_in_new_communicators(void **state) {
 
 /* --- Edges and faults --------------------------------------------------------------------------------------------- */
 
-static void every_edge_between_processes_is_needed(void **state) {
+CASE(every_edge_between_processes_is_needed) {
   world w = {.gpus = RANKS, .body = move_again_and_again, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "processes of a node",
                                                         .run = node_scenario_run,
@@ -710,7 +710,7 @@ static void run_failing(void *user, int64_t rank) {
   rank_result_set(&w->result[rank], status);
 }
 
-static void every_failing_call_between_processes_is_told(void **state) {
+CASE(every_failing_call_between_processes_is_told) {
   int64_t fired = 1;
   for (failing = 1; fired > 0; failing++) {
     world w = {.gpus = RANKS, .body = fail_and_move, .timeout_ms = 1000};
@@ -727,25 +727,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ranks_read_each_others_arrays),
-      cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(graphs_move_without_the_host),
-      cmocka_unit_test(test_graph_of_one_rank),
-      cmocka_unit_test(rebinds_read_the_new_arrays),
-      cmocka_unit_test(late_rank_ends_the_streams_at_the_deadline),
-      cmocka_unit_test(abort_ends_the_streams_without_a_deadline),
-      cmocka_unit_test(destroy_without_a_rank_ends_at_the_deadline),
-      cmocka_unit_test(memory_that_cannot_be_opened_is_refused_when_told),
-      cmocka_unit_test(memory_that_is_not_shared_is_packed),
-      cmocka_unit_test(test_forked_graph),
-      cmocka_unit_test(test_destroys_first),
-      cmocka_unit_test(survivors_go_on_in_new_communicators),
-      cmocka_unit_test(test_destroy_after_end),
-      cmocka_unit_test(packed_executes_follow_one_another),
-      cmocka_unit_test(test_different_transfers),
-      cmocka_unit_test(every_edge_between_processes_is_needed),
-      cmocka_unit_test(every_failing_call_between_processes_is_told),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void assert_counts(nccl_world *w, int executes) {
   assert_int_equal(counted.within, 0);
 }
 
-static void random_mixed_reshards_are_right(void **state) {
+CASE(random_mixed_reshards_are_right) {
   int64_t most = vg_scaled(40, 600), cases = 0, in_rounds = 0, crossing = 0;
   for (int64_t i = 0; i < most; i++) {
     case_plan c;
@@ -126,7 +126,7 @@ static void random_mixed_reshards_are_right(void **state) {
 
 /* --- Edges -------------------------------------------------------------------------------------------------------- */
 
-static void every_edge_of_the_mixed_path_is_needed(void **state) {
+CASE(every_edge_of_the_mixed_path_is_needed) {
   static const nccl_edges cases[] = {
       {"NCCL and nodes", {-1, {7, 2}}, {-1, {3, 5}}, 0, false},
       {"NCCL and nodes, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true},
@@ -165,7 +165,7 @@ static void count_calls(moving_rank *me) {
   cudaStreamSynchronize(me->stream);
 }
 
-static void test_later_calls_wait_for_nothing(void **state) {
+CASE(test_later_calls_wait_for_nothing) {
   moving m = {.nodes = NODES, .body = count_calls, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
   assert_moved(&m, 5);
 }
@@ -200,7 +200,7 @@ static void rebind_arrays(moving_rank *me) {
   reshard_device_release(device);
 }
 
-static void mixed_rebinds_read_the_new_arrays(void **state) {
+CASE(mixed_rebinds_read_the_new_arrays) {
   for (uint64_t seed = 0; seed < 6; seed++) {
     moving m = {.nodes = NODES, .body = rebind_arrays, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     assert_moved(&m, seed);
@@ -222,7 +222,7 @@ static void take_turns(moving_rank *me) {
   }
 }
 
-static void mixed_path_is_taken_by_wish_alone(void **state) {
+CASE(mixed_path_is_taken_by_wish_alone) {
   moving m = {.nodes = NODES, .body = take_turns, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_AUTO};
   assert_moved(&m, 3);
 }
@@ -235,7 +235,7 @@ static void move_packed(moving_rank *me) {
   move_once(me, 1);
 }
 
-static void worlds_without_nodes_refuse_the_mixed_path(void **state) {
+CASE(worlds_without_nodes_refuse_the_mixed_path) {
   static const struct {
     int64_t nodes;
     bool threads, pooled;
@@ -273,7 +273,7 @@ static void wish_otherwise(moving_rank *me) {
   move_once(me, 1);
 }
 
-static void test_differing_wishes(void **state) {
+CASE(test_differing_wishes) {
   moving m = {.nodes = NODES, .body = wish_otherwise, .timeout_ms = LIMIT_MS};
   assert_int_equal(moving_run(&m, 1, run_without), 0);
   for (int r = 0; r < RANKS; r++)
@@ -288,14 +288,5 @@ int main(int argc, char **argv) {
   }
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_mixed_reshards_are_right),
-      cmocka_unit_test(test_later_calls_wait_for_nothing),
-      cmocka_unit_test(mixed_rebinds_read_the_new_arrays),
-      cmocka_unit_test(mixed_path_is_taken_by_wish_alone),
-      cmocka_unit_test(worlds_without_nodes_refuse_the_mixed_path),
-      cmocka_unit_test(test_differing_wishes),
-      cmocka_unit_test(every_edge_of_the_mixed_path_is_needed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -103,35 +103,35 @@ static void move_in_place(world *w, contract_rank *me, int64_t rank) {
   told_in_place(&c, me, rank);
 }
 
-static void test_in_place(void **state) { run_right(move_in_place); }
+CASE(test_in_place) { run_right(move_in_place); }
 
 static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_elsewhere(me, rank);
 }
 
-static void arrays_that_move_elsewhere_are_followed(void **state) { run_right(move_elsewhere); }
+CASE(arrays_that_move_elsewhere_are_followed) { run_right(move_elsewhere); }
 
 static void capture_alone(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_captured_by_one(me, rank);
 }
 
-static void test_captured_by_one(void **state) { run_right(capture_alone); }
+CASE(test_captured_by_one) { run_right(capture_alone); }
 
 static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   told_unpinned(me, rank);
 }
 
-static void memory_that_is_pinned_no_more_is_told(void **state) { run_right(gather_unpinned); }
+CASE(memory_that_is_pinned_no_more_is_told) { run_right(gather_unpinned); }
 
 static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
   (void)w;
   move_from_outside(me, rank);
 }
 
-static void test_from_elsewhere(void **state) { run_right(move_from_elsewhere); }
+CASE(test_from_elsewhere) { run_right(move_from_elsewhere); }
 
 static const void *data_of(const moving *m) {
   reshard_tensor_info info;
@@ -167,7 +167,7 @@ static void stage_elsewhere(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void test_staged_elsewhere(void **state) { run_right(stage_elsewhere); }
+CASE(test_staged_elsewhere) { run_right(stage_elsewhere); }
 
 static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -175,14 +175,14 @@ static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   told_trimmed(&c, me);
 }
 
-static void plans_that_are_dropped_come_again(void **state) { run_right(move_and_trim_plans); }
+CASE(plans_that_are_dropped_come_again) { run_right(move_and_trim_plans); }
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_with_others(&c, me, rank);
 }
 
-static void test_with_others(void **state) { run_right(move_with_others); }
+CASE(test_with_others) { run_right(move_with_others); }
 
 static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -190,21 +190,21 @@ static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   told_freed_elsewhere(&c, me);
 }
 
-static void test_freed_elsewhere(void **state) { run_right(move_and_free_elsewhere); }
+CASE(test_freed_elsewhere) { run_right(move_and_free_elsewhere); }
 
 static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_freed_and_failed(&c, me, rank);
 }
 
-static void test_freed_and_failed(void **state) { run_right(move_and_fail); }
+CASE(test_freed_and_failed) { run_right(move_and_fail); }
 
 static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
   told_beside_transfers(&c, me, rank);
 }
 
-static void test_beside_transfers(void **state) { run_right(move_beside_transfers); }
+CASE(test_beside_transfers) { run_right(move_beside_transfers); }
 
 /* One call of rank 0 fails, each seventh or whichever: all ranks have the same error, or the communicator has ended for
  * all. */
@@ -222,7 +222,7 @@ static void move_until_failed(world *w, contract_rank *me, int64_t rank) {
   w->met[rank] = met == RESHARD_SUCCESS;
 }
 
-static void every_failing_call_of_a_mixed_sharder_is_told(void **state) {
+CASE(every_failing_call_of_a_mixed_sharder_is_told) {
   int64_t fired = 1;
   world w = {.body = move_until_failed, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 7) {
@@ -244,17 +244,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_captured_by_one),
-                                     cmocka_unit_test(memory_that_is_pinned_no_more_is_told),
-                                     cmocka_unit_test(test_in_place),
-                                     cmocka_unit_test(arrays_that_move_elsewhere_are_followed),
-                                     cmocka_unit_test(test_from_elsewhere),
-                                     cmocka_unit_test(test_staged_elsewhere),
-                                     cmocka_unit_test(plans_that_are_dropped_come_again),
-                                     cmocka_unit_test(test_with_others),
-                                     cmocka_unit_test(test_freed_elsewhere),
-                                     cmocka_unit_test(test_freed_and_failed),
-                                     cmocka_unit_test(test_beside_transfers),
-                                     cmocka_unit_test(every_failing_call_of_a_mixed_sharder_is_told)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -147,12 +147,12 @@ static void assert_lost(void (*body)(moving_rank *me), int64_t timeout_ms) {
   }
 }
 
-static void lost_rank_of_a_node_is_named(void **state) {
+CASE(lost_rank_of_a_node_is_named) {
   assert_lost(lose_one, 300);
   assert_lost(lose_one_on_stream, 300);
 }
 
-static void abort_ends_the_mixed_path(void **state) {
+CASE(abort_ends_the_mixed_path) {
   assert_lost(abort_instead, 0);
   assert_lost(destroy_after_abort, 0);
   assert_lost(abort_beside_call, 0);
@@ -224,7 +224,7 @@ static void open_and_abort(moving_rank *me) {
     rank_thread_join(thread);
 }
 
-static void test_abort_while_opening(void **state) {
+CASE(test_abort_while_opening) {
   static const int64_t held[4] = {3, 1, 3, 3}, aborts[4] = {1, 3, 3, 0}; /* the last one is of the other node */
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
@@ -260,7 +260,7 @@ static void call_in_child(moving_rank *me) {
   move_once(me, 0);
 }
 
-static void child_has_no_rank_of_the_mixed_path(void **state) {
+CASE(child_has_no_rank_of_the_mixed_path) {
   moving m = {.nodes = NODES, .body = call_in_child, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
   assert_moved(&m, 0);
 }
@@ -282,7 +282,7 @@ static void hold_streams(moving_rank *me) {
   NEED(me, is_named(me, reshard_comm_barrier(me->comm)));
 }
 
-static void callers_communicator_stays_the_callers(void **state) {
+CASE(callers_communicator_stays_the_callers) {
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = move_twice, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     m.borrowed = true;
@@ -348,7 +348,7 @@ static void shrink_unrevoked(moving_rank *me) {
   node_gather_meet(&me->m->gather); /* now rank 1 knows that its words are free */
 }
 
-static void parts_of_nodes_go_on(void **state) {
+CASE(parts_of_nodes_go_on) {
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = {.nodes = NODES, .body = split_and_shrink, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_MIXED};
     assert_moved(&m, seed);
@@ -402,7 +402,7 @@ static void redistribute_again(moving_rank *me) {
   reshard_sharder_destroy(sharder);
 }
 
-static void sharded_tensors_go_on_the_packed_path(void **state) {
+CASE(sharded_tensors_go_on_the_packed_path) {
   for (uint64_t seed = 0; seed < 3; seed++) {
     moving m = {.nodes = NODES, .body = redistribute_again, .timeout_ms = LIMIT_MS, .path = RESHARD_PATH_PACKED};
     assert_moved(&m, seed);
@@ -438,7 +438,7 @@ static void run_failing(void *user, int64_t rank) {
   close_rank(&me);
 }
 
-static void every_failing_call_of_the_mixed_path_is_told(void **state) {
+CASE(every_failing_call_of_the_mixed_path_is_told) {
   int64_t fired = 1, step = vg_proving() ? 1 : 5;
   for (failing = 1; fired > 0; failing += step) {
     moving m = {.nodes = NODES, .timeout_ms = 1000};
@@ -464,15 +464,5 @@ int main(int argc, char **argv) {
   }
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(lost_rank_of_a_node_is_named),
-      cmocka_unit_test(abort_ends_the_mixed_path),
-      cmocka_unit_test(callers_communicator_stays_the_callers),
-      cmocka_unit_test(parts_of_nodes_go_on),
-      cmocka_unit_test(sharded_tensors_go_on_the_packed_path),
-      cmocka_unit_test(every_failing_call_of_the_mixed_path_is_told),
-      cmocka_unit_test(child_has_no_rank_of_the_mixed_path),
-      cmocka_unit_test(test_abort_while_opening),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_dtensor(me, 3 * w->seed + i);
 }
 
-static void contracts_of_dtensors_hold_between_processes(void **state) { run_sharders(12, check_dtensors); }
+CASE(contracts_of_dtensors_hold_between_processes) { run_sharders(12, check_dtensors); }
 
 static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
   (void)rank;
@@ -117,14 +117,14 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_poll(me, true);
 }
 
-static void sharded_tensors_move_between_processes(void **state) { run_sharders(8, reshard_tensors); }
+CASE(sharded_tensors_move_between_processes) { run_sharders(8, reshard_tensors); }
 
 static void gather_layers(world *w, contract_rank *me, int64_t rank) {
   (void)rank;
   contract_check_fsdp(me, w->seed);
 }
 
-static void layers_are_gathered_between_processes(void **state) { run_sharders(2, gather_layers); }
+CASE(layers_are_gathered_between_processes) { run_sharders(2, gather_layers); }
 
 /* --- Descriptors and memory --------------------------------------------------------------------------------------- */
 
@@ -159,7 +159,7 @@ static void count_mailboxes(world *w, contract_rank *me, int64_t rank) {
   CONTRACT_CHECK(me, after.meeting_bytes == 0 && after.in_use_bytes == 0);
 }
 
-static void mailboxes_count_with_the_pool(void **state) {
+CASE(mailboxes_count_with_the_pool) {
   static const size_t limits[4] = {0, 6 << 20, 0, 3 << 20};
   for (int i = 0; i < 4; i++)
     run_right((world){.gpus = NODE_RANKS,
@@ -187,7 +187,7 @@ static void move_and_trim(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void test_freed_memory(void **state) {
+CASE(test_freed_memory) {
   for (uint64_t seed = 0; seed < 2; seed++)
     run_right((world){
         .gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .path = RESHARD_PATH_DIRECT, .seed = seed});
@@ -212,7 +212,7 @@ static void move_again(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void test_passed_once(void **state) {
+CASE(test_passed_once) {
   world w = {.gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_again, .path = RESHARD_PATH_DIRECT};
   run_right(w);
   int64_t descriptors = count_descriptors();
@@ -284,7 +284,7 @@ static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
   told_unpinned(me, rank);
 }
 
-static void test_told_to_read(void **state) {
+CASE(test_told_to_read) {
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
       move_in_place,           move_elsewhere,      move_from_elsewhere,  move_with_others,
       move_and_trim_plans,     move_on_two_streams, capture_alone,        gather_unpinned,
@@ -328,7 +328,7 @@ static void move_on(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-static void every_edge_of_shared_storage_is_needed(void **state) {
+CASE(every_edge_of_shared_storage_is_needed) {
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(
       &(vg_edge_search){.path = "sharders of processes of a node",
@@ -345,7 +345,7 @@ static void every_edge_of_shared_storage_is_needed(void **state) {
 }
 
 /* Executes of one transfer on two streams: two kernels write their words at once where nothing orders them. */
-static void test_shared_transfer(void **state) {
+CASE(test_shared_transfer) {
   world w = {.gpus = NODE_RANKS, .body = move_on_two_streams, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
       .path = "sharders of processes of a node, two streams",
@@ -361,7 +361,7 @@ static void test_shared_transfer(void **state) {
 }
 
 /* One call of rank 0 fails, whichever, or each fourth: nobody hangs, and nothing is left. */
-static void every_failing_call_of_shared_storage_is_told(void **state) {
+CASE(every_failing_call_of_shared_storage_is_told) {
   int64_t fired = 1, descriptors = 0;
   world w = {.gpus = NODE_RANKS, .body = move_on, .path = RESHARD_PATH_DIRECT, .timeout_ms = 1000};
   for (w.failing = 1; fired > 0; w.failing += vg_proving() ? 1 : 4) {
@@ -381,15 +381,5 @@ int main(void) {
     printf("skipped: this build sees no accesses\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(contracts_of_dtensors_hold_between_processes),
-                                     cmocka_unit_test(sharded_tensors_move_between_processes),
-                                     cmocka_unit_test(layers_are_gathered_between_processes),
-                                     cmocka_unit_test(test_freed_memory),
-                                     cmocka_unit_test(mailboxes_count_with_the_pool),
-                                     cmocka_unit_test(test_passed_once),
-                                     cmocka_unit_test(test_told_to_read),
-                                     cmocka_unit_test(every_edge_of_shared_storage_is_needed),
-                                     cmocka_unit_test(test_shared_transfer),
-                                     cmocka_unit_test(every_failing_call_of_shared_storage_is_told)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return case_list_run(__FILE__, NULL, NULL);
 }
