@@ -50,8 +50,8 @@ static void start_devices(bench_state *b) {
   for (int64_t l = 0; l < b->s.locals; l++) {
     reshard_comm comm = b->s.comms[l];
     trace_start(b->trace, comm->device);
-    for (int64_t g = 0; g < comm->lanes; g++)
-      trace_start(b->trace, comm->lane_devices[g]);
+    for (int64_t g = 0; g < comm->process.lanes; g++)
+      trace_start(b->trace, comm->process.lane_devices[g]);
   }
 }
 

@@ -125,8 +125,8 @@ static reshard_path reading_path(const case_context *l) {
     return RESHARD_PATH_AUTO;
   if (l->runner->remote == NULL || rs_path_find(comm, RESHARD_PATH_DIRECT) != NULL)
     return RESHARD_PATH_DIRECT;
-  return comm->imports != NULL && rs_path_find(comm, RESHARD_PATH_MIXED) != NULL ? RESHARD_PATH_MIXED
-                                                                                 : RESHARD_PATH_AUTO;
+  return comm->memory.imports != NULL && rs_path_find(comm, RESHARD_PATH_MIXED) != NULL ? RESHARD_PATH_MIXED
+                                                                                        : RESHARD_PATH_AUTO;
 }
 
 /* One of the paths: under a limit mostly one that can stage, as AUTO need not. */

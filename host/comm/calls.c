@@ -25,7 +25,7 @@ struct rs_board {
 static void free_board_lock(rs_forkable *self) { pthread_mutex_init(&((rs_board *)self)->mutex, NULL); }
 
 reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
-  rs_board *board = kin != NULL ? kin->board : NULL;
+  rs_board *board = kin != NULL ? kin->log.board : NULL;
   if (board == NULL) {
     RS_TRY(rs_alloc_zero(&board, 1, sizeof *board));
     reshard_status opened = rs_log_open(&board->log);
@@ -40,30 +40,30 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   }
   rs_board_leave(comm);
   pthread_mutex_lock(&board->mutex);
-  *(board->first != NULL ? &board->last->board_next : &board->first) = comm;
+  *(board->first != NULL ? &board->last->log.board_next : &board->first) = comm;
   board->last = comm;
-  comm->board = board;
-  comm->board_next = NULL;
-  comm->forks = rs_forks();
+  comm->log.board = board;
+  comm->log.board_next = NULL;
+  comm->life.forks = rs_forks();
   if (kin != NULL)
     comm->polling = (rs_polling){.call = kin->polling.call, .user = kin->polling.user, .last = rs_now_ns()};
-  comm->calls.traced = board->log.level == RS_LOG_TRACE;
+  comm->log.calls.traced = board->log.level == RS_LOG_TRACE;
   pthread_mutex_unlock(&board->mutex);
   return RESHARD_SUCCESS;
 }
 
 void rs_board_leave(reshard_comm comm) {
-  rs_board *board = comm->board;
+  rs_board *board = comm->log.board;
   if (board == NULL)
     return;
   pthread_mutex_lock(&board->mutex);
   reshard_comm before = NULL, *link = &board->first;
-  for (; *link != comm; link = &before->board_next)
+  for (; *link != comm; link = &before->log.board_next)
     before = *link;
-  *link = comm->board_next;
+  *link = comm->log.board_next;
   if (board->last == comm)
     board->last = before;
-  comm->board = NULL;
+  comm->log.board = NULL;
   bool last = board->first == NULL;
   pthread_mutex_unlock(&board->mutex);
   if (last) {
@@ -75,7 +75,7 @@ void rs_board_leave(reshard_comm comm) {
 }
 
 const rs_log *rs_comm_log(reshard_comm comm) {
-  return comm->board != NULL && comm->board->log.level != RS_LOG_OFF ? &comm->board->log : NULL;
+  return comm->log.board != NULL && comm->log.board->log.level != RS_LOG_OFF ? &comm->log.board->log : NULL;
 }
 
 /* --- Calls and their steps ---------------------------------------------------------------------------------------- */
@@ -103,7 +103,7 @@ static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) 
 }
 
 static reshard_comm comm_of(const rs_calls *c) {
-  return (reshard_comm)((char *)c - offsetof(struct reshard_comm_s, calls));
+  return (reshard_comm)((char *)c - offsetof(struct reshard_comm_s, log.calls));
 }
 
 void rs_call_trace(const rs_calls *c, const rs_call *call) {
@@ -111,7 +111,7 @@ void rs_call_trace(const rs_calls *c, const rs_call *call) {
   char line[256], took[64] = "";
   if (log == NULL)
     return;
-  call_clock clock = read_clock(comm_of(c)->board);
+  call_clock clock = read_clock(comm_of(c)->log.board);
   if (GET(call->begin) > 0)
     snprintf(took, sizeof took, ", took %.3f ms", milliseconds(&clock, GET(call->begin), GET(call->end)));
   snprintf(line, sizeof line, "call %lld, %s: %lld bytes, %u step%s%s, %s", (long long)rs_calls_made(c),
@@ -134,7 +134,7 @@ static void log_error(const rs_calls *c, reshard_status status) {
   snprintf(error, sizeof error, "%s", reshard_last_error());
   rs_text_add(&out, "%s: %s\n", reshard_status_string(status), error);
   uint64_t number = rs_calls_made(c);
-  if (atomic_exchange(&comm->board->reported, number) != number)
+  if (atomic_exchange(&comm->log.board->reported, number) != number)
     report_calls(&out, comm, 0);
   if (out.status == RESHARD_SUCCESS)
     rs_log_lines(log, comm, out.at);
@@ -151,7 +151,7 @@ void rs_call_explain(const rs_calls *c, reshard_status status) {
 }
 
 rs_call_scope rs_call_enter(reshard_comm comm, const char *name, int64_t bytes) {
-  rs_calls *c = &comm->calls;
+  rs_calls *c = &comm->log.calls;
   return rs_calls_open(c) ? (rs_call_scope){0}
                           : (rs_call_scope){c, rs_call_begin(c, name, bytes, rs_call_ticks()), rs_error_count()};
 }
@@ -178,7 +178,7 @@ reshard_status rs_comm_alive(reshard_comm comm) {
 
 /* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */
 static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t bytes) {
-  rs_calls *c = &comm->calls;
+  rs_calls *c = &comm->log.calls;
   rs_call *lone = NULL;
   if (!rs_calls_open(c)) /* else the clock need not be read */
     lone = rs_call_begin(c, name, bytes, rs_call_ticks());
@@ -188,7 +188,7 @@ static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t b
 }
 
 static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_status status) {
-  rs_calls *c = &comm->calls;
+  rs_calls *c = &comm->log.calls;
   SET(c->step, NULL);
   if (GET(c->nawaited) > 0)
     SET(c->nawaited, 0);
@@ -201,7 +201,7 @@ static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_
 
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   RS_TRY(check_process(comm));
-  if (comm->locals == 1 && rs_calls_open(&comm->calls)) { /* no other rank to meet here: no step */
+  if (comm->locals == 1 && rs_calls_open(&comm->log.calls)) { /* no other rank to meet here: no step */
     reshard_status status = comm->ops->together(comm, run, mine);
     return status == RESHARD_SUCCESS ? status : rs_error_pass(rs_comm_cancel(comm, status));
   }
@@ -249,7 +249,7 @@ reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t byt
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round) {
   reshard_comm comm = turns[0].comm;
   for (int64_t i = 0; i < n; i++)
-    SET(turns[i].comm->calls.round, (int32_t)round);
+    SET(turns[i].comm->log.calls.round, (int32_t)round);
   if (comm->locals > 1) /* in a meeting: the others wait there for this rank */
     return comm->ops->exchange(n, turns, total_bytes);
   rs_call *lone = begin_step(comm, "exchange", 0);
@@ -258,13 +258,13 @@ reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_b
 
 reshard_status rs_comm_exchange_beside(const rs_turn *turn, int64_t total_bytes, int64_t round,
                                        const rs_beside *beside) {
-  SET(turn->comm->calls.round, (int32_t)round);
+  SET(turn->comm->log.calls.round, (int32_t)round);
   rs_call *lone = begin_step(turn->comm, "exchange", 0);
   return end_step(turn->comm, lone, turn->comm->ops->exchange_beside(turn, total_bytes, beside));
 }
 
 void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
-  rs_calls *c = &comm->calls;
+  rs_calls *c = &comm->log.calls;
   for (int64_t i = 0; i < rs_min(n, RS_AWAITED); i++)
     SET(c->awaited[i], (int32_t)peers[i]);
   SET(c->nawaited, (int32_t)rs_min(n, RS_AWAITED));
@@ -274,8 +274,8 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
   rs_text out = {.at = buffer, .size = RS_CALL_TEXT};
-  const rs_call *call = last_call(&comm->calls);
-  int64_t number = (int64_t)rs_calls_made(&comm->calls), round = GET(comm->calls.round);
+  const rs_call *call = last_call(&comm->log.calls);
+  int64_t number = (int64_t)rs_calls_made(&comm->log.calls), round = GET(comm->log.calls.round);
   rs_text_add(&out, "%s", number > 0 ? GET(call->name) : "no call");
   if (number > 0)
     rs_text_add(&out, round >= 0 ? ", call %lld, round %lld" : ", call %lld", (long long)number, (long long)round);
@@ -283,8 +283,8 @@ const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
 }
 
 void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
-  const rs_call *call = last_call(&comm->calls);
-  *stamp = (rs_stamp){.number = (int64_t)rs_calls_made(&comm->calls)};
+  const rs_call *call = last_call(&comm->log.calls);
+  *stamp = (rs_stamp){.number = (int64_t)rs_calls_made(&comm->log.calls)};
   if (stamp->number > 0)
     snprintf(stamp->name, sizeof stamp->name, "%s", GET(call->name));
 }
@@ -295,13 +295,13 @@ static bool find_stamp(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
     comm->ops->caller(comm, rank, stamp);
     return true;
   }
-  pthread_mutex_lock(&comm->board->mutex);
-  reshard_comm o = comm->board->first;
+  pthread_mutex_lock(&comm->log.board->mutex);
+  reshard_comm o = comm->log.board->first;
   while (o != NULL && (o->group != comm->group || o->rank != rank))
-    o = o->board_next;
+    o = o->log.board_next;
   if (o != NULL)
     rs_call_stamp(o, stamp);
-  pthread_mutex_unlock(&comm->board->mutex);
+  pthread_mutex_unlock(&comm->log.board->mutex);
   return o != NULL;
 }
 
@@ -325,11 +325,11 @@ static bool is_before(const rs_calls *a, const rs_calls *b) {
 static void add_awaited(rs_text *out, reshard_comm comm) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
-  for (reshard_comm o = comm->board->first; o != NULL && n < 64 && comm->locals > 1; o = o->board_next)
-    if (o->group == comm->group && is_before(&o->calls, &comm->calls))
+  for (reshard_comm o = comm->log.board->first; o != NULL && n < 64 && comm->locals > 1; o = o->log.board_next)
+    if (o->group == comm->group && is_before(&o->log.calls, &comm->log.calls))
       few[n++] = o->rank;
-  for (int32_t i = 0; comm->locals == 1 && i < GET(comm->calls.nawaited); i++)
-    few[n++] = GET(comm->calls.awaited[i]);
+  for (int32_t i = 0; comm->locals == 1 && i < GET(comm->log.calls.nawaited); i++)
+    few[n++] = GET(comm->log.calls.awaited[i]);
   if (n > 0)
     rs_text_add(out, ", waits for rank%s %s", n == 1 ? "" : "s", rs_ranges_text(text, sizeof text, n, few));
 }
@@ -342,24 +342,24 @@ static void add_end(rs_text *out, int32_t status, int64_t end, const call_clock 
 }
 
 static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
-  const rs_call *call = last_call(&comm->calls);
-  const char *name = GET(call->name), *step = GET(comm->calls.step);
+  const rs_call *call = last_call(&comm->log.calls);
+  const char *name = GET(call->name), *step = GET(comm->log.calls.step);
   rs_text_add(out, "rank %lld: ", (long long)comm->rank);
   if (name == NULL) {
     rs_text_add(out, "no call yet\n");
     return;
   }
-  bool inside = rs_calls_open(&comm->calls);
-  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", name, (long long)rs_calls_made(&comm->calls));
+  bool inside = rs_calls_open(&comm->log.calls);
+  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", name, (long long)rs_calls_made(&comm->log.calls));
   if (!inside) {
     add_end(out, GET(call->status), GET(call->end), clock);
     return;
   }
   if (step != NULL)
     rs_text_add(out, "%s, ", step);
-  rs_text_add(out, "step %u, ", (unsigned)GET(comm->calls.steps));
-  if (GET(comm->calls.round) >= 0)
-    rs_text_add(out, "round %d, ", (int)GET(comm->calls.round));
+  rs_text_add(out, "step %u, ", (unsigned)GET(comm->log.calls.steps));
+  if (GET(comm->log.calls.round) >= 0)
+    rs_text_add(out, "round %d, ", (int)GET(comm->log.calls.round));
   rs_text_add(out, "%lld bytes", (long long)GET(call->bytes));
   if (GET(call->begin) > 0)
     rs_text_add(out, ", since %.3f ms", milliseconds(clock, GET(call->begin), clock->now));
@@ -370,7 +370,7 @@ static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
 
 /* The last finished calls, the latest first; one that is overwritten meanwhile is left out. */
 static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_clock *clock) {
-  const rs_calls *c = &comm->calls;
+  const rs_calls *c = &comm->log.calls;
   int64_t made = (int64_t)rs_calls_made(c);
   for (int64_t number = made - rs_calls_open(c), n = 0; number > 0 && n < last; number--, n++) {
     const rs_call *call = &c->ring[number % RS_CALLS];
@@ -403,12 +403,12 @@ static void add_group(rs_text *out, reshard_comm comm) {
 static void add_behind(rs_text *out, reshard_comm first) {
   char text[160];
   int64_t most = 0, least = INT64_MAX, few[64], n = 0;
-  for (reshard_comm o = first; o != NULL && o->group == first->group; o = o->board_next) {
-    most = rs_max(most, (int64_t)rs_calls_made(&o->calls));
-    least = rs_min(least, (int64_t)rs_calls_made(&o->calls));
+  for (reshard_comm o = first; o != NULL && o->group == first->group; o = o->log.board_next) {
+    most = rs_max(most, (int64_t)rs_calls_made(&o->log.calls));
+    least = rs_min(least, (int64_t)rs_calls_made(&o->log.calls));
   }
-  for (reshard_comm o = first; o != NULL && o->group == first->group && n < 64; o = o->board_next)
-    if ((int64_t)rs_calls_made(&o->calls) < most)
+  for (reshard_comm o = first; o != NULL && o->group == first->group && n < 64; o = o->log.board_next)
+    if ((int64_t)rs_calls_made(&o->log.calls) < most)
       few[n++] = o->rank;
   if (n > 0)
     rs_text_add(out, "behind: rank%s %s, at call %lld of %lld\n", n == 1 ? "" : "s",
@@ -416,18 +416,18 @@ static void add_behind(rs_text *out, reshard_comm first) {
 }
 
 static void report_calls(rs_text *out, reshard_comm comm, int64_t last) {
-  call_clock clock = read_clock(comm->board);
-  pthread_mutex_lock(&comm->board->mutex);
+  call_clock clock = read_clock(comm->log.board);
+  pthread_mutex_lock(&comm->log.board->mutex);
   reshard_comm first = NULL; /* of the group */
-  for (reshard_comm o = comm->board->first; o != NULL; o = o->board_next) {
+  for (reshard_comm o = comm->log.board->first; o != NULL; o = o->log.board_next) {
     if (first == NULL || o->group != first->group)
       add_group(out, first = o);
     add_rank(out, o, &clock);
     add_past(out, o, last, &clock);
-    if (o->board_next == NULL || o->board_next->group != o->group)
+    if (o->log.board_next == NULL || o->log.board_next->group != o->group)
       add_behind(out, first);
   }
-  pthread_mutex_unlock(&comm->board->mutex);
+  pthread_mutex_unlock(&comm->log.board->mutex);
 }
 
 reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, size_t size, size_t *needed) {

@@ -25,17 +25,17 @@ int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size 
 const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NULL ? comm->global_ranks : NULL; }
 
 void rs_comm_close_imports(reshard_comm comm) {
-  if (comm->imports == NULL)
+  if (comm->memory.imports == NULL)
     return;
   for (int64_t r = 0; r < comm->size; r++)
-    rs_import_close(comm->imports[r]);
-  free(comm->imports);
-  comm->imports = NULL;
+    rs_import_close(comm->memory.imports[r]);
+  free(comm->memory.imports);
+  comm->memory.imports = NULL;
   rs_shared_close();
 }
 
 void rs_comm_free_deferred(reshard_comm comm) {
-  for (rs_deferred_destroy **at = &comm->deferred, *deferred; (deferred = *at) != NULL;) {
+  for (rs_deferred_destroy **at = &comm->life.deferred, *deferred; (deferred = *at) != NULL;) {
     if (deferred->has_ended(deferred)) {
       *at = deferred->next;
       deferred->free(deferred);
@@ -46,23 +46,23 @@ void rs_comm_free_deferred(reshard_comm comm) {
 }
 
 static void free_handle(reshard_comm comm) {
-  if (comm->kept != NULL)
-    comm->drop_kept(comm);
+  if (comm->life.kept != NULL)
+    comm->life.drop_kept(comm);
   rs_comm_free_deferred(comm);
-  bool used = comm->deferred != NULL || rs_comm_is_stuck(comm);
-  if (comm->peers != NULL && !used)
-    comm->drop_peers(comm);
-  if (comm->meetings != NULL && !used)
-    comm->device->processes->end(comm->device, comm->meetings);
+  bool used = comm->life.deferred != NULL || rs_comm_is_stuck(comm);
+  if (comm->memory.peers != NULL && !used)
+    comm->memory.drop_peers(comm);
+  if (comm->waits.meetings != NULL && !used)
+    comm->device->processes->end(comm->device, comm->waits.meetings);
   rs_board_leave(comm);
   comm->ops->destroy(comm);
 }
 
-void rs_comm_hold(reshard_comm comm) { atomic_fetch_add_explicit(&comm->held, 1, memory_order_relaxed); }
+void rs_comm_hold(reshard_comm comm) { atomic_fetch_add_explicit(&comm->life.held, 1, memory_order_relaxed); }
 
 void rs_comm_let_go(reshard_comm comm) {
   RS_HOLD_CANCEL;
-  if (atomic_fetch_sub_explicit(&comm->held, 1, memory_order_acq_rel) == 0)
+  if (atomic_fetch_sub_explicit(&comm->life.held, 1, memory_order_acq_rel) == 0)
     free_handle(comm);
 }
 
@@ -80,7 +80,7 @@ void reshard_comm_destroy(reshard_comm comm) {
   RS_HOLD_CANCEL;
   if (comm == NULL || rs_comm_is_forked(comm))
     return;
-  int64_t held = atomic_load_explicit(&comm->held, memory_order_acquire);
+  int64_t held = atomic_load_explicit(&comm->life.held, memory_order_acquire);
   if (held > 0)
     quit_held(comm, held);
   rs_comm_let_go(comm);
@@ -126,7 +126,7 @@ reshard_status reshard_comm_set_poll(reshard_comm comm, reshard_poll poll, void 
 }
 
 bool rs_comm_is_cancelled(reshard_comm comm) {
-  return comm->polling.cancelled != 0 && comm->polling.cancelled == rs_calls_made(&comm->calls);
+  return comm->polling.cancelled != 0 && comm->polling.cancelled == rs_calls_made(&comm->log.calls);
 }
 
 bool rs_comm_poll(reshard_comm comm, int64_t since) {
@@ -134,7 +134,7 @@ bool rs_comm_poll(reshard_comm comm, int64_t since) {
   if (p->call == NULL || rs_comm_is_cancelled(comm) || rs_now_ns() - rs_max(since, p->last) < RS_POLL_NS)
     return rs_comm_is_cancelled(comm);
   if (p->call(p->user) != 0) {
-    p->cancelled = rs_calls_made(&comm->calls);
+    p->cancelled = rs_calls_made(&comm->log.calls);
     (void)comm->ops->abort(comm);
   }
   p->last = rs_now_ns();
@@ -221,7 +221,7 @@ reshard_status reshard_comm_barrier(reshard_comm comm) {
 reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats) {
   if (comm == NULL || stats == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_get_stats: NULL argument");
-  stats->received_bytes = atomic_load_explicit(&comm->received_bytes, memory_order_relaxed);
-  stats->received_messages = atomic_load_explicit(&comm->received_messages, memory_order_relaxed);
+  stats->received_bytes = atomic_load_explicit(&comm->stats.received_bytes, memory_order_relaxed);
+  stats->received_messages = atomic_load_explicit(&comm->stats.received_messages, memory_order_relaxed);
   return RESHARD_SUCCESS;
 }

@@ -117,7 +117,7 @@ typedef struct rs_comm_ops {
    * ranks of a communicator of processes with GPUs: there it is collective, and makes their mailboxes. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
   /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
-   * are there from then on. Not collective. NULL where comm->mailbox is 0. */
+   * are there from then on. Not collective. NULL where messages.mailbox is 0. */
   reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
@@ -193,21 +193,25 @@ typedef struct rs_polling {
 } rs_polling;
 enum { RS_POLL_NS = 50000000 };
 
-struct reshard_comm_s {
-  const rs_comm_ops *ops;
-  rs_device *device; /* may be shared with other communicators */
-  int64_t rank, size;
-  int64_t locals; /* ranks of this process */
-  /* Ranks of this process on one GPU (or the CPU) are a lane. */
+/* Ranks of a process on one GPU (or the CPU) are a lane. */
+typedef struct rs_comm_lanes {
   int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
-  bool staged;                    /* no message goes from or to memory of the caller: see retire */
-  int64_t mailbox;                /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
-  int64_t mailed;                 /* fewer bytes of each rank go faster through those than by reading peers */
-  int64_t best_staging;           /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
+} rs_comm_lanes;
+
+/* Terms that suit the messages of a communicator. */
+typedef struct rs_comm_messages {
+  bool staged;          /* no message goes from or to memory of the caller: see retire */
+  int64_t mailbox;      /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
+  int64_t mailed;       /* fewer bytes of each rank go faster through those than by reading peers */
+  int64_t best_staging; /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
   /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
   int64_t least_run;
+} rs_comm_messages;
+
+/* Memory of other ranks that this one reads. */
+typedef struct rs_comm_memory {
   bool direct; /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
    * others can this one's. On GPUs these stand for memory of the GPUs, of which descriptors are passed on. NULL on all
@@ -215,33 +219,57 @@ struct reshard_comm_s {
    * process's file for as long as it lives. */
   struct rs_import **imports;
   bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
-  /* Words of the host that GPUs of ranks which are processes reach (rs_stream_meeting_terms); NULL: it has no GPU. */
-  const int64_t *ended;
-  int64_t *late;
-  /* Of all ranks, in their exchanges, where they are processes with GPUs. Programs of messages are guarded by it. NULL:
-   * there is none, or none yet (reserve). */
-  rs_stream_meeting *meeting;
-  rs_stream_meetings *meetings; /* shared by these and those of transfers; NULL: none yet */
-  _Atomic int64_t received_bytes, received_messages;
-  int64_t timeout_ms;              /* for work of GPUs that waits for peers; 0: none */
-  bool borrowed;                   /* an abort does not end such work: it is the caller's to end */
-  rs_deferred_destroy *deferred;   /* what a GPU may still use */
-  uint64_t closings;               /* ends so far of what ranks had open of each other's, and its owner may free */
-  uint64_t subject;                /* of a transfer that it executes: ranks that meet compare it; 0: none */
-  _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
-  int64_t made;                    /* objects made on this handle so far: numbers them */
-  const void *group;               /* one for all ranks of this process, and no other communicator's */
-  const int64_t *global_ranks;     /* [size], or NULL: the same numbers */
-  void *kept;                      /* of a call, for the next one alike; NULL: nothing */
-  void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
-  struct rs_peers *peers;          /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
+  struct rs_peers *peers; /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
   struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
+  uint64_t closings; /* ends so far of what ranks had open of each other's, and its owner may free */
+} rs_comm_memory;
+
+/* Waits of GPUs for each other, of ranks that are processes. */
+typedef struct rs_comm_waits {
+  /* Words of the host that the GPUs reach (rs_stream_meeting_terms); NULL: it has no GPU. */
+  const int64_t *ended;
+  int64_t *late;
+  /* Of all ranks, in their exchanges. Programs of messages are guarded by it. NULL: there is none, or none yet
+   * (reserve). */
+  rs_stream_meeting *meeting;
+  rs_stream_meetings *meetings; /* shared by these and those of transfers; NULL: none yet */
+} rs_comm_waits;
+
+/* Holders of a handle, and memory that it keeps until its end. */
+typedef struct rs_comm_life {
+  _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
+  rs_deferred_destroy *deferred;   /* what a GPU may still use */
+  void *kept;                      /* of a call, for the next one alike; NULL: nothing */
+  void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
+  uint64_t forks;                  /* rs_forks where it was made: a child's handle is no rank of processes */
+} rs_comm_life;
+
+struct reshard_comm_s {
+  const rs_comm_ops *ops;
+  rs_device *device; /* may be shared with other communicators */
+  int64_t rank, size;
+  int64_t locals; /* ranks of this process */
+  rs_comm_lanes process;
+  rs_comm_messages messages;
+  rs_comm_memory memory;
+  rs_comm_waits waits;
+  struct {
+    _Atomic int64_t received_bytes, received_messages;
+  } stats;
+  int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
+  bool borrowed;               /* an abort does not end such work: it is the caller's to end */
+  uint64_t subject;            /* of a transfer that it executes: ranks that meet compare it; 0: none */
+  int64_t made;                /* objects made on this handle so far: numbers them */
+  const void *group;           /* one for all ranks of this process, and no other communicator's */
+  const int64_t *global_ranks; /* [size], or NULL: the same numbers */
+  rs_comm_life life;
   rs_polling polling;
-  uint64_t forks; /* rs_forks where it was made: a child's handle is no rank of processes */
-  rs_board *board;
-  reshard_comm board_next;
-  rs_calls calls;
+  struct {
+    rs_board *board;
+    reshard_comm board_next;
+    rs_calls calls;
+  } log;
 };
 
 /* The number in the world of a rank of the communicator. */
@@ -255,7 +283,7 @@ static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
 }
 
 /* True in a child of fork, but for ranks of one process, whose child has them all. */
-static inline bool rs_comm_is_forked(reshard_comm comm) { return comm->forks != rs_forks() && !comm->ops->reach; }
+static inline bool rs_comm_is_forked(reshard_comm comm) { return comm->life.forks != rs_forks() && !comm->ops->reach; }
 /* RESHARD_ERROR_PEER where the communicator has ended, or is forked. Not collective. */
 reshard_status rs_comm_alive(reshard_comm comm);
 /* A transfer, sharder, mesh or memory holds the handle until it lets go: one that is destroyed before that quits, and
@@ -319,9 +347,9 @@ static inline const rs_part *rs_parts_at(const rs_part *parts, int64_t n, int64_
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
   if (bytes > 0)
-    atomic_fetch_add_explicit(&comm->received_bytes, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->stats.received_bytes, bytes, memory_order_relaxed);
   if (messages > 0)
-    atomic_fetch_add_explicit(&comm->received_messages, messages, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->stats.received_messages, messages, memory_order_relaxed);
 }
 
 #endif

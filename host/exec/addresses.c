@@ -8,10 +8,10 @@
 /* Another GPU of the process that does not reach the address; NULL: all do. */
 static reshard_status find_barred(reshard_comm comm, const void *at, const rs_device **barred) {
   *barred = NULL;
-  for (int64_t g = 0; comm->direct && g < comm->lanes && *barred == NULL; g++) {
-    rs_device *device = comm->lane_devices[g];
+  for (int64_t g = 0; comm->memory.direct && g < comm->process.lanes && *barred == NULL; g++) {
+    rs_device *device = comm->process.lane_devices[g];
     rs_address address;
-    if (g == comm->lane)
+    if (g == comm->process.lane)
       continue;
     RS_TRY(device->memory->look_up(device, at, &address));
     *barred = address.reached ? NULL : device;

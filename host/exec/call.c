@@ -62,7 +62,7 @@ static bool reads_gpus_when_told(reshard_comm comm, reshard_path path) {
 
 static call_reads find_reads(reshard_comm comm, reshard_path wish) {
   const rs_path_ops *path = rs_path_find(comm, wish);
-  if (comm->imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others)
+  if (comm->memory.imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others)
     return READS_SEGMENTS;
   return reads_gpus_when_told(comm, wish) ? READS_GPUS : READS_NOTHING;
 }
@@ -84,7 +84,7 @@ static reshard_status show_sources(sharded_call *x) {
   if (cached->reach == NULL)
     RS_TRY(rs_reach_create(x->comm, x->given->plan, &cached->reach));
   RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown, &x->private_entry));
-  x->moved = x->comm->elsewhere && (cached->shown == 0 || x->shown.version != cached->shown);
+  x->moved = x->comm->memory.elsewhere && (cached->shown == 0 || x->shown.version != cached->shown);
   if (cached->packed)
     return rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream);
   return cached->shown != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
@@ -234,9 +234,9 @@ static reshard_status execute_segments(sharded_call *x, rs_verdict verdict) {
   bool packs = verdict == RS_VERDICT_PACK, bound = cached->packed;
   reshard_status status = RESHARD_SUCCESS;
   cached->packed = packs && x->given->cached != NULL;
-  if (!packs && !x->comm->elsewhere)
+  if (!packs && !x->comm->memory.elsewhere)
     return execute_direct(x);
-  if (x->comm->elsewhere && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs) {
+  if (x->comm->memory.elsewhere && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs) {
     rs_cached_drop(cached);
     cached->packed = packs && x->given->cached != NULL;
   }

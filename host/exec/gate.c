@@ -2,7 +2,7 @@
 
 #include "device/stream.h"
 
-static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_devices[0]; }
+static rs_device *first_device(const rs_gate *gate) { return gate->comm->process.lane_devices[0]; }
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
   rs_gate made = {.comm = comm};

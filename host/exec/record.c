@@ -69,7 +69,7 @@ static reshard_status error_options(reshard_comm comm, const struct reshard_plan
 /* A rank has a source that others cannot map, where no other path will do. of_malloc: they map memory of cudaMalloc. */
 static reshard_status error_private(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank, int64_t entry,
                                     bool of_malloc) {
-  if (comm->device->processes != NULL && !comm->direct)
+  if (comm->device->processes != NULL && !comm->memory.direct)
     return rs_error(
         RESHARD_ERROR_UNSUPPORTED,
         "a %s communicator over GPUs reads storage of devices made with `shared`%s, and rank %lld has a source of "
@@ -81,8 +81,8 @@ static reshard_status error_private(reshard_comm comm, const struct reshard_plan
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
                   "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
                   "elsewhere",
-                  comm->elsewhere ? "mixed" : "direct", comm->ops->name,
-                  comm->direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
+                  comm->memory.elsewhere ? "mixed" : "direct", comm->ops->name,
+                  comm->memory.direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
                   (long long)rank, (long long)entry, plan->entries[entry].name);
 }
 

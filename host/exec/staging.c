@@ -4,8 +4,8 @@
 
 /* Streams of all GPUs of the process may use memory that is in no pool. */
 void rs_staging_cache_free(rs_staging_cache *cache, reshard_comm comm) {
-  for (int64_t g = 0; cache->memory != NULL && g < comm->lanes; g++)
-    (void)comm->lane_devices[g]->streams->finish(comm->lane_devices[g]);
+  for (int64_t g = 0; cache->memory != NULL && g < comm->process.lanes; g++)
+    (void)comm->process.lane_devices[g]->streams->finish(comm->process.lane_devices[g]);
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, cache->memory);
   else

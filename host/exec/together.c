@@ -50,10 +50,10 @@ static bool calls_alike(const once_rank *a, const once_rank *b) {
 /* Compiles the copies to the ranks of a lane. */
 static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane) {
   rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
-  rs_device *device = o[0]->comm->lane_devices[lane];
+  rs_device *device = o[0]->comm->process.lane_devices[lane];
   rs_copies_clear(&memory->copies);
   for (int64_t r = 0; r < n; r++)
-    if (o[r]->comm->lane == lane)
+    if (o[r]->comm->process.lane == lane)
       RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
   return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
 }
@@ -77,7 +77,7 @@ static reshard_status run_lanes(rs_once_memory *memory, void *stream) {
 
 /* The programs in the order of `stream`, which comes after all ranks' and before what they do next. */
 static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) {
-  rs_device *device = o[0]->comm->lane_devices[0];
+  rs_device *device = o[0]->comm->process.lane_devices[0];
   rs_once_memory *memory = o[0]->memory;
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
@@ -120,12 +120,12 @@ static reshard_status run_calls(int64_t n, void **all) {
 }
 
 static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
-  RS_TRY(rs_alloc_zero((void *)&memory->programs, comm->lanes, sizeof *memory->programs));
-  RS_TRY(rs_alloc_zero(&memory->lanes, comm->lanes, sizeof *memory->lanes));
-  RS_TRY(rs_alloc_zero((void *)&memory->flow, comm->lanes, sizeof *memory->flow));
-  for (int64_t g = 0; g < comm->lanes; g++) {
-    const rs_lane_needs needs = {.ranks = comm->locals > 1, .lanes = comm->lanes, .number = g};
-    RS_TRY(rs_lane_create(comm->lane_devices[g], &needs, &memory->lanes[g]));
+  RS_TRY(rs_alloc_zero((void *)&memory->programs, comm->process.lanes, sizeof *memory->programs));
+  RS_TRY(rs_alloc_zero(&memory->lanes, comm->process.lanes, sizeof *memory->lanes));
+  RS_TRY(rs_alloc_zero((void *)&memory->flow, comm->process.lanes, sizeof *memory->flow));
+  for (int64_t g = 0; g < comm->process.lanes; g++) {
+    const rs_lane_needs needs = {.ranks = comm->locals > 1, .lanes = comm->process.lanes, .number = g};
+    RS_TRY(rs_lane_create(comm->process.lane_devices[g], &needs, &memory->lanes[g]));
     memory->flow[g] = &memory->lanes[g];
     memory->nlanes = g + 1;
   }
@@ -136,7 +136,7 @@ static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
 static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
   if (comm->locals > 1 && memory->gate.comm == NULL)
     RS_TRY(rs_gate_create(comm, &memory->gate));
-  if (comm->rank != 0 || memory->nlanes == comm->lanes)
+  if (comm->rank != 0 || memory->nlanes == comm->process.lanes)
     return RESHARD_SUCCESS;
   rs_once_free_lanes(memory);
   return make_lanes(comm, memory);

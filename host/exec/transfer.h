@@ -65,7 +65,7 @@ typedef struct rs_transfer_streams {
   rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
   rs_shared_words words;      /* of it */
   rs_lane lane;               /* of the first rank on it */
-  rs_lane **lanes;            /* [comm->lanes], for the one who executes */
+  rs_lane **lanes;            /* [comm->process.lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
    * through gates have theirs instead. */
   rs_event *ended;
@@ -92,7 +92,7 @@ struct reshard_transfer_s {
   rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
   rs_team_lists team;
   rs_transfer_streams streams;
-  struct reshard_transfer_s *next; /* of comm->kept_transfers */
+  struct reshard_transfer_s *next; /* of comm->memory.kept_transfers */
   rs_deferred_destroy deferred;
 };
 
@@ -113,7 +113,7 @@ static inline void rs_transfer_give_back(struct reshard_transfer_s *t) {
 
 /* True where the transfer reads the rank's sources itself; no message of it goes from that rank, or to it. */
 static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
-  return t->path == &rs_mixed_path && t->comm->imports != NULL && t->comm->imports[rank] != NULL;
+  return t->path == &rs_mixed_path && t->comm->memory.imports != NULL && t->comm->memory.imports[rank] != NULL;
 }
 
 /* Checks that a plan is the one of the communicator's rank. */

@@ -139,8 +139,8 @@ static void free_plans(reshard_comm comm, sync_plans *p) {
 }
 
 static void drop_kept_plans(reshard_comm comm) {
-  free_plans(comm, comm->kept);
-  comm->kept = NULL;
+  free_plans(comm, comm->life.kept);
+  comm->life.kept = NULL;
 }
 
 static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int64_t entry) {
@@ -155,7 +155,7 @@ static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int
 
 /* True when the communicator has the plans of just these tensors. */
 static bool has_plans(const sync *s) {
-  const sync_plans *p = s->comm->kept;
+  const sync_plans *p = s->comm->life.kept;
   const rs_listed *l = s->listed;
   int64_t planned = 0;
   if (p == NULL || p->src != l->src || p->bucket != l->bucket || p->path != l->path)
@@ -223,7 +223,7 @@ static reshard_status prepare_sync(sync *s) {
     s->places = rs_hash(s->places, &in_place, sizeof in_place);
   }
   if (has_plans(s)) {
-    s->plans = s->comm->kept;
+    s->plans = s->comm->life.kept;
     s->listed->moved = s->plans->places != s->places;
     return RESHARD_SUCCESS;
   }
@@ -291,8 +291,8 @@ static reshard_status run_plans(sync *s, bool moved) {
 
 /* Plans of a call that has succeeded stay. Those of one that has failed after ranks had compared do not. */
 static void keep_plans(sync *s, bool compared, reshard_status status) {
-  bool kept = s->plans == s->comm->kept;
-  if (compared && (status != RESHARD_SUCCESS || !kept) && s->comm->kept != NULL)
+  bool kept = s->plans == s->comm->life.kept;
+  if (compared && (status != RESHARD_SUCCESS || !kept) && s->comm->life.kept != NULL)
     drop_kept_plans(s->comm);
   if (s->plans == NULL || kept)
     return;
@@ -300,8 +300,8 @@ static void keep_plans(sync *s, bool compared, reshard_status status) {
     free_plans(s->comm, s->plans);
     return;
   }
-  s->comm->kept = s->plans;
-  s->comm->drop_kept = drop_kept_plans;
+  s->comm->life.kept = s->plans;
+  s->comm->life.drop_kept = drop_kept_plans;
 }
 
 static void free_sync(sync *s) {
@@ -331,7 +331,7 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
     mine = read_options(comm, options, &listed);
   if (mine == RESHARD_SUCCESS)
     mine = rs_listed_check(&listed);
-  s.whole = comm->direct && listed.path != RESHARD_PATH_PACKED;
+  s.whole = comm->memory.direct && listed.path != RESHARD_PATH_PACKED;
   if (mine == RESHARD_SUCCESS)
     mine = prepare_sync(&s);
   bool moved = false;

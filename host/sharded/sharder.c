@@ -24,7 +24,7 @@ static reshard_status find_device(reshard_comm comm, const reshard_sharder_optio
                                       .threads = 1,
                                       .keep_bytes = options->keep_bytes,
                                       .shared = comm->ops->open_node != NULL ? options->path == RESHARD_PATH_MIXED
-                                                                             : comm->imports != NULL};
+                                                                             : comm->memory.imports != NULL};
   char name[32] = "cpu";
   if (of_comm->type == RESHARD_DEVICE_CUDA)
     snprintf(name, sizeof name, "cuda:%d", of_comm->index);

@@ -169,7 +169,8 @@ static void early_ends(void) {
 static void long_messages(void) {
   static const char *const cuts[] = {"chunk(0)", "chunk(1)"};
   reshard_comm comm = open_comm(60000);
-  int64_t columns = 64 * size, rows = (3 * comm->mailbox / (64 * 4) / size + 1) * size, shape[] = {rows, columns};
+  int64_t columns = 64 * size, rows = (3 * comm->messages.mailbox / (64 * 4) / size + 1) * size,
+          shape[] = {rows, columns};
   int32_t *whole = malloc((size_t)(rows * columns) * 4), *part = malloc((size_t)(rows * 64) * 4);
   for (int back = 0; back < 4; back++) {
     bool by_columns = back / 2 == 1;
@@ -213,8 +214,8 @@ static void memory(void) {
   int64_t shown = size * 8192 + (int64_t)size * size * 512 + 8192;
   int64_t slots = (int64_t)2 * size * size, most = rs_max(64 << 20, slots * (64 << 10));
   CHECK(c->block_bytes <= rs_min(slots * (512 << 10), most) + shown, "%lld bytes", (long long)c->block_bytes);
-  CHECK(comm->mailbox >= most / slots / 2 || comm->mailbox == 512 << 10, "slots of %lld bytes",
-        (long long)comm->mailbox);
+  CHECK(comm->messages.mailbox >= most / slots / 2 || comm->messages.mailbox == 512 << 10, "slots of %lld bytes",
+        (long long)comm->messages.mailbox);
   reshard_comm_destroy(comm);
 }
 

@@ -102,9 +102,9 @@ reshard_status rs_team_add_rank(rs_team *team, int64_t rank, rs_device *device, 
   made->base.locals = team->n;
   made->base.group = team;
   made->base.global_ranks = team->global_ranks;
-  made->base.lane = find_lane(team, device);
-  made->base.lane_rank = team->lane_ranks[made->base.lane]++;
-  made->base.lane_devices = team->lanes;
+  made->base.process.lane = find_lane(team, device);
+  made->base.process.lane_rank = team->lane_ranks[made->base.process.lane]++;
+  made->base.process.lane_devices = team->lanes;
   pthread_mutex_lock(&team->mutex);
   team->users++;
   pthread_mutex_unlock(&team->mutex);
@@ -162,8 +162,8 @@ reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options 
   }
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t r = 0; r < n; r++) {
-    made[r]->lanes = team->nlanes;
-    made[r]->direct = direct;
+    made[r]->process.lanes = team->nlanes;
+    made[r]->memory.direct = direct;
   }
   memcpy(comms, made, (size_t)n * sizeof *made);
 done:

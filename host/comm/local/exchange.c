@@ -96,7 +96,7 @@ static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, con
   int64_t link = 0, count = 0;
   void *stream = NULL;
   for (int64_t i = 0; i < n; link += turns[i++].nreceives) {
-    if (turns[i].comm->lane != lane)
+    if (turns[i].comm->process.lane != lane)
       continue;
     const rs_turn *turn = &turns[i];
     int64_t begin = rs_parts_begin(turn->receives, turn->nreceives, turn->comm->rank);
@@ -104,7 +104,7 @@ static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, con
     for (int64_t r = 0; r < turn->nreceives; r++) {
       const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, begin, r);
       const rs_span *span = &team->links[link + (p - turn->receives)].span;
-      if (turn->comm->direct || turns[p->peer].comm->lane == lane)
+      if (turn->comm->memory.direct || turns[p->peer].comm->process.lane == lane)
         team->spans[count++] = *span;
       else
         RS_TRY(device->memory->memcpy(device, span->dst, span->src, (size_t)span->bytes, stream));

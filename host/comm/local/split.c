@@ -64,8 +64,8 @@ static reshard_status create_team(rs_team *parent, bool apart, int64_t n, const 
   bool direct;
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t i = 0; i < n; i++) {
-    s[requests[i].rank]->made->lanes = team->nlanes;
-    s[requests[i].rank]->made->direct = direct;
+    s[requests[i].rank]->made->process.lanes = team->nlanes;
+    s[requests[i].rank]->made->memory.direct = direct;
   }
 done:
   rs_team_release(team);

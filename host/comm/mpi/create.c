@@ -57,8 +57,8 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   }
   c->base.locals = 1;
   c->base.group = c;
-  c->base.lanes = 1;
-  c->base.lane_devices = &c->base.device;
+  c->base.process.lanes = 1;
+  c->base.process.lane_devices = &c->base.device;
   c->base.global_ranks = c->global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
@@ -137,7 +137,7 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
   mine.status = own;
   RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
   RS_TRY(status);
-  RS_TRY(check_creations(c->base.size, all, &c->base.staged));
+  RS_TRY(check_creations(c->base.size, all, &c->base.messages.staged));
   return rs_mpi_open_files(c);
 }
 

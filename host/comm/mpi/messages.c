@@ -194,7 +194,7 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn, const rs_bes
   for (int64_t i = 0; i < 2 * turn->nreceives; i++)
     if (c->requests[i] != MPI_REQUEST_NULL)
       MPI_Cancel(&c->requests[i]); /* done by the next test, unless it is matched */
-  if (!c->base.staged)
+  if (!c->base.messages.staged)
     leave_caller_memory(c, turn);
   return status;
 }

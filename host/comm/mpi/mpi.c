@@ -47,7 +47,9 @@ static reshard_status finish_records(rs_mpi *c) {
   }
 }
 
-static bool takes_part(const rs_mpi *c, int64_t rank, bool node) { return !node || c->base.imports[rank] != NULL; }
+static bool takes_part(const rs_mpi *c, int64_t rank, bool node) {
+  return !node || c->base.memory.imports[rank] != NULL;
+}
 
 /* Every rank's `mine` is on its way to c->records. node: of the ranks of this node alone. */
 static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_bytes, bool node) {

@@ -210,14 +210,14 @@ void rs_mpi_clear_word(rs_mpi *c) {
 }
 
 void rs_mpi_take_words(rs_mpi *c) {
-  if (c->base.imports == NULL ||
+  if (c->base.memory.imports == NULL ||
       (c->words == NULL && rs_alloc_zero(&c->words, c->base.size, sizeof *c->words) != RESHARD_SUCCESS))
     return;
   for (int64_t r = 0; r < c->base.size; r++) {
     const rs_mpi_word *word = &c->records[r].word;
     const char *at;
-    if (c->words[r].at != NULL || c->base.imports[r] == NULL || word->page.bytes == 0 ||
-        rs_import_map(c->base.imports[r], &word->page, &at) != RESHARD_SUCCESS)
+    if (c->words[r].at != NULL || c->base.memory.imports[r] == NULL || word->page.bytes == 0 ||
+        rs_import_map(c->base.memory.imports[r], &word->page, &at) != RESHARD_SUCCESS)
       continue;
     c->words[r] = (rs_mpi_seen_word){(const atomic_llong *)(const void *)(at + word->inside), *word};
   }
@@ -236,7 +236,7 @@ int64_t rs_mpi_find_left(const rs_mpi *c) {
 void rs_mpi_close_files(rs_mpi *c) {
   for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
     if (c->words[r].at != NULL)
-      rs_import_remove(c->base.imports[r], &c->words[r].word.page);
+      rs_import_remove(c->base.memory.imports[r], &c->words[r].word.page);
   free(c->words);
   c->words = NULL;
   give_back_word(c);
@@ -249,13 +249,14 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   const void *gathered;
   bool have = true, neighbours = true; /* where this rank has no memory to find out, it fails */
   failed = find_nodes(n, all, &c->link->nodes) != RESHARD_SUCCESS ||
-           look_for_neighbours(c, &neighbours, &c->base.elsewhere) != RESHARD_SUCCESS ||
-           (neighbours && (rs_alloc_zero((void *)&c->base.imports, n, sizeof *c->base.imports) != RESHARD_SUCCESS ||
-                           make_word(c) != RESHARD_SUCCESS));
+           look_for_neighbours(c, &neighbours, &c->base.memory.elsewhere) != RESHARD_SUCCESS ||
+           (neighbours &&
+            (rs_alloc_zero((void *)&c->base.memory.imports, n, sizeof *c->base.memory.imports) != RESHARD_SUCCESS ||
+             make_word(c) != RESHARD_SUCCESS));
   for (int64_t r = 0; r < n && !failed; r++)
     if (r != me && node_of(c, r) == node_of(c, me))
-      failed = (c->base.imports[r] = open_file(&all[r])) == NULL;
-  if (c->base.imports == NULL)
+      failed = (c->base.memory.imports[r] = open_file(&all[r])) == NULL;
+  if (c->base.memory.imports == NULL)
     rs_shared_close();
   RS_TRY(rs_comm_allgather(&c->base, &failed, sizeof failed, &gathered));
   for (int64_t r = 0; r < n; r++)
@@ -269,20 +270,21 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   int64_t n = part->base.size, me = part->base.rank;
   bool neighbours;
   int own;
-  if (c->base.imports == NULL)
+  if (c->base.memory.imports == NULL)
     return RESHARD_SUCCESS;
-  RS_TRY(look_for_neighbours(part, &neighbours, &part->base.elsewhere));
+  RS_TRY(look_for_neighbours(part, &neighbours, &part->base.memory.elsewhere));
   if (!neighbours)
     return RESHARD_SUCCESS;
   RS_TRY(rs_shared_open(&own));
-  reshard_status status = rs_alloc_zero((void *)&part->base.imports, n, sizeof *part->base.imports);
+  reshard_status status = rs_alloc_zero((void *)&part->base.memory.imports, n, sizeof *part->base.memory.imports);
   if (status != RESHARD_SUCCESS) {
     rs_shared_close();
     return status;
   }
   for (int64_t r = 0; r < n; r++)
     if (r != me && node_of(part, r) == node_of(part, me))
-      part->base.imports[r] = rs_import_retain(c->base.imports[rs_mpi_find_rank(c, rs_mpi_rank(part, r))]);
+      part->base.memory.imports[r] =
+          rs_import_retain(c->base.memory.imports[rs_mpi_find_rank(c, rs_mpi_rank(part, r))]);
   return make_word(part);
 }
 
@@ -292,8 +294,8 @@ reshard_status rs_mpi_open_files(rs_mpi *c) {
   describe_own(c, &own);
   reshard_status status = rs_comm_allgather(&c->base, &own, sizeof own, &all);
   if (status == RESHARD_SUCCESS && all_on_one_node(c->base.size, all)) {
-    c->base.best_staging = STAGED_ON_NODE;
-    c->base.least_run = c->base.staged ? 0 : LEAST_RUN;
+    c->base.messages.best_staging = STAGED_ON_NODE;
+    c->base.messages.least_run = c->base.messages.staged ? 0 : LEAST_RUN;
   }
   if (status == RESHARD_SUCCESS && all_share(c->base.size, all))
     return open_files(c, all);

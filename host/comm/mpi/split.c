@@ -18,9 +18,9 @@ static reshard_status create_part(rs_mpi *c, int64_t number, int64_t size, int64
   RS_TRY(rs_mpi_create(c->link, size, rank, global_ranks, out));
   (*out)->number = number;
   (*out)->timeout_ms = c->timeout_ms;
-  (*out)->base.staged = c->base.staged;
-  (*out)->base.best_staging = c->base.best_staging;
-  (*out)->base.least_run = c->base.least_run;
+  (*out)->base.messages.staged = c->base.messages.staged;
+  (*out)->base.messages.best_staging = c->base.messages.best_staging;
+  (*out)->base.messages.least_run = c->base.messages.least_run;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
   (void)rs_board_join(&(*out)->base, &c->base);

@@ -50,7 +50,7 @@ bool rs_nccl_stuck(reshard_comm comm) {
  * freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !(c->borrowed && c->base.deferred != NULL) && !rs_nccl_stuck(&c->base);
+  bool idle = !(c->borrowed && c->base.life.deferred != NULL) && !rs_nccl_stuck(&c->base);
   rs_nccl_close_node(c, idle);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
@@ -178,8 +178,8 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
     c->base.borrowed = borrowed;
     c->base.locals = 1;
     c->base.group = c;
-    c->base.lanes = 1;
-    c->base.lane_devices = &c->base.device;
+    c->base.process.lanes = 1;
+    c->base.process.lane_devices = &c->base.device;
     status = rs_board_join(&c->base, NULL);
   }
   if (status == RESHARD_SUCCESS)

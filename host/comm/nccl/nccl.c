@@ -181,7 +181,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   rs_nccl *c = rs_nccl_of(comm);
   RS_TRY(rs_nccl_check_call(c));
-  rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&c->base.calls));
+  rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&c->base.log.calls));
   return run(1, &mine);
 }
 

@@ -123,12 +123,12 @@ static reshard_status connect_node(rs_nccl *c, reshard_status status, const int6
 /* From now on an end of one is the other's. */
 static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, rs_node *node) {
   for (int64_t r = 0; r < c->base.size; r++)
-    imports[r] = numbers[r] >= 0 ? node->base.imports[numbers[r]] : NULL;
+    imports[r] = numbers[r] >= 0 ? node->base.memory.imports[numbers[r]] : NULL;
   c->numbers = numbers;
-  c->base.imports = imports;
-  c->base.elsewhere = true;
-  c->base.ended = node->base.ended;
-  c->base.late = node->base.late;
+  c->base.memory.imports = imports;
+  c->base.memory.elsewhere = true;
+  c->base.waits.ended = node->base.waits.ended;
+  c->base.waits.late = node->base.waits.late;
   pthread_mutex_lock(&c->mutex);
   c->node = node;
   if (c->ended) /* meanwhile, of another thread */
@@ -209,9 +209,9 @@ void rs_nccl_close_node(rs_nccl *c, bool idle) {
   rs_node *node = c->node;
   c->node = NULL;
   pthread_mutex_unlock(&c->mutex);
-  free(c->base.imports);
+  free(c->base.memory.imports);
   free(c->numbers);
-  c->base.imports = NULL;
+  c->base.memory.imports = NULL;
   c->numbers = NULL;
   if (node == NULL)
     return;

@@ -76,10 +76,10 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   reshard_status status;
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   pthread_mutex_init(&c->ending, NULL);
-  c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .lanes = 1};
+  c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .process.lanes = 1};
   c->base.group = c;
-  c->base.lane_devices = &c->base.device;
-  c->base.mailbox = slot_bytes(size);
+  c->base.process.lane_devices = &c->base.device;
+  c->base.messages.mailbox = slot_bytes(size);
   atomic_init(&c->users, 1);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
   for (int64_t r = 0; r < size; r++)
@@ -311,7 +311,7 @@ static void place_parts(rs_node *c) {
   int64_t ranks = round_up(at + 2 * n * n, RS_NODE_LINE), slots = ranks + n * (int64_t)sizeof(rs_node_rank);
   int64_t mailbox = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), RS_NODE_PAGE);
   char *block = (char *)c->block;
-  c->block_bytes = mailbox + 2 * n * n * c->base.mailbox;
+  c->block_bytes = mailbox + 2 * n * n * c->base.messages.mailbox;
   if (block == NULL)
     return;
   c->losses = (_Atomic uint8_t *)(block + losses);
@@ -335,7 +335,7 @@ static reshard_status check_block(rs_node *c) {
 /* Rank 0: memory of all zero, of which what is always needed is there. */
 static reshard_status create_block(rs_node *c, int *fd) {
   place_parts(c);
-  int64_t mailbox = 2 * c->base.size * c->base.size * c->base.mailbox;
+  int64_t mailbox = 2 * c->base.size * c->base.size * c->base.messages.mailbox;
   int failed = rs_memory_file_make("reshard", c->block_bytes, S_IRUSR | S_IWUSR, fd);
   while (failed == 0 && (failed = posix_fallocate(*fd, 0, c->block_bytes - mailbox)) == EINTR)
     failed = 0;
@@ -360,8 +360,8 @@ static reshard_status pin_block(rs_node *c) {
   RS_TRY(device->processes->pin(device, c->block, (size_t)(ranks + c->base.size * (int64_t)sizeof(rs_node_rank)),
                                 &c->pinned));
   c->base.timeout_ms = c->timeout_ms;
-  c->base.ended = c->pinned; /* the block begins with it */
-  c->base.late = (int64_t *)((char *)c->pinned + own + (int64_t)offsetof(rs_node_rank, late));
+  c->base.waits.ended = c->pinned; /* the block begins with it */
+  c->base.waits.late = (int64_t *)((char *)c->pinned + own + (int64_t)offsetof(rs_node_rank, late));
   return RESHARD_SUCCESS;
 }
 
@@ -380,7 +380,7 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms), 0};
   int fd = -1;
   if (c->base.device->processes != NULL)
-    c->base.mailbox = 0; /* those of GPUs are in their memory */
+    c->base.messages.mailbox = 0; /* those of GPUs are in their memory */
   reshard_status status = connect_before(&j);
   RS_THEN(status, admit_after(&j));
   close(listener);
@@ -390,13 +390,14 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   status = agree_by_sockets(&j, RS_NODE_CONNECTED, status, &fd);
   if (status == RESHARD_SUCCESS)
     status = agree_by_sockets(&j, RS_NODE_MAPPED, map_block(c, fd), NULL);
-  if (status == RESHARD_SUCCESS && c->base.imports == NULL) /* else those of the communicator that it is a part of */
+  if (status == RESHARD_SUCCESS &&
+      c->base.memory.imports == NULL) /* else those of the communicator that it is a part of */
     status = agree_by_sockets(&j, RS_NODE_READY, rs_node_pass_files(c, call, j.end), NULL);
   if (fd >= 0)
     close(fd);
   /* Ranks that all have a core may wait a little before they sleep: without that a meeting costs as much as some
    * copies. */
   c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
-  c->base.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
+  c->base.messages.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
   return status;
 }

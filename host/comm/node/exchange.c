@@ -30,9 +30,9 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
-  if (bytes > comm->mailbox)
+  if (bytes > comm->messages.mailbox)
     return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %lld", (long long)bytes,
-                    (long long)comm->mailbox);
+                    (long long)comm->messages.mailbox);
   *at = sending ? rs_node_mailbox_of(c, comm->rank, peer, turn) : rs_node_mailbox_of(c, peer, comm->rank, turn);
 #ifdef MADV_POPULATE_WRITE /* else memory that the system has not ends the process when it is written */
   int64_t *there = &c->there[2 * peer + turn], pages = (bytes + RS_NODE_PAGE - 1) / RS_NODE_PAGE * RS_NODE_PAGE;
@@ -85,8 +85,8 @@ static bool is_full(rs_node_slot *slot, uint32_t sent) {
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t slots = c->base.mailbox, turn = turn_of(x, p) + *done / slots, bytes = rs_min(slots, p->bytes - *done),
-            me = c->base.rank;
+    int64_t slots = c->base.messages.mailbox, turn = turn_of(x, p) + *done / slots,
+            bytes = rs_min(slots, p->bytes - *done), me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
     if (is_full(slot, sent))
@@ -109,8 +109,8 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
 static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t slots = c->base.mailbox, turn = turn_of(x, p) + *done / slots, bytes = rs_min(slots, p->bytes - *done),
-            me = c->base.rank;
+    int64_t slots = c->base.messages.mailbox, turn = turn_of(x, p) + *done / slots,
+            bytes = rs_min(slots, p->bytes - *done), me = c->base.rank;
     rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
     uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
     if (taken == atomic_load_explicit(&slot->sent, memory_order_acquire))
@@ -179,7 +179,7 @@ static void mark_messages(rs_node *c, const void *user) {
 /* Empties the slots that were filled before the meeting: no rank has looked into them. */
 static void take_back(node_exchange *x) {
   for (int64_t i = 0; i < x->turn->nsends; i++)
-    for (int64_t chunk = 0; chunk * x->c->base.mailbox < x->sent[i]; chunk++) {
+    for (int64_t chunk = 0; chunk * x->c->base.messages.mailbox < x->sent[i]; chunk++) {
       const rs_part *p = &x->turn->sends[i];
       atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, turn_of(x, p) + chunk)->sent, 1);
     }

@@ -43,11 +43,11 @@ static int take_file(rs_node *c, int64_t rank, int64_t end, int *fd) {
 }
 
 reshard_status rs_node_open_files(rs_node *c, int *own) {
-  RS_TRY(rs_alloc_zero((void *)&c->base.imports, c->base.size, sizeof *c->base.imports));
+  RS_TRY(rs_alloc_zero((void *)&c->base.memory.imports, c->base.size, sizeof *c->base.memory.imports));
   reshard_status status = rs_shared_open(own);
   if (status != RESHARD_SUCCESS) { /* which says that the file is not to be closed */
-    free(c->base.imports);
-    c->base.imports = NULL;
+    free(c->base.memory.imports);
+    c->base.memory.imports = NULL;
   }
   return status;
 }
@@ -57,7 +57,7 @@ static reshard_status mark_ranks(rs_node *c) {
   RS_TRY(rs_node_open_files(c, NULL));
   for (int64_t r = 0; r < c->base.size; r++)
     if (r != c->base.rank)
-      RS_TRY(rs_import_none(&c->base.imports[r]));
+      RS_TRY(rs_import_none(&c->base.memory.imports[r]));
   return RESHARD_SUCCESS;
 }
 
@@ -78,7 +78,7 @@ reshard_status rs_node_pass_files(rs_node *c, const char *call, int64_t end) {
     if ((failed = take_file(c, r, end, &fd)) != 0)
       RS_THEN(status, error_passing(c, call, r, failed));
     else if (fd >= 0 && status == RESHARD_SUCCESS)
-      status = rs_import_open(fd, &c->base.imports[r]);
+      status = rs_import_open(fd, &c->base.memory.imports[r]);
     else if (fd >= 0)
       close(fd);
   }

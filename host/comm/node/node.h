@@ -138,7 +138,7 @@ static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int6
   return &c->slots[2 * (from * c->base.size + to) + turn % 2];
 }
 static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
-  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * c->base.mailbox;
+  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * c->base.messages.mailbox;
 }
 
 /* Meets all ranks in `together`, where that is due, with this rank's status: the lowest rank's error on all. */

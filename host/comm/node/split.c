@@ -27,7 +27,7 @@ static reshard_status share_files(const rs_node *c, rs_node *part) {
   RS_TRY(rs_node_open_files(part, NULL));
   for (int64_t i = 0; i < part->base.size; i++)
     if (i != part->base.rank)
-      part->base.imports[i] = rs_import_retain(c->base.imports[find_rank(c, part->global_ranks[i])]);
+      part->base.memory.imports[i] = rs_import_retain(c->base.memory.imports[find_rank(c, part->global_ranks[i])]);
   return RESHARD_SUCCESS;
 }
 

@@ -84,7 +84,7 @@ static reshard_status alloc_boxes(rs_node *c, rs_shared_words *mine) {
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
   RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
-  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.meetings,
+  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.waits.meetings,
                                    &c->boxes->meeting, mine);
 }
 
@@ -173,8 +173,8 @@ static reshard_status connect_boxes(rs_node *c, const boxes_passing *p) {
                                          .npeers = n,
                                          .peers = peers,
                                          .words = theirs,
-                                         .ended = c->base.ended,
-                                         .late = c->base.late,
+                                         .ended = c->base.waits.ended,
+                                         .late = c->base.waits.late,
                                          .timeout_ms = c->base.timeout_ms};
   RS_THEN(status, c->base.device->processes->connect(c->base.device, c->boxes->meeting, &terms));
   free(theirs);
@@ -227,7 +227,7 @@ reshard_status rs_node_boxes_make(rs_node *c) {
   free_passing(c, &p);
   free(words);
   if (status == RESHARD_SUCCESS)
-    c->base.meeting = c->boxes->meeting;
+    c->base.waits.meeting = c->boxes->meeting;
   else
     free_boxes(c);
   return status;
@@ -236,7 +236,7 @@ reshard_status rs_node_boxes_make(rs_node *c) {
 /* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the
  * memory for them, so nobody is waited for. */
 void rs_node_boxes_free(rs_node *c) {
-  c->base.meeting = NULL;
+  c->base.waits.meeting = NULL;
   free_boxes(c);
 }
 

@@ -38,10 +38,10 @@ static void drop_programs(rs_direct_programs *shared) {
 
 static bool direct_applicable(reshard_comm comm, reshard_path wish) {
   (void)wish;
-  return comm->direct || (comm->imports != NULL && !comm->elsewhere);
+  return comm->memory.direct || (comm->memory.imports != NULL && !comm->memory.elsewhere);
 }
 
-static bool between_processes(reshard_comm comm) { return !comm->direct; }
+static bool between_processes(reshard_comm comm) { return !comm->memory.direct; }
 
 static rs_program *const *programs_of(const rs_binding *binding) {
   return binding->direct != NULL ? binding->direct->programs : &binding->keep;
@@ -83,7 +83,7 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
   rs_copies merged = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    if (b[i]->transfer->comm->lane == lane)
+    if (b[i]->transfer->comm->process.lane == lane)
       status = append_copies(&merged, b[i]->copies);
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
     status = device->work->compile(device, &merged, merged.bytes, program);
@@ -100,12 +100,12 @@ static reshard_status compile_lanes(int64_t n, void **all) {
   reshard_comm comm = b[0]->transfer->comm;
   rs_direct_programs *shared = NULL;
   reshard_status status;
-  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->lanes * sizeof *shared->programs));
-  shared->devices = comm->lane_devices;
-  shared->n = comm->lanes;
+  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->process.lanes * sizeof *shared->programs));
+  shared->devices = comm->process.lane_devices;
+  shared->n = comm->process.lanes;
   atomic_init(&shared->users, 1);
-  for (int64_t g = 0; g < comm->lanes; g++)
-    RS_TRY_GOTO(status, compile_lane(n, b, g, comm->lane_devices[g], &shared->programs[g]), fail);
+  for (int64_t g = 0; g < comm->process.lanes; g++)
+    RS_TRY_GOTO(status, compile_lane(n, b, g, comm->process.lane_devices[g], &shared->programs[g]), fail);
   atomic_store(&shared->users, n);
   for (int64_t i = 0; i < n; i++)
     b[i]->binding->direct = shared;

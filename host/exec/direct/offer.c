@@ -36,7 +36,7 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
     const char *theirs = all->bytes + all->first[rank];
-    if (comm->imports[rank] == NULL)
+    if (comm->memory.imports[rank] == NULL)
       continue;
     if (meet)
       RS_TRY_GOTO(status, rs_remote_words_open(rank, theirs, made->mappings, &made->words[rank]), fail);

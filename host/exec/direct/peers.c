@@ -47,7 +47,7 @@ static void close_memory(reshard_comm comm, const peer_memory *m) {
 }
 
 static void free_peers(reshard_comm comm) {
-  struct rs_peers *peers = comm->peers;
+  struct rs_peers *peers = comm->memory.peers;
   for (int64_t r = 0; peers->ranks != NULL && r < comm->size; r++) {
     for (int64_t i = 0; i < peers->ranks[r].memory.n; i++)
       close_memory(comm, &peers->ranks[r].memory.at[i]);
@@ -58,17 +58,17 @@ static void free_peers(reshard_comm comm) {
   free(peers->lists);
   free(peers->passing);
   free(peers);
-  comm->peers = NULL;
+  comm->memory.peers = NULL;
 }
 
 static reshard_status make_peers(reshard_comm comm) {
-  if (comm->peers != NULL)
+  if (comm->memory.peers != NULL)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_alloc_zero((void *)&comm->peers, 1, sizeof *comm->peers));
-  comm->drop_peers = free_peers;
-  reshard_status status = rs_alloc_zero(&comm->peers->ranks, comm->size, sizeof *comm->peers->ranks);
-  RS_THEN(status, rs_alloc_zero(&comm->peers->lists, comm->size, sizeof *comm->peers->lists));
-  RS_THEN(status, rs_alloc_zero(&comm->peers->passing, comm->size, sizeof *comm->peers->passing));
+  RS_TRY(rs_alloc_zero((void *)&comm->memory.peers, 1, sizeof *comm->memory.peers));
+  comm->memory.drop_peers = free_peers;
+  reshard_status status = rs_alloc_zero(&comm->memory.peers->ranks, comm->size, sizeof *comm->memory.peers->ranks);
+  RS_THEN(status, rs_alloc_zero(&comm->memory.peers->lists, comm->size, sizeof *comm->memory.peers->lists));
+  RS_THEN(status, rs_alloc_zero(&comm->memory.peers->passing, comm->size, sizeof *comm->memory.peers->passing));
   if (status != RESHARD_SUCCESS)
     free_peers(comm);
   return status;
@@ -89,13 +89,13 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
   for (int64_t i = 0; i < p->passed.n; i++)
     if (comm->device->processes->there(p->passed.at[i]))
       p->passed.at[kept++] = p->passed.at[i];
-  comm->peers->untold |= kept < p->passed.n;
+  comm->memory.peers->untold |= kept < p->passed.n;
   p->passed.n = p->settled = kept;
 }
 
 /* Asks for each only where the process has freed any at all. */
 bool rs_peers_have_freed(reshard_comm comm) {
-  struct rs_peers *peers = comm->peers;
+  struct rs_peers *peers = comm->memory.peers;
   uint64_t freed;
   if (peers == NULL || peers->untold)
     return peers != NULL;
@@ -115,15 +115,15 @@ reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live
   uint64_t *made, freed = comm->device->processes->freed();
   RS_TRY(make_peers(comm));
   for (int64_t r = 0; r < comm->size; r++) {
-    peer_rank *p = &comm->peers->ranks[r];
+    peer_rank *p = &comm->memory.peers->ranks[r];
     forget_freed(comm, p);
     RS_TRY(rs_vec_reserve(&p->passed, p->passed.n + most));
     all += p->passed.n;
   }
   RS_TRY(rs_alloc(&made, all, sizeof *made));
-  comm->peers->freed = freed;
+  comm->memory.peers->freed = freed;
   for (int64_t r = 0; r < comm->size; r++) {
-    const peer_rank *p = &comm->peers->ranks[r];
+    const peer_rank *p = &comm->memory.peers->ranks[r];
     for (int64_t i = 0; i < p->passed.n; i++)
       if (!has_number(made, listed, p->passed.at[i]))
         made[listed++] = p->passed.at[i];
@@ -133,7 +133,7 @@ reshard_status rs_peers_prepare(reshard_comm comm, int64_t most, uint64_t **live
   return RESHARD_SUCCESS;
 }
 
-rs_peer_list *rs_peers_lists(reshard_comm comm) { return comm->peers->lists; }
+rs_peer_list *rs_peers_lists(reshard_comm comm) { return comm->memory.peers->lists; }
 
 /* --- Passing on --------------------------------------------------------------------------------------------------- */
 
@@ -167,7 +167,7 @@ static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number,
 
 /* Passes on up to TURN descriptors that a rank lacks, from the next memory of the list on. */
 static void send_some(reshard_comm comm, passing *with, pass_state *s) {
-  peer_rank *p = &comm->peers->ranks[with->rank];
+  peer_rank *p = &comm->memory.peers->ranks[with->rank];
   for (int sent = 0; sent < TURN && with->next < with->last; with->next++) {
     const rs_exported_memory memory = memory_of(s->mine, with->next);
     bool done;
@@ -213,7 +213,7 @@ static reshard_status open_fresh(reshard_comm comm, peer_rank *p, const rs_expor
 
 /* Takes up to TURN descriptors that a rank passes on, and opens their memory. */
 static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
-  peer_rank *p = &comm->peers->ranks[with->rank];
+  peer_rank *p = &comm->memory.peers->ranks[with->rank];
   for (int left = TURN; left > 0 && with->missing > 0; left--) {
     rs_exported_memory memory;
     uint64_t number = 0;
@@ -225,7 +225,7 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
       with->missing = status == RESHARD_SUCCESS ? with->missing : 0;
       return;
     }
-    if (find_listed(&comm->peers->lists[with->rank], number, &memory) && find_memory(p, number) == NULL) {
+    if (find_listed(&comm->memory.peers->lists[with->rank], number, &memory) && find_memory(p, number) == NULL) {
       rs_error_keep(&s->first, status);
       if (s->first.status == RESHARD_SUCCESS)
         rs_error_keep(&s->first, open_fresh(comm, p, &memory, fd));
@@ -241,7 +241,7 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
 static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *list) {
   for (int64_t i = 0; i < p->memory.n;) {
     peer_memory *m = &p->memory.at[i];
-    comm->peers->gone -= m->gone;
+    comm->memory.peers->gone -= m->gone;
     m->gone = true;
     for (int64_t k = 0; k < list->nlive && m->gone; k++)
       m->gone =
@@ -250,17 +250,17 @@ static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *lis
       close_memory(comm, m);
       *m = p->memory.at[--p->memory.n];
     } else {
-      comm->peers->gone += m->gone;
+      comm->memory.peers->gone += m->gone;
       i++;
     }
   }
 }
 
 void rs_peers_hear(reshard_comm comm) {
-  struct rs_peers *peers = comm->peers;
+  struct rs_peers *peers = comm->memory.peers;
   peers->untold = false;                   /* all have this rank's list */
   for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in a plan */
-    if (comm->imports[r] != NULL)
+    if (comm->memory.imports[r] != NULL)
       close_freed(comm, &peers->ranks[r], &peers->lists[r]);
 }
 
@@ -289,7 +289,7 @@ static reshard_status pass_in_turns(reshard_comm comm, pass_state *s, passing *w
 }
 
 reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan) {
-  struct rs_peers *peers = comm->peers;
+  struct rs_peers *peers = comm->memory.peers;
   pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
   rs_peers_hear(comm);
@@ -298,7 +298,7 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
     peer_rank *peer = &peers->ranks[p->rank];
     const rs_peer_list *theirs = &peers->lists[p->rank];
     passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nwords};
-    if (comm->imports[p->rank] == NULL) /* on another node, or this rank itself */
+    if (comm->memory.imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
     with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nwords);
     rs_error_keep(&state.first, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
@@ -321,8 +321,8 @@ static void settle_memory(reshard_comm comm, peer_rank *p, bool success) {
 }
 
 void rs_peers_settle(reshard_comm comm, bool success) {
-  for (int64_t r = 0; comm->peers != NULL && r < comm->size; r++) {
-    peer_rank *p = &comm->peers->ranks[r];
+  for (int64_t r = 0; comm->memory.peers != NULL && r < comm->size; r++) {
+    peer_rank *p = &comm->memory.peers->ranks[r];
     settle_memory(comm, p, success);
     if (success)
       p->settled = p->passed.n;
@@ -334,7 +334,7 @@ void rs_peers_settle(reshard_comm comm, bool success) {
 /* --- Memory of others ------------------------------------------------------------------------------------------ */
 
 reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_memory *memory, void **at) {
-  peer_memory *m = comm->peers != NULL ? find_memory(&comm->peers->ranks[rank], memory->number) : NULL;
+  peer_memory *m = comm->memory.peers != NULL ? find_memory(&comm->memory.peers->ranks[rank], memory->number) : NULL;
   if (m == NULL)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of memory that it has not passed on", (long long)rank);
   m->users++;
@@ -342,19 +342,19 @@ reshard_status rs_peers_open(reshard_comm comm, int64_t rank, const rs_exported_
   return RESHARD_SUCCESS;
 }
 
-bool rs_peers_have_gone(reshard_comm comm) { return comm->peers != NULL && comm->peers->gone > 0; }
+bool rs_peers_have_gone(reshard_comm comm) { return comm->memory.peers != NULL && comm->memory.peers->gone > 0; }
 
 bool rs_peers_is_gone(reshard_comm comm, int64_t rank, uint64_t number) {
-  const peer_memory *m = find_memory(&comm->peers->ranks[rank], number);
+  const peer_memory *m = find_memory(&comm->memory.peers->ranks[rank], number);
   return m != NULL && m->gone;
 }
 
 void rs_peers_close(reshard_comm comm, int64_t rank, uint64_t number) {
-  peer_rank *p = &comm->peers->ranks[rank];
+  peer_rank *p = &comm->memory.peers->ranks[rank];
   peer_memory *m = find_memory(p, number);
   if (--m->users > 0 || !m->gone)
     return;
-  comm->peers->gone--;
+  comm->memory.peers->gone--;
   close_memory(comm, m);
   *m = p->memory.at[--p->memory.n];
 }

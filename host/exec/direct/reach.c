@@ -165,15 +165,15 @@ static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *s
 
 reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown) {
   const char *shown_sources;
-  if (rank == reach->comm->rank || reach->comm->imports[rank] == NULL || shown->version == reach->ranks[rank].version ||
-      !comes_from(reach->plan, rank))
+  if (rank == reach->comm->rank || reach->comm->memory.imports[rank] == NULL ||
+      shown->version == reach->ranks[rank].version || !comes_from(reach->plan, rank))
     return RESHARD_SUCCESS;
   if (shown->bytes < 0 || shown->bytes > shown->place.bytes)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld shows %lld bytes in a notice of %lld", (long long)rank,
                     (long long)shown->bytes, (long long)shown->place.bytes);
-  RS_TRY(rs_import_map(reach->comm->imports[rank], &shown->place, &shown_sources));
+  RS_TRY(rs_import_map(reach->comm->memory.imports[rank], &shown->place, &shown_sources));
   reshard_status status = take_list(reach, rank, shown, shown_sources);
-  rs_import_unmap(reach->comm->imports[rank], &shown->place);
+  rs_import_unmap(reach->comm->memory.imports[rank], &shown->place);
   return status;
 }
 

@@ -154,7 +154,7 @@ reshard_status rs_mappings_create(reshard_comm comm, rs_mappings **mappings) {
 
 static void unmap_one(reshard_comm comm, const mapping *m) {
   if (comm->device->processes == NULL)
-    rs_import_unmap(comm->imports[m->rank], &m->memory.place);
+    rs_import_unmap(comm->memory.imports[m->rank], &m->memory.place);
   else if (m->memory.exported.by_file)
     rs_peers_close(comm, m->rank, m->memory.exported.number);
   else
@@ -183,7 +183,7 @@ static reshard_status map_one(rs_mappings *m, int64_t rank, const rs_source_memo
   void *opened = NULL;
   RS_TRY(rs_vec_reserve(&m->list, m->list.n + 1));
   if (device->processes == NULL)
-    RS_TRY(rs_import_map(m->comm->imports[rank], &memory->place, at));
+    RS_TRY(rs_import_map(m->comm->memory.imports[rank], &memory->place, at));
   else if (memory->exported.by_file)
     RS_TRY(rs_peers_open(m->comm, rank, &memory->exported, &opened));
   else

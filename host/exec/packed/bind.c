@@ -83,10 +83,10 @@ static reshard_status message_of(const packer *p, const rs_peer *peer, bool send
   const rs_arrays *arrays = &p->binding->arrays;
   int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->messages.pace, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
-  if (!p->transfer->comm->staged)
+  if (!p->transfer->comm->messages.staged)
     msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
   if (p->transfer->messages.strided && sending && msg.in_place == NULL) {
-    RS_TRY(rs_arrays_strided(arrays, plan, peer, p->transfer->comm->least_run, &msg.strided));
+    RS_TRY(rs_arrays_strided(arrays, plan, peer, p->transfer->comm->messages.least_run, &msg.strided));
     msg.in_place = (char *)msg.strided.at; /* which is read alone */
   }
   msg.round = rs_piece_round(&p->transfer->messages.pace, pieces, 0);
@@ -178,10 +178,10 @@ static reshard_status find_workspace(packer *p) {
     rs_collective_place(t, &t->messages.collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
-  if (t->comm->mailbox > 0) /* which is the staging of both sides */
+  if (t->comm->messages.mailbox > 0) /* which is the staging of both sides */
     p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
-  p->workspace = t->comm->staged ? NULL : t->workspace.at;
+  p->workspace = t->comm->messages.staged ? NULL : t->workspace.at;
   if (p->staging.bytes > 0 && t->cached != NULL) {
     RS_TRY(rs_call_staging_take(t->cached, (size_t)p->staging.bytes, (void **)&p->workspace));
   } else if (p->staging.bytes > 0 && p->workspace == NULL) {
@@ -197,7 +197,7 @@ static reshard_status find_workspace(packer *p) {
     place_collective(p);
     return RESHARD_SUCCESS;
   }
-  if (t->comm->mailbox > 0)
+  if (t->comm->messages.mailbox > 0)
     return RESHARD_SUCCESS;
   char *next = place_messages(p, p->sends, p->nsends, p->workspace);
   place_messages(p, p->receives, p->nreceives, next);
@@ -210,7 +210,7 @@ static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **
   *program = NULL;
   if (copies->copy.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->meeting, program));
+  RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->waits.meeting, program));
   p->binding->info.copies += comm->device->work->count(*program);
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;
@@ -234,10 +234,10 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   int64_t begin = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece),
           end = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
-  bool staged = msg->in_place == NULL, in_mailbox = comm->mailbox > 0 && staged;
+  bool staged = msg->in_place == NULL, in_mailbox = comm->messages.mailbox > 0 && staged;
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
   char *at, *mailbox = NULL;
-  if (comm->mailbox > 0)
+  if (comm->messages.mailbox > 0)
     RS_TRY(comm->ops->mailbox(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mailbox));
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
@@ -301,7 +301,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
     RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
       RS_TRY(compile_copies(p, &p->copies, &part->program));
-    if (p->transfer->comm->mailbox > 0 && part->turn < 0)
+    if (p->transfer->comm->messages.mailbox > 0 && part->turn < 0)
       RS_TRY(make_other(p, before, sending, part));
     made++;
   }

@@ -21,7 +21,8 @@
 static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   if (t->messages.use == RESHARD_COLLECTIVE_USE_FORBID)
     return "forbidden by the options";
-  if (t->path->no_collective != NULL && (t->comm->direct || t->choice.only)) /* else the path may still be left */
+  if (t->path->no_collective != NULL &&
+      (t->comm->memory.direct || t->choice.only)) /* else the path may still be left */
     return t->path->no_collective;
   return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
 }

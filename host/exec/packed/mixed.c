@@ -20,7 +20,7 @@
 static bool mixed_applicable(reshard_comm comm, reshard_path wish) {
   if (comm->ops->open_node != NULL)
     return wish == RESHARD_PATH_MIXED;
-  return comm->imports != NULL && comm->elsewhere;
+  return comm->memory.imports != NULL && comm->memory.elsewhere;
 }
 
 static reshard_status mixed_run(rs_execution *x) {

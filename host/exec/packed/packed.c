@@ -20,7 +20,7 @@
 /* Mailboxes are memory of the CPU. */
 static bool packed_applicable(reshard_comm comm, reshard_path wish) {
   (void)wish;
-  return comm->mailbox == 0 || !comm->device->streams->asynchronous;
+  return comm->messages.mailbox == 0 || !comm->device->streams->asynchronous;
 }
 
 /* The leader's part of a packed transfer: room for the receives that one exchange can bring. */

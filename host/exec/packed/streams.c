@@ -13,7 +13,7 @@
 #include "device/trace.h"
 #include "exec/packed/packed.h"
 
-static rs_lane *lane_of(const rs_execution *x, int64_t i) { return x->flow.lane[x->t[i]->comm->lane]; }
+static rs_lane *lane_of(const rs_execution *x, int64_t i) { return x->flow.lane[x->t[i]->comm->process.lane]; }
 
 /* The round that rank i is in, or NULL: it was counted already. */
 static const rs_round *round_of(const rs_execution *x, int64_t i) {
@@ -45,7 +45,7 @@ static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *str
   if (!rs_trace_heard(device))
     return;
   for (int64_t i = 0; i < x->n; i++) {
-    if (x->t[i]->comm->lane != g)
+    if (x->t[i]->comm->process.lane != g)
       continue;
     const rs_round *round = step == RS_KEEP ? NULL : round_of(x, i);
     bytes += bytes_of_step(x->t[i], round, step);
@@ -68,7 +68,7 @@ static void clear_lane(rs_lane *lane, int64_t lanes) {
 
 /* The lane that moves a part which is sent: it fetches it. */
 static rs_lane *mover_of(const rs_execution *x, const rs_part *part) {
-  return x->flow.lane[x->flow.n > 1 ? x->t[part->peer]->comm->lane : 0];
+  return x->flow.lane[x->flow.n > 1 ? x->t[part->peer]->comm->process.lane : 0];
 }
 
 /* Notes what a rank packs in a round, the lanes that move it, and the earlier moves out of the slots that it packs
@@ -79,7 +79,7 @@ static void find_send_work(rs_execution *x, int64_t i, const rs_round *r, int64_
     if (!r->sends[p].staged)
       continue;
     rs_lane *mover = mover_of(x, &r->sends[p]);
-    mover->from[t->comm->lane] = true;
+    mover->from[t->comm->process.lane] = true;
     if (r->send_slots == NULL)
       continue;
     rs_use *last = &t->binding.sent[r->send_slots[p].number];
@@ -133,7 +133,7 @@ static reshard_status run_programs(rs_execution *x, int64_t g, rs_step step, voi
   rs_lane *lane = x->flow.lane[g];
   int64_t n = 0;
   for (int64_t i = 0; i < x->n; i++) {
-    if (x->t[i]->comm->lane != g)
+    if (x->t[i]->comm->process.lane != g)
       continue;
     const rs_round *r = step == RS_KEEP ? NULL : round_of(x, i);
     programs[n++] = step == RS_KEEP ? x->t[i]->binding.keep : r == NULL ? NULL : step == RS_PACK ? r->pack : r->unpack;
@@ -186,7 +186,7 @@ static reshard_status copy_kept(rs_execution *x) {
     bool any = false;
     void *stream;
     for (int64_t i = 0; i < x->n; i++)
-      any = any || (x->t[i]->comm->lane == g && x->t[i]->binding.keep != NULL);
+      any = any || (x->t[i]->comm->process.lane == g && x->t[i]->binding.keep != NULL);
     if (!any)
       continue;
     RS_TRY(rs_flow_use(&x->flow, x->flow.lane[g], RS_KEEP, &stream));

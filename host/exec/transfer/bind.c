@@ -31,7 +31,7 @@ static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
   reshard_status status = rs_alloc((void *)&theirs, t->plan->peers.n, sizeof *theirs);
   for (int64_t i = 0; status == RESHARD_SUCCESS && i < t->plan->peers.n; i++) {
     int64_t rank = t->plan->peers.at[i].rank;
-    if (t->comm->imports[rank] == NULL)
+    if (t->comm->memory.imports[rank] == NULL)
       continue;
     peers[n] = rank;
     theirs[n++] = words[rank];
@@ -40,8 +40,8 @@ static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
                                          .npeers = n,
                                          .peers = peers,
                                          .words = theirs,
-                                         .ended = t->comm->ended,
-                                         .late = t->comm->late,
+                                         .ended = t->comm->waits.ended,
+                                         .late = t->comm->waits.late,
                                          .timeout_ms = t->comm->timeout_ms};
   RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->streams.meeting, &terms));
   free(theirs);
@@ -59,7 +59,8 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   bool first = t->streams.used && t->streams.meeting == NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (first)
-    status = processes->create(comm->device, comm->size, 0, &comm->meetings, &t->streams.meeting, &t->streams.words);
+    status =
+        processes->create(comm->device, comm->size, 0, &comm->waits.meetings, &t->streams.meeting, &t->streams.words);
   status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, &binding->sources,
                               t->streams.used ? &t->streams.words : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
@@ -78,7 +79,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
 reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   binding->of_malloc = is_of_malloc(t, all);
-  if (t->path->packs && t->streams.used && t->comm->ended != NULL) /* their meeting guards the programs */
+  if (t->path->packs && t->streams.used && t->comm->waits.ended != NULL) /* their meeting guards the programs */
     RS_TRY(t->comm->ops->reserve(t->comm, 0));
   if (!t->path->reads_others)
     return rs_agree(t->comm, t->path->bind(t, binding, NULL));

@@ -40,7 +40,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 /* The direct path between GPUs, which all ranks leave where a GPU does not reach an array. */
 static bool may_leave_gpus(const struct reshard_transfer_s *t) {
   return t->path->reads_others && !t->choice.only && t->comm->device->memory->look_up != NULL &&
-         (t->comm->lanes > 1 || rs_transfer_reads_processes(t));
+         (t->comm->process.lanes > 1 || rs_transfer_reads_processes(t));
 }
 
 /* Makes the streams and events of executing on a device with streams. */
@@ -50,15 +50,15 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
                                .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->messages.pace),
                                .packed = packs,
-                               .lanes = comm->lanes,
-                               .number = comm->lane};
+                               .lanes = comm->process.lanes,
+                               .number = comm->process.lane};
   t->streams.used = comm->device->streams->asynchronous;
   if (!t->streams.used)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_alloc_zero((void *)&t->streams.lanes, comm->lanes, sizeof *t->streams.lanes));
+  RS_TRY(rs_alloc_zero((void *)&t->streams.lanes, comm->process.lanes, sizeof *t->streams.lanes));
   RS_TRY(rs_gate_create(comm, &t->streams.gate));
-  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->streams.ended));
-  return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->streams.lane) : RESHARD_SUCCESS;
+  RS_TRY(comm->process.lane_devices[0]->streams->event_create(comm->process.lane_devices[0], &t->streams.ended));
+  return comm->process.lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->streams.lane) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
@@ -83,7 +83,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->cached = staging;
-  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->best_staging, 1);
+  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->messages.best_staging, 1);
   atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->team.ranks, comm->locals, sizeof *t->team.ranks));
@@ -112,7 +112,7 @@ static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *a
   for (int64_t i = 0; i < t->plan->peers.n; i++) {
     if (in_place[2 * i])
       continue;
-    RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->least_run, &strided));
+    RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->messages.least_run, &strided));
     in_place[2 * i] = strided.at != NULL;
   }
   mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
@@ -123,12 +123,12 @@ static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *a
 static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
   bool *in_place;
   size_t alignment = rs_comm_alignment(t->comm);
-  if (t->comm->mailbox > 0) { /* which is there anyway: nothing is staged beside it */
-    mine->rounds = rs_plan_mailbox_rounds(t->plan, t->comm->mailbox);
+  if (t->comm->messages.mailbox > 0) { /* which is there anyway: nothing is staged beside it */
+    mine->rounds = rs_plan_mailbox_rounds(t->plan, t->comm->messages.mailbox);
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
-  for (int64_t i = 0; i < t->plan->peers.n && !t->comm->staged; i++) {
+  for (int64_t i = 0; i < t->plan->peers.n && !t->comm->messages.staged; i++) {
     const rs_peer *p = &t->plan->peers.at[i];
     in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
     in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
@@ -142,7 +142,7 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
-  if (mine->rounds > 1 && t->comm->least_run > 0 && !(t->path->reads_others && t->choice.only))
+  if (mine->rounds > 1 && t->comm->messages.least_run > 0 && !(t->path->reads_others && t->choice.only))
     status = find_strided_rounds(t, arrays, in_place, mine);
   free(in_place);
   return status;
@@ -151,7 +151,7 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
 /* True where all ranks need one round, since some send from strided sources, and would need several else. Not where a
  * transfer is cached: other sources of it would stage all of a message, beyond the limit. */
 static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record *all) {
-  bool several = false, one = t->comm->least_run > 0 && t->cached == NULL;
+  bool several = false, one = t->comm->messages.least_run > 0 && t->cached == NULL;
   for (int64_t r = 0; r < t->comm->size; r++) {
     several |= all[r].rounds > 1;
     one = one && all[r].strided_rounds <= 1;
@@ -176,7 +176,7 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
 /* Opens the nodes of a communicator for its first transfer that asks for it. The rounds are other ones then, which the
  * ranks tell each other in records anew. Collective. */
 static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_record *mine, const rs_record **all) {
-  if (t->path != &rs_mixed_path || t->comm->imports != NULL)
+  if (t->path != &rs_mixed_path || t->comm->memory.imports != NULL)
     return RESHARD_SUCCESS;
   RS_TRY(t->comm->ops->open_node(t->comm));
   rs_record_set_status(mine, find_rounds(t, arrays, mine));
@@ -208,7 +208,7 @@ static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, cons
     mine.path = (int32_t)t->path->number;
     mine.moved = true;
     mine.only = t->choice.only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
-    mine.mailed = rs_transfer_reads_processes(t) ? comm->mailed : 0;
+    mine.mailed = rs_transfer_reads_processes(t) ? comm->messages.mailed : 0;
     mine.most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
     mine.use = (int32_t)t->messages.use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);

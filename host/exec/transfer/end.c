@@ -38,7 +38,7 @@ static void look_at_peers(reshard_comm comm) {
 
 /* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
 static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
-  rs_device *device = comm->lane_devices[0];
+  rs_device *device = comm->process.lane_devices[0];
   bool done = event == NULL;
   int64_t limit_ms = comm->timeout_ms == 0 && !comm->borrowed ? LOOK_MS : comm->timeout_ms;
   for (int64_t from = since; !done && !*late;) {
@@ -70,8 +70,8 @@ void rs_transfer_finish(reshard_transfer t, bool *late) {
   RS_THEN(status, wait_for_event(t->comm, t->streams.ended, since, late));
   if (*late)
     return;
-  for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
-    rs_device *device = t->comm->lane_devices[g];
+  for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->process.lanes; g++) {
+    rs_device *device = t->comm->process.lane_devices[g];
     if (device->streams->finish(device) != RESHARD_SUCCESS)
       (void)device->streams->finish(device);
   }
@@ -84,9 +84,9 @@ static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
 
 /* A rank that has something open still, as a GPU is stuck, tells the others nothing until that is freed. */
 void rs_transfer_await_closed(reshard_comm comm, bool closed) {
-  comm->closings++;
-  if (closed && comm->deferred == NULL)
-    comm->ops->await_closed(comm, comm->closings);
+  comm->memory.closings++;
+  if (closed && comm->life.deferred == NULL)
+    comm->ops->await_closed(comm, comm->memory.closings);
 }
 
 /* Nothing of this rank uses it any more. */
@@ -99,7 +99,7 @@ static void free_transfer(reshard_transfer t) {
   rs_gate_destroy(&t->streams.gate);
   rs_lane_destroy(&t->streams.lane);
   if (t->streams.ended != NULL)
-    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->streams.ended);
+    t->comm->process.lane_devices[0]->streams->event_destroy(t->comm->process.lane_devices[0], t->streams.ended);
   free(t->streams.lanes);
   free(t->team.ranks);
   free(t->team.programs);
@@ -111,7 +111,7 @@ static void free_transfer(reshard_transfer t) {
 /* No stream has anything to do with it any more. */
 static bool has_ended(reshard_transfer t) {
   bool done = false, ended = false;
-  rs_device *first = t->comm->lane_devices[0];
+  rs_device *first = t->comm->process.lane_devices[0];
   return !t->streams.lost && !rs_comm_is_stuck(t->comm) &&
          (t->streams.gate.done == NULL ||
           (first->streams->event_done(first, t->streams.gate.done, &done) == RESHARD_SUCCESS && done)) &&
@@ -123,7 +123,7 @@ static bool deferred_has_ended(const rs_deferred_destroy *deferred) { return has
 static void free_deferred(rs_deferred_destroy *deferred) { free_transfer(transfer_of(deferred)); }
 
 static void forget_kept(reshard_transfer t) {
-  struct reshard_transfer_s **at = &t->comm->kept_transfers;
+  struct reshard_transfer_s **at = &t->comm->memory.kept_transfers;
   while (*at != NULL && *at != t)
     at = &(*at)->next;
   if (*at == t)
@@ -131,7 +131,7 @@ static void forget_kept(reshard_transfer t) {
 }
 
 void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but) {
-  for (reshard_transfer kept = comm->kept_transfers; kept != NULL && rs_offers_gone(comm); kept = kept->next) {
+  for (reshard_transfer kept = comm->memory.kept_transfers; kept != NULL && rs_offers_gone(comm); kept = kept->next) {
     if (kept == but || !rs_mappings_freed(kept->binding.mappings) || !has_ended(kept))
       continue;
     rs_binding_free(comm, kept->path, &kept->binding);
@@ -141,8 +141,8 @@ void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s
 
 void rs_transfer_keep(reshard_transfer t) {
   forget_kept(t);
-  t->next = t->comm->kept_transfers;
-  t->comm->kept_transfers = t;
+  t->next = t->comm->memory.kept_transfers;
+  t->comm->memory.kept_transfers = t;
 }
 
 void rs_transfer_end(reshard_transfer t) {
@@ -153,8 +153,8 @@ void rs_transfer_end(reshard_transfer t) {
   rs_comm_free_deferred(comm);
   rs_transfer_finish(t, &late);
   if (late) {
-    t->deferred = (rs_deferred_destroy){comm->deferred, deferred_has_ended, free_deferred};
-    comm->deferred = &t->deferred;
+    t->deferred = (rs_deferred_destroy){comm->life.deferred, deferred_has_ended, free_deferred};
+    comm->life.deferred = &t->deferred;
   } else {
     free_transfer(t);
   }

@@ -29,10 +29,10 @@ int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
 static void begin_flow(rs_execution *x, void *stream, bool gates) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t rounds = 0;
-  x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->streams.lanes};
+  x->flow = (rs_flow){.n = t[0]->comm->process.lanes, .lane = t[0]->streams.lanes};
   for (int64_t i = 0; i < x->n; i++) {
-    if (t[i]->comm->lane_rank == 0)
-      x->flow.lane[t[i]->comm->lane] = &t[i]->streams.lane;
+    if (t[i]->comm->process.lane_rank == 0)
+      x->flow.lane[t[i]->comm->process.lane] = &t[i]->streams.lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
   }
   rs_flow_begin(&x->flow, gates ? t[0]->streams.lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
@@ -40,8 +40,8 @@ static void begin_flow(rs_execution *x, void *stream, bool gates) {
 
 /* The host asks for the event before it frees what the transfer has. */
 static reshard_status record_end(reshard_transfer t, void *stream) {
-  reshard_status status =
-      rs_stream_record_external(t->comm->lane_devices[0], t->streams.ended, stream, RS_EDGE("execute before host"));
+  reshard_status status = rs_stream_record_external(t->comm->process.lane_devices[0], t->streams.ended, stream,
+                                                    RS_EDGE("execute before host"));
   t->streams.lost |= status != RESHARD_SUCCESS;
   return status;
 }
@@ -81,7 +81,7 @@ static reshard_status run_together(int64_t n, void **all) {
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
 static bool meets_on_stream(reshard_transfer t) {
-  return t->streams.used && t->comm->ended != NULL && t->comm->ops->show != NULL;
+  return t->streams.used && t->comm->waits.ended != NULL && t->comm->ops->show != NULL;
 }
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
@@ -114,7 +114,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   int64_t bytes = t->plan->info.bytes;
   bool waits = t->comm->size > 1;
   RS_RANGE(name, bytes, t->plan->info.peers, -1, t->plan->nentries);
-  rs_call *call = rs_call_begin(&t->comm->calls, name, bytes, rs_call_time(waits, bytes));
+  rs_call *call = rs_call_begin(&t->comm->log.calls, name, bytes, rs_call_time(waits, bytes));
   rs_device *device = t->comm->device;
   if (!t->streams.used) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_begin(device, NULL,
@@ -127,7 +127,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
   t->comm->subject = 0;
   if (!t->streams.used)
     rs_trace_end(device, NULL);
-  rs_call_end(&t->comm->calls, call, status, rs_call_time(waits, bytes));
+  rs_call_end(&t->comm->log.calls, call, status, rs_call_time(waits, bytes));
   return status;
 }
 
@@ -157,11 +157,11 @@ static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *
   RS_RANGE("reshard_execute_all", bytes, t[0]->plan->info.peers, -1, t[0]->plan->nentries);
   int64_t ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    t[i]->call = rs_call_begin(&t[i]->comm->calls, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
+    t[i]->call = rs_call_begin(&t[i]->comm->log.calls, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
   reshard_status status = rs_transfers_run(n, t, stream, false);
   ticks = rs_call_time(waits, bytes);
   for (int64_t i = 0; i < n; i++)
-    rs_call_end(&t[i]->comm->calls, t[i]->call, status, ticks);
+    rs_call_end(&t[i]->comm->log.calls, t[i]->call, status, ticks);
   return status;
 }
 

@@ -8,7 +8,7 @@
 
 /* The direct path between ranks that are processes. */
 static inline bool rs_transfer_reads_processes(const struct reshard_transfer_s *t) {
-  return t->path->reads_others && !t->comm->direct;
+  return t->path->reads_others && !t->comm->memory.direct;
 }
 
 /* A transfer that was told its path reads memory of cudaMalloc of other processes; those of AUTO and of sharded calls

@@ -192,8 +192,8 @@ CASE(devices_of_a_communicator_are_of_one_type) {
   reshard_device_release(cpu);
   for (int r = 0; r < 3; r++) {
     assert_ptr_equal(comms[r]->device, cpu->device);
-    assert_int_equal(comms[r]->lanes, 1);
-    assert_true(comms[r]->direct);
+    assert_int_equal(comms[r]->process.lanes, 1);
+    assert_true(comms[r]->memory.direct);
     reshard_comm_destroy(comms[r]);
   }
   assert_int_equal(late_close(), 0);

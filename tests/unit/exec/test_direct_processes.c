@@ -109,7 +109,8 @@ static void run_case(reshard_comm comm, const case_call *call, reshard_device ow
   reshard_transfer transfer = NULL;
   reshard_arrays arrays = arrays_of(&src[0], &dst[0]);
   int64_t mailed = call->seed % 2 == 0 ? MAILED : 0;
-  comm->mailed = call->seed / 2 % (uint64_t)reshard_comm_size(comm) == (uint64_t)rank ? mailed : 0; /* one is enough */
+  comm->messages.mailed =
+      call->seed / 2 % (uint64_t)reshard_comm_size(comm) == (uint64_t)rank ? mailed : 0; /* one is enough */
   CHILD_CHECK(reshard_plan_create(c.nentries, entries, rank, &c.options, &plan) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS);
   reshard_transfer_info info;

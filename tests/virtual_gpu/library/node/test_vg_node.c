@@ -437,7 +437,7 @@ static reshard_status record_copy(rs_device *device, const rs_stream_meeting *me
 static void move_in_order(node_rank *me) {
   static rs_device_processes recording[RANKS];
   rs_device *device = me->comm->device;
-  rs_stream_meeting *meeting = me->comm->meeting;
+  rs_stream_meeting *meeting = me->comm->waits.meeting;
   node_gather_meet(&me->w->gather);
   if (me->rank == 0) {
     original = device->processes;

@@ -249,13 +249,13 @@ CASE(test_abort_while_opening) {
 static void call_in_child(moving_rank *me) {
   if (me->rank == 3) {
     reshard_comm rest = NULL;
-    me->comm->forks++; /* as a child finds it */
+    me->comm->life.forks++; /* as a child finds it */
     NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
     NEED(me, strstr(reshard_last_error(), "rank 3 of the nccl communicator is the process that was forked") != NULL);
     NEED(me, reshard_comm_abort(me->comm) == RESHARD_ERROR_PEER);
     NEED(me, reshard_comm_shrink(me->comm, 1, &(int64_t){0}, &rest) == RESHARD_ERROR_PEER);
     reshard_comm_destroy(me->comm);
-    me->comm->forks--;
+    me->comm->life.forks--;
   }
   move_once(me, 0);
 }

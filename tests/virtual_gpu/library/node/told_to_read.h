@@ -241,7 +241,7 @@ static inline void told_trimmed(const told_comm *c, contract_rank *me) {
 
 /* As a rank would find it whose stream is behind the others'. */
 static inline void set_under_way(reshard_comm comm, bool under_way) {
-  for (reshard_transfer kept = comm->kept_transfers; kept != NULL; kept = kept->next)
+  for (reshard_transfer kept = comm->memory.kept_transfers; kept != NULL; kept = kept->next)
     kept->streams.lost = under_way;
 }
 
