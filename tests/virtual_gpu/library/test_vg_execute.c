@@ -326,8 +326,4 @@ CASE(every_failing_call_of_an_execute_is_told) {
 }
 
 /* An argument names the tests to run, with wildcards. */
-int main(int argc, char **argv) {
-  if (argc > 1)
-    cmocka_set_test_filter(argv[1]);
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES

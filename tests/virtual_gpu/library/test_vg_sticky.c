@@ -63,10 +63,4 @@ CASE(test_faults_that_stay) {
   printf("%lld runs\n", (long long)runs);
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    print_message("skipped: nothing is checked in this build\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "nothing is checked in this build")

@@ -304,10 +304,4 @@ CASE(a_device_that_captures_cannot_be_waited_for) {
   end_machine(&t, 0, "");
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    print_message("skipped: nothing is checked in this build\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "nothing is checked in this build")

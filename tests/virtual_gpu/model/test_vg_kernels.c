@@ -181,10 +181,4 @@ CASE(captured_kernels_run_when_the_graph_does) {
   end_machine(&t, 0, "");
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    print_message("skipped: nothing is checked in this build\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "nothing is checked in this build")

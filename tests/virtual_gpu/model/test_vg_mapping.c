@@ -376,10 +376,4 @@ CASE(import_from_ended) {
   close(ends[1]);
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

@@ -308,10 +308,4 @@ CASE(kernel_that_polls_for_ever) {
   assert_true(vg_reports_with("stuck: the host waits kernel await") > 0);
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

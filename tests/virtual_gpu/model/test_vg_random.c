@@ -443,10 +443,4 @@ CASE(races_are_found_exactly) {
   vg_quiet(false);
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    print_message("skipped: nothing is checked in this build\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "nothing is checked in this build")

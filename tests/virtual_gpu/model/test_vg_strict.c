@@ -182,10 +182,4 @@ CASE(as_many_multiprocessors_as_asked) {
   }
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    print_message("skipped: nothing is checked in this build\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "nothing is checked in this build")

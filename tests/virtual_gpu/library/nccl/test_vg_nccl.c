@@ -251,8 +251,4 @@ CASE(every_edge_over_nccl_is_needed) {
 }
 
 /* An argument names the tests to run, with wildcards. */
-int main(int argc, char **argv) {
-  if (argc > 1)
-    cmocka_set_test_filter(argv[1]);
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES

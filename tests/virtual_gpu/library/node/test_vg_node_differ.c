@@ -225,12 +225,4 @@ CASE(launch_in_place_of_an_execute_is_told) {
     run_worlds((world){.body = launch_instead, .paths = {paths[i], paths[i]}});
 }
 
-int main(int argc, char **argv) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  if (argc > 1)
-    cmocka_set_test_filter(argv[1]);
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

@@ -281,12 +281,4 @@ CASE(test_differing_wishes) {
       fail_msg("rank %d: %s", r, m.wrong[r]);
 }
 
-int main(int argc, char **argv) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  if (argc > 1)
-    cmocka_set_test_filter(argv[1]);
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

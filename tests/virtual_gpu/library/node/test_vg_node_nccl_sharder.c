@@ -239,10 +239,4 @@ CASE(every_failing_call_of_a_mixed_sharder_is_told) {
   assert_true(w.failing > 100);
 }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

@@ -457,12 +457,4 @@ CASE(every_failing_call_of_the_mixed_path_is_told) {
   assert_true(failing > 60);
 }
 
-int main(int argc, char **argv) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  if (argc > 1)
-    cmocka_set_test_filter(argv[1]);
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")

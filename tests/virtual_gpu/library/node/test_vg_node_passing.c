@@ -400,10 +400,4 @@ static void miss_stuck(node_rank *me) {
 
 CASE(stuck_passing_ends_at_the_deadline) { run_right_for(2000, miss_stuck); }
 
-int main(void) {
-  if (!vg_sees_kernels()) {
-    printf("skipped: this build sees no accesses\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(vg_sees_kernels(), "this build sees no accesses")
