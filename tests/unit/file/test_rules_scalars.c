@@ -7,6 +7,7 @@
 #include <reshard/file.h>
 
 #include <dirent.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,17 +163,34 @@ CASE(layout_that_fits_no_tensor_names_its_line) {
 /* A name that a pattern matches. */
 static void name_of_pattern(const char *pattern, char *name) {
   for (; *pattern != '\0'; pattern++) {
-    *name++ = *pattern == '*' ? 'x' : *pattern == '[' ? '3' : *pattern;
+    *name++ = *pattern == '*' ? 'x' : *pattern == '[' ? pattern[1] : *pattern;
     if (*pattern == '[')
       pattern = strchr(pattern, ']');
   }
   *name = '\0';
 }
 
-/* Each line of a file, in a world: whole on one rank, flat, refused, or whole on all ranks. */
+static bool ranks_of_line(const char *line, int64_t *first, int64_t *last) {
+  const char *at = strchr(line, '@');
+  return at != NULL && sscanf(at, "@%" SCNd64 "-%" SCNd64, first, last) == 2;
+}
+
+/* Ranks that hold a tensor without dims: all that the line has, or the replicas of an expert's place. */
+static int64_t holders_of_line(const char *line, int64_t world) {
+  int64_t first, last, replicas;
+  const char *mesh = strstr(line, "mesh(");
+  if (strstr(line, "rank(") != NULL || strstr(line, "flat(") != NULL)
+    return 1;
+  if (strstr(line, "experts.#") != NULL && mesh != NULL && sscanf(mesh, "mesh(%" SCNd64 "x", &replicas) == 1)
+    return replicas;
+  return ranks_of_line(line, &first, &last) ? last + 1 - first : world;
+}
+
+/* Each line of a file, in a world or, where it names its ranks (@FIRST-LAST), in the least that has them: whole
+ * on one rank, flat, refused, or whole on all ranks that the line has. */
 static int64_t check_file(const char *path, int64_t world) {
   char line[512], pattern[256], name[256];
-  int64_t lines = 0;
+  int64_t lines = 0, first, last;
   reshard_rules rules;
   CLI_TRY("", reshard_rules_load(path, &rules));
   for (int i = 0; i < 2; i++) {
@@ -182,6 +200,10 @@ static int64_t check_file(const char *path, int64_t world) {
   }
   FILE *file = fopen(path, "r");
   assert_non_null(file);
+  while (fgets(line, sizeof line, file) != NULL)
+    if (line[0] != '#' && ranks_of_line(line, &first, &last))
+      world = rs_max(world, last + 1);
+  rewind(file);
   while (fgets(line, sizeof line, file) != NULL) {
     reshard_layout layout = NULL;
     if (line[0] == '#' || sscanf(line, "%255s", pattern) != 1 || strcmp(pattern, "blocks") == 0)
@@ -199,9 +221,9 @@ static int64_t check_file(const char *path, int64_t world) {
         CLI_TRY("", reshard_layout_array(layout, rank, 0, &info));
       holders += info.elements;
     }
-    bool one = strstr(line, "rank(") != NULL || strstr(line, "flat(") != NULL;
-    if (!refuses && holders != (one ? 1 : world))
-      fail_msg("%s: '%s' is on %lld of %lld ranks", path, name, (long long)holders, (long long)world);
+    if (!refuses && holders != holders_of_line(line, world))
+      fail_msg("%s: '%s' is on %lld of %lld ranks", path, name, (long long)holders,
+               (long long)holders_of_line(line, world));
     reshard_layout_release(layout);
     lines++;
   }
