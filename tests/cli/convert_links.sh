@@ -53,6 +53,16 @@ ln -s sticky/theirs.npy chain.npy; stranger ../missing.npy sticky/nowhere.npy
 for out in sticky/theirs.npy chain.npy sticky/../sticky/theirs.npy "$PWD/sticky/theirs.npy" sticky/nowhere.npy; do
   bad 1 "is not followed: '.*' is a symbolic link of user 65534 in a sticky directory" convert c.npy "$out" --force
 done
+# Nor is one on the way, with --force or without.
+mkdir sticky/deep; stranger ../victims sticky/way; stranger ../../victims sticky/deep/way; ln -s sticky/way way
+for out in sticky/way/new.npy way/new.npy sticky/deep/../way/new.npy "$PWD/sticky/way/../victims/new.npy"; do
+  bad 1 "is not followed: '.*way' is a symbolic link of user 65534 in a sticky directory" convert c.npy "$out"
+  bad 1 "is not followed" convert c.npy "$out" --force
+done
+bad 1 "is not followed" convert c.npy sticky/way/new --dst 'chunk(0)' --ranks 2
+run convert c.npy sticky/deep/way/new.npy # where no sticky bit says that users differ
+[ "$status" = 0 ] || fault "a link in a plain directory: $(cat err)"
+rm victims/new.npy; ls -A victims | grep -qvx a.json && fault "written to victims: $(ls -A victims)"
 for out in sticky/theirs sticky/theirs/; do
   bad 1 "is not followed" convert c.npy "$out" --dst 'chunk(0)' --ranks 2 --force
 done

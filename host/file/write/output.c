@@ -164,6 +164,52 @@ static reshard_status check_existing(const rs_output *t, const char *where, bool
   return RESHARD_SUCCESS;
 }
 
+/* A link that another user has put into a directory that all may write to leads where that user wants it. Source: the
+ * kernel's may_follow_link. */
+static reshard_status check_link(const char *where, const char *path, const char *directory, uid_t owner) {
+  struct stat info;
+  char quoted[RS_QUOTE];
+  if (stat(directory, &info) != 0)
+    return rs_file_error(where, errno);
+  if ((info.st_mode & S_ISVTX) == 0 || (info.st_mode & S_IWOTH) == 0 || owner == geteuid() || owner == info.st_uid)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_SYSTEM,
+                  "%s: is not followed: '%s' is a symbolic link of user %lld in a sticky directory of user %lld", where,
+                  rs_quote(quoted, sizeof quoted, path), (long long)owner, (long long)info.st_uid);
+}
+
+/* Each link on the way, and in what it leads to; where that ends, or turns in a circle, is for others to say. */
+static reshard_status check_links(const char *where, const char *path) {
+  char at[PATH_MAX], directory[PATH_MAX], to[PATH_MAX], next[2 * PATH_MAX];
+  struct stat info;
+  int hops = 0, begin = 0, length = snprintf(at, sizeof at, "%s", path);
+  while (hops < 40 && length < PATH_MAX) {
+    begin += (int)strspn(at + begin, "/");
+    int end = begin + (int)strcspn(at + begin, "/");
+    char rest = at[end];
+    at[end] = '\0';
+    if (begin == end || lstat(at, &info) != 0)
+      break;
+    if (!S_ISLNK(info.st_mode)) {
+      at[end] = rest;
+      begin = end;
+      continue;
+    }
+    snprintf(directory, sizeof directory, "%.*s.", begin, at);
+    RS_TRY(check_link(where, at, directory, info.st_uid));
+    ssize_t got = readlink(at, to, sizeof to - 1);
+    if (got < 0)
+      break;
+    to[got] = '\0';
+    begin = *to == '/' ? 0 : begin;
+    length = snprintf(next, sizeof next, "%.*s%s%s%s", begin, at, to, rest != '\0' ? "/" : "",
+                      rest != '\0' ? at + end + 1 : "");
+    snprintf(at, sizeof at, "%.*s", PATH_MAX - 1, next);
+    hops++;
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* Splits the path, and opens the directory that the output is in. */
 static reshard_status locate_output(rs_output *t, const char *where, const char *path) {
   size_t n = strlen(path);
@@ -179,50 +225,17 @@ static reshard_status locate_output(rs_output *t, const char *where, const char 
                     where);
   if (slash != NULL)
     *slash = '\0';
+  reshard_status links = slash != NULL ? check_links(where, t->path) : RESHARD_SUCCESS;
   t->parent = open(slash == NULL ? "." : slash == t->path ? "/" : t->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int error = errno;
   if (slash != NULL)
     *slash = '/';
+  RS_TRY(links);
   if (t->parent >= 0)
     return RESHARD_SUCCESS;
   char text[RS_WHERE + 32];
   snprintf(text, sizeof text, "%s: its directory", where);
   return rs_file_error(text, error);
-}
-
-/* A link that another user has put into a directory that all may write to leads where that user wants it. Source: the
- * kernel's may_follow_link. */
-static reshard_status check_link(const char *where, const char *path, const char *directory, uid_t owner) {
-  struct stat info;
-  char quoted[RS_QUOTE];
-  if (stat(directory, &info) != 0)
-    return rs_file_error(where, errno);
-  if ((info.st_mode & S_ISVTX) == 0 || (info.st_mode & S_IWOTH) == 0 || owner == geteuid() || owner == info.st_uid)
-    return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_SYSTEM,
-                  "%s: is not followed: '%s' is a symbolic link of user %lld in a sticky directory of user %lld", where,
-                  rs_quote(quoted, sizeof quoted, path), (long long)owner, (long long)info.st_uid);
-}
-
-/* Each link of a chain; where it ends, or turns in a circle, is realpath's to say. */
-static reshard_status check_links(const char *where, const char *path) {
-  char at[PATH_MAX], directory[PATH_MAX], to[PATH_MAX];
-  struct stat info;
-  int length = snprintf(at, sizeof at, "%s", path);
-  for (int hops = 0; hops < 40 && length < PATH_MAX && lstat(at, &info) == 0 && S_ISLNK(info.st_mode); hops++) {
-    char *slash = strrchr(at, '/');
-    int n = slash == NULL ? 0 : (int)(slash - at) + 1;
-    snprintf(directory, sizeof directory, "%.*s.", n, at);
-    RS_TRY(check_link(where, at, directory, info.st_uid));
-    ssize_t got = readlink(at, to, sizeof to - 1);
-    if (got < 0)
-      break;
-    to[got] = '\0';
-    n = *to == '/' ? 0 : n;
-    directory[n] = '\0';
-    length = snprintf(at, sizeof at, "%s%s", directory, to);
-  }
-  return RESHARD_SUCCESS;
 }
 
 /* cp writes through a symbolic link, to a place that its owner has chosen for the data (another disk); we too. */
