@@ -191,10 +191,10 @@ static reshard_status connect_before(node_joining *j) {
 /* Lets in those who wait at the door, and keeps those who know the secret. */
 static int64_t admit_some(const node_joining *j) {
   rs_node *c = j->c;
-  int64_t kept = 0, end = rs_now_ns() + PATIENCE_MS * (int64_t)1000000;
+  int64_t kept = 0;
   for (int fd; (fd = rs_node_admit(j->listener)) >= 0;) {
     node_greeting g;
-    int64_t until = j->end != 0 ? rs_min(end, j->end) : end;
+    int64_t end = rs_now_ns() + PATIENCE_MS * (int64_t)1000000, until = j->end != 0 ? rs_min(end, j->end) : end;
     bool known = rs_node_receive(fd, RS_NODE_GREETING, &g, sizeof g, NULL, until) == 0 &&
                  memcmp(g.secret, j->addresses[c->base.rank].secret, sizeof g.secret) == 0 && g.rank > c->base.rank &&
                  g.rank < c->base.size && c->sockets[g.rank] < 0;
@@ -328,7 +328,7 @@ static reshard_status check_block(rs_node *c) {
   if (limit >= c->block_bytes)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_OUT_OF_MEMORY,
-                  "shared memory of %lld bytes: rank %lld may have %lld of memory (limit of its control group)",
+                  "shared memory of %lld bytes: rank %lld may have %lld more of memory (limit of its control group)",
                   (long long)c->block_bytes, (long long)c->base.rank, (long long)limit);
 }
 

@@ -201,7 +201,12 @@ int rs_node_receive(int fd, rs_node_step step, void *bytes, size_t n, int *with,
     if (seen > 0 && first > step)
       return ENOMSG;
     if (seen > 0) {
-      (void)take_message(fd, &first, sizeof first, NULL);
+      int64_t dropped;
+      (void)take_message(fd, &dropped, sizeof dropped, NULL);
+      if (first < 0) /* there is no such step */
+        return EPROTO;
+      if (end != 0 && rs_now_ns() >= end)
+        return ETIMEDOUT;
       continue;
     }
     if (errno == ECONNRESET && !reset) { /* the other side has not read all, and is gone; what it has sent is here */

@@ -35,9 +35,9 @@ int rs_node_dial(const rs_node_address *address, int64_t end, int *fd, uid_t *us
 int rs_node_admit(int listener);
 /* One message, which is sent and received as a whole. with: a descriptor that goes with it; -1: none. */
 int rs_node_send(int fd, rs_node_step step, const void *bytes, size_t n, int with, int64_t end);
-/* Receives one of that step; those of earlier ones are dropped. ENOMSG: the other side has gone on to a later step, of
- * which the message stays. *with: its descriptor, which is the receiver's; -1: it has none, or there is an error.
- * EMFILE: there was no room for it. with NULL: none is wanted. */
+/* Receives one of that step; those of earlier ones are dropped, while there is time. EPROTO: there is no such step.
+ * ENOMSG: the other side has gone on to a later step, of which the message stays. *with: its descriptor, which is the
+ * receiver's; -1: it has none, or there is an error. EMFILE: there was no room for it. with NULL: none is wanted. */
 int rs_node_receive(int fd, rs_node_step step, void *bytes, size_t n, int *with, int64_t end);
 /* True when the process at the other side is gone, or has destroyed its handle. */
 bool rs_node_hung_up(int fd);

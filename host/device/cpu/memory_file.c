@@ -17,16 +17,35 @@ int64_t rs_memory_file_limit(int64_t most) {
   return limited && limit.rlim_cur < (rlim_t)most ? (int64_t)limit.rlim_cur : most;
 }
 
-/* The least limit of a group and of those above it. What this process does not see has none. */
-static int64_t group_limit(const char *root, char *group, const char *name, int64_t most) {
-  char path[4096 + 64], said[32];
+/* The sum of the numbers behind some words in a group's file, each at the beginning of a line; -1: there is none. */
+static int64_t group_number(const char *root, const char *group, const char *name, int nwords,
+                            const char *const *words) {
+  char path[4096 + 64], line[128];
+  int64_t sum = -1;
+  int n = snprintf(path, sizeof path, "%s%s/%s", root, group, name);
+  FILE *file = n < (int)sizeof path ? fopen(path, "re") : NULL;
+  while (file != NULL && fgets(line, sizeof line, file) != NULL)
+    for (int w = 0; w < nwords; w++) {
+      const char *number = line + strlen(words[w]);
+      if (strncmp(line, words[w], strlen(words[w])) == 0 && *number >= '0' && *number <= '9')
+        sum = rs_max(sum, 0) + strtoll(number, NULL, 10);
+    }
+  if (file != NULL)
+    fclose(file);
+  return sum;
+}
+
+/* The least that a group and those above it may have more: the limit less what is in use, but for pages of files, which
+ * go where memory is wanted. What this process does not see has no limit. */
+static int64_t group_limit(const char *root, char *group, const char *limit, const char *used, int64_t most) {
+  static const char *const plain[] = {""}, *const files[] = {"inactive_file ", "active_file "};
   for (;;) {
-    int n = snprintf(path, sizeof path, "%s%s/%s", root, group, name);
-    FILE *file = n < (int)sizeof path ? fopen(path, "re") : NULL;
-    if (file != NULL && fgets(said, sizeof said, file) != NULL && said[0] >= '0' && said[0] <= '9')
-      most = rs_min(most, strtoll(said, NULL, 10));
-    if (file != NULL)
-      fclose(file);
+    int64_t all = group_number(root, group, limit, 1, plain);
+    if (all >= 0) {
+      int64_t held = rs_max(group_number(root, group, used, 1, plain), 0);
+      held -= rs_min(held, rs_max(group_number(root, group, "memory.stat", 2, files), 0));
+      most = rs_min(most, rs_max(all - held, 0));
+    }
     char *slash = strrchr(group, '/');
     if (slash == NULL)
       return most;
@@ -44,9 +63,9 @@ int64_t rs_memory_group_limit(int64_t most) {
       continue;
     *group++ = '\0';
     if (names[1] == '\0')
-      most = group_limit("/sys/fs/cgroup", group, "memory.max", most);
+      most = group_limit("/sys/fs/cgroup", group, "memory.max", "memory.current", most);
     else if (strcmp(names + 1, "memory") == 0)
-      most = group_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", most);
+      most = group_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes", most);
   }
   if (groups != NULL)
     fclose(groups);

@@ -304,10 +304,16 @@ static bool limit_group(void) {
   if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
       mount("none", "/sys/fs/cgroup", "tmpfs", 0, NULL) == 0)
     file = fopen("/sys/fs/cgroup/memory.max", "w");
-  return file != NULL && fputs("1048576\n", file) > 0 && fclose(file) == 0;
+  if (file == NULL || fputs("104857600\n", file) <= 0 || fclose(file) != 0)
+    return false;
+  file = fopen("/sys/fs/cgroup/memory.current", "w");
+  if (file == NULL || fputs("104857600\n", file) <= 0 || fclose(file) != 0)
+    return false;
+  file = fopen("/sys/fs/cgroup/memory.stat", "w"); /* pages of files go where memory is wanted */
+  return file != NULL && fputs("anon 1\ninactive_file 1000000\nactive_file 48576\n", file) > 0 && fclose(file) == 0;
 }
 
-/* A limit of the memory of any rank's control group is an error on all. */
+/* A limit of the memory of any rank's control group, less what is in use there, is an error on all. */
 static void meet_grouped(processes *all, int64_t rank, void *user) {
   reshard_comm comm;
   char text[64];
@@ -315,7 +321,7 @@ static void meet_grouped(processes *all, int64_t rank, void *user) {
   if (rank == limited)
     CHILD_CHECK(limit_group());
   reshard_status status = processes_comm(all, rank, NULL, TIMEOUT_MS, &comm);
-  snprintf(text, sizeof text, "rank %lld may have 1048576 of memory", (long long)limited);
+  snprintf(text, sizeof text, "rank %lld may have 1048576 more of memory", (long long)limited);
   CHILD_CHECK(status == RESHARD_ERROR_OUT_OF_MEMORY && strstr(reshard_last_error(), text) != NULL);
 }
 
@@ -332,8 +338,30 @@ static void test_group_limit(void **state) {
     assert_int_equal(processes_run(3, 0, meet_grouped, &limited), 0);
 }
 
+/* One that sends what no step is, or what is over for ever, holds nobody up. */
+static void messages_of_no_step_and_of_steps_that_are_over_end_in_time(void **state) {
+  (void)state;
+  int pair[2];
+  int64_t bytes = 0;
+  const int64_t message[2] = {-7, 0};
+  assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+  for (size_t n = 1; n <= sizeof message; n++) {
+    assert_int_equal(send(pair[0], message, n, 0), n);
+    assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 0), EPROTO);
+  }
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(rs_node_send(pair[0], RS_NODE_GREETING, &bytes, sizeof bytes, -1, 0), 0);
+  assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 1), ETIMEDOUT);
+  assert_int_equal(rs_node_receive(pair[1], RS_NODE_GREETING, &bytes, sizeof bytes, NULL, 1), 0); /* the second */
+  assert_int_equal(rs_node_send(pair[0], RS_NODE_FILE, &bytes, sizeof bytes, -1, 0), 0);
+  assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 0), 0);
+  close(pair[0]);
+  close(pair[1]);
+}
+
 int main(void) {
   const struct CMUnitTest all[] = {cmocka_unit_test(rank_that_goes_with_the_block_is_named),
+                                   cmocka_unit_test(messages_of_no_step_and_of_steps_that_are_over_end_in_time),
                                    cmocka_unit_test(test_file_limit),
                                    cmocka_unit_test(test_group_limit),
                                    cmocka_unit_test(stranger_with_a_ranks_place_is_named),
@@ -342,6 +370,7 @@ int main(void) {
   if (geteuid() == 0)
     return cmocka_run_group_tests(all, NULL, NULL);
   const struct CMUnitTest mine[] = {cmocka_unit_test(rank_that_goes_with_the_block_is_named),
+                                    cmocka_unit_test(messages_of_no_step_and_of_steps_that_are_over_end_in_time),
                                     cmocka_unit_test(test_file_limit)};
   int failed = cmocka_run_group_tests(mine, NULL, NULL);
   printf("skipped: strangers run as another user, whom root alone can become\n");
