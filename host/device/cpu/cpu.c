@@ -286,10 +286,26 @@ static reshard_status cpu_relay(rs_device *device, int64_t n, rs_relay *relays, 
 }
 
 static reshard_status cpu_cast(rs_device *device, const rs_casts *casts, void *stream) {
-  (void)stream;
-  rs_cpu *cpu = cpu_of(device);
-  rs_cpu_cast(cpu->threads, cpu->kernels, cpu->stream_from, casts);
-  return RESHARD_SUCCESS;
+  rs_copies copies = {0};
+  rs_program *program = NULL;
+  reshard_status status = RESHARD_SUCCESS;
+  int64_t written = 0;
+  for (int64_t i = 0; i < casts->cast.n && status == RESHARD_SUCCESS; i++) {
+    const rs_cast *cast = &casts->cast.at[i];
+    reshard_dtype from = (reshard_dtype)cast->from, to = (reshard_dtype)cast->to;
+    int64_t before = copies.bytes;
+    rs_axis axes[RESHARD_MAX_DIMS + 1];
+    for (int d = 0; d < cast->naxes; d++)
+      axes[d] = casts->axis.at[cast->axes + d];
+    axes[cast->naxes] = (rs_axis){cast->elements, (int64_t)reshard_dtype_size(from), (int64_t)reshard_dtype_size(to)};
+    status = rs_copies_convert(&copies, cast->src, cast->dst, from, to, cast->naxes + 1, axes);
+    written += rs_converted_bytes(from, to, copies.bytes - before);
+  }
+  RS_THEN(status, cpu_recompile(device, &copies, (copies.bytes + written) / 2, &program));
+  RS_THEN(status, cpu_run(device, 1, &program, stream));
+  rs_program_free(program);
+  rs_copies_free(&copies);
+  return status;
 }
 
 static int64_t cpu_count(const rs_program *program) { return program == NULL ? 0 : program->count; }

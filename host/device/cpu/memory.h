@@ -1,4 +1,4 @@
-/* Parts of the CPU's tables: memory; streams and events, which are none; selections; casts. */
+/* Parts of the CPU's tables: memory; streams and events, which are none; selections. */
 #ifndef RS_DEVICE_CPU_MEMORY_H
 #define RS_DEVICE_CPU_MEMORY_H
 
@@ -30,10 +30,5 @@ reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can);
 
 /* Selection along a dim by the CPU, in box copies. */
 reshard_status rs_cpu_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
-
-/* Runs all casts as one job, divided over the threads by bytes. stream_from: bytes read and written, by halves, from
- * which on stores go past the cache. The floating-point environment of the threads does not matter, and is as before.
- * Allocates nothing. */
-void rs_cpu_cast(rs_threads *threads, const rs_kernels *kernels, int64_t stream_from, const rs_casts *casts);
 
 #endif

@@ -17,6 +17,8 @@ static inline int rs_cast_index(reshard_dtype dtype) { return (int)dtype - RESHA
 typedef void (*rs_cast_kernel)(char *dst, const char *src, int64_t n);
 typedef struct rs_cast_kernels {
   rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */
+  /* The same past the cache, to whole lines of the destination. Ordered by the fence of the copy kernels. */
+  rs_cast_kernel past[RS_CAST_DTYPES][RS_CAST_DTYPES];
 } rs_cast_kernels;
 
 /* Kernels for every machine of the architecture, and for newer ones; those are NULL where the compiler cannot. */

@@ -16,6 +16,10 @@
  * that others share. */
 #include "device/cpu/cast/kernels.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define EACH(i, n) for (int64_t i = 0; i < (n); i++)
@@ -133,9 +137,41 @@ ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
   put_i64(dst, wide | (nan & ((1 << 29) - 1))); /* the bits that a float's NaN lacks */
 }
 
+/* --- Stores past the cache ------------------------------------------------------------------------------- */
+
+enum { LINE_BYTES = 64, AHEAD = 2048 }; /* of a line of the destination; bytes of the source that are prefetched */
+
+#if defined(__AVX512F__)
+ALWAYS_INLINE void stream_line(char *dst, const char *line) {
+  _mm512_stream_si512((__m512i *)dst, _mm512_load_si512(line));
+}
+#elif defined(__AVX2__)
+ALWAYS_INLINE void stream_line(char *dst, const char *line) {
+  for (int i = 0; i < LINE_BYTES; i += 32)
+    _mm256_stream_si256((__m256i *)(dst + i), _mm256_load_si256((const __m256i *)(line + i)));
+}
+#elif defined(__SSE2__)
+ALWAYS_INLINE void stream_line(char *dst, const char *line) {
+  for (int i = 0; i < LINE_BYTES; i += 16)
+    _mm_stream_si128((__m128i *)(dst + i), _mm_load_si128((const __m128i *)(line + i)));
+}
+#else
+ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(dst, line, LINE_BYTES); }
+#endif
+
 #define CAST(from, to) \
   static void from##_to_##to(char *dst, const char *src, int64_t n) { \
     EACH(i, n) store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
+  } \
+  static void from##_to_##to##_past(char *dst, const char *src, int64_t n) { \
+    enum { NUMBERS = LINE_BYTES / BYTES_##to }; \
+    for (int64_t at = 0; at < n; at += NUMBERS, src += NUMBERS * BYTES_##from, dst += LINE_BYTES) { \
+      _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
+      for (int ahead = 0; ahead < NUMBERS * BYTES_##from; ahead += LINE_BYTES) \
+        __builtin_prefetch(src + AHEAD + ahead); \
+      EACH(i, NUMBERS) store_##to(line + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
+      stream_line(dst, line); \
+    } \
   }
 /* clang-format off */
 CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64)
@@ -158,5 +194,17 @@ static const rs_cast_kernels kernels = {
            AT(F32) = {AT(F8_E4M3) = f32_to_e4m3, AT(F8_E5M2) = f32_to_e5m2, AT(F16) = f32_to_f16,
                       AT(BF16) = f32_to_bf16, AT(F64) = f32_to_f64},
            AT(F64) = {AT(F8_E4M3) = odd_to_e4m3, AT(F8_E5M2) = odd_to_e5m2, AT(F16) = odd_to_f16,
-                      AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}}};
+                      AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}},
+    .past = {AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2_past, AT(F16) = e4m3_to_f16_past, AT(BF16) = e4m3_to_bf16_past,
+                          AT(F32) = e4m3_to_f32_past, AT(F64) = e4m3_to_f64_past},
+           AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3_past, AT(F16) = e5m2_to_f16_past, AT(BF16) = e5m2_to_bf16_past,
+                          AT(F32) = e5m2_to_f32_past, AT(F64) = e5m2_to_f64_past},
+           AT(F16) = {AT(F8_E4M3) = f16_to_e4m3_past, AT(F8_E5M2) = f16_to_e5m2_past, AT(BF16) = f16_to_bf16_past,
+                      AT(F32) = f16_to_f32_past, AT(F64) = f16_to_f64_past},
+           AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3_past, AT(F8_E5M2) = bf16_to_e5m2_past, AT(F16) = bf16_to_f16_past,
+                       AT(F32) = bf16_to_f32_past, AT(F64) = bf16_to_f64_past},
+           AT(F32) = {AT(F8_E4M3) = f32_to_e4m3_past, AT(F8_E5M2) = f32_to_e5m2_past, AT(F16) = f32_to_f16_past,
+                      AT(BF16) = f32_to_bf16_past, AT(F64) = f32_to_f64_past},
+           AT(F64) = {AT(F8_E4M3) = odd_to_e4m3_past, AT(F8_E5M2) = odd_to_e5m2_past, AT(F16) = odd_to_f16_past,
+                      AT(BF16) = odd_to_bf16_past, AT(F32) = f64_to_f32_past}}};
 /* clang-format on */

@@ -82,7 +82,8 @@ rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops) {
   rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / copy->run, 4), .nj = rs_max(BLOCK_DST / copy->run, 4)};
   if (rs_copy_converts(copy)) { /* through a buffer in the cache */
     blocks.nj = rs_max(RS_TILE_ROW / rs_copy_dst_run(copy), RS_LINE);
-    blocks.ni = rs_min(RS_TILE_ROW / copy->run, RS_TILE / (blocks.nj * copy->run));
+    int64_t line = rs_max(RS_LINE / copy->run, 1), most = RS_TILE / (blocks.nj * copy->run + RS_LINE);
+    blocks.ni = rs_min(rs_max(2 * RS_TILE_ROW / copy->run, RS_LINE), most / line * line);
   } else if (copy->width >= 0) {
     blocks.ni = rs_max(TILE_SRC / copy->run, TILE_COLUMNS);
     blocks.nj = rs_min(TILE_DST / copy->run, TILE_ROWS);

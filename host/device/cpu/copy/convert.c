@@ -15,13 +15,13 @@ enum {
 };
 
 typedef struct convert_buffers {
-  _Alignas(RS_LINE) char in[RS_TILE + PIECE * 8]; /* a block of a transpose has a line more in each row */
+  _Alignas(RS_LINE) char in[RS_TILE]; /* of a piece, or a block of a transpose with a line more in each row */
   _Alignas(RS_LINE) char out[PIECE * 8];
 } convert_buffers;
 
 typedef struct converting {
   const rs_kernels *kernels;
-  rs_cast_kernel convert;
+  rs_cast_kernel convert, past;
   int64_t from, to; /* bytes of a number */
   bool streaming;
   convert_buffers *buffers;
@@ -34,6 +34,14 @@ static void convert_run(const converting *c, char *dst, const char *src, int64_t
     return;
   }
   int64_t head = (int64_t)(-(uintptr_t)dst % RS_LINE) / c->to; /* then pieces begin with lines */
+  if ((uintptr_t)dst % (uintptr_t)c->to == 0) {
+    int64_t lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
+    c->convert(dst, src, head);
+    c->past(dst + head * c->to, src + head * c->from, lines);
+    head += lines;
+    c->convert(dst + head * c->to, src + head * c->from, n - head);
+    return;
+  }
   while (n > 0) {
     int64_t part = rs_min(n, head > 0 ? head : PIECE);
     c->convert(c->buffers->out, src, part);
@@ -111,12 +119,14 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
                     int64_t n, rs_shift shift, bool streaming) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
   convert_buffers buffers;
+  const rs_cast_kernels *casts = rs_cast_kernels_of(kernels->isa);
+  int from = rs_cast_index((reshard_dtype)copy->from), to = rs_cast_index((reshard_dtype)copy->to);
   converting c = {.kernels = kernels,
-                  .convert = rs_cast_kernels_of(kernels->isa)
-                                 ->of[rs_cast_index((reshard_dtype)copy->from)][rs_cast_index((reshard_dtype)copy->to)],
+                  .convert = casts->of[from][to],
+                  .past = casts->past[from][to],
                   .from = (int64_t)reshard_dtype_size((reshard_dtype)copy->from),
                   .to = (int64_t)reshard_dtype_size((reshard_dtype)copy->to),
-                  .streaming = streaming,
+                  .streaming = streaming && kernels->isa != RESHARD_ISA_SCALAR, /* whose fence orders no such store */
                   .buffers = &buffers};
   fenv_t before;
   fegetenv(&before);

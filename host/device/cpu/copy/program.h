@@ -16,8 +16,8 @@ enum {
   RS_GROUP_COPIES = RS_CURSORS, /* most copies of a group */
   RS_SMALL = 8 << 10,  /* bytes of a program whose source and destination stay in that cache, in whatever order */
   RS_AHEAD_LOOPS = 32, /* most loops of a copy that is prefetched */
-  RS_TILE = 32 << 10,  /* bytes of a block of a transpose that converts, as it is read */
-  RS_TILE_ROW = 256,   /* bytes of its rows, on both sides, or more in the destination */
+  RS_TILE = 64 << 10,  /* bytes of the buffer for a block of a transpose that converts */
+  RS_TILE_ROW = 256,   /* bytes of its rows in the destination, half of those in the source */
 };
 
 typedef struct rs_loop {
