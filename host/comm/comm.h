@@ -95,7 +95,7 @@ typedef struct rs_comm_ops {
   /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather.
    * A rank whose next collective call ends early (abort, deadline) returns from that call only after leave. Neither is
    * collective, and between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has
-   * given up already. */
+   * given up already. NULL: a process has one rank. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
   /* Shows the others that this rank's next work on a stream is of the transfer with this key, the same on all ranks.

@@ -17,12 +17,13 @@
 /* All that depends on the arrays: made anew by a rebind, then put in place of the old one. */
 typedef struct rs_binding {
   rs_arrays arrays;
-  struct rs_direct_programs *direct; /* direct path */
-  rs_sources sources;                /* where other processes read these arrays; all zero: they do not */
-  rs_mappings *mappings;             /* of other processes' arrays, that it reads; NULL: none */
-  int64_t foreign_bytes;             /* that it brings to this rank from others */
-  RS_VEC(rs_program *) compiled;     /* owned: all that follow, in the order of their making */
-  int64_t ncompiled;                 /* of these so far; the others are of the binding before, to be compiled anew */
+  rs_sources sources;            /* where other processes read these arrays; all zero: they do not */
+  rs_mappings *mappings;         /* of other processes' arrays, that it reads; NULL: none */
+  int64_t foreign_bytes;         /* that it brings to this rank from others */
+  RS_VEC(rs_program *) compiled; /* owned: all that follow, in the order of their making */
+  int64_t ncompiled;             /* of these so far; the others are of the binding before, to be compiled anew */
+  /* Direct path, of the first rank of a process that has several: `compiled` has the program of each lane. */
+  bool by_lane;
   rs_program *keep; /* packed path: copies that stay on the rank; direct path of a process: all copies to it */
   struct rs_round *rounds;
   int64_t nrounds;                /* 0 on another path */

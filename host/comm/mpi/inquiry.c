@@ -12,8 +12,6 @@
  * rank names those that it waits for. */
 #include "comm/mpi/inquiry.h"
 
-#include "comm/mpi/end.h"
-
 #include <string.h>
 
 enum { INQUIRY_MS = 500, /* at most, for the others to answer */ DECISION_MS = 50 /* for a lower rank to decide */ };

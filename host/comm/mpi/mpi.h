@@ -181,7 +181,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
 reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 
-/* mpi.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
+/* table.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
  * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not
  * waits: only if all have come. */
 reshard_status rs_mpi_meet(rs_mpi *c, bool waits);

@@ -15,7 +15,6 @@
  * made. A word has another value each time that it is given out, so a rank that is late sees that it was given back. */
 #include "comm/mpi/nodes.h"
 
-#include "comm/mpi/end.h"
 #include "device/cpu/segment.h"
 
 #include <fcntl.h>

@@ -193,9 +193,7 @@ static int64_t nccl_missing(reshard_comm comm, int64_t *ranks) {
   return rs_roll_missing(rs_nccl_of(comm)->roll, ranks);
 }
 
-static reshard_status nccl_enter(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
-
-static void nccl_leave(reshard_comm comm) { (void)comm; }
+static reshard_status nccl_alive(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
 
 /* A group needs no memory of ours. */
 static reshard_status nccl_reserve(reshard_comm comm, int64_t most) {
@@ -227,8 +225,6 @@ const rs_comm_ops rs_nccl_ops = {
     .reach = false,
     .together = nccl_together,
     .allgather = rs_nccl_allgather,
-    .enter = nccl_enter,
-    .leave = nccl_leave,
     .exchange = nccl_exchange,
     .reserve = nccl_reserve,
     .fit = nccl_fit,
@@ -241,7 +237,7 @@ const rs_comm_ops rs_nccl_ops = {
     .missing = nccl_missing,
     .caller = nccl_caller,
     .shrink = rs_nccl_shrink,
-    .alive = nccl_enter,
+    .alive = nccl_alive,
     .abort = nccl_abort,
     .quit = nccl_quit,
     .stop = nccl_stop,

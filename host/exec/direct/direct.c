@@ -18,24 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Programs of the ranks of a process that has several, one a lane; the last rank frees them. */
-typedef struct rs_direct_programs {
-  atomic_llong users;
-  rs_device *const *devices;
-  int64_t n;
-  rs_program *programs[]; /* NULL: nothing comes to the lane's ranks */
-} rs_direct_programs;
-
-/* One user less. */
-static void drop_programs(rs_direct_programs *shared) {
-  if (atomic_fetch_sub(&shared->users, 1) > 1)
-    return;
-  for (int64_t g = 0; g < shared->n; g++)
-    if (shared->programs[g] != NULL)
-      shared->devices[g]->work->release(shared->devices[g], shared->programs[g]);
-  free(shared);
-}
-
 static bool direct_applicable(reshard_comm comm, reshard_path wish) {
   (void)wish;
   return comm->memory.direct || (comm->memory.imports != NULL && !comm->memory.elsewhere);
@@ -44,7 +26,7 @@ static bool direct_applicable(reshard_comm comm, reshard_path wish) {
 static bool between_processes(reshard_comm comm) { return !comm->memory.direct; }
 
 static rs_program *const *programs_of(const rs_binding *binding) {
-  return binding->direct != NULL ? binding->direct->programs : &binding->keep;
+  return binding->by_lane ? binding->compiled.at : &binding->keep;
 }
 
 /* rs_view_of of a transfer: peers have shown where their arrays are. */
@@ -98,21 +80,14 @@ static reshard_status compile_lanes(int64_t n, void **all) {
     if (b[i]->status != RESHARD_SUCCESS)
       return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
   reshard_comm comm = b[0]->transfer->comm;
-  rs_direct_programs *shared = NULL;
-  reshard_status status;
-  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->process.lanes * sizeof *shared->programs));
-  shared->devices = comm->process.lane_devices;
-  shared->n = comm->process.lanes;
-  atomic_init(&shared->users, 1);
-  for (int64_t g = 0; g < comm->process.lanes; g++)
-    RS_TRY_GOTO(status, compile_lane(n, b, g, comm->process.lane_devices[g], &shared->programs[g]), fail);
-  atomic_store(&shared->users, n);
-  for (int64_t i = 0; i < n; i++)
-    b[i]->binding->direct = shared;
+  rs_binding *first = b[0]->binding; /* an execute is of all, and takes the first one's */
+  first->by_lane = true;
+  RS_TRY(rs_vec_reserve(&first->compiled, comm->process.lanes));
+  for (int64_t g = 0; g < comm->process.lanes; g++) {
+    first->compiled.at[first->compiled.n++] = NULL;
+    RS_TRY(compile_lane(n, b, g, comm->process.lane_devices[g], &first->compiled.at[g]));
+  }
   return RESHARD_SUCCESS;
-fail:
-  drop_programs(shared);
-  return status;
 }
 
 /* Compiles the copies of all ranks of the process, each of which reads the lists of the others meanwhile. */
@@ -193,8 +168,6 @@ static reshard_status direct_run_on_streams(rs_execution *x) {
 
 static void direct_release(reshard_comm comm, rs_binding *binding) {
   (void)comm;
-  if (binding->direct != NULL)
-    drop_programs(binding->direct);
   rs_mappings_free(binding->mappings);
 }
 

@@ -9,8 +9,10 @@
 enum { LOOK_MS = 1000 }; /* without a deadline: between two looks whether the communicator has ended */
 
 void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
-  for (int64_t i = 0; i < b->compiled.n; i++)
-    comm->device->work->release(comm->device, b->compiled.at[i]);
+  for (int64_t i = 0; i < b->compiled.n; i++) {
+    rs_device *device = b->by_lane ? comm->process.lane_devices[i] : comm->device;
+    device->work->release(device, b->compiled.at[i]);
+  }
   free(b->compiled.at);
   if (path != NULL)
     path->release(comm, b);

@@ -185,8 +185,6 @@ static void node_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
 
 static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_node_of(comm), false); }
 
-static void node_leave(reshard_comm comm) { (void)comm; }
-
 /* Tells the ranks that wait for this one, or will. */
 static void tell_left(rs_node *c) {
   rs_node_own_rank(c)->left = true;
@@ -213,8 +211,6 @@ const rs_comm_ops rs_node_ops = {
     .together = node_together,
     .meet = node_meet,
     .allgather = node_allgather,
-    .enter = node_alive,
-    .leave = node_leave,
     .show = node_show,
     .exchange = rs_node_exchange,
     .reserve = rs_node_reserve,

@@ -202,8 +202,6 @@ static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int6
 
 static void mpi_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) { *stamp = rs_mpi_of(comm)->callers[rank]; }
 
-static void mpi_leave(reshard_comm comm) { (void)comm; }
-
 /* MPI has no way to tell others that call nothing, but for memory that they read. */
 static void mpi_quit(reshard_comm comm) {
   rs_mpi_of(comm)->quit = true;
@@ -219,8 +217,6 @@ const rs_comm_ops rs_mpi_ops = {
     .allgather = mpi_allgather,
     .meet = mpi_meet,
     .meet_node = mpi_meet_node,
-    .enter = mpi_alive,
-    .leave = mpi_leave,
     .exchange = rs_mpi_exchange,
     .exchange_beside = rs_mpi_exchange_beside,
     .reserve = rs_mpi_reserve,
