@@ -229,37 +229,35 @@ static reshard_status rebind_mixed(sharded_call *x) {
   return status;
 }
 
-static reshard_status execute_segments(sharded_call *x, rs_verdict verdict) {
+/* --- All ---------------------------------------------------------------------------------------------------------- */
+
+/* Steps of a rank after the meeting, the same on all: a transfer is made or bound, and runs. */
+static reshard_status follow_verdict(sharded_call *x, rs_verdict verdict) {
   rs_cached_transfer *cached = x->cached;
-  bool packs = verdict == RS_VERDICT_PACK, bound = cached->packed;
+  bool segments = x->reads == READS_SEGMENTS, packs = verdict == RS_VERDICT_PACK, bound = cached->packed;
   reshard_status status = RESHARD_SUCCESS;
-  cached->packed = packs && x->given->cached != NULL;
-  if (!packs && !x->comm->memory.elsewhere)
+  if (segments && !packs && !x->comm->memory.elsewhere) {
+    cached->packed = false;
     return execute_direct(x);
-  if (x->comm->memory.elsewhere && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs) {
-    rs_cached_drop(cached);
-    cached->packed = packs && x->given->cached != NULL;
   }
-  if (cached->transfer == NULL)
+  if (segments && cached->transfer != NULL && (cached->transfer->path == &rs_packed_path) != packs)
+    rs_cached_drop(cached);
+  if (segments)
+    cached->packed = packs && x->given->cached != NULL;
+  if (cached->transfer == NULL || (verdict == RS_VERDICT_REBIND && !segments))
     return execute_made(x);
   if (packs && !bound)
     status = rs_agree(x->comm, rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream));
   else if (verdict == RS_VERDICT_REBIND)
     status = rebind_mixed(x);
-  RS_THEN(status, execute_bound(x));
-  return status;
+  return status == RESHARD_SUCCESS ? execute_again(x) : status;
 }
-
-/* --- All ---------------------------------------------------------------------------------------------------------- */
 
 static reshard_status execute_processes(sharded_call *x, reshard_status mine) {
   int64_t rank = 0;
   RS_THEN(mine, prepare_call(x));
   RS_TRY(meet_hosts(x, mine));
-  rs_verdict verdict = x->all == NULL ? RS_VERDICT_RUN : rs_records_judge(x->comm->size, x->all, &rank);
-  if (x->reads == READS_SEGMENTS)
-    return execute_segments(x, verdict);
-  return verdict == RS_VERDICT_RUN ? execute_again(x) : execute_made(x);
+  return follow_verdict(x, x->all == NULL ? RS_VERDICT_RUN : rs_records_judge(x->comm->size, x->all, &rank));
 }
 
 static reshard_status execute_call(sharded_call *x, reshard_status mine) {
