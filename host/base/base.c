@@ -82,6 +82,16 @@ reshard_status rs_error_restore(const rs_kept_error *kept) {
   return kept->status;
 }
 
+reshard_status reshard_error_set(reshard_status status, const char *text) {
+  RS_TRY(RS_GIVEN("reshard_error_set", text));
+  if ((int)status <= RESHARD_SUCCESS || status > RESHARD_ERROR_CORRUPT)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_error_set: status %d is no error", (int)status);
+  (void)rs_error(status, "%s", text);
+  for (char *at = last_error; *at != '\0'; at++)
+    *at = *at == '\n' ? ' ' : *at;
+  return status;
+}
+
 const char *reshard_last_error(void) { return last_error; }
 
 const char *reshard_version(void) { return RESHARD_VERSION_STRING; }

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
 
@@ -27,6 +28,7 @@ typedef struct redistribution {
   const reshard_dtensor *tensors;
   const reshard_placing *placings;
   const reshard_dtype *dtypes; /* of the results, NONE: the tensor's; NULL: all are */
+  const reshard_dtensor *into; /* results that are there; NULL: they are made, by placings */
   reshard_dtensor *made;       /* the lists below, or allocated ones */
   rs_sharder_entry *entries;
   side *sides;
@@ -41,7 +43,9 @@ typedef struct redistribution {
 static bool stays_in_group(const redistribution *r, reshard_mesh first) {
   bool same = rs_mesh_is_sub(first);
   for (int64_t i = 0; i < r->n && same; i++) {
-    reshard_mesh to = r->placings != NULL ? r->placings[i].mesh : NULL;
+    reshard_mesh to = r->into != NULL       ? reshard_dtensor_mesh(r->into[i])
+                      : r->placings != NULL ? r->placings[i].mesh
+                                            : NULL;
     same = (r->tensors[i] == NULL || rs_same_group(first, r->tensors[i]->mesh)) &&
            (to == NULL || rs_same_group(first, to));
   }
@@ -88,6 +92,26 @@ static reshard_status make_result(redistribution *r, int64_t i) {
   return status;
 }
 
+/* Takes a result that is there. */
+static reshard_status take_result(redistribution *r, int64_t i) {
+  reshard_dtensor t = r->tensors[i], to = r->into[i];
+  if (to == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: result %lld is NULL", r->call, (long long)i);
+  if (to->given != r->given)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor and result %lld are of different sharders", r->call,
+                    (long long)i);
+  if (to->properties.dtype != t->properties.dtype)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: result %lld is of %s, its tensor of %s", r->call, (long long)i,
+                    reshard_dtype_string(to->properties.dtype), reshard_dtype_string(t->properties.dtype));
+  char is[RS_SHAPE_TEXT], due[RS_SHAPE_TEXT];
+  const struct reshard_layout_s *a = to->local.layout, *b = t->local.layout;
+  if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: result %lld has shape %s, its tensor %s", r->call, (long long)i,
+                    rs_shape_text(is, a->ndim, a->shape), rs_shape_text(due, b->ndim, b->shape));
+  r->made[i] = reshard_dtensor_retain(to);
+  return RESHARD_SUCCESS;
+}
+
 /* Makes the arrays of a result. */
 static reshard_status make_arrays(redistribution *r, int64_t i) {
   reshard_dtensor t = r->made[i];
@@ -113,15 +137,15 @@ static reshard_status make_entry(redistribution *r, int64_t i) {
   if (to != RESHARD_DTYPE_NONE && !rs_cast_supported(from, to))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor %lld: no cast from %s to %s", r->call, (long long)i,
                     reshard_dtype_string(from), reshard_dtype_string(to));
-  RS_TRY(make_result(r, i));
+  RS_TRY(r->into != NULL ? take_result(r, i) : make_result(r, i));
   r->entries[i] = (rs_sharder_entry){.dtype = from, .dst_dtype = to};
   RS_TRY(renumber_arrays(r, t, &r->sides[i].src, &r->entries[i].src));
   return renumber_arrays(r, r->made[i], &r->sides[i].dst, &r->entries[i].dst);
 }
 
 static reshard_status prepare_move(redistribution *r, const reshard_dtensor *results) {
-  if (r->placings == NULL || results == NULL)
-    return rs_error_null(r->call, r->placings == NULL ? "placings" : "results");
+  if (r->into == NULL && (r->placings == NULL || results == NULL))
+    return rs_error_null(r->call, r->placings == NULL && results != NULL ? "placings" : "results");
   r->made = r->few_made;
   r->entries = r->few_entries;
   r->sides = r->few_sides;
@@ -137,7 +161,7 @@ static reshard_status prepare_move(redistribution *r, const reshard_dtensor *res
     RS_TRY(make_entry(r, i));
   if (!r->outside && !r->local) /* first: a rank without memory for the arrays knows if the others have to meet */
     RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
-  for (int64_t i = 0; i < r->n; i++)
+  for (int64_t i = 0; i < r->n && r->into == NULL; i++)
     RS_TRY(make_arrays(r, i));
   return !r->outside && r->local ? rs_sharder_plan_local(r->sharder, r->n, r->entries, &r->plan) : RESHARD_SUCCESS;
 }
@@ -149,7 +173,7 @@ static reshard_status finish_move(redistribution *r, reshard_status status, resh
     reshard_layout_release(r->sides[i].dst.layout);
   }
   for (int64_t i = 0; r->made != NULL && i < r->n; i++)
-    if (status == RESHARD_SUCCESS)
+    if (status == RESHARD_SUCCESS && r->into == NULL)
       results[i] = r->made[i];
     else
       reshard_dtensor_release(r->made[i]);
@@ -182,6 +206,7 @@ static reshard_sharder dtensor_sharder(const void *tensors, int64_t i) {
   return t != NULL ? t->given : NULL;
 }
 
+/* results: where r->into is NULL. */
 static reshard_status move_tensors(redistribution *r, reshard_dtensor *results) {
   const reshard_dtensor *first = r->tensors;
   RS_TRY(rs_find_sharder(r->call, r->n, first, dtensor_sharder, &r->given));
@@ -212,6 +237,13 @@ reshard_status reshard_dtensor_redistribute_as(int64_t n, const reshard_dtensor 
                       .placings = placings,
                       .dtypes = dtypes};
   return move_tensors(&r, results);
+}
+
+reshard_status reshard_dtensor_redistribute_into(int64_t n, const reshard_dtensor *tensors,
+                                                 const reshard_dtensor *results, void *stream) {
+  redistribution r = {
+      .call = "reshard_dtensor_redistribute_into", .stream = stream, .n = n, .tensors = tensors, .into = results};
+  return move_tensors(&r, NULL);
 }
 
 reshard_status rs_dtensor_redistribute(const char *call, reshard_sharder ranks, reshard_status mine,

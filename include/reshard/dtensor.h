@@ -131,6 +131,17 @@ RESHARD_API reshard_status reshard_dtensor_redistribute(int64_t n, const reshard
 RESHARD_API reshard_status reshard_dtensor_redistribute_as(int64_t n, const reshard_dtensor *tensors,
                                                            const reshard_placing *placings, const reshard_dtype *dtypes,
                                                            void *stream, reshard_dtensor *results);
+/* Moves n tensors into DTensors that are there, as one plan: reshard_dtensor_redistribute, with the placings and the
+ * memory of results. Collective, in the same cases over a group alone. It allocates no arrays.
+ *
+ * - results: one per tensor, of its dtype and shape and of the same sharder, with writable local tensors of any
+ *   strides. No two of them share memory, nor does one with a tensor. A rank outside of a result's mesh gives a
+ *   handle without a local tensor.
+ *
+ * All ranks succeed or have the same error. After an error before the move nothing is written. Source:
+ * torch.distributed.tensor, redistribute and copy_. */
+RESHARD_API reshard_status reshard_dtensor_redistribute_into(int64_t n, const reshard_dtensor *tensors,
+                                                             const reshard_dtensor *results, void *stream);
 /* Gathers the whole tensor on every rank of the mesh; NULL outside. Collective; on a sub-mesh over its group. Source:
  * DTensor.full_tensor. */
 RESHARD_API reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole);

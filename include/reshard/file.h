@@ -270,6 +270,18 @@ RESHARD_API reshard_status reshard_checkpoint_metadata(reshard_checkpoint checkp
  * offsets. The caller releases it. */
 RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor,
                                                      reshard_layout *layout);
+/* Tells where piece i of a tensor lies in a file: a dense box, row-major, little-endian. Local.
+ *
+ * - i: 0, 1, ... A tensor that one file has whole has one piece. A replica is a piece of its own. Pieces are in the
+ *   order of the ranks of reshard_checkpoint_layout.
+ * - file: the path, borrowed: it lives as long as the checkpoint. offset: in bytes. box: global offset and extent.
+ *
+ * The file may be mapped by the caller. What becomes of it, or of its path, after the open is not looked at.
+ *
+ * Errors: RESHARD_ERROR_INVALID: there is no piece i, which names their number. RESHARD_ERROR_UNSUPPORTED: bytes that
+ * are no such box: Fortran order, more than 64 boxes in one, or zeros that no file has. */
+RESHARD_API reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoint, int64_t tensor, int64_t i,
+                                                     const char **file, int64_t *offset, reshard_box *box);
 /* Reads one rank's part of a tensor, in any layout of its shape: rank(0) reads the whole tensor, boxes(0:[2,0]+[1,8]) a
  * part.
  *

@@ -45,6 +45,14 @@ RESHARD_API const char *reshard_status_string(reshard_status status);
  * failed. Valid until the thread's next failing call. Successful calls leave it as it is. */
 RESHARD_API const char *reshard_last_error(void);
 
+/* Sets the text of this thread's last error, and returns the status. For a callback that fails in a call of the
+ * library: its text is then that of the call, on all ranks that hear of the error.
+ *
+ * - text: one line; a newline becomes a space. What is longer than 1023 bytes is cut.
+ *
+ * Errors: RESHARD_ERROR_INVALID: text is NULL, or status is RESHARD_SUCCESS or no status. Source: PyErr_SetString. */
+RESHARD_API reshard_status reshard_error_set(reshard_status status, const char *text);
+
 /* Checks for a state that only a defect can bring about. Returns RESHARD_SUCCESS where condition is not 0, else
  * RESHARD_ERROR_INTERNAL. Nothing is printed and the process goes on: the caller passes the status on.
  *

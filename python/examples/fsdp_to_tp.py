@@ -3,18 +3,24 @@
 torchrun --nproc-per-node 4 fsdp_to_tp.py
 
 torch itself refuses another mesh, so the answer is full_tensor and distribute_tensor, which is timed beside.
+Then a checkpoint that DCP reads, and one of DCP that 2 ranks load.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -60,6 +66,23 @@ def wanted(name: str) -> Any:
     return Shard(1) if name.endswith(("o.weight", "down.weight")) else Replicate()
 
 
+def checkpoints(parameters: dict[str, Any], directory: str) -> int:
+    """Ours read by DCP, and DCP's .distcp loaded by 2 ranks of the 4; how many tensors are wrong."""
+    whole = {name: p.full_tensor().detach() for name, p in parameters.items()}
+    reshard.torch.save(parameters, os.path.join(directory, "ours"))
+    read = {name: torch.zeros_like(w) for name, w in whole.items()}
+    dcp.load(read, storage_reader=HuggingFaceStorageReader(os.path.join(directory, "ours")))
+    wrong = sum(not torch.equal(read[name], w) for name, w in whole.items())
+    dcp.save({name: p.detach() for name, p in parameters.items()}, checkpoint_id=os.path.join(directory, "theirs"))
+    pair, mesh = dist.new_group([0, 1]), DeviceMesh("cpu", torch.tensor([0, 1]), mesh_dim_names=("tp",))
+    if dist.get_rank() > 1:
+        return wrong
+    cut = {name: distribute_tensor(w, mesh, [wanted(name)], src_data_rank=None) for name, w in whole.items()}
+    state = {name: torch.zeros_like(t) for name, t in cut.items()}
+    reshard.torch.load(state, os.path.join(directory, "theirs"), group=pair)
+    return wrong + sum(not torch.equal(state[name].to_local(), t.to_local()) for name, t in cut.items())
+
+
 def main() -> int:
     width, layers, vocabulary = (int(word) for word in sys.argv[1:4]) if len(sys.argv) > 3 else (64, 2, 101)
     dist.init_process_group("gloo")
@@ -93,9 +116,13 @@ def main() -> int:
                   f"full_tensor and cut {their_time * 1e3:.2f} ms, {their_time / sorted(times)[2]:.1f} x")
     whole = reshard.torch.full_tensor(parameters["layers.0.norm.weight"])
     wrong += not torch.equal(whole, parameters["layers.0.norm.weight"].full_tensor().detach())
+    scratch = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(scratch)
+    wrong += checkpoints(parameters, scratch[0])
     counts = torch.tensor(wrong)
     dist.all_reduce(counts)
     if dist.get_rank() == 0:
+        shutil.rmtree(scratch[0])
         print(f"{int(counts)} wrong")
     reshard.torch.close()
     dist.destroy_process_group()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import Layout, Rules, _Checkpoint, _check, _convert, _open, _write
+from ._core import Layout, Rules, _Checkpoint, _check, _convert, _open, _write, dtype_size
 from ._dtypes import TORCH, numpy_dtype
 from ._errors import InvalidError, MissingError
 
@@ -50,8 +50,7 @@ class LazyTensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * {"bf": 2, "f8": 1}.get(self._dtype[:2], 0) if self._dtype in ("bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0") \
-            else self.size * int(self.dtype.itemsize)
+        return self.size * dtype_size(self._dtype)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -120,6 +119,13 @@ class LazyTensor:
 
         return self.read(torch.empty(self.shape, dtype=getattr(torch, TORCH[self._dtype])))
 
+    def map(self) -> Any:
+        """A read-only view of the file, which it keeps open, where the tensor lies whole. A file cut meanwhile is SIGBUS."""
+        if not self.size:
+            return np.empty(self.shape, self.dtype)
+        path, offset = self._checkpoint.stored(self._i)
+        return np.asarray(np.memmap(path, self.dtype, "r", offset, self.shape))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if copy is False:
             raise ValueError("a lazy tensor is read into new memory")
@@ -140,6 +146,11 @@ class Checkpoint(Mapping[str, LazyTensor]):
     @property
     def info(self) -> dict[str, Any]:
         return self._c.info()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Texts beside the tensors (`__metadata__` of safetensors files)."""
+        return self._c.metadata()
 
     def __len__(self) -> int:
         return self._c.count()
@@ -198,10 +209,11 @@ def open(path: str | os.PathLike[str]) -> Checkpoint:
     return Checkpoint(path)
 
 
-def write(path: str | os.PathLike[str], tensors: Mapping[str, Any], *, force: bool = False) -> None:
+def write(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, force: bool = False) -> None:
     """Writes a checkpoint, complete or not at all.
 
     tensors: by name an array, or (layout, arrays of all ranks) for a directory of shards. The path decides the format.
+    metadata: texts beside the tensors, in safetensors files.
     """
     items: list[tuple[str, Layout | None, Any]] = []
     for name, value in tensors.items():
@@ -209,13 +221,16 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Any], *, force: bo
             items.append((name, value[0], value[1]))
         else:
             items.append((name, None, value))
-    _write(os.fspath(path), items, force)
+    _write(os.fspath(path), items, list((metadata or {}).items()), force)
 
 
 def convert(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, src_layout: str | Rules | None = None,
             dst_layout: str | Rules | None = None, map: str | None = None, world: int = 0, force: bool = False, dedup: bool = False,
-            verify: bool = False, threads: int = 0, progress: Callable[[str, int, int], object] | None = None) -> dict[str, Any]:
-    """Converts one checkpoint into another: cut, reshard, join, fuse. progress(stage, done, all) may raise to cancel."""
+            verify: bool = False, leave_out: bool = False, threads: int = 0, progress: Callable[[str, int, int], object] | None = None) -> dict[str, Any]:
+    """Converts one checkpoint into another: cut, reshard, join, fuse. progress(stage, done, all) may raise to cancel.
+
+    leave_out: tensors below classes that are not read are counted, not an error.
+    """
     def text(layout: str | Rules | None) -> str | None:
         return layout if isinstance(layout, str) else None
 
@@ -225,7 +240,7 @@ def convert(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, src_lay
     if os.fspath(dst) == "":
         raise InvalidError("an empty path")
     return _convert(_existing(src), os.fspath(dst), text(src_layout), text(dst_layout), rules(src_layout), rules(dst_layout), map, world, force,
-                    dedup, verify, threads, progress)
+                    dedup, verify, leave_out, threads, progress)
 
 
 def check(path: str | os.PathLike[str], *, threads: int = 0) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Communicators are made once per group, and kept until `close()` or the end of th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from ._core import Comm, Entry, Layout, Plan, Transfer, _redistribute
+from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, _redistribute
 from ._errors import MismatchError
 from ._groups import from_torch
 
@@ -149,3 +150,32 @@ def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     comm = _comm(group)
     target = layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
     return _move({"tensor": x}, [target], comm, group)[0]
+
+
+def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool) -> None:
+    comm = _comm(group)
+    parts, layouts = [], []
+    for name in sorted(state):
+        x = state[name]
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
+        whole = not isinstance(x, DTensor)
+        layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x, comm.size))
+        parts.append(x.detach() if whole else _local(x))
+    _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option)
+
+
+def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False, group: Any = None) -> None:
+    """Saves a state dict: a directory of safetensors that DCP's HuggingFaceStorageReader takes. Collective over the group.
+
+    Each rank writes its part of the DTensors. Plain tensors are the same on all ranks. It appears complete or not at all.
+    """
+    _move_named(state, path, group, True, force)
+
+
+def load(state: Mapping[str, Any], path: str | os.PathLike[str], *, partial: bool = False, group: Any = None) -> None:
+    """Loads into the tensors of a state dict, on any mesh, from any checkpoint that `reshard.open` reads. Collective.
+
+    Each rank reads its own part alone. partial: the checkpoint may have more names.
+    """
+    _move_named(state, path, group, False, partial)

@@ -175,4 +175,5 @@ void bind_layout(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_comm(nb::module_ &m);
 void bind_transfer(nb::module_ &m);
+void bind_sharded(nb::module_ &m);
 void bind_file(nb::module_ &m);

@@ -1,7 +1,10 @@
 // Checkpoints: opened, read in any layout, written, converted, checked.
 #include "core.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
+
+#include <algorithm>
 
 namespace {
 
@@ -67,6 +70,25 @@ void read_part(Checkpoint &c, int64_t i, const Layout &layout, int64_t rank, nb:
   run([&] { return reshard_checkpoint_read(c.handle, i, layout.handle, rank, threads, side.data.data()); });
 }
 
+// The file and the byte from which on a tensor lies whole.
+nb::tuple stored_whole(Checkpoint &c, int64_t i) {
+  Reading in(c);
+  reshard_model_tensor t;
+  check(reshard_model_get(reshard_checkpoint_model(c.handle), i, &t));
+  for (int64_t piece = 0;; piece++) {
+    const char *file = nullptr;
+    int64_t offset = 0;
+    reshard_box box;
+    reshard_status status = reshard_checkpoint_stored(c.handle, i, piece, &file, &offset, &box);
+    if (status == RESHARD_ERROR_INVALID)
+      raise(RESHARD_ERROR_UNSUPPORTED,
+            std::string("'") + t.name + "' lies in " + std::to_string(piece) + " pieces, none of them whole: read it");
+    check(status);
+    if (std::equal(t.shape, t.shape + t.ndim, box.extent))
+      return nb::make_tuple(file, offset);
+  }
+}
+
 struct Rules {
   explicit Rules(reshard_rules handle) : handle(handle) {}
   Rules(const Rules &) = delete;
@@ -82,8 +104,9 @@ Layout *rules_layout(const Rules &rules, const std::string &name, const Shape &s
 
 // Writes whole tensors, or each rank's part of tensors of layouts.
 void write_all(const std::string &path, const std::vector<std::tuple<std::string, nb::object, nb::object>> &tensors,
-               bool force) {
+               const std::vector<std::pair<std::string, std::string>> &metadata, bool force) {
   std::vector<reshard_writer_tensor> all;
+  std::vector<reshard_text_pair> pairs;
   std::vector<std::unique_ptr<Layout>> whole;
   std::vector<std::vector<Side>> sides;
   for (const auto &[name, layout, arrays] : tensors) {
@@ -118,6 +141,9 @@ void write_all(const std::string &path, const std::vector<std::tuple<std::string
   }
   reshard_writer_options options = RESHARD_WRITER_OPTIONS_DEFAULTS;
   options.force = force;
+  for (const auto &[key, value] : metadata)
+    pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
+  options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
   reshard_writer writer = nullptr;
   c_text(path, "path");
   run([&] {
@@ -156,14 +182,14 @@ int progress(void *user, const char *stage, int64_t done, int64_t all) {
 
 nb::dict convert(const std::string &in, const std::string &out, std::optional<std::string> src,
                  std::optional<std::string> dst, const Rules *src_rules, const Rules *dst_rules,
-                 std::optional<std::string> map, int64_t world, bool force, bool dedup, bool verify, int threads,
-                 nb::object call) {
+                 std::optional<std::string> map, int64_t world, bool force, bool dedup, bool verify, bool leave_out,
+                 int threads, nb::object call) {
   reshard_convert_options options = RESHARD_CONVERT_OPTIONS_DEFAULTS;
   options.src = src ? c_text(*src, "src") : nullptr, options.dst = dst ? c_text(*dst, "dst") : nullptr;
   options.src_rules = src_rules != nullptr ? src_rules->handle : nullptr,
   options.dst_rules = dst_rules != nullptr ? dst_rules->handle : nullptr;
   options.world = world, options.force = force, options.dedup = dedup, options.verify = verify,
-  options.threads = threads;
+  options.leave_out = leave_out, options.threads = threads;
   Progress p{call, nullptr};
   options.progress = progress, options.user = &p;
   std::unique_ptr<reshard_map_s, void (*)(reshard_map)> owned(nullptr, reshard_map_free);
@@ -188,6 +214,7 @@ nb::dict convert(const std::string &in, const std::string &out, std::optional<st
   d["format"] = reshard_file_format_string(report.format),
   d["source_format"] = reshard_file_format_string(report.source.format);
   d["checked_bytes"] = report.checked_bytes, d["left_out"] = report.source.left_out;
+  d["left_out_tensors"] = report.source.left_out_tensors;
   d["seconds"] =
       report.open_seconds + report.reserve_seconds + report.move_seconds + report.sync_seconds + report.verify_seconds;
   return d;
@@ -241,6 +268,22 @@ void bind_file(nb::module_ &m) {
       .def("tensor", &tensor_of, "i"_a, nb::sig("def tensor(self, i: int) -> tuple[str, str, tuple[int, ...]]"))
       .def("layout", &layout_of, "i"_a, nb::rv_policy::take_ownership)
       .def("read", &read_part, "i"_a, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a = 0)
+      .def("stored", &stored_whole, "i"_a, nb::sig("def stored(self, i: int) -> tuple[str, int]"))
+      .def(
+          "metadata",
+          [](Checkpoint &c) {
+            Reading in(c);
+            reshard_checkpoint_info info;
+            check(reshard_checkpoint_get_info(c.handle, &info));
+            nb::dict d;
+            for (int64_t i = 0; i < info.metadata; i++) {
+              const char *key = nullptr, *value = nullptr;
+              check(reshard_checkpoint_metadata(c.handle, i, &key, &value));
+              d[key] = value;
+            }
+            return d;
+          },
+          nb::sig("def metadata(self) -> dict[str, str]"))
       .def(
           "info",
           [](Checkpoint &c) {
@@ -276,10 +319,10 @@ void bind_file(nb::module_ &m) {
           "path"_a, nb::rv_policy::take_ownership)
       .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0, nb::rv_policy::take_ownership);
   m.def("_open", &open_checkpoint, nb::rv_policy::take_ownership);
-  m.def("_write", &write_all, "path"_a, "tensors"_a, "force"_a);
+  m.def("_write", &write_all, "path"_a, "tensors"_a, "metadata"_a, "force"_a);
   m.def("_convert", &convert, "src"_a, "dst"_a, "src_layout"_a, "dst_layout"_a, "src_rules"_a.none(),
-        "dst_rules"_a.none(), "map"_a, "world"_a, "force"_a, "dedup"_a, "verify"_a, "threads"_a, "progress"_a.none(),
-        nb::sig("def _convert(*arguments: typing.Any) -> dict[str, typing.Any]"));
+        "dst_rules"_a.none(), "map"_a, "world"_a, "force"_a, "dedup"_a, "verify"_a, "leave_out"_a, "threads"_a,
+        "progress"_a.none(), nb::sig("def _convert(*arguments: typing.Any) -> dict[str, typing.Any]"));
   m.def("_check", &check_files, "path"_a, "threads"_a,
         nb::sig("def _check(path: str, threads: int) -> dict[str, typing.Any]"));
 }

@@ -239,6 +239,7 @@ void bind_queries(nb::class_<Layout> &layout) {
 const Layout &layout_arg(nb::handle object) { return nb::cast<const Layout &>(object); }
 
 void bind_layout(nb::module_ &m) {
+  m.def("dtype_size", [](const std::string &name) { return reshard_dtype_size(dtype_of(nb::str(name.c_str()))); });
   nb::class_<Layout> layout(m, "Layout", "The boxes of a global tensor that each rank holds. Immutable.");
   bind_making(layout);
   bind_queries(layout);

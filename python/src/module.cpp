@@ -10,5 +10,6 @@ NB_MODULE(_core, m) {
   bind_plan(m);
   bind_comm(m);
   bind_transfer(m);
+  bind_sharded(m);
   bind_file(m);
 }

@@ -37,3 +37,17 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
       raise(statuses[i], texts[i], missing);
     }
 }
+
+// A thing of each rank here.
+inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, const char *what) {
+  if (comm.handles.size() == 1 && !(comm.local && nb::isinstance<nb::list>(given)))
+    return {nb::borrow(given)};
+  std::vector<nb::object> list;
+  if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given))
+    for (nb::handle h : given)
+      list.push_back(nb::borrow(h));
+  if (list.size() != comm.handles.size())
+    invalid(std::string(what) + ": a list of " + std::to_string(list.size()) + " things for " +
+            std::to_string(comm.handles.size()) + " ranks of this process");
+  return list;
+}

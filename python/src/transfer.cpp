@@ -1,9 +1,8 @@
-// Transfers: a plan bound to a communicator and to arrays, which it keeps; execute; and redistribute over sharders.
+// Transfers: a plan bound to a communicator and to arrays, which it keeps; execute.
 #include "core.h"
 #include "ranks.h"
 
 #include <cstring>
-#include <reshard/sharded.h>
 
 void *stream_of(nb::handle stream) {
   if (stream.is_none())
@@ -69,20 +68,6 @@ void stream_check(const Comm &comm, nb::handle stream) {
     invalid("a stream, and the communicator is of the CPU, which has none");
   if (comm.streams && stream.is_none())
     invalid("no stream: a communicator of GPUs wants one (0 is the legacy default stream)");
-}
-
-// A thing of each rank here.
-std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, const char *what) {
-  if (comm.handles.size() == 1 && !(comm.local && nb::isinstance<nb::list>(given)))
-    return {nb::borrow(given)};
-  std::vector<nb::object> list;
-  if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given))
-    for (nb::handle h : given)
-      list.push_back(nb::borrow(h));
-  if (list.size() != comm.handles.size())
-    invalid(std::string(what) + ": a list of " + std::to_string(list.size()) + " things for " +
-            std::to_string(comm.handles.size()) + " ranks of this process");
-  return list;
 }
 
 void take_sides(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst, std::vector<Side> &from,
@@ -198,161 +183,6 @@ void close_transfer(Transfer &t) {
   end_transfer(t);
 }
 
-// --- redistribute ----------------------------------------------------------------------------------------------------
-
-reshard_tensor wrap(const Array &a) {
-  reshard_tensor tensor = nullptr;
-  check(reshard_tensor_wrap(a.dtype, a.ndim, a.shape, a.strides, a.data, nullptr, nullptr, &tensor));
-  return tensor;
-}
-
-void sharders_of(Comm &comm) {
-  if (!comm.sharders.empty())
-    return;
-  if (comm.streams)
-    raise(RESHARD_ERROR_UNSUPPORTED, "redistribute on a communicator of GPUs: use Transfer");
-  std::vector<reshard_sharder> made(comm.handles.size());
-  run_ranks(comm, [&](size_t i) { return reshard_sharder_create(comm.handles[i], nullptr, &made[i]); });
-  comm.sharders = std::move(made);
-}
-
-struct Tensors { // references that go with the scope
-  ~Tensors() {
-    for (reshard_sharded_tensor s : sharded)
-      reshard_sharded_tensor_release(s);
-    for (reshard_tensor t : plain)
-      reshard_tensor_release(t);
-  }
-  std::vector<reshard_sharded_tensor> sharded;
-  std::vector<reshard_tensor> plain;
-};
-
-// The tensors of one rank as sharded ones over the caller's memory.
-void shard(Comm &comm, size_t i, const std::vector<Wanted> &wanted, const std::vector<reshard_dtype> &dtypes,
-           const Side &side, Tensors &own) {
-  size_t at = 0;
-  int64_t rank = reshard_comm_rank(comm.handles[i]);
-  for (size_t e = 0; e < wanted.size(); e++) {
-    int64_t buffers = 0, arrays = 0;
-    check(reshard_layout_buffer_count(wanted[e].layout->handle, rank, &buffers));
-    check(reshard_layout_array_count(wanted[e].layout->handle, rank, &arrays));
-    std::vector<reshard_tensor> parts;
-    for (int64_t k = 0; k < arrays; k++) {
-      reshard_array_info info;
-      check(reshard_layout_array(wanted[e].layout->handle, rank, k, &info));
-      const Array &whole = side.arrays[at + size_t(info.buffer)];
-      Array a = whole;
-      a.dtype = dtypes[e];
-      a.ndim = reshard_layout_ndim(wanted[e].layout->handle);
-      std::copy(info.shape, info.shape + a.ndim, a.shape);
-      if (reshard_layout_get_kind(wanted[e].layout->handle) == RESHARD_LAYOUT_FLAT || whole.elements() == 0)
-        std::copy(info.strides, info.strides + a.ndim, a.strides);
-      a.data = whole.data != nullptr
-                   ? static_cast<char *>(whole.data) + size_t(info.offset) * reshard_dtype_size(a.dtype)
-                   : nullptr;
-      parts.push_back(wrap(a));
-      own.plain.push_back(parts.back());
-    }
-    at += size_t(buffers);
-    reshard_properties properties = {};
-    properties.dtype = dtypes[e];
-    reshard_sharded_tensor made = nullptr;
-    check(reshard_sharded_tensor_from_layout(comm.sharders[i], wanted[e].layout->handle, &properties,
-                                             int64_t(parts.size()), parts.data(), &made));
-    own.sharded.push_back(made);
-  }
-}
-
-nb::object results_of(const Tensors &own, size_t first, size_t n, const std::vector<const Layout *> &dst, bool one,
-                      int64_t rank) {
-  nb::list all;
-  for (size_t e = 0; e < n; e++) {
-    reshard_sharded_tensor s = own.sharded[first + e];
-    nb::list parts;
-    for (int64_t k = 0; k < reshard_sharded_tensor_local_count(s); k++) {
-      reshard_tensor t = nullptr;
-      check(reshard_sharded_tensor_local(s, k, &t, nullptr));
-      parts.append(t != nullptr ? numpy_of(t) : nb::none());
-    }
-    int64_t buffers = 0;
-    check(reshard_layout_buffer_count(dst[e]->handle, rank, &buffers));
-    bool boxes = reshard_layout_get_kind(dst[e]->handle) == RESHARD_LAYOUT_BOXES;
-    all.append(boxes ? nb::object(parts) : nb::len(parts) > 0 ? nb::object(parts[0]) : nb::none());
-  }
-  return one ? nb::object(all[0]) : nb::object(all);
-}
-
-std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object> &keep) {
-  std::vector<const Layout *> list;
-  if (nb::isinstance<Layout>(given))
-    keep.push_back(nb::borrow(given));
-  else
-    for (nb::handle h : given)
-      keep.push_back(nb::borrow(h));
-  for (const nb::object &o : keep)
-    list.push_back(&layout_arg(o));
-  return list;
-}
-
-nb::tuple redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm) {
-  CommCall in(comm);
-  std::vector<nb::object> keep_src, keep_dst;
-  std::vector<const Layout *> from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
-  if (from.size() != to.size() || from.empty())
-    invalid(std::to_string(from.size()) + " source layouts and " + std::to_string(to.size()) + " destination layouts");
-  for (const Layout *l : to)
-    if (reshard_layout_get_kind(l->handle) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(l->handle) > 1)
-      raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to flat: use Transfer, with one buffer of the piece");
-  sharders_of(comm);
-  std::vector<Wanted> wanted;
-  for (size_t e = 0; e < from.size(); e++)
-    wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
-  std::vector<nb::object> given = of_ranks(comm, arrays, "arrays");
-  std::vector<Side> sides;
-  std::vector<reshard_dtype> dtypes(from.size(), RESHARD_DTYPE_NONE);
-  for (size_t i = 0; i < given.size(); i++) {
-    sides.push_back(side_of(given[i], wanted, reshard_comm_rank(comm.handles[i]), "source", false, comm.streams));
-    size_t at = 0;
-    for (size_t e = 0; e < from.size(); e++) {
-      int64_t buffers = 0;
-      check(reshard_layout_buffer_count(from[e]->handle, reshard_comm_rank(comm.handles[i]), &buffers));
-      for (int64_t b = 0; b < buffers; b++)
-        if (dtypes[e] == RESHARD_DTYPE_NONE)
-          dtypes[e] = sides[i].arrays[at + size_t(b)].dtype;
-        else if (sides[i].arrays[at + size_t(b)].dtype != RESHARD_DTYPE_NONE &&
-                 sides[i].arrays[at + size_t(b)].dtype != dtypes[e])
-          invalid(std::string("arrays of ") + reshard_dtype_string(dtypes[e]) + " and of " +
-                  reshard_dtype_string(sides[i].arrays[at + size_t(b)].dtype) + " of one tensor");
-      at += size_t(buffers);
-    }
-  }
-  for (size_t e = 0; e < from.size(); e++)
-    if (dtypes[e] == RESHARD_DTYPE_NONE)
-      invalid("tensor " + std::to_string(e) +
-              ": this rank gives no array, so no dtype; an array without elements tells it");
-  std::vector<Tensors> own(given.size());
-  for (size_t i = 0; i < given.size(); i++)
-    shard(comm, i, wanted, dtypes, sides[i], own[i]);
-  std::vector<reshard_layout> layouts;
-  for (const Layout *l : to)
-    layouts.push_back(l->handle);
-  size_t n = from.size();
-  std::vector<std::vector<reshard_sharded_tensor>> results(given.size(), std::vector<reshard_sharded_tensor>(n));
-  run_ranks(comm, [&](size_t i) {
-    return reshard_sharded_tensor_reshard_to(int64_t(n), own[i].sharded.data(), layouts.data(), nullptr,
-                                             results[i].data());
-  });
-  nb::list ranks;
-  for (size_t i = 0; i < given.size(); i++) {
-    own[i].sharded.insert(own[i].sharded.end(), results[i].begin(), results[i].end());
-    ranks.append(results_of(own[i], n, n, to, nb::isinstance<Layout>(src), reshard_comm_rank(comm.handles[i])));
-  }
-  nb::list names;
-  for (reshard_dtype dtype : dtypes)
-    names.append(reshard_dtype_string(dtype));
-  return nb::make_tuple(comm.local ? nb::object(ranks) : nb::object(ranks[0]), names);
-}
-
 nb::dict info(const Transfer &t) {
   opened(t);
   reshard_transfer_info i;
@@ -384,7 +214,4 @@ void bind_transfer(nb::module_ &m) {
       .def(
           "__exit__", [](Transfer &t, nb::handle, nb::handle, nb::handle) { close_transfer(t); }, "type"_a.none(),
           "value"_a.none(), "traceback"_a.none());
-  m.def("_redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, // and the dtypes' names
-        nb::sig("def _redistribute(arrays: typing.Any, src: typing.Any, dst: typing.Any, comm: Comm) -> "
-                "tuple[typing.Any, list[str]]"));
 }

@@ -73,6 +73,33 @@ def test_a_rank_reads_its_part_of_any_layout(model: Any) -> None:
             c["x"].read(np.zeros((3, 4, 5)))
 
 
+def test_a_map_is_the_file_itself(model: Any, tmp_path: Path) -> None:
+    path, tensors = model
+    layout = reshard.Layout("chunk(1)", (3, 4, 5), 2)
+    reshard.write(tmp_path / "shards", {"x": (layout, [held(layout, r, tensors["x"]) for r in range(2)])})
+    with reshard.open(path) as c:
+        mapped = {name: c[name].map() for name in c}
+    for name, want in tensors.items():  # also beyond the checkpoint
+        got = mapped[name]
+        assert got.dtype == want.dtype and got.shape == want.shape and got.tobytes() == np.asarray(want).tobytes(), name
+    with pytest.raises(ValueError, match="read-only"):
+        mapped["x"][0] = 1
+    with reshard.open(tmp_path / "shards") as c, pytest.raises(reshard.UnsupportedError, match="'x' lies in 2 pieces"):
+        c["x"].map()
+    np.save(tmp_path / "f.npy", np.asfortranarray(tensors["x"]))
+    with reshard.open(tmp_path / "f.npy") as c, pytest.raises(reshard.UnsupportedError, match="Fortran order"):
+        next(iter(c.values())).map()
+
+
+def test_texts_are_written_beside_tensors(tmp_path: Path) -> None:
+    reshard.write(tmp_path / "m.safetensors", {"x": np.zeros(2, "f4")}, {"step": "7", "wer": "größer"})
+    with reshard.open(tmp_path / "m.safetensors") as c:
+        assert {"step": "7", "wer": "größer"}.items() <= c.metadata.items()
+    with pytest.raises(reshard.InvalidError, match="reshard_digests"):
+        reshard.write(tmp_path / "n.safetensors", {"x": np.zeros(2, "f4")}, {"reshard_digests": ""})
+    assert not (tmp_path / "n.safetensors").exists()
+
+
 def test_shards_are_written_converted_and_checked(model: Any, tmp_path: Path) -> None:
     path, tensors = model
     layout = reshard.Layout("chunk(1)", (3, 4, 5), 2)

@@ -241,6 +241,47 @@ reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t 
   return reshard_layout_create_single(t->ndim, t->shape, 1, 0, layout);
 }
 
+/* The block of piece i, and the box that it has. */
+static reshard_status find_piece(const rs_store *s, const rs_stored_tensor *stored, const char *name, int64_t i,
+                                 const rs_stored_block **block, reshard_box *box) {
+  int64_t before = 0;
+  for (int64_t k = stored->first; k < stored->first + stored->count; before += s->arrays.at[k].count, k++) {
+    const rs_stored_array *a = &s->arrays.at[k];
+    int64_t boxes;
+    if (i < before || i >= before + a->count)
+      continue;
+    RS_TRY(rs_array_boxes(stored->layout, a->rank, a->index, &boxes, NULL));
+    if (boxes != a->count)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s': piece %lld has %lld boxes in one", name, (long long)i,
+                      (long long)boxes);
+    *block = &s->blocks.at[a->first + i - before];
+    return rs_array_box(stored->layout, a->rank, a->index, i - before, box, NULL);
+  }
+  return rs_error(RESHARD_ERROR_INVALID, "tensor '%s': piece %lld of %lld", name, (long long)i, (long long)before);
+}
+
+reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoint, int64_t tensor, int64_t i, const char **file,
+                                         int64_t *offset, reshard_box *box) {
+  const rs_stored_block *block = NULL;
+  reshard_model_tensor t;
+  reshard_box found;
+  RS_TRY(RS_GIVEN("reshard_checkpoint_stored", checkpoint, file, offset, box));
+  RS_TRY(check_tensor("reshard_checkpoint_stored", checkpoint, tensor, file));
+  const rs_store *s = &checkpoint->store;
+  RS_TRY(reshard_model_get(s->model, tensor, &t));
+  if (s->tensors.at[tensor].reversed)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s' is stored in Fortran order", t.name);
+  RS_TRY(find_piece(s, &s->tensors.at[tensor], t.name, i, &block, &found));
+  const rs_file *in = &s->files.at[block->file];
+  if (in->zeros)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s': piece %lld is zeros, which no file has", t.name,
+                    (long long)i);
+  *file = in->path;
+  *offset = block->offset;
+  *box = found;
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_checkpoint_metadata(reshard_checkpoint checkpoint, int64_t i, const char **key,
                                            const char **value) {
   RS_TRY(RS_GIVEN("reshard_checkpoint_metadata", checkpoint, key, value));

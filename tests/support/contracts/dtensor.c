@@ -154,6 +154,23 @@ static void check_distribute(contract_rank *s, const way *w, reshard_dtype dtype
   reshard_tensor_release(whole);
 }
 
+/* Into memory that is there, of any strides; the dtype of the tensor's, else all ranks have one error. */
+static void check_into(contract_rank *s, const way *to, reshard_dtensor t, reshard_dtype dtype, bool strided,
+                       uint64_t key) {
+  reshard_dtensor into = from_local(s, to, dtype, strided, false, key + 7),
+                  other = from_local(s, to, RESHARD_I16, strided, false, key);
+  if (into != NULL && other != NULL) {
+    for (int i = 0; i < 2; i++)
+      CONTRACT_SUCCEEDS(s, reshard_dtensor_redistribute_into(1, &t, &into, s->stream));
+    dtensor_check(s, to, into, true, key);
+    CONTRACT_CHECK(s, reshard_dtensor_redistribute_into(1, &t, &other, s->stream) == RESHARD_ERROR_INVALID);
+    CONTRACT_CHECK(s, strstr(reshard_last_error(), "is of i16, its tensor of ") != NULL);
+    dtensor_check(s, to, other, true, key);
+  }
+  reshard_dtensor_release(into);
+  reshard_dtensor_release(other);
+}
+
 static void check_move(contract_rank *s, const way *from, const way *to, reshard_dtensor *t, int64_t width,
                        uint64_t key) {
   reshard_placing placing = placing_of(to);
@@ -184,8 +201,10 @@ void contract_check_dtensor(contract_rank *s, uint64_t seed) {
   reshard_dtensor t = from_local(s, &ways[0], dtype, strided, inferred, seed);
   for (int i = 1; i < 4 && t != NULL; i++)
     check_move(s, &ways[i - 1], &ways[i], &t, (int64_t)reshard_dtype_size(dtype), seed);
-  if (t != NULL)
+  if (t != NULL) {
     check_full(s, &ways[3], t, seed);
+    check_into(s, &ways[1], t, dtype, !strided, seed);
+  }
   reshard_dtensor_release(t);
   check_distribute(s, &ways[1], dtype, -1, seed + 1);
   check_distribute(s, &ways[2], dtype, rng_below(&r, reshard_comm_size(s->comm)), seed + 2);

@@ -17,6 +17,7 @@ static void null_is_refused_by_calls_of_dtensor(void **state) {
     REFUSED(reshard_dtensor_from_sharded(NULL, NULL, ROOM));
     REFUSED(reshard_dtensor_redistribute(1, NULL, NULL, NULL, NULL));
     REFUSED(reshard_dtensor_redistribute_as(1, NULL, NULL, NULL, NULL, NULL));
+    REFUSED(reshard_dtensor_redistribute_into(1, NULL, NULL, NULL));
     REFUSED(reshard_dtensor_full(NULL, ROOM, ROOM));
     REFUSED(reshard_dtensor_local_shape(ROOM, 0, ROOM, ROOM, ROOM, ROOM));
     REFUSED(reshard_dtensor_print(NULL, ROOM, 0, ROOM));

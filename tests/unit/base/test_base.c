@@ -61,6 +61,19 @@ static void test_last_error(void **state) {
   free(long_text);
 }
 
+static void callback_sets_the_last_error_as_one_line(void **state) {
+  char huge[2000];
+  assert_int_equal(reshard_error_set(RESHARD_ERROR_PEER, "no\nroute"), RESHARD_ERROR_PEER);
+  assert_string_equal(reshard_last_error(), "no route");
+  assert_int_equal(reshard_error_set(RESHARD_SUCCESS, "x"), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_error_set((reshard_status)12, "x"), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_error_set: status 12 is no error");
+  memset(huge, 'a', sizeof huge);
+  huge[sizeof huge - 1] = '\0';
+  assert_int_equal(reshard_error_set(RESHARD_ERROR_SYSTEM, huge), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(strlen(reshard_last_error()), 1023);
+}
+
 static void products_and_sums_that_overflow_are_told(void **state) {
   int64_t x = 7;
   assert_true(rs_mul(INT64_MAX / 3, 3, &x));
@@ -311,6 +324,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(statuses_have_their_names),
       cmocka_unit_test(test_last_error),
+      cmocka_unit_test(callback_sets_the_last_error_as_one_line),
       cmocka_unit_test(products_and_sums_that_overflow_are_told),
       cmocka_unit_test(allocations_of_nothing_and_too_much_are_told),
       cmocka_unit_test(vectors_grow_by_doubling),

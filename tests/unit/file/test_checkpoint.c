@@ -81,6 +81,41 @@ static void read_all(reshard_checkpoint checkpoint, const char *name, unsigned c
   reshard_layout_release(layout);
 }
 
+/* The bytes of each piece, at its place in its file, are those of its box; an error tells how many pieces there are. */
+static void check_stored(reshard_checkpoint checkpoint, const char *name, int64_t pieces) {
+  const char *file;
+  reshard_box box;
+  reshard_model_tensor t;
+  int64_t tensor, offset, n = 0;
+  assert_int_equal(reshard_checkpoint_find(checkpoint, name, &tensor), RESHARD_SUCCESS);
+  assert_int_equal(reshard_model_get(reshard_checkpoint_model(checkpoint), tensor, &t), RESHARD_SUCCESS);
+  for (; reshard_checkpoint_stored(checkpoint, tensor, n, &file, &offset, &box) == RESHARD_SUCCESS; n++) {
+    unsigned char bytes[64];
+    void *buffer = bytes;
+    const int64_t rank = 0;
+    reshard_layout part;
+    size_t size, elements = 1;
+    for (int d = 0; d < t.ndim; d++)
+      elements *= (size_t)box.extent[d];
+    assert_int_equal(reshard_layout_create_boxes(t.ndim, t.shape, 1, 1, &rank, &box, 0, &part), RESHARD_SUCCESS);
+    assert_int_equal(reshard_checkpoint_read(checkpoint, tensor, part, 0, 1, &buffer), RESHARD_SUCCESS);
+    FILE *f = fopen(file, "rb");
+    assert_non_null(f);
+    unsigned char there[64];
+    assert_int_equal(fseek(f, (long)offset, SEEK_SET), 0);
+    size = fread(there, 1, elements * reshard_dtype_size(t.dtype), f);
+    fclose(f);
+    assert_int_equal(size, elements * reshard_dtype_size(t.dtype));
+    assert_memory_equal(there, bytes, size);
+    reshard_layout_release(part);
+  }
+  char text[64];
+  snprintf(text, sizeof text, "piece %d of %d", (int)pieces, (int)pieces);
+  assert_int_equal(n, pieces);
+  assert_non_null(strstr(reshard_last_error(), text));
+  assert_int_equal(reshard_checkpoint_stored(checkpoint, tensor, -1, &file, &offset, &box), RESHARD_ERROR_INVALID);
+}
+
 /* PyTorch's: 5 x 3 cut in rows 2, 2, 1 and nothing, a scalar in one file, and a tensor without elements. */
 CASE(shapes_of_foreign_shards_are_inferred) {
   scratch_directory("d");
@@ -102,6 +137,9 @@ CASE(shapes_of_foreign_shards_are_inferred) {
   check_layout(checkpoint, "w", "boxes(0:[0,0]+[2,3];1:[2,0]+[2,3];2:[4,0]+[1,3])");
   check_layout(checkpoint, "s", "boxes(0:[]+[])");
   check_layout(checkpoint, "e", "boxes(1:[0,0]+[0,7])");
+  check_stored(checkpoint, "w", 3);
+  check_stored(checkpoint, "s", 1);
+  check_stored(checkpoint, "e", 0);
   unsigned char bytes[32];
   read_all(checkpoint, "w", bytes);
   for (int i = 0; i < 15; i++)

@@ -1,0 +1,222 @@
+// Tensors of all ranks over sharders: redistribute, and state dicts that are saved and loaded.
+#include "core.h"
+#include "ranks.h"
+
+#include <reshard/sharded.h>
+#include <reshard/state_dict.h>
+
+namespace {
+
+reshard_tensor wrap(const Array &a) {
+  reshard_tensor tensor = nullptr;
+  check(reshard_tensor_wrap(a.dtype, a.ndim, a.shape, a.strides, a.data, nullptr, nullptr, &tensor));
+  return tensor;
+}
+
+void sharders_of(Comm &comm) {
+  if (!comm.sharders.empty())
+    return;
+  if (comm.streams)
+    raise(RESHARD_ERROR_UNSUPPORTED, "redistribute on a communicator of GPUs: use Transfer");
+  std::vector<reshard_sharder> made(comm.handles.size());
+  run_ranks(comm, [&](size_t i) { return reshard_sharder_create(comm.handles[i], nullptr, &made[i]); });
+  comm.sharders = std::move(made);
+}
+
+struct Tensors { // references that go with the scope
+  ~Tensors() {
+    for (reshard_sharded_tensor s : sharded)
+      reshard_sharded_tensor_release(s);
+    for (reshard_tensor t : plain)
+      reshard_tensor_release(t);
+  }
+  std::vector<reshard_sharded_tensor> sharded;
+  std::vector<reshard_tensor> plain;
+};
+
+// The tensors of one rank as sharded ones over the caller's memory.
+void shard(Comm &comm, size_t i, const std::vector<Wanted> &wanted, const std::vector<reshard_dtype> &dtypes,
+           const Side &side, Tensors &own) {
+  size_t at = 0;
+  int64_t rank = reshard_comm_rank(comm.handles[i]);
+  for (size_t e = 0; e < wanted.size(); e++) {
+    int64_t buffers = 0, arrays = 0;
+    check(reshard_layout_buffer_count(wanted[e].layout->handle, rank, &buffers));
+    check(reshard_layout_array_count(wanted[e].layout->handle, rank, &arrays));
+    std::vector<reshard_tensor> parts;
+    for (int64_t k = 0; k < arrays; k++) {
+      reshard_array_info info;
+      check(reshard_layout_array(wanted[e].layout->handle, rank, k, &info));
+      const Array &whole = side.arrays[at + size_t(info.buffer)];
+      Array a = whole;
+      a.dtype = dtypes[e];
+      a.ndim = reshard_layout_ndim(wanted[e].layout->handle);
+      std::copy(info.shape, info.shape + a.ndim, a.shape);
+      if (reshard_layout_get_kind(wanted[e].layout->handle) == RESHARD_LAYOUT_FLAT || whole.elements() == 0)
+        std::copy(info.strides, info.strides + a.ndim, a.strides);
+      a.data = whole.data != nullptr
+                   ? static_cast<char *>(whole.data) + size_t(info.offset) * reshard_dtype_size(a.dtype)
+                   : nullptr;
+      parts.push_back(wrap(a));
+      own.plain.push_back(parts.back());
+    }
+    at += size_t(buffers);
+    reshard_properties properties = {};
+    properties.dtype = dtypes[e];
+    reshard_sharded_tensor made = nullptr;
+    check(reshard_sharded_tensor_from_layout(comm.sharders[i], wanted[e].layout->handle, &properties,
+                                             int64_t(parts.size()), parts.data(), &made));
+    own.sharded.push_back(made);
+  }
+}
+
+// The dtype of each tensor, which its arrays on all ranks here have.
+std::vector<reshard_dtype> dtypes_of(Comm &comm, const std::vector<Wanted> &wanted, const std::vector<Side> &sides) {
+  std::vector<reshard_dtype> dtypes(wanted.size(), RESHARD_DTYPE_NONE);
+  for (size_t i = 0; i < sides.size(); i++) {
+    size_t at = 0;
+    for (size_t e = 0; e < wanted.size(); e++) {
+      int64_t buffers = 0;
+      check(reshard_layout_buffer_count(wanted[e].layout->handle, reshard_comm_rank(comm.handles[i]), &buffers));
+      for (int64_t b = 0; b < buffers; b++, at++) {
+        reshard_dtype dtype = sides[i].arrays[at].dtype;
+        if (dtypes[e] == RESHARD_DTYPE_NONE)
+          dtypes[e] = dtype;
+        else if (dtype != RESHARD_DTYPE_NONE && dtype != dtypes[e])
+          invalid("'" + wanted[e].name + "': arrays of " + reshard_dtype_string(dtypes[e]) + " and of " +
+                  reshard_dtype_string(dtype) + " of one tensor");
+      }
+    }
+  }
+  for (size_t e = 0; e < wanted.size(); e++)
+    if (dtypes[e] == RESHARD_DTYPE_NONE)
+      invalid("'" + wanted[e].name + "': this rank gives no array, so no dtype; an array without elements tells it");
+  return dtypes;
+}
+
+// The tensors that the ranks here give, as sharded ones.
+std::vector<Tensors> take_tensors(Comm &comm, nb::handle arrays, const std::vector<Wanted> &wanted,
+                                  std::vector<reshard_dtype> &dtypes, bool write) {
+  sharders_of(comm);
+  std::vector<Side> sides;
+  const std::vector<nb::object> given = of_ranks(comm, arrays, "arrays");
+  for (size_t i = 0; i < given.size(); i++)
+    sides.push_back(side_of(given[i], wanted, reshard_comm_rank(comm.handles[i]), write ? "destination" : "source",
+                            write, comm.streams));
+  dtypes = dtypes_of(comm, wanted, sides);
+  std::vector<Tensors> own(given.size());
+  for (size_t i = 0; i < given.size(); i++)
+    shard(comm, i, wanted, dtypes, sides[i], own[i]);
+  return own;
+}
+
+nb::object results_of(const Tensors &own, size_t first, size_t n, const std::vector<const Layout *> &dst, bool one,
+                      int64_t rank) {
+  nb::list all;
+  for (size_t e = 0; e < n; e++) {
+    reshard_sharded_tensor s = own.sharded[first + e];
+    nb::list parts;
+    for (int64_t k = 0; k < reshard_sharded_tensor_local_count(s); k++) {
+      reshard_tensor t = nullptr;
+      check(reshard_sharded_tensor_local(s, k, &t, nullptr));
+      parts.append(t != nullptr ? numpy_of(t) : nb::none());
+    }
+    int64_t buffers = 0;
+    check(reshard_layout_buffer_count(dst[e]->handle, rank, &buffers));
+    bool boxes = reshard_layout_get_kind(dst[e]->handle) == RESHARD_LAYOUT_BOXES;
+    all.append(boxes ? nb::object(parts) : nb::len(parts) > 0 ? nb::object(parts[0]) : nb::none());
+  }
+  return one ? nb::object(all[0]) : nb::object(all);
+}
+
+std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object> &keep) {
+  std::vector<const Layout *> list;
+  if (nb::isinstance<Layout>(given))
+    keep.push_back(nb::borrow(given));
+  else
+    for (nb::handle h : given)
+      keep.push_back(nb::borrow(h));
+  for (const nb::object &o : keep)
+    list.push_back(&layout_arg(o));
+  return list;
+}
+
+nb::tuple redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm) {
+  CommCall in(comm);
+  std::vector<nb::object> keep_src, keep_dst;
+  std::vector<const Layout *> from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
+  if (from.size() != to.size() || from.empty())
+    invalid(std::to_string(from.size()) + " source layouts and " + std::to_string(to.size()) + " destination layouts");
+  for (const Layout *l : to)
+    if (reshard_layout_get_kind(l->handle) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(l->handle) > 1)
+      raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to flat: use Transfer, with one buffer of the piece");
+  std::vector<Wanted> wanted;
+  for (size_t e = 0; e < from.size(); e++)
+    wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
+  std::vector<reshard_dtype> dtypes;
+  std::vector<Tensors> own = take_tensors(comm, arrays, wanted, dtypes, false);
+  std::vector<reshard_layout> layouts;
+  for (const Layout *l : to)
+    layouts.push_back(l->handle);
+  size_t n = from.size();
+  std::vector<std::vector<reshard_sharded_tensor>> results(own.size(), std::vector<reshard_sharded_tensor>(n));
+  run_ranks(comm, [&](size_t i) {
+    return reshard_sharded_tensor_reshard_to(int64_t(n), own[i].sharded.data(), layouts.data(), nullptr,
+                                             results[i].data());
+  });
+  nb::list ranks;
+  for (size_t i = 0; i < own.size(); i++) {
+    own[i].sharded.insert(own[i].sharded.end(), results[i].begin(), results[i].end());
+    ranks.append(results_of(own[i], n, n, to, nb::isinstance<Layout>(src), reshard_comm_rank(comm.handles[i])));
+  }
+  nb::list names;
+  for (reshard_dtype dtype : dtypes)
+    names.append(reshard_dtype_string(dtype));
+  return nb::make_tuple(comm.local ? nb::object(ranks) : nb::object(ranks[0]), names);
+}
+
+// --- State dicts -----------------------------------------------------------------------------------------------------
+
+// Saves named tensors of all ranks as a directory of shards, or loads into them. One array for each on every rank.
+void move_state(Comm &comm, const std::string &path, const std::vector<std::string> &names, nb::handle arrays,
+                nb::handle layouts, bool save, bool option) {
+  CommCall in(comm);
+  std::vector<nb::object> keep;
+  std::vector<const Layout *> of = layouts_of(layouts, keep);
+  std::vector<Wanted> wanted;
+  for (size_t e = 0; e < names.size(); e++)
+    wanted.push_back({of.at(e), RESHARD_DTYPE_NONE, c_text(names[e], "name")});
+  std::vector<reshard_dtype> dtypes;
+  std::vector<Tensors> own = take_tensors(comm, arrays, wanted, dtypes, !save);
+  std::vector<std::unique_ptr<reshard_tree_s, void (*)(reshard_tree)>> trees;
+  for (const Tensors &tensors : own) {
+    reshard_tree tree = nullptr, leaf = nullptr;
+    check(reshard_tree_dict(&tree));
+    trees.emplace_back(tree, reshard_tree_release);
+    for (size_t e = 0; e < names.size(); e++) {
+      check(reshard_state_sharded(tensors.sharded[e], &leaf));
+      reshard_status status = reshard_tree_set(tree, names[e].c_str(), leaf);
+      reshard_tree_release(leaf);
+      check(status);
+    }
+  }
+  reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
+  reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
+  saving.force = loading.partial = option;
+  c_text(path, "path");
+  run_ranks(comm, [&](size_t i) {
+    return save ? reshard_state_save(comm.sharders[i], trees[i].get(), path.c_str(), &saving, nullptr)
+                : reshard_state_load(comm.sharders[i], trees[i].get(), path.c_str(), &loading, nullptr);
+  });
+}
+
+} // namespace
+
+void bind_sharded(nb::module_ &m) {
+  m.def("_redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, // and the dtypes' names
+        nb::sig("def _redistribute(arrays: typing.Any, src: typing.Any, dst: typing.Any, comm: Comm) -> "
+                "tuple[typing.Any, list[str]]"));
+  m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
+        nb::sig("def _move_state(comm: Comm, path: str, names: list[str], arrays: typing.Any, layouts: list[Layout], "
+                "save: bool, option: bool) -> None"));
+}
