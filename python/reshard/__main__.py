@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 
-def program() -> str:
+def find() -> str | None:
     """The program beside the package: of a wheel, else of the build directory."""
     package = os.path.dirname(os.path.abspath(__file__))
     places = [os.path.join(package, "bin", "reshard"), os.path.join(package, os.pardir, os.pardir, "reshard")]
     for place in places:
         if os.access(place, os.X_OK) and os.path.isfile(place):
             return place
-    sys.exit(f"reshard: no program in {' or '.join(places)}")
+    return None
+
+
+def draw(plan: Any) -> str | None:
+    """Draws the first entry of a plan; None where the program is missing, or has no words for it."""
+    import subprocess
+    import tempfile
+
+    program, entry = find(), plan.entries[0] if plan.entries else None
+    if program is None or entry is None:
+        return None
+    shape = "x".join(map(str, entry.src.shape)) or "scalar"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "plan.svg")
+        command = [program, "plan", "--shape", shape, "--dtype", entry.dtype, "--src", str(entry.src), "--dst", str(entry.dst),
+                   "--ranks", str(entry.src.world), "--device", "cpu", "--svg", path]
+        done = subprocess.run(command, capture_output=True)
+        if done.returncode != 0:
+            return None
+        with open(path, encoding="utf-8") as file:
+            return file.read()
 
 
 def main() -> None:
-    os.execv(program(), ["reshard", *sys.argv[1:]])
+    program = find()
+    if program is None:
+        sys.exit("reshard: no program in the package, nor in the build directory")
+    os.execv(program, ["reshard", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

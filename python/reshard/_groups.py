@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ._core import Comm, node
+from ._core import Comm, from_nccl, node
 from ._errors import UnsupportedError
 
 
@@ -24,14 +24,21 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
     return node(n, comm.Get_rank(), gather, timeout=timeout)
 
 
-def from_torch(group: Any = None, *, timeout: float | None = None) -> Comm:
-    """A communicator of a gloo group of torch.distributed (None: the default group), of one node. Collective over it."""
+def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool = False) -> Comm:
+    """A communicator of a gloo group of torch.distributed (None: the default group), of one node. Collective over it.
+
+    borrow: of an nccl group, its own ncclComm_t, which has to be there: a collective of the group was made before. It
+    lives as long as the group. Calls of both are launched in one order on all ranks. Not run: no GPU was at hand.
+    """
     import torch
     import torch.distributed as dist
 
     backend = dist.get_backend(group)
-    if backend != "gloo":
-        raise UnsupportedError(f"a group of {backend}: only gloo's are taken; from_nccl wraps an ncclComm_t")
+    if backend == "nccl" and borrow:
+        whole = group if group is not None else dist.group.WORLD
+        return from_nccl(whole._get_backend(torch.device("cuda"))._comm_ptr(), timeout=timeout)
+    if backend != "gloo" or borrow:
+        raise UnsupportedError(f"a group of {backend}, borrow={borrow}: gloo's are taken, and nccl's with borrow=True")
     n, rank = dist.get_world_size(group), dist.get_rank(group)
     hosts: list[Any] = [None] * n
     dist.all_gather_object(hosts, os.uname().nodename, group=group)

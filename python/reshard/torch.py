@@ -48,7 +48,7 @@ def _placement(p: Any) -> str:
         return f"S{p.dim}"
     if isinstance(p, Replicate):
         return "R"
-    raise TypeError(f"placement {p}: Replicate, Shard and _StridedShard are moved; nothing is summed")
+    raise TypeError(f"placement {type(p).__name__}, {p}: Replicate, Shard and _StridedShard are moved; nothing is summed")
 
 
 def _order(shard_order: Any, ndim: int) -> list[int] | None:

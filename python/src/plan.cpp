@@ -172,6 +172,10 @@ void bind_plan(nb::module_ &m) {
           },
           nb::sig("def peers(self) -> list[tuple[int, int, int]]"), "(rank, bytes sent, bytes received) of each peer.")
       .def("reverse", &reverse, nb::rv_policy::take_ownership, "The plan of the adjoint.")
+      .def(
+          "_repr_svg_",
+          [](const nb::object &plan) { return nb::module_::import_("reshard.__main__").attr("draw")(plan); },
+          nb::sig("def _repr_svg_(self) -> str | None"), "The plan's first entry, drawn by the packaged program.")
       .def("to_json", [](const Plan &plan) { return explained(plan, RESHARD_JSON); })
       .def("__str__", [](const Plan &plan) { return explained(plan, RESHARD_TEXT); });
 }

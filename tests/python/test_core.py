@@ -287,6 +287,23 @@ def test_plans_tell_their_figures() -> None:
     assert plan.reverse().info.sent_bytes == 8
 
 
+def test_a_group_of_nccl_lends_its_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for torch and from_nccl: no GPU is needed to see what is asked of them."""
+    from types import SimpleNamespace
+
+    from reshard import _groups
+
+    backend = SimpleNamespace(_comm_ptr=lambda: 4096)
+    group = SimpleNamespace(_get_backend=lambda device: backend if device == "cuda" else None)
+    dist = SimpleNamespace(get_backend=lambda g: "nccl", group=SimpleNamespace(WORLD=group))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str, distributed=dist))
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    monkeypatch.setattr(_groups, "from_nccl", lambda pointer, timeout: (pointer, timeout))
+    assert reshard.from_torch(borrow=True, timeout=3) == (4096, 3)
+    with pytest.raises(reshard.UnsupportedError, match="group of nccl, borrow=False"):
+        reshard.from_torch()
+
+
 def test_a_stream_on_the_cpu_is_refused() -> None:
     comm = reshard.local(1)
     transfer, _ = bound(comm)

@@ -12,6 +12,45 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "python" / "examples"
 
 
+REFUSED = """
+import torch, reshard, reshard.torch
+from torch.distributed.tensor.placement_types import Partial
+comm, one = reshard.local(1), reshard.Layout("rank(0)", (2, 2), 1)
+def refused(source, error, text, dtype="f32"):
+    out = torch.full((2, 2), 7, dtype=source.dtype)
+    try:
+        reshard.Transfer(reshard.Plan(one, one, dtype, 0), comm, [source], [out])
+        raise SystemExit(f"{text}: taken")
+    except error as raised:
+        assert text in str(raised), (text, str(raised))
+    assert (out == 7).all()
+real = torch.zeros(2, 2)
+refused(torch.zeros(2, 2, dtype=torch.complex64).conj(), NotImplementedError, "is_conj", "c64")
+refused(torch.zeros(2, 2, dtype=torch.complex64).conj().imag, NotImplementedError, "is_neg")
+refused(real.to_sparse(), NotImplementedError, "layout torch.sparse")
+refused(torch.empty(2, 2, device="meta"), NotImplementedError, "device meta")
+refused(torch.zeros(2, 3), ValueError, "shape (2, 3), where (2, 2)")
+refused(real.double(), ValueError, "f64, where f32")
+source, out = torch.arange(4.0).reshape(2, 2), torch.zeros(2, 2)
+transfer = reshard.Transfer(reshard.Plan(one, one, "f32", 0), comm, [source], [out])
+transfer.execute()
+assert (out == source).all()
+source.untyped_storage().resize_(0)
+try:
+    transfer.execute()
+    raise SystemExit("freed storage: read")
+except ValueError as raised:
+    assert "other storage" in str(raised), raised
+try:
+    reshard.torch._placement(Partial())
+    raise SystemExit("Partial: taken")
+except TypeError as raised:
+    assert "Partial" in str(raised)
+comm.close()
+print("all refused")
+"""
+
+
 def interpreter() -> str:
     for one in (os.environ.get("RESHARD_TEST_PYTHON"), sys.executable):
         if one and subprocess.run([one, "-c", "import torch, reshard"], capture_output=True).returncode == 0:
@@ -24,3 +63,8 @@ def test_fsdp_and_tp_parameters_move_to_other_meshes_bit_for_bit(tmp_path: Path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.fspath(tmp_path)}
     done = subprocess.run([*launch, os.fspath(EXAMPLES / "fsdp_to_tp.py")], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0 and "0 wrong" in done.stdout, done.stdout + done.stderr
+
+
+def test_tensors_whose_memory_says_something_else_are_refused(tmp_path: Path) -> None:
+    done = subprocess.run([interpreter(), "-c", REFUSED], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "all refused\n", done.stdout + done.stderr
