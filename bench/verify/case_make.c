@@ -216,11 +216,11 @@ static bool is_reversible(const case_entry *e) {
   return once && held == n;
 }
 
+const reshard_dtype case_numbers[CASE_NUMBERS] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
+                                                  RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
+
 /* Dtypes of both sides where a case converts, by a generator of its own. */
 static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *e) {
-  static const reshard_dtype numbers[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
-                                          RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
-  enum { NUMBERS = sizeof numbers / sizeof *numbers };
   rng own;
   rng_seed(&own, c->seed ^ 0x63617374u);
   if (!rng_one_in(&own, 3) && fixed == RESHARD_DTYPE_NONE)
@@ -228,8 +228,8 @@ static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *
   rng_seed(&own, rng_next(&own) + (uint64_t)i);
   if (i > 0 && rng_one_in(&own, 4) && fixed == RESHARD_DTYPE_NONE)
     return;
-  e->dtype = numbers[rng_below(&own, NUMBERS)];
-  e->dst_dtype = fixed != RESHARD_DTYPE_NONE ? fixed : numbers[rng_below(&own, NUMBERS)];
+  e->dtype = case_numbers[rng_below(&own, CASE_NUMBERS)];
+  e->dst_dtype = fixed != RESHARD_DTYPE_NONE ? fixed : case_numbers[rng_below(&own, CASE_NUMBERS)];
   c->casts = c->casts || e->dtype != e->dst_dtype;
 }
 

@@ -14,6 +14,10 @@ void case_describe_free(oracle_layout *what);
 reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *layout, char **text);
 extern const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT];
 
+/* Dtypes that casts know; cases draw pairs of them. */
+enum { CASE_NUMBERS = 6 };
+extern const reshard_dtype case_numbers[CASE_NUMBERS];
+
 /* One side of an entry. */
 typedef struct case_side {
   oracle_layout described;

@@ -14,6 +14,9 @@ typedef struct case_queue {
 static void sum_totals(case_totals *to, const case_totals *from) {
   to->cases += from->cases;
   to->casts += from->casts;
+  for (int a = 0; a < CASE_NUMBERS; a++)
+    for (int b = 0; b < CASE_NUMBERS; b++)
+      to->converted[a][b] += from->converted[a][b];
   to->entries += from->entries;
   to->executes += from->executes;
   to->reversed += from->reversed;
@@ -113,7 +116,17 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out,
           "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
           (long long)t->limited, (long long)t->staged, (long long)t->rounds);
-  fprintf(out, "%lld with entries that convert\n", (long long)t->casts);
+  fprintf(out, "%lld with entries that convert; entries per pair of dtypes:\n%8s", (long long)t->casts, "");
+  for (int b = 0; b < CASE_NUMBERS; b++)
+    fprintf(out, " %8s", reshard_dtype_string(case_numbers[b]));
+  for (int a = 0; a < CASE_NUMBERS; a++) {
+    fprintf(out, "\n%8s", reshard_dtype_string(case_numbers[a]));
+    for (int b = 0; b < CASE_NUMBERS; b++) {
+      fprintf(out, " %8lld", (long long)t->converted[a][b]);
+      none += a != b && t->casts > 0 && t->converted[a][b] == 0;
+    }
+  }
+  fprintf(out, "\n");
   fprintf(out, "cases per pair of layout kinds (source down, destination across):\n%8s", "");
   for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
     fprintf(out, " %8s", case_kind_name[b]);

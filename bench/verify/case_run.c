@@ -182,6 +182,11 @@ static void add_totals(const case_context *l, case_totals *totals) {
       totals->pairs[a][b] += seen[a][b];
   totals->cases++;
   totals->casts += l->c->casts;
+  for (int64_t i = 0; i < l->c->nentries; i++)
+    for (int a = 0; a < CASE_NUMBERS; a++)
+      for (int b = 0; b < CASE_NUMBERS; b++)
+        totals->converted[a][b] +=
+            a != b && l->c->entry[i].dtype == case_numbers[a] && l->c->entry[i].dst_dtype == case_numbers[b];
   bool limited = l->c->options.workspace_limit > 0, staged = false, several = false;
   for (int64_t r = l->first; r < l->first + l->locals; r++) {
     staged |= l->rank[r].staged > 0;

@@ -9,7 +9,8 @@
 typedef struct case_runner case_runner;
 typedef struct case_totals {
   int64_t cases, entries, executes, bytes, wire_bytes, reversed;
-  int64_t casts;                   /* cases that convert */
+  int64_t casts;                                 /* cases that convert */
+  int64_t converted[CASE_NUMBERS][CASE_NUMBERS]; /* entries, by dtypes */
   int64_t limited, staged, rounds; /* under a limit: cases; those with staging; those that take several rounds */
   int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* cases that hold such an entry */
 } case_totals;
@@ -32,7 +33,7 @@ typedef struct case_options {
 int64_t case_run_all(const case_options *many, case_totals *totals);
 /* Runs the kept regressions. */
 int64_t case_run_regressions(const case_options *many, case_totals *totals, int64_t *count);
-/* The table of pairs of kinds; returns the number of pairs without a case. */
+/* The tables of pairs of kinds and of dtypes; returns the number of pairs without a case. */
 int64_t case_print_totals(const case_totals *totals, FILE *out);
 
 #endif

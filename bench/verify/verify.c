@@ -94,6 +94,6 @@ int command_verify(int argc, char **argv) {
   if (failures > 0)
     cli_exit(EXIT_FAILED, "%lld of %lld cases failed", (long long)failures, (long long)totals.cases);
   if (none > 0 && totals.cases >= 10000) /* which may be fewer than asked for, by the time */
-    cli_exit(EXIT_FAILED, "%lld pairs of layout kinds had no case", (long long)none);
+    cli_exit(EXIT_FAILED, "%lld pairs of layout kinds or dtypes had no case", (long long)none);
   return EXIT_DONE;
 }

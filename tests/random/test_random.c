@@ -24,7 +24,7 @@ int main(void) {
   int64_t none = case_print_totals(&totals, stdout);
   printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, rs_seconds() - begin);
   if (none > 0 && totals.cases >= 10000) {
-    printf("%lld pairs of kinds without a case\n", (long long)none);
+    printf("%lld pairs of kinds or dtypes without a case\n", (long long)none);
     return 1;
   }
   if (totals.rounds < totals.cases / 5 && totals.cases >= 1000) {
