@@ -6,6 +6,7 @@
  * for the first file and for those whose bytes differ. */
 #include "file/read/shards.h"
 
+#include "file/ground/budget.h"
 #include "file/ground/json.h"
 
 #include <stdlib.h>
@@ -87,6 +88,15 @@ static reshard_status check_files(const rs_shards *s, const char *where, json_t 
   return status;
 }
 
+/* Tensors and layouts of a text are held beside the text. */
+enum { LAYOUT = 1024, NAME = 48 };
+static reshard_status check_memory(const rs_shards *s, const char *where) {
+  const rs_safetensors *header = &s->opening->headers[0];
+  int64_t n = s->tensors.n, layouts = s->layouts.made.n * (LAYOUT + NAME);
+  return rs_budget_check(where, header->file_bytes,
+                         s->text_memory + layouts + n * NAME + s->tensors.cap * (int64_t)sizeof *s->tensors.at);
+}
+
 static reshard_status add_global(rs_shards *s, const rs_global_tensor *global) {
   int64_t number;
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
@@ -123,14 +133,17 @@ static reshard_status add_described_tensor(rs_shards *s, const char *where, cons
   if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY)
     return rs_error(status, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
   RS_TRY(status);
+  RS_TRY(check_memory(s, where));
   return add_global(s, &global);
 }
 
 /* The first file's text: world, tensors. */
 static reshard_status read_text(rs_shards *s) {
   char where[RS_SHARD_WHERE];
+  const char *text = s->opening->headers[0].reshard;
   RS_TRY(parse_text(s, 0, &s->root));
   text_where(s, 0, where);
+  s->text_memory = (int64_t)strlen(text) + rs_json_memory(text, (int64_t)strlen(text));
   json_t *world = json_object_get(s->root, "world"), *shapes = json_object_get(s->root, "shapes");
   json_t *layouts = json_object_get(s->root, "layout"), *shape;
   const char *name;

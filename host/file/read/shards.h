@@ -34,6 +34,7 @@ typedef struct rs_global_tensor {
 typedef struct rs_shards {
   const rs_opening *opening;
   struct json_t *root; /* of the "reshard" metadata, NULL: none. Texts of names below are in it or in the headers */
+  int64_t text_memory; /* of root and its text */
   int64_t world;       /* of the layouts */
   int64_t stated;      /* by the metadata, where the layouts needed another; else 0 */
   rs_names names;      /* of the tensors */

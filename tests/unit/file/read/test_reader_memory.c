@@ -7,6 +7,7 @@
 #include "support/fixtures/case.h"
 #include <reshard/file.h>
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,73 @@ CASE(json_beyond_its_share_of_memory_is_refused) {
     snprintf(what, sizeof what, "index, %s", json[i].what);
     scratch_write("d/model.safetensors.index.json", t.at, t.n);
     check_memory(what, "d", (int64_t)t.n, false, false);
+    free(t.at);
+  }
+}
+
+/* A header of one tensor, with texts in its metadata. */
+static void write_metadata(const text *sharding, const text *set) {
+  text header = {malloc(2 * (sharding->n + set->n) + 256), 0};
+  const text *texts[] = {sharding, set};
+  static const char *const keys[] = {"\"__metadata__\":{\"DCP_SHARDING_INFO\":\"", "\",\"reshard\":\""};
+  static const char tensor[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},";
+  assert_non_null(header.at);
+  add(&header, tensor, sizeof tensor - 1);
+  for (int i = 0; i < 2; i++) {
+    if (texts[i]->n == 0)
+      continue;
+    add(&header, keys[i], strlen(keys[i]));
+    for (size_t at = 0; at < texts[i]->n; at++) {
+      if (texts[i]->at[at] == '"')
+        add(&header, "\\", 1);
+      add(&header, texts[i]->at + at, 1);
+    }
+  }
+  add(&header, "\"}}", 3);
+  write_headed("h.safetensors", &header, "x", 1);
+  free(header.at);
+}
+
+static int64_t header_bytes(void) {
+  size_t size;
+  free(scratch_read("h.safetensors", &size));
+  return (int64_t)size;
+}
+
+/* Texts of shards: where they begin, and what a set of ours says of itself. */
+CASE(texts_of_shards_stay_in_their_share_of_memory) {
+  static char saved[] = "{\"a\":{\"saved_offsets\":[0]}}";
+  static const char *const layouts[] = {"rank(0)", "mesh(1048576;R)"};
+  const text none = {NULL, 0}, one = {saved, sizeof saved - 1};
+  char what[64];
+  for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
+    if (strchr(json[i].again, '%') == NULL) /* others are refused by their first brackets, as above */
+      continue;
+    text t = repeated(json[i].begin, json[i].again, json[i].end, SIZE);
+    write_metadata(&t, &none);
+    snprintf(what, sizeof what, "DCP_SHARDING_INFO, %s", json[i].what);
+    check_memory(what, "h.safetensors", header_bytes(), false, false);
+    write_metadata(&one, &t);
+    snprintf(what, sizeof what, "reshard, %s", json[i].what);
+    check_memory(what, "h.safetensors", header_bytes(), false, false);
+    free(t.at);
+  }
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) { /* shapes differ, so that no two layouts are one */
+    text t = {malloc(8 * SIZE), 0};
+    int64_t n = 0;
+    assert_non_null(t.at);
+    t.n = (size_t)sprintf(t.at, "{\"version\":1,\"world\":1048576,\"files\":[\"h.safetensors\"],\"shapes\":{\"a\":[1]");
+    for (; t.n < SIZE; n++)
+      t.n += (size_t)sprintf(t.at + t.n, ",\"%lld\":[%lld]", (long long)n, (long long)n + 2);
+    t.n += (size_t)sprintf(t.at + t.n, "},\"layout\":{\"a\":\"rank(0)\"");
+    for (int64_t k = 0; k < n; k++)
+      t.n += (size_t)sprintf(t.at + t.n, ",\"%lld\":\"%s\"", (long long)k, layouts[i]);
+    t.n += (size_t)sprintf(t.at + t.n, "}}");
+    assert_true(t.n < 8 * SIZE);
+    write_metadata(&one, &t);
+    snprintf(what, sizeof what, "reshard, layouts %s", layouts[i]);
+    malloc_trim(0); /* else what was freed hides what is taken next */
+    check_memory(what, "h.safetensors", header_bytes(), false, false);
     free(t.at);
   }
 }
