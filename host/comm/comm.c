@@ -4,6 +4,7 @@
 #include "device/plain.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 reshard_status rs_comm_error_ended(void) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
@@ -216,6 +217,29 @@ reshard_status reshard_comm_barrier(reshard_comm comm) {
   const void *all;
   RS_CALL(comm, 0);
   return rs_comm_allgather(comm, "", 1, &all);
+}
+
+/* A rank that cannot tell its machine is on a node of its own. */
+reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes) {
+  if (comm == NULL || nodes == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_nodes: NULL argument");
+  RS_CALL(comm, 0);
+  uint64_t mine[2] = {0, 0};
+  if (comm->ops->node != NULL) {
+    mine[0] = rs_system_hash("pid");
+    mine[1] = (uint64_t)comm->ops->node(comm);
+  }
+  const void *gathered;
+  RS_TRY(rs_comm_allgather(comm, mine, sizeof mine, &gathered));
+  const uint64_t(*all)[2] = gathered;
+  int64_t count = 0;
+  for (int64_t r = 0, first; r < comm->size; r++) {
+    for (first = 0;
+         first < r && (memcmp(all[first], all[r], sizeof all[r]) != 0 || (comm->ops->node != NULL && all[r][0] == 0));)
+      first++;
+    nodes[r] = first < r ? nodes[first] : count++;
+  }
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats) {

@@ -150,6 +150,9 @@ typedef struct rs_comm_ops {
    * most: ranks that hear of the end in different steps need not all tell. With ranks of several nodes those of this
    * one. NULL: ranks have nothing of each other's open that they would have to close. */
   void (*await_closed)(reshard_comm comm, uint64_t n);
+  /* The number of this rank's node by RESHARD_NODE, which tells nodes of one machine apart. NULL: ranks are all on one
+   * node, by what the communicator is. */
+  int64_t (*node)(reshard_comm comm);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is

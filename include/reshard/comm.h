@@ -251,6 +251,15 @@ RESHARD_API reshard_status reshard_comm_set_poll(reshard_comm comm, reshard_poll
 /* Collective. Returns when all ranks have called. */
 RESHARD_API reshard_status reshard_comm_barrier(reshard_comm comm);
 
+/* Finds the node of each rank, as a plan's node map or the domains of its topology have it. Collective.
+ *
+ * - nodes: room for reshard_comm_size numbers, from 0 on in the order of the nodes' lowest ranks. All ranks get the
+ *   same.
+ *
+ * Ranks of one process, and those of reshard_comm_create_node, are on one node. Over NCCL and MPI processes are that
+ * see each other on one system, with the same RESHARD_NODE where it is set. */
+RESHARD_API reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes);
+
 /* Splits a communicator. Collective over comm. Ranks of one color make a communicator of their own.
  *
  * - color: 0 or more. A rank that gives a negative one is in no new communicator: *sub is NULL.

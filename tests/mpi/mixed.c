@@ -72,6 +72,10 @@ static reshard_status open_moved(int node, int64_t timeout_ms, int64_t limit, re
   setenv("RESHARD_NODE", number, 1);
   CHECK(reshard_device_create("cpu", &device, &m->device) == RESHARD_SUCCESS, "device");
   CHECK(reshard_comm_from_mpi(&world, m->device, timeout_ms, &m->comm) == RESHARD_SUCCESS, "communicator");
+  int64_t nodes[64] = {0}, first = node; /* of rank 0 */
+  CHECK(size <= 64 && reshard_comm_nodes(m->comm, nodes) == RESHARD_SUCCESS && nodes[0] == 0, "nodes");
+  MPI_Bcast(&first, 1, MPI_INT64_T, 0, world);
+  CHECK((nodes[rank] == 0) == (node == first), "node of this rank");
   m->row = begin_of(ROWS, rank), m->rows = begin_of(ROWS, rank + 1) - m->row;
   m->column = begin_of(COLUMNS, rank), m->columns = begin_of(COLUMNS, rank + 1) - m->column;
   m->from = open_array(m->device, m->rows * COLUMNS, &m->src);

@@ -208,6 +208,8 @@ static void mpi_quit(reshard_comm comm) {
   rs_mpi_clear_word(rs_mpi_of(comm));
 }
 
+static int64_t mpi_node(reshard_comm comm) { return rs_mpi_of(comm)->node; }
+
 static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
 const rs_comm_ops rs_mpi_ops = {
@@ -223,6 +225,7 @@ const rs_comm_ops rs_mpi_ops = {
     .retire = rs_mpi_retire,
     .make_type = rs_mpi_make_type,
     .free_type = rs_mpi_free_type,
+    .node = mpi_node,
     .split = rs_mpi_split,
     .shrink = rs_mpi_shrink,
     .missing = rs_mpi_missing,

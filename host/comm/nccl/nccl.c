@@ -219,6 +219,8 @@ static void nccl_destroy(reshard_comm comm) {
   rs_nccl_close(rs_nccl_of(comm));
 }
 
+static int64_t nccl_node(reshard_comm comm) { return rs_nccl_of(comm)->number; }
+
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
     .alignment = 16, /* at other addresses NCCL moves byte by byte */
@@ -233,6 +235,7 @@ const rs_comm_ops rs_nccl_ops = {
     .pass = rs_nccl_pass,
     .take = rs_nccl_take,
     .await_closed = rs_nccl_await_closed,
+    .node = nccl_node,
     .split = rs_nccl_split,
     .missing = nccl_missing,
     .caller = nccl_caller,

@@ -70,7 +70,19 @@ static void close_held(contract_rank *s, held *h, int turn) {
   reshard_layout_release(h->columns);
 }
 
+/* Checks that nodes are numbered in the order of their lowest ranks. */
+static void check_nodes(contract_rank *s) {
+  int64_t n = reshard_comm_size(s->comm), known = 0, *nodes = cli_alloc(n, sizeof *nodes);
+  CONTRACT_ALL(s, reshard_comm_nodes(s->comm, nodes), RESHARD_SUCCESS, NULL);
+  for (int64_t r = 0; r < n; r++) {
+    CONTRACT_CHECK(s, nodes[r] >= 0 && nodes[r] <= known);
+    known = nodes[r] == known ? known + 1 : known;
+  }
+  free(nodes);
+}
+
 void contract_check_ends(contract_rank *s) {
+  check_nodes(s);
   for (int turn = 0; turn < TURNS; turn++) {
     held h;
     if (!open_held(s, &h))

@@ -28,6 +28,7 @@ CASE(null_is_refused_by_calls_of_comm) {
     REFUSED(reshard_comm_free(NULL, ROOM));
     REFUSED(reshard_comm_abort(NULL));
     REFUSED(reshard_comm_barrier(NULL));
+    REFUSED(reshard_comm_nodes(NULL, ROOM));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));
     REFUSED(reshard_comm_missing(NULL, ROOM, ROOM));
     REFUSED(reshard_comm_set_poll(NULL, NULL, NULL));
