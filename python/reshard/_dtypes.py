@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 _ML = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e8m0": "float8_e8m0fnu"}
-_NUMPY = {"bool": "bool", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8",
+NUMPY = {"bool": "bool", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8",
           "f16": "f2", "f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16"}
 TORCH = {"bool": "bool", "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16", "u32": "uint32", "i32": "int32", "u64": "uint64",
          "i64": "int64", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e8m0": "float8_e8m0fnu", "f16": "float16", "bf16": "bfloat16",
@@ -16,8 +16,8 @@ TORCH = {"bool": "bool", "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "i
 
 def numpy_dtype(name: str) -> Any:
     """numpy's dtype of an element type of the library; ml_dtypes' where numpy has none."""
-    if name in _NUMPY:
-        return np.dtype(_NUMPY[name])
+    if name in NUMPY:
+        return np.dtype(NUMPY[name])
     try:
         import ml_dtypes
     except ImportError as missing:
@@ -27,4 +27,4 @@ def numpy_dtype(name: str) -> Any:
 
 def with_dtype(array: Any, name: str) -> Any:
     """The array with the type that its bits are of. Types of ml_dtypes come as unsigned integers."""
-    return array if name in _NUMPY else array.view(numpy_dtype(name))
+    return array if name in NUMPY else array.view(numpy_dtype(name))

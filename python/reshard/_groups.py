@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from ._core import Comm, from_nccl, node
+from ._core import Comm, Layout, from_nccl, node
 from ._errors import UnsupportedError
 
 
@@ -52,3 +53,10 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
         return b"".join(bytes(part.numpy()) for part in all_of)
 
     return node(n, rank, gather, timeout=timeout)
+
+
+def mesh_layout(shape: Sequence[int], world: int, mesh: Sequence[int], ranks: Sequence[int], placements: Sequence[str],
+                order: Sequence[int] | None = None) -> Layout:
+    """Makes the layout of placements on a mesh that is given with all its parts: its first dim counts them."""
+    return Layout.mesh(list(shape), world, list(mesh), ["R", *placements], order=None if order is None else [0, *(m + 1 for m in order)],
+                       ranks=list(ranks))

@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, _redistribute
 from ._errors import MismatchError
-from ._groups import from_torch
+from ._groups import from_torch, mesh_layout
 
 try:
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -71,9 +71,8 @@ def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world
         raise ImportError(f"torch {torch.__version__} has no DeviceMesh._layout: reshard.torch is made for 2.15") from missing
     if len(placements) != mesh.ndim:
         raise ValueError(f"{len(placements)} placements for a mesh of {mesh.ndim} dims")
-    order = _order(shard_order, mesh.ndim)
-    return Layout.mesh(list(shape), world, list(ranks.shape), ["R", *(_placement(p) for p in placements)],
-                       order=None if order is None else [0, *(m + 1 for m in order)], ranks=ranks.flatten().tolist())
+    return mesh_layout(shape, world, list(ranks.shape), ranks.flatten().tolist(), [_placement(p) for p in placements],
+                       _order(shard_order, mesh.ndim))
 
 
 def _own_layout(x: DTensor, world: int) -> Layout:
