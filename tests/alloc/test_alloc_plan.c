@@ -137,9 +137,11 @@ CASE(test_all_kinds) {
       fail_msg("%s", reshard_last_error());
   const int64_t offset[3] = {1, 2, 0}, extent[3] = {9, 12, 3};
   int64_t nodes[WORLD] = {0, 0, 1, 1, 2, 2, 3, 3};
-  const reshard_plan_options options[] = {{.size = RESHARD_PLAN_OPTIONS_INIT},
-                                          {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes},
-                                          {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 32768}};
+  const reshard_topology topology = {RESHARD_TOPOLOGY_INIT, WORLD, nodes, 50, 900, 30, 0};
+  const reshard_plan_options options[] = {
+      {.size = RESHARD_PLAN_OPTIONS_INIT},
+      {.size = RESHARD_PLAN_OPTIONS_INIT, .nodes = nodes},
+      {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 32768, .topology = &topology, .nodes = nodes}};
   for (int o = 0; o < 3; o++)
     for (int s = 0; s < SOURCES; s++) {
       for (int d = 0; d < DESTINATIONS; d++) {
