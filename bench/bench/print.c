@@ -49,16 +49,17 @@ void bench_print_head(const bench_state *b, const machine *m) {
          b->s.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
          rs_path_name(o->path), cli_limit_text(limit, o->workspace));
   print_ways(b);
-  printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
-         "destinations have,\n"
+  printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of %s,\n"
          "# alternating with ours, median where it has 3/4 of its best speed; ratio: its time / ours, median of these "
          "pairs%s\n"
-         "# dst bytes: what all destinations have; memcpy is a rate of these, algbw of size\n"
+         "# dst bytes: what all destinations have; memcpy is a rate of %s, algbw of size\n"
          "# in-place: N/A, since source and destination must not overlap\n#\n",
          (long long)o->iterations, (long long)o->warmup,
+         o->dst_dtype != NULL ? "half of what a conversion reads and writes" : "as many bytes as the destinations have",
          by_host ? ""
                  : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
-                   "in turn");
+                   "in turn",
+         o->dst_dtype != NULL ? "what it copies" : "these");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "size", "count", "type", "time", "algbw", "busbw",
          "memcpy", "ratio", "#wrong", "dst bytes", "in-place");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)",
