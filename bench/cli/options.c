@@ -107,7 +107,7 @@ static const option_row option_rows[] = {
     {"rank", 0, "R", COMMAND_PLAN, IN(COUNT, rank, 0, INT32_MAX), "plan this rank only"},
     {"peers", 0, NULL, COMMAND_PLAN, IS(FLAG, peers), "list the peers of each rank"},
     {"svg", 0, "FILE", COMMAND_PLAN | COMMAND_TRACE, IS(TEXT, svg),
-     "draw it: of a plan, who holds what and who sends what to whom"},
+     "draw it: a plan as who holds what and who sends what to whom, a trace as steps on a time axis"},
     {"minbytes", 'b', "BYTES", COMMAND_BENCH, IN(SIZE, size_begin, 1, INT64_MAX),
      "smallest size; dim 0 of --shape is scaled to it (without --shape default 32M)"},
     {"maxbytes", 'e', "BYTES", COMMAND_BENCH, IN(SIZE, size_end, 1, INT64_MAX), "largest size"},

@@ -113,7 +113,7 @@ static void read_line(topology_file *f, char *line) {
 static void read_file(topology_file *f) {
   char *text, where[512];
   int64_t size;
-  snprintf(where, sizeof where, "--topology: file '%.400s'", f->path);
+  snprintf(where, sizeof where, "--topology: neither N, nvl:N nor hgx:N, and file '%.400s'", f->path);
   reshard_status status = rs_read_all(where, f->path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size);
   if (status != RESHARD_SUCCESS)
     cli_exit(EXIT_USAGE, "%s", reshard_last_error());

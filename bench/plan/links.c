@@ -100,7 +100,7 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("%s in\n", cli_bytes_text(b, (double)l->most_in));
   printf("within        %s; busiest link %s\n", cli_bytes_text(b, (double)l->within),
          cli_bytes_text(c, (double)l->most_within));
-  printf("estimate      %.6g us in %lld rounds", 1e6 * l->estimate, (long long)l->steps);
+  printf("estimate      %.6g us in %lld round%s", 1e6 * l->estimate, (long long)l->steps, l->steps == 1 ? "" : "s");
   if (l->bound > 0)
     printf("; %.3f x the bound of %.6g us", l->estimate / l->bound, 1e6 * l->bound);
   if (l->twice > 0 && p->limit > 0)

@@ -153,7 +153,7 @@ says '^leaving       16.0 MiB, 4.000 x the least of 4.00 MiB \(from holders to o
 says '^entering      16.0 MiB, 4.000 x the least of 4.00 MiB \(all domains\); domain 1 16.0 MiB'
 says '^between       16.0 MiB; busiest link 2.00 MiB out, 2.00 MiB in$'
 # 2 MiB / 50 GB/s + 30 us; 0.5 MiB / 50 GB/s
-says "^estimate      71.943 us in 1 rounds; 6.861 x the bound of 10.4858 us; "
+says "^estimate      71.943 us in 1 round; 6.861 x the bound of 10.4858 us; "
 says '^busiest rank  2.00 MiB in one direction over both of its links, '
 
 cat >machine <<'TEXT'
@@ -198,7 +198,7 @@ refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
 refuse 2 '--topology nvl:0: the ranks of a domain are needed' "${reshard[@]}" --topology nvl:0
 refuse 2 '--topology hgx:x: the ranks of a domain are needed' "${reshard[@]}" --topology hgx:x
 refuse 2 '--topology 0: the ranks of a domain are needed' "${reshard[@]}" --topology 0
-refuse 2 "--topology: file 'missing'" "${reshard[@]}" --topology missing
+refuse 2 "--topology: neither N, nvl:N nor hgx:N, and file 'missing': No such file" "${reshard[@]}" --topology missing
 # ranks that are measured are served from their own domain
 run bench --shape 64x64 --src 'mesh(2x2;R,S0)' --dst 'mesh(2x2;R,S1)' --topology 2 -n 1 -w 0 -c 1
 [ "$status" = 0 ] || fault "bench with a topology: $(cat "$work/err")"
