@@ -11,13 +11,14 @@
  *     storage      byte, description
  *
  * The kind is that of the opcode at the byte. A chunk is the next one, how many items, and the items. */
+#define _GNU_SOURCE /* mremap */
 #include "file/format/pickle.h"
 
 #include "file/format/pickle_words.h"
 #include "file/ground/budget.h"
 
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define NONE RS_PICKLE_NO_WORD
 
@@ -34,16 +35,35 @@ static reshard_status malformed_pickle(const pickle_machine *m, const char *why)
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s", m->p->where, (long long)m->op, why);
 }
 
-/* Room for n words more of a list. */
+static size_t room_bytes(int64_t cap) { return (size_t)cap * sizeof(uint32_t); }
+
+/* Room for n words more of a list. Its pages move to where it grows: realloc would hold the old list beside the new
+ * one, and leave holes that no later list fits into. */
 static reshard_status reserve_words(pickle_machine *m, void *list, int64_t n) {
+  enum { STEP = 1 << 14 };
   words *w = list;
-  if (w->n + n <= w->cap)
+  int64_t need = w->n + n;
+  if (need <= w->cap)
     return RESHARD_SUCCESS;
   const rs_pickle *p = m->p;
-  int64_t held = p->words.cap + m->stack.cap + m->marks.cap + m->memo.cap - w->cap;
-  int64_t cap = rs_max(w->n + n, 2 * w->cap);
-  RS_TRY(rs_budget_check(p->where, p->file_bytes, p->held + p->size + (held + cap) * (int64_t)sizeof(uint32_t)));
-  return cap <= INT32_MAX ? rs_vec_reserve(w, w->n + n) : rs_error_memory((size_t)cap * sizeof(uint32_t));
+  int64_t others = p->words.cap + m->stack.cap + m->marks.cap + m->memo.cap - w->cap;
+  int64_t cap = ((need + need / 8) / STEP + 1) * STEP;
+  RS_TRY(rs_budget_check(p->where, p->file_bytes, p->held + p->size + (int64_t)room_bytes(others + cap)));
+  void *at = MAP_FAILED;
+  if (cap <= INT32_MAX)
+    at = w->cap > 0 ? mremap(w->at, room_bytes(w->cap), room_bytes(cap), MREMAP_MAYMOVE)
+                    : mmap(NULL, room_bytes(cap), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED)
+    return rs_error_memory(room_bytes(cap));
+  w->at = at;
+  w->cap = cap;
+  return RESHARD_SUCCESS;
+}
+
+static void free_words(void *list) {
+  words *w = list;
+  if (w->cap > 0)
+    munmap(w->at, room_bytes(w->cap));
 }
 
 /* n bytes, little-endian. */
@@ -450,13 +470,13 @@ reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size
     return rs_error(RESHARD_ERROR_INVALID, "%s: a pickle of %lld bytes, at most %lld are read", where, (long long)size,
                     (long long)RS_WORD_BYTE);
   reshard_status status = run_opcodes(&m);
-  free(m.stack.at);
-  free(m.marks.at);
-  free(m.memo.at);
+  free_words(&m.stack);
+  free_words(&m.marks);
+  free_words(&m.memo);
   return status;
 }
 
 void rs_pickle_free(rs_pickle *pickle) {
-  free(pickle->words.at);
+  free_words(&pickle->words);
   *pickle = (rs_pickle){.root = -1};
 }

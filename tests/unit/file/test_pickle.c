@@ -209,8 +209,8 @@ CASE(memory_is_bounded_by_the_file) {
   static const struct {
     const char *again;
     bool within; /* it fits, and ends without a STOP */
-  } worst[] = {{"]", false},     {"}", false},         {"N", true},   {"(", true},
-               {")\x85", false}, {"cm\nname\n", true}, {"]a", false}, {"}Q", false}};
+  } worst[] = {{"]", false},    {"}", false},         {"N", true},   {"(", true},
+               {")\x85", true}, {"cm\nname\n", true}, {"]a", false}, {"}Q", false}};
   enum { SIZE = 12 << 20 };
   char *bytes = malloc(SIZE);
   assert_non_null(bytes);
