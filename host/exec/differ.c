@@ -21,7 +21,7 @@ static const char *const value_names[RS_FIELDS][2] = {[RS_FIELD_TENSORS] = {"sha
                                                       [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
                                                       [RS_FIELD_DTYPES] = {"dtype", "dst_dtype"},
                                                       [RS_FIELD_REGIONS] = {"source region", "destination region"},
-                                                      [RS_FIELD_OPTIONS] = {"workspace_limit", "topology"}};
+                                                      [RS_FIELD_OPTIONS] = {"workspace_limit", "nodes"}};
 
 /* The hash tells apart what is too long. */
 static void print_layout(char *text, size_t size, reshard_layout layout) {
@@ -88,9 +88,14 @@ static void describe_options(const struct reshard_plan_s *plan, tensor_record *o
     snprintf(out->values[1], sizeof out->values[1],
              "of %lld bytes/s between, %lld within, %lld ns a round, chains %lld", (long long)t->between,
              (long long)t->within, (long long)t->round_ns, (long long)t->chains);
+  else if (plan->nodes != NULL)
+    rs_list_text(out->values[1], sizeof out->values[1], plan->world, plan->nodes);
   else
-    snprintf(out->values[1], sizeof out->values[1], plan->nodes != NULL ? "none, but nodes" : "none");
+    snprintf(out->values[1], sizeof out->values[1], "none");
 }
+
+static bool has_topology(const tensor_record *options) { return options->values[1][0] == 'o'; }
+static bool has_node_map(const tensor_record *options) { return options->values[1][0] == '['; }
 
 reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,
                                   const void *user, int64_t *found) {
@@ -130,9 +135,14 @@ static reshard_status report_value(int field, int64_t number, int64_t n, int64_t
                                    const tensor_record *b) {
   char label[128], other[128] = "";
   int v = strcmp(a->values[0], b->values[0]) == 0; /* the first value that differs */
-  const char *what = value_names[field][v];
+  const char *what = value_names[field][v], *value[2] = {a->values[v], b->values[v]};
+  if (field == RS_FIELD_OPTIONS && v == 1 && (has_topology(a) || has_topology(b))) {
+    what = "topology";
+    value[0] = has_topology(a) ? value[0] : "none";
+    value[1] = has_topology(b) ? value[1] : "none";
+  }
   if (field == RS_FIELD_OPTIONS)
-    return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank 0, %s on rank %lld", what, a->values[v], b->values[v],
+    return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank 0, %s on rank %lld", what, value[0], value[1],
                     (long long)rank);
   if (n == 1 || a->named)
     snprintf(label, sizeof label, "'%s'", a->name);
@@ -193,8 +203,9 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   }
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
-  if (field == RS_FIELD_OPTIONS && memcmp(all[0].values, all[rank].values, sizeof all[0].values) == 0)
-    return report_nodes(comm, plan, rank, strncmp(all[0].values[1], "none", 4) == 0 ? "node" : "topology: domain");
+  if (field == RS_FIELD_OPTIONS && strcmp(all[0].values[0], all[rank].values[0]) == 0 &&
+      ((has_node_map(&all[0]) && has_node_map(&all[rank])) || strcmp(all[0].values[1], all[rank].values[1]) == 0))
+    return report_nodes(comm, plan, rank, has_topology(&all[0]) ? "topology: domain" : "node");
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
 }

@@ -154,7 +154,8 @@ static void check_distribute(contract_rank *s, const way *w, reshard_dtype dtype
   reshard_tensor_release(whole);
 }
 
-/* Into memory that is there, of any strides; the dtype of the tensor's, else all ranks have one error. */
+/* Into memory that is there, of any strides; the dtype of the tensor's, else all ranks have one error. On GPUs, where
+ * hosts do not meet once plans are kept, that would end the communicator. */
 static void check_into(contract_rank *s, const way *to, reshard_dtensor t, reshard_dtype dtype, bool strided,
                        uint64_t key) {
   reshard_dtensor into = from_local(s, to, dtype, strided, false, key + 7),
@@ -163,8 +164,10 @@ static void check_into(contract_rank *s, const way *to, reshard_dtensor t, resha
     for (int i = 0; i < 2; i++)
       CONTRACT_SUCCEEDS(s, reshard_dtensor_redistribute_into(1, &t, &into, s->stream));
     dtensor_check(s, to, into, true, key);
-    CONTRACT_CHECK(s, reshard_dtensor_redistribute_into(1, &t, &other, s->stream) == RESHARD_ERROR_INVALID);
-    CONTRACT_CHECK(s, strstr(reshard_last_error(), "is of i16, its tensor of ") != NULL);
+    if (s->stream == NULL) {
+      CONTRACT_CHECK(s, reshard_dtensor_redistribute_into(1, &t, &other, s->stream) == RESHARD_ERROR_INVALID);
+      CONTRACT_CHECK(s, strstr(reshard_last_error(), "is of i16, its tensor of ") != NULL);
+    }
     dtensor_check(s, to, other, true, key);
   }
   reshard_dtensor_release(into);

@@ -91,7 +91,7 @@ static const struct {
     {"no limit of all", "workspace_limit", {"none", "16384"}, {.limit = RESHARD_NO_LIMIT}, {.limit = 16384}},
     {"another limit", "workspace_limit", {"12288", "12544"}, {.limit = 12288}, {.limit = 12544}},
     {"node map", "nodes", {"none", "[0,0,0]"}, {0}, {.nodes = same_node}},
-    {"another node map", "nodes", {"[0,0,0]", "[0,1,0]"}, {.nodes = same_node}, {.nodes = other_nodes}},
+    {"another node map", "node of rank 1:", {"0", "1"}, {.nodes = same_node}, {.nodes = other_nodes}},
     {"all at once",
      "'tensor': shape",
      {"[120,200]", "[120,190]"},

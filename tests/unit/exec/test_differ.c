@@ -192,7 +192,7 @@ static void unequal_topologies_are_one_error_on_all_ranks(void **state) {
       {{OF(a, 50, 900, 30, 0), OF(a, 50, 901, 30, 0)}, {NULL, NULL}, "topology of 50 bytes/s"},
       {{OF(a, 50, 900, 30, 0), OF(a, 50, 900, 31, 0)}, {NULL, NULL}, "topology of 50 bytes/s"},
       {{OF(a, 50, 900, 30, 0), {0}}, {NULL, NULL}, "chains 0 on rank 0, none on rank 2"},
-      {{OF(a, 50, 900, 30, 0), {0}}, {NULL, a}, "chains 0 on rank 0, none, but nodes on rank 2"},
+      {{OF(a, 50, 900, 30, 0), {0}}, {NULL, a}, "chains 0 on rank 0, none on rank 2"},
       {{OF(a, 50, 900, 30, 0), OF(b, 50, 900, 30, 0)},
        {NULL, NULL},
        "topology: domain of rank 1: 0 on rank 0, 1 on rank 2"},
