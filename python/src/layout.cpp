@@ -174,7 +174,11 @@ void bind_queries(nb::class_<Layout> &layout) {
                         "An array of a rank: its shape, the buffer that has it, and the elements before it there.")
       .def_ro("shape", &ArrayInfo::shape, nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")))
       .def_ro("buffer", &ArrayInfo::buffer)
-      .def_ro("offset", &ArrayInfo::offset);
+      .def_ro("offset", &ArrayInfo::offset)
+      .def("__repr__", [](const ArrayInfo &a) {
+        return "Array(shape=" + std::string(nb::repr(a.shape).c_str()) + ", buffer=" + std::to_string(a.buffer) +
+               ", offset=" + std::to_string(a.offset) + ")";
+      });
   layout
       .def_prop_ro(
           "shape",

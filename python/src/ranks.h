@@ -42,12 +42,15 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
 inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, const char *what) {
   if (comm.handles.size() == 1 && !(comm.local && nb::isinstance<nb::list>(given)))
     return {nb::borrow(given)};
+  const std::string ranks = std::to_string(comm.handles.size());
+  if (!nb::isinstance<nb::list>(given) && !nb::isinstance<nb::tuple>(given))
+    invalid(std::string(what) + ": a " + nb::str(given.type().attr("__name__")).c_str() + ", where " + ranks +
+            " ranks of this process take a list with a thing for each");
   std::vector<nb::object> list;
-  if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given))
-    for (nb::handle h : given)
-      list.push_back(nb::borrow(h));
+  for (nb::handle h : given)
+    list.push_back(nb::borrow(h));
   if (list.size() != comm.handles.size())
-    invalid(std::string(what) + ": a list of " + std::to_string(list.size()) + " things for " +
-            std::to_string(comm.handles.size()) + " ranks of this process");
+    invalid(std::string(what) + ": a list of " + std::to_string(list.size()) + " things for " + ranks +
+            " ranks of this process");
   return list;
 }

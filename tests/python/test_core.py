@@ -147,6 +147,15 @@ def test_a_source_that_does_not_fit_is_named(change: Any, error: Any, text: str)
         assert all((o == 7).all() for o in out)
 
 
+def test_one_thing_for_several_ranks_is_told_that_a_list_is_due() -> None:
+    with reshard.local(2) as comm:
+        with pytest.raises(reshard.InvalidError, match="plan: a Plan, where 2 ranks of this process take a list"):
+            reshard.Transfer(reshard.Plan(SRC, DST, "f32", 0), comm, [], [])
+        with pytest.raises(reshard.InvalidError, match="a list of 1 things for 2 ranks"):
+            reshard.Transfer([reshard.Plan(SRC, DST, "f32", 0)], comm, [], [])
+    assert repr(SRC.arrays(1)) == f"[Array(shape={SRC.arrays(1)[0].shape}, buffer=0, offset=0)]"
+
+
 def test_a_destination_that_cannot_be_written_is_named() -> None:
     rows, frozen = [np.zeros((2, 2), "f4")] * 2, np.zeros((4, 1), "f4")
     frozen.flags.writeable = False
