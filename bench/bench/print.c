@@ -49,12 +49,12 @@ void bench_print_head(const bench_state *b, const machine *m) {
          b->s.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
          rs_path_name(o->path), cli_limit_text(limit, o->workspace));
   print_ways(b);
-  printf("\n# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of %s,\n"
+  printf("\n# %lld iteration%s after %lld to warm up; time: median; memcpy: straight copy of %s,\n"
          "# alternating with ours, median where it has 3/4 of its best speed; ratio: its time / ours, median of these "
          "pairs%s\n"
          "# dst bytes: what all destinations have; memcpy is a rate of %s, algbw of size\n"
          "# in-place: N/A, since source and destination must not overlap\n#\n",
-         (long long)o->iterations, (long long)o->warmup,
+         (long long)o->iterations, cli_plural(o->iterations), (long long)o->warmup,
          o->dst_dtype != NULL ? "half of what a conversion reads and writes" : "as many bytes as the destinations have",
          by_host ? ""
                  : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
