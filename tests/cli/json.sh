@@ -99,8 +99,8 @@ check 'j["reshard"] and j["compiler"] and "cpu" in j["devices"] and {"local", "n
 
 expect 0 bench --shape 64x256 --src 'chunk(0)' --dst 'chunk(1)' --ranks 3 -n 3 -c --json -
 [ "$(head -c 1 out)" = '{' ] || fault 'something stands before the JSON'
-check 'len(j["rows"]) == 1 and list(j["rows"][0])[:10] == ["bytes", "shape", "dtype", "time_us", "algbw", "busbw",
-  "memcpy_gbps", "ratio", "wrong", "path"]'
+check 'len(j["rows"]) == 1 and list(j["rows"][0])[:11] == ["bytes", "shape", "dtype", "dst_dtype", "time_us", "algbw",
+  "busbw", "memcpy_gbps", "ratio", "wrong", "path"]'
 check '{"workspace_limit", "workspace_bytes", "rounds", "least_rounds"} <= set(j["rows"][0])'
 check 'j["rows"][0]["wrong"] == 0 and j["rows"][0]["bytes"] == 65536 and j["rows"][0]["shape"] == "64x256"
   and j["rows"][0]["path"] in ("direct", "packed")'
