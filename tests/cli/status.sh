@@ -167,6 +167,9 @@ mesh(2x2;S0,Shard(-1))|S-1
 mesh(2x2;_StridedShard(dim=0, split_factor=2),Shard(1))|S0\*2,S1
 Shard(0),Replicate|S0,R, in a mesh: mesh\(2x2;S0,R\)
 [Replicate()]|R, in a mesh: mesh\(2;R\)
+S0|S0, in a mesh: mesh\(2;S0\)
+[S0, R]|S0,R, in a mesh: mesh\(2x2;S0,R\)
+S-1*2,R|S-1\*2,R, in a mesh: mesh\(2x2;S-1\*2,R\)
 TEXT
 
 # what this build or machine lacks: a GPU in most

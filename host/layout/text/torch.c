@@ -1,4 +1,4 @@
-/* Refuses what PyTorch writes, with ours in the error: placement by placement. */
+/* Refuses what PyTorch writes, and placements without their mesh, with ours in the error: placement by placement. */
 #include "layout/text/torch.h"
 
 #include <ctype.h>
@@ -24,8 +24,22 @@ static int64_t argument_of(const char *at, const char *end, int i) {
   return 0;
 }
 
+/* The length of a placement in our own spelling, which stands where a layout should; 0: there is none. */
+static int length_of_ours(const char *at, const char *end) {
+  int n = at < end && (*at == 'R' || *at == 'S');
+  while (n > 0 && *at == 'S' && at + n < end && memchr("-*0123456789", at[n], 12) != NULL)
+    n++;
+  return (n > 1 || (n == 1 && *at == 'R')) && (at + n == end || at[n] == ',' || at[n] == ']') ? n : 0;
+}
+
 /* Writes our spelling of the placement at *at; false where there is none. */
-static bool take_placement(const char **at, const char *end, rs_text *out) {
+static bool take_placement(const char **at, const char *end, bool alone, rs_text *out) {
+  int ours = alone ? length_of_ours(*at, end) : 0;
+  if (ours > 0) {
+    rs_text_add(out, "%.*s", ours, *at);
+    *at += ours;
+    return true;
+  }
   bool strided = take_word(at, end, "_StridedShard") || take_word(at, end, "StridedShard");
   if (strided || take_word(at, end, "Shard")) {
     rs_text_add(out, "S%lld", (long long)argument_of(*at, end, 0));
@@ -48,7 +62,7 @@ reshard_status rs_refuse_torch_spelling(const rs_scan *scan, bool alone) {
   const char *at = scan->at + (scan->at < scan->end && *scan->at == '[');
   char ours[80], mesh[40];
   rs_text out = {.at = ours, .size = sizeof ours}, extents = {.at = mesh, .size = sizeof mesh};
-  if (!take_placement(&at, scan->end, &out))
+  if (!take_placement(&at, scan->end, alone, &out))
     return RESHARD_SUCCESS;
   rs_text_add(&extents, "2");
   for (;;) {
@@ -56,7 +70,7 @@ reshard_status rs_refuse_torch_spelling(const rs_scan *scan, bool alone) {
       at++;
     size_t before = out.length;
     rs_text_add(&out, ",");
-    if (!take_placement(&at, scan->end, &out)) {
+    if (!take_placement(&at, scan->end, alone, &out)) {
       ours[before < sizeof ours ? before : sizeof ours - 1] = '\0';
       break;
     }

@@ -4,7 +4,8 @@
 
 #include "layout/text/scan.h"
 
-/* RESHARD_ERROR_INVALID with our spelling where placements are spelled so. alone: without a mesh. */
+/* RESHARD_ERROR_INVALID with our spelling where placements are spelled so. alone: without a
+ * mesh, where our spelling is refused likewise. */
 reshard_status rs_refuse_torch_spelling(const rs_scan *scan, bool alone);
 
 #endif
