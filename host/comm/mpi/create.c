@@ -141,6 +141,78 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
   return rs_mpi_open_files(c);
 }
 
+/* --- Creation without memory ------------------------------------------------------------------------------------- */
+
+/* Waits until a request is done, or a record of a rank is there; false when the deadline has passed, or MPI fails. */
+static bool await_peer(const rs_mpi *c, int64_t rank, MPI_Request *sent, rs_mpi_record *theirs) {
+  int there = 0, code = MPI_SUCCESS, tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
+  MPI_Message message;
+  for (int64_t since = rs_now_ns(); code == MPI_SUCCESS; rs_mpi_sleep(since)) {
+    code = sent != NULL ? MPI_Test(sent, &there, MPI_STATUS_IGNORE)
+                        : MPI_Improbe((int)rank, tag, c->link->mpi, &there, &message, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS && there)
+      break;
+    if (rs_late(c->begun, c->timeout_ms))
+      return false;
+  }
+  if (code == MPI_SUCCESS && sent == NULL)
+    code = MPI_Mrecv(theirs, sizeof *theirs, MPI_BYTE, &message, MPI_STATUS_IGNORE);
+  return code == MPI_SUCCESS;
+}
+
+/* The all-gather of a creation, with one record at a time. False: a rank has not come. *why is of the lowest rank that
+ * fails, as the others choose it. */
+static bool exchange_refusals(const rs_mpi *c, rs_mpi_record *own, int64_t *who, creation *why) {
+  rs_mpi_record theirs;
+  creation other;
+  bool all = true;
+  memcpy(own->record, why, sizeof *why);
+  own->bytes = sizeof *why;
+  *who = c->base.rank;
+  for (int64_t i = 1; i < c->base.size && all; i++) {
+    int64_t r = (c->base.rank + i) % c->base.size;
+    MPI_Request sent;
+    all = MPI_Isend(own, offsetof(rs_mpi_record, record) + sizeof *why, MPI_BYTE, (int)r,
+                    rs_mpi_tag(c, RS_MPI_TAG_RECORD), c->link->mpi, &sent) == MPI_SUCCESS &&
+          await_peer(c, r, &sent, NULL);
+  }
+  for (int64_t r = 0; r < c->base.size && all; r++) {
+    if (r == c->base.rank)
+      continue;
+    all = await_peer(c, r, NULL, &theirs);
+    if (!all)
+      break;
+    memcpy(&other, theirs.record, sizeof other);
+    if (other.status != RESHARD_SUCCESS && r < *who) {
+      *who = r;
+      *why = other;
+    }
+  }
+  return all;
+}
+
+/* A rank that has no memory for a communicator, or for its link, takes part in the creation all the same: the others
+ * hear its last error. link NULL: what MPI writes to is on the stack, so that it waits without a deadline. */
+static reshard_status refuse_creation(rs_mpi_link *link, MPI_Comm mpi, int size, int rank, reshard_status own,
+                                      int64_t timeout_ms) {
+  rs_mpi_link spare = {.mpi = MPI_COMM_NULL, .made = MPI_REQUEST_NULL, .users = 1};
+  rs_mpi c = {.base = {.ops = &rs_mpi_ops, .rank = rank, .size = size}, .link = link != NULL ? link : &spare};
+  creation why = {.status = own};
+  int64_t who = rank;
+  snprintf(why.text, sizeof why.text, "%s", reshard_last_error());
+  if (timeout_ms == 0)
+    (void)rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
+  c.timeout_ms = link != NULL ? rs_max(timeout_ms, 0) : 0;
+  c.begun = rs_now_ns();
+  if (rs_mpi_duplicate(&c, mpi) == RESHARD_SUCCESS && !exchange_refusals(&c, &c.link->refusal, &who, &why)) {
+    c.link->stays = true;
+    atomic_fetch_add(&c.link->users, 1); /* MPI may read the refusal still */
+  }
+  if (link == NULL && !spare.stays && spare.mpi != MPI_COMM_NULL)
+    MPI_Comm_free(&spare.mpi);
+  return rs_error((reshard_status)why.status, "rank %lld: %s", (long long)who, why.text);
+}
+
 reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                      reshard_comm *comm) {
   int initialized = 0, finalized = 0, size = 0, rank = 0;
@@ -158,9 +230,11 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   MPI_Comm mpi = *(const MPI_Comm *)mpi_comm;
   MPI_Comm_size(mpi, &size);
   MPI_Comm_rank(mpi, &rank);
-  RS_TRY(rs_mpi_find_link(mpi, &link));
-  reshard_status status = rs_mpi_create(link, size, rank, NULL, &made);
-  if (status == RESHARD_SUCCESS) { /* what fails from here on is told to the others */
+  reshard_status status = rs_mpi_find_link(mpi, &link);
+  RS_THEN(status, rs_mpi_create(link, size, rank, NULL, &made));
+  if (status != RESHARD_SUCCESS) {
+    status = refuse_creation(link, mpi, size, rank, status, timeout_ms);
+  } else { /* what fails from here on is told to the others */
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
     if (own == RESHARD_SUCCESS)
       own = rs_board_join(&made->base, NULL);
@@ -172,7 +246,8 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     status = connect_ranks(made, mpi, own, timeout_ms);
     made->begun = 0;
   }
-  rs_mpi_release_link(link);
+  if (link != NULL)
+    rs_mpi_release_link(link);
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;
   else if (made != NULL)

@@ -245,7 +245,7 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
 enum { LISTED = 64 };
 static int64_t list_missing(const rs_mpi *c, int64_t few[LISTED]) {
   int64_t n = 0;
-  for (int64_t r = 0; r < c->base.size && n < LISTED; r++)
+  for (int64_t r = 0; r < c->base.size && n < LISTED && c->missing != NULL; r++) /* NULL: it has no memory */
     if (c->missing[r])
       few[n++] = r;
   return n;

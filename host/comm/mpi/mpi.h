@@ -32,25 +32,6 @@ enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of 
 typedef struct rs_mpi rs_mpi;
 typedef struct rs_mpi_losses rs_mpi_losses;
 
-/* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
- * that, which have tags of their own: MPI has no split that can be given up. */
-typedef struct rs_mpi_link {
-  pthread_mutex_t tree; /* of the splits; and of why they end */
-  MPI_Comm mpi;
-  MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
-  MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
-  int64_t *nodes;     /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
-  int64_t numbers;    /* communicators that MPI has tags for */
-  atomic_int users;
-  atomic_llong next;      /* number of the next communicator, as far as this rank knows */
-  _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
-  atomic_bool stays;      /* a rank may never come to free the duplicate, or a message on it may come after that */
-  /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
-  atomic_int inside;        /* threads in calls */
-  atomic_int telling;       /* threads that tell an end, or look who does */
-  _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
-} rs_mpi_link;
-
 /* A rank tells the others that the communicator has ended, and why; or for whom it waits. */
 typedef struct rs_mpi_note {
   int32_t status;  /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
@@ -77,6 +58,26 @@ typedef struct rs_mpi_record {
   rs_mpi_word word; /* of the rank */
   char record[RS_COMM_RECORD];
 } rs_mpi_record;
+
+/* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
+ * that, which have tags of their own: MPI has no split that can be given up. */
+typedef struct rs_mpi_link {
+  pthread_mutex_t tree; /* of the splits; and of why they end */
+  MPI_Comm mpi;
+  MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
+  MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
+  int64_t *nodes;     /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
+  int64_t numbers;    /* communicators that MPI has tags for */
+  atomic_int users;
+  atomic_llong next;      /* number of the next communicator, as far as this rank knows */
+  _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
+  atomic_bool stays;      /* a rank may never come to free the duplicate, or a message on it may come after that */
+  /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
+  atomic_int inside;        /* threads in calls */
+  atomic_int telling;       /* threads that tell an end, or look who does */
+  rs_mpi_record refusal;    /* of a rank that has no memory for a communicator; see create.c */
+  _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
+} rs_mpi_link;
 
 /* Memory that a request may still read or write. */
 typedef struct rs_mpi_memory {
