@@ -96,8 +96,8 @@ static void print_conversions(const workload *w) {
   char bytes[CLI_BYTES_TEXT];
   dtype_conversion c;
   for (int at = 0; next_dtype(w, &at, &c);)
-    printf("converts      %lld tensor%s from %s to %s: %s travels, %s; converted in the %s\n", (long long)c.tensors,
-           cli_plural(c.tensors), reshard_dtype_string(c.from), reshard_dtype_string(c.to),
+    printf("converts      %lld tensor%s from %s to %s: %s travels, %s; converted in the %s, on CPUs alone\n",
+           (long long)c.tensors, cli_plural(c.tensors), reshard_dtype_string(c.from), reshard_dtype_string(c.to),
            reshard_dtype_string(c.wire), cli_bytes_text(bytes, (double)reshard_dtype_size(c.wire) * (double)c.elements),
            place_of(&c));
 }
