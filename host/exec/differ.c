@@ -12,6 +12,7 @@
 typedef struct tensor_record {
   int64_t there; /* 0: the rank has none of this number */
   int64_t named;
+  enum { NO_DOMAINS, NODE_MAP, TOPOLOGY } domains; /* of options: what gives each rank a node */
   char name[88], values[2][200];
 } tensor_record;
 _Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
@@ -84,6 +85,7 @@ static void describe_options(const struct reshard_plan_s *plan, tensor_record *o
     snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
   else
     snprintf(out->values[0], sizeof out->values[0], plan->limit == RESHARD_NO_LIMIT ? "none" : "default");
+  out->domains = t != NULL ? TOPOLOGY : plan->nodes != NULL ? NODE_MAP : NO_DOMAINS;
   if (t != NULL)
     snprintf(out->values[1], sizeof out->values[1],
              "of %lld bytes/s between, %lld within, %lld ns a round, chains %lld", (long long)t->between,
@@ -93,9 +95,6 @@ static void describe_options(const struct reshard_plan_s *plan, tensor_record *o
   else
     snprintf(out->values[1], sizeof out->values[1], "none");
 }
-
-static bool has_topology(const tensor_record *options) { return options->values[1][0] == 'o'; }
-static bool has_node_map(const tensor_record *options) { return options->values[1][0] == '['; }
 
 reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,
                                   const void *user, int64_t *found) {
@@ -136,10 +135,10 @@ static reshard_status report_value(int field, int64_t number, int64_t n, int64_t
   char label[128], other[128] = "";
   int v = strcmp(a->values[0], b->values[0]) == 0; /* the first value that differs */
   const char *what = value_names[field][v], *value[2] = {a->values[v], b->values[v]};
-  if (field == RS_FIELD_OPTIONS && v == 1 && (has_topology(a) || has_topology(b))) {
+  if (field == RS_FIELD_OPTIONS && v == 1 && (a->domains == TOPOLOGY || b->domains == TOPOLOGY)) {
     what = "topology";
-    value[0] = has_topology(a) ? value[0] : "none";
-    value[1] = has_topology(b) ? value[1] : "none";
+    value[0] = a->domains == TOPOLOGY ? value[0] : "none";
+    value[1] = b->domains == TOPOLOGY ? value[1] : "none";
   }
   if (field == RS_FIELD_OPTIONS)
     return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank 0, %s on rank %lld", what, value[0], value[1],
@@ -204,8 +203,9 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
   if (field == RS_FIELD_OPTIONS && strcmp(all[0].values[0], all[rank].values[0]) == 0 &&
-      ((has_node_map(&all[0]) && has_node_map(&all[rank])) || strcmp(all[0].values[1], all[rank].values[1]) == 0))
-    return report_nodes(comm, plan, rank, has_topology(&all[0]) ? "topology: domain" : "node");
+      ((all[0].domains == NODE_MAP && all[rank].domains == NODE_MAP) ||
+       strcmp(all[0].values[1], all[rank].values[1]) == 0))
+    return report_nodes(comm, plan, rank, all[0].domains == TOPOLOGY ? "topology: domain" : "node");
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
 }
