@@ -182,29 +182,19 @@ CAST(f32, e4m3) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
 CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
 
 #define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]
-static const rs_cast_kernels kernels = {
-    .of = {AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2, AT(F16) = e4m3_to_f16, AT(BF16) = e4m3_to_bf16,
-                          AT(F32) = e4m3_to_f32, AT(F64) = e4m3_to_f64},
-           AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3, AT(F16) = e5m2_to_f16, AT(BF16) = e5m2_to_bf16,
-                          AT(F32) = e5m2_to_f32, AT(F64) = e5m2_to_f64},
-           AT(F16) = {AT(F8_E4M3) = f16_to_e4m3, AT(F8_E5M2) = f16_to_e5m2, AT(BF16) = f16_to_bf16,
-                      AT(F32) = f16_to_f32, AT(F64) = f16_to_f64},
-           AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3, AT(F8_E5M2) = bf16_to_e5m2, AT(F16) = bf16_to_f16,
-                       AT(F32) = bf16_to_f32, AT(F64) = bf16_to_f64},
-           AT(F32) = {AT(F8_E4M3) = f32_to_e4m3, AT(F8_E5M2) = f32_to_e5m2, AT(F16) = f32_to_f16,
-                      AT(BF16) = f32_to_bf16, AT(F64) = f32_to_f64},
-           AT(F64) = {AT(F8_E4M3) = odd_to_e4m3, AT(F8_E5M2) = odd_to_e5m2, AT(F16) = odd_to_f16,
-                      AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}},
-    .past = {AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2_past, AT(F16) = e4m3_to_f16_past, AT(BF16) = e4m3_to_bf16_past,
-                          AT(F32) = e4m3_to_f32_past, AT(F64) = e4m3_to_f64_past},
-           AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3_past, AT(F16) = e5m2_to_f16_past, AT(BF16) = e5m2_to_bf16_past,
-                          AT(F32) = e5m2_to_f32_past, AT(F64) = e5m2_to_f64_past},
-           AT(F16) = {AT(F8_E4M3) = f16_to_e4m3_past, AT(F8_E5M2) = f16_to_e5m2_past, AT(BF16) = f16_to_bf16_past,
-                      AT(F32) = f16_to_f32_past, AT(F64) = f16_to_f64_past},
-           AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3_past, AT(F8_E5M2) = bf16_to_e5m2_past, AT(F16) = bf16_to_f16_past,
-                       AT(F32) = bf16_to_f32_past, AT(F64) = bf16_to_f64_past},
-           AT(F32) = {AT(F8_E4M3) = f32_to_e4m3_past, AT(F8_E5M2) = f32_to_e5m2_past, AT(F16) = f32_to_f16_past,
-                      AT(BF16) = f32_to_bf16_past, AT(F64) = f32_to_f64_past},
-           AT(F64) = {AT(F8_E4M3) = odd_to_e4m3_past, AT(F8_E5M2) = odd_to_e5m2_past, AT(F16) = odd_to_f16_past,
-                      AT(BF16) = odd_to_bf16_past, AT(F32) = f64_to_f32_past}}};
+#define TABLE(past) { \
+  AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2##past, AT(F16) = e4m3_to_f16##past, AT(BF16) = e4m3_to_bf16##past, \
+                 AT(F32) = e4m3_to_f32##past, AT(F64) = e4m3_to_f64##past}, \
+  AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3##past, AT(F16) = e5m2_to_f16##past, AT(BF16) = e5m2_to_bf16##past, \
+                 AT(F32) = e5m2_to_f32##past, AT(F64) = e5m2_to_f64##past}, \
+  AT(F16) = {AT(F8_E4M3) = f16_to_e4m3##past, AT(F8_E5M2) = f16_to_e5m2##past, AT(BF16) = f16_to_bf16##past, \
+             AT(F32) = f16_to_f32##past, AT(F64) = f16_to_f64##past}, \
+  AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3##past, AT(F8_E5M2) = bf16_to_e5m2##past, AT(F16) = bf16_to_f16##past, \
+              AT(F32) = bf16_to_f32##past, AT(F64) = bf16_to_f64##past}, \
+  AT(F32) = {AT(F8_E4M3) = f32_to_e4m3##past, AT(F8_E5M2) = f32_to_e5m2##past, AT(F16) = f32_to_f16##past, \
+             AT(BF16) = f32_to_bf16##past, AT(F64) = f32_to_f64##past}, \
+  AT(F64) = {AT(F8_E4M3) = odd_to_e4m3##past, AT(F8_E5M2) = odd_to_e5m2##past, AT(F16) = odd_to_f16##past, \
+             AT(BF16) = odd_to_bf16##past, AT(F32) = f64_to_f32##past}}
+static const rs_cast_kernels kernels = {.of = TABLE(), .past = TABLE(_past)};
+#undef TABLE
 /* clang-format on */
