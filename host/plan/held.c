@@ -109,6 +109,31 @@ static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, 
   return RESHARD_SUCCESS;
 }
 
+/* Elements that a rank holds at most. Part 0 of a dim is its longest. */
+static int64_t most_held(const struct reshard_layout_s *l) {
+  int64_t elements = 1;
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    return l->flat_piece;
+  if (!rs_layout_regular(l))
+    return l->elements;
+  for (int d = 0; d < l->ndim; d++)
+    elements *= rs_dim_length(&l->dim[d], 0);
+  return elements;
+}
+
+int64_t rs_plan_held_at_most(const struct reshard_plan_s *plan) {
+  int64_t src = 0, dst = 0;
+  for (int64_t i = 0; i < plan->classes.n; i++) {
+    const rs_class *c = &plan->classes.at[i];
+    int64_t region = 1, bytes = c->wire.width * c->entries; /* all of a region's bytes fit: add_entry */
+    for (int a = 0; a < c->space.naxes; a++)
+      region *= c->space.extent[a];
+    src += rs_min(region, most_held(c->src)) * bytes;
+    dst += rs_min(region, most_held(c->dst)) * bytes;
+  }
+  return rs_max(src, dst);
+}
+
 reshard_status rs_plan_held(const struct reshard_plan_s *plan, int64_t *bytes) {
   int64_t *held, src, dst;
   bool *any = NULL;

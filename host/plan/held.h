@@ -10,5 +10,7 @@ reshard_status rs_class_held(const rs_class *class_, bool src, int64_t world, in
 /* Bytes on the wire that a rank has on average, of those that hold any: of all entries, replicas included, on the side
  * that has more. Every rank computes the same. */
 reshard_status rs_plan_held(const struct reshard_plan_s *plan, int64_t *bytes);
+/* A bound of it in time that does not depend on the world. */
+int64_t rs_plan_held_at_most(const struct reshard_plan_s *plan);
 
 #endif

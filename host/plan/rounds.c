@@ -39,9 +39,9 @@ static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu, int64_t bes
   return asked == RESHARD_DEFAULT_LIMIT ? rs_max(share, rs_max(DEFAULT, DEFAULT_OF_PEER * world)) : asked;
 }
 
-/* A rank holds all bytes once at most: of few bytes no share is more than the least limit. */
+/* Counted only where the share may be more than the least limit: counting takes time for each rank of the world. */
 reshard_status rs_plan_set_held(struct reshard_plan_s *plan) {
-  bool matters = plan->limit == RESHARD_DEFAULT_LIMIT && plan->info.bytes / DEFAULT_SHARE > DEFAULT;
+  bool matters = plan->limit == RESHARD_DEFAULT_LIMIT && rs_plan_held_at_most(plan) / DEFAULT_SHARE > DEFAULT;
   return matters ? rs_plan_held(plan, &plan->held) : RESHARD_SUCCESS;
 }
 

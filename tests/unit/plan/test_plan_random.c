@@ -152,9 +152,12 @@ static int64_t count_in_region(const rs_class *c, bool src, int64_t rank, int64_
   return elements;
 }
 
-/* Checks that ranks hold, as the default limit counts it, what their arrays have. */
+/* Checks that ranks hold, as the default limit counts it, what their arrays have, and never more than is expected
+ * without counting. */
 static void check_held(const case_plan *c, reshard_plan plan) {
-  int64_t *held = cli_alloc(c->world, sizeof *held);
+  int64_t *held = cli_alloc(c->world, sizeof *held), average = 0;
+  assert_int_equal(rs_plan_held(plan, &average), RESHARD_SUCCESS);
+  assert_true(average <= rs_plan_held_at_most(plan));
   for (int64_t i = 0; i < plan->classes.n; i++)
     for (int src = 0; src < 2; src++) {
       const rs_class *k = &plan->classes.at[i];
