@@ -53,6 +53,9 @@ static const option_row option_rows[] = {
      "names (default f32)"},
     {"dst-dtype", 0, "TYPE", RESHARDS | COMMAND_VERIFY, IS(TEXT, dst_dtype),
      "elements of the destination, converted on the way: f64 f32 f16 bf16 f8_e4m3 f8_e5m2 (default: as before)"},
+    {"dtype", 0, "TYPE", COMMAND_CONVERT, IS(TEXT, dtype),
+     "dtype of numbers in OUT: f64 f32 f16 bf16 f8_e4m3 f8_e5m2; a rule of --dst ('PATTERN LAYOUT TYPE') and a cast of "
+     "a map go before it (default: as before)"},
     {"datatype", 0, "TYPE", COMMAND_BENCH, IS(TEXT, dtype), "the same as --dtype"},
     {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a checkpoint"},
     {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),

@@ -19,6 +19,7 @@ static int add_use(void *user, const reshard_rule_use *use) {
                                          .file = cli_strdup(use->file),
                                          .pattern = cli_strdup(use->pattern),
                                          .layout = cli_strdup(use->layout),
+                                         .dtype = use->dtype,
                                          .largest = use->largest != NULL ? cli_strdup(use->largest) : NULL,
                                          .line = use->line,
                                          .tensors = use->tensors,
@@ -61,8 +62,10 @@ static void print_side(const rule_uses *uses, int64_t first, int64_t end) {
     unused += use->tensors == 0;
     if (use->tensors == 0)
       continue;
-    printf("  line %-6lld %s %s: %lld tensor%s, %s", (long long)use->line, use->pattern, use->layout,
-           (long long)use->tensors, cli_plural(use->tensors), cli_bytes_text(bytes, (double)use->bytes));
+    bool said = use->dtype != RESHARD_DTYPE_NONE;
+    printf("  line %-6lld %s %s%s%s: %lld tensor%s, %s", (long long)use->line, use->pattern, use->layout,
+           said ? " " : "", said ? reshard_dtype_string(use->dtype) : "", (long long)use->tensors,
+           cli_plural(use->tensors), cli_bytes_text(bytes, (double)use->bytes));
     if (takes_any(use))
       printf("; the largest is '%s', %s", rs_quote(quoted, sizeof quoted, use->largest),
              cli_bytes_text(bytes, (double)use->largest_bytes));
@@ -96,6 +99,8 @@ void rule_uses_json(const rule_uses *uses, rs_json *j) {
     rs_json_int(j, "line", use->line);
     rs_json_string(j, "pattern", use->pattern);
     rs_json_string(j, "layout", use->layout);
+    if (use->dtype != RESHARD_DTYPE_NONE)
+      rs_json_string(j, "dtype", reshard_dtype_string(use->dtype));
     rs_json_ints(j, {"tensors", use->tensors}, {"bytes", use->bytes});
     if (use->largest != NULL) {
       rs_json_string(j, "largest", use->largest);

@@ -8,6 +8,7 @@ typedef struct rule_use {
   const char *side; /* "src" or "dst" */
   bool shipped;     /* of rules that come with the program */
   char *file, *pattern, *layout, *largest;
+  reshard_dtype dtype; /* NONE: the line says none */
   int64_t line, tensors, bytes, largest_bytes;
 } rule_use;
 

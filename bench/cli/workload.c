@@ -99,6 +99,17 @@ static void read_dst_dtype(const cli_options *o, workload *w) {
   }
 }
 
+/* A rule's dtype goes before --dst-dtype; a rule of the source may say the tensor's own. */
+static void read_rule_dtypes(workload *w) {
+  for (int64_t i = 0; i < w->n; i++) {
+    workload_tensor *t = &w->tensor[i];
+    reshard_dtype said;
+    CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said));
+    CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said));
+    t->dst_dtype = said != RESHARD_DTYPE_NONE ? said : t->dst_dtype;
+  }
+}
+
 /* Multiplies dim 0 of each tensor, which keeps a row at least. */
 static void scale_tensors(workload *w, double scale) {
   for (int64_t i = 0; i < w->n && scale > 0; i++) {
@@ -191,6 +202,7 @@ void workload_read(const cli_options *o, workload *w) {
   w->side[1] = read_side("--dst", o->dst, o->mesh_dst != NULL ? &other : &mesh, w->model == NULL);
   workload_check_mesh(&mesh);
   workload_check_mesh(&other);
+  read_rule_dtypes(w);
   w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
   if (o->ranks > 0)
     w->world = o->ranks;

@@ -99,7 +99,7 @@ static void write_report(const reshard_convert_report *r, const rule_uses *uses,
   rs_json_string(&j, "format", reshard_file_format_string(r->format));
   rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
                {"leaves", r->leaves}, {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
-               {"digests", r->digests});
+               {"digests", r->digests}, {"converted", r->converted}, {"unconverted", r->unconverted});
   if (r->scalars > 0)
     rs_json_int(&j, "scalars", r->scalars);
   rs_json_bool(&j, "from_device", r->from_device);
@@ -172,6 +172,9 @@ static void print_report(const cli_options *o, const reshard_convert_report *r, 
          cli_bytes_text(a, (double)r->bytes));
   if (r->wire_bytes >= 0) /* else it would have taken long to count */
     printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
+  if (r->converted > 0 || r->unconverted > 0)
+    printf("converted     %lld tensor%s; as they are stay %lld that have no cast, or are FP8 and its scales\n",
+           (long long)r->converted, cli_plural(r->converted), (long long)r->unconverted);
   if (r->scalars > 0)
     printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)r->scalars,
            cli_plural(r->scalars), r->scalars == 1 ? "its" : "their");
@@ -226,6 +229,8 @@ static reshard_convert_options make_options(const cli_options *o, convert_run *r
   options.dst_rules = dst->rules;
   if (o->source_dtype != NULL)
     CLI_TRY("--source-dtype: ", reshard_dtype_parse(o->source_dtype, &options.source_dtype));
+  if (o->dtype != NULL)
+    options.dtype = workload_dtype("--dtype", o->dtype);
   if (o->map != NULL) {
     char *path = shipped_find(&shipped_maps, "--map", o->map);
     CLI_TRY("--map: ", reshard_map_load(path, &options.map));
@@ -258,6 +263,7 @@ int command_convert(int argc, char **argv) {
       "  reshard convert shards-tp joined.safetensors                           joined\n"
       "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
       "  reshard convert model.safetensors fused.safetensors --map llama-fuse   q, k, v to qkv, ...\n"
+      "  reshard convert model.safetensors bf16.safetensors --dtype bf16        converted on the way\n"
       "  reshard convert step-1000 from-torch.safetensors                       .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);

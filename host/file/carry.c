@@ -34,7 +34,7 @@ static reshard_status carry_pair(carrier *c, const char *key, const char *value)
 /* True for a region that is all of both tensors, as it is. */
 static bool is_whole(const carrier *c, const rs_copy_region *r) {
   const rs_model_tensor *from = &c->in->store.model->tensors.at[r->src], *to = &c->target->tensors.at[r->dst];
-  bool whole = c->parts[r->dst] == 1 && from->ndim == to->ndim;
+  bool whole = c->parts[r->dst] == 1 && from->ndim == to->ndim && from->dtype == to->dtype;
   for (int d = 0; d < from->ndim && whole; d++)
     whole = r->permutation[d] == d && r->src_extent[d] == from->shape[d] && from->shape[d] == to->shape[d];
   return whole;

@@ -4,6 +4,7 @@
 #include "device/environment.h"
 #include "file/carry.h"
 #include "file/ground/digest.h"
+#include "file/map/dtypes.h"
 #include "file/map/line.h"
 #include "file/model/layouts.h"
 #include "file/move/move.h"
@@ -254,7 +255,8 @@ static reshard_status count_wire(conversion *c) {
     entries[n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                    .src = c->src_layouts[r->src],
                                    .dst = c->dst_layouts[r->dst],
-                                   .dtype = c->target->tensors.at[r->dst].dtype,
+                                   .dtype = c->in->store.model->tensors.at[r->src].dtype,
+                                   .dst_dtype = c->target->tensors.at[r->dst].dtype,
                                    .src_offset = r->src_offset,
                                    .src_extent = r->src_extent,
                                    .dst_offset = r->dst_offset,
@@ -417,6 +419,7 @@ static reshard_status check_options(const char *in, const char *out, const resha
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",
                     (long long)o->world, (long long)o->index_bytes, o->threads);
+  RS_TRY(rs_dtypes_check(o->dtype));
   int threads = o->threads;
   reshard_isa isa = RESHARD_ISA_AUTO;
   return rs_environment_cpu(&threads, &isa); /* before anything is made */
@@ -443,6 +446,8 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
                     rs_where(where, "directory", in));
   }
   RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
+  const rs_dtype_choice choice = {c->in->store.model, &c->regions, &c->src, &c->dst, o->dtype};
+  RS_TRY(rs_dtypes_choose(&choice, c->target, &c->report.converted, &c->report.unconverted));
   RS_TRY(rs_carry_metadata(c->in, c->target, &c->regions, &c->owner));
   RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));

@@ -74,9 +74,11 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
 
 /* Rules: a layout string for each tensor name. A text of lines
  *
- *     PATTERN LAYOUT   # comment
+ *     PATTERN LAYOUT         # comment
+ *     PATTERN LAYOUT DTYPE
  *
- * where the layout is the rest of the line, as reshard_layout_parse reads it. A '#' at the start of a line or after
+ * where the layout is as reshard_layout_parse reads it. DTYPE says what the tensors are on that side: those of a
+ * destination are converted, a source's have it already (reshard_rules_dtype). A '#' at the start of a line or after
  * white space begins a comment. Empty lines and a carriage return at the end of a line are skipped. The first rule that
  * matches wins. Patterns are the shell's:
  *
@@ -119,6 +121,10 @@ RESHARD_API void reshard_rules_free(reshard_rules rules);
 RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, const char **layout,
                                                int64_t *line);
 
+/* Finds the dtype that the first rule that matches says; RESHARD_DTYPE_NONE: none, or the tensor has the scales of a
+ * line of blocks, which have the layout alone. Errors: those of reshard_rules_match. */
+RESHARD_API reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype);
+
 /* Makes the layout of the matching rule for a shape in a world; world 0 as in reshard_layout_parse. The caller releases
  * it. Errors: those of reshard_rules_match and reshard_layout_parse, the latter with rule and tensor before them. */
 RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
@@ -141,6 +147,7 @@ typedef struct reshard_rule_use {
   int64_t tensors, bytes;       /* a tensor counts once: scales at the line of their blocks */
   const char *largest;          /* of these tensors, by bytes; NULL: none */
   int64_t largest_bytes;
+  reshard_dtype dtype; /* behind the layout; RESHARD_DTYPE_NONE: none */
 } reshard_rule_use;
 /* Non-zero return ends the walk. */
 typedef int (*reshard_rule_visitor)(void *user, const reshard_rule_use *use);
@@ -403,6 +410,7 @@ RESHARD_API reshard_status reshard_checkpoint_check(const char *path, const resh
  *     concat(DIM; X, Y, ...)   one after the other along a dim
  *     stack(X, Y, ...)         along a new dim 0; stack(DIM; X, Y, ...): along a new dim, which is DIM of the result
  *     transpose(X)             the last two dims swapped; transpose(1,2,0; X): dim i of the result is dim 1, 2, 0 of X
+ *     cast(bf16; X)            numbers of another dtype, converted once; on the right side, and no cast inside of it
  *
  * Negative dims count from the end. Operations on the right side put tensors together. On the left they take apart the
  * tensor that the right side names. concat there gives sizes along the dim ("q.weight:4096"); parts without a size
@@ -473,12 +481,16 @@ typedef struct reshard_convert_options {
   /* Non-zero: tensors of unknown dtypes, and of torch and distcp below classes that are not read, are left out, and
    * counted in the report. 0: an error */
   int leave_out;
+  /* Dtype of all tensors of out that hold numbers: f64, f32, f16, bf16, f8_e4m3, f8_e5m2. Rules and casts of a map go
+   * before it. Others stay as they are, and so does FP8 whose name with "_scale_inv" behind is a tensor, with that.
+   * RESHARD_DTYPE_NONE: each its own. */
+  reshard_dtype dtype;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
   { \
     sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-        RESHARD_DTYPE_NONE, NULL, NULL, 0 \
+        RESHARD_DTYPE_NONE, NULL, NULL, 0, RESHARD_DTYPE_NONE \
   }
 
 typedef struct reshard_convert_report {
@@ -492,6 +504,8 @@ typedef struct reshard_convert_report {
   int64_t gapped, haloed; /* target tensors that cannot be read back: not covered; boxes that overlap */
   int64_t scalars;        /* target tensors without dims that several ranks have, each whole */
   int64_t digests;        /* pieces of the target that have a digest */
+  int64_t converted;      /* target tensors of another dtype than a tensor that they are made of */
+  int64_t unconverted;    /* target tensors that `dtype` has left as they are */
   int64_t checked_bytes;  /* verify: of the source whose digests are right */
   int from_device;        /* verify: 1 where the target was read from its device, 0 where from the page cache */
   double open_seconds;    /* headers of the source, plans, headers of the target */
@@ -506,7 +520,9 @@ typedef struct reshard_convert_report {
  *
  * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_rules_check,
  * reshard_map_model, and
- * - RESHARD_ERROR_INVALID: out is in, or over it.
+ * - RESHARD_ERROR_INVALID: out is in, or over it; a rule's dtype that its tensor has no cast to; numbers with scales
+ *   that are wider than FP8, or cast by a map.
+ * - RESHARD_ERROR_UNSUPPORTED: FP8 with scales that were to be wider, which multiplies.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
  * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its
  *   digest. So is a malformed header of a .safetensors file. */

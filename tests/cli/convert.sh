@@ -113,6 +113,22 @@ same <(tail -c 546 raw.npy) <(tail -c 546 raw.safetensors)
 refuse 2 "--source-dtype bf16" convert raw.npy x.npy
 refuse 2 "unknown dtype 'b16'" convert raw.npy x.npy --source-dtype b16
 
+# --- dtypes ---------------------------------------------------------------------------------------------------------
+expect 0 convert first.safetensors half --dst 'flat()' --ranks 3 --dtype bf16 --verify; says 'every byte is right'
+says '^converted +4 tensors; as they are stay 5 that'
+expect 0 convert half f32.safetensors --dtype f32 --json -
+check 'j["target"]["converted"] == 5 and j["target"]["unconverted"] == 5 and j["target"]["stored_bytes"] == 7666'
+expect 0 convert f32.safetensors half.safetensors --dtype BF16; expect 0 convert half again.safetensors --force
+same half.safetensors again.safetensors # bf16 to f32 loses nothing
+printf 'fp8 rank(0) f16\n* rank(0)\n' >dtype.rules
+expect 0 convert first.safetensors g.safetensors --dst @dtype.rules --dtype f64 --json -
+check 'j["target"]["converted"] == 4 and [r.get("dtype") for r in j["rules"]] == ["f16", None]'
+expect 0 convert first.safetensors g.safetensors --dst @dtype.rules --force; says 'fp8 rank\(0\) f16: 1 tensor'
+printf 'fp8 rank(1) f16\ncube rank(1) f16\n* rank(0)\n' >dtype.rules # the narrower dtype of both travels
+expect 0 plan --model first.safetensors --src 'rank(0)' --dst @dtype.rules --ranks 2 --json -
+check 'j["wire_bytes"] == 64 * 9 + 210 * 2'
+rm -r half g.safetensors f32.safetensors half.safetensors
+
 # --- options --------------------------------------------------------------------------------------------------------
 expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force
 says '^between ranks 792 B would travel'
@@ -242,7 +258,7 @@ check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reser
 check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "leaves",
   "left_out", "left_out_tensors", "left_out_bytes", "described", "unlisted"}'
 check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "leaves", "whole_arrays", "gapped",
-  "haloed", "digests", "from_device"}'
+  "haloed", "digests", "converted", "unconverted", "from_device"}'
 check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards"
   and j["target"]["files"] == 4'
 check 'j["target"]["stored_bytes"] == 1092 and j["target"]["ranks"] == 4 and j["move_us"] > 0'

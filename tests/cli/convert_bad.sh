@@ -25,6 +25,17 @@ bad 2 'IN or OUT' convert c.npy x.npy --json x.npy
 bad 2 'IN or OUT' convert c.npy x.npy --json ./c.npy
 bad 2 'directory' convert c.npy x.npy --json shards
 
+bad 2 "unknown dtype 'bf17'" convert c.npy x.npy --dtype bf17
+bad 2 'dtype i32: numbers are converted to f64' convert c.npy x.npy --dtype i32
+printf '# a dtype\n* rank(0) bf61\n' >wrong.rules
+bad 2 "wrong.rules:2:11: unknown dtype 'bf61'" convert c.npy x.safetensors --dst @wrong.rules
+bad 2 "wrong.rules:2:11: unknown dtype 'bf61'" plan --shape 4x4 --src 'rank(0)' --dst @wrong.rules --ranks 2
+printf '* rank(0) i32\n' >wrong.rules
+bad 2 "wrong.rules:1:3: tensor 'tensor' is f32: no cast from it to i32" convert c.npy x.safetensors --dst @wrong.rules
+bad 2 "wrong.rules:1:3: tensor 'tensor' is f32: no cast" plan --shape 4x4 --src 'rank(0)' --dst @wrong.rules --ranks 2
+bad 2 "wrong.rules:1:3: tensor 'tensor' is f32, not i32" convert c.npy x.safetensors --src @wrong.rules
+rm wrong.rules
+
 # --- paths ----------------------------------------------------------------------------------------------------------
 ln -s c.npy link.npy; ln -s shards link
 bad 2 'missing' convert missing.npy x.npy

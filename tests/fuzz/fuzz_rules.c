@@ -30,6 +30,8 @@ static void match(reshard_rules rules, const char *name) {
   if (reshard_rules_match(rules, name, &layout, &line) != RESHARD_SUCCESS)
     return;
   fuzz_require(layout != NULL && *layout != '\0' && line >= 1);
+  reshard_dtype dtype = (reshard_dtype)-1;
+  fuzz_require(reshard_rules_dtype(rules, name, &dtype) == RESHARD_SUCCESS && (int)dtype >= 0);
   reshard_layout made = NULL;
   if (reshard_rules_layout(rules, name, 2, shape, 8, &made) == RESHARD_SUCCESS) {
     fuzz_require(made != NULL && reshard_layout_world(made) == 8 && reshard_layout_elements(made) == 273);

@@ -10,6 +10,7 @@
  * A part of zeros is a region of no tensor. It comes behind those of the tensors beside it, which say its shape. */
 #include "file/map/line.h"
 
+#include "base/dtype.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -18,6 +19,7 @@
 typedef struct value {
   reshard_dtype dtype;
   uint8_t packed;
+  bool cast; /* some cast has said the dtype */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t first;
@@ -30,14 +32,23 @@ static const rs_model_tensor *tensor_at(const rs_map_work *w, int64_t i) { retur
 
 /* "4x8 bf16 ('name')": a shape in an error, and the first tensor that it comes from. */
 #define TERM (RS_SHAPE_TEXT + RS_QUOTE + 16)
-static const char *describe_term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
-                                 int64_t tensor) {
+static const char *describe_typed(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
+                                  reshard_dtype dtype, int64_t tensor) {
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
   rs_text text = {.at = buffer, .size = TERM};
   rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
-              rs_type_text(tensor_at(w, tensor)->dtype, tensor_at(w, tensor)->packed),
+              rs_type_text(dtype, tensor_at(w, tensor)->packed),
               rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
   return buffer;
+}
+
+static const char *describe_term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
+                                 int64_t tensor) {
+  return describe_typed(buffer, w, ndim, shape, tensor_at(w, tensor)->dtype, tensor);
+}
+
+static const char *describe_value(char buffer[TERM], const rs_map_work *w, const value *v) {
+  return describe_typed(buffer, w, v->ndim, v->shape, v->dtype, w->regions.at[v->first].src);
 }
 
 /* --- Dims -------------------------------------------------------------------------------------------------------- */
@@ -109,8 +120,7 @@ static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, 
   if (!same || !rs_add(offset, stack ? 1 : part->shape[dim], &end)) {
     char left[TERM], right[TERM];
     return WRONG(w, op, "%s along dim %d: %s and %s do not fit", rs_map_kind_text(op->kind), dim,
-                 describe_term(left, w, all->ndim, all->shape, w->regions.at[all->first].src),
-                 describe_term(right, w, part->ndim, part->shape, w->regions.at[part->first].src));
+                 describe_value(left, w, all), describe_value(right, w, part));
   }
   int from[RESHARD_MAX_DIMS];
   for (int d = 0; stack && d <= all->ndim; d++)
@@ -122,6 +132,19 @@ static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, 
   }
   if (!stack)
     all->shape[dim] = end;
+  all->cast = all->cast || part->cast;
+  return RESHARD_SUCCESS;
+}
+
+/* Gives a value, which no cast has made, another dtype. Numbers are then converted once, from the source's. */
+static reshard_status cast_value(rs_map_work *w, const rs_map_node *op, value *v) {
+  char text[TERM];
+  if (v->cast)
+    return WRONG(w, op, "cast: a cast inside of a cast: %s", describe_value(text, w, v));
+  if (v->dtype != op->dtype && (v->packed != 0 || !rs_cast_supported(v->dtype, op->dtype)))
+    return WRONG(w, op, "cast: no cast to %s: %s", reshard_dtype_string(op->dtype), describe_value(text, w, v));
+  v->dtype = op->dtype;
+  v->cast = true;
   return RESHARD_SUCCESS;
 }
 
@@ -189,9 +212,11 @@ static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
     RS_TRY(rs_map_take(&w->source, node, &tensor));
     return up_name(w, tensor, v);
   }
-  if (node->kind != RS_MAP_TRANSPOSE)
+  if (node->kind != RS_MAP_TRANSPOSE && node->kind != RS_MAP_CAST)
     return up_parts(w, node, v);
   RS_TRY(apply_up(w, node->parts, v));
+  if (node->kind == RS_MAP_CAST)
+    return cast_value(w, node, v);
   int from[RESHARD_MAX_DIMS];
   RS_TRY(dims_of(w, node, v->ndim, v->shape, w->regions.at[v->first].src, from));
   value old = *v;
@@ -204,20 +229,20 @@ static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
 
 /* --- The left side: down from a region to names ------------------------------------------------------------------- */
 
-/* A tensor of the target named source.text; the regions from `first` on lead to it. */
-static reshard_status add_target_tensor(rs_map_work *w, reshard_dtype dtype, uint8_t packed, int ndim,
-                                        const int64_t *shape, int64_t first) {
+/* A tensor of the target named source.text; the regions of the value, the last ones, lead to it. */
+static reshard_status add_target_tensor(rs_map_work *w, const value *v) {
   const rs_map_source *s = &w->source;
   RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
-  const char *source = rs_model_name(s->model, w->regions.at[first].src);
-  bool solid = s->model->tensors.at[w->regions.at[first].src].solid;
+  const char *source = rs_model_name(s->model, w->regions.at[v->first].src);
+  bool solid = s->model->tensors.at[w->regions.at[v->first].src].solid;
   if (solid) /* the shape behind its name */
     RS_TRY(rs_map_text_add(&w->source, source + strlen(source),
-                           rs_model_name_length(s->model, w->regions.at[first].src) - strlen(source)));
-  RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, dtype, ndim, shape));
-  w->target->tensors.at[w->lines.n].packed = packed;
+                           rs_model_name_length(s->model, w->regions.at[v->first].src) - strlen(source)));
+  RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, v->dtype, v->ndim, v->shape));
+  w->target->tensors.at[w->lines.n].packed = v->packed;
+  w->target->tensors.at[w->lines.n].cast = v->cast;
   w->target->tensors.at[w->lines.n].solid = solid;
-  for (int64_t r = first; r < w->regions.n; r++)
+  for (int64_t r = v->first; r < w->regions.n; r++)
     w->regions.at[r].dst = w->lines.n;
   w->lines.at[w->lines.n++] = s->line->line;
   return RESHARD_SUCCESS;
@@ -274,8 +299,14 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
   }
   RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
   w->regions.at[w->regions.n] = *region;
-  return add_target_tensor(w, tensor_at(w, region->src)->dtype, tensor_at(w, region->src)->packed, ndim,
-                           region->dst_extent, w->regions.n++);
+  const rs_model_tensor *from = tensor_at(w, region->src);
+  value v = {.dtype = w->cast != RESHARD_DTYPE_NONE ? w->cast : from->dtype,
+             .packed = from->packed,
+             .cast = w->cast != RESHARD_DTYPE_NONE,
+             .ndim = ndim,
+             .first = w->regions.n++};
+  memcpy(v.shape, region->dst_extent, sizeof v.shape);
+  return add_target_tensor(w, &v);
 }
 
 static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_copy_region *region) {
@@ -325,19 +356,18 @@ static reshard_status apply_down(rs_map_work *w, int64_t at, int ndim, const rs_
 
 reshard_status rs_map_apply_match(rs_map_work *w) {
   const rs_map_line *line = w->source.line;
-  int64_t tensor;
-  if (line->target >= 0 && node_at(w, line->target)->kind == RS_MAP_NAME) {
-    const char *rest;
-    value v;
-    RS_TRY(apply_up(w, line->source, &v));
-    RS_TRY(rs_map_name(&w->source, node_at(w, line->target), &rest));
-    return add_target_tensor(w, v.dtype, v.packed, v.ndim, v.shape, v.first);
+  value v;
+  if (line->target < 0) {
+    int64_t tensor;
+    return rs_map_take(&w->source, node_at(w, line->source), &tensor);
   }
-  RS_TRY(rs_map_take(&w->source, node_at(w, line->source), &tensor));
-  if (line->target < 0)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_model_check_dtype(w->source.model, tensor));
-  rs_copy_region region;
-  rs_region_whole(tensor_at(w, tensor), tensor, -1, &region);
-  return apply_down(w, line->target, tensor_at(w, tensor)->ndim, &region);
+  RS_TRY(apply_up(w, line->source, &v));
+  if (node_at(w, line->target)->kind == RS_MAP_NAME) {
+    const char *rest;
+    RS_TRY(rs_map_name(&w->source, node_at(w, line->target), &rest));
+    return add_target_tensor(w, &v);
+  }
+  rs_copy_region region = w->regions.at[--w->regions.n]; /* of a name, or of its cast */
+  w->cast = v.cast ? v.dtype : RESHARD_DTYPE_NONE;
+  return apply_down(w, line->target, v.ndim, &region);
 }

@@ -12,6 +12,7 @@ typedef enum rs_map_kind {
   RS_MAP_CONCAT,
   RS_MAP_STACK,
   RS_MAP_TRANSPOSE,
+  RS_MAP_CAST,
   RS_MAP_ZEROS,
   RS_MAP_DROP
 } rs_map_kind;
@@ -32,9 +33,10 @@ typedef struct rs_map_node {
   int64_t parts, count; /* an operation: the first of its parts, and how many */
   int ndims;
   int dims[RESHARD_MAX_DIMS]; /* as given before ';' */
+  reshard_dtype dtype;        /* likewise, of a cast */
 } rs_map_node;
 
-/* One side is a name. */
+/* One side is a name, or the source the cast of one. */
 typedef struct rs_map_line {
   int64_t target; /* node; -1: drop */
   int64_t source;

@@ -5,6 +5,7 @@
  * when both sides are. So a second walk checks the stars of names and the sizes of parts. */
 #include "file/map/map.h"
 
+#include "base/dtype.h"
 #include "base/text.h"
 #include "file/map/names.h"
 
@@ -158,6 +159,20 @@ static reshard_status take_dims(parser *s, rs_map_node *op) {
   return RESHARD_SUCCESS;
 }
 
+/* The list before ';' as the dtype of a cast. */
+static reshard_status take_dtype(parser *s, rs_map_node *op) {
+  const rs_map_node *node = &s->map->nodes.at[op->parts];
+  char text[RS_QUOTE];
+  bool plain = op->count == 1 && node->kind == RS_MAP_NAME && node->stars == 0 && node->size < 0;
+  if (!plain || reshard_dtype_parse(s->map->text.at + node->text, &op->dtype) != RESHARD_SUCCESS ||
+      !rs_cast_knows(op->dtype))
+    return rs_map_error(s->map, node->line, node->column,
+                        "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3 or f8_e5m2, not '%s'",
+                        node->kind == RS_MAP_NAME ? rs_map_quote(text, sizeof text, s->map, node)
+                                                  : rs_map_kind_text(node->kind));
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status check_counts(const parser *s, const rs_map_node *op) {
   if (op->kind == RS_MAP_CONCAT && op->ndims != 1)
     return rs_map_error(s->map, op->line, op->column, "concat has one dim first: concat(0; ...)");
@@ -167,6 +182,8 @@ static reshard_status check_counts(const parser *s, const rs_map_node *op) {
     return rs_map_error(s->map, op->line, op->column,
                         "transpose has one part, not %lld; dims stand before ';': transpose(1,0; X)",
                         (long long)op->count);
+  if (op->kind == RS_MAP_CAST && (op->dtype == RESHARD_DTYPE_NONE || op->count != 1))
+    return rs_map_error(s->map, op->line, op->column, "cast has a dtype first, and one part: cast(bf16; X)");
   return RESHARD_SUCCESS;
 }
 
@@ -178,10 +195,11 @@ static reshard_status read_operation(parser *s, const char *word, size_t length,
   if (op->kind > RS_MAP_DROP) {
     char name[RS_QUOTE];
     snprintf(name, sizeof name, "%.*s", (int)rs_min((int64_t)length, RS_QUOTE), word);
-    return rs_map_error(s->map, op->line, op->column,
-                        "no operation '%s': there are concat, stack, transpose, drop alone on its line, and zeros():N, "
-                        "drop():N as parts of concat",
-                        rs_quote((char[RS_QUOTE]){0}, RS_QUOTE, name));
+    return rs_map_error(
+        s->map, op->line, op->column,
+        "no operation '%s': there are concat, stack, transpose, cast, drop alone on its line, and zeros():N, "
+        "drop():N as parts of concat",
+        rs_quote((char[RS_QUOTE]){0}, RS_QUOTE, name));
   }
   if (s->depth == DEEPEST)
     return rs_map_error(s->map, op->line, op->column, "more than %d operations inside one another", DEEPEST);
@@ -192,7 +210,7 @@ static reshard_status read_operation(parser *s, const char *word, size_t length,
   else
     RS_TRY(read_list(s, op));
   if (*s->p == ';' && op->kind < RS_MAP_ZEROS) {
-    RS_TRY(take_dims(s, op));
+    RS_TRY(op->kind == RS_MAP_CAST ? take_dtype(s, op) : take_dims(s, op));
     s->p++;
     RS_TRY(read_list(s, op));
   }
@@ -235,6 +253,8 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
   if (node->size >= 0 && !(is_target && part))
     return rs_map_error(s->map, node->line, node->column, "a size (':%lld') is for parts of concat on the left side",
                         (long long)node->size);
+  if (node->kind == RS_MAP_CAST && is_target)
+    return rs_map_error(s->map, node->line, node->column, "cast stands on the right side");
   if (node->kind != RS_MAP_NAME) {
     int64_t tensors = 0;
     for (int64_t i = node->parts; i >= 0; i = s->map->nodes.at[i].next) {
@@ -246,7 +266,8 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
   }
   if (node->stars == line->stars)
     return RESHARD_SUCCESS;
-  bool sole = parent != NULL && parent->kind != RS_MAP_TRANSPOSE && parent->count == 1;
+  bool sole = part || (parent != NULL && parent->kind == RS_MAP_STACK);
+  sole = sole && parent->count == 1;
   if (!sole || node->stars != line->stars + 1)
     return rs_map_error(s->map, node->line, node->column, "'%s' has %d '*', the other side %d%s",
                         rs_map_quote(text, sizeof text, s->map, node), node->stars, line->stars,
@@ -285,6 +306,8 @@ static reshard_status read_assignment(parser *s, rs_map_line *line) {
   skip_blanks(s);
   RS_TRY(read_expression(s, &line->source));
   const rs_map_node *target = &s->map->nodes.at[line->target], *source = &s->map->nodes.at[line->source];
+  if (source->kind == RS_MAP_CAST && target->kind != RS_MAP_NAME) /* of the tensor that is taken apart */
+    source = &s->map->nodes.at[source->parts];
   if (target->kind != RS_MAP_NAME && source->kind != RS_MAP_NAME)
     return rs_map_error(s->map, source->line, source->column,
                         "%s on the left side and %s on the right: one side is a name", rs_map_kind_text(target->kind),

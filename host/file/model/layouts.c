@@ -1,7 +1,9 @@
 /* One string, or rules, for many tensors. */
 #include "file/model/layouts.h"
 
+#include "base/dtype.h"
 #include "base/text.h"
+#include "file/model/model.h"
 #include "file/model/rules.h"
 
 /* Puts the side before the last error. */
@@ -39,6 +41,30 @@ reshard_status rs_layouts_whole(rs_layouts *l, const char *tensor, int ndim, con
   reshard_layout_release(scalar);
   RS_THEN(status, reshard_layout_parse(text, ndim, shape, world, layout));
   return status;
+}
+
+reshard_status rs_layouts_error(const rs_layouts *l, const char *tensor, reshard_status status) {
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  int64_t line = 0;
+  rs_error_keep(&kept, status);
+  bool ruled = l->rules != NULL && reshard_rules_match(l->rules, tensor, NULL, &line) == RESHARD_SUCCESS;
+  (void)rs_error_restore(&kept);
+  return error_of_side(l, ruled ? rs_rules_error(l->rules, line, status) : status);
+}
+
+reshard_status rs_layouts_dtype(const rs_layouts *l, const char *tensor, reshard_dtype is, uint8_t packed,
+                                bool converts, reshard_dtype *dtype) {
+  char quoted[RS_QUOTE];
+  *dtype = RESHARD_DTYPE_NONE;
+  reshard_status status = l->rules != NULL ? reshard_rules_dtype(l->rules, tensor, dtype) : RESHARD_SUCCESS;
+  if (status != RESHARD_SUCCESS)
+    return error_of_side(l, status);
+  if (*dtype == RESHARD_DTYPE_NONE || (*dtype == is && packed == 0) ||
+      (converts && packed == 0 && rs_cast_supported(is, *dtype)))
+    return RESHARD_SUCCESS;
+  rs_error(RESHARD_ERROR_INVALID, converts ? "tensor '%s' is %s: no cast from it to %s" : "tensor '%s' is %s, not %s",
+           rs_quote(quoted, sizeof quoted, tensor), rs_type_text(is, packed), reshard_dtype_string(*dtype));
+  return rs_layouts_error(l, tensor, RESHARD_ERROR_INVALID);
 }
 
 reshard_status rs_layouts_check(const rs_layouts *l, reshard_model model, int64_t world) {

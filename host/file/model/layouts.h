@@ -22,6 +22,13 @@ reshard_status rs_layouts_get(rs_layouts *layouts, const char *tensor, int ndim,
 /* Likewise for a tensor that no layout may cut: that of one without dims, whole on each of its ranks. */
 reshard_status rs_layouts_whole(rs_layouts *layouts, const char *tensor, int ndim, const int64_t *shape, int64_t world,
                                 reshard_layout *layout);
+/* *dtype = what the tensor's rule says behind its layout; NONE: nothing, or there are no rules. is: the tensor's own.
+ * converts: one that a cast leads to will do, else the tensor's alone. RESHARD_ERROR_INVALID naming side, rule, tensor
+ * and dtypes. packed: as in rs_model_tensor. */
+reshard_status rs_layouts_dtype(const rs_layouts *layouts, const char *tensor, reshard_dtype is, uint8_t packed,
+                                bool converts, reshard_dtype *dtype);
+/* Puts side and rule of a tensor before the last error. */
+reshard_status rs_layouts_error(const rs_layouts *layouts, const char *tensor, reshard_status status);
 /* As reshard_rules_check, where these are rules. Errors name the side. */
 reshard_status rs_layouts_check(const rs_layouts *layouts, reshard_model model, int64_t world);
 /* True for a tensor without dims that several ranks have: it is whole on each of them. */

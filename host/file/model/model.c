@@ -46,17 +46,34 @@ reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
-                            int ndim, const int64_t *shape) {
+/* *total = bytes of the model, of which `before` go, with a tensor. */
+static reshard_status add_bytes(reshard_model model, const char *what, const char *name, reshard_dtype dtype, int ndim,
+                                const int64_t *shape, int64_t before, int64_t *total) {
   char quoted[RS_QUOTE];
-  int64_t bytes = 0, total;
+  int64_t bytes = 0;
   size_t width = dtype != RESHARD_DTYPE_NONE ? reshard_dtype_size(dtype) : 1;
   if (rs_tensor_bytes(ndim, shape, width, &bytes) != RESHARD_SUCCESS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name),
                     reshard_last_error());
-  if (!rs_add(model->bytes, bytes, &total))
+  if (!rs_add(model->bytes - before, bytes, total))
     return rs_error(RESHARD_ERROR_INVALID, "%s: with tensor '%s' the model has more than 2^63 bytes", what,
                     rs_quote(quoted, sizeof quoted, name));
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_model_set_dtype(reshard_model model, const char *what, int64_t tensor, reshard_dtype dtype) {
+  rs_model_tensor *t = &model->tensors.at[tensor];
+  int64_t before = 0;
+  RS_TRY(rs_tensor_bytes(t->ndim, t->shape, reshard_dtype_size(t->dtype), &before));
+  RS_TRY(add_bytes(model, what, rs_model_name(model, tensor), dtype, t->ndim, t->shape, before, &model->bytes));
+  t->dtype = dtype;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
+                            int ndim, const int64_t *shape) {
+  int64_t total = 0;
+  RS_TRY(add_bytes(model, what, name, dtype, ndim, shape, 0, &total));
   RS_TRY(rs_vec_reserve(&model->tensors, model->tensors.n + 1));
   RS_TRY(rs_vec_reserve(&model->names, model->names.n + (int64_t)length + 1));
   rs_model_tensor *tensor = &model->tensors.at[model->tensors.n++];

@@ -15,6 +15,7 @@ typedef struct rs_model_tensor {
   /* One dim of all bytes. Packed, and its last dim ends within a byte: "[6,3]" stands behind the name. Or of no dtype:
    * one that this library does not know; the error of whoever moves it stands there. */
   bool solid;
+  bool cast; /* a map's cast has said its dtype */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
 } rs_model_tensor;
@@ -61,6 +62,8 @@ reshard_status rs_model_new(reshard_model *model);
  * ndim and dtype are the caller's to check. An element of dtype NONE is a byte. */
 reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
                             int ndim, const int64_t *shape);
+/* Gives a tensor another dtype; what as in rs_model_add. */
+reshard_status rs_model_set_dtype(reshard_model model, const char *what, int64_t tensor, reshard_dtype dtype);
 /* Error when two tensors have one name. */
 reshard_status rs_model_check_names(reshard_model model, const char *what);
 /* *bytes = elements * width. Errors: a negative extent; an overflow, also one that a zero extent would hide. */

@@ -187,6 +187,20 @@ static reshard_status read_refusal(const struct reshard_rules_s *rules, rs_rule 
                         place_of_rule(where, rules, r->line, r->layout_column));
 }
 
+/* "mesh(tp;S0) bf16": cuts the dtype off that stands behind a layout. */
+static reshard_status cut_dtype(const struct reshard_rules_s *rules, char *layout, rs_rule *r) {
+  char where[RS_WHERE], *end = strrchr(layout, ')');
+  char *word = end != NULL ? end + 1 + strspn(end + 1, BLANKS) : layout;
+  if (r->refuses || end == NULL || word == end + 1 || *word == '\0')
+    return RESHARD_SUCCESS; /* what else stands there the layout's own reader tells */
+  end[1] = '\0';
+  reshard_status status = reshard_dtype_parse(word, &r->dtype);
+  return status == RESHARD_SUCCESS
+             ? RESHARD_SUCCESS
+             : rs_error(status, "%s: %s behind the layout",
+                        place_of_rule(where, rules, r->line, r->layout_column + (word - layout)), reshard_last_error());
+}
+
 /* One line, NUL-terminated; its strings are cut off in place. */
 static reshard_status add_line(reshard_rules rules, char *line, int64_t number) {
   char where[RS_WHERE], quoted[RS_QUOTE];
@@ -204,11 +218,13 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
                     place_of_rule(where, rules, number, pattern_end - line + 1),
                     rs_quote(quoted, sizeof quoted, r.pattern));
   }
-  r.layout = cut_rest(p);
+  char *layout = cut_rest(p);
+  r.layout = layout;
   r.layout_column = p - line + 1;
   *pattern_end = '\0';
   RS_TRY(check_pattern(rules, &r));
   RS_TRY(read_refusal(rules, &r));
+  RS_TRY(cut_dtype(rules, layout, &r));
   RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
   RS_TRY(read_numbered(rules, &r));
   rules->rules.at[rules->rules.n++] = r;
@@ -337,6 +353,14 @@ reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, cons
     *layout = text;
   if (line != NULL)
     *line = r->line;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype) {
+  RS_TRY(RS_GIVEN("reshard_rules_dtype", rules, tensor, dtype));
+  const rs_rule *r;
+  RS_TRY(find_rule(rules, tensor, &r));
+  *dtype = rs_rules_blocks(rules, tensor) == NULL ? r->dtype : RESHARD_DTYPE_NONE;
   return RESHARD_SUCCESS;
 }
 

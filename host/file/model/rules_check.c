@@ -187,10 +187,11 @@ static void list_lines(const struct reshard_rules_s *rules, reshard_rule_use *us
     const rs_rule *rule = r < rules->rules.n ? &rules->rules.at[r] : NULL;
     const rs_rule_blocks *blocks = b < rules->blocks.n ? &rules->blocks.at[b] : NULL;
     if (blocks == NULL || (rule != NULL && rule->line < blocks->line)) {
-      uses[i] = (reshard_rule_use){rules->name, rule->line, rule->pattern, rule->layout, 0, 0, NULL, 0};
+      uses[i] = (reshard_rule_use){rules->name, rule->line, rule->pattern, rule->layout, 0, 0, NULL, 0, rule->dtype};
       r++;
     } else {
-      uses[i] = (reshard_rule_use){rules->name, blocks->line, "blocks", blocks->suffix, 0, 0, NULL, 0};
+      uses[i] =
+          (reshard_rule_use){.file = rules->name, .line = blocks->line, .pattern = "blocks", .layout = blocks->suffix};
       b++;
     }
   }

@@ -192,7 +192,8 @@ static reshard_status make_entries(rs_batch *b) {
     b->entries.at[b->entries.n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                                     .src = m->src->tensors.at[r->src].layout,
                                                     .dst = m->dst->tensors.at[r->dst].layout,
-                                                    .dtype = m->dst->model->tensors.at[r->dst].dtype,
+                                                    .dtype = m->src->model->tensors.at[r->src].dtype,
+                                                    .dst_dtype = m->dst->model->tensors.at[r->dst].dtype,
                                                     .name = names + m->dst->model->tensors.at[r->dst].name,
                                                     .src_offset = t->src_offset,
                                                     .src_extent = t->src_extent,
@@ -234,7 +235,7 @@ static void find_shifts(rs_batch *b) {
     if (!p->wanted)
       p->shift = shift;
     p->wanted = true;
-    p->shifted = c->naxes > 0 || p->shift != shift || p->shifted < 0 ? -1 : p->shifted + c->run;
+    p->shifted = c->naxes > 0 || c->from != c->to || p->shift != shift || p->shifted < 0 ? -1 : p->shifted + c->run;
   }
 }
 
@@ -280,7 +281,7 @@ static void take_in_place(rs_batch *b) {
   for (int64_t i = 0; i < b->copies.copy.n; i++) {
     const rs_copy *c = &b->copies.copy.at[i];
     rs_tile_part *p = part_at(&b->dst.at[b->rank_first], b->rank_count, c->dst);
-    if (c->naxes == 0 && p->memory == c->dst && p->bytes == c->run) {
+    if (c->naxes == 0 && c->from == c->to && p->memory == c->dst && p->bytes == c->run) {
       p->data = c->src;
       b->copies.bytes -= c->run;
     } else {

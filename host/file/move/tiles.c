@@ -5,17 +5,23 @@
  * the two. Where both sides have the dims in one order that makes bands of rows, which lie in one piece in every file.
  * Where they are transposed, it makes nearly square blocks. A tensor that many ranks hold gets larger tiles, so that
  * the row of each rank is still worth a system call. */
+#include "base/dtype.h"
 #include "file/move/batch.h"
 
 #include <string.h>
 
 enum {
-  TILE = 256 << 10, /* bytes: with what is made of them, half a core's second cache */
-  ROW = 32 << 10,   /* bytes that each rank's part of a tile should have */
+  TILE = 512 << 10, /* bytes, read and made of them: half a core's second cache */
+  ROW = 64 << 10,   /* bytes that each rank's part of a tile should have, likewise */
 };
 
-static int64_t width_of(const rs_store_move *m, const rs_copy_region *r) {
-  return (int64_t)reshard_dtype_size(m->dst->model->tensors.at[r->dst].dtype);
+static int64_t width_of(const rs_store *store, int64_t tensor) {
+  return (int64_t)reshard_dtype_size(store->model->tensors.at[tensor].dtype);
+}
+
+/* Bytes of an element of the region on both sides. */
+static int64_t both_widths(const rs_store_move *m, const rs_copy_region *r) {
+  return width_of(m->src, r->src) + width_of(m->dst, r->dst);
 }
 
 static int64_t count_elements(int ndim, const int64_t *extent) {
@@ -32,12 +38,13 @@ static int stored_dim(const rs_store_move *m, const rs_copy_region *r, int d) {
 }
 
 reshard_status rs_tiling_start(rs_tiling *t, const rs_store_move *move, int64_t most, int64_t *bytes) {
-  *t = (rs_tiling){.move = move, .most = rs_max(most, TILE)};
+  *t = (rs_tiling){.move = move, .most = rs_max(2 * most, TILE)};
   int64_t all = 0;
   for (int64_t i = 0; i < move->nregions; i++) {
     const rs_copy_region *r = &move->regions[i];
     const rs_model_tensor *src = &move->src->model->tensors.at[r->src], *dst = &move->dst->model->tensors.at[r->dst];
-    bool fits = src->dtype == dst->dtype && !move->dst->tensors.at[r->dst].reversed;
+    bool fits = (src->dtype == dst->dtype || rs_cast_supported(src->dtype, dst->dtype)) &&
+                !move->dst->tensors.at[r->dst].reversed;
     for (int d = 0; d < src->ndim; d++)
       fits = fits && r->src_offset[d] >= 0 && r->src_extent[d] >= 0 &&
              r->src_offset[d] + r->src_extent[d] <= src->shape[d];
@@ -45,17 +52,17 @@ reshard_status rs_tiling_start(rs_tiling *t, const rs_store_move *move, int64_t 
       fits = fits && r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 &&
              r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d] && r->permutation[d] < src->ndim &&
              (r->permutation[d] < 0 ? r->dst_extent[d] == 1 : r->dst_extent[d] == r->src_extent[r->permutation[d]]);
-    if (!fits || !rs_add(all, count_elements(dst->ndim, r->dst_extent) * width_of(move, r), &all))
+    if (!fits || !rs_add(all, count_elements(dst->ndim, r->dst_extent) * width_of(move->dst, r->dst), &all))
       return rs_error(RESHARD_ERROR_INTERNAL, "region %lld does not fit its tensors", (long long)i);
   }
   *bytes = all;
   return RESHARD_SUCCESS;
 }
 
-/* Per dim the extent of a tile of at most `limit` bytes (or of one element). */
+/* Per dim the extent of a tile of at most `limit` bytes on both sides (or of one element). */
 static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t limit, int64_t *step) {
   int ndim = m->dst->model->tensors.at[r->dst].ndim;
-  int64_t width = width_of(m, r);
+  int64_t width = both_widths(m, r);
   memcpy(step, r->dst_extent, (size_t)ndim * sizeof *step);
   for (int64_t bytes; (bytes = count_elements(ndim, step) * width) > limit;) {
     int first = -1, outer = -1; /* the target's outermost dim, and the source's */
@@ -90,7 +97,7 @@ static reshard_status append_tile(const rs_tiling *t, const int64_t *at, const i
   int nsrc = m->src->model->tensors.at[r->src].ndim, ndst = m->dst->model->tensors.at[r->dst].ndim;
   RS_TRY(rs_vec_reserve(batch, batch->n + 1));
   rs_tile *tile = &batch->at[batch->n++];
-  *tile = (rs_tile){.region = t->region, .bytes = count_elements(ndst, extent) * width_of(m, r)};
+  *tile = (rs_tile){.region = t->region, .bytes = count_elements(ndst, extent) * width_of(m->dst, r->dst)};
   for (int d = 0; d < nsrc; d++) {
     tile->src_offset[stored_dim(m, r, d)] = r->src_offset[d];
     tile->src_extent[stored_dim(m, r, d)] = 1; /* unless a dim of the target walks it */
@@ -135,7 +142,8 @@ reshard_status rs_tiling_next(rs_tiling *t, rs_tiles *batch) {
     return next_tile(t, batch);
   for (int64_t total = 0; t->region < t->move->nregions; t->region++) {
     const rs_copy_region *r = &t->move->regions[t->region];
-    int64_t bytes = count_elements(t->move->dst->model->tensors.at[r->dst].ndim, r->dst_extent) * width_of(t->move, r);
+    int64_t elements = count_elements(t->move->dst->model->tensors.at[r->dst].ndim, r->dst_extent);
+    int64_t bytes = elements * both_widths(t->move, r);
     int64_t limit = limit_of(t, r);
     if (bytes == 0)
       continue;

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* memfd_create */
 #include "store.h"
 
+#include "bench/cli/naive_cast.h"
+
 #ifdef RS_HAVE_JANSSON
 
 #include <stdlib.h>
@@ -155,7 +157,7 @@ void naive_store_free(rs_store *s) {
 void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst) {
   const naive_tensor none = {.ndim = 0}, *from = region->src < 0 ? &none : &src->at[region->src];
   naive_tensor *to = &dst->at[region->dst];
-  int64_t width = width_of(to);
+  int64_t width = width_of(to), from_width = region->src < 0 ? width : width_of(from);
   for (int64_t k = 0, n = naive_volume(to->ndim, region->dst_extent); k < n; k++) {
     int64_t rest = k, at[RESHARD_MAX_DIMS] = {0}, in = 0, out = 0, stride = 1;
     for (int d = 0; d < from->ndim; d++)
@@ -170,10 +172,16 @@ void naive_region(const naive_set *src, const rs_copy_region *region, naive_set 
     }
     for (int d = 0; d < from->ndim; d++)
       in = in * from->shape[d] + at[d];
-    if (region->src < 0)
+    uint64_t bits = 0;
+    if (region->src < 0) {
       memset(to->bytes + out * width, 0, (size_t)width);
-    else
+    } else if (from->dtype == to->dtype) {
       memcpy(to->bytes + out * width, from->bytes + in * width, (size_t)width);
+    } else {
+      memcpy(&bits, from->bytes + in * from_width, (size_t)from_width);
+      bits = naive_cast(from->dtype, to->dtype, bits);
+      memcpy(to->bytes + out * width, &bits, (size_t)width);
+    }
   }
 }
 

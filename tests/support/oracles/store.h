@@ -22,7 +22,7 @@ bool naive_store_check(const rs_store *store, const naive_set *set, const naive_
 /* File and offset of a shard's element. */
 rs_stored_block naive_store_block(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
 
-/* Moves a region, element by element. */
+/* Moves a region, element by element; numbers of another dtype are converted. */
 void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst);
 
 #endif

@@ -172,6 +172,10 @@ CASE(wrong_rules_are_refused_with_line_and_column) {
   refused_rules("* rank(0)\n *  mush(2;S0)", RESHARD_ERROR_INVALID, "x.rules:2:5: ");
   refused_rules("*  mesh(2;Psum)", RESHARD_ERROR_UNSUPPORTED, "x.rules:1:4: ");
   refused_rules("*  boxes(@/no/such/file)", RESHARD_ERROR_INVALID, "x.rules:1:4: ");
+  refused_rules("# one\n* rank(0)  bf17 # no", RESHARD_ERROR_INVALID, "x.rules:2:12: unknown dtype 'bf17'");
+  refused_rules("* rank(0) bf16 f32", RESHARD_ERROR_INVALID, "x.rules:1:11: unknown dtype 'bf16 f32'");
+  refused_rules("* rank(0)bf16", RESHARD_ERROR_INVALID, "x.rules:1:3: ");
+  refused_rules("* bf16", RESHARD_ERROR_INVALID, "x.rules:1:3: ");
   reshard_rules rules;
   reshard_layout layout;
   int64_t shape[2] = {8, 8}, world;
@@ -188,6 +192,33 @@ CASE(wrong_rules_are_refused_with_line_and_column) {
   reshard_rules_free(NULL);
   assert_int_equal(reshard_rules_parse("x", NULL, &rules), RESHARD_ERROR_INVALID);
   assert_int_equal(strncmp(reshard_last_error(), "rules:1:", 8), 0);
+}
+
+CASE(rules_say_dtypes_behind_their_layouts) {
+  static const struct {
+    const char *name;
+    reshard_dtype dtype;
+    const char *layout;
+  } cases[] = {{"a", RESHARD_BF16, "rank(0)"},
+               {"b", RESHARD_F8_E4M3, "mesh(2;S0)"},
+               {"experts.1", RESHARD_I64, "rank(1/2)"},
+               {"e", RESHARD_DTYPE_NONE, "rank(1)"},
+               {"q", RESHARD_F32, "rank(0)"},
+               {"q_scale", RESHARD_DTYPE_NONE, "rank(0)"}}; /* scales have the layout alone */
+  reshard_rules rules = parse_rules("a rank(0)\tBF16 # one\nb mesh(2;S0)   f8_e4m3\r\nexperts.* rank(experts.#/2) i64\n"
+                                    "e rank(1)\nq rank(0) f32\nblocks _scale 2x2\n");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    reshard_dtype dtype = RESHARD_U8;
+    const char *layout = NULL;
+    assert_int_equal(reshard_rules_dtype(rules, cases[i].name, &dtype), RESHARD_SUCCESS);
+    assert_int_equal(dtype, cases[i].dtype);
+    assert_int_equal(reshard_rules_match(rules, cases[i].name, &layout, NULL), RESHARD_SUCCESS);
+    assert_string_equal(layout, cases[i].layout);
+  }
+  reshard_dtype dtype = RESHARD_U8;
+  assert_int_equal(reshard_rules_dtype(rules, "none", &dtype), RESHARD_ERROR_INVALID);
+  assert_int_equal(dtype, RESHARD_U8);
+  reshard_rules_free(rules);
 }
 
 CASE(rule_file_is_read_or_refused_by_name) {

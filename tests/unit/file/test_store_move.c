@@ -1,5 +1,6 @@
-/* The engine between stores: random regions between random cuts, in memory and in files, against the regions walked
- * element by element; comparing, one rank alone, files that became shorter, progress. */
+/* The engine between stores: random regions between random cuts, in memory and in files, numbers converted or not,
+ * against the regions walked element by element; comparing, one rank alone, files that became shorter, progress. */
+#include "base/dtype.h"
 #include "file/move/move.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
@@ -53,7 +54,8 @@ static void add_small(rng *r, fixture *s, bool join, int64_t big, const int64_t 
   }
   char name[32];
   snprintf(name, sizeof name, "small-%lld", (long long)smalls->n);
-  naive_add(smalls, name, bigs->at[big].dtype, n, shape);
+  reshard_dtype dtype = bigs->at[big].dtype, other = naive_draw_dtype(r);
+  naive_add(smalls, name, rng_one_in(r, 2) && rs_cast_supported(dtype, other) ? other : dtype, n, shape);
   rs_copy_region region = {.src = join ? smalls->n - 1 : big, .dst = join ? big : smalls->n - 1};
   memcpy(join ? region.src_offset : region.dst_offset, first, sizeof first);
   memcpy(join ? region.src_extent : region.dst_extent, size, sizeof size);

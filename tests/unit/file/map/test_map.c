@@ -67,6 +67,50 @@ CASE(right_side_operations_move_each_element) {
   makes("", "# nothing", "");
 }
 
+CASE(cast_gives_a_dtype_at_any_place_of_the_right_side) {
+  makes("a 2 f32", "x = cast(bf16; a)", "x 2 bf16: a0 a1");
+  makes("a 2 f32", "x = cast(F8_E4M3; a)", "x 2 f8_e4m3: a0 a1");
+  makes("a 2 bf16", "x = cast( bf16 ; a )", "x 2 bf16: a0 a1");
+  makes("a 2 f32, b 1 bf16", "x = concat(0; cast(bf16; a), b)", "x 3 bf16: a0 a1 b0");
+  makes("a 2 f32, b 1 bf16", "x = concat(0; a, zeros():1, cast(f32; b))", "x 4 f32: a0 a1 0 b0");
+  makes("a 2x2 f16", "x = transpose(cast(f64; a))", "x 2x2 f64: a0 a2 a1 a3");
+  makes("a 1 f32, b 1 f32", "x = cast(f16; stack(b, a))", "x 2x1 f16: b0 a0");
+  makes("l.0.w 1 f32, l.1.w 1 f16", "l.*.w = cast(bf16; l.*.w)", "l.0.w 1 bf16: l.0.w0, l.1.w 1 bf16: l.1.w0");
+  makes("e.0.w 1 f32, e.1.w 1 f32", "e = cast(bf16; stack(e.*.w))", "e 2x1 bf16: e.0.w0 e.1.w0");
+  makes("x 3 f32", "concat(0; a:2, b) = cast(bf16; x)", "a 2 bf16: x0 x1, b 1 bf16: x2");
+  makes("x 3 f32, y 1 f32", "concat(0; a:2, b) = cast(bf16; x)\ny = y", "a 2 bf16: x0 x1, b 1 bf16: x2, y 1 f32: y0");
+}
+
+CASE(casts_that_have_no_meaning_are_refused) {
+  static const char wanted[] = "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3 or f8_e5m2, not";
+  static const struct {
+    const char *map, *at, *wrong; /* NULL: `wanted`, and this word */
+  } texts[] = {
+      {"x = cast(i32; a)", "m:1:10", "'i32'"},
+      {"x = cast(f8_e8m0; a)", "m:1:10", "'f8_e8m0'"},
+      {"x = cast(bf17; a)", "m:1:10", "'bf17'"},
+      {"x = cast(bf16,f16; a)", "m:1:10", "'bf16'"},
+      {"x = cast(concat(0; a); a)", "m:1:10", "'concat'"},
+  };
+  char text[256];
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    snprintf(text, sizeof text, "%s: %s %s", texts[i].at, wanted, texts[i].wrong);
+    map_refused(texts[i].map, text);
+  }
+  map_refused("x = cast(a)", "m:1:5: cast has a dtype first, and one part: cast(bf16; X)");
+  map_refused("x = cast(bf16; a, b)", "m:1:5: cast has a dtype first, and one part: cast(bf16; X)");
+  map_refused("cast(bf16; x) = a", "m:1:1: cast stands on the right side");
+  map_refused("concat(0; x, cast(bf16; y)) = a", "m:1:14: cast stands on the right side");
+  map_refused("x = cast(bf16; a.*)",
+              "m:1:16: 'a.*' has 1 '*', the other side 0; one more is for a name alone in stack or concat");
+  map_refused("concat(0; x, y) = cast(bf16; concat(0; a, b))",
+              "m:1:30: concat on the left side and concat on the right: one side is a name");
+  fails("a 2", "x = cast(bf16; a)", "m:1:5: cast: no cast to bf16: 2 i32 ('a')");
+  fails("a 2 f32", "x = cast(bf16; concat(0; cast(f16; a)))", "m:1:5: cast: a cast inside of a cast: 2 f16 ('a')");
+  fails("a 2 f32, b 2 f32", "x = concat(0; cast(bf16; a), b)",
+        "m:1:5: concat along dim 0: 2 bf16 ('a') and 2 f32 ('b') do not fit");
+}
+
 /* Zeros stand at each place of a concat, in each dim, below other operations; parts are dropped likewise. */
 CASE(zeros_and_drops_stand_at_any_place_of_a_concat) {
   makes("a 2", "x = concat(0; a, zeros():2)", "x 4: a0 a1 0 0");
@@ -187,8 +231,9 @@ CASE(test_refused_text) {
       {"x = stack(-99999999999999999999; a, b)", "m:1:11: dim -9223372036854775808: a tensor has 8 at most"},
       {"x = transpose(0,1,2,3,4,5,6,7,0; a)", "m:1:31: more than 8 dims"},
       {"x = transpose(a, b)", "m:1:5: transpose has one part, not 2; dims stand before ';': transpose(1,0; X)"},
-      {"x = gather(a)", "m:1:5: no operation 'gather': there are concat, stack, transpose, drop alone on its line, and "
-                        "zeros():N, drop():N as parts of concat"},
+      {"x = gather(a)",
+       "m:1:5: no operation 'gather': there are concat, stack, transpose, cast, drop alone on its line, and "
+       "zeros():N, drop():N as parts of concat"},
       {"x = stack(drop(a))", "m:1:16: ')' is expected, not 'a'"},
       {"x = concat(0; a, zeros(b):1)", "m:1:24: ')' is expected, not 'b'"},
       {"x = concat(0; a, zeros(0; b):1)", "m:1:24: ')' is expected, not '0'"},
