@@ -100,7 +100,7 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
   if (parameters[p].tp < 0) {
     require_success(reshard_tree_tensor(whole, &leaf));
   } else {
-    const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, parameters[p].tp, 0};
+    const reshard_placement cut = {.kind = RESHARD_PLACEMENT_SHARD, .dim = parameters[p].tp};
     const reshard_placing over_tp = {m->tp, &cut, NULL};
     const reshard_properties f32 = {.dtype = RESHARD_F32};
     reshard_dtensor part;

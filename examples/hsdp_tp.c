@@ -112,7 +112,8 @@ static reshard_tensor make_whole(const model *m, int layer, int p, int zeros) {
 
 /* Applies TP to a parameter: a DTensor on mesh["tp"], or the tensor as it is. Nothing is sent: all have the whole. */
 static reshard_tree apply_tp(const model *m, const parameter *p, reshard_tensor whole) {
-  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, p->tp, 0}, same = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  const reshard_placement cut = {.kind = RESHARD_PLACEMENT_SHARD, .dim = p->tp},
+                          same = {.kind = RESHARD_PLACEMENT_REPLICATE};
   const reshard_placing over_tp = {m->tp, p->tp == TP_REPLICATES ? &same : &cut, NULL};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   reshard_dtensor part;

@@ -33,7 +33,7 @@ static void open_rank(void *user, int64_t r) {
   redistribute_bench *w = user;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->b->handle};
   const reshard_properties properties = {.dtype = RESHARD_F32};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   const int64_t ranks = RANKS, shape[2] = {w->side, w->side};
   check_rank(r, w->b->gpu->streams->create(w->b->gpu, &w->stream[r]));
   check_rank(r, reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
@@ -53,7 +53,7 @@ static void close_rank(void *user, int64_t r) {
 }
 
 static void place_rank(redistribute_bench *w, int64_t r, int dim) {
-  const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  const reshard_placement shard = {.kind = RESHARD_PLACEMENT_SHARD, .dim = dim};
   const reshard_placing placing = {w->mesh[r], &shard, NULL};
   reshard_dtensor moved;
   check_rank(r, reshard_dtensor_redistribute(1, &w->tensor[r], &placing, w->stream[r], &moved));

@@ -20,8 +20,9 @@ static int create_mesh(const mesh_bench *l, reshard_mesh *mesh) {
 }
 
 static int query_mesh(reshard_mesh mesh, int64_t rank) {
-  const reshard_placement placements[3] = {
-      {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}};
+  const reshard_placement placements[3] = {{.kind = RESHARD_PLACEMENT_REPLICATE},
+                                           {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                           {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0}};
   static const int order[3] = {0, 2, 1};
   const int64_t shape[2] = {53248, 16384};
   const reshard_placing placing = {mesh, placements, order};

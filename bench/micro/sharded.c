@@ -56,7 +56,7 @@ struct sharded_world {
 
 /* Replaces the rank's DTensor by one with the other placement. */
 static int redistribute_rank(sharded_rank *m, int dim) {
-  const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  const reshard_placement shard = {.kind = RESHARD_PLACEMENT_SHARD, .dim = dim};
   const reshard_placing placing = {m->mesh, &shard, NULL};
   reshard_dtensor result;
   if (reshard_dtensor_redistribute(1, &m->dtensor, &placing, NULL, &result))
@@ -90,7 +90,7 @@ static int move_rank(sharded_rank *m, int to) {
 }
 
 static int create_dtensor(sharded_rank *m, const reshard_properties *properties) {
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   if (reshard_mesh_create(m->comm, 0, 1, &m->world->n, NULL, 0, NULL, &m->mesh))
     return 1;
   const reshard_placing placing = {m->mesh, &rows, NULL};

@@ -132,15 +132,20 @@ static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t 
     right = right && count[d] == info.shape[d];
     elements *= count[d];
   }
-  for (int d = l->ndim - 1; d >= 0 && elements > 0; d--) {
-    right = right && info.strides[d] == stride;
-    stride *= count[d];
-  }
   right = right && elements == info.elements;
   const oracle_buffer *buffer = right ? &buffers->buffer[buffers->first[rank] + info.buffer] : NULL;
-  right = right && info.offset >= 0 && info.offset + elements <= buffer->n;
-  for (int64_t k = 0; right && k < elements; k++)
-    right = buffer->index[info.offset + k] == linear_index(l, lists, count, k);
+  for (int d = l->ndim - 1; d >= 0 && elements > 0 && right; d--) {
+    right = info.strides[d] == stride;
+    stride *= l->kind == RESHARD_LAYOUT_FLAT ? count[d] : buffer->shape[d];
+  }
+  for (int64_t k = 0; right && k < elements; k++) {
+    int64_t at = info.offset, rest = k;
+    for (int d = l->ndim - 1; d >= 0; d--) {
+      at += rest % count[d] * info.strides[d];
+      rest /= count[d];
+    }
+    right = at >= 0 && at < buffer->n && buffer->index[at] == linear_index(l, lists, count, k);
+  }
   if (!right && why->length == 0)
     cli_add(why, "array %lld of rank %lld (buffer %lld, offset %lld, %lld elements) of layout %s is not the oracle's",
             (long long)array, (long long)rank, (long long)info.buffer, (long long)info.offset, (long long)info.elements,

@@ -32,6 +32,41 @@ static void draw_ranks(rng *r, int64_t world, int64_t n, oracle_layout *out) {
 
 static int64_t draw_count(rng *r, int64_t world) { return rng_one_in(r, 3) ? world : rng_in(r, 1, world); }
 
+/* Parts of a dim of extent n over w ranks; divided: some are in fewer pieces. */
+static int draw_parts(rng *r, int64_t n, int64_t w, bool divided, reshard_part *part) {
+  int count = (int)rng_in(r, 1 + !divided, ORACLE_PARTS);
+  bool equal = rng_one_in(r, 3) && n % count == 0;
+  for (int p = 0; p < count; p++) {
+    part[p].size = p == count - 1 ? n : equal ? n / (count - p) : rng_one_in(r, 8) ? 0 : rng_in(r, 0, n);
+    n -= part[p].size;
+    part[p].pieces = rng_one_in(r, 6) ? w + rng_in(r, 0, 2) : 0;
+    if (divided && rng_one_in(r, 2))
+      do
+        part[p].pieces = rng_in(r, 1, w);
+      while (w % part[p].pieces != 0);
+  }
+  return count;
+}
+
+/* Mesh dims that are the first to cut their dim get parts; in one dim that no other cuts, ranks may share them. */
+static void describe_parts(rng *r, oracle_layout *l) {
+  bool divided = rng_one_in(r, 2);
+  for (int o = 0; o < l->mesh_ndim; o++) {
+    int m = l->order[o], cuts = 0, before = 0;
+    reshard_placement *p = &l->placement[m];
+    for (int i = 0; i < l->mesh_ndim; i++) {
+      const reshard_placement *q = &l->placement[l->order[i]];
+      bool cut = l->order[i] != m && q->kind != RESHARD_PLACEMENT_REPLICATE && q->dim == p->dim;
+      cuts += cut;
+      before += cut && i < o;
+    }
+    if (p->kind != RESHARD_PLACEMENT_SHARD || before > 0 || !rng_one_in(r, 2))
+      continue;
+    p->nparts = draw_parts(r, l->shape[p->dim], l->mesh[m], divided && cuts == 0, l->part[m]);
+    divided = divided && cuts > 0;
+  }
+}
+
 static void describe_mesh(rng *r, int64_t world, oracle_layout *out) {
   int64_t n = 1;
   int often = out->ndim > 0 ? (int)rng_below(r, out->ndim)
@@ -55,6 +90,10 @@ static void describe_mesh(rng *r, int64_t world, oracle_layout *out) {
       out->order[m] = out->order[j];
       out->order[j] = t;
     }
+  rng own; /* so that seeds keep all else */
+  rng_seed(&own, r->s[0] ^ r->s[3]);
+  if (rng_one_in(&own, 2))
+    describe_parts(&own, out);
   draw_ranks(r, world, n, out);
 }
 
@@ -198,6 +237,12 @@ void case_describe_free(oracle_layout *what) {
   what->box_rank = NULL;
 }
 
+void case_describe_unshared(oracle_layout *what) {
+  for (int m = 0; m < what->mesh_ndim; m++)
+    for (int p = 0; p < what->placement[m].nparts; p++)
+      what->part[m][p].pieces = 0;
+}
+
 static void add_ranks(rng *r, rs_text *t, int64_t n, const int64_t *ranks) {
   bool ranges = !rng_one_in(r, 4);
   for (int64_t i = 0; i < n;) {
@@ -220,6 +265,29 @@ static bool is_identity(const oracle_layout *l) {
 }
 
 static int draw_signed_dim(rng *r, const oracle_layout *l, int dim) { return rng_one_in(r, 3) ? dim - l->ndim : dim; }
+
+/* The parts of mesh dim m, as a ratio where they have a common one. */
+static void add_parts(rng *r, const oracle_layout *l, int m, rs_text *t) {
+  int n = l->placement[m].nparts;
+  const reshard_part *part = l->part[m];
+  int64_t common = l->shape[l->placement[m].dim], unit = 1;
+  for (int p = 0; p < n && common > 0; p++)
+    common = part[p].size == 0 ? 0 : common;
+  for (int64_t u = 2; u <= common; u++) {
+    int p = 0;
+    while (p < n && part[p].size % u == 0)
+      p++;
+    unit = p == n ? u : unit;
+  }
+  bool ratio = common > 0 && n > 1 && rng_one_in(r, 2), bare = n == 1 && rng_one_in(r, 2);
+  for (int p = 0; p < n; p++) {
+    if (!bare)
+      cli_add(t, "%s%lld", p == 0 ? "{" : ratio ? ":" : ",", (long long)(ratio ? part[p].size / unit : part[p].size));
+    if (part[p].pieces > 0)
+      cli_add(t, "/%lld", (long long)part[p].pieces);
+  }
+  cli_add(t, bare || n == 0 ? "" : "}");
+}
 
 static void add_mesh(rng *r, const oracle_layout *l, rs_text *t) {
   bool ordered = false, named = rng_one_in(r, 2);
@@ -245,6 +313,7 @@ static void add_mesh(rng *r, const oracle_layout *l, rs_text *t) {
       cli_add(t, "S%d", draw_signed_dim(r, l, p->dim));
     if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
       cli_add(t, "*%lld", (long long)p->split_factor);
+    add_parts(r, l, m, t);
   }
   for (int o = 0; ordered && o < l->mesh_ndim; o++)
     cli_add(t, "%s%s", o > 0 ? "," : ";order=", mesh_names[l->order[o]]);
@@ -305,6 +374,7 @@ static reshard_status construct_layout(rng *r, const oracle_layout *l, reshard_l
     for (int m = 0; m < l->mesh_ndim; m++) {
       placement[m] = l->placement[m];
       placement[m].dim = draw_signed_dim(r, l, l->placement[m].dim);
+      placement[m].parts = l->part[m];
       ordered = ordered || l->order[m] != m;
     }
     return reshard_layout_create_mesh(

@@ -14,6 +14,8 @@ typedef struct case_queue {
 static void sum_totals(case_totals *to, const case_totals *from) {
   to->cases += from->cases;
   to->casts += from->casts;
+  for (int i = 0; i < 2; i++)
+    to->parts[i] += from->parts[i];
   for (int a = 0; a < CASE_NUMBERS; a++)
     for (int b = 0; b < CASE_NUMBERS; b++)
       to->converted[a][b] += from->converted[a][b];
@@ -116,6 +118,9 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out,
           "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
           (long long)t->limited, (long long)t->staged, (long long)t->rounds);
+  fprintf(out, "%lld sides cut part by part, %lld of them with parts that ranks share\n", (long long)t->parts[0],
+          (long long)t->parts[1]);
+  none += (t->parts[0] == 0) + (t->parts[1] == 0);
   fprintf(out, "%lld with entries that convert; entries per pair of dtypes:\n%8s", (long long)t->casts, "");
   for (int b = 0; b < CASE_NUMBERS; b++)
     fprintf(out, " %8s", reshard_dtype_string(case_numbers[b]));

@@ -173,6 +173,17 @@ static void draw_passes(rng *r, case_context *l) {
   }
 }
 
+static void count_parts(const oracle_layout *l, case_totals *totals) {
+  bool parts = false, shared = false;
+  for (int m = 0; m < l->mesh_ndim; m++)
+    for (int p = 0; p < l->placement[m].nparts; p++) {
+      parts = true;
+      shared |= l->part[m][p].pieces > 0 && l->part[m][p].pieces < l->mesh[m];
+    }
+  totals->parts[0] += parts;
+  totals->parts[1] += shared;
+}
+
 static void add_totals(const case_context *l, case_totals *totals) {
   bool seen[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT] = {{false}};
   for (int64_t i = 0; i < l->c->nentries; i++)
@@ -182,6 +193,10 @@ static void add_totals(const case_context *l, case_totals *totals) {
       totals->pairs[a][b] += seen[a][b];
   totals->cases++;
   totals->casts += l->c->casts;
+  for (int64_t i = 0; i < l->c->nentries; i++) {
+    count_parts(&l->c->entry[i].src.described, totals);
+    count_parts(&l->c->entry[i].dst.described, totals);
+  }
   for (int64_t i = 0; i < l->c->nentries; i++)
     for (int a = 0; a < CASE_NUMBERS; a++)
       for (int b = 0; b < CASE_NUMBERS; b++)

@@ -40,6 +40,18 @@ static void cut_strided(index_list *k, int64_t factor, int64_t w, int64_t i) {
   k->n = out;
 }
 
+/* The i-th of w ranks keeps its chunk of each part; n ranks side by side may have one chunk. */
+static void cut_parts(index_list *k, int nparts, const reshard_part *part, int64_t w, int64_t i) {
+  int64_t out = 0, first = 0;
+  for (int p = 0; p < nparts; first += part[p++].size) {
+    int64_t pieces = part[p].pieces > 0 ? smaller(part[p].pieces, w) : w, begin, end;
+    chunk_range(part[p].size, pieces, i / (w / pieces), &begin, &end);
+    for (int64_t at = first + begin; at < first + end; at++)
+      k->at[out++] = k->at[at];
+  }
+  k->n = out;
+}
+
 static void cut_cyclic(index_list *k, int64_t block, int64_t w, int64_t i) {
   int64_t out = 0;
   for (int64_t p = 0; p < k->n; p++)
@@ -92,7 +104,9 @@ static void cut_regular(const oracle_layout *l, int64_t position, index_list *k)
   for (int o = 0; o < l->mesh_ndim; o++) {
     int m = l->order[o];
     const reshard_placement *p = &l->placement[m];
-    if (p->kind == RESHARD_PLACEMENT_SHARD)
+    if (p->kind == RESHARD_PLACEMENT_SHARD && p->nparts > 0)
+      cut_parts(&k[p->dim], p->nparts, l->part[m], l->mesh[m], coordinate[m]);
+    else if (p->kind == RESHARD_PLACEMENT_SHARD)
       cut_chunk(&k[p->dim], l->mesh[m], coordinate[m]);
     else if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
       cut_strided(&k[p->dim], p->split_factor, l->mesh[m], coordinate[m]);

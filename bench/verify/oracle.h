@@ -10,6 +10,7 @@
 
 #define ORACLE_MESH_DIMS 6
 #define ORACLE_WORLD     64
+#define ORACLE_PARTS     6
 
 /* A layout described, not built. Dims are in 0..ndim-1. */
 typedef struct oracle_layout {
@@ -22,7 +23,8 @@ typedef struct oracle_layout {
   int dim;       /* chunk */
   int mesh_ndim; /* mesh */
   int64_t mesh[ORACLE_MESH_DIMS];
-  reshard_placement placement[ORACLE_MESH_DIMS];
+  reshard_placement placement[ORACLE_MESH_DIMS];           /* parts: those of part[], the pointer is not read */
+  reshard_part part[ORACLE_MESH_DIMS][ORACLE_PARTS];       /* in elements */
   int order[ORACLE_MESH_DIMS];                             /* mesh dims in the order in which they cut */
   int64_t grid[RESHARD_MAX_DIMS], block[RESHARD_MAX_DIMS]; /* cyclic */
   int64_t nboxes;                                          /* boxes: owned lists */

@@ -10,7 +10,7 @@
 /* Marks what libreshard_mpi uses of this library: exported in the version RESHARD_PRIVATE, for a library of the same
  * build alone. */
 #define RS_PRIVATE_API RESHARD_API
-/* The build of this library: "0.1.0, build 3f2a91c04d7e". */
+/* The build of this library: "0.2.0, build 3f2a91c04d7e". */
 RS_PRIVATE_API const char *rs_build(void);
 
 /* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the

@@ -46,7 +46,8 @@ reshard_status reshard_dtensor_local_shape(const reshard_placing *placing, int n
   RS_TRY(check_coordinate(mesh, coordinate, &index));
   RS_TRY(reshard_layout_create_mesh(ndim, shape, mesh->size, mesh->ndim, mesh->shape, NULL, placing->placements,
                                     placing->order, NULL, &layout));
-  reshard_status status = find_box(layout, index, &box, &boxes);
+  reshard_status status = rs_dtensor_check_parts("reshard_dtensor_local_shape", layout);
+  RS_THEN(status, find_box(layout, index, &box, &boxes));
   reshard_layout_release(layout);
   for (int d = 0; d < ndim && status == RESHARD_SUCCESS; d++) {
     local_shape[d] = box.extent[d];

@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+typedef struct placement_record {
+  int kind, dim;
+  uint64_t cut; /* split factor, or a hash of its parts; 0: neither */
+} placement_record;
+
 typedef struct part_record {
   reshard_dtype dtype;
   int ndim;
@@ -14,8 +19,8 @@ typedef struct part_record {
   int64_t shape[RESHARD_MAX_DIMS]; /* of the part; of the whole, where it is given */
   int mesh_ndim;
   int order[RESHARD_MAX_DIMS];
-  reshard_placement placements[RESHARD_MAX_DIMS];
-  char mesh_text[96];
+  placement_record placements[RESHARD_MAX_DIMS];
+  char mesh_text[96], placements_text[RS_PLACEMENTS_TEXT];
 } part_record;
 _Static_assert(sizeof(part_record) <= RS_COMM_RECORD, "a part_record is one record of the all-gather");
 
@@ -29,6 +34,15 @@ static int64_t mesh_rank(reshard_sharder s, reshard_mesh mesh, int64_t i) {
 /* Rank of the mesh's communicator, of a rank of the sharder. */
 static long long comm_rank(reshard_sharder s, reshard_mesh mesh, int64_t rank) {
   return is_group_sharder(s, mesh) ? rs_mesh_rank_at(mesh, rs_mesh_position(mesh, rank)) : rank;
+}
+
+static placement_record make_placement_record(const reshard_placement *p) {
+  placement_record made = {.kind = (int)p->kind, .dim = p->dim};
+  if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
+    made.cut = (uint64_t)p->split_factor;
+  else if (p->kind == RESHARD_PLACEMENT_SHARD && p->nparts > 0)
+    made.cut = rs_hash(1 + (p->ratio != 0), p->parts, (size_t)p->nparts * sizeof *p->parts);
+  return made;
 }
 
 static part_record make_part_record(const reshard_placing *placing, reshard_tensor local, int ndim,
@@ -46,8 +60,9 @@ static part_record make_part_record(const reshard_placing *placing, reshard_tens
     memcpy(c.shape, from, (size_t)c.ndim * sizeof *from);
   for (int m = 0; m < mesh->ndim; m++) {
     c.order[m] = placing->order != NULL ? placing->order[m] : m;
-    c.placements[m] = placing->placements[m];
+    c.placements[m] = make_placement_record(&placing->placements[m]);
   }
+  rs_placements_text(c.placements_text, mesh, placing->placements, c.order);
   memcpy(c.mesh_text, rs_mesh_text(text, mesh), sizeof c.mesh_text);
   if (c.mesh_text[sizeof c.mesh_text - 1] != '\0')
     memcpy(c.mesh_text + sizeof c.mesh_text - 4, "...", 4);
@@ -55,13 +70,13 @@ static part_record make_part_record(const reshard_placing *placing, reshard_tens
 }
 
 /* Placements of a tensor of ndim dims are the same. */
-static bool same_placement(const reshard_placement *a, const reshard_placement *b, int ndim) {
+static bool same_placement(const placement_record *a, const placement_record *b, int ndim) {
   if (a->kind != b->kind)
     return false;
   if (a->kind == RESHARD_PLACEMENT_REPLICATE)
     return true;
   int da = a->dim < 0 ? a->dim + ndim : a->dim, db = b->dim < 0 ? b->dim + ndim : b->dim;
-  return da == db && (a->kind == RESHARD_PLACEMENT_SHARD || a->split_factor == b->split_factor);
+  return da == db && a->cut == b->cut;
 }
 
 static bool same_cuts(const part_record *a, const part_record *b, int ndim) {
@@ -71,10 +86,10 @@ static bool same_cuts(const part_record *a, const part_record *b, int ndim) {
   return same;
 }
 
-/* Compares rank b with rank a, which has a tensor; the mesh is this rank's, for its names. */
+/* Compares rank b with rank a, which has a tensor. */
 static reshard_status compare_records(reshard_sharder s, reshard_mesh mesh, const part_record *all, int64_t i,
                                       int64_t j) {
-  char x[RS_SHAPE_TEXT], y[RS_SHAPE_TEXT], p[RS_PLACEMENTS_TEXT], q[RS_PLACEMENTS_TEXT];
+  char x[RS_SHAPE_TEXT], y[RS_SHAPE_TEXT];
   const part_record *ca = &all[i], *cb = &all[j];
   long long a = comm_rank(s, mesh, i), b = comm_rank(s, mesh, j);
   if (ca->infer != cb->infer)
@@ -90,8 +105,7 @@ static reshard_status compare_records(reshard_sharder s, reshard_mesh mesh, cons
                            rs_list_text(x, sizeof x, ca->ndim, ca->shape), b,
                            rs_list_text(y, sizeof y, cb->ndim, cb->shape));
   if (!same_cuts(ca, cb, ca->ndim))
-    return rs_error_differ("placements", a, rs_placements_text(p, mesh, ca->placements, ca->order), b,
-                           rs_placements_text(q, mesh, cb->placements, cb->order));
+    return rs_error_differ("placements", a, ca->placements_text, b, cb->placements_text);
   return RESHARD_SUCCESS;
 }
 
@@ -100,7 +114,7 @@ static reshard_status compare_records(reshard_sharder s, reshard_mesh mesh, cons
 /* A row-major index has coordinate 0 in every mesh dim that does not cut tensor dim d. */
 static bool on_edge(const reshard_mesh mesh, const part_record *c, int64_t index, int d, int ndim) {
   for (int m = mesh->ndim - 1; m >= 0; m--) {
-    const reshard_placement *p = &c->placements[m];
+    const placement_record *p = &c->placements[m];
     bool cuts = p->kind != RESHARD_PLACEMENT_REPLICATE && (p->dim < 0 ? p->dim + ndim : p->dim) == d;
     if (!cuts && index % mesh->shape[m] != 0)
       return false;

@@ -135,6 +135,7 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
   reshard_sharder given = cache != NULL && cache->made_for != NULL ? cache->made_for : sharded->sharder;
   if (l->kind != RESHARD_LAYOUT_MESH || l->mesh_ndim != mesh->ndim)
     return no_mesh_layout(call, sharded->local.layout, mesh);
+  RS_TRY(rs_dtensor_check_parts(call, l));
   const reshard_placing placing = {mesh, l->placements, l->order};
   reshard_layout layout;
   rs_placing_group group;

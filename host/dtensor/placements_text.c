@@ -1,6 +1,7 @@
 /* Placements as text. */
 #include "dtensor/dtensor.h"
 
+#include "layout/parts.h"
 #include "layout/text/spec.h"
 
 #include <string.h>
@@ -26,6 +27,9 @@ reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, res
   RS_THEN(status, rs_spec_placements(&scan, &spec));
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')
     status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_INVALID, "expected the end of the placements");
+  if (status == RESHARD_SUCCESS && spec.parts.n > 0)
+    status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_UNSUPPORTED,
+                           "parts ({...}, /n) need memory of their own: fill in `parts` of a reshard_placement");
   for (int m = 0; m < mesh->ndim && status == RESHARD_SUCCESS; m++) {
     placements[m] = spec.placements.at[m];
     order[m] = spec.order.n > 0 ? spec.order.at[m] : m;
@@ -47,6 +51,7 @@ const char *rs_placements_text(char buffer[RS_PLACEMENTS_TEXT], reshard_mesh mes
       rs_text_add(&text, "S%d", p->dim);
     if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
       rs_text_add(&text, "*%lld", (long long)p->split_factor);
+    rs_parts_text(&text, p);
     ordered |= order != NULL && order[m] != m;
   }
   for (int i = 0; i < mesh->ndim && ordered; i++) {

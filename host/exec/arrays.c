@@ -94,18 +94,16 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
                    .width = source ? c->from.width : c->to.width,
                    .entry = entry,
                    .buffer = b};
-    reshard_array_info info;
-    if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) {
-      if (strides != NULL)
-        return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims",
-                        (long long)entry, e->name, l->ndim);
-      info = (reshard_array_info){.shape = {elements}, .strides = {1}};
-      x.ndim = 1;
-    } else {
-      RS_TRY(reshard_layout_array((reshard_layout)l, plan->rank, b, &info));
+    if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1 && strides != NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims",
+                      (long long)entry, e->name, l->ndim);
+    x.ndim = rs_layout_buffer_shape(l, plan->rank, b, x.shape);
+    int64_t dense[RESHARD_MAX_DIMS], stride = 1;
+    for (int d = x.ndim - 1; d >= 0; d--) {
+      dense[d] = stride;
+      stride *= rs_max(1, x.shape[d]);
     }
-    memcpy(x.shape, info.shape, sizeof x.shape);
-    RS_TRY(measure_buffer(plan, entry, &x, strides, info.strides));
+    RS_TRY(measure_buffer(plan, entry, &x, strides, dense));
     RS_TRY(rs_vec_reserve(all, all->n + 1));
     all->at[all->n++] = x;
   }
@@ -257,7 +255,8 @@ void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int
   int64_t width = source ? c->from.width : c->to.width;
   const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
   const int64_t *strides = lists != NULL && lists[buffer] != NULL ? lists[buffer] : info.strides;
-  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + info.offset * width;
+  int64_t offset = rs_layout_array_offset(l, rank, &info, array, strides);
+  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + offset * width;
   for (int d = 0; d < l->ndim; d++)
     view->strides[d] = strides[d] * width;
 }

@@ -21,7 +21,7 @@ int64_t rs_layout_arrays(const struct reshard_layout_s *l, int64_t rank) {
   }
   int64_t position = rs_ranks_find(&l->ranks, rank);
   if (l->kind != RESHARD_LAYOUT_FLAT)
-    return position >= 0;
+    return position >= 0 ? rs_layout_runs(l) : 0;
   int64_t corners[FLAT_CORNERS];
   return flat_arrays(l, position, corners);
 }
@@ -33,8 +33,7 @@ int64_t rs_layout_cell(const struct reshard_layout_s *l, int64_t rank, int64_t a
   if (l->kind == RESHARD_LAYOUT_FLAT)
     return position * rs_flat_most(l->ndim) + array;
   for (int d = 0; d < l->ndim; d++)
-    for (int c = 0; c < l->dim[d].ncuts; c++)
-      cell = cell * l->dim[d].cuts[c].w + position / l->dim[d].cuts[c].stride % l->dim[d].cuts[c].w;
+    cell = cell * l->dim[d].parts + rs_dim_part(&l->dim[d], position, (int)array);
   return cell;
 }
 
@@ -43,6 +42,18 @@ static int64_t cell_part(const struct reshard_layout_s *l, int64_t cell, int dim
   for (int d = l->ndim - 1; d > dim; d--)
     cell /= l->dim[d].parts;
   return cell % l->dim[dim].parts;
+}
+
+/* The run of parts in which a cell of a regular layout is. Writes how many ranks share it for that. */
+static int cell_run(const struct reshard_layout_s *l, int64_t cell, int64_t *ranks) {
+  rs_part_run run;
+  *ranks = 1;
+  if (l->runs_dim < 0)
+    return 0;
+  const rs_cut *cut = l->dim[l->runs_dim].cuts;
+  int number = rs_cut_run_of(cut, cell_part(l, cell, l->runs_dim), &run);
+  *ranks = cut->ranks / run.n;
+  return number;
 }
 
 /* lo and hi of a cell of a boxes or flat layout, borrowed from the layout or put into corners. */
@@ -144,7 +155,9 @@ void rs_layout_clip(const struct reshard_layout_s *l, int64_t cell, int d, int64
 int64_t rs_layout_holder_count(const struct reshard_layout_s *l, int64_t cell) {
   if (l->kind == RESHARD_LAYOUT_BOXES)
     return l->boxes->cell_first[cell + 1] - l->boxes->cell_first[cell];
-  return l->replicas;
+  int64_t ranks;
+  cell_run(l, cell, &ranks);
+  return l->replicas * ranks;
 }
 
 static int by_rank(const void *a, const void *b) {
@@ -159,22 +172,26 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
     *out = (rs_holder){rs_ranks_at(&l->ranks, cell / rs_flat_most(l->ndim)), cell % rs_flat_most(l->ndim)};
     return out;
   }
-  int64_t base = 0; /* position of the holder with all replica coordinates 0 */
+  int64_t base = 0, share; /* position of the holder with all replica coordinates 0 */
+  int run = cell_run(l, cell, &share);
   for (int d = l->ndim - 1; d >= 0; d--)
     for (int c = l->dim[d].ncuts - 1; c >= 0; c--) {
-      base += cell % l->dim[d].cuts[c].w * l->dim[d].cuts[c].stride;
-      cell /= l->dim[d].cuts[c].w;
+      const rs_cut *cut = &l->dim[d].cuts[c];
+      base += rs_cut_first(cut, cell % cut->w) * cut->stride;
+      cell /= cut->w;
     }
-  for (int64_t i = 0; i < l->replicas; i++) {
-    int64_t position = base, rest = i;
+  for (int64_t i = 0; i < l->replicas * share; i++) {
+    int64_t position = base, rest = i / share;
+    if (share > 1)
+      position += i % share * l->dim[l->runs_dim].cuts->stride;
     for (int r = l->nreplicas - 1; r >= 0; r--) {
       position += rest % l->replica[r].n * l->replica[r].stride;
       rest /= l->replica[r].n;
     }
-    out[i] = (rs_holder){rs_ranks_at(&l->ranks, position), 0};
+    out[i] = (rs_holder){rs_ranks_at(&l->ranks, position), run};
   }
-  if (!l->ranks.ascending && l->replicas > 1)
-    qsort(out, (size_t)l->replicas, sizeof *out, by_rank);
+  if (l->replicas * share > 1 && (!l->ranks.ascending || share > 1))
+    qsort(out, (size_t)(l->replicas * share), sizeof *out, by_rank);
   return out;
 }
 
@@ -187,7 +204,8 @@ bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t ran
   int64_t position = rs_ranks_find(&l->ranks, rank);
   if (l->kind == RESHARD_LAYOUT_FLAT)
     return position >= 0 && position == cell / rs_flat_most(l->ndim);
-  return position >= 0 && rs_layout_cell(l, rank, 0) == cell;
+  int64_t share;
+  return position >= 0 && rs_layout_cell(l, rank, cell_run(l, cell, &share)) == cell;
 }
 
 static reshard_status check_rank(const char *call, reshard_layout layout, int64_t rank, const void *out) {
@@ -226,21 +244,48 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
   rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), info->shape);
   info->elements = elements_of(layout->ndim, info->shape);
-  int64_t stride = 1;
+  info->buffer = layout->kind == RESHARD_LAYOUT_BOXES ? array : 0;
+  int64_t stride = 1, buffer[RESHARD_MAX_DIMS];
+  memcpy(buffer, info->shape, sizeof buffer);
+  if (layout->runs_dim >= 0)
+    rs_layout_buffer_shape(layout, rank, 0, buffer);
   for (int d = layout->ndim - 1; d >= 0; d--) {
     info->strides[d] = stride;
-    stride *= rs_max(1, info->shape[d]);
+    stride *= rs_max(1, buffer[d]);
   }
   for (int d = layout->ndim; d < RESHARD_MAX_DIMS; d++)
     info->shape[d] = info->strides[d] = 0;
-  info->buffer = layout->kind == RESHARD_LAYOUT_BOXES ? array : 0;
   info->offset = 0;
   for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
     info->offset += elements_of(layout->ndim, shape);
   }
+  info->offset = rs_layout_array_offset(layout, rank, info, array, info->strides);
   return RESHARD_SUCCESS;
+}
+
+int64_t rs_layout_array_begin(const struct reshard_layout_s *l, int64_t rank, int64_t array) {
+  int64_t begin = 0, position = rs_ranks_find(&l->ranks, rank);
+  for (int run = 0; l->runs_dim >= 0 && run < array; run++)
+    begin += rs_dim_length(&l->dim[l->runs_dim], rs_dim_part(&l->dim[l->runs_dim], position, run));
+  return begin;
+}
+
+int64_t rs_layout_array_offset(const struct reshard_layout_s *l, int64_t rank, const reshard_array_info *info,
+                               int64_t array, const int64_t *strides) {
+  return l->runs_dim >= 0 ? rs_layout_array_begin(l, rank, array) * strides[l->runs_dim] : info->offset;
+}
+
+int rs_layout_buffer_shape(const struct reshard_layout_s *l, int64_t rank, int64_t buffer, int64_t *shape) {
+  if (l->kind == RESHARD_LAYOUT_FLAT) {
+    reshard_layout_buffer_elements((reshard_layout)l, rank, buffer, shape);
+    return 1;
+  }
+  rs_layout_cell_shape(l, rs_layout_cell(l, rank, l->kind == RESHARD_LAYOUT_BOXES ? buffer : 0), shape);
+  if (l->runs_dim >= 0)
+    shape[l->runs_dim] = rs_layout_array_begin(l, rank, rs_layout_runs(l));
+  return l->ndim;
 }
 
 /* Counts the intervals of a part and lists some. Their number may be that of the indices: only where several strided

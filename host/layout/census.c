@@ -34,7 +34,7 @@ static void find_subsets(rs_census *c) {
     for (int i = 0; i < l->dim[d].ncuts; i++) {
       int64_t stride = l->dim[d].cuts[i].stride;
       c->subsets[c->nsubsets++] =
-          (rs_census_subset){stride, c->position / stride % l->dim[d].cuts[i].w, free_replicas(l, stride), d};
+          (rs_census_subset){stride, c->position / stride % l->dim[d].cuts[i].ranks, free_replicas(l, stride), d};
     }
   for (int r = 0; r < l->nreplicas; r++) {
     int64_t stride = l->replica[r].stride, digit = c->position / stride % l->replica[r].n;
@@ -72,17 +72,23 @@ static int64_t length_of(const rs_lists *lists, int64_t group) {
   return lists->list.at[lists->group.at[group].list].length;
 }
 
-/* True when a part of this dim is one of the subset's. */
-static bool subset_has_part(const rs_census *c, const rs_census_subset *f, int d, int64_t part) {
+/* The digits of this dim with which a part is one of the subset's; all of them where there is none. */
+static int64_t count_digits(const rs_census *c, const rs_census_subset *f, int d, int64_t part) {
   const rs_dim *dim = &c->layout->dim[d];
+  int64_t digits = 1;
   for (int i = dim->ncuts - 1; i >= 0; i--) {
-    int64_t digit = part % dim->cuts[i].w, mine = c->position / dim->cuts[i].stride % dim->cuts[i].w;
-    part /= dim->cuts[i].w;
-    if (dim->cuts[i].stride > f->stride ? digit != mine
-                                        : dim->cuts[i].stride == f->stride && f->dim == d && digit >= mine)
-      return false;
+    const rs_cut *cut = &dim->cuts[i];
+    int64_t piece = part % cut->w, mine = c->position / cut->stride % cut->ranks, begin = 0, end = cut->ranks;
+    part /= cut->w;
+    if (f != NULL && cut->stride > f->stride) {
+      begin = mine;
+      end = mine + 1;
+    } else if (f != NULL && cut->stride == f->stride && f->dim == d) {
+      end = mine;
+    }
+    digits *= rs_cut_digits(cut, piece, end) - rs_cut_digits(cut, piece, begin);
   }
-  return true;
+  return digits;
 }
 
 static reshard_status count_dim(rs_census *c, int d, const rs_piece *pieces, int64_t count) {
@@ -95,11 +101,10 @@ static reshard_status count_dim(rs_census *c, int d, const rs_piece *pieces, int
   memset(c->dim[d].below, 0, (size_t)c->nsubsets * sizeof *c->dim[d].below);
   c->dim[d].all = 0;
   for (int64_t g = 0; g < lists->group.n; g++) {
-    int64_t length = length_of(lists, g);
-    c->dim[d].all += length;
+    int64_t length = length_of(lists, g), part = lists->group.at[g].part;
+    c->dim[d].all += length * count_digits(c, NULL, d, part);
     for (int f = 0; f < c->nsubsets; f++)
-      if (subset_has_part(c, &c->subsets[f], d, lists->group.at[g].part))
-        c->dim[d].below[f] += length;
+      c->dim[d].below[f] += length * count_digits(c, &c->subsets[f], d, part);
   }
   memcpy(asked->at, pieces, (size_t)count * sizeof *pieces);
   asked->n = count;
@@ -132,18 +137,24 @@ int64_t rs_census_below(const rs_census *c) {
   return sum;
 }
 
+/* The queried indices of the part that a position has in one dim, in all its runs. */
+static int64_t queried_of(const rs_census *c, int d, int64_t position) {
+  const rs_dim *dim = &c->layout->dim[d];
+  const rs_lists *lists = &c->dim[d].lists;
+  int64_t sum = 0;
+  for (int run = 0; run < rs_dim_runs(dim); run++) {
+    int64_t part = rs_dim_part(dim, position, run), low = 0, end = lists->group.n, high = end;
+    RS_LOWER_BOUND(low, high, lists->group.at[i].part < part);
+    sum += low < end && lists->group.at[low].part == part ? length_of(lists, low) : 0;
+  }
+  return sum;
+}
+
 int64_t rs_census_of(const rs_census *c, int64_t rank) {
   int64_t position = rs_ranks_find(&c->layout->ranks, rank), product = 1;
   if (position < 0)
     return 0;
-  for (int d = 0; d < c->layout->ndim && product > 0; d++) {
-    const rs_dim *dim = &c->layout->dim[d];
-    const rs_lists *lists = &c->dim[d].lists;
-    int64_t part = 0, low = 0, end = lists->group.n, high = end;
-    for (int i = 0; i < dim->ncuts; i++)
-      part = part * dim->cuts[i].w + position / dim->cuts[i].stride % dim->cuts[i].w;
-    RS_LOWER_BOUND(low, high, lists->group.at[i].part < part);
-    product *= low < end && lists->group.at[low].part == part ? length_of(lists, low) : 0;
-  }
+  for (int d = 0; d < c->layout->ndim && product > 0; d++)
+    product *= queried_of(c, d, position);
   return product;
 }

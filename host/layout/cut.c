@@ -26,6 +26,105 @@ static strided strided_of(const rs_cut *cut, int64_t n) {
   return s;
 }
 
+/* --- Parts ------------------------------------------------------------------------------------------------------- */
+
+bool rs_cut_next_run(const rs_cut *cut, rs_part_run *run) {
+  run->first += run->n;
+  for (; run->from < run->to; run->from++)
+    run->begin += cut->parts[run->from].size;
+  if (run->to == cut->nparts)
+    return false;
+  run->n = cut->parts[run->to].pieces;
+  while (run->to < cut->nparts && cut->parts[run->to].pieces == run->n)
+    run->to++;
+  return true;
+}
+
+int rs_cut_run_of(const rs_cut *cut, int64_t piece, rs_part_run *run) {
+  int number = -1;
+  *run = (rs_part_run){0};
+  while (cut->kind == RS_CUT_PARTS && piece >= run->first + run->n && rs_cut_next_run(cut, run))
+    number++;
+  return rs_max(number, 0);
+}
+
+int64_t rs_cut_piece(const rs_cut *cut, int64_t position, int run) {
+  int64_t digit = position / cut->stride % cut->ranks;
+  if (cut->nruns == 1)
+    return digit;
+  rs_part_run r = {0};
+  while (run >= 0 && rs_cut_next_run(cut, &r))
+    run--;
+  return r.first + digit / (cut->ranks / r.n);
+}
+
+int64_t rs_cut_first(const rs_cut *cut, int64_t piece) {
+  rs_part_run run;
+  if (cut->nruns == 1)
+    return piece;
+  rs_cut_run_of(cut, piece, &run);
+  return (piece - run.first) * (cut->ranks / run.n);
+}
+
+int64_t rs_cut_digits(const rs_cut *cut, int64_t piece, int64_t below) {
+  rs_part_run run;
+  if (cut->nruns == 1)
+    return piece < below;
+  rs_cut_run_of(cut, piece, &run);
+  return rs_max(0, rs_min(cut->ranks / run.n, below - rs_cut_first(cut, piece)));
+}
+
+/* Indices of a piece in parts [run->from, to) of its run. */
+static int64_t parts_length(const rs_cut *cut, const rs_part_run *run, int to, int64_t piece) {
+  int64_t n = 0;
+  for (int k = run->from; k < to; k++)
+    n += chunk_length(cut->parts[k].size, run->n, piece - run->first);
+  return n;
+}
+
+static void parts_piece(const rs_cut *cut, int64_t x, int64_t *piece, int64_t *local, int64_t *run_length) {
+  rs_part_run run = {0};
+  int k = 0;
+  while (x >= cut->parts[k].size)
+    x -= cut->parts[k++].size;
+  while (run.to <= k)
+    rs_cut_next_run(cut, &run);
+  int64_t c = rs_ceil_div(cut->parts[k].size, run.n);
+  *piece = run.first + x / c;
+  *local = parts_length(cut, &run, k, *piece) + x % c;
+  *run_length = rs_min(c - x % c, cut->parts[k].size - x);
+}
+
+static int64_t parts_position(const rs_cut *cut, int64_t piece, int64_t x, int64_t *run_length) {
+  rs_part_run run;
+  rs_cut_run_of(cut, piece, &run);
+  for (int k = run.from; k < run.to; k++) {
+    int64_t length = chunk_length(cut->parts[k].size, run.n, piece - run.first);
+    if (x < length) {
+      *run_length = length - x;
+      return run.begin + chunk_start(cut->parts[k].size, run.n, piece - run.first) + x;
+    }
+    x -= length;
+    run.begin += cut->parts[k].size;
+  }
+  *run_length = 0;
+  return run.begin;
+}
+
+static int64_t parts_rank(const rs_cut *cut, int64_t piece, int64_t x) {
+  rs_part_run run;
+  int64_t n = 0;
+  rs_cut_run_of(cut, piece, &run);
+  for (int k = run.from; k < run.to; k++) {
+    int64_t size = cut->parts[k].size, begin = run.begin + chunk_start(size, run.n, piece - run.first);
+    n += rs_max(0, rs_min(x - begin, chunk_length(size, run.n, piece - run.first)));
+    run.begin += size;
+  }
+  return n;
+}
+
+/* --- Pieces ------------------------------------------------------------------------------------------------------ */
+
 static int64_t piece_length(const rs_cut *cut, int64_t n, int64_t j) {
   switch (cut->kind) {
   case RS_CUT_SHARD: return chunk_length(n, cut->w, j);
@@ -36,6 +135,11 @@ static int64_t piece_length(const rs_cut *cut, int64_t n, int64_t j) {
   case RS_CUT_CYCLIC: {
     int64_t blocks = n / cut->factor, turn = blocks % cut->w;
     return blocks / cut->w * cut->factor + (j < turn ? cut->factor : j == turn ? n % cut->factor : 0);
+  }
+  case RS_CUT_PARTS: {
+    rs_part_run run;
+    rs_cut_run_of(cut, j, &run);
+    return parts_length(cut, &run, run.to, j);
   }
   }
   return 0;
@@ -67,6 +171,7 @@ static void piece_of(const rs_cut *cut, int64_t n, int64_t x, int64_t *j, int64_
     *run = rs_min(cut->factor - y, n - x);
     return;
   }
+  case RS_CUT_PARTS: parts_piece(cut, x, j, local, run); return;
   }
 }
 
@@ -88,6 +193,7 @@ static int64_t piece_position(const rs_cut *cut, int64_t n, int64_t j, int64_t x
     *run = rs_min(cut->factor - y, n - position);
     return position;
   }
+  case RS_CUT_PARTS: return parts_position(cut, j, x, run);
   }
   return 0;
 }
@@ -108,8 +214,16 @@ static int64_t piece_rank(const rs_cut *cut, int64_t n, int64_t j, int64_t x) {
     int64_t block = x / cut->factor, turn = block % cut->w;
     return block / cut->w * cut->factor + (j < turn ? cut->factor : j == turn ? x % cut->factor : 0);
   }
+  case RS_CUT_PARTS: return parts_rank(cut, j, x);
   }
   return 0;
+}
+
+int64_t rs_dim_part(const rs_dim *dim, int64_t position, int run) {
+  int64_t part = 0;
+  for (int c = 0; c < dim->ncuts; c++)
+    part = part * dim->cuts[c].w + rs_cut_piece(&dim->cuts[c], position, run);
+  return part;
 }
 
 void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run) {
@@ -183,6 +297,8 @@ bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks) {
     const rs_cut *cut = &dim->cuts[c];
     parts /= cut->w;
     int64_t j = part / parts, own_step, own_most;
+    if (cut->kind == RS_CUT_PARTS)
+      return false;
     piece_breaks(cut, n, j, &own_step, &own_most);
     if (most > 0 && cut->kind != RS_CUT_SHARD)
       return false;
@@ -203,7 +319,7 @@ bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks) {
 
 int64_t rs_dim_least_runs(const rs_dim *dim, int64_t n) {
   const rs_cut *cut = dim->cuts;
-  if (dim->ncuts == 0)
+  if (dim->ncuts == 0 || cut->kind == RS_CUT_PARTS)
     return 1;
   int64_t chunk = cut->kind == RS_CUT_STRIDED ? rs_ceil_div(dim->n, cut->factor) : dim->n;
   return rs_ceil_div(n, cut->kind == RS_CUT_CYCLIC ? cut->factor : rs_ceil_div(chunk, cut->w));

@@ -3,24 +3,53 @@
  * A dim has a sequence of cuts. Each cuts what the cuts before have left, taken as positions 0, 1, 2, ... of what is
  * left. A part is one choice of piece per cut; parts are numbered in mixed radix, first cut most significant. A run of
  * positions that stays in one piece is a run one level up as well. So both directions - global index to (part, local
- * index), and back - are a short loop over the cuts, whatever the number of ranks or blocks. */
+ * index), and back - are a short loop over the cuts, whatever the number of ranks or blocks.
+ *
+ * Where a dim is cut part by part, parts may be in fewer pieces than there are ranks. Then a rank has a piece of each
+ * run of neighbouring parts of one number of pieces, and neighbouring ranks share one. Pieces are numbered run after
+ * run. */
 #ifndef RS_LAYOUT_CUT_H
 #define RS_LAYOUT_CUT_H
 
 #include "base/base.h"
 
+#include <reshard/layout.h>
+
 typedef enum rs_cut_kind {
   RS_CUT_SHARD,   /* the chunk rule: ceil(n / w) each */
   RS_CUT_STRIDED, /* `factor` chunks, each of them cut in w; piece i is the i-th of each, one after the other */
-  RS_CUT_CYCLIC   /* blocks of `factor` dealt to w pieces in turn */
+  RS_CUT_CYCLIC,  /* blocks of `factor` dealt to w pieces in turn */
+  RS_CUT_PARTS    /* the chunk rule on each of some parts; a piece is its chunks, one after the other */
 } rs_cut_kind;
 
 typedef struct rs_cut {
   rs_cut_kind kind;
   int64_t w;      /* pieces */
   int64_t factor; /* STRIDED: chunks; CYCLIC: block */
-  int64_t stride; /* of this cut's piece number in the position of a rank in the layout's rank list */
+  int64_t stride; /* of this cut's digit in the position of a rank in the layout's rank list */
+  int64_t ranks;  /* values of that digit: w, but where there are several runs */
+  int nruns;      /* PARTS: an array of each rank for each; else 1 */
+  int nparts;     /* PARTS: none of size 0, pieces between 1 and ranks */
+  const reshard_part *parts;
 } rs_cut;
+
+/* A run of neighbouring parts [from, to), each in n pieces: its pieces are first, first + 1, ... */
+typedef struct rs_part_run {
+  int64_t first, n;
+  int64_t begin; /* position of its first index */
+  int from, to;
+} rs_part_run;
+/* The next run, the first one after {0}; false behind the last. */
+bool rs_cut_next_run(const rs_cut *cut, rs_part_run *run);
+
+/* The piece of which run that is; 0 for other kinds. */
+int rs_cut_run_of(const rs_cut *cut, int64_t piece, rs_part_run *run);
+/* The piece that a position of the rank list has in a run of parts. */
+int64_t rs_cut_piece(const rs_cut *cut, int64_t position, int run);
+/* The lowest value of the digit whose ranks have a piece. */
+int64_t rs_cut_first(const rs_cut *cut, int64_t piece);
+/* Values of the digit, of those below `below`, whose ranks have a piece. */
+int64_t rs_cut_digits(const rs_cut *cut, int64_t piece, int64_t below);
 
 typedef struct rs_dim {
   int64_t n;     /* extent */
@@ -29,6 +58,10 @@ typedef struct rs_dim {
   rs_cut *cuts;
 } rs_dim;
 
+/* The runs of a dim, of which each rank has an array; 1 where it is not cut in such parts. */
+static inline int rs_dim_runs(const rs_dim *dim) { return dim->ncuts > 0 ? dim->cuts[0].nruns : 1; }
+/* The part of a dim that a position of the rank list has in a run. */
+int64_t rs_dim_part(const rs_dim *dim, int64_t position, int run);
 /* Finds the part that holds global index i (0 <= i < n) and its local index there. *run: indices from i on, i included,
  * that are neighbours in that part too. */
 void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run);
@@ -42,7 +75,7 @@ int64_t rs_dim_length(const rs_dim *dim, int64_t part);
 typedef struct rs_breaks {
   int64_t first, step, count;
 } rs_breaks;
-/* False where several cuts break the part, which gives no such sequence. */
+/* False where several cuts break the part, or a list of parts does, which gives no such sequence. */
 bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks);
 /* Least number of runs in n neighbouring indices of a dim, n > 0: a bound by its first cut. */
 int64_t rs_dim_least_runs(const rs_dim *dim, int64_t n);

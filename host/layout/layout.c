@@ -1,5 +1,6 @@
 /* Life of a layout; equality and hash. */
 #include "layout/layout.h"
+#include "layout/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndi
   l->elements = empty ? 0 : span;
   l->world = world;
   l->replicas = l->cells = 1;
+  l->runs_dim = -1;
   for (int d = 0; d < ndim; d++)
     l->dim[d] = (rs_dim){.n = shape[d], .parts = 1};
   *out = l;
@@ -59,6 +61,7 @@ void reshard_layout_release(reshard_layout layout) {
   for (int m = 0; layout->names != NULL && m < layout->mesh_ndim; m++)
     free(layout->names[m]);
   free(layout->names);
+  rs_parts_free(layout);
   free(layout->placements);
   free(layout->order);
   rs_boxes_free(layout->boxes);
@@ -107,7 +110,9 @@ static bool regular_equal(const struct reshard_layout_s *a, const struct reshard
       return false;
     for (int c = 0; c < a->dim[d].ncuts; c++) {
       const rs_cut *x = &a->dim[d].cuts[c], *y = &b->dim[d].cuts[c];
-      if (x->kind != y->kind || x->w != y->w || x->factor != y->factor || x->stride != y->stride)
+      if (x->kind != y->kind || x->w != y->w || x->factor != y->factor || x->stride != y->stride ||
+          x->ranks != y->ranks || x->nparts != y->nparts ||
+          (x->nparts > 0 && memcmp(x->parts, y->parts, (size_t)x->nparts * sizeof *x->parts) != 0))
         return false;
     }
   }
@@ -147,6 +152,7 @@ static uint64_t hash_fields(const struct reshard_layout_s *l) {
       const rs_cut *cut = &l->dim[d].cuts[c];
       int64_t words[5] = {d, cut->kind, cut->w, cut->factor, cut->stride};
       h = rs_hash(h, words, sizeof words);
+      h = cut->nparts > 0 ? rs_hash(h, cut->parts, (size_t)cut->nparts * sizeof *cut->parts) : h;
     }
   return h;
 }

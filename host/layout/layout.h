@@ -3,7 +3,7 @@
  * Chunk, mesh, cyclic and single layouts are all "regular": per dim a sequence of cuts (cut.h), and mesh dims that
  * replicate. A cell is the finest thing with one set of holders. In a regular layout that is one part per dim (number
  * in mixed radix over the dims, dim 0 most significant). In boxes it is a distinct box, in a flat layout one box of one
- * piece. */
+ * piece. A regular layout has one array for each rank that it names, or one for each run of parts of one dim. */
 #ifndef RS_LAYOUT_LAYOUT_H
 #define RS_LAYOUT_LAYOUT_H
 
@@ -38,13 +38,14 @@ struct reshard_layout_s {
   rs_replica *replica; /* mesh dims that replicate and have more than one rank */
   int64_t replicas;    /* product of their n */
   int64_t cells;       /* product of parts over dims */
+  int runs_dim;        /* the dim of which each rank has several runs of parts, an array for each; -1: none */
 
   /* as given, for printing */
   int chunk_dim;                   /* CHUNK */
   int mesh_ndim;                   /* MESH; CYCLIC: ndim */
   int64_t *mesh_shape;             /* MESH, CYCLIC: the grid */
   char **names;                    /* MESH: mesh_ndim names or NULL */
-  reshard_placement *placements;   /* MESH; dims are normalised to 0..ndim-1 */
+  reshard_placement *placements;   /* MESH; dims are normalised to 0..ndim-1, parts owned (parts.h) */
   int *order;                      /* MESH: mesh_ndim, or NULL for left to right */
   int64_t block[RESHARD_MAX_DIMS]; /* CYCLIC */
 
@@ -53,6 +54,18 @@ struct reshard_layout_s {
 };
 
 static inline bool rs_layout_regular(const struct reshard_layout_s *l) { return l->kind <= RESHARD_LAYOUT_SINGLE; }
+/* Arrays of each rank that a regular layout names. */
+static inline int rs_layout_runs(const struct reshard_layout_s *l) {
+  return l->runs_dim < 0 ? 1 : rs_dim_runs(&l->dim[l->runs_dim]);
+}
+/* True where a rank may have several arrays in a buffer. */
+static inline bool rs_layout_bundles(const struct reshard_layout_s *l) {
+  return (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) || l->runs_dim >= 0;
+}
+/* True where several ranks of a regular or flat layout hold the same. */
+static inline bool rs_layout_replicates(const struct reshard_layout_s *l) {
+  return l->replicas > 1 || l->runs_dim >= 0;
+}
 
 /* A run of indices of one dim: [begin, begin + n) of the asked layout's coordinates, `local` on in the asker's array.
  */
@@ -74,6 +87,14 @@ int64_t rs_layout_buffers(const struct reshard_layout_s *layout, int64_t rank);
 /* Arrays of a rank, and the cell of one. */
 int64_t rs_layout_arrays(const struct reshard_layout_s *layout, int64_t rank);
 int64_t rs_layout_cell(const struct reshard_layout_s *layout, int64_t rank, int64_t array);
+/* The indices of dim runs_dim that a rank's arrays before this one have: where it begins in their buffer. */
+int64_t rs_layout_array_begin(const struct reshard_layout_s *layout, int64_t rank, int64_t array);
+/* Extents of a buffer: those of its array, or of its arrays together; a flat piece is one dim of elements. Returns the
+ * number of dims. */
+int rs_layout_buffer_shape(const struct reshard_layout_s *layout, int64_t rank, int64_t buffer, int64_t *shape);
+/* Elements before an array in its buffer, whose strides these are. */
+int64_t rs_layout_array_offset(const struct reshard_layout_s *layout, int64_t rank, const reshard_array_info *info,
+                               int64_t array, const int64_t *strides);
 /* Extent in each dim of the array that holds a cell. */
 void rs_layout_cell_shape(const struct reshard_layout_s *layout, int64_t cell, int64_t *shape);
 /* The box of a cell of a boxes or flat layout. */

@@ -1,6 +1,7 @@
 /* Constructors of the regular kinds, and of flat. Each reduces to a rank list, a sequence of cuts per dim, and the mesh
  * dims that replicate. Cuts into one piece and replicas of one are left out, so that equal layouts compare equal. */
 #include "layout/layout.h"
+#include "layout/parts.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -31,6 +32,10 @@ static reshard_status grid_size(const char *what, int n, const int64_t *grid, in
 static void add_cut(rs_dim *dim, rs_cut cut) {
   if (cut.w == 1)
     return;
+  if (cut.nruns == 0) { /* not of parts */
+    cut.ranks = cut.w;
+    cut.nruns = 1;
+  }
   if (cut.kind == RS_CUT_STRIDED && cut.factor == 1)
     cut.kind = RS_CUT_SHARD;
   if (cut.kind == RS_CUT_SHARD)
@@ -60,7 +65,7 @@ static reshard_status create_line(const char *what, reshard_layout_kind kind, in
   if (kind == RESHARD_LAYOUT_CHUNK) {
     l->chunk_dim = dim;
     l->dim[dim].cuts = l->cuts;
-    add_cut(&l->dim[dim], (rs_cut){RS_CUT_SHARD, nranks, 1, 1});
+    add_cut(&l->dim[dim], (rs_cut){.kind = RS_CUT_SHARD, .w = nranks, .factor = 1, .stride = 1});
   }
   count_cells(l);
   *layout = l;
@@ -124,7 +129,8 @@ reshard_status reshard_layout_create_cyclic(int ndim, const int64_t *shape, int6
     l->block[d] = block[d];
     l->dim[d].cuts = l->cuts + d;
     /* A block longer than the dim is the dim: keeps block arithmetic within 63 bits. */
-    add_cut(&l->dim[d], (rs_cut){RS_CUT_CYCLIC, grid[d], rs_max(1, rs_min(block[d], shape[d])), stride});
+    int64_t factor = rs_max(1, rs_min(block[d], shape[d]));
+    add_cut(&l->dim[d], (rs_cut){.kind = RS_CUT_CYCLIC, .w = grid[d], .factor = factor, .stride = stride});
   }
   count_cells(l);
   *layout = l;
@@ -172,7 +178,7 @@ static reshard_status check_placements(int ndim, int n, reshard_placement *place
     if ((int)p->kind < RESHARD_PLACEMENT_REPLICATE || p->kind > RESHARD_PLACEMENT_STRIDED_SHARD)
       return rs_error(RESHARD_ERROR_INVALID, "mesh: unknown placement %d of mesh dim %d", (int)p->kind, m);
     if (p->kind == RESHARD_PLACEMENT_REPLICATE) {
-      *p = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
+      *p = (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE};
       continue;
     }
     RS_TRY(normalise_dim("mesh", p->dim, ndim, &p->dim));
@@ -191,6 +197,10 @@ static reshard_status keep_mesh(struct reshard_layout_s *l, int n, const int64_t
   l->mesh_ndim = n;
   RS_TRY(rs_alloc_copy(&l->mesh_shape, shape, n, sizeof *shape));
   RS_TRY(rs_alloc_copy(&l->placements, placements, n, sizeof *placements));
+  for (int m = 0; m < n; m++) { /* the caller's */
+    l->placements[m].parts = NULL;
+    l->placements[m].nparts = l->placements[m].ratio = 0;
+  }
   RS_TRY(check_placements(l->ndim, n, l->placements));
   if (names != NULL) {
     RS_TRY(check_names(n, names));
@@ -198,13 +208,21 @@ static reshard_status keep_mesh(struct reshard_layout_s *l, int n, const int64_t
     for (int i = 0; i < n; i++)
       RS_TRY(rs_alloc_copy(&l->names[i], names[i], (int64_t)strlen(names[i]) + 1, 1));
   }
-  if (order == NULL)
-    return RESHARD_SUCCESS;
-  RS_TRY(check_order(n, order));
   bool plain = true;
-  for (int i = 0; i < n; i++)
+  if (order != NULL)
+    RS_TRY(check_order(n, order));
+  for (int i = 0; i < n && order != NULL; i++)
     plain &= order[i] == i;
-  return plain ? RESHARD_SUCCESS : rs_alloc_copy(&l->order, order, n, sizeof *order);
+  if (!plain)
+    RS_TRY(rs_alloc_copy(&l->order, order, n, sizeof *order));
+  return rs_parts_keep(l, placements);
+}
+
+static void add_replica(struct reshard_layout_s *l, rs_replica replica) {
+  if (replica.n == 1)
+    return;
+  l->replica[l->nreplicas++] = replica;
+  l->replicas *= replica.n;
 }
 
 /* Turns placements into cuts, dim by dim in the order of cutting, and replicas. */
@@ -215,18 +233,26 @@ static void cut_mesh(struct reshard_layout_s *l, const int64_t *stride) {
     for (int i = 0; i < l->mesh_ndim; i++) {
       int m = l->order != NULL ? l->order[i] : i;
       const reshard_placement *p = &l->placements[m];
-      if (p->kind != RESHARD_PLACEMENT_REPLICATE && p->dim == d)
-        add_cut(&l->dim[d], p->kind == RESHARD_PLACEMENT_SHARD
-                                ? (rs_cut){RS_CUT_SHARD, l->mesh_shape[m], 1, stride[m]}
-                                : (rs_cut){RS_CUT_STRIDED, l->mesh_shape[m], p->split_factor, stride[m]});
+      if (p->kind == RESHARD_PLACEMENT_REPLICATE || p->dim != d)
+        continue;
+      rs_replica none;
+      rs_cut cut = rs_parts_cut(l, m, stride[m], &none);
+      if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD) {
+        cut.kind = RS_CUT_STRIDED;
+        cut.factor = p->split_factor;
+      }
+      add_cut(&l->dim[d], cut);
     }
+    if (rs_dim_runs(&l->dim[d]) > 1)
+      l->runs_dim = d;
     next += l->dim[d].ncuts;
   }
-  for (int m = 0; m < l->mesh_ndim; m++)
-    if (l->placements[m].kind == RESHARD_PLACEMENT_REPLICATE && l->mesh_shape[m] > 1) {
-      l->replica[l->nreplicas++] = (rs_replica){l->mesh_shape[m], stride[m]};
-      l->replicas *= l->mesh_shape[m];
-    }
+  for (int m = 0; m < l->mesh_ndim; m++) {
+    rs_replica replica = {l->mesh_shape[m], stride[m]};
+    if (l->placements[m].kind != RESHARD_PLACEMENT_REPLICATE)
+      rs_parts_cut(l, m, stride[m], &replica);
+    add_replica(l, replica);
+  }
   count_cells(l);
 }
 

@@ -37,12 +37,12 @@ static void held_of_flat(const struct reshard_layout_s *l, const int64_t *lo, co
   }
 }
 
-/* The number of the part of a dim that a position of the rank list has. */
-static int64_t part_of(const rs_dim *dim, int64_t position) {
-  int64_t part = 0;
-  for (int c = 0; c < dim->ncuts; c++)
-    part = part * dim->cuts[c].w + position / dim->cuts[c].stride % dim->cuts[c].w;
-  return part;
+/* Counted indices of a dim that a position of the rank list has, in all its runs. */
+static int64_t count_of(const rs_dim *dim, const int64_t *count, int64_t position) {
+  int64_t sum = 0;
+  for (int run = 0; run < rs_dim_runs(dim); run++)
+    sum += count[rs_dim_part(dim, position, run)];
+  return sum;
 }
 
 /* Dims multiply, so that each part of a dim is counted once. */
@@ -63,7 +63,7 @@ static reshard_status held_of_regular(const struct reshard_layout_s *l, const in
     for (int64_t i = 0; i < r->count; i++) {
       int64_t elements = 1;
       for (int d = 0; d < l->ndim; d++)
-        elements *= count[first[d] + (l->dim[d].ncuts > 0 ? part_of(&l->dim[d], r->position + i) : 0)];
+        elements *= count_of(&l->dim[d], count + first[d], r->position + i);
       held[r->first + i * r->step] = elements;
     }
   }

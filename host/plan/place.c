@@ -58,12 +58,13 @@ static bool find_range(const rs_class *c, const rs_side *side, rs_route route, c
   for (int64_t i = 0; i < m->count; i++, s++) {
     reshard_array_info array;
     rs_geometry g;
-    find_array(own, of_source ? route.src : route.dst, of_source ? s->src_array : s->dst_array, &array);
+    int64_t own_rank = of_source ? route.src : route.dst, own_array = of_source ? s->src_array : s->dst_array;
+    find_array(own, own_rank, own_array, &array);
     const int64_t *given = strides != NULL && strides[array.buffer] != NULL ? strides[array.buffer] : array.strides;
     rs_segment_geometry(c, side, route, s, &g);
     if (!segment_contiguous(&g, s, own_dim, g.src_asks == of_source, given, &offset))
       return false;
-    offset += array.offset;
+    offset += rs_layout_array_offset(own, own_rank, &array, own_array, given);
     if (i > 0 && (*buffer != array.buffer || offset != end))
       return false;
     if (i == 0) {

@@ -221,7 +221,7 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
 
 /* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
  * which there may be a world full, are not visited. */
-static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *want) {
+static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *wants, int64_t nwants) {
   if (w->census.layout == NULL)
     RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));
   RS_TRY(rs_census_take(&w->census, query));
@@ -231,9 +231,13 @@ static reshard_status receive_counted(rs_work *w, const rs_query *query, const r
     total -= own;
     before -= w->sources.at[i].rank < w->rank ? own : 0;
   }
-  rs_receiver part = {w->rank, want->array, want->elements, want->rows, want->lists};
   RS_TRY(find_servers(w, (line){false, 0}));
-  return receive_part(w, &part, before, total);
+  for (const rs_want *want = wants; want < wants + nwants; want++) {
+    rs_receiver part = {w->rank, want->array, want->elements, want->rows, want->lists};
+    RS_TRY(receive_part(w, &part, before, total));
+    before += want->elements;
+  }
+  return RESHARD_SUCCESS;
 }
 
 /* All wants of one cell. */
@@ -246,7 +250,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   RS_TRY(rs_find_sources(w, w->cell));
   RS_TRY(rs_ask(w, true, w->cell, &query, &met));
   if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
-    return receive_counted(w, &query, wants);
+    return receive_counted(w, &query, wants, nwants);
   RS_TRY(rs_layout_query(w->class_->dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
   RS_TRY(sort_receivers(w));
   line mine = line_of(w, w->rank);

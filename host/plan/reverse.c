@@ -13,7 +13,7 @@ typedef struct rebuilt {
 /* True when an element of the destination comes to several ranks, so that its adjoint is a sum. */
 static bool needs_sum(const struct reshard_layout_s *dst) {
   if (dst->kind != RESHARD_LAYOUT_BOXES)
-    return dst->replicas > 1 && dst->elements > 0;
+    return rs_layout_replicates(dst) && dst->elements > 0;
   for (int64_t cell = 0; cell < dst->boxes->ncells; cell++) {
     int64_t shape[RESHARD_MAX_DIMS], elements = 1;
     rs_layout_cell_shape(dst, cell, shape);

@@ -163,7 +163,7 @@ static void lend_lists(world_class *w) {
 }
 
 static bool is_replicated(const struct reshard_layout_s *l) {
-  return l->kind == RESHARD_LAYOUT_BOXES ? l->boxes->replicated : l->replicas > 1;
+  return l->kind == RESHARD_LAYOUT_BOXES ? l->boxes->replicated : rs_layout_replicates(l);
 }
 
 static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class **of_rank, int64_t world,

@@ -1,5 +1,5 @@
 /* Local arrays: a rank's tensors of a layout, one per array, dense where they are made here. The boxes of a flat piece
- * lie end to end in one buffer, and are views of it. */
+ * lie end to end in one buffer, runs of parts side by side; both are views of it. */
 #include "device/memory/staging.h"
 #include "sharded/sharder.h"
 
@@ -22,8 +22,8 @@ void rs_local_arrays_free(rs_local_arrays *local) {
   *local = (rs_local_arrays){0};
 }
 
-static reshard_status create_flat_arrays(reshard_device device, reshard_layout layout, int64_t rank,
-                                         const reshard_properties *properties, void *stream, rs_local_arrays *local) {
+static reshard_status create_bundle(reshard_device device, reshard_layout layout, int64_t rank,
+                                    const reshard_properties *properties, void *stream, rs_local_arrays *local) {
   int64_t elements;
   reshard_tensor whole;
   RS_TRY(reshard_layout_buffer_elements(layout, rank, 0, &elements));
@@ -32,7 +32,7 @@ static reshard_status create_flat_arrays(reshard_device device, reshard_layout l
   for (int64_t i = 0; i < local->n && status == RESHARD_SUCCESS; i++) {
     reshard_array_info info;
     status = reshard_layout_array(layout, rank, i, &info);
-    RS_THEN(status, reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, NULL, info.offset,
+    RS_THEN(status, reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, info.strides, info.offset,
                                               &local->arrays[i]));
   }
   reshard_tensor_release(whole); /* the views keep the storage */
@@ -56,8 +56,8 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
   int64_t n;
   RS_TRY(reshard_layout_array_count(layout, rank, &n));
   RS_TRY(alloc_arrays(layout, n, &made));
-  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
-  reshard_status status = (flat ? create_flat_arrays : create_arrays)(device, layout, rank, properties, stream, &made);
+  bool bundles = rs_layout_bundles(layout);
+  reshard_status status = (bundles ? create_bundle : create_arrays)(device, layout, rank, properties, stream, &made);
   if (status != RESHARD_SUCCESS) {
     rs_local_arrays_free(&made);
     return status;
@@ -137,24 +137,34 @@ static reshard_status check_array(const char *name, reshard_layout layout, const
   return RESHARD_SUCCESS;
 }
 
+static bool has_strides(const reshard_tensor_info *info, const int64_t *strides) {
+  for (int d = 0; d < info->ndim; d++)
+    if (info->shape[d] > 1 && info->strides[d] != strides[d])
+      return false;
+  return true;
+}
+
 static reshard_status check_arrays(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
                                    int64_t n, reshard_tensor const *tensors) {
-  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(layout) != 1;
-  const char *end = NULL; /* of the boxes of a flat piece so far */
+  const char *buffer = NULL; /* of arrays that share one: where the first says that it begins */
   for (int64_t i = 0; i < n; i++) {
     reshard_array_info array;
     char name[64];
     snprintf(name, sizeof name, n > 1 ? "%s %lld" : "%s", what, (long long)i);
     RS_TRY(reshard_layout_array(layout, rank, i, &array));
     RS_TRY(check_array(name, layout, &array, dtype, tensors[i]));
-    if (!flat || array.elements == 0)
+    if (!rs_layout_bundles(layout) || array.elements == 0)
       continue;
-    const reshard_tensor_info *info = &tensors[i]->info;
-    RS_TRY(rs_tensor_ready(name, tensors[i])); /* a flat piece needs its memory */
-    if (!info->contiguous || (end != NULL && rs_tensor_data(tensors[i]) != end))
-      return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
-                      info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");
-    end = (const char *)rs_tensor_data(tensors[i]) + info->elements * (int64_t)reshard_dtype_size(dtype);
+    RS_TRY(rs_tensor_ready(name, tensors[i])); /* a buffer of several needs its memory */
+    const char *begin = (const char *)rs_tensor_data(tensors[i]) - array.offset * (int64_t)reshard_dtype_size(dtype);
+    bool strides = has_strides(&tensors[i]->info, array.strides);
+    bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
+    if (!strides || (buffer != NULL && begin != buffer))
+      return rs_error(RESHARD_ERROR_INVALID, "%s %s: %s", name,
+                      !strides ? "is not contiguous" : "does not follow the one before it in memory",
+                      flat ? "the boxes of a flat piece lie end to end"
+                           : "the arrays of a rank lie side by side in one contiguous buffer");
+    buffer = begin;
   }
   return RESHARD_SUCCESS;
 }

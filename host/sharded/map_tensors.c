@@ -80,8 +80,8 @@ reshard_status rs_placeholder_map(reshard_sharder s, const rs_tensor_mapper *m, 
 
 /* --- Holdings of a rank ------------------------------------------------------------------------------------------ */
 
-/* Wraps all boxes of a flat piece as one tensor; first: the first box that has elements. */
-static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
+/* Wraps the buffer of several arrays as one tensor; first: the first array that has elements. */
+static reshard_status wrap_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
                                   reshard_tensor *whole) {
   reshard_tensor begin = local->arrays[first];
   reshard_array_info array;
@@ -91,38 +91,38 @@ static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arra
   RS_TRY(reshard_layout_array(local->layout, rank, first, &array));
   for (int64_t i = first; i < local->n && status == RESHARD_SUCCESS; i++)
     if (local->arrays[i] != NULL && local->arrays[i]->info.elements > 0 && local->arrays[i]->storage != begin->storage)
-      status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the boxes %lld and %lld of a flat piece are in several storages",
+      status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the arrays %lld and %lld of a buffer are in several storages",
                         (long long)first, (long long)i);
   RS_THEN(status, reshard_tensor_as_strided(begin, 1, &elements, NULL, begin->info.offset - array.offset, whole));
   return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
 }
 
-/* Cuts the mapped piece into its boxes. */
-static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank,
-                               reshard_tensor whole, rs_local_arrays *mapped) {
+/* Cuts the mapped buffer into its arrays. */
+static reshard_status cut_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank,
+                                 reshard_tensor whole, rs_local_arrays *mapped) {
   if (!whole->info.contiguous)
-    return rs_path_error(m->path,
-                         rs_error(RESHARD_ERROR_INVALID, "a flat piece would become one that is not contiguous"));
+    return rs_path_error(
+        m->path, rs_error(RESHARD_ERROR_INVALID, "a buffer of several arrays would become one that is not contiguous"));
   for (int64_t i = 0; i < local->n; i++) {
     reshard_array_info array;
     RS_TRY(reshard_layout_array(local->layout, rank, i, &array));
-    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(local->layout), array.shape, NULL,
+    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(local->layout), array.shape, array.strides,
                                      whole->info.offset + array.offset, &mapped->arrays[i]));
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_flat_piece(reshard_sharder s, const rs_local_arrays *local, int64_t first,
-                                     const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
-                                     rs_local_arrays *mapped, bool *changed) {
+static reshard_status map_buffer(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                                 const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                                 rs_local_arrays *mapped, bool *changed) {
   reshard_tensor whole, became = NULL;
-  RS_TRY(flat_buffer(m, local, s->comm->rank, first, &whole));
+  RS_TRY(wrap_buffer(m, local, s->comm->rank, first, &whole));
   reshard_status status = map_tensor(s, m, whole, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
     status = record_properties(m, &became->info, true, p, type);
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = cut_flat(m, local, s->comm->rank, became, mapped);
+    status = cut_buffer(m, local, s->comm->rank, became, mapped);
   reshard_tensor_release(became);
   reshard_tensor_release(whole);
   return status;
@@ -145,9 +145,9 @@ static reshard_status map_arrays(reshard_sharder s, const rs_local_arrays *local
 }
 
 /* Returns the first array that can be mapped; n: there is none. */
-static int64_t first_array(const rs_local_arrays *local, bool flat) {
+static int64_t first_array(const rs_local_arrays *local, bool bundles) {
   int64_t i = 0;
-  while (i < local->n && (local->arrays[i] == NULL || (flat && local->arrays[i]->info.elements == 0)))
+  while (i < local->n && (local->arrays[i] == NULL || (bundles && local->arrays[i]->info.elements == 0)))
     i++;
   return i;
 }
@@ -155,8 +155,8 @@ static int64_t first_array(const rs_local_arrays *local, bool flat) {
 reshard_status rs_local_arrays_map(reshard_sharder s, const rs_local_arrays *local, const rs_tensor_mapper *m,
                                    reshard_properties *p, reshard_device_type *type, rs_local_arrays *mapped,
                                    bool *changed) {
-  bool flat = reshard_layout_get_kind(local->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(local->layout) != 1;
-  int64_t first = first_array(local, flat);
+  bool bundles = rs_layout_bundles(local->layout);
+  int64_t first = first_array(local, bundles);
   reshard_properties properties = *p;
   rs_local_arrays made = {.n = local->n};
   RS_TRY(rs_alloc_zero(&made.arrays, local->n, sizeof *made.arrays));
@@ -164,7 +164,7 @@ reshard_status rs_local_arrays_map(reshard_sharder s, const rs_local_arrays *loc
   if (first < local->n)
     *type = local->arrays[first]->info.device_type;
   reshard_status status = first == local->n ? rs_placeholder_map(s, m, &properties, type, changed)
-                          : flat            ? map_flat_piece(s, local, first, m, &properties, type, &made, changed)
+                          : bundles         ? map_buffer(s, local, first, m, &properties, type, &made, changed)
                                             : map_arrays(s, local, first, m, &properties, type, &made, changed);
   if (status != RESHARD_SUCCESS || !*changed) {
     rs_local_arrays_free(&made);

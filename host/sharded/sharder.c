@@ -361,11 +361,20 @@ reshard_status rs_sharder_metadata(reshard_sharder s, rs_cached_plan *p, int64_t
 static int64_t list_buffers(const rs_local_arrays *local, int64_t rank, void **pointers, const int64_t **strides,
                             bool *strided) {
   int64_t n = rs_layout_buffers(local->layout, rank);
-  for (int64_t b = 0; b < n; b++) { /* the first of several arrays is at the begin of its buffer */
+  bool bundles = rs_layout_bundles(local->layout);
+  for (int64_t b = 0; b < n; b++) {
     reshard_tensor array = b < local->n ? local->arrays[b] : NULL;
     pointers[b] = array != NULL ? rs_tensor_data(array) : NULL;
-    strides[b] = array != NULL && !array->info.contiguous ? array->info.strides : NULL;
+    strides[b] = array != NULL && !array->info.contiguous && !bundles ? array->info.strides : NULL;
     *strided |= strides[b] != NULL;
+  }
+  for (int64_t a = local->n - 1; bundles && a >= 0; a--) { /* any that has elements tells where their buffer begins */
+    reshard_array_info info;
+    reshard_tensor array = local->arrays[a];
+    if (array == NULL || array->info.elements == 0)
+      continue;
+    reshard_layout_array(local->layout, rank, a, &info);
+    pointers[0] = (char *)rs_tensor_data(array) - info.offset * (int64_t)reshard_dtype_size(array->info.dtype);
   }
   return n;
 }

@@ -19,6 +19,8 @@
 extern "C" {
 #endif
 
+#define RESHARD_MAX_PARTS 4096 /* of a placement */
+
 typedef struct reshard_layout_s *reshard_layout;
 
 typedef enum reshard_layout_kind {
@@ -43,22 +45,39 @@ typedef struct reshard_interval {
 
 typedef enum reshard_placement_kind {
   RESHARD_PLACEMENT_REPLICATE = 0,
-  RESHARD_PLACEMENT_SHARD, /* the chunk rule on tensor dim `dim` */
+  RESHARD_PLACEMENT_SHARD, /* the chunk rule on tensor dim `dim`, or on each of its parts */
   /* Cuts dim in split_factor chunks and each of these in w. The i-th rank gets the i-th part of each chunk, one after
    * the other. Source: torch.distributed.tensor _StridedShard. */
   RESHARD_PLACEMENT_STRIDED_SHARD
 } reshard_placement_kind;
 
+/* A part of a dim: of a fused tensor's rows those of q, of k or of v, say. */
+typedef struct reshard_part {
+  int64_t size;   /* indices of the dim, 0 or more; in a ratio a number of 1 or more */
+  int64_t pieces; /* at most so many, each on as many neighbouring ranks; 0: one for each rank */
+} reshard_part;
+
+/* A Shard with parts gives rank r its chunk of each, one behind the other: [q_r | k_r | v_r]. It is the first cut of
+ * its dim. Sizes add up to the extent; the sum of a ratio divides it; one part alone, of any size, is the whole dim. A
+ * part in fewer pieces than there are ranks is in n = min(pieces, ranks), which divides the ranks. No other mesh dim
+ * cuts that dim then, and one dim of a layout has such parts. A rank has an array for each run of parts of one n.
+ *
+ * Parts are the caller's, and copied. Placements that a call returns have sizes, never a ratio, and point into the
+ * layout, as long as it lives. */
 typedef struct reshard_placement {
   reshard_placement_kind kind;
   int dim;              /* SHARD and STRIDED_SHARD: tensor dim, negative counts from the end */
   int64_t split_factor; /* STRIDED_SHARD: at least 1 */
+  int nparts;           /* SHARD: 0: the dim is one part; at most RESHARD_MAX_PARTS */
+  int ratio;            /* non-zero: sizes of parts are a ratio */
+  const reshard_part *parts;
 } reshard_placement;
 
 /* Reads a layout string. docs/layouts.md has the whole grammar. Examples:
  *
  *     chunk(0) chunk(-1;2,0,3,1)
  *     mesh(2x4;S0,R) mesh(dp=2,tp=4;S0,S1) mesh(2x2@4-7;R,S1) mesh(dp=3,tp=2;S0,S0;order=tp,dp)
+ *     mesh(tp=4;S0{4096,1024,1024}) mesh(tp=16;S0{32:8/8:8/8}) mesh(8;S0/4)
  *     cyclic(2x2;32x32) cyclic(2x2@3-0;32x32)
  *     rank(3) flat() flat(4-7)
  *     boxes(0:[0,0]+[5,12];1:[5,0]+[8,12]) boxes(@file) boxes(replicated;...)
@@ -72,7 +91,7 @@ typedef struct reshard_placement {
  * Errors:
  * - RESHARD_ERROR_INVALID: syntax, with the column; anything else that is wrong, with the numbers; a box file that is
  *   missing.
- * - RESHARD_ERROR_UNSUPPORTED: Psum, Pavg, Pmin, Pmax, Pprod.
+ * - RESHARD_ERROR_UNSUPPORTED: Psum, Pavg, Pmin, Pmax, Pprod; more than RESHARD_MAX_PARTS parts.
  * - RESHARD_ERROR_SYSTEM: a box file that cannot be read. */
 RESHARD_API reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,
                                                 reshard_layout *layout);
@@ -166,12 +185,13 @@ RESHARD_API int reshard_layout_equal(reshard_layout a, reshard_layout b);
 RESHARD_API reshard_status reshard_layout_check_source(reshard_layout layout);
 
 /* A rank holds a list of arrays. A chunk, mesh, cyclic or single layout has one, maybe empty, for each rank that it
- * names. A boxes layout has one per box. A flat layout has the boxes of its piece, at most 2 ndim - 1. A rank that the
+ * names; a mesh with parts in fewer pieces than ranks has several, side by side in the buffer along the dim of the
+ * parts. A boxes layout has one per box. A flat layout has the boxes of its piece, at most 2 ndim - 1. A rank that the
  * layout does not name has none. */
 typedef struct reshard_array_info {
   int64_t elements;
   int64_t shape[RESHARD_MAX_DIMS];   /* local shape */
-  int64_t strides[RESHARD_MAX_DIMS]; /* in elements: contiguous row-major */
+  int64_t strides[RESHARD_MAX_DIMS]; /* in elements: row-major, contiguous where it is alone in its buffer */
   int64_t buffer;                    /* number of the rank's buffer that holds it */
   int64_t offset;                    /* elements before the array in that buffer */
 } reshard_array_info;

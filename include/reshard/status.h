@@ -19,9 +19,9 @@ extern "C" {
 #define RESHARD_MAX_DIMS 8
 
 #define RESHARD_VERSION_MAJOR  0
-#define RESHARD_VERSION_MINOR  1
+#define RESHARD_VERSION_MINOR  2
 #define RESHARD_VERSION_PATCH  0
-#define RESHARD_VERSION_STRING "0.1.0"
+#define RESHARD_VERSION_STRING "0.2.0"
 
 typedef enum reshard_status {
   RESHARD_SUCCESS = 0,
@@ -61,7 +61,7 @@ RESHARD_API reshard_status reshard_error_set(reshard_status status, const char *
 RESHARD_API reshard_status reshard_assert(int condition, const char *text, const char *file, int line);
 #define RESHARD_ASSERT(condition, text) reshard_assert((condition) ? 1 : 0, (text), __FILE__, __LINE__)
 
-/* "0.1.0"; static lifetime. */
+/* "0.2.0"; static lifetime. */
 RESHARD_API const char *reshard_version(void);
 
 #ifdef __cplusplus

@@ -36,7 +36,7 @@ template <typename Make> Layout *made(Make &&make) {
 
 // Placements in the words of layout strings: "S0", "S-1", "S0*2", "R".
 reshard_placement placement_of(const std::string &text) {
-  reshard_placement p = {RESHARD_PLACEMENT_REPLICATE, 0, 1};
+  reshard_placement p{};
   if (text == "R")
     return p;
   char *end = nullptr;

@@ -203,8 +203,9 @@ static reshard_status make_mesh(fault_output *out, const void *with) {
   (void)with;
   const int64_t mesh[3] = {2, 2, 2};
   const char *names[3] = {"pp", "dp", "tp"};
-  const reshard_placement placements[3] = {
-      {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2}, {RESHARD_PLACEMENT_SHARD, -2, 0}};
+  const reshard_placement placements[3] = {{.kind = RESHARD_PLACEMENT_REPLICATE},
+                                           {.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 0, .split_factor = 2},
+                                           {.kind = RESHARD_PLACEMENT_SHARD, .dim = -2}};
   const int order[3] = {2, 0, 1};
   reshard_layout made = out->object;
   reshard_status status =

@@ -15,8 +15,9 @@ enum { RANKS = 3, SEED = 5 };
 
 static const int64_t shape[2] = {7, 5};
 static const reshard_properties f64 = {.dtype = RESHARD_F64};
-static const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0}, columns = {RESHARD_PLACEMENT_SHARD, 1, 0},
-                               mixed = {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
+static const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                               columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1},
+                               mixed = {.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 0, .split_factor = 2};
 
 static int64_t dtensor_wrong(reshard_dtensor t, int64_t r) {
   return array_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), SEED);

@@ -147,7 +147,7 @@ static void open_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   world *w = p->user;
   const int64_t shape[2] = {5, 3};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_comm comm = NULL;
   reshard_tensor whole = NULL;

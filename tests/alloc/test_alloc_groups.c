@@ -15,7 +15,8 @@ enum { RANKS = 4, SEED = 7, ANY = -1 };
 
 static const int64_t shape[2] = {5, 3};
 static const reshard_properties f64 = {.dtype = RESHARD_F64};
-static const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0}, columns = {RESHARD_PLACEMENT_SHARD, 1, 0};
+static const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                               columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
 
 /* dp 2 x tp 2: groups are ranks 0 and 1, 2 and 3. */
 typedef struct world {

@@ -52,7 +52,8 @@ static reshard_status layout(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   const int64_t shape[1] = {100};
-  const reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
+  const reshard_placement placements[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                           {.kind = RESHARD_PLACEMENT_REPLICATE}};
   reshard_mesh part;
   reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &part);
   if (status != RESHARD_SUCCESS)

@@ -68,8 +68,8 @@ static reshard_status make_layout(api_input *in, int ndim, const int64_t *shape,
   case 1: return reshard_layout_create_flat(ndim, shape, world, take(in) % 5, take(in) % 2 ? ranks : NULL, made);
   case 2:
     for (int i = 0; i < 2; i++)
-      placements[i] =
-          (reshard_placement){(reshard_placement_kind)(take(in) % 4), (int)take_number(in), take_number(in)};
+      placements[i] = (reshard_placement){
+          .kind = (reshard_placement_kind)(take(in) % 4), .dim = (int)take_number(in), .split_factor = take_number(in)};
     take_numbers(in, 2, grid);
     return reshard_layout_create_mesh(ndim, shape, world, (int)(take(in) % 3), grid, NULL, placements, NULL, NULL,
                                       made);

@@ -18,11 +18,8 @@ reshard_status rs_memory_views(const char *what, reshard_layout layout, int64_t 
     if (buffers == NULL || buffers[info.buffer] == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "%s: buffer %lld is NULL", what, (long long)info.buffer);
     view->at = (char *)buffers[info.buffer] + info.offset * width;
-    int64_t stride = width;
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-      view->strides[d] = stride;
-      stride *= info.shape[d];
-    }
+    for (int d = 0; d < layout->ndim; d++)
+      view->strides[d] = info.strides[d] * width;
   }
   return RESHARD_SUCCESS;
 }

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A block of a tensor that is being built: its shard, its rank, and its number among the boxes of the rank's array;
- * count: blocks that the array has. */
+/* A block of a tensor that is being built: its shard, its rank, which array of that it is in, and its number among the
+ * boxes of the array; count: blocks that the array has. */
 typedef struct shard_block {
   const rs_shard *shard;
-  int64_t rank, box, count;
+  int64_t rank, array, box, count;
 } shard_block;
 
 typedef struct builder {
@@ -31,6 +31,8 @@ static int by_rank_and_box(const void *a, const void *b) {
   const shard_block *x = a, *y = b;
   if (x->rank != y->rank)
     return x->rank < y->rank ? -1 : 1;
+  if (x->array != y->array)
+    return x->array < y->array ? -1 : 1;
   if (x->box != y->box)
     return x->box < y->box ? -1 : 1;
   return x->shard < y->shard ? -1 : x->shard > y->shard; /* in the order of files */
@@ -52,11 +54,11 @@ static reshard_status gather_blocks(builder *b, const rs_global_tensor *global) 
   for (int64_t i = 0; i < global->count; i++) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first + i]];
     if (!shard->empty)
-      b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
+      b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 0, 1};
   }
   if (b->blocks.n == 0 && global->count > 0) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first]];
-    b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
+    b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 0, 1};
   }
   return RESHARD_SUCCESS;
 }
@@ -109,14 +111,16 @@ static reshard_status build_boxes(builder *b, const rs_global_tensor *global, re
   return RESHARD_SUCCESS;
 }
 
-/* Compares the runs of a shard with those of its rank's array. */
+/* Compares the runs of a shard with those of an array of its rank. */
 static reshard_status same_runs(builder *b, reshard_layout layout, const shard_block *at, bool *same) {
   const int64_t *run = b->shards->runs.at + at->shard->runs;
-  *same = true;
+  int64_t shape[RESHARD_MAX_DIMS];
+  RS_TRY(rs_array_boxes(layout, at->rank, at->array, NULL, shape));
+  *same = memcmp(shape, at->shard->box.extent, (size_t)layout->ndim * sizeof *shape) == 0;
   for (int d = 0; d < layout->ndim && *same; d++) {
     int64_t n = *run++, count = 0;
     RS_TRY(rs_vec_reserve(&b->intervals, n));
-    RS_TRY(reshard_layout_array_intervals(layout, at->rank, 0, d, 0, n, b->intervals.at, &count));
+    RS_TRY(reshard_layout_array_intervals(layout, at->rank, at->array, d, 0, n, b->intervals.at, &count));
     *same = count == n && (n == 0 || run[0] == at->shard->box.offset[d]);
     for (int64_t i = 0; i < n && *same; i++, run += 2)
       *same = b->intervals.at[i].begin == run[0] && b->intervals.at[i].end == run[1];
@@ -124,26 +128,30 @@ static reshard_status same_runs(builder *b, reshard_layout layout, const shard_b
   return RESHARD_SUCCESS;
 }
 
-/* Finds what a block is of its rank's array in the layout of the metadata: all of it, or one of its boxes. */
+/* Compares the box of a shard with those of an array of its rank. */
+static reshard_status same_box(reshard_layout layout, shard_block *at, bool *same) {
+  int64_t boxes = 0;
+  size_t size = (size_t)layout->ndim * sizeof(int64_t);
+  RS_TRY(rs_array_boxes(layout, at->rank, at->array, &boxes, NULL));
+  *same = false;
+  for (int64_t j = 0; j < boxes && boxes <= RS_MOST_BOXES && !*same; j++) {
+    reshard_box box;
+    RS_TRY(rs_array_box(layout, at->rank, at->array, j, &box, NULL));
+    *same =
+        memcmp(box.offset, at->shard->box.offset, size) == 0 && memcmp(box.extent, at->shard->box.extent, size) == 0;
+    at->box = j;
+  }
+  at->count = boxes;
+  return RESHARD_SUCCESS;
+}
+
+/* Finds what a block is of its rank's arrays in the layout of the metadata: all of one, or one of its boxes. */
 static reshard_status match_block(builder *b, reshard_layout layout, shard_block *at) {
-  int64_t boxes = 0, shape[RESHARD_MAX_DIMS];
-  bool same = rs_layout_arrays(layout, at->rank) == 1;
-  if (same && at->shard->runs >= 0) {
-    RS_TRY(rs_array_boxes(layout, at->rank, 0, NULL, shape));
-    same = memcmp(shape, at->shard->box.extent, (size_t)layout->ndim * sizeof *shape) == 0;
-    if (same)
-      RS_TRY(same_runs(b, layout, at, &same));
-  } else if (same) {
-    RS_TRY(rs_array_boxes(layout, at->rank, 0, &boxes, NULL));
-    same = false;
-    for (int64_t j = 0; j < boxes && boxes <= RS_MOST_BOXES && !same; j++) {
-      reshard_box box;
-      RS_TRY(rs_array_box(layout, at->rank, 0, j, &box, NULL));
-      same = memcmp(box.offset, at->shard->box.offset, (size_t)layout->ndim * sizeof *shape) == 0 &&
-             memcmp(box.extent, at->shard->box.extent, (size_t)layout->ndim * sizeof *shape) == 0;
-      at->box = j;
-    }
-    at->count = boxes;
+  int64_t arrays = rs_layout_arrays(layout, at->rank);
+  bool same = false;
+  for (int64_t a = 0; a < arrays && !same; a++) {
+    at->array = a;
+    RS_TRY(at->shard->runs >= 0 ? same_runs(b, layout, at, &same) : same_box(layout, at, &same));
   }
   if (!same) {
     char where[RS_SHARD_WHERE], text[RS_BOX_TEXT];
@@ -157,7 +165,7 @@ static reshard_status match_block(builder *b, reshard_layout layout, shard_block
   return RESHARD_SUCCESS;
 }
 
-/* Each rank's blocks must be the whole of its array, and as a source all arrays must be there, each cell once. */
+/* Each rank's blocks must be the whole of its arrays, and as a source all arrays must be there, each cell once. */
 static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, reshard_layout layout) {
   const rs_shards *s = b->shards;
   int64_t held = 0;
@@ -167,7 +175,8 @@ static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, re
   for (int64_t i = 0, next; i < b->blocks.n; i = next) {
     const shard_block *at = &b->blocks.at[i];
     bool complete = true;
-    for (next = i; next < b->blocks.n && b->blocks.at[next].rank == at->rank; next++)
+    for (next = i; next < b->blocks.n && b->blocks.at[next].rank == at->rank && b->blocks.at[next].array == at->array;
+         next++)
       complete &= b->blocks.at[next].count == at->count && b->blocks.at[next].box == next - i;
     if (!complete || next - i != at->count) {
       char where[RS_SHARD_WHERE];
@@ -176,7 +185,7 @@ static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, re
                         (long long)at->count);
       goto done;
     }
-    int64_t cell = rs_layout_cell(layout, at->rank, 0), elements = 1, shape[RESHARD_MAX_DIMS];
+    int64_t cell = rs_layout_cell(layout, at->rank, at->array), elements = 1, shape[RESHARD_MAX_DIMS];
     if (seen[cell] && !s->opening->options.gaps_allowed)
       continue;
     rs_layout_cell_shape(layout, cell, shape);
@@ -184,7 +193,7 @@ static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, re
       elements *= shape[d];
     held += seen[cell] ? 0 : elements;
     seen[cell] = true;
-    RS_TRY_GOTO(status, add_stored_array(b, i, 0), done);
+    RS_TRY_GOTO(status, add_stored_array(b, i, at->array), done);
   }
   if (held != layout->elements && !s->opening->options.gaps_allowed) {
     char quoted[RS_QUOTE];

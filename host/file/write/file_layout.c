@@ -87,8 +87,8 @@ static reshard_status is_lowest(layout_builder *w, reshard_layout layout, int64_
   return RESHARD_SUCCESS;
 }
 
-/* One array of a rank, whose first box is number *number. */
-static reshard_status add_array_blocks(layout_builder *w, int64_t tensor, int64_t rank, int64_t array,
+/* One array of a rank, whose first box is number *number; `whole` has no boxes of its own. */
+static reshard_status add_array_blocks(layout_builder *w, int64_t tensor, int64_t rank, int64_t array, bool whole,
                                        int64_t *number) {
   reshard_layout layout = w->store->tensors.at[tensor].layout;
   int64_t boxes, shape[RESHARD_MAX_DIMS], elements = 1;
@@ -97,7 +97,7 @@ static reshard_status add_array_blocks(layout_builder *w, int64_t tensor, int64_
     elements *= shape[d];
   if (elements == 0)
     return RESHARD_SUCCESS;
-  bool here = true, whole = boxes > RS_MOST_BOXES;
+  bool here = true;
   if (w->dedup)
     RS_TRY(is_lowest(w, layout, rank, array, &here));
   if (!here)
@@ -107,6 +107,27 @@ static reshard_status add_array_blocks(layout_builder *w, int64_t tensor, int64_
   for (int32_t j = 0; j < count; j++)
     RS_TRY(add_block(w, (rs_file_block){tensor, w->store->arrays.n - 1, rank, (*number)++, whole ? -1 : j}));
   w->files->whole_arrays += whole;
+  return RESHARD_SUCCESS;
+}
+
+/* True where all that a rank has of a tensor is too many boxes: each of its arrays is stored whole then. An array of
+ * other kinds is a box. */
+static reshard_status is_whole(layout_builder *w, int64_t tensor, int64_t rank, bool *whole) {
+  reshard_layout layout = w->store->tensors.at[tensor].layout;
+  int64_t arrays = rs_layout_arrays(layout, rank), boxes, sum = 0;
+  char quoted[RS_QUOTE];
+  *whole = false;
+  if (!rs_layout_regular(layout))
+    return RESHARD_SUCCESS;
+  if (arrays > RS_MOST_BOXES)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld arrays of rank %lld, %d are the most in shards",
+                    w->where, rs_quote(quoted, sizeof quoted, rs_model_name(w->store->model, tensor)),
+                    (long long)arrays, (long long)rank, RS_MOST_BOXES);
+  for (int64_t a = 0; a < arrays; a++) {
+    RS_TRY(rs_array_boxes(layout, rank, a, &boxes, NULL));
+    sum += rs_min(boxes, RS_MOST_BOXES + 1);
+  }
+  *whole = sum > RS_MOST_BOXES;
   return RESHARD_SUCCESS;
 }
 
@@ -120,8 +141,10 @@ static reshard_status add_shard_blocks(layout_builder *w, int64_t tensor) {
   RS_TRY(list_ranks(w, layout));
   for (int64_t i = 0; i < w->ranks.n; i++) {
     int64_t number = 0, arrays = rs_layout_arrays(layout, w->ranks.at[i]);
+    bool whole;
+    RS_TRY(is_whole(w, tensor, w->ranks.at[i], &whole));
     for (int64_t a = 0; a < arrays; a++)
-      RS_TRY(add_array_blocks(w, tensor, w->ranks.at[i], a, &number));
+      RS_TRY(add_array_blocks(w, tensor, w->ranks.at[i], a, whole, &number));
   }
   return RESHARD_SUCCESS;
 }

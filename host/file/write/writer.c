@@ -351,6 +351,29 @@ reshard_status rs_writer_create(const char *path, int64_t n, const reshard_write
   return status;
 }
 
+/* An array beside others in its buffer has rows of the buffer's stride: each is written alone. */
+static reshard_status put_array(reshard_writer w, int64_t tensor, const rs_stored_array *array,
+                                const reshard_array_info *info, const char *memory) {
+  reshard_layout layout = w->store.tensors.at[tensor].layout;
+  int64_t lo[RESHARD_MAX_DIMS] = {0}, extent[RESHARD_MAX_DIMS], rows = 1;
+  int64_t width = (int64_t)reshard_dtype_size(w->store.model->tensors.at[tensor].dtype);
+  memcpy(extent, info->shape, sizeof extent);
+  for (int d = 0; d < layout->runs_dim; d++) {
+    rows *= extent[d];
+    extent[d] = 1;
+  }
+  for (int64_t row = 0; row < rows; row++) {
+    int64_t rest = row, offset = 0;
+    for (int d = layout->runs_dim - 1; d >= 0; d--) {
+      lo[d] = rest % info->shape[d];
+      rest /= info->shape[d];
+      offset += lo[d] * info->strides[d];
+    }
+    RS_TRY(rs_store_write(&w->store, tensor, array, lo, extent, memory + offset * width, &w->scratch));
+  }
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank, const void *const *buffers) {
   if (w == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_put: writer is NULL");
@@ -364,7 +387,6 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
   if (rank < 0 || rank >= stored->layout->world)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': rank %lld of %lld", w->where, quoted, (long long)rank,
                     (long long)stored->layout->world);
-  const int64_t zero[RESHARD_MAX_DIMS] = {0};
   for (int64_t h = stored->first; h < stored->first + stored->count; h++) {
     const rs_stored_array *array = &w->store.arrays.at[h];
     reshard_array_info info;
@@ -376,7 +398,7 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': buffer %lld of rank %lld is NULL", w->where, quoted,
                       (long long)info.buffer, (long long)rank);
     memory += info.offset * (int64_t)reshard_dtype_size(t->dtype);
-    RS_TRY(rs_store_write(&w->store, tensor, array, zero, info.shape, memory, &w->scratch));
+    RS_TRY(put_array(w, tensor, array, &info, memory));
     __atomic_store_n(&w->put[h], 1, __ATOMIC_RELAXED); /* threads may put the same array at once */
   }
   return RESHARD_SUCCESS;

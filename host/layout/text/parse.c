@@ -109,10 +109,55 @@ static reshard_status parse_grid_ranks(rs_scan *scan, rs_spec *spec, const char 
   return RESHARD_SUCCESS;
 }
 
-/* S0, S-1, S0*2, R */
-static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshard_placement *placement) {
+/* 4096, or 8/8: in at most 8 pieces; the size is left out before S0's own `/` */
+static reshard_status parse_part(rs_scan *scan, rs_spec *spec, bool sized) {
+  reshard_part part = {0, 0};
+  if (sized)
+    RS_TRY(rs_scan_number(scan, "the size of a part", &part.size));
+  if (rs_scan_take(scan, '/'))
+    RS_TRY(parse_extent(scan, &part.pieces));
+  RS_TRY(rs_vec_reserve(&spec->parts, spec->parts.n + 1));
+  spec->parts.at[spec->parts.n++] = part;
+  return RESHARD_SUCCESS;
+}
+
+/* {4096,1024,1024} in elements, {32:8/8:8/8} as a ratio, or /4: one part */
+static reshard_status parse_parts(rs_scan *scan, rs_spec *spec, reshard_placement *placement) {
+  int64_t first = spec->parts.n;
+  char mark = '\0', next;
+  if (!rs_scan_take(scan, '{')) {
+    RS_TRY(parse_part(scan, spec, false));
+  } else {
+    for (;;) {
+      rs_scan_skip(scan);
+      const char *at = scan->at;
+      RS_TRY(parse_part(scan, spec, true));
+      next = rs_scan_peek(scan);
+      if (mark == ':' && spec->parts.at[spec->parts.n - 1].size == 0)
+        return error_at(scan, at, "a number of a ratio is at least 1");
+      if (next != ',' && next != ':')
+        break;
+      if (mark != '\0' && next != mark)
+        return error_at(scan, scan->at, "parts are elements, with commas, or a ratio, with colons");
+      if (next == ':' && spec->parts.at[spec->parts.n - 1].size == 0)
+        return error_at(scan, at, "a number of a ratio is at least 1");
+      mark = next;
+      scan->at++;
+    }
+    RS_TRY(rs_scan_expect(scan, '}'));
+  }
+  if (spec->parts.n - first > RESHARD_MAX_PARTS)
+    return rs_scan_error(scan, scan->at, RESHARD_ERROR_UNSUPPORTED, "%lld parts, at most %d",
+                         (long long)(spec->parts.n - first), RESHARD_MAX_PARTS);
+  placement->nparts = (int)(spec->parts.n - first);
+  placement->ratio = mark == ':';
+  return RESHARD_SUCCESS;
+}
+
+/* S0, S-1, S0*2, S0{1:1}, S0/4, R */
+static reshard_status parse_placement(rs_scan *scan, rs_spec *spec, reshard_placement *placement) {
   static const char *const partial[] = {"Psum", "Pavg", "Pmin", "Pmax", "Pprod"};
-  *placement = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  *placement = (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE};
   const char *word;
   rs_scan_skip(scan);
   RS_TRY(rs_refuse_torch_spelling(scan, false));
@@ -134,7 +179,8 @@ static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshar
     placement->kind = RESHARD_PLACEMENT_STRIDED_SHARD;
     return parse_extent(scan, &placement->split_factor);
   }
-  return RESHARD_SUCCESS;
+  char next = rs_scan_peek(scan);
+  return next == '{' || next == '/' ? parse_parts(scan, spec, placement) : RESHARD_SUCCESS;
 }
 
 /* A mesh dim in order=: by its name or its number. */
@@ -229,6 +275,11 @@ reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec) {
     RS_TRY(parse_placement(scan, spec, &spec->placements.at[spec->placements.n]));
     spec->placements.n++;
   } while (rs_scan_take(scan, ','));
+  for (int64_t m = 0, part = 0; m < spec->placements.n; m++) {
+    reshard_placement *p = &spec->placements.at[m];
+    p->parts = p->nparts > 0 ? spec->parts.at + part : NULL;
+    part += p->nparts;
+  }
   if (spec->placements.n != spec->extents.n)
     return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld placements, the mesh has %lld dims",
                          (long long)spec->placements.n, (long long)spec->extents.n);

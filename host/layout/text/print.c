@@ -1,5 +1,5 @@
 /* Canonical layout strings: what spec.c reads back to an equal layout, and prints again to the same string. */
-#include "layout/layout.h"
+#include "layout/parts.h"
 
 static void print_ranks(rs_text *text, const rs_ranks *ranks) {
   for (int64_t i = 0; i < ranks->nranges; i++) {
@@ -41,6 +41,7 @@ static void print_mesh(rs_text *text, const struct reshard_layout_s *l) {
       rs_text_string(text, "*");
       rs_text_number(text, p->split_factor);
     }
+    rs_parts_text(text, p);
   }
   bool plain = true;
   for (int m = 0; l->order != NULL && m < l->mesh_ndim; m++)

@@ -82,7 +82,7 @@ static reshard_status replicate_scalar(rs_spec *spec, int64_t world) {
   RS_TRY(rs_vec_reserve(&spec->placements, 1));
   spec->kind = RESHARD_LAYOUT_MESH;
   spec->extents.at[0] = n;
-  spec->placements.at[0] = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  spec->placements.at[0] = (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE};
   spec->extents.n = spec->placements.n = 1;
   spec->names.n = 0;
   free(spec->order.at);
@@ -127,6 +127,7 @@ void rs_spec_free(rs_spec *spec) {
   free(spec->extents.at);
   free(spec->names.at);
   free(spec->placements.at);
+  free(spec->parts.at);
   free(spec->order.at);
   free(spec->blocks.at);
   free(spec->box_ranks.at);

@@ -22,14 +22,15 @@ typedef struct rs_spec {
   bool scalar;   /* a tensor without dims, under a string that others have, too: dims are not compared with it */
 
   reshard_layout_kind kind;
-  int64_t dim;                 /* CHUNK */
-  int64_t piece, pieces;       /* SINGLE: the rank that has this piece; pieces 0: it is named */
-  RS_VEC(rs_spec_range) ranks; /* n 0: the default */
-  int64_t rank_count;          /* ranks in them */
-  const char *ranks_at;        /* where they stand */
-  RS_VEC(int64_t) extents;     /* MESH, CYCLIC; 0: a mesh dim that is written without its size */
-  RS_VEC(rs_spec_name) names;  /* MESH: none or one per extent */
-  RS_VEC(reshard_placement) placements;
+  int64_t dim;                          /* CHUNK */
+  int64_t piece, pieces;                /* SINGLE: the rank that has this piece; pieces 0: it is named */
+  RS_VEC(rs_spec_range) ranks;          /* n 0: the default */
+  int64_t rank_count;                   /* ranks in them */
+  const char *ranks_at;                 /* where they stand */
+  RS_VEC(int64_t) extents;              /* MESH, CYCLIC; 0: a mesh dim that is written without its size */
+  RS_VEC(rs_spec_name) names;           /* MESH: none or one per extent */
+  RS_VEC(reshard_placement) placements; /* MESH */
+  RS_VEC(reshard_part) parts;           /* of the placements, one after the other */
   RS_VEC(int) order;
   RS_VEC(int64_t) blocks; /* CYCLIC */
   bool replicated;        /* BOXES */

@@ -34,7 +34,7 @@ static void draw_placements(rng *r, oracle_layout *l) {
     l->order[m] = m;
     l->placement[m] = (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE};
     if (l->ndim > 0 && !rng_one_in(r, 4))
-      l->placement[m] = (reshard_placement){RESHARD_PLACEMENT_SHARD, (int)rng_below(r, l->ndim), 0};
+      l->placement[m] = (reshard_placement){.kind = RESHARD_PLACEMENT_SHARD, .dim = (int)rng_below(r, l->ndim)};
     if (l->placement[m].kind == RESHARD_PLACEMENT_SHARD && rng_one_in(r, 4)) {
       l->placement[m].kind = RESHARD_PLACEMENT_STRIDED_SHARD;
       l->placement[m].split_factor = rng_in(r, 1, 4);

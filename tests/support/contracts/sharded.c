@@ -29,6 +29,7 @@ static void open_layout_case(contract_rank *s, rng *r, uint64_t key, layout_case
     shape[d] = rng_in(r, 1, 9);
   *c = (layout_case){.properties = {.dtype = dtypes[rng_below(r, 5)]}, .key = key};
   case_describe(r, ndim, shape, reshard_comm_size(s->comm), true, &c->what);
+  case_describe_unshared(&c->what);
   oracle_evaluate(&c->what, &c->held);
   CONTRACT_SUCCEEDS(s, case_build(r, &c->what, &c->layout, &c->text));
 }
@@ -307,7 +308,7 @@ void contract_check_sharded(contract_rank *s, uint64_t seed) {
 static reshard_status try_from_local(contract_rank *s, reshard_mesh mesh, int64_t odd, reshard_dtype dtype,
                                      int64_t columns) {
   bool mine = reshard_comm_rank(s->comm) == odd;
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   reshard_tensor local = contract_tensor(s, mine ? dtype : RESHARD_F32, 2, (int64_t[]){1, mine ? columns : 3}, false);
   reshard_dtensor t = NULL;
   reshard_status status =

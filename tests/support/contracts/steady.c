@@ -72,7 +72,7 @@ static void check_options(contract_rank *s) {
 
 /* A call that one rank alone makes, of which there are more than plans are kept. */
 static void call_alone(steady *x, reshard_mesh mesh, int i) {
-  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement cut = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   const reshard_placing placing = {mesh, &cut, NULL};
   const int64_t other[2] = {ROWS + i, COLUMNS};
   reshard_tensor whole = contract_tensor(&x->s, RESHARD_F32, 2, other, false);

@@ -402,7 +402,7 @@ CASE(test_local_refused) {
   assert_true(box.offset[0] == 3 && box.extent[0] == 2 && box.offset[1] == 0 && box.extent[1] == 4);
   reshard_dtensor_release(tensor);
   tensor = NULL;
-  at.placements[0] = (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
+  at.placements[0] = (reshard_placement){.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 0, .split_factor = 2};
   at.order[0] = 0;
   CLI_TRY("strided: ", reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor));
   assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);

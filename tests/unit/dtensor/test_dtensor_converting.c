@@ -55,8 +55,9 @@ static void fill_rows(reshard_dtensor t, int64_t r) {
 static void move_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const wanted *w = p->user;
-  const reshard_placement replicate = {RESHARD_PLACEMENT_REPLICATE, 0, 0}, rows = {RESHARD_PLACEMENT_SHARD, 0, 0},
-                          columns = {RESHARD_PLACEMENT_SHARD, 1, 0};
+  const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE},
+                          rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                          columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
   const reshard_properties properties = {.dtype = RESHARD_F32};
   reshard_mesh mesh = NULL;
   reshard_dtensor shards = NULL, both[2] = {NULL}, back = NULL;

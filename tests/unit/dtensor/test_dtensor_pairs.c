@@ -45,11 +45,12 @@ static void hand_deal(hand *h, rng *r, int64_t a, int64_t b, int64_t *ranks) {
   *h = (hand){.ndim = 1 + (rng_below(r, 4) > 0), .mesh = {a, b}, .ranks = ranks};
   for (int d = 0; d < h->ndim; d++)
     h->shape[d] = rng_below(r, 13);
-  reshard_placement kinds[KINDS] = {{RESHARD_PLACEMENT_REPLICATE, 0, 0}};
+  reshard_placement kinds[KINDS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   int n = 1;
   for (int d = 0; d < h->ndim; d++) {
-    kinds[n++] = (reshard_placement){RESHARD_PLACEMENT_SHARD, d, 0};
-    kinds[n++] = (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, d, 1 + rng_below(r, 6)};
+    kinds[n++] = (reshard_placement){.kind = RESHARD_PLACEMENT_SHARD, .dim = d};
+    kinds[n++] =
+        (reshard_placement){.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = d, .split_factor = 1 + rng_below(r, 6)};
   }
   for (int i = 0; i < n; i++)
     for (int j = 0; j < n; j++)

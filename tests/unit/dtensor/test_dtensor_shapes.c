@@ -111,7 +111,8 @@ CASE(known_local_shapes_hold) {
 }
 
 CASE(wrong_placements_are_refused) {
-  reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 2, 0}};
+  reshard_placement placements[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                     {.kind = RESHARD_PLACEMENT_SHARD, .dim = 2}};
   reshard_placing placing = {dry("dp=2,tp=3"), placements, NULL};
   int64_t shape[2] = {4, 4}, coordinate[2] = {1, 3}, local[2] = {-7, -7};
   assert_int_equal(reshard_dtensor_local_shape(&placing, 2, shape, coordinate, local, NULL), RESHARD_ERROR_INVALID);
@@ -125,7 +126,7 @@ CASE(wrong_placements_are_refused) {
 }
 
 static void shapes_refused(const char *text, reshard_status status, const char *error) {
-  reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 7, 7}};
+  reshard_placement placements[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 7, .split_factor = 7}};
   int order[2] = {7, 7};
   reshard_mesh mesh = dry("dp=2,tp=3");
   assert_int_equal(reshard_placements_parse(text, mesh, placements, order), status);

@@ -77,7 +77,7 @@ CASE(wrong_ranks_are_refused) {
 }
 
 CASE(wrong_meshes_are_refused) {
-  reshard_placement p[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
+  reshard_placement p[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0}, {.kind = RESHARD_PLACEMENT_REPLICATE}};
   const int64_t shape[] = {8, 8}, mesh[] = {2, 2};
 #define MESH(mesh_ndim, mesh_shape, names, placements, order, ranks) \
   reshard_layout_create_mesh(2, shape, 4, mesh_ndim, mesh_shape, names, placements, order, ranks, &layout)
@@ -98,11 +98,11 @@ CASE(wrong_meshes_are_refused) {
   invalid(MESH(2, mesh, NULL, p, ((int[]){0, 2}), NULL), "mesh: order names mesh dim 2 of 2");
   invalid(MESH(2, mesh, NULL, p, ((int[]){-1, 0}), NULL), "mesh: order names mesh dim -1 of 2");
   invalid(MESH(2, mesh, NULL, p, ((int[]){1, 1}), NULL), "mesh: order names mesh dim 1 twice");
-  p[1] = (reshard_placement){RESHARD_PLACEMENT_SHARD, 2, 0};
+  p[1] = (reshard_placement){.kind = RESHARD_PLACEMENT_SHARD, .dim = 2};
   invalid(MESH(2, mesh, NULL, p, NULL, NULL), "mesh: dim 2 of a tensor of 2 dims");
-  p[1] = (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, 1, 0};
+  p[1] = (reshard_placement){.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 1};
   invalid(MESH(2, mesh, NULL, p, NULL, NULL), "mesh: split factor 0 of mesh dim 1, at least 1 is needed");
-  p[1] = (reshard_placement){(reshard_placement_kind)3, 1, 1};
+  p[1] = (reshard_placement){.kind = (reshard_placement_kind)3, .dim = 1, .split_factor = 1};
   invalid(MESH(2, mesh, NULL, p, NULL, NULL), "mesh: unknown placement 3 of mesh dim 1");
 }
 

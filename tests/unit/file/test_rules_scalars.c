@@ -94,7 +94,7 @@ static void random_cutting(rng *r, cutting *c) {
 }
 
 CASE(tensors_without_the_cut_dim_are_whole_on_each_rank) {
-  const reshard_placement replicate = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
   rng r;
   rng_seed(&r, 39);
   for (int64_t i = test_scaled(2000, 200); i > 0; i--) {

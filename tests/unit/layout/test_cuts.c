@@ -26,9 +26,29 @@ static void chunk(const indices *in, int64_t w, int64_t j, indices *out) {
       out->at[out->n++] = in->at[i];
 }
 
+/* Piece j of parts of which each run of one number of pieces has its own. */
+static void cut_parts(const indices *in, const rs_cut *cut, int64_t j, indices *out) {
+  int64_t first = 0, begin = 0;
+  out->n = 0;
+  for (int k = 0; k < cut->nparts; begin += cut->parts[k++].size) {
+    int64_t pieces = cut->parts[k].pieces;
+    if (k > 0 && pieces != cut->parts[k - 1].pieces)
+      first += cut->parts[k - 1].pieces;
+    indices part = {.n = cut->parts[k].size}, kept;
+    memcpy(part.at, in->at + begin, (size_t)part.n * sizeof *part.at);
+    chunk(&part, pieces, j - first, &kept);
+    for (int64_t i = 0; i < kept.n; i++)
+      out->at[out->n++] = kept.at[i];
+  }
+}
+
 static void cut_once(const indices *in, const rs_cut *cut, int64_t j, indices *out) {
   if (cut->kind == RS_CUT_SHARD) {
     chunk(in, cut->w, j, out);
+    return;
+  }
+  if (cut->kind == RS_CUT_PARTS) {
+    cut_parts(in, cut, j, out);
     return;
   }
   out->n = 0;
@@ -90,12 +110,16 @@ static void check_dim(const rs_dim *dim) {
   assert_int_equal(total, dim->n);
 }
 
+static rs_cut cut_of(rs_cut_kind kind, int64_t w, int64_t factor) {
+  return (rs_cut){.kind = kind, .w = w, .factor = factor, .stride = 1, .ranks = w, .nruns = 1};
+}
+
 /* The number-th kind of cut: a shard, strided with factors 1 to 4, blocks of 1 to 3; over w pieces. */
 #define KINDS 8
 static rs_cut cut_number(int64_t number, int64_t w) {
   if (number == 0)
-    return (rs_cut){RS_CUT_SHARD, w, 1, 1};
-  return number <= 4 ? (rs_cut){RS_CUT_STRIDED, w, number, 1} : (rs_cut){RS_CUT_CYCLIC, w, number - 4, 1};
+    return cut_of(RS_CUT_SHARD, w, 1);
+  return number <= 4 ? cut_of(RS_CUT_STRIDED, w, number) : cut_of(RS_CUT_CYCLIC, w, number - 4);
 }
 
 static rs_dim dim_of(int64_t n, int ncuts, rs_cut *cuts) {
@@ -135,6 +159,51 @@ CASE(test_more_cuts) {
   }
 }
 
+/* Up to three parts, all in the same number of pieces or not, alone and cut again. */
+CASE(parts_are_cut_one_by_one) {
+  rng r;
+  rng_seed(&r, 22);
+  int64_t cut_again = 0, several = 0;
+  for (int64_t i = 0, cases = (int64_t)(6000 * test_scale()); i < cases; i++) {
+    static const int64_t pieces[] = {1, 2, 3, 6};
+    reshard_part parts[3];
+    rs_cut cuts[2] = {{.kind = RS_CUT_PARTS, .factor = 1, .stride = 1, .ranks = 6, .parts = parts}};
+    rs_part_run run = {0};
+    int64_t n = 0;
+    bool divided = rng_one_in(&r, 2);
+    cuts[0].nparts = (int)rng_in(&r, 1, 3);
+    for (int k = 0; k < cuts[0].nparts; k++) {
+      parts[k] = (reshard_part){rng_in(&r, 1, 20), divided ? pieces[rng_below(&r, 4)] : 6};
+      n += parts[k].size;
+    }
+    while (rs_cut_next_run(&cuts[0], &run))
+      cuts[0].nruns++;
+    cuts[0].w = run.first;
+    several += cuts[0].nruns > 1;
+    rs_dim dim = dim_of(n, 1, cuts);
+    check_dim(&dim);
+    for (int64_t piece = 0; piece < cuts[0].w; piece++) { /* the digits that have it are side by side */
+      rs_part_run of;
+      int number = rs_cut_run_of(&cuts[0], piece, &of);
+      int64_t holders = 0;
+      for (int64_t digit = 0; digit < 6; digit++) {
+        assert_int_equal(rs_cut_digits(&cuts[0], piece, digit), holders);
+        bool holds = cuts[0].nruns == 1 ? piece == digit : digit / (6 / of.n) == piece - of.first;
+        assert_int_equal(rs_cut_piece(&cuts[0], digit, number) == piece, holds);
+        holders += holds;
+      }
+      assert_int_equal(rs_cut_digits(&cuts[0], piece, 6), holders);
+    }
+    if (divided)
+      continue;
+    cuts[1] = cut_number(rng_below(&r, KINDS), rng_in(&r, 1, 4));
+    dim = dim_of(n, 2, cuts);
+    check_dim(&dim);
+    cut_again++;
+  }
+  assert_true(cut_again > 0 && several > 0);
+}
+
 /* Locate and expand undo each other, a run is one in both, and ranks count. */
 static void check_laws(const rs_dim *dim, int64_t i) {
   int64_t part, local, run, global, back, end_part, end_local, end_run;
@@ -162,11 +231,24 @@ CASE(cuts_near_the_end_of_63_bits_hold) {
     int ncuts = (int)rng_in(&r, 1, MOST_CUTS);
     int64_t n = rng_one_in(&r, 4) ? INT64_MAX - rng_below(&r, 3) : rng_log(&r, INT64_MAX / 2);
     for (int c = 0; c < ncuts; c++) {
-      cuts[c].kind = (rs_cut_kind)rng_below(&r, 3);
-      cuts[c].w = rng_log(&r, 30000);
-      cuts[c].factor =
-          cuts[c].kind == RS_CUT_SHARD ? 1 : rng_log(&r, cuts[c].kind == RS_CUT_CYCLIC ? n / 4 + 1 : INT64_MAX / 2);
-      cuts[c].stride = 1;
+      rs_cut_kind kind = (rs_cut_kind)rng_below(&r, 3);
+      int64_t w = rng_log(&r, 30000);
+      cuts[c] =
+          cut_of(kind, w, kind == RS_CUT_SHARD ? 1 : rng_log(&r, kind == RS_CUT_CYCLIC ? n / 4 + 1 : INT64_MAX / 2));
+    }
+    reshard_part parts[3];
+    if (rng_one_in(&r, 4)) { /* the first cut is one of parts */
+      int64_t w = cuts[0].w, left = n, sizes[3];
+      int nparts = 0;
+      for (int k = 0; k < 3; k++) {
+        sizes[k] = k == 2 ? left : rng_below(&r, left / 2 + 1);
+        left -= sizes[k];
+        if (sizes[k] > 0)
+          parts[nparts++] = (reshard_part){sizes[k], w};
+      }
+      cuts[0] = cut_of(RS_CUT_PARTS, w, 1);
+      cuts[0].nparts = nparts;
+      cuts[0].parts = parts;
     }
     rs_dim dim = dim_of(n, ncuts, cuts);
     for (int k = 0; k < 8; k++)
@@ -195,18 +277,18 @@ static void pieces_are(int64_t n, rs_cut cut, const int64_t *lengths) {
 }
 
 CASE(known_cuts_hold) {
-  pieces_are(5, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){2, 2, 1, 0});
-  pieces_are(3, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){1, 1, 1, 0});
-  pieces_are(0, (rs_cut){RS_CUT_SHARD, 3, 1, 1}, (int64_t[]){0, 0, 0});
-  pieces_are(10, (rs_cut){RS_CUT_SHARD, 4, 1, 1}, (int64_t[]){3, 3, 3, 1});
-  pieces_are(9, (rs_cut){RS_CUT_SHARD, 8, 1, 1}, (int64_t[]){2, 2, 2, 2, 1, 0, 0, 0});
+  pieces_are(5, cut_of(RS_CUT_SHARD, 4, 1), (int64_t[]){2, 2, 1, 0});
+  pieces_are(3, cut_of(RS_CUT_SHARD, 4, 1), (int64_t[]){1, 1, 1, 0});
+  pieces_are(0, cut_of(RS_CUT_SHARD, 3, 1), (int64_t[]){0, 0, 0});
+  pieces_are(10, cut_of(RS_CUT_SHARD, 4, 1), (int64_t[]){3, 3, 3, 1});
+  pieces_are(9, cut_of(RS_CUT_SHARD, 8, 1), (int64_t[]){2, 2, 2, 2, 1, 0, 0, 0});
   /* 7 in 2 chunks is 4 and 3; each over 3 is 2,2,0 and 1,1,1 */
-  pieces_are(7, (rs_cut){RS_CUT_STRIDED, 3, 2, 1}, (int64_t[]){3, 3, 1});
-  pieces_are(8, (rs_cut){RS_CUT_STRIDED, 4, 2, 1}, (int64_t[]){2, 2, 2, 2});
+  pieces_are(7, cut_of(RS_CUT_STRIDED, 3, 2), (int64_t[]){3, 3, 1});
+  pieces_are(8, cut_of(RS_CUT_STRIDED, 4, 2), (int64_t[]){2, 2, 2, 2});
   /* 9 in 2 chunks is 5 and 4; over 4, 2,2,1,0 and 1,1,1,1: the last piece has nothing in the full chunk and something
    * in the rest */
-  pieces_are(9, (rs_cut){RS_CUT_STRIDED, 4, 2, 1}, (int64_t[]){3, 3, 2, 1});
-  pieces_are(7, (rs_cut){RS_CUT_CYCLIC, 3, 2, 1}, (int64_t[]){3, 2, 2});
+  pieces_are(9, cut_of(RS_CUT_STRIDED, 4, 2), (int64_t[]){3, 3, 2, 1});
+  pieces_are(7, cut_of(RS_CUT_CYCLIC, 3, 2), (int64_t[]){3, 2, 2});
 }
 
 RUN_CASES

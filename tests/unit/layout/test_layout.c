@@ -52,11 +52,11 @@ static indices strided(const indices *in, int64_t factor, int64_t w, int64_t j) 
   return out;
 }
 
-static reshard_placement shard(int dim) { return (reshard_placement){RESHARD_PLACEMENT_SHARD, dim, 0}; }
+static reshard_placement shard(int dim) { return (reshard_placement){.kind = RESHARD_PLACEMENT_SHARD, .dim = dim}; }
 static reshard_placement strided_shard(int dim, int64_t factor) {
-  return (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, dim, factor};
+  return (reshard_placement){.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = dim, .split_factor = factor};
 }
-static reshard_placement replicate(void) { return (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0}; }
+static reshard_placement replicate(void) { return (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE}; }
 
 /* Rank i of a mesh: dims cut in `order`. */
 static held mesh_part(int ndim, const int64_t *shape, const int64_t mesh[2], const reshard_placement placement[2],

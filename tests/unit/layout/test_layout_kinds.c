@@ -171,7 +171,8 @@ CASE(test_large_world) {
   int64_t n = 16384, *ranks = cli_alloc(n, sizeof *ranks), mesh[2] = {128, 128}, shape[2] = {1 << 20, 1 << 20};
   for (int64_t i = 0; i < n; i++)
     ranks[i] = (i * 5 + 3) % n;
-  reshard_placement placement[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  reshard_placement placement[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                    {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   reshard_layout layout;
   assert_int_equal(reshard_layout_create_mesh(2, shape, n, 2, mesh, NULL, placement, NULL, ranks, &layout),
                    RESHARD_SUCCESS);

@@ -147,6 +147,53 @@ CASE(test_open_sizes) {
   bad("rank(0/)", SHAPE(8), 4, "column 8: expected a number");
 }
 
+CASE(parts_are_printed_in_elements) {
+  reads("mesh(tp=4;S0{4096,1024,1024})", SHAPE(6144), 0, 4, "mesh(tp=4@0-3;S0{4096,1024,1024})");
+  reads("mesh(tp=4;S0{32:8:8})", SHAPE(6144, 3), 0, 4, "mesh(tp=4@0-3;S0{4096,1024,1024})");
+  reads("mesh(4;S-1 { 1 : 1 })", SHAPE(3, 10), 0, 4, "mesh(4@0-3;S1{5,5})");
+  reads("mesh(4;S0{0,6,0})", SHAPE(6), 0, 4, "mesh(4@0-3;S0{0,6,0})");
+  reads("mesh(4;S0{0,0})", SHAPE(0), 0, 4, "mesh(4@0-3;S0{0,0})");
+  reads("mesh(4;S0{2:1})", SHAPE(0), 0, 4, "mesh(4@0-3;S0{0,0})");
+  reads("mesh(4;S0{7})", SHAPE(6), 0, 4, "mesh(4@0-3;S0)"); /* one number, of any size */
+  reads("mesh(fsdp=2,tp=4;S0,S0{3:1};order=tp,fsdp)", SHAPE(8), 0, 8, "mesh(fsdp=2,tp=4@0-7;S0,S0{6,2};order=tp,fsdp)");
+  reads("mesh(fsdp=1,tp=4;S0,S0{3:1})", SHAPE(8), 0, 4, "mesh(fsdp=1,tp=4@0-3;S0,S0{6,2})"); /* cuts nothing */
+  bad("mesh(4;S0{4096,1024})", SHAPE(6144), 0, "mesh: dim 0: {4096,1024} is 5120 of 6144");
+  bad("mesh(4;S1{4096,1024,1025})", SHAPE(2, 6144), 0, "mesh: dim 1: {4096,1024,1025} is 6145 of 6144");
+  bad("mesh(4;S0{3:2})", SHAPE(6144), 0, "mesh: dim 0: the sum of {3:2}, 5, does not divide 6144");
+  bad("mesh(4;S0{9223372036854775807,1})", SHAPE(6), 0, "mesh: the parts of mesh dim 0 overflow 63 bits");
+  bad("mesh(4;S0{4,1:1})", SHAPE(6), 0, "column 14: parts are elements, with commas, or a ratio, with colons");
+  bad("mesh(4;S0{4:1,1})", SHAPE(6), 0, "column 14: parts are elements, with commas, or a ratio, with colons");
+  bad("mesh(4;S0{1:0})", SHAPE(6), 0, "column 13: a number of a ratio is at least 1");
+  bad("mesh(4;S0{0:1})", SHAPE(6), 0, "column 11: a number of a ratio is at least 1");
+  bad("mesh(4;S0{})", SHAPE(6), 0, "column 11: expected the size of a part");
+  bad("mesh(4;S0{3,})", SHAPE(6), 0, "column 13: expected the size of a part");
+  bad("mesh(4;S0{3,3)", SHAPE(6), 0, "column 14: expected '}'");
+  bad("mesh(4;S0{-3,9})", SHAPE(6), 0, "column 11: expected the size of a part");
+  bad("mesh(fsdp=2,tp=4;S0,S0{3:1})", SHAPE(8), 0,
+      "mesh: S0{6,2} of mesh dim tp cuts behind mesh dim fsdp: say order=tp,fsdp");
+  bad("mesh(2x3x4;S0,R,S0{6,2})", SHAPE(8), 0, "mesh: S0{6,2} of mesh dim 2 cuts behind mesh dim 0: say order=2,0,1");
+  bad("mesh(2x4;S0{6,2},S0{6,2})", SHAPE(8), 0, "mesh: mesh dims 0 and 1 both cut dim 0 part by part");
+}
+
+CASE(parts_in_fewer_pieces_than_ranks_are_printed) {
+  reads("mesh(tp=16;S0{32:8/8:8/8})", SHAPE(6144), 0, 16, "mesh(tp=16@0-15;S0{4096,1024/8,1024/8})");
+  reads("mesh(tp=8;S0{32:8/8:8/8})", SHAPE(6144), 0, 8, "mesh(tp=8@0-7;S0{4096,1024,1024})"); /* 8 pieces, 8 ranks */
+  reads("mesh(tp=6;S0{4/1,8/2,6/3,6/9})", SHAPE(24), 0, 6, "mesh(tp=6@0-5;S0{4/1,8/2,6/3,6})");
+  reads("mesh(8;S0/4)", SHAPE(6), 0, 8, "mesh(8@0-7;S0/4)");
+  reads("mesh(8;S0{9/4})", SHAPE(6), 0, 8, "mesh(8@0-7;S0/4)");
+  reads("mesh(4;S0/4)", SHAPE(6), 0, 4, "mesh(4@0-3;S0)");
+  reads("mesh(fsdp=2,tp=4;S0,S0/4;order=tp,fsdp)", SHAPE(8), 0, 8, "mesh(fsdp=2,tp=4@0-7;S0,S0;order=tp,fsdp)");
+  reads("mesh(fsdp=2,tp=8;S1,S0/4)", SHAPE(8, 2), 0, 16, "mesh(fsdp=2,tp=8@0-15;S1,S0/4)");
+  bad("mesh(8;S0/6)", SHAPE(6), 0, "mesh: dim 0: /6 of 8 ranks, which it does not divide");
+  bad("mesh(8;S0{4,1/3,1})", SHAPE(6), 0, "mesh: dim 0: /3 of 8 ranks, which it does not divide");
+  bad("mesh(8;S0/0)", SHAPE(6), 0, "column 11: expected at least 1");
+  bad("mesh(8;S0/)", SHAPE(6), 0, "column 11: expected a number");
+  bad("mesh(fsdp=2,tp=8;S0,S0/4;order=tp,fsdp)", SHAPE(8), 0,
+      "mesh: mesh dims 1 and 0 cut dim 0, which parts with / allow to one");
+  bad("mesh(4x4;S0{2,6/2},S1{2/2,2})", SHAPE(8, 4), 0,
+      "mesh: parts with / in dims 0 and 1, one dim of a layout may have them");
+}
+
 CASE(texts_of_meshes_are_read_and_printed) {
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
   reads("mesh(dp=2,tp=4;S0,S1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");

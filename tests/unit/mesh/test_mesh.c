@@ -363,10 +363,11 @@ static double seconds(void) {
 CASE(mesh_of_16384_ranks_answers_in_time) {
   const int64_t shape[3] = {16, 128, 8}, tensor[2] = {16384, 53248};
   const char *const names[3] = {"pp", "dp", "tp"};
-  const reshard_placement whole[3] = {{RESHARD_PLACEMENT_REPLICATE, 0, 0},
-                                      {RESHARD_PLACEMENT_SHARD, 0, 0},
-                                      {RESHARD_PLACEMENT_SHARD, 1, 0}},
-                          parts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}};
+  const reshard_placement whole[3] = {{.kind = RESHARD_PLACEMENT_REPLICATE},
+                                      {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                      {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}},
+                          parts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                      {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0}};
   const int order[2] = {1, 0};
   double best = 1;
   for (int round = 0; round < 20; round++) {

@@ -140,7 +140,8 @@ static void assert_layout(rng *r, const model *m, reshard_mesh mesh) {
   reshard_placement placements[DIMS];
   int order[DIMS];
   for (int d = 0; d < m->ndim; d++) {
-    placements[d] = (reshard_placement){(reshard_placement_kind)rng_below(r, 3), (int)rng_below(r, 4) - 2, 0};
+    placements[d] =
+        (reshard_placement){.kind = (reshard_placement_kind)rng_below(r, 3), .dim = (int)rng_below(r, 4) - 2};
     placements[d].split_factor = placements[d].kind == RESHARD_PLACEMENT_STRIDED_SHARD ? 1 + rng_below(r, 3) : 0;
     order[d] = d;
   }

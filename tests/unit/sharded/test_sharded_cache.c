@@ -202,7 +202,8 @@ CASE(test_given_device) {
 static void redistribute_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const int64_t size = 2, shape[2] = {512, 512};
-  const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                     {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   reshard_mesh mesh;
   reshard_dtensor tensor, next;
   reshard_memory_stats first = {0}, stats = {0};

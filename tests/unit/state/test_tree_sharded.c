@@ -320,7 +320,8 @@ CASE(test_own_type) {
 /* On a mesh of two of the three ranks, cut and replicated. */
 CASE(test_cast_dtensors) {
   const int64_t shape[2] = {5, 4}, two = 2, ranks[2] = {2, 0};
-  const reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
+  const reshard_placement placements[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                           {.kind = RESHARD_PLACEMENT_REPLICATE}};
   reshard_device cpu = open_cpu();
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);

@@ -340,7 +340,7 @@ static reshard_status call_gather(sharded_ranks *p, world *w, int64_t r) {
   return reshard_sharded_tensor_gather_all(w->sharded[r], w->whole[r], NULL);
 }
 static reshard_status call_redistribute(sharded_ranks *p, world *w, int64_t r) {
-  const reshard_placement columns = {RESHARD_PLACEMENT_SHARD, 1, 0};
+  const reshard_placement columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
   const reshard_placing placing = {reshard_dtensor_mesh(w->dtensor[r]), &columns, NULL};
   reshard_dtensor result = NULL;
   (void)p;
@@ -363,7 +363,7 @@ static void open_body(void *user, int64_t r) {
   world *w = &((turn *)p->user)->w;
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   const int64_t two = 2;
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){15, 40}, &w->arrays[r]);
   memset(rs_tensor_data(w->arrays[r]), (int)r + 1, BYTES / 2);

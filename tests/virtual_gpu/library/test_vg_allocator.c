@@ -109,7 +109,8 @@ static reshard_status run_transfer(world *w, int64_t r) {
 }
 
 static reshard_status run_rank(world *w, int64_t r) {
-  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  static const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                            {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   const int64_t n = RANKS;
   reshard_sharder_options options = w->options;
   reshard_tensor_info info;

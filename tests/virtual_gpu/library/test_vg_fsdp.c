@@ -84,7 +84,7 @@ static reshard_status train_step(rank *r, reshard_dtensor *layers) {
 }
 
 static reshard_status run_rank(rank *r, int steps) {
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
   const int64_t mine = SHARD;
   reshard_sharder sharder;

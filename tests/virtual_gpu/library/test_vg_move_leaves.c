@@ -165,7 +165,7 @@ CASE(test_there_and_back) {
 
 CASE(dtensors_go_to_a_gpu_and_back) {
   const int64_t one = 1, rank = 2;
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   fixture s;
   fixture_begin(&s, 3);
   for (int r = 0; r < RANKS; r++) { /* the mesh has one of the ranks */

@@ -57,7 +57,8 @@ static reshard_status cuda(cudaError_t error) {
 }
 
 static reshard_placing placing_of(const rank *r, int at) {
-  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  static const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                            {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   return (reshard_placing){r->mesh, &cuts[at], NULL};
 }
 

@@ -374,7 +374,8 @@ static bool is_cut(const moving_rank *me, reshard_dtensor tensor) {
 /* Rows to columns again and again, of other arrays each time: nothing that others read is kept. */
 static void redistribute_again(moving_rank *me) {
   const int64_t n = RANKS, shape[2] = {SIDE, SIDE};
-  const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                     {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   const reshard_properties properties = {.dtype = RESHARD_U8};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_MIXED};
   reshard_sharder sharder = NULL;

@@ -62,7 +62,8 @@ static int64_t columns_of(const world *w) { return w->columns > 0 ? w->columns :
 static unsigned char byte_at(int64_t i) { return (unsigned char)(i * 7 % 251); }
 
 static reshard_placing placing_of(const node_rank *me, int dim) {
-  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  static const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                            {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
   return (reshard_placing){me->mesh, &cuts[dim], NULL};
 }
 

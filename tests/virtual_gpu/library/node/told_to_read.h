@@ -34,7 +34,7 @@ enum { CALLS = 4 };
 static inline reshard_status begin_moving(contract_rank *me, int64_t columns, moving *m) {
   const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, columns};
   const reshard_properties bytes = {.dtype = RESHARD_U8};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   reshard_tensor_info info;
   reshard_status status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m->mesh);
   if (status == RESHARD_SUCCESS)
@@ -50,7 +50,7 @@ static inline reshard_status begin_moving(contract_rank *me, int64_t columns, mo
 }
 
 static inline reshard_status move_once(contract_rank *me, int dim, moving *m) {
-  const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  const reshard_placement cut = {.kind = RESHARD_PLACEMENT_SHARD, .dim = dim};
   reshard_dtensor next;
   reshard_status status =
       reshard_dtensor_redistribute(1, &m->tensor, &(reshard_placing){m->mesh, &cut, NULL}, me->stream, &next);
@@ -126,7 +126,7 @@ static inline void told_elsewhere(contract_rank *me, int64_t rank) {
 /* A source of cudaMalloc is an error on all ranks, and they go on. */
 static inline void move_from_outside(contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   moving m = {.mesh = NULL}, storage = {.mesh = NULL};
   reshard_tensor own = NULL;
   char *source = NULL;
@@ -322,7 +322,7 @@ static inline void check_captured_by_one(contract_rank *me, reshard_status statu
 static inline reshard_status distribute_whole(contract_rank *me, int64_t rank, reshard_tensor whole, const moving *m) {
   const int64_t shape[2] = {NODE_RANKS, 12};
   const reshard_properties bytes = {.dtype = RESHARD_U8};
-  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   reshard_dtensor made = NULL;
   reshard_status status = reshard_dtensor_distribute(me->sharder, &(reshard_placing){m->mesh, &rows, NULL},
                                                      rank == 0 ? whole : NULL, 0, 2, shape, &bytes, me->stream, &made);
