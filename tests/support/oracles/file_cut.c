@@ -108,6 +108,79 @@ static void cut_flat(const oracle_layout *l, const oracle_buffer *b, int64_t ran
   }
 }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Indices [begin, end) of a buffer along a dim, as one of its own. */
+static oracle_buffer cut_buffer(const oracle_layout *l, const oracle_buffer *b, int dim, int64_t begin, int64_t end) {
+  oracle_buffer out = *b;
+  int64_t inner = 1, n = 0;
+  for (int d = dim + 1; d < l->ndim; d++)
+    inner *= b->shape[d];
+  out.shape[dim] = end - begin;
+  out.index = cli_alloc(b->n, sizeof *out.index);
+  for (int64_t e = 0; e < b->n; e++)
+    if (e / inner % b->shape[dim] >= begin && e / inner % b->shape[dim] < end)
+      out.index[n++] = b->index[e];
+  out.n = n;
+  return out;
+}
+
+static int64_t count_boxes(const oracle_layout *l, const oracle_buffer *b) {
+  naive_shard runs = {0};
+  int64_t boxes = b->n > 0;
+  for (int d = 0; d < l->ndim && b->n > 0; d++) {
+    find_runs(l, b, d, &runs);
+    boxes *= runs.nruns[d];
+  }
+  free_runs(&runs);
+  return boxes;
+}
+
+/* Buffers of a rank whose dim is cut in parts of mesh dim m: one for each run of parts in as many pieces. Returns how
+ * many. */
+static int64_t cut_runs(const oracle_layout *l, int m, const oracle_buffer *b, int64_t rank, oracle_buffer *out) {
+  int64_t digit = 0, w = l->mesh[m], n = 0, begin = 0, end = 0, last = 0;
+  while (l->ranks[digit] != rank)
+    digit++;
+  for (int i = l->mesh_ndim - 1; i > m; i--)
+    digit /= l->mesh[i];
+  digit %= w;
+  for (int p = 0; p < l->placement[m].nparts; p++) {
+    int64_t size = l->part[m][p].size, pieces = l->part[m][p].pieces > 0 ? smaller(l->part[m][p].pieces, w) : w;
+    int64_t split = (size + pieces - 1) / pieces, first = smaller(digit / (w / pieces) * split, size);
+    if (size > 0 && last > 0 && last != pieces) {
+      out[n++] = cut_buffer(l, b, l->placement[m].dim, begin, end);
+      begin = end;
+    }
+    last = size > 0 ? pieces : last;
+    end += smaller(first + split, size) - first;
+  }
+  out[n++] = cut_buffer(l, b, l->placement[m].dim, begin, end);
+  return n;
+}
+
+/* A rank's arrays, each stored whole where they have too many boxes together. */
+static void cut_arrays(const oracle_layout *l, const oracle_buffer *b, int64_t rank, int64_t array, int64_t most,
+                       naive_cut *out) {
+  oracle_buffer runs[ORACLE_PARTS];
+  int64_t n = 0, boxes = 0;
+  for (int m = 0; m < l->mesh_ndim; m++)
+    for (int p = 0; p < l->placement[m].nparts && n == 0; p++)
+      if (l->part[m][p].pieces > 0 && l->part[m][p].pieces < l->mesh[m])
+        n = cut_runs(l, m, b, rank, runs);
+  if (n == 0) {
+    cut_array(l, b, rank, array, most, out);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++)
+    boxes += count_boxes(l, &runs[i]);
+  for (int64_t i = 0; i < n; i++) {
+    if (runs[i].n > 0)
+      cut_array(l, &runs[i], rank, i, boxes > most ? 0 : most, out);
+    free(runs[i].index);
+  }
+}
+
 static bool stored_below(const naive_cut *cut, const naive_shard *s) {
   for (int64_t i = 0; i < cut->n; i++)
     if (cut->at[i].rank < s->rank && cut->at[i].n == s->n &&
@@ -141,7 +214,7 @@ void naive_cut_make(const oracle_layout *l, const oracle_buffers *held, int64_t 
       if (l->kind == RESHARD_LAYOUT_FLAT)
         cut_flat(l, &held->buffer[b], rank, out);
       else
-        cut_array(l, &held->buffer[b], rank, b - held->first[rank], most_boxes, out);
+        cut_arrays(l, &held->buffer[b], rank, b - held->first[rank], most_boxes, out);
     }
   naive_cut kept = {0, out->at};
   for (int64_t i = 0; i < out->n; i++) {

@@ -28,7 +28,6 @@ static void describe(rng *r, int ndim, const int64_t *shape, int64_t world, bool
   bool impossible = ndim == 0 && (kind == RESHARD_LAYOUT_CHUNK || kind == RESHARD_LAYOUT_CYCLIC);
   for (;;) {
     case_describe(r, ndim, shape, world, source, out);
-    case_describe_unshared(out);
     bool right = kind == RESHARD_LAYOUT_KIND_COUNT || impossible || out->kind == kind;
     if (right && (out->kind != RESHARD_LAYOUT_BOXES || out->nboxes > 0)) /* no boxes have no string */
       break;
