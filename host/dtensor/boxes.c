@@ -1,5 +1,5 @@
 /* Parts of a DTensor: local shapes, boxes and metadata. */
-#include "dtensor/dtensor.h"
+#include "dtensor/group.h"
 
 #include "metadata/group.h"
 

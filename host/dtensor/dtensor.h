@@ -47,9 +47,6 @@ reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor t
 reshard_status rs_dtensor_compare(reshard_sharder sharder, const reshard_placing *placing, reshard_tensor local,
                                   int *ndim, int64_t shape[RESHARD_MAX_DIMS], bool infer, reshard_dtype *dtype);
 
-/* RESHARD_ERROR_UNSUPPORTED, and why, where ranks of a layout share parts (/n): each then has several arrays. */
-reshard_status rs_dtensor_check_parts(const char *call, const struct reshard_layout_s *layout);
-
 /* "S0,R" "S0*2,S1;order=tp,dp" "S0{4,4}"; cut off where it gets long; returns buffer. */
 #define RS_PLACEMENTS_TEXT 128
 const char *rs_placements_text(char buffer[RS_PLACEMENTS_TEXT], reshard_mesh mesh, const reshard_placement *placements,

@@ -36,5 +36,7 @@ bool rs_same_group(reshard_mesh a, reshard_mesh b);
  * one whose communicator the mesh is of. */
 reshard_status rs_placing_layout(const char *call, reshard_sharder sharder, const reshard_placing *placing, int ndim,
                                  const int64_t *shape, reshard_layout *layout);
+/* RESHARD_ERROR_UNSUPPORTED, and why, where ranks of a layout share parts (/n): each then has several arrays. */
+reshard_status rs_dtensor_check_parts(const char *call, const struct reshard_layout_s *layout);
 
 #endif
