@@ -33,12 +33,12 @@ reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, re
                               reshard_dtensor *tensor);
 /* Maps local tensors, as rs_sharded_map; NULL where nothing changed. */
 reshard_status rs_dtensor_map(reshard_dtensor tensor, const rs_tensor_mapper *mapper, reshard_dtensor *mapped);
-/* Collective: reshard_dtensor_redistribute of one tensor, by the call of this name. mine: as in rs_sharder_execute.
+/* Collective: reshard_dtensor_redistribute_as of one tensor, by the call of this name. mine: as in rs_sharder_execute.
  * Where it is no success the tensor is not read; `ranks` is the sharder of those that hear of it, NULL: there are
  * none. */
 reshard_status rs_dtensor_redistribute(const char *call, reshard_sharder ranks, reshard_status mine,
-                                       reshard_dtensor tensor, const reshard_placing *placing, void *stream,
-                                       reshard_dtensor *result);
+                                       reshard_dtensor tensor, const reshard_placing *placing, reshard_dtype dtype,
+                                       void *stream, reshard_dtensor *result);
 /* Local: redistributes the tensor where this rank has all of its new part; else RESHARD_ERROR_INVALID. */
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result);

@@ -247,10 +247,15 @@ reshard_status reshard_dtensor_redistribute_into(int64_t n, const reshard_dtenso
 }
 
 reshard_status rs_dtensor_redistribute(const char *call, reshard_sharder ranks, reshard_status mine,
-                                       reshard_dtensor tensor, const reshard_placing *placing, void *stream,
-                                       reshard_dtensor *result) {
-  redistribution r = {
-      .call = call, .sharder = ranks, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+                                       reshard_dtensor tensor, const reshard_placing *placing, reshard_dtype dtype,
+                                       void *stream, reshard_dtensor *result) {
+  redistribution r = {.call = call,
+                      .sharder = ranks,
+                      .stream = stream,
+                      .n = 1,
+                      .tensors = &tensor,
+                      .placings = placing,
+                      .dtypes = &dtype};
   if (mine == RESHARD_SUCCESS) {
     find_ranks(&r, tensor);
     mine = prepare_move(&r, result);

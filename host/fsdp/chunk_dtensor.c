@@ -93,7 +93,7 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   if (order == RESHARD_FSDP_TP_FIRST)
     return rs_dtensor_redistribute_local(call, whole, &placing, stream, chunk);
   placing.order = NULL;
-  return rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, whole, &placing, stream, chunk);
+  return rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, whole, &placing, RESHARD_DTYPE_NONE, stream, chunk);
 }
 
 /* The ranks of a mesh that act together, for one that has an error of its own, which stays the last one. NULL: it is
@@ -137,8 +137,8 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
   RS_THEN(status, chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk"));
   RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
   if (status != RESHARD_SUCCESS && order == RESHARD_FSDP_FSDP_FIRST) /* the others redistribute meanwhile */
-    return rs_dtensor_redistribute(call, ranks_of_mesh(call, sharder, parent, status), status, NULL, NULL, stream,
-                                   &made);
+    return rs_dtensor_redistribute(call, ranks_of_mesh(call, sharder, parent, status), status, NULL, NULL,
+                                   RESHARD_DTYPE_NONE, stream, &made);
   RS_TRY(status);
   status = cut_rows(whole, order, stream, &made);
   reshard_dtensor_release(whole);
@@ -155,9 +155,8 @@ reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree 
 
 /* Prepares everything that can fail on this rank alone, before the ranks meet: the leaf is made with the local tensor,
  * which the gathered one will replace. */
-static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
-                                     const reshard_tree *whole, reshard_tree *made) {
-  static const char call[] = "reshard_fsdp_all_gather";
+static reshard_status prepare_gather(const char *call, reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                     reshard_dtype dtype, const reshard_tree *whole, reshard_tree *made) {
   char has[RS_MESH_TEXT], given[RS_MESH_TEXT];
   RS_TRY(RS_GIVEN(call, whole));
   reshard_dtensor tensor = rs_leaf_dtensor(leaf);
@@ -169,38 +168,37 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
                     rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
   if (tensor->given != sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
-  return rs_fsdp_local_leaf(tensor, made);
+  return rs_fsdp_local_leaf(tensor, dtype, made);
 }
 
 /* The ranks that gather, for one that has an error of its own: by its DTensor, as they have one alike, else by the
  * parent mesh. NULL: it is alone with it. */
-static reshard_sharder gathering_ranks(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
-                                       reshard_status mine) {
+static reshard_sharder gathering_ranks(const char *call, reshard_sharder sharder, reshard_dtensor tensor,
+                                       reshard_mesh parent, reshard_status mine) {
   if (tensor != NULL && tensor->given == sharder)
     return rs_mesh_is_sub(tensor->mesh) && tensor->sharder == tensor->given ? NULL : tensor->sharder;
-  return parent != NULL ? ranks_of_mesh("reshard_fsdp_all_gather", sharder, parent, mine) : sharder;
+  return parent != NULL ? ranks_of_mesh(call, sharder, parent, mine) : sharder;
 }
 
-reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
-                                       reshard_tree *whole) {
-  static const char call[] = "reshard_fsdp_all_gather";
+static reshard_status gather_leaf(const char *call, reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                  reshard_dtype dtype, void *stream, reshard_tree *whole) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_tree made = NULL;
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
   reshard_sharder owner = tensor != NULL ? tensor->sharder : sharder;
   reshard_status status;
   RS_TRY(rs_once_begin(call, owner->comm, owner->path, stream, &status));
-  RS_THEN(status, prepare_gather(sharder, leaf, parent, whole, &made));
+  RS_THEN(status, prepare_gather(call, sharder, leaf, parent, dtype, whole, &made));
   if (status != RESHARD_SUCCESS)
-    return rs_dtensor_redistribute(call, gathering_ranks(sharder, tensor, parent, status), status, NULL, NULL, stream,
-                                   &gathered);
+    return rs_dtensor_redistribute(call, gathering_ranks(call, sharder, tensor, parent, status), status, NULL, NULL,
+                                   dtype, stream, &gathered);
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;
   for (int d = 0; d < last; d++)
     placements[d] = replicate;
   placements[last] = reshard_dtensor_placements(tensor)[last];
-  status = rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, tensor, &placing, stream, &gathered);
+  status = rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, tensor, &placing, dtype, stream, &gathered);
   if (status != RESHARD_SUCCESS) {
     reshard_tree_release(made);
     return status;
@@ -212,4 +210,14 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree lea
   reshard_dtensor_release(gathered);
   *whole = made;
   return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
+                                       reshard_tree *whole) {
+  return gather_leaf("reshard_fsdp_all_gather", sharder, leaf, parent, RESHARD_DTYPE_NONE, stream, whole);
+}
+
+reshard_status reshard_fsdp_all_gather_as(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                          reshard_dtype dtype, void *stream, reshard_tree *whole) {
+  return gather_leaf("reshard_fsdp_all_gather_as", sharder, leaf, parent, dtype, stream, whole);
 }

@@ -12,12 +12,13 @@ reshard_status rs_fsdp_dtensor_leaf(reshard_dtensor tensor, reshard_tree *leaf) 
   return status;
 }
 
-reshard_status rs_fsdp_local_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_local_leaf(reshard_dtensor tensor, reshard_dtype dtype, reshard_tree *leaf) {
   static const int64_t none[1] = {0};
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
     return reshard_tree_tensor(local, leaf);
-  RS_TRY(reshard_tensor_create_on(tensor->sharder->device, tensor->properties.dtype, 1, none, NULL, &local));
+  dtype = dtype != RESHARD_DTYPE_NONE ? dtype : tensor->properties.dtype;
+  RS_TRY(reshard_tensor_create_on(tensor->sharder->device, dtype, 1, none, NULL, &local));
   reshard_status status = reshard_tree_tensor(local, leaf);
   reshard_tensor_release(local);
   return status;
@@ -74,7 +75,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
 static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat, reshard_flat_record *record) {
   reshard_flat_record made;
   RS_TRY(make_record(tensor, &made));
-  reshard_status status = rs_fsdp_local_leaf(tensor, flat);
+  reshard_status status = rs_fsdp_local_leaf(tensor, RESHARD_DTYPE_NONE, flat);
   if (status != RESHARD_SUCCESS) {
     reshard_flat_record_free(made);
     return status;
@@ -183,6 +184,11 @@ static reshard_status all_gather(void *user, reshard_tree leaf, reshard_mesh par
   return reshard_fsdp_all_gather(user, leaf, parent, stream, whole);
 }
 
+static reshard_status all_gather_as(void *user, reshard_tree leaf, reshard_mesh parent, reshard_dtype dtype,
+                                    void *stream, reshard_tree *whole) {
+  return reshard_fsdp_all_gather_as(user, leaf, parent, dtype, stream, whole);
+}
+
 static reshard_status check_size(const reshard_fsdp_extension *extension) {
   RS_TRY(RS_SIZED(reshard_fsdp_extension, extension));
   return RESHARD_SUCCESS;
@@ -198,7 +204,8 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
                                         .chunk_tensor = chunk_tensor,
                                         .chunk_dtensor = chunk_dtensor,
                                         .pre_load_state_dict_transform = pre_load,
-                                        .all_gather_dtensor = all_gather};
+                                        .all_gather_dtensor = all_gather,
+                                        .all_gather_dtensor_as = all_gather_as};
   return RESHARD_SUCCESS;
 }
 
@@ -229,6 +236,7 @@ reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
       {"chunk_dtensor", x->chunk_dtensor != NULL},
       {"pre_load_state_dict_transform", x->pre_load_state_dict_transform != NULL},
       {"all_gather_dtensor", x->all_gather_dtensor != NULL},
+      {"all_gather_dtensor_as", x->all_gather_dtensor_as != NULL},
   };
   char missing[256] = "";
   rs_text text = {.at = missing, .size = sizeof missing};

@@ -79,10 +79,13 @@ typedef struct reshard_fsdp_extension {
                                                   reshard_metadata *metadata); /* local */
   reshard_status (*all_gather_dtensor)(void *user, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole);
+  /* Likewise in another dtype, as MixedPrecision's param_dtype asks for. */
+  reshard_status (*all_gather_dtensor_as)(void *user, reshard_tree leaf, reshard_mesh parent, reshard_dtype dtype,
+                                          void *stream, reshard_tree *whole);
 } reshard_fsdp_extension;
 #define RESHARD_FSDP_EXTENSION_INIT sizeof(reshard_fsdp_extension)
 #define RESHARD_FSDP_EXTENSION_DEFAULTS \
-  { sizeof(reshard_fsdp_extension), NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(reshard_fsdp_extension), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Fills all of *extension but `size`, which the caller has set. Each function is the one of that name below. sharder:
  * of the communicator of the meshes' root, borrowed by every call through the table, and is the `world` of a
@@ -156,6 +159,13 @@ RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree
  * Source: _all_gather_dtensor. */
 RESHARD_API reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
                                                    void *stream, reshard_tree *whole);
+
+/* Gathers likewise, and converts on the way: shards of f32 to parameters of bf16. dtype is alike on all ranks;
+ * RESHARD_DTYPE_NONE: the DTensor's. The narrower of both travels, and bf16 is packed from the shards straight to its
+ * place. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast, and on GPUs. Source: MixedPrecisionPolicy
+ * with param_dtype. */
+RESHARD_API reshard_status reshard_fsdp_all_gather_as(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                                      reshard_dtype dtype, void *stream, reshard_tree *whole);
 
 /* Set and read the mark of a tensor that a transform of FSDP made, which post-transforms look for. The mark stays with
  * the tensor, not with its leaf. Any thread may set it at any time. NULL is allowed, and has none. Source:

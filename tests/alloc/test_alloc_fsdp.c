@@ -51,6 +51,9 @@ static reshard_status chunk_fsdp_first(world *w, int64_t r, reshard_tree *out) {
 static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
 }
+static reshard_status gather_as(world *w, int64_t r, reshard_tree *out) {
+  return reshard_fsdp_all_gather_as(w->p.sharders[r], w->both[r], NULL, RESHARD_F16, NULL, out);
+}
 static reshard_status fsdp_flatten(world *w, int64_t r, reshard_tree *out) {
   reshard_tree flat = NULL;
   reshard_flat_record record = NULL;
@@ -148,7 +151,7 @@ static void open_body(void *user, int64_t r) {
   world *w = p->user;
   const int64_t shape[2] = {5, 3};
   const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
-  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
   reshard_comm comm = NULL;
   reshard_tensor whole = NULL;
   reshard_dtensor cut = NULL;
@@ -158,7 +161,7 @@ static void open_body(void *user, int64_t r) {
       reshard_mesh_init_groups(w->mesh[r], 0, NULL),
       reshard_mesh_sub(w->mesh[r], "tp", RESHARD_MESH_MINE, &w->tp[r]),
       reshard_mesh_comm(w->mesh[r], "dp", &comm),
-      reshard_tensor_create(RESHARD_I32, 2, shape, &whole),
+      reshard_tensor_create(RESHARD_F32, 2, shape, &whole),
   };
   reshard_tensor_info info;
   reshard_tensor_get_info(whole, &info);
@@ -167,7 +170,7 @@ static void open_body(void *user, int64_t r) {
   const reshard_placing over_tp = {w->tp[r], &rows, NULL};
   reshard_status more[] = {
       reshard_sharder_create(comm, &options, &w->fsdp[r]),
-      reshard_dtensor_distribute(p->sharders[r], &over_tp, whole, -1, 2, shape, &i32, NULL, &cut),
+      reshard_dtensor_distribute(p->sharders[r], &over_tp, whole, -1, 2, shape, &f32, NULL, &cut),
       reshard_tree_tensor(whole, &w->plain[r]),
       reshard_state_dtensor(cut, &w->cut[r]),
       reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], NULL, &w->both[r]),
@@ -200,6 +203,7 @@ CASE(calls_of_fsdp_survive_any_failed_allocation) {
       {"chunk_dtensor of a DTensor", chunk_both, alone},
       {"chunk_dtensor, FSDP first", chunk_fsdp_first, all},
       {"all_gather_dtensor", gather, all},
+      {"all_gather_dtensor_as", gather_as, all},
       {"flatten and unflatten", fsdp_flatten, alone},
       {"pre_load", pre_load, alone},
       {"a leaf", leaf, alone},

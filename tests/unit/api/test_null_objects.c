@@ -41,6 +41,7 @@ static void null_is_refused_by_calls_of_fsdp(void **state) {
     REFUSED(reshard_fsdp_extension_set_order(ROOM, RESHARD_FSDP_TP_FIRST));
     REFUSED(reshard_fsdp_pre_load(NULL, ROOM, ROOM));
     REFUSED(reshard_fsdp_all_gather(NULL, NULL, NULL, ROOM, ROOM));
+    REFUSED(reshard_fsdp_all_gather_as(NULL, NULL, NULL, RESHARD_BF16, ROOM, ROOM));
   }
 }
 

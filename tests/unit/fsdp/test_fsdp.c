@@ -281,7 +281,7 @@ CASE(table_works_as_a_host_program_uses_it) {
   assert_string_equal(reshard_last_error(),
                       "the FSDP extension has no pre_flatten_transform, post_unflatten_transform, "
                       "chunk_tensor, chunk_dtensor, pre_load_state_dict_transform, "
-                      "all_gather_dtensor");
+                      "all_gather_dtensor, all_gather_dtensor_as");
   assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_SUCCESS);
   x.chunk_dtensor = NULL;
   x.pre_flatten_transform = NULL;
