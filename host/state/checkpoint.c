@@ -1,6 +1,8 @@
 /* Checks that the leaves of a rank's state are stored, and that every stored name is in some rank's state. */
 #include "state/checkpoint.h"
+#include "base/dtype.h"
 #include "base/text.h"
+#include "file/map/dtypes.h"
 #include "file/read/checkpoint.h"
 
 #include <string.h>
@@ -41,6 +43,28 @@ int64_t rs_state_checkpoint_leaf(const rs_state_checkpoint *s, const char *path)
   return rs_names_find(&s->leaves.names, path, strlen(path));
 }
 
+/* Tensors of another dtype are converted, but FP8 and its scales, which mean nothing without one another. */
+static reshard_status match_dtype(const rs_state_checkpoint *s, const rs_state_leaf *leaf, int64_t tensor) {
+  const struct reshard_model_s *model = s->checkpoint->store.model;
+  const rs_model_tensor *stored = &model->tensors.at[tensor];
+  reshard_dtype here = rs_state_leaf_dtype(leaf);
+  char quoted[RS_QUOTE], beside[RS_QUOTE];
+  int64_t other = -1;
+  if (here == stored->dtype)
+    return RESHARD_SUCCESS;
+  rs_quote(quoted, sizeof quoted, leaf->path);
+  if (stored->packed != 0 || !rs_cast_supported(stored->dtype, here))
+    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
+                    reshard_dtype_string(here), rs_type_text(stored->dtype, stored->packed));
+  RS_TRY(rs_dtypes_partner(&s->checkpoint->names, model, tensor, &other));
+  return other < 0
+             ? RESHARD_SUCCESS
+             : rs_error(RESHARD_ERROR_INVALID,
+                        "path '%s' is %s here, in the checkpoint it is %s beside '%s': neither is converted alone",
+                        quoted, reshard_dtype_string(here), reshard_dtype_string(stored->dtype),
+                        rs_quote(beside, sizeof beside, rs_model_name(model, other)));
+}
+
 static reshard_status match_tensor(const rs_state_checkpoint *s, const rs_state_leaf *leaf) {
   char text[RS_NODE_TEXT], quoted[RS_QUOTE], wanted[RS_SHAPE_TEXT], has[RS_SHAPE_TEXT];
   rs_quote(quoted, sizeof quoted, leaf->path);
@@ -52,9 +76,7 @@ static reshard_status match_tensor(const rs_state_checkpoint *s, const rs_state_
                           rs_node_text(text, leaf->node), rs_kind_text(s->leaves.all.at[stored_leaf]->kind));
   RS_TRY(rs_model_check_dtype(s->checkpoint->store.model, tensor));
   const rs_model_tensor *stored = &s->checkpoint->store.model->tensors.at[tensor];
-  if (rs_state_leaf_dtype(leaf) != stored->dtype)
-    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
-                    reshard_dtype_string(rs_state_leaf_dtype(leaf)), reshard_dtype_string(stored->dtype));
+  RS_TRY(match_dtype(s, leaf, tensor));
   int ndim = rs_state_leaf_ndim(leaf);
   const int64_t *shape = rs_state_leaf_shape(leaf);
   if (ndim != stored->ndim || memcmp(shape, stored->shape, (size_t)ndim * sizeof *shape) != 0)

@@ -11,6 +11,7 @@
  * Ranks that are processes exchange their calls, and each compares all. Rank 0 makes the files, the others open theirs
  * and sync them, and rank 0 publishes all. */
 #include "comm/gather.h"
+#include "file/map/dtypes.h"
 #include "file/move/move.h"
 #include "state/save_contents.h"
 
@@ -111,6 +112,7 @@ static reshard_status read_calls(rs_save_call *mine, const rs_strings *strings, 
                                 &h->calls[r]->base, &option));
     h->calls[r]->options.force = (option & 1) != 0;
     h->calls[r]->options.no_digests = (option & 2) != 0;
+    h->calls[r]->options.dtype = (reshard_dtype)(option >> 2);
   }
   return RESHARD_SUCCESS;
 }
@@ -157,7 +159,7 @@ static reshard_status begin_processes(rs_save_call *c) {
   remote_calls h = {0};
   rs_save_contents m = {0};
   reshard_status status = c->base.status;
-  int64_t chosen = (c->options.force != 0) | (c->options.no_digests != 0) << 1;
+  int64_t chosen = (c->options.force != 0) | (c->options.no_digests != 0) << 1 | (int64_t)c->options.dtype << 2;
   RS_THEN(status, rs_state_call_pack(&c->base, chosen, &remote));
   RS_THEN(status, new_writer(1, rs_seconds(), &c->shared));
   status = rs_comm_gather_bytes(c->base.comm, status, remote.at, (int64_t)remote.length, &strings);
@@ -262,6 +264,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
   RS_TRY(RS_SIZED(reshard_state_save_options, &c->options));
   if (c->options.threads < 0 || c->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, c->options.threads);
+  RS_TRY(rs_dtypes_check(c->options.dtype));
   RS_TRY(rs_state_leaves_list(c->base.comm, state, &c->base.leaves));
   return rs_pinned_buffers_open(c->sharder, c->options.stream, c->options.staging_bytes, &c->base.leaves,
                                 &c->base.buffers);

@@ -2,6 +2,7 @@
 #include "state/save_contents.h"
 
 #include "base/text.h"
+#include "file/map/dtypes.h"
 
 #include <stdlib.h>
 
@@ -25,6 +26,27 @@ static reshard_status add_tensor(rs_save_contents *m, const rs_state_path *p, in
   return RESHARD_SUCCESS;
 }
 
+/* Gives the tensors the dtypes that the files have. */
+static reshard_status choose_dtypes(rs_save_contents *m) {
+  const rs_layouts none = {0};
+  const rs_copy_regions regions = {0};
+  const rs_dtype_choice choice = {NULL, &regions, &none, &none, m->mine->options.dtype};
+  reshard_model model = NULL;
+  int64_t ignored;
+  reshard_status status = rs_model_new(&model);
+  for (int64_t i = 0; i < m->tensors.n && status == RESHARD_SUCCESS; i++) {
+    const reshard_writer_tensor *t = &m->tensors.at[i];
+    status = rs_model_add(model, "state", t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape);
+  }
+  RS_THEN(status, rs_dtypes_choose(&choice, model, &ignored, &m->unconverted));
+  for (int64_t i = 0; i < m->tensors.n && status == RESHARD_SUCCESS; i++) {
+    m->converted += m->tensors.at[i].dtype != model->tensors.at[i].dtype;
+    m->tensors.at[i].dtype = model->tensors.at[i].dtype;
+  }
+  reshard_model_free(model);
+  return status;
+}
+
 static reshard_status list_contents(rs_save_contents *m) {
   int64_t exchanged_before = 0;
   for (int64_t i = 0; i < m->paths.all.n; i++) {
@@ -36,7 +58,7 @@ static reshard_status list_contents(rs_save_contents *m) {
     rs_state_json_add(&m->leaves, p->leaf);
     RS_TRY(m->leaves.text.status);
   }
-  return RESHARD_SUCCESS;
+  return m->mine->options.dtype != RESHARD_DTYPE_NONE ? choose_dtypes(m) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_save_create_writer(rs_save_contents *m, rs_shared_writer *s) {
@@ -53,6 +75,8 @@ reshard_status rs_save_create_writer(rs_save_contents *m, rs_shared_writer *s) {
   s->report.tensors = m->tensors.n;
   s->report.files = written.files;
   s->report.bytes = written.bytes;
+  s->report.converted = m->converted;
+  s->report.unconverted = m->unconverted;
   s->report.reserve_seconds = written.reserve_seconds;
   return RESHARD_SUCCESS;
 }
@@ -71,6 +95,11 @@ reshard_status rs_save_compare_calls(rs_save_contents *m) {
     if (!c[0]->options.no_digests != !c[r]->options.no_digests)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with no_digests %d, rank %lld with %d",
                       c[0]->options.no_digests, (long long)r, c[r]->options.no_digests);
+  for (int64_t r = 1; r < m->n; r++)
+    if (c[0]->options.dtype != c[r]->options.dtype)
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with dtype %s, rank %lld with %s",
+                      reshard_dtype_string(c[0]->options.dtype), (long long)r,
+                      reshard_dtype_string(c[r]->options.dtype));
   RS_TRY(rs_state_paths_compare(m->n, (rs_state_call *const *)m->calls, &m->paths));
   if (!is_directory(c[0]->base.directory))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",

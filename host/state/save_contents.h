@@ -33,6 +33,7 @@ typedef struct rs_save_contents {
   rs_state_paths paths;
   rs_exchanged_leaves exchanged;         /* those whose shards the ranks still have to exchange */
   RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
+  int64_t converted, unconverted;        /* as in the report */
   rs_json leaves;
 } rs_save_contents;
 

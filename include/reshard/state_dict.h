@@ -92,15 +92,18 @@ typedef struct reshard_state_save_options {
   void *stream;          /* stream of the GPU that tensors are on (above); NULL on the CPU */
   int64_t staging_bytes; /* size of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
   int no_digests;        /* as in reshard_writer_options; the same on all ranks */
+  reshard_dtype dtype;   /* as in reshard_convert_options: of all numbers in the files; the same on all ranks */
 } reshard_state_save_options;
 #define RESHARD_STATE_SAVE_OPTIONS_INIT sizeof(reshard_state_save_options)
 #define RESHARD_STATE_SAVE_OPTIONS_DEFAULTS \
-  { sizeof(reshard_state_save_options), 0, 0, NULL, 0, 0 }
+  { sizeof(reshard_state_save_options), 0, 0, NULL, 0, 0, RESHARD_DTYPE_NONE }
 
 typedef struct reshard_state_save_report { /* the same on all ranks */
   int64_t tensors;
   int64_t files;          /* files of shards; index and state.json are not counted */
   int64_t bytes;          /* size of tensors' data in these files, without their headers */
+  int64_t converted;      /* tensors that have another dtype there */
+  int64_t unconverted;    /* tensors that `dtype` has left as they are */
   double prepare_seconds; /* comparison of the ranks' trees, headers */
   double reserve_seconds; /* space on the file system */
   double write_seconds;   /* data, until the last rank was done */
@@ -118,6 +121,7 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
  *
  * Errors, the same on all ranks, after which the path is as it was: as in reshard_writer_create, and
  * - RESHARD_ERROR_MISMATCH naming ranks and path where kinds, dtypes or shapes differ.
+ * - as reshard_convert for `dtype`.
  * - RESHARD_ERROR_INVALID naming path, both ranks and both boxes of an overlap, or the box that no rank holds; a
  *   leaf of a caller's own type. */
 RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
@@ -140,7 +144,8 @@ typedef struct reshard_state_load_options {
 
 typedef struct reshard_state_load_report { /* of this rank */
   int64_t tensors;
-  int64_t bytes; /* size of this rank's tensors: the bytes needed */
+  int64_t converted; /* of these, tensors that the checkpoint has in another dtype */
+  int64_t bytes;     /* size of this rank's tensors: the bytes needed */
   /* Bytes of data read from files. Replicas are read once: where ranks read together, this rank's share. */
   int64_t read_bytes;
   /* With check: bytes of the files whose digests are right, and files without digests. Of all ranks of the process. */
@@ -151,14 +156,12 @@ typedef struct reshard_state_load_report { /* of this rank */
 
 /* Loads into the tensors of a state dict, of any layouts, from any checkpoint that reshard_checkpoint_open reads,
  * saved by any number of ranks. Collective over the sharder's communicator. Every tensor of `state` is filled from
- * the checkpoint's tensor of its path: a rank reads its own part and no more. Other leaves are replaced by the
- * stored ones. Trees may differ between ranks; docs/torch.md says in what.
+ * the checkpoint's tensor of its path: a rank reads its own part and no more. Numbers of another dtype are converted
+ * (docs/torch.md). Other leaves are replaced by the stored ones. Trees may differ between ranks: docs/torch.md.
  *
- * - options: NULL for the defaults.
- * - report: NULL, or written on success.
+ * - options, report: may be NULL: the defaults; not written.
  *
- * Before anything is overwritten everything is checked on all ranks: names, dtypes, shapes, gaps, the files of a
- * set.
+ * Before anything is overwritten everything is checked on all ranks: names, dtypes, shapes, gaps, files of a set.
  *
  * Errors: as in reshard_checkpoint_open, and
  * - RESHARD_ERROR_INVALID naming rank and path.

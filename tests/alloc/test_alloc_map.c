@@ -2,6 +2,7 @@
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
 
+#include "file/map/dtypes.h"
 #include "file/map/line.h"
 #include "support/fixtures/temporary.h"
 
@@ -117,6 +118,25 @@ static bool good_count(const fault_output *out, const void *with) {
   return out->number == c->regions;
 }
 
+/* All of the source in another dtype. */
+static reshard_status choose_dtypes(fault_output *out, const void *with) {
+  const map_case *c = with;
+  const rs_layouts none = {0};
+  reshard_model made;
+  rs_copy_regions regions;
+  int64_t converted = -1, unconverted = -1;
+  RS_TRY(rs_map_apply(NULL, c->source, &made, &regions));
+  const rs_dtype_choice choice = {c->source, &regions, &none, &none, RESHARD_F8_E4M3};
+  reshard_status status = rs_dtypes_choose(&choice, made, &converted, &unconverted);
+  if (status == RESHARD_SUCCESS)
+    out->number = converted + unconverted;
+  else if (unconverted != -1)
+    status = RESHARD_ERROR_INTERNAL;
+  free(regions.at);
+  reshard_model_free(made);
+  return status;
+}
+
 static void run_map_case(map_case *c) {
   assert_true(fault_local_run(&(fault_local){"map_model", map_model, good_model, drop_model, c}) >= 3);
   assert_true(fault_local_run(&(fault_local){"map_apply", count_regions, good_count, NULL, c}) >= 3);
@@ -150,6 +170,7 @@ CASE(maps_survive_any_failed_allocation) {
   c.wanted = c.source;
   c.regions = c.source->tensors.n;
   run_map_case(&c);
+  assert_true(fault_local_run(&(fault_local){"choose_dtypes", choose_dtypes, good_count, NULL, &c}) >= 5);
   reshard_model_free(c.source);
   assert_int_equal(fault_live(), live);
 }

@@ -169,6 +169,7 @@ reshard_status rs_dtypes_choose(const rs_dtype_choice *choice, reshard_model tar
       status = rs_model_set_dtype(target, "target", i, c.to[i]);
   free(c.to);
   RS_THEN(status, count_converted(&c, converted));
-  *unconverted = c.unconverted;
+  if (status == RESHARD_SUCCESS)
+    *unconverted = c.unconverted;
   return status;
 }

@@ -135,16 +135,16 @@ static void check_refused(contract_rank *s, const char *directory) {
       .size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1, .stream = s->stream};
   bool odd = reshard_comm_rank(s->comm) == 1;
   reshard_tree state = NULL, leaf = NULL;
-  reshard_tensor plain = contract_tensor(s, odd ? RESHARD_F32 : RESHARD_F16, 2, plain_shape, false);
+  reshard_tensor plain = contract_tensor(s, odd ? RESHARD_I32 : RESHARD_F16, 2, plain_shape, false);
   contract_fill_whole(s, plain, 1);
   CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
   if (CONTRACT_SUCCEEDS(s, reshard_tree_tensor(plain, &leaf)))
     put_leaf(s, state, "plain", leaf);
   CONTRACT_ALL(s, reshard_state_load(s->sharder, state, directory, &options, NULL), RESHARD_ERROR_INVALID,
-               "rank 1: path 'plain' is f32 here, in the checkpoint it is f16");
+               "rank 1: path 'plain' is i32 here, in the checkpoint it is f16");
   CONTRACT_CHECK(s, contract_count_wrong_whole(s, plain, 1) == 0);
   CONTRACT_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), RESHARD_ERROR_MISMATCH,
-               "path 'plain': rank 0 has f16, rank 1 has f32");
+               "path 'plain': rank 0 has f16, rank 1 has i32");
   CONTRACT_ALL(s, reshard_state_load(s->sharder, odd ? NULL : state, directory, &options, NULL), RESHARD_ERROR_INVALID,
                "rank 1: ");
   CONTRACT_ALL(s, reshard_state_load(s->sharder, state, odd ? "elsewhere" : directory, &options, NULL),
