@@ -28,7 +28,7 @@ typedef struct reshard_model_s *reshard_model;
 
 typedef struct reshard_model_tensor {
   const char *name; /* UTF-8; borrowed, lives as long as the model */
-  /* RESHARD_DTYPE_NONE: of a file of safetensors, and unknown. It has one dim, of its bytes. A map may drop it; who
+  /* RESHARD_DTYPE_NONE: unknown. It has one dim, of its bytes (torch, distcp: of its storage). A map may drop it; who
    * moves it gets RESHARD_ERROR_INVALID with its file, name and dtype. */
   reshard_dtype dtype;
   int ndim;
@@ -220,8 +220,8 @@ RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
  *   overlaps between shards, files that disagree, a malformed pickle, tensors below classes that are not read.
  * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet.
  * - RESHARD_ERROR_CORRUPT: a pickle or a JSON text that would take more memory than 64 MiB and 8 times the file.
- * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes of others than safetensors that this library lacks;
- *   safetensors in a build without jansson.
+ * - RESHARD_ERROR_UNSUPPORTED: big-endian data.
+ * - RESHARD_ERROR_UNSUPPORTED for safetensors in a build without jansson.
  * - RESHARD_ERROR_UNSUPPORTED for distcp and torch: shards that were transformed or are safetensors, TorchScript,
  *   torch.save before 1.6 (with two lines of Python that make safetensors of it); tensors that are not contiguous,
  *   but in Fortran order, sparse, quantized, conjugated or of a subclass. */

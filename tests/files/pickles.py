@@ -98,7 +98,10 @@ class Name:
         return self.name
 
 
-for dtype in ("float32", "int64", "uint16", "per_tensor_affine"):
+# Element's bytes, and the type that safetensors have of them: None of those that nobody knows.
+DTYPES = {"complex32": (4, None), "uint3": (1, None), "qint8": (1, None), "float6_e9m9": (2, None),
+          "float8_e4m3fnuz": (1, "F8_E4M3FNUZ"), "float8_e5m2fnuz": (1, "F8_E5M2FNUZ"), "float4_e2m1fn_x2": (1, "F4")}
+for dtype in ("float32", "int64", "uint16", "per_tensor_affine", *DTYPES):
     setattr(module("torch"), dtype, Name(dtype))
     getattr(module("torch"), dtype).__class__ = type("dtype", (Name,), {"__module__": "torch"})
 
@@ -109,10 +112,11 @@ class Storage:
 
 
 class Tensor:
-    """kind: how it is pickled. F32 unless untyped (uint16)."""
+    """kind: how it is pickled. F32 unless untyped: of that dtype."""
 
-    def __init__(self, number, shape, kind="v2"):
-        self.shape, self.kind, self.width = shape, kind, 2 if kind == "v3" else 4
+    def __init__(self, number, shape, kind="v2", dtype="uint16"):
+        self.shape, self.kind, self.dtype = shape, kind, dtype if kind == "v3" else "float32"
+        self.width = DTYPES.get(dtype, (2, None))[0] if kind == "v3" else 4
         count = 1
         for extent in shape:
             count *= extent
@@ -134,7 +138,7 @@ class Tensor:
         if self.kind == "v1":
             return REBUILD["_rebuild_tensor"], common
         if self.kind == "v3":
-            return REBUILD["_rebuild_tensor_v3"], (*common, False, hooks, module("torch").uint16)
+            return REBUILD["_rebuild_tensor_v3"], (*common, False, hooks, getattr(module("torch"), self.dtype))
         v2 = REBUILD["_rebuild_tensor_v2"], (*common, False, hooks)
         if self.kind == "parameter":
             return REBUILD["_rebuild_parameter"], (Call(*v2[:1], *v2[1]), True, hooks)
@@ -478,7 +482,7 @@ PLAN = stub("megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan"
 OF_TENSOR, OF_BYTES, CHUNK = (stub(DCP, n) for n in ("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"))
 PROPERTIES, INDEX = stub(DCP, "TensorProperties"), stub(DCP, "MetadataIndex")
 INFO = stub("torch.distributed.checkpoint.filesystem", "_StorageInfo")
-PROPERTIES.__getstate__ = lambda self: (module("torch").float32, Call(LAYOUT, "torch.strided"), False, None, False)
+PROPERTIES.__getstate__ = lambda self: (getattr(module("torch"), self.dtype), Call(LAYOUT, "torch.strided"), False, None, False)
 
 
 def state(made, **fields):
@@ -498,7 +502,7 @@ def write_distcp(tensors, leaves):
         offset = Call(SIZE, (0,) * len(value.shape)) if name in tensors else None
         if name in tensors:
             chunk = state(CHUNK(), offsets=offset, sizes=Call(SIZE, value.shape))
-            items[name] = state(OF_TENSOR(), properties=PROPERTIES(), size=Call(SIZE, value.shape), chunks=[chunk])
+            items[name] = state(OF_TENSOR(), properties=state(PROPERTIES(), dtype=value.dtype), size=Call(SIZE, value.shape), chunks=[chunk])
         else:
             items[name] = OF_BYTES()
         places[state(INDEX(), fqn=name, offset=offset, index=None)] = state(
@@ -533,6 +537,56 @@ def distcp_cases():
     status, said = run("in", "x.safetensors", "--leave-out")
     if status != 0:
         fault("distcp: a hidden tensor left out: status %d, %s" % (status, said))
+
+
+def read_whole(path):
+    with open(path, "rb") as file:
+        whole = file.read()
+    size = struct.unpack("<Q", whole[:8])[0]
+    return {key: (value["dtype"], value["shape"], whole[8 + size:][slice(*value["data_offsets"])])
+            for key, value in json.loads(whole[8:8 + size]).items() if key != "__metadata__"}
+
+
+def dtype_cases():
+    """A dtype that nobody knows is an error of whoever moves its tensor; types of safetensors keep their bytes."""
+    for dtype, (_, packed) in DTYPES.items():
+        known, value = Tensor(0, (2, 3)), Tensor(1, (4, 2), "v3", dtype)
+        half = Tensor(1, (2, 2), "v3", dtype)
+        half.data, half.storage.data = value.data[:len(value.data) // 2], value.storage.data[:len(value.data) // 2]
+        rest = Tensor(1, (2, 2), "v3", dtype)
+        rest.data, rest.storage.data = value.data[len(value.data) // 2:], value.storage.data[len(value.data) // 2:]
+        save("in.pt", {"k": known, "v": value}, 2)
+        write_distcp({"k": known, "v": value}, {"step": 7})
+        os.rename("in", "chunks")
+        write_distcp({"k": known}, {"v": [value]})
+        os.makedirs("ranks", exist_ok=True)
+        for r, part in enumerate((half, rest)):
+            save("ranks/consolidated.%02d.pth" % r, {"k": known, "v": part}, 2)
+        with open("r.rules", "w") as file:
+            file.write("v chunk(0)\n* mesh(2;R)\n")
+        ranks = "ranks", "--src", "@r.rules", "--ranks", "2"
+        for source in (("in.pt",), ("chunks",), ("in",), ranks):
+            name = "v.0" if source == ("in",) else "v"
+            what = "%s in %s" % (dtype, source[0])
+            done = run(source[0], "x.safetensors", "--force", "--json", "report.json", *source[1:])
+            if packed is not None:
+                shape = [4, 2 * (1 + (packed == "F4"))]
+                if done[0] != 0 or read_whole("x.safetensors").get(name) != (packed, shape, value.data):
+                    fault("%s: %s" % (what, done))
+                continue
+            if done[0] != 2 or "tensor '%s': unknown dtype '%s'" % (name, dtype) not in done[1]:
+                fault("%s: %s" % (what, done))
+            with open("drop.map", "w") as file:
+                file.write("drop(%s)\n* = *\n" % name)
+            for options in (("--map", "drop.map"), ("--leave-out",)):
+                done = run(source[0], "x.safetensors", "--force", "--json", "report.json", *source[1:], *options)
+                if done[0] != 0 or read_whole("x.safetensors") != {"k": ("F32", [2, 3], known.data)}:
+                    fault("%s, %s: %s" % (what, options, done))
+            with open("report.json") as file:
+                report = json.load(file)["source"]
+            if (report["left_out_tensors"], report["left_out_bytes"]) != (1, len(value.data)):
+                fault("%s: left out %s" % (what, report))
+        shutil.rmtree("chunks")
 
 
 def refused_cases():
@@ -571,6 +625,7 @@ def main():
         check(what, value, 2)
     refused_cases()
     distcp_cases()
+    dtype_cases()
     for i in range(cases):
         nest = Nest(seed + i)
         check("seed %d" % (seed + i), {"first": nest.tensor(), "rest": [nest.value(0) for _ in range(6)]}, 2 + i % 4)

@@ -189,7 +189,7 @@ static reshard_status read_places(reader *r, int64_t dict) {
 static reshard_status check_memory(const reader *r) {
   const rs_pickle *p = r->p;
   int64_t taken = p->size + p->words.n * (int64_t)sizeof *p->words.at + r->d->chunks.n * CHUNK_MEMORY +
-                  r->d->places.n * (int64_t)(sizeof *r->d->places.at + sizeof *r->key);
+                  r->d->places.n * (int64_t)(sizeof *r->d->places.at + sizeof *r->key) + r->d->model->names.cap;
   return rs_budget_check(r->d->where, p->size, taken);
 }
 
@@ -227,27 +227,39 @@ static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
   return RESHARD_SUCCESS;
 }
 
+/* One of an unknown dtype has its own shape here, and the bytes of its chunks in the checkpoint. */
+static reshard_status add_tensor(reader *r, const rs_torch_tensor *t) {
+  reshard_model model = r->d->model;
+  bool solid = t->dtype == RESHARD_DTYPE_NONE;
+  char *unknown = NULL;
+  const char *name = r->name.at;
+  if (solid)
+    RS_TRY(rs_model_unknown(r->d->where, name, t->unknown, &unknown));
+  name = solid ? unknown : name;
+  reshard_status status =
+      rs_model_add(model, r->d->where, name, rs_name_length(name, solid), t->dtype, t->ndim, t->shape);
+  free(unknown);
+  RS_TRY(status);
+  model->tensors.at[model->tensors.n - 1].packed = t->packed;
+  model->tensors.at[model->tensors.n - 1].solid = solid;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
   const rs_pickle *p = r->p;
   int64_t properties = rs_pickle_under(p, value, "properties"), chunks = rs_pickle_under(p, value, "chunks");
-  int64_t shape[RESHARD_MAX_DIMS];
-  int ndim;
-  reshard_dtype dtype;
-  const char *text;
-  if (!rs_pickle_is_object(p, properties, RS_ROLE_PROPERTIES) ||
-      !rs_torch_dtype(p, rs_pickle_item(p, rs_pickle_parts_of(p, properties).state, 0), &dtype, &text))
-    return malformed_tensor(r, "no TensorProperties with a dtype");
-  if (dtype == RESHARD_DTYPE_NONE)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->d->where,
-                    r->quoted, text);
-  if (!rs_pickle_extents(p, rs_pickle_under(p, value, "size"), RESHARD_MAX_DIMS, &ndim, shape))
+  rs_torch_tensor t = {0};
+  if (!rs_pickle_extents(p, rs_pickle_under(p, value, "size"), RESHARD_MAX_DIMS, &t.ndim, t.shape))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its size is no list of at most %d extents of 0 or more",
                     r->d->where, r->quoted, RESHARD_MAX_DIMS);
+  if (!rs_pickle_is_object(p, properties, RS_ROLE_PROPERTIES) ||
+      !rs_torch_dtype(p, rs_pickle_item(p, rs_pickle_parts_of(p, properties).state, 0), &t))
+    return malformed_tensor(r, "no TensorProperties with a dtype");
   if (!rs_pickle_is(p, chunks, RS_PICKLE_LIST))
     return malformed_tensor(r, "no list of chunks");
   if (rs_pickle_items(p, chunks) == 0)
     return malformed_tensor(r, "it has no chunk");
-  RS_TRY(rs_model_add(r->d->model, r->d->where, r->name.at, (size_t)r->name.n, dtype, ndim, shape));
+  RS_TRY(add_tensor(r, &t));
   rs_pickle_cursor items = rs_pickle_begin(p, chunks);
   for (int64_t chunk; rs_pickle_next(&items, &chunk);)
     RS_TRY(read_chunk(r, chunk, name));

@@ -38,7 +38,7 @@ typedef struct rs_distcp {
 /* Reads the text of .metadata. The caller frees it, also after an error.
  * Errors: RESHARD_ERROR_INVALID: those of rs_pickle_read; what is no metadata of a checkpoint; names of more than 4096
  * bytes, and of files of more than 255; chunks beyond their tensor or without a place.
- * RESHARD_ERROR_UNSUPPORTED: a dtype that this library lacks, data that was transformed. */
+ * RESHARD_ERROR_UNSUPPORTED: data that was transformed. */
 reshard_status rs_distcp_read(rs_distcp *distcp, int64_t size);
 /* PyTorch writes each chunk behind the one before, shared tensors and equal ones too. So all chunks together take no
  * more than the files have. Errors: RESHARD_ERROR_INVALID naming the file of two places that overlap. */

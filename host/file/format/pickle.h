@@ -48,7 +48,7 @@ typedef enum rs_pickle_role {
 typedef struct rs_pickle_name {
   const char *module, *name;
   rs_pickle_role role;
-  reshard_dtype dtype; /* of a dtype or storage; NONE: untyped, or one that this library lacks */
+  reshard_dtype dtype; /* of a dtype or storage; NONE: untyped */
 } rs_pickle_name;
 
 /* Number of a name in the list of pickle_names.c; -1: it is not there. */

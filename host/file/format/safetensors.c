@@ -26,15 +26,10 @@ void rs_safetensors_free(rs_safetensors *header) {
 
 #define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
 
-/* A tensor as one dim of bytes, with a text behind its name. */
-static reshard_status add_bytes(reshard_model model, const char *where, const char *name, const char *text,
-                                reshard_dtype dtype, uint8_t packed, int64_t bytes) {
-  char *both;
-  size_t length = strlen(name) + 1, more = strlen(text);
-  RS_TRY(rs_alloc(&both, (int64_t)(length + more + 1), 1));
-  memcpy(both, name, length);
-  memcpy(both + length, text, more + 1);
-  reshard_status status = rs_model_add(model, where, both, length + more, dtype, 1, &bytes);
+/* A tensor as one dim of bytes. both: its name and the text behind it, which is freed. */
+static reshard_status add_bytes(reshard_model model, const char *where, char *both, reshard_dtype dtype, uint8_t packed,
+                                int64_t bytes) {
+  reshard_status status = rs_model_add(model, where, both, rs_name_length(both, true), dtype, 1, &bytes);
   free(both);
   RS_TRY(status);
   model->tensors.at[model->tensors.n - 1].packed = packed;
@@ -46,7 +41,8 @@ static reshard_status add_bytes(reshard_model model, const char *where, const ch
 static reshard_status add_solid(reshard_model model, const char *where, const char *name, uint8_t packed, int ndim,
                                 const int64_t *shape) {
   const rs_packed_type *type = &rs_packed_types[packed];
-  char quoted[RS_QUOTE], extents[24 * (RESHARD_MAX_DIMS + 1)];
+  char quoted[RS_QUOTE];
+  rs_json both = {.text.grows = true};
   int64_t elements;
   rs_quote(quoted, sizeof quoted, name);
   if (rs_tensor_bytes(ndim, shape, (size_t)type->bytes, &elements) != RESHARD_SUCCESS)
@@ -54,19 +50,25 @@ static reshard_status add_solid(reshard_model model, const char *where, const ch
   if (elements % type->elements != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its elements of %s end within a byte", where, quoted,
                     type->name);
-  rs_json list = {.text = {.at = extents, .size = sizeof extents}};
-  rs_json_list(&list, NULL, ndim, shape);
-  return add_bytes(model, where, name, extents, RESHARD_U8, packed, elements / type->elements);
+  rs_text_bytes(&both.text, name, strlen(name) + 1);
+  rs_json_list(&both, NULL, ndim, shape);
+  if (both.text.status != RESHARD_SUCCESS) {
+    free(both.text.at);
+    return both.text.status;
+  }
+  return add_bytes(model, where, both.text.at, RESHARD_U8, packed, elements / type->elements);
 }
 
-/* A tensor of a dtype that this library does not know is an error for whoever moves it. */
+/* bytes NULL: nothing is there to be left out. */
 static reshard_status add_unknown(reshard_model model, const char *where, const char *name, const char *dtype,
                                   const int64_t *bytes) {
-  char quoted[RS_QUOTE], other[RS_QUOTE], error[RS_WHERE + 2 * RS_QUOTE + 32];
-  rs_text_add(&(rs_text){.at = error, .size = sizeof error}, "%s: tensor '%s': unknown dtype '%s'", where,
-              rs_quote(quoted, sizeof quoted, name), rs_quote(other, sizeof other, dtype));
-  return bytes != NULL ? add_bytes(model, where, name, error, RESHARD_DTYPE_NONE, 0, *bytes)
-                       : rs_error(RESHARD_ERROR_INVALID, "%s", error);
+  char *both;
+  RS_TRY(rs_model_unknown(where, name, dtype, &both));
+  if (bytes != NULL)
+    return add_bytes(model, where, both, RESHARD_DTYPE_NONE, 0, *bytes);
+  reshard_status status = rs_error(RESHARD_ERROR_INVALID, "%s", both + strlen(both) + 1);
+  free(both);
+  return status;
 }
 
 reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,

@@ -62,13 +62,29 @@ void rs_torch_free(rs_torch *t) {
   rs_zip_free(&t->zip);
 }
 
-bool rs_torch_dtype(const rs_pickle *p, int64_t value, reshard_dtype *dtype, const char **text) {
-  const rs_pickle_name *name = rs_pickle_is(p, value, RS_PICKLE_GLOBAL) ? rs_pickle_name_of(p, value) : NULL;
-  if (name == NULL || name->role != RS_ROLE_DTYPE)
+/* A name of torch that is in no list: a type that is moved as bytes, or one that is newer than this library. */
+static bool is_other(const rs_pickle *p, int64_t value, rs_torch_tensor *out) {
+  char text[RS_QUOTE];
+  const char *name = text + 6;
+  uint8_t packed = RS_PACKED_TYPES - 1;
+  rs_pickle_describe(text, p, value);
+  if (strncmp(text, "torch.", 6) != 0 || strchr(name, '.') != NULL)
     return false;
-  *dtype = name->dtype;
-  *text = name->name;
+  while (packed > 0 && (rs_packed_types[packed].torch == NULL || strcmp(rs_packed_types[packed].torch, name) != 0))
+    packed--;
+  bool half = out->ndim == 0 && rs_packed_types[packed].elements > 1; /* two elements, and no dim that has them */
+  out->dtype = packed > 0 && !half ? RESHARD_U8 : RESHARD_DTYPE_NONE;
+  out->packed = half ? 0 : packed;
+  rs_text_add(&(rs_text){.at = out->unknown, .size = sizeof out->unknown}, "%s%s", name, half ? " without dims" : "");
   return true;
+}
+
+bool rs_torch_dtype(const rs_pickle *p, int64_t value, rs_torch_tensor *out) {
+  const rs_pickle_name *name = rs_pickle_is(p, value, RS_PICKLE_GLOBAL) ? rs_pickle_name_of(p, value) : NULL;
+  if (name == NULL)
+    return rs_pickle_is(p, value, RS_PICKLE_GLOBAL) && is_other(p, value, out);
+  out->dtype = name->dtype;
+  return name->role == RS_ROLE_DTYPE;
 }
 
 bool rs_torch_is_tensor(const rs_torch *t, int64_t value) {
@@ -157,20 +173,16 @@ static reshard_status check_views(const reading *r, int64_t metadata) {
 static reshard_status read_dtype(const reading *r, int64_t class, rs_torch_tensor *out) {
   const rs_pickle *p = &r->torch->pickle;
   bool third = rs_pickle_is(p, rs_pickle_item(p, r->arguments, 6), RS_PICKLE_GLOBAL);
-  const char *text = "";
   char quoted[RS_QUOTE];
   if (!rs_pickle_is(p, class, RS_PICKLE_GLOBAL) || role_of(p, class) != RS_ROLE_STORAGE)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its storage is of '%s', no class of storages",
                     r->torch->zip.where, r->name, rs_pickle_describe(quoted, p, class));
   out->dtype = rs_pickle_name_of(p, class)->dtype;
-  if (third && !rs_torch_dtype(p, rs_pickle_item(p, r->arguments, 6), &out->dtype, &text))
+  if (third && !rs_torch_dtype(p, rs_pickle_item(p, r->arguments, 6), out))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its dtype is '%s', which is none", r->torch->zip.where,
                     r->name, rs_pickle_describe(quoted, p, rs_pickle_item(p, r->arguments, 6)));
-  if (third && out->dtype == RESHARD_DTYPE_NONE)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->torch->zip.where,
-                    r->name, text);
   if (out->dtype == RESHARD_DTYPE_NONE)
-    return malformed_tensor(r, "an untyped storage, and no dtype");
+    return third ? RESHARD_SUCCESS : malformed_tensor(r, "an untyped storage, and no dtype");
   int64_t metadata = rs_pickle_item(p, r->arguments, third ? 7 : 6);
   return metadata >= 0 ? check_views(r, metadata) : RESHARD_SUCCESS;
 }
@@ -218,6 +230,12 @@ static reshard_status locate_tensor(const reading *r, int64_t id, rs_torch_tenso
                     quoted);
   bytes = t->zip.entries.at[entry].size;
   RS_TRY(rs_zip_locate(&t->zip, entry, &begin));
+  if (out->dtype == RESHARD_DTYPE_NONE) { /* elements of what size they may be */
+    out->ndim = 1;
+    out->shape[0] = bytes;
+    out->offset = begin;
+    return RESHARD_SUCCESS;
+  }
   if (!rs_mul(r->first, width, &offset) || !rs_mul(r->numel, width, &wanted) || !rs_add(offset, wanted, &end) ||
       (end > bytes && r->numel > 0))
     return rs_error(RESHARD_ERROR_INVALID,
@@ -247,7 +265,8 @@ reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int
                     "%s: tensor '%s': its shape and strides are no tuples of equally many integers, %d at most",
                     torch->zip.where, name, RESHARD_MAX_DIMS);
   RS_TRY(read_dtype(&r, rs_pickle_item(p, id, 1), &made));
-  RS_TRY(check_strides(&r, &made));
+  if (made.dtype != RESHARD_DTYPE_NONE)
+    RS_TRY(check_strides(&r, &made));
   RS_TRY(locate_tensor(&r, id, &made));
   *tensor = made;
   return RESHARD_SUCCESS;

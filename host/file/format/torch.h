@@ -4,6 +4,7 @@
 
 #include "file/format/pickle.h"
 #include "file/format/zip.h"
+#include "file/model/model.h"
 
 typedef struct rs_torch {
   rs_zip zip;
@@ -12,7 +13,9 @@ typedef struct rs_torch {
 } rs_torch;
 
 typedef struct rs_torch_tensor {
-  reshard_dtype dtype;
+  reshard_dtype dtype;        /* NONE: one that this library does not know; one dim of the bytes of its storage */
+  uint8_t packed;             /* as in rs_model_tensor */
+  char unknown[RS_QUOTE / 2]; /* name of that dtype; of interest where dtype is NONE */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t offset; /* of its first element, in the file */
@@ -37,13 +40,12 @@ bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
 /* State of a tensor beside its values, such as attributes of its own; -1: none. */
 int64_t rs_torch_attributes(const rs_torch *torch, int64_t value);
 /* Finds a tensor's bytes. name: of the tensor, for errors, quoted already. Errors: RESHARD_ERROR_INVALID when it does
- * not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this library lacks. The latter also for tensors that
- * are sparse, quantized, of a subclass, conjugated, or strided otherwise than row-major and Fortran. The text says what
- * makes them plain in Python. */
+ * not fit its storage. RESHARD_ERROR_UNSUPPORTED for tensors that are sparse, quantized, of a subclass, conjugated, or
+ * strided otherwise than row-major and Fortran; the text says what makes them plain in Python. */
 reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int64_t value, rs_torch_tensor *tensor);
 
-/* The dtype that a pickle has under a name of torch; *dtype NONE and the name in text for one that is not known. */
-bool rs_torch_dtype(const rs_pickle *pickle, int64_t value, reshard_dtype *dtype, const char **text);
+/* Sets dtype, packed and unknown of a tensor, whose ndim is there, from a dtype of torch; false: the value is none. */
+bool rs_torch_dtype(const rs_pickle *pickle, int64_t value, rs_torch_tensor *tensor);
 
 /* Python that makes safetensors of a file of torch.save or of a .distcp directory: two lines, behind an error. The
  * first has a method of the tensors in it that makes them plain. */

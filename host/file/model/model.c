@@ -10,7 +10,8 @@
 #include <string.h>
 
 const rs_packed_type rs_packed_types[RS_PACKED_TYPES] = {
-    {NULL, 1, 1}, {"F4", 1, 2}, {"F6_E2M3", 3, 4}, {"F6_E3M2", 3, 4}, {"F8_E4M3FNUZ", 1, 1}, {"F8_E5M2FNUZ", 1, 1},
+    {NULL, NULL, 1, 1},      {"F4", "float4_e2m1fn_x2", 1, 2},         {"F6_E2M3", NULL, 3, 4},
+    {"F6_E3M2", NULL, 3, 4}, {"F8_E4M3FNUZ", "float8_e4m3fnuz", 1, 1}, {"F8_E5M2FNUZ", "float8_e5m2fnuz", 1, 1},
 };
 
 uint8_t rs_packed_find(const char *name) {
@@ -51,8 +52,7 @@ static reshard_status add_bytes(reshard_model model, const char *what, const cha
                                 const int64_t *shape, int64_t before, int64_t *total) {
   char quoted[RS_QUOTE];
   int64_t bytes = 0;
-  size_t width = dtype != RESHARD_DTYPE_NONE ? reshard_dtype_size(dtype) : 1;
-  if (rs_tensor_bytes(ndim, shape, width, &bytes) != RESHARD_SUCCESS)
+  if (rs_tensor_bytes(ndim, shape, rs_stored_width(dtype), &bytes) != RESHARD_SUCCESS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name),
                     reshard_last_error());
   if (!rs_add(model->bytes - before, bytes, total))
@@ -92,6 +92,19 @@ reshard_status rs_model_check_dtype(const struct reshard_model_s *model, int64_t
   if (model->tensors.at[tensor].dtype != RESHARD_DTYPE_NONE)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s", name + strlen(name) + 1);
+}
+
+reshard_status rs_model_unknown(const char *where, const char *name, const char *dtype, char **both) {
+  char quoted[RS_QUOTE], other[RS_QUOTE];
+  rs_text made = {.grows = true};
+  rs_text_bytes(&made, name, strlen(name) + 1);
+  rs_text_add(&made, "%s: tensor '%s': unknown dtype '%s'", where, rs_quote(quoted, sizeof quoted, name),
+              rs_quote(other, sizeof other, dtype));
+  if (made.status == RESHARD_SUCCESS)
+    *both = made.at;
+  else
+    free(made.at);
+  return made.status;
 }
 
 reshard_status rs_model_check_names(reshard_model model, const char *what) {

@@ -23,7 +23,8 @@ typedef struct rs_model_tensor {
 /* Types of safetensors that are moved as bytes and never computed with: `elements` of them are in `bytes`. A tensor has
  * dtype U8, and a last dim of bytes. Source: the format's Dtype, version 0.8. */
 typedef struct rs_packed_type {
-  const char *name; /* of safetensors */
+  const char *name;  /* of safetensors */
+  const char *torch; /* of PyTorch, an element of which is a byte; NULL: it has none */
   int bytes, elements;
 } rs_packed_type;
 #define RS_PACKED_TYPES 6
@@ -34,6 +35,11 @@ uint8_t rs_packed_find(const char *name);
 static inline const char *rs_type_text(reshard_dtype dtype, uint8_t packed) {
   const char *known = packed > 0 ? rs_packed_types[packed].name : reshard_dtype_string(dtype);
   return dtype != RESHARD_DTYPE_NONE ? known : "of an unknown dtype";
+}
+
+/* An element of an unknown dtype is a byte. */
+static inline size_t rs_stored_width(reshard_dtype dtype) {
+  return dtype != RESHARD_DTYPE_NONE ? reshard_dtype_size(dtype) : 1;
 }
 
 struct reshard_model_s {
@@ -64,6 +70,9 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
                             int ndim, const int64_t *shape);
 /* Gives a tensor another dtype; what as in rs_model_add. */
 reshard_status rs_model_set_dtype(reshard_model model, const char *what, int64_t tensor, reshard_dtype dtype);
+/* "w", and behind its NUL the error of whoever moves it: a tensor of a dtype that this library does not know. The name
+ * has no quotes of errors. The caller frees it. */
+reshard_status rs_model_unknown(const char *where, const char *name, const char *dtype, char **both);
 /* Error when two tensors have one name. */
 reshard_status rs_model_check_names(reshard_model model, const char *what);
 /* *bytes = elements * width. Errors: a negative extent; an overflow, also one that a zero extent would hide. */

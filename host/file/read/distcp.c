@@ -111,11 +111,12 @@ static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *pl
     RS_TRY(open_chunk(where, file, place, quoted, &found->tensor));
   found->known = true;
   const rs_torch_tensor t = found->tensor;
-  if (t.dtype != global->dtype || t.ndim != global->ndim ||
-      memcmp(t.shape, shard->box.extent, (size_t)t.ndim * sizeof *t.shape) != 0)
+  bool known = t.dtype != RESHARD_DTYPE_NONE;
+  if (t.dtype != global->dtype || t.packed != global->packed ||
+      (known && (t.ndim != global->ndim || memcmp(t.shape, shard->box.extent, (size_t)t.ndim * sizeof *t.shape) != 0)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s %s at byte %lld, .metadata says %s %s", where, quoted,
-                    reshard_dtype_string(t.dtype), rs_shape_text(is, t.ndim, t.shape), (long long)place->offset,
-                    reshard_dtype_string(global->dtype), rs_shape_text(said, global->ndim, shard->box.extent));
+                    rs_type_text(t.dtype, t.packed), rs_shape_text(is, t.ndim, t.shape), (long long)place->offset,
+                    rs_type_text(global->dtype, global->packed), rs_shape_text(said, global->ndim, shard->box.extent));
   if (t.reversed)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "%s: tensor '%s': a chunk of shape %s in Fortran order: " RS_DISTCP_PYTHON, where, quoted,
@@ -133,14 +134,19 @@ static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chu
   for (int64_t i = 0; i < d->model->tensors.n; i++) {
     const rs_model_tensor *t = &d->model->tensors.at[i];
     rs_global_tensor *global = &s->tensors.at[s->tensors.n++];
-    *global =
-        (rs_global_tensor){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
+    *global = (rs_global_tensor){.name = d->model->names.at + t->name,
+                                 .dtype = t->dtype,
+                                 .packed = t->packed,
+                                 .solid = t->solid,
+                                 .ndim = t->ndim,
+                                 .layout = -1};
     memcpy(global->shape, t->shape, sizeof t->shape);
   }
   for (int64_t i = 0; i < d->chunks.n; i++) {
     const rs_distcp_chunk *chunk = &d->chunks.at[i];
     rs_global_tensor *global = &s->tensors.at[chunk->tensor];
     rs_shard *shard = &s->all.at[s->all.n];
+    int64_t bytes = 0;
     *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
     if (!chunk->empty) {
       shard->file = d->places.at[chunk->place].path;
@@ -149,12 +155,15 @@ static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chu
         RS_TRY(rs_distcp_check_overlap(d));
       RS_TRY(status);
       checked = true;
-      int64_t bytes = 0;
-      RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
+      const rs_torch_tensor *t = &found[chunk->place].tensor;
+      RS_TRY(rs_tensor_bytes(t->ndim, t->shape, rs_stored_width(t->dtype), &bytes));
       if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))
         return rs_error(RESHARD_ERROR_INVALID, "%s: its chunks have more than 2^63 bytes", d->where);
     }
-    global->count++;
+    if (global->dtype == RESHARD_DTYPE_NONE)
+      RS_TRY(rs_shards_append(s, shard, bytes));
+    else
+      global->count++;
     s->all.n++;
   }
   return RESHARD_SUCCESS;
@@ -174,18 +183,21 @@ static reshard_status add_leaf_tensor(void *user, const char *name, const rs_tor
   rs_shards *s = l->shards;
   char where[RS_WHERE], quoted[RS_QUOTE];
   reshard_checkpoint_info *info = &s->opening->checkpoint->info;
-  rs_global_tensor global = {.dtype = t->dtype, .ndim = t->ndim, .count = 1, .layout = -1};
+  bool solid = t->dtype == RESHARD_DTYPE_NONE;
+  rs_global_tensor global = {
+      .dtype = t->dtype, .packed = t->packed, .solid = solid, .ndim = t->ndim, .count = 1, .layout = -1};
   rs_shard shard = {.tensor = s->tensors.n, .file = l->file, .offset = t->offset, .runs = -1};
   int64_t bytes = 0;
   if (t->reversed)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': in Fortran order: " RS_DISTCP_PYTHON,
                     rs_opening_where(s->opening, l->file, where), rs_quote(quoted, sizeof quoted, name));
-  RS_TRY(rs_tensor_bytes(t->ndim, t->shape, reshard_dtype_size(t->dtype), &bytes));
+  RS_TRY(rs_tensor_bytes(t->ndim, t->shape, rs_stored_width(t->dtype), &bytes));
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
   RS_TRY(rs_vec_reserve(&s->all, s->all.n + 1));
   RS_TRY(rs_vec_reserve(&l->names, l->names.n + 1));
-  RS_TRY(rs_alloc_copy(&l->names.at[l->names.n], name, (int64_t)strlen(name) + 1, 1));
+  RS_TRY(rs_alloc_copy(&l->names.at[l->names.n], name, (int64_t)rs_name_length(name, solid) + 1, 1));
   global.name = l->names.at[l->names.n++];
+  global.left_out = rs_opening_leaves(s->opening, &(reshard_model_tensor){.dtype = t->dtype, .shape = {t->shape[0]}});
   memcpy(global.shape, t->shape, sizeof t->shape);
   memcpy(shard.box.extent, t->shape, sizeof t->shape);
   shard.empty = bytes == 0;

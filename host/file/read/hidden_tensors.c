@@ -80,7 +80,7 @@ static void count_tensor(hidden_search *s, int64_t at, int64_t left, bool *stora
     s->first_left = left;
   }
   *storages = rs_torch_tensor_read(s->walk->torch, "", s->all.at[at].value, &t) != RESHARD_SUCCESS ||
-              rs_tensor_bytes(t.ndim, t.shape, reshard_dtype_size(t.dtype), &bytes) != RESHARD_SUCCESS;
+              rs_tensor_bytes(t.ndim, t.shape, rs_stored_width(t.dtype), &bytes) != RESHARD_SUCCESS;
   if (!*storages && !rs_add(s->bytes, bytes, &s->bytes))
     s->bytes = INT64_MAX;
 }

@@ -124,7 +124,8 @@ static reshard_status add_torch_part(void *user, const char *name, const rs_torc
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s' is in Fortran order: " RS_TORCH_PYTHON,
                     rs_opening_where(r->opening, r->file, where), rs_quote(quoted, sizeof quoted, name));
   memcpy(tensor.shape, t->shape, sizeof tensor.shape);
-  return add_part(r, &tensor, &(rs_model_tensor){.name = 0}, t->offset);
+  return add_part(r, &tensor, &(rs_model_tensor){.packed = t->packed, .solid = t->dtype == RESHARD_DTYPE_NONE},
+                  t->offset);
 }
 
 /* Numbers and texts are those of rank 0. */

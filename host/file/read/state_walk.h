@@ -16,7 +16,7 @@ typedef struct rs_left_value {
 typedef struct rs_state_walk {
   rs_opening *opening;
   const rs_torch *torch;
-  /* Takes a tensor of that name. */
+  /* Takes a tensor of that name; behind the name of one of an unknown dtype stands the error of whoever moves it. */
   reshard_status (*add)(void *user, const char *name, const rs_torch_tensor *tensor);
   void *user;
   rs_pickle_text name; /* of the value that is looked at */

@@ -47,8 +47,13 @@ static reshard_status add_tensor(rs_state_walk *w, int64_t value) {
   char quoted[RS_QUOTE];
   rs_torch_tensor t;
   const char *name = w->name.n > 0 ? w->name.at : "tensor";
+  char *unknown = NULL;
   RS_TRY(rs_torch_tensor_read(w->torch, rs_quote(quoted, sizeof quoted, name), value, &t));
-  RS_TRY(w->add(w->user, name, &t));
+  if (t.dtype == RESHARD_DTYPE_NONE)
+    RS_TRY(rs_model_unknown(w->torch->zip.where, name, t.unknown, &unknown));
+  reshard_status status = w->add(w->user, unknown != NULL ? unknown : name, &t);
+  free(unknown);
+  RS_TRY(status);
   RS_TRY(rs_state_walk_check(w, 0));
   w->read[value >> 4] |= (uint8_t)(1u << (value >> 1 & 7));
   int64_t attributes = rs_torch_attributes(w->torch, value);
@@ -187,7 +192,9 @@ static reshard_status add_whole(void *user, const char *name, const rs_torch_ten
   rs_whole_tensor whole = {.tensor = {.name = name, .dtype = t->dtype, .ndim = t->ndim},
                            .reversed = t->reversed,
                            .file = d->number,
-                           .offset = t->offset};
+                           .offset = t->offset,
+                           .packed = t->packed,
+                           .solid = t->dtype == RESHARD_DTYPE_NONE};
   memcpy(whole.tensor.shape, t->shape, sizeof t->shape);
   return rs_open_add(d->opening, &d->layouts, &whole);
 }

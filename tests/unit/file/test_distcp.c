@@ -242,7 +242,7 @@ CASE(pickles_that_lie_are_refused_with_the_reason) {
          "float64"),
        B("\x8c\x09"
          "complex32"),
-       true, UNREAD, "tensor 'scalar'", "no dtype 'complex32'"},
+       true, WRONG, "tensor 'scalar'", "f64 scalar at byte"},
       {".metadata", B("K\x03K\x00\x86"), B("K\x04K\x00\x86"), true, WRONG, "tensor 'rows'",
        "a chunk at 4 of 2 in dim 0, which has 5"},
       {".metadata", B("K\x03K\x00\x86"), B("K\x02K\x00\x86"), true, WRONG, "tensor 'rows'", "overlap"},
