@@ -31,7 +31,9 @@ void rs_comm_close_imports(reshard_comm comm) {
   for (int64_t r = 0; r < comm->size; r++)
     rs_import_close(comm->memory.imports[r]);
   free(comm->memory.imports);
+  free(comm->memory.passed);
   comm->memory.imports = NULL;
+  comm->memory.passed = NULL;
   rs_shared_close();
 }
 

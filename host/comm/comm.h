@@ -213,14 +213,22 @@ typedef struct rs_comm_messages {
   int64_t least_run;
 } rs_comm_messages;
 
+/* A memory file has gone to a rank, or come from it: in a call of all ranks that has not ended yet, or in one that has
+ * succeeded. Both ranks know that alike. */
+typedef enum rs_passing { RS_PASSED_NOT = 0, RS_PASSED_NOW, RS_PASSED } rs_passing;
+typedef struct rs_passed_file {
+  uint8_t to, from;
+} rs_passed_file;
+
 /* Memory of other ranks that this one reads. */
 typedef struct rs_comm_memory {
   bool direct; /* work on every rank's device can address every rank's arrays */
   /* [size] memory files of the ranks' processes (device/cpu/segment.h), whose shared storage this rank can map, as the
-   * others can this one's. On GPUs these stand for memory of the GPUs, of which descriptors are passed on. NULL on all
-   * ranks: they cannot, reach it anyway, or have not opened their nodes yet. The table's owner has opened this
-   * process's file for as long as it lives. */
+   * others can this one's. On GPUs these stand for memory of the GPUs, of which descriptors are passed on. So they do
+   * where `passed` is, until a file has come. NULL on all ranks: they cannot, reach it anyway, or have not opened their
+   * nodes yet. The table's owner has opened this process's file for as long as it lives. */
   struct rs_import **imports;
+  rs_passed_file *passed; /* [size]; NULL: no memory files are passed on */
   bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   struct rs_peers *peers; /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);

@@ -215,9 +215,15 @@ static reshard_status take_sources(sharded_call *x) {
 
 /* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
 static reshard_status execute_direct(sharded_call *x) {
-  reshard_status status = take_sources(x);
+  reshard_status status = rs_files_pass(x->comm, x->given->plan);
+  RS_THEN(status, take_sources(x));
   RS_THEN(status, rs_cached_bind_direct(x->cached, x->comm, x->given->plan));
-  return status == RESHARD_SUCCESS ? reshard_execute(x->cached->direct, x->given->stream) : rs_agree(x->comm, status);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_execute(x->cached->direct, x->given->stream);
+  else if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator */
+    status = rs_agree(x->comm, status);
+  rs_files_settle(x->comm, status == RESHARD_SUCCESS);
+  return status;
 }
 
 /* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */

@@ -99,4 +99,10 @@ const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed);
  * others. */
 reshard_status rs_offers_meet(reshard_comm comm, uint64_t key);
 
+/* direct/files.c. Collective, of a plan's ranks; on communicators that pass no memory files nothing: passes this rank's
+ * file to those that read it and lack it, and takes theirs. A rank that fails goes on with the others. */
+reshard_status rs_files_pass(reshard_comm comm, const struct reshard_plan_s *plan);
+/* Local: tells whether all ranks have succeeded in the call. If not, what was passed in it is passed again. */
+void rs_files_settle(reshard_comm comm, bool success);
+
 #endif

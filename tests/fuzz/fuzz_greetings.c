@@ -92,7 +92,7 @@ static void receive_messages(const uint8_t *data, size_t size) {
       (void)rs_node_send(pair[1], (rs_node_step)(data[0] >> 5), data + 1, length, pair[1], 1);
     data += 1 + length, size -= 1 + length;
   }
-  for (int step = RS_NODE_GREETING; step <= RS_NODE_GPU_MEMORY; step++)
+  for (int step = RS_NODE_GREETING; step <= RS_NODE_MEMORY; step++)
     for (int failed = 0; failed == 0 || failed == EPROTO;) {
       failed = rs_node_receive(pair[0], (rs_node_step)step, bytes, sizeof bytes, &with, 1);
       fuzz_require(failed == 0 || failed == EPROTO || failed == EPIPE || failed == ENOMSG || failed == ETIMEDOUT);

@@ -71,7 +71,7 @@ static void lose(void) {
     raise(way == KILL ? SIGKILL : SIGSTOP);
 }
 
-/* The library's call comes here: ranks that connect send their greetings, verdicts and memory files by it. */
+/* The library's call comes here: ranks that connect send their greetings and verdicts by it. */
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
   if (messages > 0 && --messages == 0)
     lose();
@@ -254,7 +254,7 @@ static reshard_status run_steps(reshard_device device, reshard_comm *comm, work 
   gathering all = {0, size, rank};
   since = rs_now_ns();
   if (rank == victim && step == JOIN) /* before the last verdict of rank 0, of which some might hear and some not */
-    messages = 1 + (int64_t)(seed % (uint64_t)(size + 2));
+    messages = 1 + (int64_t)(seed % (uint64_t)(rank == 0 ? size : rank + 2));
   RS_TRY(make_comm(&all, device, comm));
   if (rank == victim && step == BIND)
     countdown = 1 + (int64_t)(seed % (uint64_t)size);

@@ -388,11 +388,11 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   if (c->base.rank == 0)
     RS_THEN(status, create_block(c, &fd));
   status = agree_by_sockets(&j, RS_NODE_CONNECTED, status, &fd);
-  if (status == RESHARD_SUCCESS)
-    status = agree_by_sockets(&j, RS_NODE_MAPPED, map_block(c, fd), NULL);
-  if (status == RESHARD_SUCCESS &&
-      c->base.memory.imports == NULL) /* else those of the communicator that it is a part of */
-    status = agree_by_sockets(&j, RS_NODE_READY, rs_node_pass_files(c, call, j.end), NULL);
+  if (status == RESHARD_SUCCESS) {
+    status = map_block(c, fd);
+    RS_THEN(status, rs_node_mark_ranks(c));
+    status = agree_by_sockets(&j, RS_NODE_MAPPED, status, NULL);
+  }
   if (fd >= 0)
     close(fd);
   /* Ranks that all have a core may wait a little before they sleep: without that a meeting costs as much as some

@@ -21,10 +21,8 @@ void rs_node_close_sockets(rs_node *c);
 /* One user less; the last one frees. */
 void rs_node_release(rs_node *c);
 
-/* files.c: imports of the handle, all NULL. own: rs_shared_open. */
-reshard_status rs_node_open_files(rs_node *c, int *own);
-/* The same, whose sockets are open: each rank passes its memory file to the others. */
-reshard_status rs_node_pass_files(rs_node *c, const char *call, int64_t end);
+/* files.c. Local: imports of the handle, of no file yet. */
+reshard_status rs_node_mark_ranks(rs_node *c);
 /* rs_comm_ops.pass and take. */
 reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
 reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);

@@ -22,9 +22,7 @@ typedef enum rs_node_step {
   RS_NODE_GREETING,
   RS_NODE_CONNECTED, /* verdicts: with the block of memory; ... */
   RS_NODE_MAPPED,
-  RS_NODE_FILE, /* a rank's memory file; none where it has failed */
-  RS_NODE_READY,
-  RS_NODE_GPU_MEMORY /* from then on */
+  RS_NODE_MEMORY /* from then on */
 } rs_node_step;
 
 int rs_node_listen(rs_node_address *address, int *listener);

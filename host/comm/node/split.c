@@ -6,7 +6,6 @@
 #include "comm/node/end.h"
 
 #include "comm/split_group.h"
-#include "device/cpu/segment.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,23 +21,13 @@ static int64_t find_rank(const rs_node *c, int64_t global_rank) {
   return r;
 }
 
-/* The files that c has of these ranks serve their part, too. */
-static reshard_status share_files(const rs_node *c, rs_node *part) {
-  RS_TRY(rs_node_open_files(part, NULL));
-  for (int64_t i = 0; i < part->base.size; i++)
-    if (i != part->base.rank)
-      part->base.memory.imports[i] = rs_import_retain(c->base.memory.imports[find_rank(c, part->global_ranks[i])]);
-  return RESHARD_SUCCESS;
-}
-
 /* Some ranks of c, this one among them, before they are connected; takes global_ranks, if there is *out. */
 static reshard_status create_part(rs_node *c, int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out) {
   RS_TRY(rs_node_alloc(size, rank, global_ranks, out));
   (*out)->timeout_ms = c->timeout_ms;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
-  (void)rs_board_join(&(*out)->base, &c->base);
-  return share_files(c, *out);
+  return rs_board_join(&(*out)->base, &c->base);
 }
 
 /* The addresses of this rank's group, in its order, from those of all ranks. */

@@ -196,10 +196,11 @@ static void node_quit(reshard_comm comm) {
   tell_left(rs_node_of(comm));
 }
 
-/* Parts that were split from it keep the memory alone. */
+/* Parts that were split from it keep the block alone. */
 static void node_destroy(reshard_comm comm) {
   rs_node *c = rs_node_of(comm);
   rs_node_boxes_free(c);
+  rs_comm_close_imports(comm);
   tell_left(c);
   rs_node_close_sockets(c);
   rs_node_release(c);

@@ -59,7 +59,7 @@ static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s 
   rs_peer_list *lists;
   bool good = true;
   if (comm->device->processes == NULL)
-    return RESHARD_SUCCESS;
+    return rs_files_pass(comm, plan);
   lists = rs_peers_lists(comm);
   for (int64_t r = 0; r < comm->size; r++)
     good &= rs_remote_sources_list(all->bytes + all->first[r], all->first[r + 1] - all->first[r], &lists[r]);
@@ -90,6 +90,7 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
     rs_offers_free(made);
   }
   rs_peers_settle(comm, status == RESHARD_SUCCESS);
+  rs_files_settle(comm, status == RESHARD_SUCCESS);
   rs_strings_release(all);
   return status;
 }

@@ -34,7 +34,7 @@ static int sender;
 static const struct {
   int64_t step;
   char word[4];
-} tick_message = {RS_NODE_FILE, "tick"};
+} tick_message = {RS_NODE_MAPPED, "tick"};
 
 /* Sends what is waited for when it has interrupted the wait often. */
 static void tick(int signal) {
@@ -54,7 +54,7 @@ CASE(waits_go_on_after_signals) {
   sender = pair[1];
   assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
   assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
-  int failed = rs_node_receive(pair[0], RS_NODE_FILE, got, sizeof got, NULL, 0);
+  int failed = rs_node_receive(pair[0], RS_NODE_MAPPED, got, sizeof got, NULL, 0);
   assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
   assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
   assert_int_equal(failed, 0);
@@ -71,7 +71,7 @@ CASE(test_wait_fails) {
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   none = (struct rlimit){0, before.rlim_max};
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-  int failed = rs_node_receive(pair[0], RS_NODE_FILE, &got, 1, NULL, 0);
+  int failed = rs_node_receive(pair[0], RS_NODE_MAPPED, &got, 1, NULL, 0);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
   assert_int_equal(failed, EINVAL);
   close_pair(pair);
@@ -82,8 +82,8 @@ CASE(test_wrong_length) {
   int pair[2], file;
   int64_t number;
   open_pair(pair);
-  assert_int_equal(rs_node_send(pair[1], RS_NODE_FILE, "odd", 3, pair[1], 0), 0);
-  assert_int_equal(rs_node_receive(pair[0], RS_NODE_FILE, &number, sizeof number, &file, 0), EPROTO);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_MAPPED, "odd", 3, pair[1], 0), 0);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MAPPED, &number, sizeof number, &file, 0), EPROTO);
   assert_int_equal(file, -1);
   close(pair[1]);
   assert_true(rs_node_hung_up(pair[0])); /* it has been closed */
@@ -98,14 +98,14 @@ CASE(message_of_an_earlier_step_is_dropped) {
   int64_t number = 1;
   open_pair(pair);
   open_pair(spare);
-  assert_int_equal(rs_node_send(pair[1], RS_NODE_CONNECTED, &number, sizeof number, -1, 0), 0);
-  assert_int_equal(rs_node_send(pair[1], RS_NODE_FILE, "odd", 3, spare[1], 0), 0);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_GREETING, &number, sizeof number, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_MAPPED, "odd", 3, spare[1], 0), 0);
   number = 2;
-  assert_int_equal(rs_node_send(pair[1], RS_NODE_READY, &number, sizeof number, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_MEMORY, &number, sizeof number, -1, 0), 0);
   close(spare[1]);
   assert_false(rs_node_hung_up(spare[0])); /* it is in the message */
-  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MAPPED, &number, sizeof number, NULL, 0), ENOMSG);
-  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, &file, 0), 0);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_CONNECTED, &number, sizeof number, NULL, 0), ENOMSG);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MEMORY, &number, sizeof number, &file, 0), 0);
   assert_int_equal(number, 2);
   assert_int_equal(file, -1);
   assert_true(rs_node_hung_up(spare[0]));
@@ -118,72 +118,14 @@ CASE(last_message_before_a_reset_is_taken) {
   int pair[2];
   int64_t number = 3;
   open_pair(pair);
-  assert_int_equal(rs_node_send(pair[1], RS_NODE_READY, &number, sizeof number, -1, 0), 0);
-  assert_int_equal(rs_node_send(pair[0], RS_NODE_FILE, "", 1, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[1], RS_NODE_MEMORY, &number, sizeof number, -1, 0), 0);
+  assert_int_equal(rs_node_send(pair[0], RS_NODE_MAPPED, "", 1, -1, 0), 0);
   close(pair[1]);
   number = 0;
-  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, NULL, 0), 0);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MEMORY, &number, sizeof number, NULL, 0), 0);
   assert_int_equal(number, 3);
-  assert_int_equal(rs_node_receive(pair[0], RS_NODE_READY, &number, sizeof number, NULL, 0), EPIPE);
+  assert_int_equal(rs_node_receive(pair[0], RS_NODE_MEMORY, &number, sizeof number, NULL, 0), EPIPE);
   close(pair[0]);
-}
-
-/* --- Files -------------------------------------------------------------------------------------------------------- */
-
-enum { RANKS = 4 };
-
-/* Rank 0 of four; the test has the other ends of its sockets. */
-static rs_node *open_rank(int theirs[RANKS]) {
-  rs_node *c;
-  assert_int_equal(rs_node_alloc(RANKS, 0, NULL, &c), RESHARD_SUCCESS);
-  assert_int_equal(reshard_device_create("cpu", NULL, &c->handle), RESHARD_SUCCESS);
-  c->base.device = c->handle->device;
-  for (int r = 1; r < RANKS; r++) {
-    int pair[2];
-    open_pair(pair);
-    c->sockets[r] = pair[0];
-    theirs[r] = pair[1];
-  }
-  return c;
-}
-
-static void pass_file(int fd, int64_t rank) {
-  int file;
-  assert_int_equal(rs_shared_open(&file), RESHARD_SUCCESS);
-  assert_int_equal(rs_node_send(fd, RS_NODE_FILE, &rank, sizeof rank, file, 0), 0);
-  rs_shared_close();
-}
-
-/* The file that a rank passes to another is to be read alone. */
-static void take_file(int fd) {
-  int64_t from;
-  int file;
-  assert_int_equal(rs_node_receive(fd, RS_NODE_FILE, &from, sizeof from, &file, 1), 0);
-  assert_int_equal(from, 0);
-  assert_true(file >= 0);
-  assert_int_equal(fcntl(file, F_GETFL) & O_ACCMODE, O_RDONLY);
-  close(file);
-}
-
-/* A peer passes its file and is gone before it takes ours. Another one has failed: it says so to all, later. Of these
- * two the first is named, and the last one is served. */
-CASE(test_peer_leaves) {
-  int theirs[RANKS];
-  int64_t verdict = RESHARD_ERROR_SYSTEM;
-  rs_node *c = open_rank(theirs);
-  assert_int_equal(rs_node_send(theirs[1], RS_NODE_READY, &verdict, sizeof verdict, -1, 0), 0);
-  pass_file(theirs[2], 2);
-  pass_file(theirs[3], 3);
-  close(theirs[2]);
-  assert_int_equal(rs_node_pass_files(c, "a call", 0), RESHARD_ERROR_PEER);
-  assert_string_equal(reshard_last_error(), "a call: memory files: rank 2 is gone");
-  take_file(theirs[1]);
-  take_file(theirs[3]);
-  assert_int_equal(rs_node_receive(c->sockets[1], RS_NODE_READY, &verdict, sizeof verdict, NULL, 1), 0);
-  assert_int_equal(verdict, RESHARD_ERROR_SYSTEM);
-  rs_node_release(c); /* closes the sockets, too */
-  close(theirs[1]);
-  close(theirs[3]);
 }
 
 /* --- Descriptor 0 ------------------------------------------------------------------------------------------------- */

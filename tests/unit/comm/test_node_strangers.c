@@ -347,14 +347,14 @@ static void messages_of_no_step_and_of_steps_that_are_over_end_in_time(void **st
   assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
   for (size_t n = 1; n <= sizeof message; n++) {
     assert_int_equal(send(pair[0], message, n, 0), n);
-    assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 0), EPROTO);
+    assert_int_equal(rs_node_receive(pair[1], RS_NODE_MEMORY, &bytes, sizeof bytes, NULL, 0), EPROTO);
   }
   for (int i = 0; i < 3; i++)
     assert_int_equal(rs_node_send(pair[0], RS_NODE_GREETING, &bytes, sizeof bytes, -1, 0), 0);
-  assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 1), ETIMEDOUT);
+  assert_int_equal(rs_node_receive(pair[1], RS_NODE_MEMORY, &bytes, sizeof bytes, NULL, 1), ETIMEDOUT);
   assert_int_equal(rs_node_receive(pair[1], RS_NODE_GREETING, &bytes, sizeof bytes, NULL, 1), 0); /* the second */
-  assert_int_equal(rs_node_send(pair[0], RS_NODE_FILE, &bytes, sizeof bytes, -1, 0), 0);
-  assert_int_equal(rs_node_receive(pair[1], RS_NODE_FILE, &bytes, sizeof bytes, NULL, 0), 0);
+  assert_int_equal(rs_node_send(pair[0], RS_NODE_MEMORY, &bytes, sizeof bytes, -1, 0), 0);
+  assert_int_equal(rs_node_receive(pair[1], RS_NODE_MEMORY, &bytes, sizeof bytes, NULL, 0), 0);
   close(pair[0]);
   close(pair[1]);
 }

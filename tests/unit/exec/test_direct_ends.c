@@ -1,26 +1,148 @@
-/* The direct path between processes when ranks are killed or late, when sources are freed under their readers, and when
- * all comes and goes often. */
+/* The direct path between processes: which ranks have which memory files; when ranks are killed or late, when sources
+ * are freed under their readers, and when all comes and goes often. */
+#define _GNU_SOURCE /* syscall */
+#include "device/cpu/segment.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
 #include "support/processes/process_matrix.h"
 
 #include "comm/node/node.h"
 
+#include <reshard/sharded.h>
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
+
+/* --- Memory files ------------------------------------------------------------------------------------------------- */
+
+/* Memory files of other processes that this one has open. */
+static int64_t count_others(void) {
+  struct stat own, other;
+  int fd;
+  int64_t n = 0;
+  ino_t seen[64];
+  CHILD_CHECK(rs_shared_open(&fd) == RESHARD_SUCCESS && fstat(fd, &own) == 0);
+  rs_shared_close();
+  for (fd = 0; fd < 1024; fd++) {
+    char path[64], name[64] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (readlink(path, name, sizeof name - 1) < 0 || strncmp(name, "/memfd:reshard", 14) != 0 ||
+        fstat(fd, &other) != 0 || other.st_ino == own.st_ino)
+      continue;
+    int64_t i = 0;
+    while (i < n && seen[i] != other.st_ino)
+      i++;
+    seen[i] = other.st_ino;
+    n += i == n;
+  }
+  return n;
+}
+
+/* Moves a matrix that one rank holds to one that another holds, and checks it there. */
+static void move_whole(process_matrix *s, reshard_comm comm, int64_t from, int64_t to, reshard_sharder sharder) {
+  enum { SIDE = 16 };
+  int64_t shape[] = {SIDE, SIDE}, n = reshard_comm_size(comm), me = reshard_comm_rank(comm);
+  char text[32];
+  reshard_layout src, dst;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  snprintf(text, sizeof text, "rank(%d)", (int)from);
+  CHILD_CHECK(reshard_layout_parse(text, 2, shape, n, &src) == RESHARD_SUCCESS);
+  snprintf(text, sizeof text, "rank(%d)", (int)to);
+  CHILD_CHECK(reshard_layout_parse(text, 2, shape, n, &dst) == RESHARD_SUCCESS);
+  for (int64_t i = 0; i < SIDE * SIDE && me == from; i++)
+    s->src[i] = (float)(i + from);
+  memset(s->dst, 0, sizeof(float[SIDE * SIDE]));
+  if (sharder != NULL) {
+    const reshard_properties properties = {.dtype = RESHARD_F32};
+    reshard_sharded_tensor tensor;
+    reshard_tensor array;
+    reshard_tensor_info info;
+    CHILD_CHECK(reshard_sharded_tensor_empty(sharder, src, &properties, NULL, &tensor) == RESHARD_SUCCESS);
+    if (me == from && reshard_sharded_tensor_local(tensor, 0, &array, NULL) == RESHARD_SUCCESS) {
+      CHILD_CHECK(reshard_tensor_get_info(array, &info) == RESHARD_SUCCESS);
+      memcpy(info.data, s->src, sizeof(float[SIDE * SIDE]));
+    }
+    CHILD_CHECK(reshard_sharded_tensor_reshard(1, &tensor, &dst, NULL) == RESHARD_SUCCESS);
+    if (me == to && reshard_sharded_tensor_local(tensor, 0, &array, NULL) == RESHARD_SUCCESS) {
+      CHILD_CHECK(reshard_tensor_get_info(array, &info) == RESHARD_SUCCESS);
+      memcpy(s->dst, info.data, sizeof(float[SIDE * SIDE]));
+    }
+    reshard_sharded_tensor_release(tensor);
+  } else {
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
+    const reshard_transfer_options direct = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
+    reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){s->src}, (void *[]){s->dst}, NULL, NULL, 0, 0};
+    CHILD_CHECK(reshard_plan_create(1, &entry, me, NULL, &plan) == RESHARD_SUCCESS);
+    CHILD_CHECK(reshard_transfer_create(plan, comm, &arrays, &direct, &transfer) == RESHARD_SUCCESS);
+    CHILD_CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS);
+    reshard_transfer_destroy(transfer);
+    reshard_plan_destroy(plan);
+  }
+  for (int64_t i = 0; i < SIDE * SIDE && me == to; i++)
+    CHILD_CHECK(s->dst[i] == (float)(i + from));
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
+static void pass_what_is_read(processes *all, int64_t rank, void *user) {
+  bool sharded = *(const bool *)user;
+  process_matrix s;
+  reshard_sharder sharder = NULL;
+  reshard_comm part;
+  matrix_open(all, rank, TIMEOUT_MS, &s);
+  const reshard_sharder_options direct = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
+  if (sharded)
+    CHILD_CHECK(reshard_sharder_create(s.comm, &direct, &sharder) == RESHARD_SUCCESS);
+  CHILD_CHECK(count_others() == 0);
+  for (int turn = 0; turn < 3; turn++) {
+    move_whole(&s, s.comm, 2, 1, sharder);
+    CHILD_CHECK(count_others() == (rank == 1));
+  }
+  move_whole(&s, s.comm, 3, 1, sharder);
+  CHILD_CHECK(count_others() == (rank == 1 ? 2 : 0));
+  move_whole(&s, s.comm, 1, 2, sharder);
+  CHILD_CHECK(count_others() == (rank == 1 ? 2 : rank == 2));
+  CHILD_CHECK(reshard_comm_split(s.comm, rank / 2, 0, &part) == RESHARD_SUCCESS); /* 0 and 1, 2 and 3 */
+  CHILD_CHECK(count_others() == (rank == 1 ? 2 : rank == 2));
+  move_whole(&s, part, 0, 1, NULL);
+  CHILD_CHECK(count_others() == (rank == 1 ? 3 : rank >= 2));
+  reshard_sharder_destroy(sharder);
+  matrix_close(&s);
+  CHILD_CHECK(count_others() == rank % 2);
+  reshard_comm_destroy(part);
+  CHILD_CHECK(count_others() == 0);
+}
+
+CASE(memory_files_go_to_ranks_that_read_them) {
+  for (int sharded = 0; sharded < 2; sharded++)
+    assert_int_equal(processes_run(4, 0, pass_what_is_read, &(bool){sharded}), 0);
+}
 
 /* --- Killed and late ---------------------------------------------------------------------------------------------- */
 
 /* Steps at which a rank is killed; the last one after some time, wherever it is then. */
-enum { KILL_CREATE, KILL_REBIND, KILL_EXECUTE, KILL_LATER, KILLS };
+enum { KILL_CREATE, KILL_PASS, KILL_REBIND, KILL_EXECUTE, KILL_LATER, KILLS };
 
 typedef struct kill_call {
   int step, delay_us;
-  int64_t victim;
+  int64_t victim, messages; /* messages: of memory files, before one of which it is killed */
 } kill_call;
+
+static int64_t messages; /* until then; 0: never */
+
+/* The library's call comes here. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+  if (messages > 0 && --messages == 0)
+    raise(SIGKILL);
+  return syscall(SYS_sendmsg, fd, message, flags);
+}
 
 static void die(int signal) {
   (void)signal;
@@ -81,6 +203,7 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
     signal(SIGALRM, die);
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, k->delay_us}}, NULL);
   }
+  messages = k->step == KILL_PASS && rank == k->victim ? k->messages : 0;
   status = matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false);
   if (k->step >= KILL_REBIND && k->step != KILL_LATER)
     CHILD_CHECK(status == RESHARD_SUCCESS);
@@ -106,7 +229,11 @@ static void lose_rank(processes *all, int64_t rank, void *user) {
 CASE(killed_rank_is_named_and_nothing_hangs) {
   int later = (int)(40 * test_scale()) + 2;
   for (int i = 0; i < KILL_LATER + later; i++) {
-    kill_call k = {i < KILL_LATER ? i : KILL_LATER, 1 + i * 700 % 9000, i % 4};
+    kill_call k = {i < KILL_LATER ? i : KILL_LATER, 1 + i * 700 % 9000, i % 4, 1};
+    assert_int_equal(processes_run(4, 1u << k.victim, lose_rank, &k), 0);
+  }
+  for (int i = 1; i < 4; i++) { /* each rank passes its file to three */
+    kill_call k = {.step = KILL_PASS, .victim = i, .messages = i};
     assert_int_equal(processes_run(4, 1u << k.victim, lose_rank, &k), 0);
   }
 }

@@ -352,7 +352,7 @@ static bool make_and_send(int to) {
   mapped m;
   bool good = cudaSetDevice(0) == 0 && make(&m) == 0 && reserve(&m) == 0 && map(&m) == 0 && let(&m, 0) == 0 &&
               cudaMemsetAsync((void *)(uintptr_t)m.at, 5, BYTES, NULL) == 0 && cudaDeviceSynchronize() == 0 &&
-              export_file(&m) == 0 && rs_node_send(to, RS_NODE_FILE, "", 1, m.fd, 0) == 0;
+              export_file(&m) == 0 && rs_node_send(to, RS_NODE_MEMORY, "", 1, m.fd, 0) == 0;
   return good && unmap(&m) == 0 && unreserve(&m) == 0 && release(&m) == 0 && vg_end() == 0;
 }
 
@@ -367,7 +367,7 @@ CASE(import_from_ended) {
     _exit(make_and_send(ends[1]) ? 0 : 1);
   }
   assert_true(ended_well(child));
-  assert_int_equal(rs_node_receive(ends[0], RS_NODE_FILE, &byte, 1, &fd, 0), 0);
+  assert_int_equal(rs_node_receive(ends[0], RS_NODE_MEMORY, &byte, 1, &fd, 0), 0);
   vg_begin(NULL);
   assert_true(change_import(fd, 5, 6));
   assert_int_equal(vg_end(), 0);
