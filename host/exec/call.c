@@ -278,6 +278,8 @@ static reshard_status execute_call(sharded_call *x, reshard_status mine) {
 
 reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
                              reshard_status *mine) {
+  if (rs_comm_is_forked(comm))
+    return *mine = rs_comm_alive(comm);
   bool captured = false, told = reads_gpus_when_told(comm, path);
   *mine = comm->device->streams->capturing(comm->device, stream, &captured);
   if (*mine == RESHARD_SUCCESS && captured)

@@ -157,6 +157,8 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
                                       reshard_sharder *sharder) {
   RS_TRY(RS_GIVEN("reshard_sharder_create", comm));
   RS_CALL(comm, 0);
+  if (rs_comm_is_forked(comm))
+    return rs_comm_alive(comm);
   reshard_sharder made = NULL;
   reshard_status status = RS_GIVEN("reshard_sharder_create", sharder);
   RS_THEN(status, rs_sharder_new(comm, options, &made));
@@ -194,7 +196,7 @@ static void evict_plans(reshard_sharder s, rs_cached_plans *plans, int64_t most)
 
 void reshard_sharder_destroy(reshard_sharder sharder) {
   RS_HOLD_CANCEL;
-  if (sharder == NULL)
+  if (sharder == NULL || rs_comm_is_forked(sharder->comm)) /* all that it has is of the ranks that are there */
     return;
   if (sharder->attached != NULL)
     sharder->attached_free(sharder->attached);

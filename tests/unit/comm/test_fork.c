@@ -4,8 +4,11 @@
 #include "device/cpu/threads.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/scale.h"
-#include "support/processes/children.h"
+#include "support/processes/processes.h"
 #include "support/reshards/rows_to_columns.h"
+
+#include <reshard/sharded.h>
+#include <reshard/tensor.h>
 
 #include <pthread.h>
 #include <sched.h>
@@ -298,6 +301,71 @@ CASE(child_has_shrunk_communicators_too) {
   reshard_comm_destroy(sub);
   for (int r = 0; r < 4; r++)
     reshard_comm_destroy(comms[r]);
+}
+
+/* --- Sharders of processes ---------------------------------------------------------------------------------------- */
+
+enum { FORKED = 2, SIDE = 8 };
+
+static reshard_status move_rows(reshard_sharder sharder, const reshard_layout layouts[2], reshard_sharded_tensor *t) {
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  reshard_status status =
+      *t != NULL ? RESHARD_SUCCESS : reshard_sharded_tensor_zeros(sharder, layouts[0], &properties, NULL, t);
+  for (int i = 1; i >= 0 && status == RESHARD_SUCCESS; i--)
+    status = reshard_sharded_tensor_reshard(1, t, &layouts[i], NULL);
+  return status;
+}
+
+#define FORKED_AWAY(call) \
+  CHILD_CHECK((call) == RESHARD_ERROR_PEER && strstr(reshard_last_error(), "is the process that was forked") != NULL)
+
+/* A child has the rank's sharder, with a plan that is kept and one that was never asked for. */
+static void fork_sharder(processes *all, int64_t rank, void *user) {
+  const reshard_sharder_options *options = user;
+  const int64_t shape[] = {SIDE, SIDE};
+  reshard_comm comm;
+  reshard_sharder sharder, made = NULL;
+  reshard_layout layouts[2];
+  reshard_sharded_tensor rows = NULL, more = NULL;
+  reshard_tensor whole = NULL;
+  CHILD_CHECK(processes_comm(all, rank, NULL, 60000, &comm) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_sharder_create(comm, options, &sharder) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("chunk(0)", 2, shape, FORKED, &layouts[0]) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("chunk(1)", 2, shape, FORKED, &layouts[1]) == RESHARD_SUCCESS);
+  CHILD_CHECK(move_rows(sharder, layouts, &rows) == RESHARD_SUCCESS);
+  pid_t child = fork();
+  if (child == 0) {
+    reshard_layout one;
+    FORKED_AWAY(move_rows(sharder, layouts, &rows));
+    FORKED_AWAY(move_rows(sharder, layouts, &more)); /* zeros are this process's */
+    CHILD_CHECK(reshard_layout_parse("rank(1)", 2, shape, FORKED, &one) == RESHARD_SUCCESS);
+    FORKED_AWAY(reshard_sharded_tensor_reshard(1, &rows, &one, NULL));
+    CHILD_CHECK(reshard_tensor_create(RESHARD_F32, 2, shape, &whole) == RESHARD_SUCCESS);
+    FORKED_AWAY(reshard_sharded_tensor_gather(rows, 0, rank == 0 ? whole : NULL, NULL));
+    FORKED_AWAY(reshard_sharder_create(comm, options, &made));
+    CHILD_CHECK(made == NULL);
+    reshard_tensor_release(whole);
+    reshard_layout_release(one);
+    reshard_sharded_tensor_release(rows);
+    reshard_sharded_tensor_release(more);
+    reshard_sharder_destroy(sharder);
+    reshard_comm_destroy(comm);
+    _exit(0);
+  }
+  CHILD_CHECK(child_is_good(child));
+  CHILD_CHECK(move_rows(sharder, layouts, &rows) == RESHARD_SUCCESS); /* which notices nothing */
+  reshard_sharded_tensor_release(rows);
+  reshard_layout_release(layouts[0]);
+  reshard_layout_release(layouts[1]);
+  reshard_sharder_destroy(sharder);
+  reshard_comm_destroy(comm);
+}
+
+CASE(child_finds_sharders_of_processes_ended_and_destroys_them) {
+  for (reshard_path path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
+    reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
+    assert_int_equal(processes_run(FORKED, 0, fork_sharder, &options), 0);
+  }
 }
 
 int main(void) {
