@@ -163,21 +163,13 @@ static reshard_status make_layout(rs_layouts *side, reshard_model model, int64_t
   const rs_model_tensor *t = &model->tensors.at[i];
   const char *name = rs_model_name(model, i);
   const rs_packed_type *type = &rs_packed_types[t->packed];
-  char text[256] = "its layout", quoted[RS_QUOTE];
   RS_TRY((t->solid ? rs_layouts_whole : rs_layouts_get)(side, name, t->ndim, t->shape, world, layout));
   int64_t bytes = t->solid ? rs_max(t->shape[0], 1) : type->bytes;
   if (bytes == 1 || keeps_packed(*layout, bytes))
     return RESHARD_SUCCESS;
   reshard_layout_release(*layout);
   *layout = NULL;
-  RS_TRY(rs_layouts_whole(side, name, t->ndim, t->shape, world, layout));
-  if (keeps_packed(*layout, bytes))
-    return RESHARD_SUCCESS;
-  reshard_layout_print(*layout, text, sizeof text, NULL);
-  reshard_layout_release(*layout);
-  *layout = NULL;
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': %s cuts %s between elements that share bytes",
-                  side->name, rs_quote(quoted, sizeof quoted, name), text, type->name);
+  return rs_layouts_whole(side, name, t->ndim, t->shape, world, layout);
 }
 
 /* Packed elements share bytes along the last dim, which stays the last one and is cut where bytes end. */

@@ -32,14 +32,26 @@ reshard_status rs_layouts_get(rs_layouts *l, const char *tensor, int ndim, const
   return error_of_side(l, status);
 }
 
+static bool has_elements(reshard_layout layout, int64_t rank) {
+  reshard_array_info info;
+  return rs_layout_arrays(layout, rank) > 0 && reshard_layout_array(layout, rank, 0, &info) == RESHARD_SUCCESS &&
+         info.elements > 0;
+}
+
+/* One flat piece has the one element. */
 reshard_status rs_layouts_whole(rs_layouts *l, const char *tensor, int ndim, const int64_t *shape, int64_t world,
                                 reshard_layout *layout) {
   char text[256];
   reshard_layout scalar = NULL;
   RS_TRY(rs_layouts_get(l, tensor, 0, NULL, world, &scalar));
+  bool flat = scalar->kind == RESHARD_LAYOUT_FLAT;
+  int64_t rank = 0;
   reshard_status status = reshard_layout_print(scalar, text, sizeof text, NULL);
+  while (flat && rank < world - 1 && !has_elements(scalar, rank))
+    rank++;
   reshard_layout_release(scalar);
-  RS_THEN(status, reshard_layout_parse(text, ndim, shape, world, layout));
+  RS_THEN(status, flat ? reshard_layout_create_single(ndim, shape, world, rank, layout)
+                       : reshard_layout_parse(text, ndim, shape, world, layout));
   return status;
 }
 

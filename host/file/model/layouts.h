@@ -19,7 +19,8 @@ typedef struct rs_layouts {
 /* The layout of a tensor; the caller releases it. Errors name side, rule and tensor. */
 reshard_status rs_layouts_get(rs_layouts *layouts, const char *tensor, int ndim, const int64_t *shape, int64_t world,
                               reshard_layout *layout);
-/* Likewise for a tensor that no layout may cut: that of one without dims, whole on each of its ranks. */
+/* Likewise for a tensor that no layout may cut: that of one without dims, whole on each of its ranks; on the first of
+ * flat pieces. */
 reshard_status rs_layouts_whole(rs_layouts *layouts, const char *tensor, int ndim, const int64_t *shape, int64_t world,
                                 reshard_layout *layout);
 /* *dtype = what the tensor's rule says behind its layout; NONE: nothing, or there are no rules. is: the tensor's own.
