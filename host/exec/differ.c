@@ -174,6 +174,11 @@ static uint64_t hash_nodes(const void *user, int64_t first, int64_t end, uint64_
   return n > 0 ? rs_hash(hash, plan->nodes + first, (size_t)n * sizeof *plan->nodes) : hash;
 }
 
+static reshard_status report_node(const char *what, int64_t at, int64_t rank, int64_t first, int64_t other) {
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s of rank %lld: %lld on rank 0, %lld on rank %lld", what, (long long)at,
+                  (long long)first, (long long)other, (long long)rank);
+}
+
 /* Node maps, or domains of topologies, differ alone: names the first rank that is on another. */
 static reshard_status report_nodes(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                    const char *what) {
@@ -184,9 +189,16 @@ static reshard_status report_nodes(reshard_comm comm, const struct reshard_plan_
     mine = plan->nodes[at];
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const int64_t *all = gathered;
-  return rs_error(RESHARD_ERROR_MISMATCH, "%s of rank %lld: %lld on rank 0, %lld on rank %lld", what, (long long)at,
-                  (long long)all[0], (long long)all[rank], (long long)rank);
+  return report_node(what, at, rank, all[0], all[rank]);
 }
+
+/* The options differ in the node of a rank alone. */
+static bool nodes_differ(const tensor_record *a, const tensor_record *b) {
+  return strcmp(a->values[0], b->values[0]) == 0 &&
+         ((a->domains == NODE_MAP && b->domains == NODE_MAP) || strcmp(a->values[1], b->values[1]) == 0);
+}
+
+static const char *node_word(const tensor_record *a) { return a->domains == TOPOLOGY ? "topology: domain" : "node"; }
 
 reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
                                int64_t n0, int64_t n) {
@@ -202,10 +214,35 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   }
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
-  if (field == RS_FIELD_OPTIONS && strcmp(all[0].values[0], all[rank].values[0]) == 0 &&
-      ((all[0].domains == NODE_MAP && all[rank].domains == NODE_MAP) ||
-       strcmp(all[0].values[1], all[rank].values[1]) == 0))
-    return report_nodes(comm, plan, rank, all[0].domains == TOPOLOGY ? "topology: domain" : "node");
+  if (field == RS_FIELD_OPTIONS && nodes_differ(&all[0], &all[rank]))
+    return report_nodes(comm, plan, rank, node_word(&all[0]));
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
+}
+
+static int64_t node_of(const struct reshard_plan_s *plan, int64_t rank) {
+  return plan->nodes != NULL && rank < plan->world ? plan->nodes[rank] : -1;
+}
+
+reshard_status rs_plans_here_differ(const struct reshard_plan_s *first, const struct reshard_plan_s *plan, int field,
+                                    int64_t rank) {
+  int64_t number = 0, n0 = first->nentries, n = plan->nentries;
+  tensor_record a = {0}, b = {0};
+  if (field != RS_FIELD_OPTIONS) {
+    while (number < rs_min(n0, n) && rs_plan_field(first, field, number, 0) == rs_plan_field(plan, field, number, 0))
+      number++;
+    if (number < n0)
+      describe_tensor(first, field, number, &a);
+    if (number < n)
+      describe_tensor(plan, field, number, &b);
+    return a.there == b.there ? report_value(field, number, n0, rank, &a, &b)
+                              : report_count(number, rank, n0, n, &a, &b);
+  }
+  describe_options(first, &a);
+  describe_options(plan, &b);
+  if (!nodes_differ(&a, &b))
+    return report_value(field, 0, n0, rank, &a, &b);
+  while (number < first->world && node_of(first, number) == node_of(plan, number))
+    number++;
+  return report_node(node_word(&a), number, rank, node_of(first, number), node_of(plan, number));
 }

@@ -17,6 +17,10 @@ typedef struct rs_argument {
 reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
                                int64_t n0, int64_t n);
 
+/* The same of two plans that this thread has, of ranks 0 and `rank`. */
+reshard_status rs_plans_here_differ(const struct reshard_plan_s *first, const struct reshard_plan_s *plan, int field,
+                                    int64_t rank);
+
 /* Hash of tensors [first, end) of a list that may be shorter, chained to that of those before. */
 typedef uint64_t (*rs_range_hash)(const void *user, int64_t first, int64_t end, uint64_t hash);
 /* Collective: finds the first tensor in which this rank or `rank` differs from rank 0, among the first n of both. Each

@@ -9,6 +9,7 @@
 #include <reshard/transfer.h>
 
 struct rs_binding;
+struct rs_bind_calls;
 struct rs_offer;
 
 /* One execute for the n ranks of this process. */
@@ -28,8 +29,11 @@ typedef struct rs_path_ops {
   bool (*applicable)(reshard_comm comm, reshard_path wish);
   /* Lists and compiles the copies between the arrays of `binding`; after an error the caller releases it. */
   reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding, const struct rs_offer *const *offers);
-  /* Collective, once, after the first bind; NULL: there is nothing to prepare. */
-  reshard_status (*prepare)(reshard_transfer transfer);
+  /* Compiles what bind has listed, for all ranks of a process that has several: each with its rs_bind_call. The first
+   * failure of their binds is its own. NULL: bind has compiled it. */
+  reshard_status (*compile)(int64_t n, void **calls);
+  /* Collective, once, after the first bind, for the ranks of this thread; NULL: there is nothing to prepare. */
+  reshard_status (*prepare)(const struct rs_bind_calls *calls);
   /* Moves all; returns when that is done. */
   reshard_status (*run)(rs_execution *execution);
   /* Gives the work to streams of the flow, which has begun and is ended by the caller. */

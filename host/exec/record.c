@@ -1,6 +1,7 @@
 /* Records that ranks exchange in collective calls of transfers, so that all come to the same verdict. */
 #include "exec/record.h"
 
+#include "exec/offer.h"
 #include "exec/path.h"
 
 #include <stdio.h>
@@ -36,8 +37,9 @@ rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank) {
   return moved >= 0 ? RS_VERDICT_REBIND : RS_VERDICT_RUN;
 }
 
-/* Plans that differ, or options. */
-static reshard_status error_options(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all) {
+/* Plans that differ, or options. here: this thread has the plans of all ranks. */
+static reshard_status error_options(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all,
+                                    bool here) {
   static const char *const uses[] = {"auto", "force", "forbid"};
   int64_t n = comm->size;
   for (int f = 0; f < RS_FIELDS; f++)
@@ -49,7 +51,8 @@ static reshard_status error_options(reshard_comm comm, const struct reshard_plan
       if (f == RS_FIELD_VERSION) /* which may have another way to go on */
         return rs_error(RESHARD_ERROR_MISMATCH, "version of the library %s on rank 0, %s on rank %lld", all[0].text,
                         all[r].text, (long long)r);
-      return rs_plans_differ(comm, plan, f, r, all[0].entries, all[r].entries);
+      return here ? rs_plans_here_differ(all[0].offer->plan, all[r].offer->plan, f, r)
+                  : rs_plans_differ(comm, plan, f, r, all[0].entries, all[r].entries);
     }
   for (int64_t r = 1; r < n; r++)
     if (all[r].path != all[0].path)
@@ -88,7 +91,7 @@ static reshard_status error_private(reshard_comm comm, const struct reshard_plan
 
 /* The error that all ranks have after the verdict FAIL, in which a source of `rank` may have a part. */
 static reshard_status error_records(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *all,
-                                    int64_t rank) {
+                                    int64_t rank, bool here) {
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
@@ -100,7 +103,7 @@ static reshard_status error_records(reshard_comm comm, const struct reshard_plan
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  RS_TRY(error_options(comm, plan, all));
+  RS_TRY(error_options(comm, plan, all, here));
   for (int64_t r = 1; r < n && all[0].call == RS_RECORD_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
@@ -127,7 +130,14 @@ reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_
   int64_t rank;
   *all = gathered;
   return rs_records_judge(comm->size, *all, &rank) != RS_VERDICT_FAIL ? RESHARD_SUCCESS
-                                                                      : error_records(comm, plan, *all, rank);
+                                                                      : error_records(comm, plan, *all, rank, false);
+}
+
+reshard_status rs_records_compare(reshard_comm comm, const rs_record *all) {
+  int64_t rank;
+  if (rs_records_judge(comm->size, all, &rank) != RS_VERDICT_FAIL)
+    return RESHARD_SUCCESS;
+  return error_records(comm, all[0].offer != NULL ? all[0].offer->plan : NULL, all, rank, true);
 }
 
 reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request, const rs_record **all) {
@@ -166,7 +176,7 @@ reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
     alike = alike && all[r].call == mine.call && all[r].status == mine.status && strcmp(all[r].text, mine.text) == 0;
   if (alike || rs_records_judge(comm->size, all, &rank) != RS_VERDICT_FAIL)
     return rs_error_restore(&own);
-  return error_records(comm, NULL, all, rank);
+  return error_records(comm, NULL, all, rank, false);
 }
 
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {

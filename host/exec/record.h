@@ -79,6 +79,9 @@ rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank);
 reshard_status rs_records_exchange(reshard_comm comm, const struct reshard_plan_s *plan, const rs_record *mine,
                                    const rs_record **all);
 
+/* The same of records that one thread has of all ranks of its process. */
+reshard_status rs_records_compare(reshard_comm comm, const rs_record *all);
+
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);

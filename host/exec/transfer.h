@@ -9,6 +9,7 @@
 #include "exec/lane.h"
 #include "exec/offer.h"
 #include "exec/path.h"
+#include "exec/record.h"
 #include "exec/staging.h"
 #include "plan/rounds.h"
 
@@ -24,6 +25,7 @@ typedef struct rs_binding {
   int64_t ncompiled;             /* of these so far; the others are of the binding before, to be compiled anew */
   /* Direct path, of the first rank of a process that has several: `compiled` has the program of each lane. */
   bool by_lane;
+  rs_copies listed; /* direct path, of ranks of one process: those to this rank, until one of them has compiled all */
   rs_program *keep; /* packed path: copies that stay on the rank; direct path of a process: all copies to it */
   struct rs_round *rounds;
   int64_t nrounds;                /* 0 on another path */
@@ -33,6 +35,27 @@ typedef struct rs_binding {
   bool of_malloc;  /* processes have memory of cudaMalloc open, which its owner frees when all have closed it */
   reshard_transfer_info info;
 } rs_binding;
+
+/* One rank's part in a call that makes transfers, or binds them anew. */
+typedef struct rs_bind_call {
+  struct reshard_transfer_s *t; /* NULL: it could not be made */
+  rs_binding *binding;          /* what the path binds */
+  rs_binding made;              /* to take the place of the transfer's */
+  bool idle;                    /* earlier executes have ended */
+  rs_record record;             /* that the others see */
+  rs_offer offer;               /* of the record */
+  reshard_status status;        /* of the path's bind, with its text */
+  char text[512];
+  rs_call_scope scope; /* where the thread acts for other ranks, too */
+} rs_bind_call;
+
+/* The parts of the ranks for which a thread acts, by rank: of its own alone, or of all of the process. */
+typedef struct rs_bind_calls {
+  int64_t n;
+  reshard_comm comm; /* the first one's */
+  rs_bind_call *const *rank;
+  rs_record *records; /* [n] where n > 1: what ranks else send to each other */
+} rs_bind_calls;
 
 /* Why a transfer is on its path. */
 typedef struct rs_path_choice {
@@ -116,6 +139,11 @@ static inline void rs_transfer_give_back(struct reshard_transfer_s *t) {
 static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
   return t->path == &rs_mixed_path && t->comm->memory.imports != NULL && t->comm->memory.imports[rank] != NULL;
 }
+
+/* The first failure of a path's bind, with the number of its rank. */
+reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *rank);
+/* run(n, calls) for all ranks of this process, by this thread where it acts for them; else they meet. */
+reshard_status rs_bind_calls_together(const rs_bind_calls *calls, reshard_status (*run)(int64_t n, void **all));
 
 /* Checks that a plan is the one of the communicator's rank. */
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);

@@ -81,6 +81,21 @@ typedef struct reshard_transfer_options {
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
+/* Makes the transfers of all ranks of this process from one thread, as reshard_execute_all executes them. Collective.
+ * All are made, or none, and nothing is written.
+ *
+ * - plans, comms: [n], one of each local rank, in any order of the ranks; element i of all lists is of one rank.
+ * - arrays, options: [n], as of reshard_transfer_create. A NULL list or element: no arrays (of ranks that hold
+ *   nothing), the default options.
+ * - transfers: [n], each to be destroyed by itself.
+ *
+ * Where a process has one rank n is 1, and the others make the same call or reshard_transfer_create. No other thread
+ * uses the communicators meanwhile. */
+RESHARD_API reshard_status reshard_transfer_create_all(int64_t n, const reshard_plan *plans, const reshard_comm *comms,
+                                                       const reshard_arrays *const *arrays,
+                                                       const reshard_transfer_options *const *options,
+                                                       reshard_transfer *transfers);
+
 /* Binds other arrays to the same plan. Local on the packed path, collective on the others. The path stays: sources
  * that other ranks cannot reach any more are RESHARD_ERROR_UNSUPPORTED on all ranks, and a packed transfer stays
  * packed. After an error the transfer is bound as before.
@@ -89,6 +104,11 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
  * is RESHARD_ERROR_TIMEOUT at the communicator's deadline. If a rank's old sources were of cudaMalloc the call then
  * waits for others, as reshard_transfer_destroy does. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
+
+/* Binds the transfers of all ranks of this process from one thread, as reshard_transfer_rebind binds one: all, or all
+ * are bound as before. Collective where that is. transfers, arrays: [n], one of each local rank, in any order. */
+RESHARD_API reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *transfers,
+                                                       const reshard_arrays *const *arrays);
 
 /* Destroys a transfer. NULL is allowed. One that another thread executes or binds is freed when that call returns.
  * Peers have finished their executes on it.

@@ -35,15 +35,6 @@ static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool
   return RESHARD_SUCCESS;
 }
 
-/* One rank's call of compile_lanes. */
-typedef struct compile_call {
-  reshard_transfer transfer;
-  rs_binding *binding;
-  const rs_copies *copies;
-  reshard_status status;
-  char text[512];
-} compile_call;
-
 static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
   int64_t axes = all->axis.n;
   RS_TRY(rs_vec_reserve(&all->copy, all->copy.n + more->copy.n));
@@ -60,13 +51,13 @@ static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
 }
 
 /* Compiles the copies to the ranks of a lane. */
-static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t lane, rs_device *device,
+static reshard_status compile_lane(int64_t n, rs_bind_call *const *c, int64_t lane, rs_device *device,
                                    rs_program **program) {
   rs_copies merged = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    if (b[i]->transfer->comm->process.lane == lane)
-      status = append_copies(&merged, b[i]->copies);
+    if (c[i]->t->comm->process.lane == lane)
+      status = append_copies(&merged, &c[i]->binding->listed);
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
     status = device->work->compile(device, &merged, merged.bytes, program);
   rs_copies_free(&merged);
@@ -75,38 +66,31 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
 
 /* For all ranks of the process: the first failure, or programs shared by all. */
 static reshard_status compile_lanes(int64_t n, void **all) {
-  compile_call *const *b = (compile_call *const *)all;
-  for (int64_t i = 0; i < n; i++)
-    if (b[i]->status != RESHARD_SUCCESS)
-      return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
-  reshard_comm comm = b[0]->transfer->comm;
-  rs_binding *first = b[0]->binding; /* an execute is of all, and takes the first one's */
+  rs_bind_call *const *c = (rs_bind_call *const *)all;
+  RS_TRY(rs_bind_calls_failed(n, c));
+  reshard_comm comm = c[0]->t->comm;
+  rs_binding *first = c[0]->binding; /* an execute is of all, and takes the first one's */
   first->by_lane = true;
   RS_TRY(rs_vec_reserve(&first->compiled, comm->process.lanes));
   for (int64_t g = 0; g < comm->process.lanes; g++) {
     first->compiled.at[first->compiled.n++] = NULL;
-    RS_TRY(compile_lane(n, b, g, comm->process.lane_devices[g], &first->compiled.at[g]));
+    RS_TRY(compile_lane(n, c, g, comm->process.lane_devices[g], &first->compiled.at[g]));
   }
   return RESHARD_SUCCESS;
 }
 
-/* Compiles the copies of all ranks of the process, each of which reads the lists of the others meanwhile. */
-static reshard_status compile_together(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
-                                       rs_copies *copies) {
-  compile_call mine = {.transfer = t, .binding = binding, .copies = copies};
-  mine.status = t->comm->ops->enter(t->comm);
-  if (mine.status == RESHARD_SUCCESS) {
-    mine.status = rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes);
-    t->comm->ops->leave(t->comm);
-  }
-  if (mine.status != RESHARD_SUCCESS)
-    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  return rs_comm_together(t->comm, compile_lanes, &mine);
+/* Lists the copies to one of the ranks of this process, each of which may read the lists of the others meanwhile. */
+static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  RS_TRY(t->comm->ops->enter(t->comm));
+  reshard_status status =
+      rs_pull(t->plan, view_of_peer, NULL, (void *)offers, &binding->listed, &binding->foreign_bytes);
+  t->comm->ops->leave(t->comm);
+  return status;
 }
 
-/* Compiles those of the only rank of its process. */
-static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
-                                    rs_copies *copies) {
+/* Compiles those to the only rank of its process. */
+static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  rs_copies *copies = &binding->listed;
   RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
   return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.meeting, &binding->keep)
@@ -114,12 +98,11 @@ static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, con
 }
 
 static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  rs_copies copies = {0};
-  reshard_status status =
-      t->comm->locals > 1 ? compile_together(t, binding, offers, &copies) : compile_alone(t, binding, offers, &copies);
-  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = copies.copy.n, .rounds = 1};
-  rs_copies_free(&copies);
-  return status;
+  RS_TRY(t->comm->locals > 1 ? list_copies(t, binding, offers) : compile_alone(t, binding, offers));
+  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = binding->listed.copy.n, .rounds = 1};
+  if (t->comm->locals == 1)
+    rs_copies_free(&binding->listed);
+  return RESHARD_SUCCESS;
 }
 
 static void count_bytes(const rs_execution *x) {
@@ -177,6 +160,7 @@ const rs_path_ops rs_direct_path = {
     .reads_others = true,
     .applicable = direct_applicable,
     .bind = direct_bind,
+    .compile = compile_lanes,
     .run = direct_run,
     .run_on_streams = direct_run_on_streams,
     .release = direct_release,

@@ -27,13 +27,13 @@ static bool packed_applicable(reshard_comm comm, reshard_path wish) {
 static reshard_status reserve_exchange(int64_t n, void **all) {
   int64_t most = 0;
   for (int64_t i = 0; i < n; i++) {
-    const rs_binding *b = &((reshard_transfer)all[i])->binding;
+    const rs_binding *b = &((const rs_bind_call *)all[i])->t->binding;
     int64_t mine = 0;
     for (int64_t r = 0; r < b->nrounds; r++)
       mine = rs_max(mine, rs_max(b->rounds[r].nsends, b->rounds[r].nreceives));
     most += mine;
   }
-  reshard_comm comm = ((reshard_transfer)all[0])->comm;
+  reshard_comm comm = ((const rs_bind_call *)all[0])->t->comm;
   return comm->ops->reserve(comm, most);
 }
 
@@ -60,12 +60,12 @@ static reshard_status connect_peers(reshard_transfer t) {
 }
 
 /* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
-reshard_status rs_packed_prepare(reshard_transfer t) {
-  reshard_comm comm = t->comm;
-  reshard_status status = rs_comm_together(comm, reserve_exchange, t);
+reshard_status rs_packed_prepare(const rs_bind_calls *calls) {
+  reshard_comm comm = calls->comm;
+  reshard_status status = rs_bind_calls_together(calls, reserve_exchange);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
-  return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
+  return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(calls->rank[0]->t) : status;
 }
 
 int64_t rs_packed_next_round(const rs_execution *x) {

@@ -30,7 +30,7 @@ typedef struct rs_round {
 /* Functions of the table; the mixed path is made of the same. Offers given to bind: sources of ranks that the transfer
  * reaches are read with what stays on the rank. */
 reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
-reshard_status rs_packed_prepare(reshard_transfer transfer);
+reshard_status rs_packed_prepare(const rs_bind_calls *calls);
 reshard_status rs_packed_run(rs_execution *execution);
 void rs_packed_release(reshard_comm comm, rs_binding *binding);
 reshard_status rs_packed_run_on_streams(rs_execution *execution);

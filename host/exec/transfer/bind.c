@@ -4,15 +4,16 @@
 
 #include <stdlib.h>
 
-reshard_status rs_transfer_describe(reshard_transfer t, rs_binding *binding, rs_record *mine) {
-  const rs_arrays *arrays = &binding->arrays;
-  mine->private_entry = t->path->reads_others && arrays->has_private ? arrays->private_entry : -1;
+reshard_status rs_transfer_describe(rs_bind_call *c) {
+  reshard_transfer t = c->t;
+  const rs_arrays *arrays = &c->binding->arrays;
+  c->record.private_entry = t->path->reads_others && arrays->has_private ? arrays->private_entry : -1;
   if (!rs_transfer_reads_processes(t))
     return RESHARD_SUCCESS;
-  mine->malloced = rs_transfer_reads_malloc(t);
-  RS_TRY(rs_sources_describe(t->comm->device, t->plan, arrays, mine->malloced, &binding->sources));
-  mine->private_entry = binding->sources.private_entry;
-  mine->of_malloc = binding->sources.of_malloc;
+  c->record.malloced = rs_transfer_reads_malloc(t);
+  RS_TRY(rs_sources_describe(t->comm->device, t->plan, arrays, c->record.malloced, &c->binding->sources));
+  c->record.private_entry = c->binding->sources.private_entry;
+  c->record.of_malloc = c->binding->sources.of_malloc;
   return RESHARD_SUCCESS;
 }
 
@@ -76,24 +77,88 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   return status;
 }
 
-reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all) {
+/* --- The ranks for which a thread acts ---------------------------------------------------------------------------- */
+
+reshard_status rs_bind_lists_create(const char *name, int64_t n, rs_bind_lists *lists) {
+  *lists = (rs_bind_lists){.name = name, .calls.n = n};
+  RS_TRY(rs_alloc_zero(&lists->call, n, sizeof *lists->call));
+  RS_TRY(rs_alloc_zero((void *)&lists->rank, n, sizeof *lists->rank));
+  lists->calls.rank = lists->rank;
+  return rs_alloc_zero(&lists->calls.records, n, sizeof *lists->calls.records);
+}
+
+reshard_status rs_bind_lists_add(rs_bind_lists *lists, const char *what, int64_t i, reshard_comm first,
+                                 reshard_comm comm) {
+  int64_t place = 0;
+  RS_TRY(rs_place_of_rank(lists->name, what, lists->calls.n, i, first, comm, &place));
+  if (lists->rank[place] != NULL)
+    return rs_error_twice(lists->name, what, i, place);
+  lists->rank[place] = &lists->call[i];
+  if (place == 0)
+    lists->calls.comm = comm;
+  return RESHARD_SUCCESS;
+}
+
+void rs_bind_lists_free(rs_bind_lists *lists) {
+  free(lists->calls.records);
+  free((void *)lists->rank);
+  free(lists->call);
+}
+
+reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *c) {
+  for (int64_t i = 0; i < n; i++)
+    if (c[i]->status != RESHARD_SUCCESS)
+      return rs_error(c[i]->status, "rank %lld: %s", (long long)c[i]->t->comm->rank, c[i]->text);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_bind_calls_together(const rs_bind_calls *c, reshard_status (*run)(int64_t n, void **all)) {
+  return c->n == 1 ? rs_comm_together(c->comm, run, c->rank[0]) : run(c->n, (void **)c->rank);
+}
+
+reshard_status rs_bind_calls_exchange(const rs_bind_calls *c, const rs_record **all) {
+  if (c->n == 1)
+    return rs_records_exchange(c->comm, c->rank[0]->offer.plan, &c->rank[0]->record, all);
+  RS_TRY(rs_comm_alive(c->comm));
+  for (int64_t i = 0; i < c->n; i++)
+    c->records[i] = c->rank[i]->record;
+  *all = c->records;
+  return rs_records_compare(c->comm, c->records);
+}
+
+void rs_bind_call_keep(rs_bind_call *c, reshard_status status) {
+  c->status = status;
+  if (status != RESHARD_SUCCESS)
+    snprintf(c->text, sizeof c->text, "%s", reshard_last_error());
+}
+
+reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) {
+  reshard_transfer t = c->rank[0]->t;
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
-  binding->of_malloc = is_of_malloc(t, all);
+  for (int64_t i = 0; i < c->n; i++)
+    c->rank[i]->binding->of_malloc = is_of_malloc(t, all);
   if (t->path->packs && t->streams.used && t->comm->waits.ended != NULL) /* their meeting guards the programs */
     RS_TRY(t->comm->ops->reserve(t->comm, 0));
-  if (!t->path->reads_others)
-    return rs_agree(t->comm, t->path->bind(t, binding, NULL));
   if (rs_transfer_reads_processes(t))
-    return bind_processes(t, binding);
-  const rs_offer **offers;
-  reshard_status memory = rs_alloc(&offers, t->comm->size, sizeof *offers);
-  for (int64_t r = 0; memory == RESHARD_SUCCESS && r < t->comm->size; r++)
+    return bind_processes(t, c->rank[0]->binding);
+  const rs_offer **offers = NULL;
+  reshard_status status = t->path->reads_others ? rs_alloc(&offers, t->comm->size, sizeof *offers) : RESHARD_SUCCESS;
+  for (int64_t r = 0; offers != NULL && r < t->comm->size; r++)
     offers[r] = all[r].offer;
-  reshard_status status = rs_agree(t->comm, memory);
-  RS_THEN(status, t->path->bind(t, binding, offers));
+  for (int64_t i = 0; i < c->n; i++)
+    rs_bind_call_keep(c->rank[i],
+                      status != RESHARD_SUCCESS ? status : t->path->bind(c->rank[i]->t, c->rank[i]->binding, offers));
+  if (t->path->compile != NULL && t->comm->locals > 1)
+    status = rs_bind_calls_together(c, t->path->compile);
+  else
+    status = c->n == 1 ? rs_agree(c->comm, c->rank[0]->status) : rs_bind_calls_failed(c->n, c->rank);
+  for (int64_t i = 0; i < c->n; i++)
+    rs_copies_free(&c->rank[i]->binding->listed);
   free(offers);
   return status;
 }
+
+/* --- Binding anew ------------------------------------------------------------------------------------------------- */
 
 static reshard_status finish_execute(reshard_transfer t) {
   bool late;
@@ -103,42 +168,103 @@ static reshard_status finish_execute(reshard_transfer t) {
               : RESHARD_SUCCESS;
 }
 
+/* All that a rank does alone. */
+static void prepare_rebind(rs_bind_call *c, reshard_transfer t, const reshard_arrays *arrays) {
+  c->t = t;
+  c->binding = &c->made;
+  c->offer = (rs_offer){t->comm->rank, t->plan, &c->made.arrays, NULL};
+  c->record =
+      (rs_record){.call = RS_RECORD_REBIND, .key = t->key, .offer = &c->offer, .private_entry = -1, .only = true};
+  reshard_status status = finish_execute(t);
+  c->idle = status == RESHARD_SUCCESS;
+  RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &c->made.arrays));
+  RS_THEN(status, rs_transfer_describe(c));
+  rs_record_set_status(&c->record, status);
+  rs_bind_call_keep(c, status);
+}
+
+static reshard_status bind_alone(const rs_bind_calls *calls) {
+  const struct reshard_plan_s *plan = calls->rank[0]->t->plan;
+  RS_RANGE("bind", plan->info.bytes, plan->info.peers, -1, plan->nentries);
+  for (int64_t i = 0; i < calls->n; i++) {
+    rs_bind_call *c = calls->rank[i];
+    if (c->status == RESHARD_SUCCESS)
+      rs_bind_call_keep(c, c->t->path->bind(c->t, c->binding, NULL));
+  }
+  return calls->n == 1 ? calls->rank[0]->status : rs_bind_calls_failed(calls->n, calls->rank);
+}
+
+/* One call of every rank. */
+static reshard_status bind_with_others(const rs_bind_calls *calls, const char *name) {
+  int64_t bytes = calls->rank[0]->t->plan->info.bytes;
+  const rs_record *all;
+  RS_RANGE(name, bytes, -1, -1, -1);
+  for (int64_t i = 0; i < calls->n; i++)
+    calls->rank[i]->scope = rs_call_enter(calls->rank[i]->t->comm, name, bytes);
+  reshard_status status = rs_bind_calls_exchange(calls, &all);
+  RS_THEN(status, rs_bind_calls_bind(calls, all));
+  for (int64_t i = 0; i < calls->n; i++)
+    rs_call_leave(&calls->rank[i]->scope);
+  return status;
+}
+
+/* Puts the new binding in place of the old one, or frees it. */
+static void end_rebind(rs_bind_call *c, reshard_status status) {
+  reshard_transfer t = c->t;
+  if (status == RESHARD_SUCCESS) {
+    rs_binding old = t->binding;
+    t->binding = c->made;
+    c->made = old;
+  }
+  bool of_malloc = c->made.of_malloc;
+  if (status != RESHARD_SUCCESS && c->idle && rs_comm_is_stuck(t->comm))
+    t->failed = c->made; /* the only one: none begins on a GPU that is stuck */
+  else
+    rs_binding_free(t->comm, t->path, &c->made);
+  if (of_malloc)
+    rs_transfer_await_closed(t->comm, !t->failed.of_malloc);
+}
+
+/* Collective where ranks read each other's sources; else each rank binds alone. */
+static reshard_status rebind_calls(const rs_bind_calls *calls, const char *name) {
+  bool others = calls->rank[0]->t->path->reads_others;
+  reshard_status status = others ? bind_with_others(calls, name) : bind_alone(calls);
+  for (int64_t i = 0; i < calls->n; i++)
+    end_rebind(calls->rank[i], status);
+  return status;
+}
+
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
   RS_HOLD_CANCEL;
-  rs_binding binding = {0};
+  rs_bind_call mine = {0}, *rank = &mine;
   if (!rs_transfer_take(t)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
-  reshard_status status = finish_execute(t);
-  bool idle = status == RESHARD_SUCCESS;
-  RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &binding.arrays));
-  if (!t->path->reads_others) {
-    RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
-    RS_THEN(status, t->path->bind(t, &binding, NULL));
-  } else {
-    RS_CALL(t->comm, t->plan->info.bytes);
-    rs_offer offer = {t->comm->rank, t->plan, &binding.arrays, NULL};
-    rs_record mine = {.call = RS_RECORD_REBIND, .key = t->key, .offer = &offer, .private_entry = -1, .only = true};
-    const rs_record *all;
-    RS_THEN(status, rs_transfer_describe(t, &binding, &mine));
-    rs_record_set_status(&mine, status);
-    status = rs_records_exchange(t->comm, t->plan, &mine, &all);
-    RS_THEN(status, rs_transfer_bind_path(t, &binding, all));
-  }
-  if (status == RESHARD_SUCCESS) {
-    rs_binding old = t->binding;
-    t->binding = binding;
-    binding = old;
-  }
-  bool of_malloc = binding.of_malloc;
-  if (status != RESHARD_SUCCESS && idle && rs_comm_is_stuck(t->comm))
-    t->failed = binding; /* the only one: none begins on a GPU that is stuck */
-  else
-    rs_binding_free(t->comm, t->path, &binding);
-  if (of_malloc)
-    rs_transfer_await_closed(t->comm, !t->failed.of_malloc);
+  prepare_rebind(&mine, t, arrays);
+  reshard_status status = rebind_calls(&(rs_bind_calls){1, t->comm, &rank, NULL}, "reshard_transfer_rebind");
   rs_transfer_give_back(t);
+  return status;
+}
+
+reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *transfers,
+                                           const reshard_arrays *const *arrays) {
+  static const char name[] = "reshard_transfer_rebind_all";
+  if (n == 1 && transfers != NULL && transfers[0] != NULL && transfers[0]->comm->locals == 1)
+    return reshard_transfer_rebind(transfers[0], arrays != NULL ? arrays[0] : NULL);
+  RS_HOLD_CANCEL;
+  RS_TRY(rs_transfers_take(name, n, transfers));
+  rs_bind_lists lists;
+  reshard_status status = rs_bind_lists_create(name, n, &lists);
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    status = rs_bind_lists_add(&lists, "transfer", i, transfers[0]->comm, transfers[i]->comm);
+  if (status == RESHARD_SUCCESS) {
+    for (int64_t i = 0; i < n; i++)
+      prepare_rebind(&lists.call[i], transfers[i], arrays != NULL ? arrays[i] : NULL);
+    status = rebind_calls(&lists.calls, name);
+  }
+  rs_bind_lists_free(&lists);
+  rs_transfers_give_back(n, transfers);
   return status;
 }
 

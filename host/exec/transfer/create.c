@@ -183,70 +183,87 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
-/* staging: of a transfer that is cached; else NULL. */
-static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                      const reshard_transfer_options *options, rs_call_staging *staging,
-                                      reshard_transfer *transfer) {
-  struct reshard_transfer_s *t = NULL;
-  rs_binding binding = {0};
-  rs_record mine = {.call = RS_RECORD_CREATE, .private_entry = -1};
+/* All that a rank does alone. status: of it so far; staging: of a transfer that is cached, else NULL. */
+static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
+                         const reshard_transfer_options *options, rs_call_staging *staging, reshard_status status) {
+  rs_record *mine = &c->record;
+  *mine = (rs_record){.call = RS_RECORD_CREATE, .private_entry = -1};
+  c->offer = (rs_offer){.rank = comm->rank, .plan = plan};
   rs_comm_free_deferred(comm);
-  if (transfer == NULL)
-    rs_record_set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
-  else
-    rs_record_set_status(&mine, check_and_allocate(comm, plan, options, staging, &t));
-  if (mine.status == RESHARD_SUCCESS)
-    rs_record_set_status(
-        &mine, rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->choice.only, &binding.arrays));
-  if (mine.status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
-    rs_record_set_status(&mine, find_rounds(t, &binding.arrays, &mine));
-  if (mine.status == RESHARD_SUCCESS)
-    rs_record_set_status(&mine, rs_transfer_describe(t, &binding, &mine));
-  rs_offer offer = {comm->rank, plan, &binding.arrays, NULL};
-  if (mine.status == RESHARD_SUCCESS) {
-    rs_record_set_plan(&mine, plan);
-    mine.path = (int32_t)t->path->number;
-    mine.moved = true;
-    mine.only = t->choice.only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
-    mine.mailed = rs_transfer_reads_processes(t) ? comm->messages.mailed : 0;
-    mine.most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
-    mine.use = (int32_t)t->messages.use;
-    rs_collective_propose(t, &binding.arrays, &mine.collective);
-    uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
-    mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
-    mine.offer = &offer;
+  RS_THEN(status, check_and_allocate(comm, plan, options, staging, &c->t));
+  struct reshard_transfer_s *t = c->t;
+  if (t != NULL) {
+    c->binding = &t->binding;
+    c->offer.arrays = &t->binding.arrays;
   }
-  const rs_record *all;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_records_exchange(comm, plan, &mine, &all), fail);
-  t->key = all[0].key;
-  if (rs_records_judge(comm->size, all, &t->choice.left_by) == RS_VERDICT_PACK) {
+  RS_THEN(status, rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->choice.only, &t->binding.arrays));
+  if (status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
+    status = find_rounds(t, &t->binding.arrays, mine);
+  RS_THEN(status, rs_transfer_describe(c));
+  rs_record_set_status(mine, status);
+  if (status != RESHARD_SUCCESS)
+    return;
+  rs_record_set_plan(mine, plan);
+  mine->path = (int32_t)t->path->number;
+  mine->moved = true;
+  mine->only = t->choice.only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
+  mine->mailed = rs_transfer_reads_processes(t) ? comm->messages.mailed : 0;
+  mine->most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
+  mine->use = (int32_t)t->messages.use;
+  rs_collective_propose(t, &t->binding.arrays, &mine->collective);
+  uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
+  mine->key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
+  mine->offer = &c->offer;
+}
+
+/* Takes the path and the rounds that all ranks have agreed on. */
+static reshard_status settle_rank(rs_bind_call *c, const rs_record **all) {
+  reshard_transfer t = c->t;
+  t->key = (*all)[0].key;
+  if (rs_records_judge(t->comm->size, *all, &t->choice.left_by) == RS_VERDICT_PACK) {
     t->choice.left = t->choice.left_by >= 0 ? "sources that others cannot read"
                                             : "messages are faster than meetings at so few bytes";
     t->path = &rs_packed_path;
   }
-  RS_TRY_GOTO(status, open_node(t, &binding.arrays, &mine, &all), fail);
-  RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
-  agree_on_rounds(t, all);
-  RS_TRY_GOTO(status, rs_transfer_bind_path(t, &binding, all), fail);
-  t->binding = binding;
-  if (t->path->prepare != NULL)
-    RS_TRY_GOTO(status, t->path->prepare(t), bound);
-  rs_transfer_tell(t);
-  t->holds = staging == NULL; /* the owner of one that is cached holds it */
-  if (t->holds)
-    rs_comm_hold(comm);
-  *transfer = t;
+  RS_TRY(open_node(t, &t->binding.arrays, &c->record, all));
+  RS_TRY(rs_collective_decide(t, proposal_of, *all));
+  agree_on_rounds(t, *all);
   return RESHARD_SUCCESS;
-bound:
-  binding = t->binding;
-fail:
-  if (t == NULL)
-    rs_binding_free(comm, NULL, &binding);
-  else
-    t->binding = binding; /* it stays where the GPU is stuck */
-  reshard_transfer_destroy(t);
+}
+
+/* Collective, after all ranks of this thread have prepared theirs: makes the transfers, or frees them. */
+static reshard_status finish_creation(const rs_bind_calls *calls) {
+  const rs_record *all;
+  reshard_status status = rs_bind_calls_exchange(calls, &all);
+  for (int64_t i = 0; i < calls->n; i++)
+    RS_THEN(status, settle_rank(calls->rank[i], &all));
+  RS_THEN(status, rs_bind_calls_bind(calls, all));
+  if (status == RESHARD_SUCCESS && calls->rank[0]->t->path->prepare != NULL)
+    status = calls->rank[0]->t->path->prepare(calls);
+  for (int64_t i = 0; i < calls->n; i++) {
+    reshard_transfer t = calls->rank[i]->t;
+    if (status != RESHARD_SUCCESS) {
+      reshard_transfer_destroy(t);
+      continue;
+    }
+    rs_transfer_tell(t);
+    t->holds = t->cached == NULL; /* the owner of one that is cached holds it */
+    if (t->holds)
+      rs_comm_hold(t->comm);
+  }
   return status;
+}
+
+reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, rs_call_staging *staging,
+                                         reshard_transfer *transfer) {
+  rs_bind_call mine = {0}, *rank = &mine;
+  prepare_rank(&mine, comm, plan, arrays, options, staging,
+               transfer != NULL ? RESHARD_SUCCESS
+                                : rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
+  RS_TRY(finish_creation(&(rs_bind_calls){1, comm, &rank, NULL}));
+  *transfer = mine.t;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
@@ -255,13 +272,51 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
   RS_CALL_OF(comm, __func__, plan != NULL ? plan->info.bytes : 0, plan != NULL ? plan->info.peers : -1,
              plan != NULL ? plan->nentries : -1);
-  return create_transfer(plan, comm, arrays, options, NULL, transfer);
+  return rs_transfer_create_cached(plan, comm, arrays, options, NULL, transfer);
 }
 
-reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, rs_call_staging *staging,
-                                         reshard_transfer *transfer) {
-  return create_transfer(plan, comm, arrays, options, staging, transfer);
+/* The lists are checked. */
+static reshard_status create_ranks(rs_bind_lists *lists, const reshard_plan *plans, const reshard_comm *comms,
+                                   const reshard_arrays *const *arrays,
+                                   const reshard_transfer_options *const *options) {
+  int64_t n = lists->calls.n;
+  RS_RANGE(lists->name, plans[0] != NULL ? plans[0]->info.bytes : 0, -1, -1, -1);
+  for (int64_t i = 0; i < n; i++) {
+    rs_bind_call *c = &lists->call[i];
+    c->scope = rs_call_enter(comms[i], lists->name, plans[i] != NULL ? plans[i]->info.bytes : 0);
+    prepare_rank(c, comms[i], plans[i], arrays != NULL ? arrays[i] : NULL, options != NULL ? options[i] : NULL, NULL,
+                 RESHARD_SUCCESS);
+  }
+  reshard_status status = finish_creation(&lists->calls);
+  for (int64_t i = 0; i < n; i++)
+    rs_call_leave(&lists->call[i].scope);
+  return status;
+}
+
+reshard_status reshard_transfer_create_all(int64_t n, const reshard_plan *plans, const reshard_comm *comms,
+                                           const reshard_arrays *const *arrays,
+                                           const reshard_transfer_options *const *options,
+                                           reshard_transfer *transfers) {
+  static const char name[] = "reshard_transfer_create_all";
+  if (n < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld ranks", name, (long long)n);
+  RS_TRY(RS_GIVEN(name, plans, comms, transfers));
+  for (int64_t i = 0; i < n; i++)
+    if (comms[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: comm %lld is NULL", name, (long long)i);
+  if (n == 1 && comms[0]->locals == 1) /* without lists: others wait for a rank that has no memory for them */
+    return reshard_transfer_create(plans[0], comms[0], arrays != NULL ? arrays[0] : NULL,
+                                   options != NULL ? options[0] : NULL, &transfers[0]);
+  RS_HOLD_CANCEL;
+  rs_bind_lists lists;
+  reshard_status status = rs_bind_lists_create(name, n, &lists);
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    status = rs_bind_lists_add(&lists, "comm", i, comms[0], comms[i]);
+  RS_THEN(status, create_ranks(&lists, plans, comms, arrays, options));
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    transfers[i] = lists.call[i].t;
+  rs_bind_lists_free(&lists);
+  return status;
 }
 
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {

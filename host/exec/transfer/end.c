@@ -14,6 +14,7 @@ void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *b) 
     device->work->release(device, b->compiled.at[i]);
   }
   free(b->compiled.at);
+  rs_copies_free(&b->listed);
   if (path != NULL)
     path->release(comm, b);
   rs_sources_free(&b->sources);

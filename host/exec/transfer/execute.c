@@ -3,7 +3,7 @@
  * Nothing is allocated and no offset is computed here. */
 #include "device/stream.h"
 #include "device/trace.h"
-#include "exec/transfer.h"
+#include "exec/transfer/steps.h"
 
 #include <string.h>
 
@@ -165,59 +165,74 @@ static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *
   return status;
 }
 
+reshard_status rs_place_of_rank(const char *call, const char *what, int64_t n, int64_t i, reshard_comm first,
+                                reshard_comm comm, int64_t *place) {
+  if (n != first->locals)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld %ss, this process has %lld ranks", call, (long long)n, what,
+                    (long long)first->locals);
+  if (comm->group != first->group)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %ss 0 and %lld are on different communicators", call, what,
+                    (long long)i);
+  *place = first->locals > 1 ? comm->rank : 0; /* ranks of one process, or one of several processes */
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_error_twice(const char *call, const char *what, int64_t i, int64_t rank) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: %s %lld is of rank %lld, as another one is", call, what, (long long)i,
+                  (long long)rank);
+}
+
 /* Puts the transfers in the order of their ranks; all ranks of the process must be there once. */
 static reshard_status order_transfers(int64_t n, const reshard_transfer *transfers) {
-  for (int64_t i = 0; i < n; i++)
-    if (transfers[i] == NULL)
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is NULL", (long long)i);
   struct reshard_transfer_s **ranks = transfers[0]->team.ranks;
-  int64_t locals = transfers[0]->comm->locals;
-  if (n != locals)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, this process has %lld ranks",
-                    (long long)n, (long long)locals);
-  memset(ranks, 0, (size_t)n * sizeof *ranks);
-  for (int64_t i = 0; i < n; i++) {
-    int64_t rank = locals > 1 ? transfers[i]->comm->rank : 0; /* ranks of one process, or one of several processes */
-    if (transfers[i]->comm->group != transfers[0]->comm->group)
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers 0 and %lld are on different communicators",
-                      (long long)i);
-    if (rank >= n || ranks[rank] != NULL)
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is of rank %lld, as another one is",
-                      (long long)i, (long long)rank);
+  memset(ranks, 0, (size_t)transfers[0]->comm->locals * sizeof *ranks);
+  for (int64_t i = 0, rank = 0; i < n; i++) {
+    RS_TRY(rs_place_of_rank("reshard_execute_all", "transfer", n, i, transfers[0]->comm, transfers[i]->comm, &rank));
+    if (ranks[rank] != NULL)
+      return rs_error_twice("reshard_execute_all", "transfer", i, rank);
     ranks[rank] = transfers[i];
   }
   return RESHARD_SUCCESS;
 }
 
-/* Transfer i was found to be executing: elsewhere, or because it is in the list twice. */
-static reshard_status refuse_busy(const reshard_transfer *transfers, int64_t i) {
+/* Transfer i was found to be in use: elsewhere, or because it is in the list twice. */
+static reshard_status refuse_busy(const char *call, const reshard_transfer *transfers, int64_t i) {
   for (int64_t j = 0; j < i; j++)
     if (transfers[j] == transfers[i])
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers %lld and %lld are the same", (long long)j,
+      return rs_error(RESHARD_ERROR_INVALID, "%s: transfers %lld and %lld are the same", call, (long long)j,
                       (long long)i);
-  return rs_error(RESHARD_ERROR_BUSY, "reshard_execute_all: transfer %lld is executing already", (long long)i);
+  return rs_error(RESHARD_ERROR_BUSY, "%s: transfer %lld is executing already", call, (long long)i);
+}
+
+reshard_status rs_transfers_take(const char *call, int64_t n, const reshard_transfer *transfers) {
+  if (n < 1 || transfers == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld transfers, list %s", call, (long long)n,
+                    transfers == NULL ? "NULL" : "given");
+  for (int64_t i = 0; i < n; i++)
+    if (transfers[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: transfer %lld is NULL", call, (long long)i);
+  for (int64_t i = 0; i < n; i++)
+    if (!rs_transfer_take(transfers[i])) {
+      reshard_status status = refuse_busy(call, transfers, i);
+      rs_transfers_give_back(i, transfers);
+      return status;
+    }
+  return RESHARD_SUCCESS;
+}
+
+void rs_transfers_give_back(int64_t n, const reshard_transfer *transfers) {
+  for (int64_t i = 0; i < n; i++)
+    rs_transfer_give_back(transfers[i]);
 }
 
 reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream) {
-  if (n < 1 || transfers == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, list %s", (long long)n,
-                    transfers == NULL ? "NULL" : "given");
-  if (transfers[0] != NULL)
-    RS_TRY(rs_stream_check(transfers[0]->comm->device, stream, "reshard_execute_all"));
-  int64_t taken = 0;
-  reshard_status status = RESHARD_SUCCESS;
   RS_HOLD_CANCEL;
-  for (; taken < n && status == RESHARD_SUCCESS; taken++)
-    if (transfers[taken] != NULL && !rs_transfer_take(transfers[taken])) {
-      status = refuse_busy(transfers, taken);
-      break;
-    }
+  RS_TRY(rs_transfers_take("reshard_execute_all", n, transfers));
+  reshard_status status = rs_stream_check(transfers[0]->comm->device, stream, "reshard_execute_all");
   RS_THEN(status, order_transfers(n, transfers));
   RS_THEN(status, rs_comm_alive(transfers[0]->comm));
   RS_THEN(status, n == 1 ? run_as_call(transfers[0], stream, "reshard_execute_all")
                          : run_as_calls(n, transfers[0]->team.ranks, stream));
-  for (int64_t i = 0; i < taken; i++)
-    if (transfers[i] != NULL)
-      rs_transfer_give_back(transfers[i]);
+  rs_transfers_give_back(n, transfers);
   return status;
 }

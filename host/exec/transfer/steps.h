@@ -19,9 +19,35 @@ static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) 
 
 /* bind.c */
 /* Local: describes the memory of the sources, also in the record. */
-reshard_status rs_transfer_describe(reshard_transfer t, rs_binding *binding, rs_record *mine);
+reshard_status rs_transfer_describe(rs_bind_call *call);
+/* Keeps the status of what the rank has done, and its text. */
+void rs_bind_call_keep(rs_bind_call *call, reshard_status status);
+/* Everybody's record, or the error of all (rs_records_exchange). */
+reshard_status rs_bind_calls_exchange(const rs_bind_calls *calls, const rs_record **all);
 /* Binds on all ranks or on none. */
-reshard_status rs_transfer_bind_path(reshard_transfer t, rs_binding *binding, const rs_record *all);
+reshard_status rs_bind_calls_bind(const rs_bind_calls *calls, const rs_record *all);
+/* Lists of a thread that acts for all ranks of its process. */
+typedef struct rs_bind_lists {
+  const char *name;           /* of the caller's call */
+  rs_bind_call *call, **rank; /* [n] in the caller's order; by rank, NULL until they are added */
+  rs_bind_calls calls;
+} rs_bind_lists;
+/* After an error the lists are to be freed, too. */
+reshard_status rs_bind_lists_create(const char *name, int64_t n, rs_bind_lists *lists);
+/* Adds element i of the caller's list. what: names it; first: the communicator of the first one. */
+reshard_status rs_bind_lists_add(rs_bind_lists *lists, const char *what, int64_t i, reshard_comm first,
+                                 reshard_comm comm);
+void rs_bind_lists_free(rs_bind_lists *lists);
+
+/* execute.c */
+/* The place among the n ranks of this process of comm, that of element i of a caller's list. what: names an element;
+ * first: the communicator of the first one. Each rank comes once, else rs_error_twice. */
+reshard_status rs_place_of_rank(const char *call, const char *what, int64_t n, int64_t i, reshard_comm first,
+                                reshard_comm comm, int64_t *place);
+reshard_status rs_error_twice(const char *call, const char *what, int64_t i, int64_t rank);
+/* Takes the transfers for a call: all, or none. */
+reshard_status rs_transfers_take(const char *call, int64_t n, const reshard_transfer *transfers);
+void rs_transfers_give_back(int64_t n, const reshard_transfer *transfers);
 
 /* told.c */
 /* Tells the communicator's log of a transfer that was made. */

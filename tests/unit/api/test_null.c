@@ -187,7 +187,11 @@ CASE(null_is_refused_by_calls_of_tensor) {
 CASE(null_is_refused_by_calls_of_transfer) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_transfer_create(NULL, NULL, ROOM, ROOM, ROOM));
+    REFUSED(reshard_transfer_create_all(1, NULL, ROOM, ROOM, ROOM, ROOM));
+    REFUSED(reshard_transfer_create_all(1, ROOM, NULL, ROOM, ROOM, ROOM));
+    REFUSED(reshard_transfer_create_all(1, ROOM, ROOM, ROOM, ROOM, NULL));
     REFUSED(reshard_transfer_rebind(NULL, ROOM));
+    REFUSED(reshard_transfer_rebind_all(1, NULL, ROOM));
     REFUSED(reshard_transfer_get_info(NULL, ROOM));
     REFUSED(reshard_execute(NULL, ROOM));
     REFUSED(reshard_execute_all(0, ROOM, ROOM));

@@ -275,6 +275,33 @@ static reshard_status make_transfer(rank *me) {
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = me->world->call->path};
   return reshard_transfer_create(me->plan, me->comm, &arrays, &options, &me->transfer);
 }
+/* Rank 0 makes those of all. */
+static reshard_status make_transfers(rank *me) {
+  reshard_plan plans[RANKS];
+  reshard_comm comms[RANKS];
+  void *src[RANKS], *dst[RANKS];
+  reshard_arrays arrays[RANKS];
+  const reshard_arrays *list[RANKS];
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = me->world->call->path};
+  const reshard_transfer_options *alike[RANKS];
+  reshard_transfer made[RANKS];
+  for (int64_t r = 0; r < me->n && me->number == 0; r++) {
+    rank *other = &me->world->ranks[r];
+    src[r] = data_of(other->a);
+    dst[r] = data_of(other->b);
+    arrays[r] = (reshard_arrays){.size = RESHARD_ARRAYS_INIT, .src = &src[r], .dst = &dst[r]};
+    plans[r] = other->plan;
+    comms[r] = other->comm;
+    list[r] = &arrays[r];
+    alike[r] = &options;
+  }
+  if (me->number != 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(reshard_transfer_create_all(me->n, plans, comms, list, alike, made));
+  for (int64_t r = 0; r < me->n; r++)
+    me->world->ranks[r].transfer = made[r];
+  return RESHARD_SUCCESS;
+}
 static bool no_transfer(const rank *me) { return me->transfer == NULL; }
 
 static reshard_status make_ready(rank *me) {
@@ -437,6 +464,10 @@ static const public_call calls[] = {
     {"reshard_transfer_create", "direct", LOCAL, make_plan, make_transfer, NONE, no_transfer, DIRECT, 0, false, true},
     {"reshard_transfer_create", "packed", ALL, make_plan, make_transfer, NONE, no_transfer, PACKED, 0, false, true},
     {"reshard_transfer_create", "rounds", ALL, make_plan, make_transfer, NONE, no_transfer, PACKED, 1024, false, true},
+    {"reshard_transfer_create_all", "direct", LOCAL, make_plan, make_transfers, NONE, no_transfer, DIRECT, 0, true,
+     false},
+    {"reshard_transfer_create_all", "rounds", LOCAL, make_plan, make_transfers, NONE, no_transfer, PACKED, 1024, true,
+     false},
     {"reshard_transfer_rebind", "direct", LOCAL, make_ready, rebind, NONE, NONE, DIRECT, 0, false, true},
     {"reshard_transfer_rebind", "packed", ALL, make_ready, rebind, NONE, NONE, PACKED, 0, true, false},
     {"reshard_execute", "direct", LOCAL, make_ready, execute, b_is_right, NONE, DIRECT, 0, true, false},
