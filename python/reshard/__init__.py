@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import atexit as _atexit
 
-from ._arrays import empty, redistribute
-from ._core import Comm, Entry, Layout, Plan, PlanInfo, Rules, Transfer, from_nccl, local, node, version as __version__
+from ._core import Comm, Entry, Layout, Plan, PlanInfo, Rules, Transfer, empty, from_nccl, local, node, redistribute, version as __version__
 from ._core import _close_all
 from ._errors import (BusyError, CancelledError, CorruptError, Error, InternalError, InvalidError, MismatchError, MissingError,
                       OutOfMemoryError, PeerError, SystemError, TimeoutError, UnsupportedError)

@@ -14,17 +14,14 @@ TORCH = {"bool": "bool", "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "i
          "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128"}
 
 
-def numpy_dtype(name: str) -> Any:
-    """numpy's dtype of an element type of the library; ml_dtypes' where numpy has none."""
+def numpy_dtype(name: str, bits: bool = False) -> Any:
+    """numpy's dtype of an element type of the library; where numpy has none ml_dtypes', or unsigned integers of its bits."""
     if name in NUMPY:
         return np.dtype(NUMPY[name])
+    if bits:
+        return np.dtype("u2" if name == "bf16" else "u1")
     try:
         import ml_dtypes
     except ImportError as missing:
         raise ImportError(f"numpy has no {name}: install ml_dtypes, or take .torch()") from missing
     return np.dtype(getattr(ml_dtypes, _ML[name]))
-
-
-def with_dtype(array: Any, name: str) -> Any:
-    """The array with the type that its bits are of. Types of ml_dtypes come as unsigned integers."""
-    return array if name in NUMPY else array.view(numpy_dtype(name))

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ._core import Comm, Layout, from_nccl, node
-from ._errors import UnsupportedError
+from ._core import Comm, Layout, _create_nccl, _nccl_id, from_nccl, node
+from ._errors import Error, UnsupportedError
 
 
 def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
@@ -25,22 +25,40 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
     return node(n, comm.Get_rank(), gather, timeout=timeout)
 
 
-def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool = False) -> Comm:
-    """A communicator of a gloo group of torch.distributed (None: the default group), of one node. Collective over it.
+def _own_nccl(store: Any, n: int, rank: int, timeout: float | None) -> Comm:
+    """A new communicator of NCCL, whose id rank 0 passes on by the store of the group, or its error."""
+    key = f"reshard/id/{store.add(f'reshard/made/{rank}', 1)}"  # as many on each rank
+    if rank == 0:
+        try:
+            store.set(key, b"." + _nccl_id())
+        except Error as error:
+            store.set(key, str(error).encode())
+    told = bytes(store.get(key))
+    if told[:1] != b".":
+        raise UnsupportedError("rank 0: " + told.decode())
+    return _create_nccl(told[1:], n, rank, timeout)
 
-    borrow: of an nccl group, its own ncclComm_t, which has to be there: a collective of the group was made before. It
-    lives as long as the group. Calls of both are launched in one order on all ranks. Not run: no GPU was at hand.
+
+def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool = False) -> Comm:
+    """A communicator of a group of torch.distributed (None: the default group). Collective over it.
+
+    - gloo: of one node, by the all-gather of the group.
+    - nccl: its own, on the current GPU, by the store of the group. borrow: that of the group, which has to be there: a
+      collective was made before. It lives as long as the group, and calls of both are launched in one order on all
+      ranks. Not run: no GPU was at hand.
     """
     import torch
     import torch.distributed as dist
 
     backend = dist.get_backend(group)
+    whole = group if group is not None else dist.group.WORLD
     if backend == "nccl" and borrow:
-        whole = group if group is not None else dist.group.WORLD
         return from_nccl(whole._get_backend(torch.device("cuda"))._comm_ptr(), timeout=timeout)
-    if backend != "gloo" or borrow:
-        raise UnsupportedError(f"a group of {backend}, borrow={borrow}: gloo's are taken, and nccl's with borrow=True")
+    if backend not in ("gloo", "nccl") or borrow:
+        raise UnsupportedError(f"a group of {backend}, borrow={borrow}: groups of gloo and nccl are taken, those of nccl also with borrow=True")
     n, rank = dist.get_world_size(group), dist.get_rank(group)
+    if backend == "nccl":
+        return _own_nccl(dist.distributed_c10d._world.pg_map[whole][1], n, rank, timeout)
     hosts: list[Any] = [None] * n
     dist.all_gather_object(hosts, os.uname().nodename, group=group)
     if len(set(hosts)) > 1:

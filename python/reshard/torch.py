@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, _redistribute
+from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, redistribute as _redistribute
 from ._errors import MismatchError
 from ._groups import from_torch, mesh_layout
 
@@ -85,8 +85,13 @@ def _local(x: DTensor) -> torch.Tensor:
 
 def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group: Any) -> list[torch.Tensor]:
     """The local parts of the tensors in their target layouts."""
+    if any(_local(x).is_cuda for x in tensors.values()):
+        held = [target.arrays(comm.rank) for target in targets]
+        results = [torch.empty(a[0].shape if a else (0,), dtype=x.dtype, device=x.device) for a, x in zip(held, tensors.values())]
+        _transfer(tensors, targets, results, comm)
+        return results
     try:
-        moved, _ = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm)
+        moved = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm, _bits=True)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         names: list[Any] = [None] * comm.size
         dist.all_gather_object(names, list(tensors), group=group)
@@ -138,10 +143,15 @@ def _fill(tensors: dict[str, DTensor], out: dict[str, DTensor], comm: Comm) -> N
     for name, target in out.items():
         if target.shape != tensors[name].shape or target.dtype != tensors[name].dtype:
             raise ValueError(f"'{name}': out has {tuple(target.shape)} of {target.dtype}, not {tuple(tensors[name].shape)} of {tensors[name].dtype}")
-    entries = [Entry(_own_layout(x, comm.size), _own_layout(out[name], comm.size), x.dtype, name) for name, x in tensors.items()]
-    sources, results = [_local(x) for x in tensors.values()], [_local(t) for t in out.values()]
-    with Transfer(Plan(entries, comm.rank), comm, sources, results) as transfer:
-        transfer.execute()
+    _transfer(tensors, [_own_layout(out[name], comm.size) for name in tensors], [_local(out[name]) for name in tensors], comm)
+
+
+def _transfer(tensors: dict[str, DTensor], targets: list[Layout], results: list[torch.Tensor], comm: Comm) -> None:
+    """Moves into memory of torch's, in the order of the current stream where that is a GPU's."""
+    entries = [Entry(_own_layout(x, comm.size), target, x.dtype, name) for (name, x), target in zip(tensors.items(), targets)]
+    gpu = any(result.is_cuda for result in results)
+    with Transfer(Plan(entries, comm.rank), comm, [_local(x) for x in tensors.values()], results) as transfer:
+        transfer.execute(torch.cuda.current_stream() if gpu else None)
 
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:

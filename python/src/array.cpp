@@ -48,7 +48,7 @@ reshard_dtype dlpack_dtype(nb::dlpack::dtype t) {
 }
 
 // A torch tensor: what its memory does not tell is refused by name.
-Array torch_array(nb::handle t, const std::string &what) {
+Array torch_array(nb::handle t, const What &what) {
   static const char *const lazy[] = {"is_conj", "is_neg"};
   for (const char *flag : lazy)
     if (nb::cast<bool>(t.attr(flag)()))
@@ -93,7 +93,7 @@ struct Interface {
 enum { NOT_SWAPPED = 0x200, WRITEABLE = 0x400 };
 
 // Reads numpy's own description, in a hundredth of the time of DLPack. Types of ml_dtypes go by name.
-Array numpy_array(nb::handle object, const std::string &what) {
+Array numpy_array(nb::handle object, const What &what) {
   const nb::object capsule = object.attr("__array_struct__");
   const Interface *is = static_cast<const Interface *>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (is == nullptr || is->two != 2)
@@ -144,7 +144,7 @@ reshard_dtype dtype_of(nb::handle dtype) {
   return found;
 }
 
-Array array_of(nb::handle object, const std::string &what) {
+Array array_of(nb::handle object, const What &what) {
   if (object.is_none())
     invalid(what + ": None, where an array with elements is due");
   static const nb::handle ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
@@ -180,33 +180,39 @@ Array array_of(nb::handle object, const std::string &what) {
   return a;
 }
 
-// A numpy array over a tensor's memory, which it keeps. Types that numpy lacks come as unsigned integers.
-nb::object numpy_of(reshard_tensor tensor) {
+std::string What::text() const {
+  if (rank < 0)
+    return side;
+  std::string text = std::string(side) + " of rank " + std::to_string(rank) + ", '" + *name + "'";
+  return buffer < 0 ? text : text + ", buffer " + std::to_string(buffer);
+}
+
+// By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
+nb::object numpy_of(reshard_tensor tensor, bool bits) {
+  static const nb::handle ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
+  static nb::handle types[2][RESHARD_DTYPE_COUNT];
   reshard_tensor_info info;
   check(reshard_tensor_get_info(tensor, &info));
-  size_t shape[RESHARD_MAX_DIMS];
-  int64_t strides[RESHARD_MAX_DIMS];
-  for (int d = 0; d < info.ndim; d++)
-    shape[d] = size_t(info.shape[d]), strides[d] = info.strides[d];
-  size_t width = reshard_dtype_size(info.dtype);
-  nb::capsule owner(reshard_tensor_retain(tensor),
-                    [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
-  nb::dlpack::dtype type{uint8_t(nb::dlpack::dtype_code::UInt), uint8_t(8 * width), 1};
-  switch (info.dtype) {
-  case RESHARD_BOOL: type.code = uint8_t(nb::dlpack::dtype_code::Bool); break;
-  case RESHARD_I8:
-  case RESHARD_I16:
-  case RESHARD_I32:
-  case RESHARD_I64: type.code = uint8_t(nb::dlpack::dtype_code::Int); break;
-  case RESHARD_F16:
-  case RESHARD_F32:
-  case RESHARD_F64: type.code = uint8_t(nb::dlpack::dtype_code::Float); break;
-  case RESHARD_C64:
-  case RESHARD_C128: type.code = uint8_t(nb::dlpack::dtype_code::Complex); break;
-  default: break;
+  nb::handle &type = types[bits][info.dtype];
+  if (!type.is_valid()) {
+    nb::object make = nb::module_::import_("reshard._dtypes").attr("numpy_dtype");
+    type = make(reshard_dtype_string(info.dtype), bits).release();
+  }
+  Array a;
+  a.ndim = info.ndim;
+  nb::list shape, strides;
+  int64_t width = int64_t(reshard_dtype_size(info.dtype)), end = width;
+  for (int d = 0; d < info.ndim; d++) {
+    a.shape[d] = info.shape[d], a.strides[d] = info.strides[d];
+    end += (info.shape[d] - 1) * info.strides[d] * width;
+    shape.append(info.shape[d]), strides.append(info.strides[d] * width);
   }
   static char none; // an address for arrays without elements
-  nb::ndarray<nb::numpy> array(info.data != nullptr ? info.data : &none, size_t(info.ndim), shape, owner, strides,
-                               type);
-  return nb::cast(array, nb::rv_policy::reference);
+  size_t bytes = a.elements() > 0 ? size_t(end) : 0;
+  nb::capsule owner(reshard_tensor_retain(tensor),
+                    [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
+  nb::object memory =
+      nb::cast(nb::ndarray<nb::array_api, uint8_t>(info.data != nullptr ? info.data : &none, {bytes}, owner));
+  return a.contiguous() ? ndarray(nb::tuple(shape), type, memory)
+                        : ndarray(nb::tuple(shape), type, memory, 0, nb::tuple(strides));
 }

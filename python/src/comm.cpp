@@ -111,6 +111,15 @@ Comm *from_nccl(nb::object comm, std::optional<double> timeout) {
   return new Comm({made}, false, true);
 }
 
+Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, std::optional<double> timeout) {
+  int64_t ms = milliseconds(timeout);
+  reshard_comm made = nullptr;
+  if (id.size() != RESHARD_NCCL_ID_BYTES)
+    invalid("an id of NCCL of " + std::to_string(id.size()) + " bytes");
+  run([&] { return reshard_comm_create_nccl(id.c_str(), n, rank, nullptr, ms, &made); });
+  return new Comm({made}, false, true);
+}
+
 // A number, or a list of one per rank of a local world.
 Shape per_rank(Comm &comm, nb::handle given, const char *what) {
   if (comm.handles.size() == 1 && nb::isinstance<nb::int_>(given))
@@ -167,8 +176,8 @@ Comm *shrink(Comm &comm, const Shape &lost) {
   return made;
 }
 
-// Storage that the node's processes read directly, as an array of bits.
-nb::object empty_bits(const Shape &shape, nb::handle dtype, Comm &comm) {
+// Storage that the node's processes read directly.
+nb::object empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   CommCall in(comm);
   if (comm.streams)
     raise(RESHARD_ERROR_UNSUPPORTED, "empty on a communicator of GPUs: take the tensors of torch or CuPy");
@@ -178,9 +187,8 @@ nb::object empty_bits(const Shape &shape, nb::handle dtype, Comm &comm) {
     check(reshard_tensor_create_on(comm.device, type, int(shape.size()), shape.data(), nullptr, &tensor));
   else
     check(reshard_tensor_create(type, int(shape.size()), shape.data(), &tensor));
-  nb::object array = numpy_of(tensor);
-  reshard_tensor_release(tensor);
-  return nb::make_tuple(array, reshard_dtype_string(type));
+  std::unique_ptr<reshard_tensor_s, void (*)(reshard_tensor)> owned(tensor, reshard_tensor_release);
+  return numpy_of(tensor);
 }
 
 std::set<Comm *> &open_comms() { // what is left at exit is closed before the interpreter goes
@@ -226,11 +234,12 @@ void Comm::close() {
   while (!transfers.empty())
     end_transfer(**transfers.begin());
   std::vector<reshard_comm> ended;
-  std::vector<reshard_sharder> ended_sharders;
+  std::map<int64_t, std::vector<reshard_sharder>> ended_sharders;
   ended.swap(handles), ended_sharders.swap(sharders);
   nb::gil_scoped_release release;
-  for (reshard_sharder s : ended_sharders)
-    reshard_sharder_destroy(s);
+  for (const auto &[limit, of] : ended_sharders)
+    for (reshard_sharder s : of)
+      reshard_sharder_destroy(s);
   for (reshard_comm c : ended)
     reshard_comm_destroy(c);
   reshard_device_release(device); // arrays keep it as long as they live
@@ -333,10 +342,21 @@ void bind_comm(nb::module_ &m) {
       "from_nccl", [own](nb::object comm, std::optional<double> timeout) { return own(from_nccl(comm, timeout)); },
       "comm"_a, nb::kw_only(), "timeout"_a = nb::none(), nb::rv_policy::take_ownership,
       "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
+  m.def("_nccl_id", [] {
+    char id[RESHARD_NCCL_ID_BYTES];
+    check(reshard_nccl_unique_id(id));
+    return nb::bytes(id, sizeof id);
+  });
   m.def(
-      "_empty", &empty_bits, "shape"_a, "dtype"_a, "comm"_a,
-      nb::sig(
-          "def _empty(shape: collections.abc.Sequence[int], dtype: typing.Any, comm: Comm) -> tuple[typing.Any, str]"));
+      "_create_nccl",
+      [own](nb::bytes id, int64_t n, int64_t rank, std::optional<double> t) {
+        return own(create_nccl(id, n, rank, t));
+      },
+      "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none(), nb::rv_policy::take_ownership);
+  m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
+        nb::sig("def empty(shape: collections.abc.Sequence[int], dtype: typing.Any, comm: Comm) -> typing.Any"),
+        "A numpy array of storage that the other processes of the node read directly, which halves the copies.\n\n"
+        "Not initialised. It lives as long as the array, also beyond the communicator.");
   m.def("_close_all", [] {
     while (!open_comms().empty())
       (*open_comms().begin())->close();

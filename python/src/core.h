@@ -16,6 +16,7 @@
 #include <reshard/tensor.h>
 
 #include <array>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -94,9 +95,18 @@ struct Array {
     return true;
   }
 };
-// what names the array in errors: "entry 0 ('w'), rank 1, source".
-Array array_of(nb::handle object, const std::string &what);
-nb::object numpy_of(reshard_tensor tensor); // a view that keeps it
+// The name of an array in errors, "source of rank 1, 'w', buffer 0", which costs nothing until there is one.
+struct What {
+  const char *side;
+  int64_t rank = -1; // -1: side is all of it
+  const std::string *name = nullptr;
+  int64_t buffer = -1; // -1: the only one
+  std::string text() const;
+};
+inline std::string operator+(const What &what, const std::string &more) { return what.text() + more; }
+Array array_of(nb::handle object, const What &what);
+// A view that keeps the tensor. bits: types that numpy lacks come as unsigned integers, else as those of ml_dtypes.
+nb::object numpy_of(reshard_tensor tensor, bool bits = false);
 
 // --- Owners ----------------------------------------------------------------------------------------------------------
 struct Layout {
@@ -138,9 +148,9 @@ struct Comm {
   ~Comm();
   void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError
   int64_t size() const { return reshard_comm_size(handles.at(0)); }
-  std::vector<reshard_comm> handles;     // none once it is closed
-  std::vector<reshard_sharder> sharders; // of redistribute; made with the first call
-  reshard_device device = nullptr;       // whose storage the node's processes read; NULL: none
+  std::vector<reshard_comm> handles;                        // none once it is closed
+  std::map<int64_t, std::vector<reshard_sharder>> sharders; // by limit; made with the first call of it
+  reshard_device device = nullptr;                          // whose storage the node's processes read; NULL: none
   bool local, streams;
   std::set<Transfer *> transfers;
   int calls = 0; // that threads are in
@@ -154,7 +164,7 @@ struct CommCall {
 };
 
 int64_t limit_of(std::optional<int64_t> limit);
-void *stream_of(nb::handle stream);
+void *stream_of(const Comm &comm, nb::handle stream); // checked against the communicator's device
 
 // The buffers that a rank gives for one side of a list of entries, checked against their layouts.
 struct Side {

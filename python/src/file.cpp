@@ -113,7 +113,7 @@ void write_all(const std::string &path, const std::vector<std::tuple<std::string
     const Layout *l;
     std::vector<nb::object> ranks;
     if (layout.is_none()) {
-      Array a = array_of(arrays, "'" + name + "'");
+      Array a = array_of(arrays, {("'" + name + "'").c_str()});
       reshard_layout made = nullptr;
       check(reshard_layout_create_single(a.ndim, a.shape, 1, 0, &made));
       whole.push_back(std::make_unique<Layout>(made));

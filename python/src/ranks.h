@@ -8,8 +8,32 @@
 void remember(Comm *comm);             // closed at exit
 void end_transfer(Transfer &transfer); // destroys its handles, and takes it from its communicator
 
+// Raises the error of a handle's call; that of a deadline has the ranks that are missing.
+[[noreturn]] inline void raise_of(reshard_comm handle, reshard_status status, const std::string &text) {
+  std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));
+  int64_t count = 0;
+  if (status != RESHARD_ERROR_TIMEOUT || reshard_comm_missing(handle, missing.data(), &count) != RESHARD_SUCCESS)
+    count = 0;
+  missing.resize(size_t(count));
+  raise(status, text, missing);
+}
+
+// A call of this thread for all ranks here.
+template <typename Call> void run_in(Comm &comm, Call &&call) {
+  reshard_status status;
+  {
+    nb::gil_scoped_release release;
+    status = call();
+  }
+  if (status != RESHARD_SUCCESS)
+    raise_of(comm.handles[0], status, reshard_last_error());
+}
+
+// A call of each rank here, where C has none for all of them: each on a thread of its own.
 template <typename Call> void run_ranks(Comm &comm, Call &&call) {
   size_t n = comm.handles.size();
+  if (n == 1)
+    return run_in(comm, [&] { return call(size_t(0)); });
   std::vector<reshard_status> statuses(n, RESHARD_SUCCESS);
   std::vector<std::string> texts(n);
   auto one = [&](size_t i) {
@@ -27,15 +51,8 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
       t.join();
   }
   for (size_t i = 0; i < n; i++)
-    if (statuses[i] != RESHARD_SUCCESS) {
-      std::vector<int64_t> missing(size_t(comm.size()));
-      int64_t count = 0;
-      if (statuses[i] != RESHARD_ERROR_TIMEOUT ||
-          reshard_comm_missing(comm.handles[i], missing.data(), &count) != RESHARD_SUCCESS)
-        count = 0;
-      missing.resize(size_t(count));
-      raise(statuses[i], texts[i], missing);
-    }
+    if (statuses[i] != RESHARD_SUCCESS)
+      raise_of(comm.handles[i], statuses[i], texts[i]);
 }
 
 // A thing of each rank here.

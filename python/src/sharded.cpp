@@ -13,14 +13,17 @@ reshard_tensor wrap(const Array &a) {
   return tensor;
 }
 
-void sharders_of(Comm &comm) {
-  if (!comm.sharders.empty())
-    return;
+const std::vector<reshard_sharder> &sharders_of(Comm &comm, int64_t limit) {
+  std::vector<reshard_sharder> &of = comm.sharders[limit];
+  if (!of.empty())
+    return of;
   if (comm.streams)
     raise(RESHARD_ERROR_UNSUPPORTED, "redistribute on a communicator of GPUs: use Transfer");
+  reshard_sharder_options options = RESHARD_SHARDER_OPTIONS_DEFAULTS;
+  options.workspace_limit = limit;
   std::vector<reshard_sharder> made(comm.handles.size());
-  run_ranks(comm, [&](size_t i) { return reshard_sharder_create(comm.handles[i], nullptr, &made[i]); });
-  comm.sharders = std::move(made);
+  run_ranks(comm, [&](size_t i) { return reshard_sharder_create(comm.handles[i], &options, &made[i]); });
+  return of = std::move(made);
 }
 
 struct Tensors { // references that go with the scope
@@ -35,10 +38,9 @@ struct Tensors { // references that go with the scope
 };
 
 // The tensors of one rank as sharded ones over the caller's memory.
-void shard(Comm &comm, size_t i, const std::vector<Wanted> &wanted, const std::vector<reshard_dtype> &dtypes,
-           const Side &side, Tensors &own) {
+void shard(reshard_sharder sharder, int64_t rank, const std::vector<Wanted> &wanted,
+           const std::vector<reshard_dtype> &dtypes, const Side &side, Tensors &own) {
   size_t at = 0;
-  int64_t rank = reshard_comm_rank(comm.handles[i]);
   for (size_t e = 0; e < wanted.size(); e++) {
     int64_t buffers = 0, arrays = 0;
     check(reshard_layout_buffer_count(wanted[e].layout->handle, rank, &buffers));
@@ -64,8 +66,8 @@ void shard(Comm &comm, size_t i, const std::vector<Wanted> &wanted, const std::v
     reshard_properties properties = {};
     properties.dtype = dtypes[e];
     reshard_sharded_tensor made = nullptr;
-    check(reshard_sharded_tensor_from_layout(comm.sharders[i], wanted[e].layout->handle, &properties,
-                                             int64_t(parts.size()), parts.data(), &made));
+    check(reshard_sharded_tensor_from_layout(sharder, wanted[e].layout->handle, &properties, int64_t(parts.size()),
+                                             parts.data(), &made));
     own.sharded.push_back(made);
   }
 }
@@ -95,38 +97,37 @@ std::vector<reshard_dtype> dtypes_of(Comm &comm, const std::vector<Wanted> &want
 }
 
 // The tensors that the ranks here give, as sharded ones.
-std::vector<Tensors> take_tensors(Comm &comm, nb::handle arrays, const std::vector<Wanted> &wanted,
-                                  std::vector<reshard_dtype> &dtypes, bool write) {
-  sharders_of(comm);
+std::vector<Tensors> take_tensors(Comm &comm, const std::vector<reshard_sharder> &sharders, nb::handle arrays,
+                                  const std::vector<Wanted> &wanted, bool write) {
   std::vector<Side> sides;
   const std::vector<nb::object> given = of_ranks(comm, arrays, "arrays");
   for (size_t i = 0; i < given.size(); i++)
     sides.push_back(side_of(given[i], wanted, reshard_comm_rank(comm.handles[i]), write ? "destination" : "source",
                             write, comm.streams));
-  dtypes = dtypes_of(comm, wanted, sides);
+  const std::vector<reshard_dtype> dtypes = dtypes_of(comm, wanted, sides);
   std::vector<Tensors> own(given.size());
   for (size_t i = 0; i < given.size(); i++)
-    shard(comm, i, wanted, dtypes, sides[i], own[i]);
+    shard(sharders[i], reshard_comm_rank(comm.handles[i]), wanted, dtypes, sides[i], own[i]);
   return own;
 }
 
-nb::object results_of(const Tensors &own, size_t first, size_t n, const std::vector<const Layout *> &dst, bool one,
-                      int64_t rank) {
+nb::object results_of(const Tensors &own, const std::vector<const Layout *> &dst, bool one, bool bits) {
   nb::list all;
-  for (size_t e = 0; e < n; e++) {
-    reshard_sharded_tensor s = own.sharded[first + e];
+  for (size_t e = 0; e < dst.size(); e++) {
+    reshard_sharded_tensor s = own.sharded[dst.size() + e];
     nb::list parts;
     for (int64_t k = 0; k < reshard_sharded_tensor_local_count(s); k++) {
       reshard_tensor t = nullptr;
       check(reshard_sharded_tensor_local(s, k, &t, nullptr));
-      parts.append(t != nullptr ? numpy_of(t) : nb::none());
+      parts.append(t != nullptr ? numpy_of(t, bits) : nb::none());
     }
-    int64_t buffers = 0;
-    check(reshard_layout_buffer_count(dst[e]->handle, rank, &buffers));
     bool boxes = reshard_layout_get_kind(dst[e]->handle) == RESHARD_LAYOUT_BOXES;
-    all.append(boxes ? nb::object(parts) : nb::len(parts) > 0 ? nb::object(parts[0]) : nb::none());
+    nb::object value = boxes ? nb::object(parts) : nb::len(parts) > 0 ? nb::object(parts[0]) : nb::none();
+    if (one)
+      return value;
+    all.append(value);
   }
-  return one ? nb::object(all[0]) : nb::object(all);
+  return all;
 }
 
 std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object> &keep) {
@@ -141,7 +142,8 @@ std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object>
   return list;
 }
 
-nb::tuple redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm) {
+nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, std::optional<int64_t> limit,
+                        nb::handle stream, bool bits) {
   CommCall in(comm);
   std::vector<nb::object> keep_src, keep_dst;
   std::vector<const Layout *> from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
@@ -153,26 +155,22 @@ nb::tuple redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &
   std::vector<Wanted> wanted;
   for (size_t e = 0; e < from.size(); e++)
     wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
-  std::vector<reshard_dtype> dtypes;
-  std::vector<Tensors> own = take_tensors(comm, arrays, wanted, dtypes, false);
+  void *on = stream_of(comm, stream);
+  std::vector<Tensors> own = take_tensors(comm, sharders_of(comm, limit_of(limit)), arrays, wanted, false);
   std::vector<reshard_layout> layouts;
   for (const Layout *l : to)
     layouts.push_back(l->handle);
   size_t n = from.size();
   std::vector<std::vector<reshard_sharded_tensor>> results(own.size(), std::vector<reshard_sharded_tensor>(n));
   run_ranks(comm, [&](size_t i) {
-    return reshard_sharded_tensor_reshard_to(int64_t(n), own[i].sharded.data(), layouts.data(), nullptr,
-                                             results[i].data());
+    return reshard_sharded_tensor_reshard_to(int64_t(n), own[i].sharded.data(), layouts.data(), on, results[i].data());
   });
   nb::list ranks;
   for (size_t i = 0; i < own.size(); i++) {
     own[i].sharded.insert(own[i].sharded.end(), results[i].begin(), results[i].end());
-    ranks.append(results_of(own[i], n, n, to, nb::isinstance<Layout>(src), reshard_comm_rank(comm.handles[i])));
+    ranks.append(results_of(own[i], to, nb::isinstance<Layout>(src), bits));
   }
-  nb::list names;
-  for (reshard_dtype dtype : dtypes)
-    names.append(reshard_dtype_string(dtype));
-  return nb::make_tuple(comm.local ? nb::object(ranks) : nb::object(ranks[0]), names);
+  return comm.local ? nb::object(ranks) : nb::object(ranks[0]);
 }
 
 // --- State dicts -----------------------------------------------------------------------------------------------------
@@ -186,8 +184,8 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
   std::vector<Wanted> wanted;
   for (size_t e = 0; e < names.size(); e++)
     wanted.push_back({of.at(e), RESHARD_DTYPE_NONE, c_text(names[e], "name")});
-  std::vector<reshard_dtype> dtypes;
-  std::vector<Tensors> own = take_tensors(comm, arrays, wanted, dtypes, !save);
+  const std::vector<reshard_sharder> &sharders = sharders_of(comm, limit_of({}));
+  std::vector<Tensors> own = take_tensors(comm, sharders, arrays, wanted, !save);
   std::vector<std::unique_ptr<reshard_tree_s, void (*)(reshard_tree)>> trees;
   for (const Tensors &tensors : own) {
     reshard_tree tree = nullptr, leaf = nullptr;
@@ -205,17 +203,24 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
   saving.force = loading.partial = option;
   c_text(path, "path");
   run_ranks(comm, [&](size_t i) {
-    return save ? reshard_state_save(comm.sharders[i], trees[i].get(), path.c_str(), &saving, nullptr)
-                : reshard_state_load(comm.sharders[i], trees[i].get(), path.c_str(), &loading, nullptr);
+    return save ? reshard_state_save(sharders[i], trees[i].get(), path.c_str(), &saving, nullptr)
+                : reshard_state_load(sharders[i], trees[i].get(), path.c_str(), &loading, nullptr);
   });
 }
 
 } // namespace
 
 void bind_sharded(nb::module_ &m) {
-  m.def("_redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, // and the dtypes' names
-        nb::sig("def _redistribute(arrays: typing.Any, src: typing.Any, dst: typing.Any, comm: Comm) -> "
-                "tuple[typing.Any, list[str]]"));
+  m.def("redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
+        "limit"_a = nb::none(), "stream"_a = nb::none(), "_bits"_a = false,
+        nb::sig("def redistribute(arrays: typing.Any, src: Layout | collections.abc.Sequence[Layout], dst: Layout | "
+                "collections.abc.Sequence[Layout], comm: Comm, *, limit: int | None = None, stream: typing.Any = None, "
+                "_bits: bool = False) -> typing.Any"),
+        "Moves this rank's arrays from one layout to another; returns new numpy arrays, as `empty` makes them. "
+        "Collective.\n\n"
+        "One tensor, or lists of arrays and layouts, which are one plan. A rank that holds several boxes gives a list "
+        "of\narrays. In a local world everything is a list with one such thing per rank. Plans are kept by the "
+        "communicator.\nlimit: bytes of staging a rank, as of Plan.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
         nb::sig("def _move_state(comm: Comm, path: str, names: list[str], arrays: typing.Any, layouts: list[Layout], "
                 "save: bool, option: bool) -> None"));

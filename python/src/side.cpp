@@ -5,8 +5,12 @@ namespace {
 
 bool is_list(nb::handle h) { return nb::isinstance<nb::list>(h) || nb::isinstance<nb::tuple>(h); }
 
+std::string given_text(nb::handle given) {
+  return is_list(given) ? std::to_string(nb::len(given)) + " arrays" : std::string("one array");
+}
+
 // The thing given for each entry. One entry may be given bare.
-std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buffer, const std::string &what) {
+std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buffer, const char *side, int64_t rank) {
   std::vector<nb::object> list;
   if (is_list(given))
     for (nb::handle h : given)
@@ -14,8 +18,8 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
   if (entries == 1 && (!is_list(given) || (!one_buffer && !(list.size() == 1 && is_list(list[0])))))
     return {nb::borrow(given)};
   if (!is_list(given) || list.size() != entries)
-    invalid(what + ": " + (is_list(given) ? std::to_string(list.size()) + " arrays" : std::string("one array")) +
-            " for " + std::to_string(entries) + " entries");
+    invalid(std::string(side) + " of rank " + std::to_string(rank) + ": " + given_text(given) + " for " +
+            std::to_string(entries) + " entries");
   return list;
 }
 
@@ -39,7 +43,7 @@ Array wanted_shape(const Layout &layout, int64_t rank, int64_t b) {
   return want;
 }
 
-void add(Side &out, const Wanted &w, nb::handle object, int64_t rank, int64_t b, const std::string &what, bool write,
+void add(Side &out, const Wanted &w, nb::handle object, int64_t rank, int64_t b, const What &what, bool write,
          bool gpu) {
   Array want = wanted_shape(*w.layout, rank, b), a;
   out.stride_numbers.emplace_back();
@@ -77,10 +81,9 @@ Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, 
   std::vector<int64_t> counts(wanted.size());
   for (size_t e = 0; e < wanted.size(); e++)
     check(reshard_layout_buffer_count(wanted[e].layout->handle, rank, &counts[e]));
-  std::string where = std::string(side) + " of rank " + std::to_string(rank);
-  std::vector<nb::object> list = per_entry(given, wanted.size(), wanted.size() == 1 && counts[0] == 1, where);
+  std::vector<nb::object> list = per_entry(given, wanted.size(), wanted.size() == 1 && counts[0] == 1, side, rank);
   for (size_t e = 0; e < wanted.size(); e++) {
-    std::string what = where + ", '" + wanted[e].name + "'";
+    What what{side, rank, &wanted[e].name};
     if (counts[e] == 1 && !is_list(list[e])) {
       add(out, wanted[e], list[e], rank, 0, what, write, gpu);
       continue;
@@ -88,11 +91,9 @@ Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, 
     if (counts[e] == 0 && list[e].is_none())
       continue;
     if (!is_list(list[e]) || int64_t(nb::len(list[e])) != counts[e])
-      invalid(what + ": " +
-              (is_list(list[e]) ? std::to_string(nb::len(list[e])) + " arrays" : std::string("one array")) +
-              ", where " + std::to_string(counts[e]) + " are due");
-    for (int64_t b = 0; b < counts[e]; b++)
-      add(out, wanted[e], list[e][b], rank, b, what + ", buffer " + std::to_string(b), write, gpu);
+      invalid(what + ": " + given_text(list[e]) + ", where " + std::to_string(counts[e]) + " are due");
+    for (what.buffer = 0; what.buffer < counts[e]; what.buffer++)
+      add(out, wanted[e], list[e][what.buffer], rank, what.buffer, what, write, gpu);
   }
   for (size_t i = 0; i < out.strides.size(); i++)
     if (out.strides[i] != nullptr)

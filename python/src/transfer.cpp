@@ -4,7 +4,11 @@
 
 #include <cstring>
 
-void *stream_of(nb::handle stream) {
+void *stream_of(const Comm &comm, nb::handle stream) {
+  if (!comm.streams && !stream.is_none())
+    invalid("a stream, and the communicator is of the CPU, which has none");
+  if (comm.streams && stream.is_none())
+    invalid("no stream: a communicator of GPUs wants one (0 is the legacy default stream)");
   if (stream.is_none())
     return nullptr;
   nb::object value = nb::borrow(stream);
@@ -25,7 +29,7 @@ struct Transfer {
   std::vector<reshard_plan> limited; // made for a limit of the transfer's own
   std::vector<reshard_transfer> handles;
   std::vector<Side> src, dst;
-  Array workspace;
+  std::vector<Array> workspaces;
   int executing = 0;
 };
 
@@ -63,13 +67,6 @@ void opened(const Transfer &t) {
     invalid("the transfer is closed");
 }
 
-void stream_check(const Comm &comm, nb::handle stream) {
-  if (!comm.streams && !stream.is_none())
-    invalid("a stream, and the communicator is of the CPU, which has none");
-  if (comm.streams && stream.is_none())
-    invalid("no stream: a communicator of GPUs wants one (0 is the legacy default stream)");
-}
-
 void take_sides(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst, std::vector<Side> &from,
                 std::vector<Side> &to) {
   std::vector<nb::object> srcs = of_ranks(comm, src, "src"), dsts = of_ranks(comm, dst, "dst");
@@ -85,53 +82,62 @@ void take_sides(const Transfer &t, const Comm &comm, nb::handle src, nb::handle 
   }
 }
 
-reshard_arrays c_arrays(const Side &src, const Side &dst) {
-  reshard_arrays arrays = RESHARD_ARRAYS_DEFAULTS;
-  arrays.src = src.data.data(), arrays.dst = dst.data.data();
-  arrays.src_strides = src.strides.data(), arrays.dst_strides = dst.strides.data();
-  arrays.nsrc = int64_t(src.data.size()), arrays.ndst = int64_t(dst.data.size());
-  return arrays;
-}
+// The arrays of the ranks here as C takes them; pointers into the sides.
+struct ArrayLists {
+  ArrayLists(const std::vector<Side> &src, const std::vector<Side> &dst) : arrays(src.size(), RESHARD_ARRAYS_DEFAULTS) {
+    for (size_t i = 0; i < src.size(); i++) {
+      arrays[i].src = src[i].data.data(), arrays[i].dst = dst[i].data.data();
+      arrays[i].src_strides = src[i].strides.data(), arrays[i].dst_strides = dst[i].strides.data();
+      arrays[i].nsrc = int64_t(src[i].data.size()), arrays[i].ndst = int64_t(dst[i].data.size());
+      list.push_back(&arrays[i]);
+    }
+  }
+  std::vector<reshard_arrays> arrays;
+  std::vector<const reshard_arrays *> list;
+};
 
 void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options &options) {
-  if (workspace.is_none())
-    return;
-  if (t.plans.size() > 1)
-    raise(RESHARD_ERROR_UNSUPPORTED, "workspace of a local world: a transfer has one per rank");
-  t.workspace = array_of(workspace, "workspace");
-  if (!t.workspace.writable ||
-      (t.workspace.ndim > 0 && t.workspace.elements() > 1 && (t.workspace.ndim != 1 || t.workspace.strides[0] != 1)))
+  Array a = array_of(workspace, {"workspace"});
+  if (!a.writable || !a.contiguous() || a.ndim > 1)
     invalid("workspace: a contiguous, writable array of one dim");
-  options.workspace = t.workspace.data;
-  options.workspace_bytes = size_t(t.workspace.elements()) * reshard_dtype_size(t.workspace.dtype);
+  options.workspace = a.data;
+  options.workspace_bytes = size_t(a.elements()) * reshard_dtype_size(a.dtype);
+  t.workspaces.push_back(std::move(a));
 }
 
 Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
                         const std::string &path, std::optional<int64_t> limit, nb::handle workspace) {
   Comm &comm = nb::cast<Comm &>(comm_object);
   CommCall in(comm);
-  reshard_transfer_options options = RESHARD_TRANSFER_OPTIONS_DEFAULTS;
-  options.path = path_of(path);
   auto t = std::make_unique<Transfer>();
   t->plans = of_ranks(comm, plan, "plan");
+  size_t n = t->plans.size();
+  std::vector<reshard_transfer_options> options(n, RESHARD_TRANSFER_OPTIONS_DEFAULTS);
+  std::vector<const reshard_transfer_options *> list;
+  std::vector<nb::object> workspaces;
+  if (!workspace.is_none())
+    workspaces = of_ranks(comm, workspace, "workspace");
   std::vector<reshard_plan> plans;
-  for (size_t i = 0; i < t->plans.size(); i++) {
+  for (size_t i = 0; i < n; i++) {
     const Plan &p = nb::cast<const Plan &>(t->plans[i]);
-    if (p.rank != reshard_comm_rank(comm.handles[i]))
-      invalid("a plan of rank " + std::to_string(p.rank) + " for rank " +
-              std::to_string(reshard_comm_rank(comm.handles[i])) + " of the communicator");
+    int64_t rank = reshard_comm_rank(comm.handles[i]);
+    if (p.rank != rank)
+      invalid("a plan of rank " + std::to_string(p.rank) + " for rank " + std::to_string(rank) +
+              " of the communicator");
     plans.push_back(p.handle);
-    if (limit) {
-      plans.back() = make_plan(p.entries, p.rank, *limit);
-      t->limited.push_back(plans.back());
-    }
+    if (limit)
+      t->limited.push_back(plans.back() = make_plan(p.entries, p.rank, *limit));
+    options[i].path = path_of(path);
+    if (!workspaces.empty() && !workspaces[i].is_none())
+      take_workspace(*t, workspaces[i], options[i]);
+    list.push_back(&options[i]);
   }
   take_sides(*t, comm, src, dst, t->src, t->dst);
-  take_workspace(*t, workspace, options);
-  std::vector<reshard_transfer> made(plans.size());
-  run_ranks(comm, [&](size_t i) { // all succeed, or none
-    reshard_arrays arrays = c_arrays(t->src[i], t->dst[i]);
-    return reshard_transfer_create(plans[i], comm.handles[i], &arrays, &options, &made[i]);
+  ArrayLists arrays(t->src, t->dst);
+  std::vector<reshard_transfer> made(n);
+  run_in(comm, [&] {
+    return reshard_transfer_create_all(int64_t(n), plans.data(), comm.handles.data(), arrays.list.data(), list.data(),
+                                       made.data());
   });
   t->handles = std::move(made), t->comm = &comm, t->comm_object = nb::borrow(comm_object);
   comm.transfers.insert(t.get());
@@ -155,13 +161,12 @@ void execute(Transfer &t, nb::handle stream) {
   opened(t);
   CommCall in(*t.comm);
   Executing now(t);
-  stream_check(*t.comm, stream);
+  void *s = stream_of(*t.comm, stream);
   still_there(t.src), still_there(t.dst);
-  void *s = stream_of(stream);
-  if (t.handles.size() == 1)
-    run([&] { return reshard_execute(t.handles[0], s); });
-  else
-    run([&] { return reshard_execute_all(int64_t(t.handles.size()), t.handles.data(), s); });
+  run_in(*t.comm, [&] {
+    return t.handles.size() == 1 ? reshard_execute(t.handles[0], s)
+                                 : reshard_execute_all(int64_t(t.handles.size()), t.handles.data(), s);
+  });
 }
 
 void rebind(Transfer &t, nb::handle src, nb::handle dst) {
@@ -170,10 +175,9 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
   Executing now(t);
   std::vector<Side> from, to;
   take_sides(t, *t.comm, src, dst, from, to);
-  run_ranks(*t.comm, [&](size_t i) {
-    reshard_arrays arrays = c_arrays(from[i], to[i]);
-    return reshard_transfer_rebind(t.handles[i], &arrays);
-  });
+  ArrayLists arrays(from, to);
+  run_in(*t.comm,
+         [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
   t.src = std::move(from), t.dst = std::move(to);
 }
 

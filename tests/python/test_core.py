@@ -296,21 +296,65 @@ def test_plans_tell_their_figures() -> None:
     assert plan.reverse().info.sent_bytes == 8
 
 
-def test_a_group_of_nccl_lends_its_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for torch and from_nccl: no GPU is needed to see what is asked of them."""
+def groups_of_nccl(monkeypatch: pytest.MonkeyPatch, rank: int, store: Any) -> Any:
+    """Stand-ins for torch and its group: no GPU is needed to see what is asked of them."""
     from types import SimpleNamespace
 
     from reshard import _groups
 
     backend = SimpleNamespace(_comm_ptr=lambda: 4096)
-    group = SimpleNamespace(_get_backend=lambda device: backend if device == "cuda" else None)
-    dist = SimpleNamespace(get_backend=lambda g: "nccl", group=SimpleNamespace(WORLD=group))
+    group = type("Group", (), {"_get_backend": lambda self, device: backend if device == "cuda" else None})()
+    dist = SimpleNamespace(get_backend=lambda g: "nccl", group=SimpleNamespace(WORLD=group), get_world_size=lambda g: 2, get_rank=lambda g: rank,
+                           distributed_c10d=SimpleNamespace(_world=SimpleNamespace(pg_map={group: ("nccl", store)})))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str, distributed=dist))
     monkeypatch.setitem(sys.modules, "torch.distributed", dist)
-    monkeypatch.setattr(_groups, "from_nccl", lambda pointer, timeout: (pointer, timeout))
+    return _groups
+
+
+class Store:
+    """As torch's, of one process."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def add(self, key: str, n: int) -> int:
+        self.kept[key] = self.kept.get(key, 0) + n
+        return int(self.kept[key])
+
+    def set(self, key: str, value: bytes) -> None:
+        self.kept[key] = value
+
+    def get(self, key: str) -> Any:
+        return self.kept[key]
+
+
+def test_a_group_of_nccl_lends_its_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = groups_of_nccl(monkeypatch, 0, None)
+    monkeypatch.setattr(groups, "from_nccl", lambda pointer, timeout: (pointer, timeout))
     assert reshard.from_torch(borrow=True, timeout=3) == (4096, 3)
-    with pytest.raises(reshard.UnsupportedError, match="group of nccl, borrow=False"):
-        reshard.from_torch()
+
+
+def test_a_group_of_nccl_passes_the_id_of_an_own_communicator_on_by_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, made = Store(), []
+    for turn in range(2):
+        for rank in range(2):
+            groups = groups_of_nccl(monkeypatch, rank, store)
+            monkeypatch.setattr(groups, "_nccl_id", lambda: bytes([turn]) * 128)
+            monkeypatch.setattr(groups, "_create_nccl", lambda *a: made.append(a))
+            reshard.from_torch(timeout=3)
+    assert made == [(bytes([turn]) * 128, 2, rank, 3) for turn in range(2) for rank in range(2)]
+
+
+def test_an_error_of_the_rank_that_makes_the_id_is_heard_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> bytes:
+        raise reshard.UnsupportedError("no NCCL here")
+
+    store = Store()
+    for rank in range(2):
+        groups = groups_of_nccl(monkeypatch, rank, store)
+        monkeypatch.setattr(groups, "_nccl_id", refuse)
+        with pytest.raises(reshard.UnsupportedError, match="rank 0: no NCCL here"):
+            reshard.from_torch()
 
 
 def test_a_stream_on_the_cpu_is_refused() -> None:
