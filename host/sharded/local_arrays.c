@@ -73,10 +73,8 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
 /* --- Filling ----------------------------------------------------------------------------------------------------- */
 
 /* Fills contiguous elements: copies the first, then doubles what is filled. */
-static reshard_status fill_array(rs_device *device, reshard_tensor array, const char *element, bool bytes_alike,
-                                 void *stream) {
-  size_t width = reshard_dtype_size(array->info.dtype), bytes = (size_t)array->info.elements * width;
-  char *data = rs_tensor_data(array);
+static reshard_status fill_memory(rs_device *device, char *data, size_t bytes, size_t width, const char *element,
+                                  bool bytes_alike, void *stream) {
   if (bytes_alike)
     return device->memory->memset(device, data, *element, bytes, stream);
   RS_TRY(device->memory->memcpy(device, data, element, width, stream));
@@ -87,16 +85,29 @@ static reshard_status fill_array(rs_device *device, reshard_tensor array, const 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status fill_arrays(rs_device *device, const rs_local_arrays *local, const char *element,
+/* Arrays that share a buffer are filled together: between the rows of one are those of others. */
+static reshard_status fill_arrays(rs_device *device, const rs_local_arrays *local, int64_t rank, const char *element,
                                   bool bytes_alike, void *stream) {
-  for (int64_t i = 0; i < local->n; i++)
-    if (local->arrays[i]->info.elements > 0)
-      RS_TRY(fill_array(device, local->arrays[i], element, bytes_alike, stream));
+  for (int64_t i = 0; i < local->n; i++) {
+    int64_t elements = local->arrays[i]->info.elements;
+    size_t width = reshard_dtype_size(local->arrays[i]->info.dtype);
+    if (elements == 0)
+      continue;
+    char *data = rs_tensor_data(local->arrays[i]);
+    if (rs_layout_bundles(local->layout)) {
+      reshard_array_info info;
+      RS_TRY(reshard_layout_array(local->layout, rank, i, &info));
+      RS_TRY(reshard_layout_buffer_elements(local->layout, rank, info.buffer, &elements));
+      data -= info.offset * (int64_t)width;
+      i = local->n;
+    }
+    RS_TRY(fill_memory(device, data, (size_t)elements * width, width, element, bytes_alike, stream));
+  }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, const void *element,
-                                    void *stream) {
+reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, int64_t rank,
+                                    const void *element, void *stream) {
   static const char zero[16];
   if (local->n == 0)
     return RESHARD_SUCCESS;
@@ -104,14 +115,14 @@ reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays
   const char *at = element != NULL ? element : zero;
   bool bytes_alike = memcmp(at, at + 1, width - 1) == 0;
   if (bytes_alike || !device->device->streams->asynchronous)
-    return fill_arrays(device->device, local, at, bytes_alike, stream);
+    return fill_arrays(device->device, local, rank, at, bytes_alike, stream);
   rs_staging *staging; /* the caller may change the element before the stream reads it */
   rs_staging_block *piece;
   void *kept;
   RS_TRY(rs_device_staging(device, &staging));
   RS_TRY(rs_staging_take(staging, width, &piece, &kept));
   memcpy(kept, at, width);
-  reshard_status status = fill_arrays(device->device, local, kept, false, stream);
+  reshard_status status = fill_arrays(device->device, local, rank, kept, false, stream);
   reshard_status given = rs_staging_give(staging, piece, stream);
   return status != RESHARD_SUCCESS ? status : given;
 }

@@ -186,7 +186,8 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
   reshard_sharded_tensor made;
   RS_TRY(RS_GIVEN(call, tensor));
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
-  return rs_sharded_return(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
+  return rs_sharded_return(rs_local_arrays_fill(sharder->device, &made->local, sharder->comm->rank, element, stream),
+                           made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,

@@ -19,9 +19,9 @@ typedef struct rs_local_arrays {
 reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layout, int64_t rank,
                                       const reshard_properties *properties, void *stream, rs_local_arrays *local);
 /* Fills all elements, in the order of stream. element NULL: zeros. */
-reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, const void *element,
-                                    void *stream);
-/* Wraps tensors that are there, of any strides (but the boxes of a flat piece lie end to end). Compares their number,
+reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, int64_t rank,
+                                    const void *element, void *stream);
+/* Wraps tensors that are there, of any strides, but several of one buffer lie as if made here. Compares their number,
  * shapes and dtype with the layout's arrays of the rank. what names them in errors: "shard". */
 reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
                                     int64_t n, reshard_tensor const *tensors, rs_local_arrays *local);
