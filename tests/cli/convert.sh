@@ -217,8 +217,19 @@ expect 0 convert fused.safetensors split.safetensors --map split.map --verify
 says '^target +safetensors, 1 file: 39 tensors'
 expect 0 convert llama.safetensors fused --map "$fuse" --dst 'flat()' --ranks 3
 expect 0 convert llama.safetensors fused.safetensors --map llama-fuse.map --force
-refuse 2 "map 'fuse': No such file.* program: llama-3.1-8b-split llama-fuse moe-stack moe-unstack$" \
+refuse 2 "map 'fuse': No such file.* program: deepseek-fuse llama-3.1-8b-split llama-fuse moe-stack moe-unstack qwen3-fuse$" \
   convert llama.safetensors x.safetensors --map fuse
+cat >engine.rules <<'TEXT'
+*.qkv_proj.weight     mesh(tp;S0{2:1/2:1/2})
+*.gate_up_proj.weight mesh(tp;S0{1:1})
+*                     mesh(tp;R)
+TEXT
+for tp in 1 2 4; do # as an engine loads it, in shards, and back
+  expect 0 convert llama.safetensors engine --map llama-fuse --dst @engine.rules --ranks $tp --verify --force
+  expect 0 convert engine split3.safetensors --map split.map --verify --force; same split.safetensors split3.safetensors
+done
+grep -qaF 'S0{512,256/2,256/2}' engine/shard-00001-model-00001-of-*.safetensors || fault 'no parts in elements'
+refuse 2 'does not divide 1024' convert llama.safetensors x --map llama-fuse --dst @llama-8b-fused --ranks 2
 expect 0 convert fused split2.safetensors --map split.map; same split.safetensors split2.safetensors
 expect 0 convert split.safetensors llama2.safetensors --map llama-order.map --verify
 same llama.safetensors llama2.safetensors

@@ -37,16 +37,21 @@ expect 0 plan "${llama[@]}" --src @fsdp.rules --dst @tp.rules --mesh fsdp=2,tp=4
 expect 0 plan "${llama[@]}" --src @hsdp --dst @fsdp-tp --mesh replica=2,tp=4 --ranks 16; says '^ranks +16$'
 expect 0 plan "${llama[@]}" --src @hsdp --dst @fsdp-tp --mesh tp=4,replica=2,fsdp=4; says '^ranks +16$'
 expect 0 plan "${llama[@]}" --src @flat --dst @tp-kv-4 --ranks 12; says '^ranks +12$'
+for tp in 1 2 16; do expect 0 plan "${llama[@]}" --src @fsdp --dst @llama-8b-fused --ranks $tp; done
+refuse 2 'experts are apart: --map qwen3-fuse' \
+  plan --model qwen3-30b-a3b --src @fsdp --dst @qwen3-30b-fused --ranks 4 --mesh ep=1
+refuse 2 '\{4096,1024\} is 5120 of 6144' plan --shape 6144 --src 'chunk(0)' --dst 'mesh(4;S0{4096,1024})'
 expect 0 plan --shape 8x8 --src 'mesh(fsdp;S0)' --dst 'mesh(dp,tp;S0,S1)' --mesh tp=2 --ranks 6; says '^ranks +6$'
 refuse 2 'give --ranks' plan "${llama[@]}" --src @fsdp --dst @tp
 refuse 2 'mesh dims fsdp and tp have no size' plan "${llama[@]}" --src @fsdp-tp --dst @tp --ranks 8
-refuse 2 '6 ranks are no multiple.* 4' plan "${llama[@]}" --src @fsdp --dst @tp-kv-4 --ranks 6
+refuse 2 '/4 of 6 ranks' plan "${llama[@]}" --src @fsdp --dst @tp-kv-4 --ranks 6
 refuse 2 "no layout has a mesh dim 'dp' without a size" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh dp=2
 refuse 2 "no layout has a mesh dim 'tp'" plan --shape 8x8 --src 'mesh(tp=2;S0)' --dst 'chunk(1)' --mesh tp=2
 for mesh in '' tp tp= tp=0 tp=x 8=tp tp=8, =8 tp=8:fsdp=2 tp=99999999999999999999; do
   refuse 2 "--mesh $mesh: column" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh "$mesh"
 done
-ours='@dsv3-ep16-pp4 @ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @qwen3-ep16-pp4 @tp @tp-awq @tp-gptq @tp-kv-4'
+ours='@deepseek-v3-fused @dsv3-ep16-pp4 @ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @llama-70b-fused @llama-8b-fused '
+ours+='@qwen3-235b-fused @qwen3-30b-fused @qwen3-ep16-pp4 @tp @tp-awq @tp-gptq @tp-kv-4'
 for name in tq tp-8.rules tp.rule; do
   refuse 2 "rule file '$name': No such file.*with the program: $ours$" \
     plan "${llama[@]}" --src "@$name" --dst @tp --ranks 8

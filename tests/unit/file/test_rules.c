@@ -303,6 +303,56 @@ CASE(shipped_rules_give_every_preset_a_layout) {
   }
 }
 
+/* Shipped rules of engines on the fused model of each preset, and before it is fused, where experts are not apart. */
+CASE(fused_rules_cut_every_preset_over_1_to_16_ranks) {
+  static const struct {
+    const char *preset, *map, *qkv; /* of 16 ranks a group */
+  } fused[] = {{"llama-3.1-8b", "llama-fuse", "mesh(tp=16@0-15;S0{4096,1024/8,1024/8})"},
+               {"llama-3.1-70b", "llama-fuse", "mesh(tp=16@0-15;S0{8192,1024/8,1024/8})"},
+               {"qwen3-30b-a3b", "qwen3-fuse", "mesh(ep=2,tp=16@0-31;R,S0{4096,512/4,512/4})"},
+               {"qwen3-235b-a22b", "qwen3-fuse", "mesh(ep=2,tp=16@0-31;R,S0{8192,512/4,512/4})"},
+               {"deepseek-v3", "deepseek-fuse", NULL}};
+  static const char *const files[] = {"llama-8b-fused", "llama-70b-fused", "qwen3-30b-fused", "qwen3-235b-fused",
+                                      "deepseek-v3-fused"};
+  for (size_t f = 0; f < sizeof fused / sizeof *fused; f++) {
+    char path[4096];
+    reshard_model model, engine;
+    reshard_map map;
+    snprintf(path, sizeof path, "%s/bench/models/maps/%s.map", getenv("SOURCE") ? getenv("SOURCE") : ".", fused[f].map);
+    assert_int_equal(reshard_model_preset(fused[f].preset, &model), RESHARD_SUCCESS);
+    assert_int_equal(reshard_map_load(path, &map), RESHARD_SUCCESS);
+    if (reshard_map_model(map, model, &engine) != RESHARD_SUCCESS)
+      fail_msg("%s", reshard_last_error());
+    assert_int_equal(reshard_model_bytes(engine), reshard_model_bytes(model));
+    int64_t groups = f < 2 ? 1 : 2, parts = 0;
+    for (int64_t tp = 1; tp <= 16; tp *= 2) {
+      reshard_rules rules = shipped_rules(files[f]);
+      if (groups > 1)
+        assert_int_equal(reshard_rules_set_size(rules, "ep", groups, NULL), RESHARD_SUCCESS);
+      if (reshard_rules_check(rules, engine, groups * tp) != RESHARD_SUCCESS)
+        fail_msg("%s", reshard_last_error());
+      for (int64_t i = 0; i < reshard_model_count(engine); i++) {
+        reshard_model_tensor t;
+        reshard_layout layout;
+        char text[128];
+        assert_int_equal(reshard_model_get(engine, i, &t), RESHARD_SUCCESS);
+        if (reshard_rules_layout(rules, t.name, t.ndim, t.shape, groups * tp, &layout) != RESHARD_SUCCESS)
+          fail_msg("%s", reshard_last_error());
+        assert_int_equal(reshard_layout_print(layout, text, sizeof text, NULL), RESHARD_SUCCESS);
+        parts += strchr(text, '{') != NULL;
+        if (tp == 16 && strstr(t.name, "qkv_proj.weight") != NULL)
+          assert_string_equal(text, fused[f].qkv);
+        reshard_layout_release(layout);
+      }
+      reshard_rules_free(rules);
+    }
+    assert_true(parts > 100);
+    reshard_map_free(map);
+    reshard_model_free(engine);
+    reshard_model_free(model);
+  }
+}
+
 static void check_layout(reshard_rules rules, const char *name, const char *expected) {
   const char *layout;
   if (reshard_rules_match(rules, name, &layout, NULL) != RESHARD_SUCCESS)
@@ -342,7 +392,7 @@ CASE(test_shipped_choices) {
   check_layout(rules, "model.norm.weight", "mesh(tp;R)");
   reshard_rules_free(rules);
   rules = shipped_rules("tp-kv-4");
-  check_layout(rules, "model.layers.3.self_attn.k_proj.weight", "mesh(kv=4,copy;S0,R)");
+  check_layout(rules, "model.layers.3.self_attn.k_proj.weight", "mesh(tp;S0/4)");
   check_layout(rules, "model.layers.3.self_attn.k_norm.weight", "mesh(tp;R)");
   reshard_rules_free(rules);
   for (int experts = 128; experts <= 256; experts *= 2) {
