@@ -217,7 +217,8 @@ expect 0 convert fused.safetensors split.safetensors --map split.map --verify
 says '^target +safetensors, 1 file: 39 tensors'
 expect 0 convert llama.safetensors fused --map "$fuse" --dst 'flat()' --ranks 3
 expect 0 convert llama.safetensors fused.safetensors --map llama-fuse.map --force
-refuse 2 "map 'fuse': No such file.* program: deepseek-fuse llama-3.1-8b-split llama-fuse moe-stack moe-unstack qwen3-fuse$" \
+ours='deepseek-fuse llama-3.1-8b-split llama-fuse moe-stack moe-unstack qwen3-fuse'
+refuse 2 "map 'fuse': No such file.* program: $ours$" \
   convert llama.safetensors x.safetensors --map fuse
 cat >engine.rules <<'TEXT'
 *.qkv_proj.weight     mesh(tp;S0{2:1/2:1/2})
