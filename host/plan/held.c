@@ -109,7 +109,7 @@ static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, 
   return RESHARD_SUCCESS;
 }
 
-/* Elements that a rank holds at most. Part 0 of a dim is its longest. */
+/* Elements that a rank holds at most. Part 0 of a dim is its longest; of a dim in runs a rank has a part of each. */
 static int64_t most_held(const struct reshard_layout_s *l) {
   int64_t elements = 1;
   if (l->kind == RESHARD_LAYOUT_FLAT)
@@ -117,7 +117,7 @@ static int64_t most_held(const struct reshard_layout_s *l) {
   if (!rs_layout_regular(l))
     return l->elements;
   for (int d = 0; d < l->ndim; d++)
-    elements *= rs_dim_length(&l->dim[d], 0);
+    elements *= rs_dim_runs(&l->dim[d]) > 1 ? l->shape[d] : rs_dim_length(&l->dim[d], 0);
   return elements;
 }
 

@@ -18,7 +18,7 @@ static int64_t at_position(const rs_span_list *list, int64_t p, bool asks) {
 }
 
 /* Walks the elements of a segment in the order in which they travel. Elements are (source array, index there) and
- * (destination array, index there): both ends must see the same. Counts what arrives in the destination's arrays. */
+ * (destination array, index there): both ends must see the same. Counts what arrives in the destination's buffers. */
 static void walk(const rs_class *c, bool sending, rs_route route, const rs_segment *s, uint64_t *hash,
                  unsigned char *const *arrived) {
   rs_geometry g;
@@ -45,7 +45,7 @@ static void walk(const rs_class *c, bool sending, rs_route route, const rs_segme
     }
     *hash = rs_hash(*hash, words, sizeof words);
     if (arrived != NULL)
-      arrived[s->dst_array][words[3]]++;
+      arrived[dst.buffer][dst.offset + words[3]]++;
     for (int a = g.naxes - 1; a >= 0 && ++at[a] == count[a]; a--)
       at[a] = 0;
   }
@@ -67,13 +67,11 @@ static void check_segments(const case_plan *c, const reshard_plan *plans, int64_
   for (int64_t r = 0; r < c->world; r++) {
     reshard_plan plan = plans[r];
     const rs_class *mine = &plan->classes.at[plan->entries[entry].class_];
-    int64_t arrays = rs_layout_arrays(mine->dst, r);
-    unsigned char **arrived = cli_alloc(arrays, sizeof *arrived);
-    reshard_array_info *info = cli_alloc(arrays, sizeof *info);
-    for (int64_t a = 0; a < arrays; a++) {
-      assert_int_equal(reshard_layout_array(mine->dst, r, a, &info[a]), RESHARD_SUCCESS);
-      arrived[a] = cli_alloc(info[a].elements, 1);
-    }
+    const oracle_buffer *buffer = &want->buffer[want->first[r]];
+    int64_t buffers = want->first[r + 1] - want->first[r];
+    unsigned char **arrived = cli_alloc(buffers, sizeof *arrived);
+    for (int64_t b = 0; b < buffers; b++)
+      arrived[b] = cli_alloc(buffer[b].n, 1);
     for (int64_t i = 0; i < mine->receive.messages.n; i++) {
       const rs_message *m = &mine->receive.messages.at[i];
       assert_true(m->peer != r);
@@ -87,17 +85,15 @@ static void check_segments(const case_plan *c, const reshard_plan *plans, int64_
     const rs_message *kept = rs_side_message(&mine->send, r);
     if (kept != NULL)
       walk_message(plan, mine, true, kept, arrived);
-    for (int64_t a = 0; a < arrays; a++) {
-      const oracle_buffer *b = &want->buffer[want->first[r] + info[a].buffer];
-      for (int64_t e = 0; e < info[a].elements; e++)
-        if (arrived[a][e] != (b->index[info[a].offset + e] >= 0))
-          fail_msg("seed %llu, entry %lld: element %lld of array %lld of rank %lld arrives %d times",
-                   (unsigned long long)c->seed, (long long)entry, (long long)e, (long long)a, (long long)r,
-                   arrived[a][e]);
-      free(arrived[a]);
+    for (int64_t b = 0; b < buffers; b++) {
+      for (int64_t e = 0; e < buffer[b].n; e++)
+        if (arrived[b][e] != (buffer[b].index[e] >= 0))
+          fail_msg("seed %llu, entry %lld: element %lld of buffer %lld of rank %lld arrives %d times",
+                   (unsigned long long)c->seed, (long long)entry, (long long)e, (long long)b, (long long)r,
+                   arrived[b][e]);
+      free(arrived[b]);
     }
     free(arrived);
-    free(info);
   }
 }
 
