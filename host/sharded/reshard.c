@@ -23,6 +23,7 @@ typedef struct resharding {
   int64_t n, marked; /* marked: tensors whose `moving` is set */
   const reshard_sharded_tensor *tensors;
   const reshard_layout *layouts;
+  const reshard_dtype *dtypes; /* of the results, NONE: the tensor's; NULL: all are */
   replacement *made;
   rs_sharder_entry *entries;
   rs_cached_plan *plan;
@@ -42,9 +43,15 @@ static reshard_status check_tensor(resharding *r, int64_t i) {
                          reshard_metadata_shape(t->metadata));
 }
 
+static reshard_properties properties_of(const resharding *r, int64_t i) {
+  reshard_properties properties = reshard_metadata_properties(r->tensors[i]->metadata);
+  if (r->dtypes != NULL && r->dtypes[i] != RESHARD_DTYPE_NONE)
+    properties.dtype = r->dtypes[i];
+  return properties;
+}
+
 static reshard_status make_replacement(resharding *r, int64_t i) {
-  reshard_sharded_tensor t = r->tensors[i];
-  reshard_properties properties = reshard_metadata_properties(t->metadata);
+  reshard_properties properties = properties_of(r, i);
   rs_local_arrays local;
   RS_TRY(rs_local_arrays_create(r->sharder->device, r->layouts[i], r->sharder->comm->rank, &properties, r->stream,
                                 &local));
@@ -61,9 +68,10 @@ static reshard_status prepare_reshard(resharding *r) {
   RS_TRY(rs_alloc_zero(&r->made, r->n, sizeof *r->made));
   RS_TRY(rs_alloc(&r->entries, r->n, sizeof *r->entries));
   for (int64_t i = 0; i < r->n; i++) {
+    reshard_dtype from = reshard_metadata_properties(r->tensors[i]->metadata).dtype, to = properties_of(r, i).dtype;
     r->made[i].local.layout = reshard_layout_retain(r->layouts[i]);
-    r->entries[i] = (rs_sharder_entry){&r->tensors[i]->local, &r->made[i].local,
-                                       .dtype = reshard_metadata_properties(r->tensors[i]->metadata).dtype};
+    r->entries[i] = (rs_sharder_entry){&r->tensors[i]->local, &r->made[i].local, .dtype = from,
+                                       .dst_dtype = from != to ? to : RESHARD_DTYPE_NONE};
   }
   RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
   for (int64_t i = 0; i < r->n; i++)
@@ -139,28 +147,45 @@ static reshard_status make_results(resharding *r, const reshard_sharded_tensor *
   return RESHARD_SUCCESS;
 }
 
+/* Into new tensors. */
+static reshard_status reshard_apart(resharding *r, reshard_sharded_tensor *results) {
+  RS_TRY(rs_find_sharder(r->call, r->n, r->tensors, tensor_sharder, &r->sharder));
+  if (r->n == 0)
+    return RESHARD_SUCCESS;
+  reshard_status status;
+  RS_TRY(rs_once_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, &status));
+  RS_CALL_AS(r->sharder->comm, r->call, 0);
+  reshard_sharded_tensor *made = NULL;
+  RS_THEN(status, make_results(r, results, &made));
+  status = run_reshard(r, status);
+  for (int64_t i = 0; i < r->n && status == RESHARD_SUCCESS; i++) {
+    swap_arrays(made[i], &r->made[i]);
+    results[i] = made[i];
+    made[i] = NULL;
+  }
+  for (int64_t i = 0; made != NULL && i < r->n; i++)
+    reshard_sharded_tensor_release(made[i]);
+  free(made);
+  free_resharding(r);
+  return status;
+}
+
 reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                  const reshard_layout *layouts, void *stream,
                                                  reshard_sharded_tensor *results) {
   resharding r = {
       .call = "reshard_sharded_tensor_reshard_to", .stream = stream, .n = n, .tensors = tensors, .layouts = layouts};
-  RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
-  if (n == 0)
-    return RESHARD_SUCCESS;
-  reshard_status status;
-  RS_TRY(rs_once_begin(r.call, r.sharder->comm, r.sharder->path, stream, &status));
-  RS_CALL(r.sharder->comm, 0);
-  reshard_sharded_tensor *made = NULL;
-  RS_THEN(status, make_results(&r, results, &made));
-  status = run_reshard(&r, status);
-  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
-    swap_arrays(made[i], &r.made[i]);
-    results[i] = made[i];
-    made[i] = NULL;
-  }
-  for (int64_t i = 0; made != NULL && i < n; i++)
-    reshard_sharded_tensor_release(made[i]);
-  free(made);
-  free_resharding(&r);
-  return status;
+  return reshard_apart(&r, results);
+}
+
+reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const reshard_sharded_tensor *tensors,
+                                                    const reshard_layout *layouts, const reshard_dtype *dtypes,
+                                                    void *stream, reshard_sharded_tensor *results) {
+  resharding r = {.call = "reshard_sharded_tensor_reshard_to_as",
+                  .stream = stream,
+                  .n = n,
+                  .tensors = tensors,
+                  .layouts = layouts,
+                  .dtypes = dtypes};
+  return reshard_apart(&r, results);
 }

@@ -181,6 +181,12 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const resha
 RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                              const reshard_layout *layouts, void *stream,
                                                              reshard_sharded_tensor *results);
+/* Reshards likewise, and converts on the way. dtypes: of the results, alike on all ranks, RESHARD_DTYPE_NONE: the
+ * tensor's; NULL: all are. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast, and on GPUs. */
+RESHARD_API reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const reshard_sharded_tensor *tensors,
+                                                                const reshard_layout *layouts,
+                                                                const reshard_dtype *dtypes, void *stream,
+                                                                reshard_sharded_tensor *results);
 /* Gathers a tensor on one rank. Collective.
  *
  * - dst: rank of the communicator.

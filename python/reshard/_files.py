@@ -226,10 +226,12 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Ma
 
 def convert(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, src_layout: str | Rules | None = None,
             dst_layout: str | Rules | None = None, map: str | None = None, world: int = 0, force: bool = False, dedup: bool = False,
-            verify: bool = False, leave_out: bool = False, threads: int = 0, progress: Callable[[str, int, int], object] | None = None) -> dict[str, Any]:
+            verify: bool = False, leave_out: bool = False, threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
+            dtype: Any = None) -> dict[str, Any]:
     """Converts one checkpoint into another: cut, reshard, join, fuse. progress(stage, done, all) may raise to cancel.
 
-    leave_out: tensors below classes that are not read are counted, not an error.
+    - leave_out: tensors below classes that are not read are counted, not an error.
+    - dtype: of all numbers in dst, converted in the same pass; rules and casts of a map go before it.
     """
     def text(layout: str | Rules | None) -> str | None:
         return layout if isinstance(layout, str) else None
@@ -240,7 +242,7 @@ def convert(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, src_lay
     if os.fspath(dst) == "":
         raise InvalidError("an empty path")
     return _convert(_existing(src), os.fspath(dst), text(src_layout), text(dst_layout), rules(src_layout), rules(dst_layout), map, world, force,
-                    dedup, verify, leave_out, threads, progress)
+                    dedup, verify, leave_out, threads, progress, dtype)
 
 
 def check(path: str | os.PathLike[str], *, threads: int = 0) -> dict[str, Any]:

@@ -83,15 +83,16 @@ def _local(x: DTensor) -> torch.Tensor:
     return x.to_local().detach()
 
 
-def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group: Any) -> list[torch.Tensor]:
+def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group: Any, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """The local parts of the tensors in their target layouts."""
     if any(_local(x).is_cuda for x in tensors.values()):
         held = [target.arrays(comm.rank) for target in targets]
-        results = [torch.empty(a[0].shape if a else (0,), dtype=x.dtype, device=x.device) for a, x in zip(held, tensors.values())]
+        results = [torch.empty(a[0].shape if a else (0,), dtype=dtype or x.dtype, device=x.device) for a, x in zip(held, tensors.values())]
         _transfer(tensors, targets, results, comm)
         return results
     try:
-        moved = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm, _bits=True)
+        moved = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm,
+                              dtype=dtype, _bits=True)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         names: list[Any] = [None] * comm.size
         dist.all_gather_object(names, list(tensors), group=group)
@@ -102,7 +103,7 @@ def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group:
         raise
     parts = []
     for x, bits in zip(tensors.values(), moved):
-        parts.append(torch.empty(0, dtype=x.dtype) if bits is None else torch.from_numpy(bits).view(x.dtype))
+        parts.append(torch.empty(0, dtype=dtype or x.dtype) if bits is None else torch.from_numpy(bits).view(dtype or x.dtype))
     return parts
 
 
@@ -112,16 +113,20 @@ def _chosen(placements: Any, name: str) -> Placements:
 
 
 def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mapping[str, Placements] | Callable[[str], Placements], *,
-                 out: Any = None, group: Any = None) -> Any:
+                 out: Any = None, dtype: torch.dtype | None = None, group: Any = None) -> Any:
     """Moves a DTensor, or all of a dict, to a mesh and placements, as one plan. Collective over the group.
 
     - x: a DTensor, or a dict; what is no DTensor in it passes as it is. All ranks have the same names.
     - device_mesh: any mesh over the group's ranks, also another than that of x.
     - placements: of x; for a dict also by name, as a dict or a function.
-    - out: a DTensor, or a dict of them, to be filled, of the mesh and placements that they have; else new ones.
+    - out: a DTensor, or a dict of them, to be filled, of the mesh, placements and dtype that they have; else new ones.
+    - dtype: of new ones, converted on the way (torch's forward_dtype); None: of x.
     """
+    if out is not None and dtype is not None:
+        raise ValueError(f"dtype {dtype} is of new tensors; out has its own")
     if isinstance(x, DTensor):
-        return redistribute({"tensor": x}, device_mesh, placements, out=None if out is None else {"tensor": out}, group=group)["tensor"]
+        return redistribute({"tensor": x}, device_mesh, placements, out=None if out is None else {"tensor": out}, dtype=dtype,
+                            group=group)["tensor"]
     tensors = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}
     result = {name: value for name, value in x.items()}
     if not tensors:
@@ -133,7 +138,7 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
         return result
     chosen = {name: _chosen(placements, name) for name in tensors}
     targets = [layout(device_mesh, chosen[name], x.shape, comm.size) for name, x in tensors.items()]
-    for (name, source), part in zip(tensors.items(), _move(tensors, targets, comm, group)):
+    for (name, source), part in zip(tensors.items(), _move(tensors, targets, comm, group, dtype)):
         made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
         result[name] = made.requires_grad_(source.requires_grad)
     return result
@@ -141,14 +146,15 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
 
 def _fill(tensors: dict[str, DTensor], out: dict[str, DTensor], comm: Comm) -> None:
     for name, target in out.items():
-        if target.shape != tensors[name].shape or target.dtype != tensors[name].dtype:
-            raise ValueError(f"'{name}': out has {tuple(target.shape)} of {target.dtype}, not {tuple(tensors[name].shape)} of {tensors[name].dtype}")
+        if target.shape != tensors[name].shape:
+            raise ValueError(f"'{name}': out has {tuple(target.shape)}, not {tuple(tensors[name].shape)}")
     _transfer(tensors, [_own_layout(out[name], comm.size) for name in tensors], [_local(out[name]) for name in tensors], comm)
 
 
 def _transfer(tensors: dict[str, DTensor], targets: list[Layout], results: list[torch.Tensor], comm: Comm) -> None:
     """Moves into memory of torch's, in the order of the current stream where that is a GPU's."""
-    entries = [Entry(_own_layout(x, comm.size), target, x.dtype, name) for (name, x), target in zip(tensors.items(), targets)]
+    entries = [Entry(_own_layout(x, comm.size), target, x.dtype, name, dst_dtype=result.dtype)
+               for (name, x), target, result in zip(tensors.items(), targets, results)]
     gpu = any(result.is_cuda for result in results)
     with Transfer(Plan(entries, comm.rank), comm, [_local(x) for x in tensors.values()], results) as transfer:
         transfer.execute(torch.cuda.current_stream() if gpu else None)
@@ -161,7 +167,7 @@ def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     return _move({"tensor": x}, [target], comm, group)[0]
 
 
-def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool) -> None:
+def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool, dtype: Any = None) -> None:
     comm = _comm(group)
     parts, layouts = [], []
     for name in sorted(state):
@@ -171,20 +177,21 @@ def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: A
         whole = not isinstance(x, DTensor)
         layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x, comm.size))
         parts.append(x.detach() if whole else _local(x))
-    _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option)
+    _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option, dtype)
 
 
-def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False, group: Any = None) -> None:
+def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False, dtype: Any = None, group: Any = None) -> None:
     """Saves a state dict: a directory of safetensors that DCP's HuggingFaceStorageReader takes. Collective over the group.
 
     Each rank writes its part of the DTensors. Plain tensors are the same on all ranks. It appears complete or not at all.
+    dtype: of all numbers in the files; None: of each tensor.
     """
-    _move_named(state, path, group, True, force)
+    _move_named(state, path, group, True, force, dtype)
 
 
 def load(state: Mapping[str, Any], path: str | os.PathLike[str], *, partial: bool = False, group: Any = None) -> None:
     """Loads into the tensors of a state dict, on any mesh, from any checkpoint that `reshard.open` reads. Collective.
 
-    Each rank reads its own part alone. partial: the checkpoint may have more names.
+    Each rank reads its own part alone. Numbers of another dtype are converted. partial: the checkpoint may have more names.
     """
     _move_named(state, path, group, False, partial)

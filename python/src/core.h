@@ -68,6 +68,9 @@ std::string shape_text(int ndim, const int64_t *shape);
 // --- Element types ---------------------------------------------------------------------------------------------------
 // By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's.
 reshard_dtype dtype_of(nb::handle dtype);
+inline reshard_dtype dtype_or(nb::handle dtype, reshard_dtype other) {
+  return dtype.is_none() ? other : dtype_of(dtype);
+}
 
 // --- Arrays ----------------------------------------------------------------------------------------------------------
 // Memory of a numpy, torch, JAX, CuPy ... array: where it is, never a copy. owner keeps it.
@@ -118,8 +121,8 @@ struct Layout {
 const Layout &layout_arg(nb::handle object); // a Layout, else a TypeError
 
 struct Entry {
-  nb::object src, dst; // of Layout
-  reshard_dtype dtype = RESHARD_DTYPE_NONE;
+  nb::object src, dst;                                                      // of Layout
+  reshard_dtype dtype = RESHARD_DTYPE_NONE, dst_dtype = RESHARD_DTYPE_NONE; // neither is NONE in one that is made
   std::string name;
   std::optional<Shape> src_offset, src_extent, dst_offset, dst_extent;
   std::optional<std::vector<int>> permutation;

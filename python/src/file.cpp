@@ -183,13 +183,14 @@ int progress(void *user, const char *stage, int64_t done, int64_t all) {
 nb::dict convert(const std::string &in, const std::string &out, std::optional<std::string> src,
                  std::optional<std::string> dst, const Rules *src_rules, const Rules *dst_rules,
                  std::optional<std::string> map, int64_t world, bool force, bool dedup, bool verify, bool leave_out,
-                 int threads, nb::object call) {
+                 int threads, nb::object call, nb::handle dtype) {
   reshard_convert_options options = RESHARD_CONVERT_OPTIONS_DEFAULTS;
   options.src = src ? c_text(*src, "src") : nullptr, options.dst = dst ? c_text(*dst, "dst") : nullptr;
   options.src_rules = src_rules != nullptr ? src_rules->handle : nullptr,
   options.dst_rules = dst_rules != nullptr ? dst_rules->handle : nullptr;
   options.world = world, options.force = force, options.dedup = dedup, options.verify = verify,
   options.leave_out = leave_out, options.threads = threads;
+  options.dtype = dtype_or(dtype, RESHARD_DTYPE_NONE);
   Progress p{call, nullptr};
   options.progress = progress, options.user = &p;
   std::unique_ptr<reshard_map_s, void (*)(reshard_map)> owned(nullptr, reshard_map_free);
@@ -215,6 +216,7 @@ nb::dict convert(const std::string &in, const std::string &out, std::optional<st
   d["source_format"] = reshard_file_format_string(report.source.format);
   d["checked_bytes"] = report.checked_bytes, d["left_out"] = report.source.left_out;
   d["left_out_tensors"] = report.source.left_out_tensors;
+  d["converted"] = report.converted, d["unconverted"] = report.unconverted;
   d["seconds"] =
       report.open_seconds + report.reserve_seconds + report.move_seconds + report.sync_seconds + report.verify_seconds;
   return d;
@@ -322,7 +324,8 @@ void bind_file(nb::module_ &m) {
   m.def("_write", &write_all, "path"_a, "tensors"_a, "metadata"_a, "force"_a);
   m.def("_convert", &convert, "src"_a, "dst"_a, "src_layout"_a, "dst_layout"_a, "src_rules"_a.none(),
         "dst_rules"_a.none(), "map"_a, "world"_a, "force"_a, "dedup"_a, "verify"_a, "leave_out"_a, "threads"_a,
-        "progress"_a.none(), nb::sig("def _convert(*arguments: typing.Any) -> dict[str, typing.Any]"));
+        "progress"_a.none(), "dtype"_a.none(),
+        nb::sig("def _convert(*arguments: typing.Any) -> dict[str, typing.Any]"));
   m.def("_check", &check_files, "path"_a, "threads"_a,
         nb::sig("def _check(path: str, threads: int) -> dict[str, typing.Any]"));
 }

@@ -18,7 +18,8 @@ std::vector<reshard_entry> c_entries(const std::vector<Entry> &entries) {
       return list ? list->data() : nullptr;
     };
     int from = reshard_layout_ndim(src.handle), to = reshard_layout_ndim(dst.handle);
-    c.src = src.handle, c.dst = dst.handle, c.dtype = e.dtype, c.name = c_text(e.name, "name");
+    c.src = src.handle, c.dst = dst.handle, c.dtype = e.dtype, c.dst_dtype = e.dst_dtype,
+    c.name = c_text(e.name, "name");
     c.src_offset = numbers(e.src_offset, from, "src_offset"), c.src_extent = numbers(e.src_extent, from, "src_extent");
     c.dst_offset = numbers(e.dst_offset, to, "dst_offset"), c.dst_extent = numbers(e.dst_extent, to, "dst_extent");
     c.permutation = numbers(e.permutation, to, "permutation");
@@ -40,6 +41,7 @@ Plan *reverse(const Plan &plan) {
   std::vector<Entry> entries = plan.entries;
   for (Entry &e : entries) {
     std::swap(e.src, e.dst);
+    std::swap(e.dtype, e.dst_dtype);
     std::swap(e.src_offset, e.dst_offset);
     std::swap(e.src_extent, e.dst_extent);
     if (e.permutation) {
@@ -91,29 +93,34 @@ void bind_plan(nb::module_ &m) {
           "__init__",
           [](Entry *self, nb::handle src, nb::handle dst, nb::handle dtype, const std::string &name,
              std::optional<Shape> src_offset, std::optional<Shape> src_extent, std::optional<Shape> dst_offset,
-             std::optional<Shape> dst_extent, std::optional<std::vector<int>> permutation) {
+             std::optional<Shape> dst_extent, std::optional<std::vector<int>> permutation, nb::handle dst_dtype) {
             layout_arg(src), layout_arg(dst);
-            new (self) Entry{nb::borrow(src), nb::borrow(dst), dtype_of(dtype), name,       src_offset,
-                             src_extent,      dst_offset,      dst_extent,      permutation};
+            reshard_dtype from = dtype_of(dtype);
+            new (self) Entry{
+                nb::borrow(src), nb::borrow(dst), from,       dtype_or(dst_dtype, from), name, src_offset, src_extent,
+                dst_offset,      dst_extent,      permutation};
           },
           "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_a = nb::none(),
           "src_extent"_a = nb::none(), "dst_offset"_a = nb::none(), "dst_extent"_a = nb::none(),
-          "permutation"_a = nb::none())
+          "permutation"_a = nb::none(), "dst_dtype"_a = nb::none(), "dst_dtype: of dst, converted on the way.")
       .def_ro("src", &Entry::src)
       .def_ro("dst", &Entry::dst)
       .def_prop_ro("dtype", [](const Entry &e) { return reshard_dtype_string(e.dtype); })
+      .def_prop_ro("dst_dtype", [](const Entry &e) { return reshard_dtype_string(e.dst_dtype); })
       .def_ro("name", &Entry::name);
   nb::class_<Plan>(
       m, "Plan",
       "The way of one rank of a world to move tensors from one layout to another. Immutable; needs no communicator.")
       .def(
           "__init__",
-          [](Plan *self, nb::handle src, nb::handle dst, nb::handle dtype, int64_t rank, std::optional<int64_t> limit) {
+          [](Plan *self, nb::handle src, nb::handle dst, nb::handle dtype, int64_t rank, std::optional<int64_t> limit,
+             nb::handle dst_dtype) {
+            reshard_dtype from = dtype_of(dtype);
             std::vector<Entry> entries{
-                {nb::borrow(src), nb::borrow(dst), dtype_of(dtype), "tensor", {}, {}, {}, {}, {}}};
+                {nb::borrow(src), nb::borrow(dst), from, dtype_or(dst_dtype, from), "tensor", {}, {}, {}, {}, {}}};
             new (self) Plan(make_plan(entries, rank, limit_of(limit)), entries, rank);
           },
-          "src"_a, "dst"_a, "dtype"_a, "rank"_a, nb::kw_only(), "limit"_a = nb::none())
+          "src"_a, "dst"_a, "dtype"_a, "rank"_a, nb::kw_only(), "limit"_a = nb::none(), "dst_dtype"_a = nb::none())
       .def(
           "__init__",
           [](Plan *self, const std::vector<Entry> &entries, int64_t rank, std::optional<int64_t> limit) {

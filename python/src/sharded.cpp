@@ -143,7 +143,7 @@ std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object>
 }
 
 nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, std::optional<int64_t> limit,
-                        nb::handle stream, bool bits) {
+                        nb::handle stream, nb::handle dtype, bool bits) {
   CommCall in(comm);
   std::vector<nb::object> keep_src, keep_dst;
   std::vector<const Layout *> from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
@@ -157,13 +157,15 @@ nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm 
     wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
   void *on = stream_of(comm, stream);
   std::vector<Tensors> own = take_tensors(comm, sharders_of(comm, limit_of(limit)), arrays, wanted, false);
+  const std::vector<reshard_dtype> dtypes(from.size(), dtype_or(dtype, RESHARD_DTYPE_NONE));
   std::vector<reshard_layout> layouts;
   for (const Layout *l : to)
     layouts.push_back(l->handle);
   size_t n = from.size();
   std::vector<std::vector<reshard_sharded_tensor>> results(own.size(), std::vector<reshard_sharded_tensor>(n));
   run_ranks(comm, [&](size_t i) {
-    return reshard_sharded_tensor_reshard_to(int64_t(n), own[i].sharded.data(), layouts.data(), on, results[i].data());
+    return reshard_sharded_tensor_reshard_to_as(int64_t(n), own[i].sharded.data(), layouts.data(), dtypes.data(), on,
+                                                results[i].data());
   });
   nb::list ranks;
   for (size_t i = 0; i < own.size(); i++) {
@@ -177,7 +179,7 @@ nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm 
 
 // Saves named tensors of all ranks as a directory of shards, or loads into them. One array for each on every rank.
 void move_state(Comm &comm, const std::string &path, const std::vector<std::string> &names, nb::handle arrays,
-                nb::handle layouts, bool save, bool option) {
+                nb::handle layouts, bool save, bool option, nb::handle dtype) {
   CommCall in(comm);
   std::vector<nb::object> keep;
   std::vector<const Layout *> of = layouts_of(layouts, keep);
@@ -201,6 +203,7 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
   reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
   reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
   saving.force = loading.partial = option;
+  saving.dtype = dtype_or(dtype, RESHARD_DTYPE_NONE);
   c_text(path, "path");
   run_ranks(comm, [&](size_t i) {
     return save ? reshard_state_save(sharders[i], trees[i].get(), path.c_str(), &saving, nullptr)
@@ -212,16 +215,17 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
 
 void bind_sharded(nb::module_ &m) {
   m.def("redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
-        "limit"_a = nb::none(), "stream"_a = nb::none(), "_bits"_a = false,
+        "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_bits"_a = false,
         nb::sig("def redistribute(arrays: typing.Any, src: Layout | collections.abc.Sequence[Layout], dst: Layout | "
                 "collections.abc.Sequence[Layout], comm: Comm, *, limit: int | None = None, stream: typing.Any = None, "
-                "_bits: bool = False) -> typing.Any"),
+                "dtype: typing.Any = None, _bits: bool = False) -> typing.Any"),
         "Moves this rank's arrays from one layout to another; returns new numpy arrays, as `empty` makes them. "
         "Collective.\n\n"
         "One tensor, or lists of arrays and layouts, which are one plan. A rank that holds several boxes gives a list "
         "of\narrays. In a local world everything is a list with one such thing per rank. Plans are kept by the "
-        "communicator.\nlimit: bytes of staging a rank, as of Plan.");
+        "communicator.\nlimit: bytes of staging a rank, as of Plan. dtype: of the results, converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
+        "dtype"_a.none() = nb::none(),
         nb::sig("def _move_state(comm: Comm, path: str, names: list[str], arrays: typing.Any, layouts: list[Layout], "
-                "save: bool, option: bool) -> None"));
+                "save: bool, option: bool, dtype: typing.Any = None) -> None"));
 }

@@ -75,7 +75,7 @@ void take_sides(const Transfer &t, const Comm &comm, nb::handle src, nb::handle 
     std::vector<Wanted> sources, destinations;
     for (const Entry &e : plan.entries) {
       sources.push_back({&layout_arg(e.src), e.dtype, e.name});
-      destinations.push_back({&layout_arg(e.dst), e.dtype, e.name});
+      destinations.push_back({&layout_arg(e.dst), e.dst_dtype, e.name});
     }
     from.push_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.streams));
     to.push_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.streams));

@@ -98,6 +98,28 @@ def test_redistribute_returns_what_each_rank_holds_and_keeps_its_plan() -> None:
     assert (both[0][0] == held(dst, 0, whole)).all()  # results outlive their communicator
 
 
+@pytest.mark.parametrize(("before", "after"), [("f4", "bfloat16"), ("float8_e5m2", "f8"), ("f2", "float8_e4m3fn")])
+def test_another_dtype_has_the_numbers_of_ml_dtypes(before: str, after: str) -> None:
+    whole = (np.arange(7 * 6, dtype="f4").reshape(7, 6) * 0.37 - 7).astype(np.dtype(getattr(ml_dtypes, before, before)))
+    wanted = whole.astype(np.dtype(getattr(ml_dtypes, after, after)))
+    src, dst = reshard.Layout("chunk(0)", (7, 6), 3), reshard.Layout("chunk(1)", (7, 6), 3)
+    with reshard.local(3) as comm:
+        mine = [held(src, r, whole) for r in range(3)]
+        got = reshard.redistribute(mine, src, dst, comm, dtype=wanted.dtype)
+        plans = [reshard.Plan(src, dst, whole.dtype, r, dst_dtype=wanted.dtype) for r in range(3)]
+        results, back = [np.zeros_like(held(dst, r, wanted)) for r in range(3)], [np.zeros_like(m) for m in mine]
+        reshard.Transfer(plans, comm, mine, results).execute()
+        with pytest.raises(reshard.InvalidError, match=f"{plans[0].reverse().entries[0].dst_dtype} is due"):
+            reshard.Transfer([p.reverse() for p in plans], comm, results, results)
+        reshard.Transfer([p.reverse() for p in plans], comm, results, back).execute()
+        for r in range(3):
+            assert got[r].dtype == wanted.dtype and got[r].tobytes() == results[r].tobytes() == held(dst, r, wanted).tobytes()
+            assert back[r].tobytes() == held(src, r, wanted.astype(whole.dtype)).tobytes()
+        assert reshard.Entry(src, dst, "f32").dst_dtype == "f32"
+        with pytest.raises(NotImplementedError, match="no cast from f32 to i32"):
+            reshard.Plan(src, dst, "f32", 0, dst_dtype="i32")
+
+
 def test_regions_and_a_permutation_fuse_tensors() -> None:
     q, k = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(2, 4) + 100
     one = lambda *shape: reshard.Layout("rank(0)", shape, 1)  # noqa: E731

@@ -117,6 +117,17 @@ def test_shards_are_written_converted_and_checked(model: Any, tmp_path: Path) ->
     assert len(reshard.check(tmp_path / "whole.safetensors")["wrong"]) == 1
 
 
+def test_numbers_are_converted_to_a_dtype(model: Any, tmp_path: Path) -> None:
+    path, tensors = model
+    report = reshard.convert(path, tmp_path / "half.safetensors", dtype="f16", verify=True)
+    assert (report["converted"], report["unconverted"]) == (3, 1)
+    with reshard.open(tmp_path / "half.safetensors") as c:
+        for name in ("x", "y", "step", "none"):
+            assert c[name].read().tobytes() == tensors[name].astype("i8" if name == "none" else "f2").tobytes()
+    with pytest.raises(reshard.InvalidError, match="dtype i32: numbers are converted"):
+        reshard.convert(path, tmp_path / "none.safetensors", dtype="i32")
+
+
 def test_a_progress_function_that_raises_cancels(model: Any, tmp_path: Path) -> None:
     path, _ = model
 

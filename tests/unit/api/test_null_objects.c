@@ -105,6 +105,7 @@ static void null_is_refused_by_calls_of_sharded(void **state) {
     REFUSED(reshard_sharded_tensor_local(NULL, 0, ROOM, ROOM));
     REFUSED(reshard_sharded_tensor_reshard(1, NULL, NULL, NULL));
     REFUSED(reshard_sharded_tensor_reshard_to(1, NULL, NULL, NULL, NULL));
+    REFUSED(reshard_sharded_tensor_reshard_to_as(1, NULL, NULL, NULL, NULL, NULL));
     REFUSED(reshard_sharded_tensor_gather(NULL, 0, NULL, ROOM));
     REFUSED(reshard_sharded_tensor_gather_as(NULL, 0, 0, NULL, ROOM));
     REFUSED(reshard_sharded_tensor_gather_all(NULL, NULL, ROOM));

@@ -1,8 +1,10 @@
-/* Gathering into another dtype: every element is what one rounding makes of it, whatever the layout, strides and path;
- * dtypes that have no cast, and ranks that do not want the same one. */
+/* Gathering and resharding into another dtype: every element is what one rounding makes of it, whatever the layout,
+ * strides and path; dtypes that have no cast, and ranks that do not want the same one. */
 #include "bench/cli/naive_cast.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
+
+#include <reshard/metadata.h>
 
 #include <string.h>
 
@@ -14,7 +16,8 @@ typedef struct fixture {
   reshard_dtype from, to;
   bool strided; /* the output */
   int64_t dst;
-  bool differ; /* rank 3 wants bf16 */
+  bool differ;  /* rank 3 wants bf16 */
+  bool reshard; /* to columns, and the result is gathered as it is */
 } fixture;
 
 static uint64_t bits_at(const reshard_tensor_info *info, int64_t i, int64_t j) {
@@ -38,6 +41,23 @@ static int64_t unlike(const fixture *s, reshard_tensor plain, reshard_tensor cas
   return wrong;
 }
 
+/* Two results of one plan, of which one keeps its dtype. */
+static reshard_status reshard_columns(reshard_sharded_tensor t, reshard_dtype to, int64_t dst, reshard_tensor out) {
+  reshard_layout columns = layout_from_text("chunk(1;1,3,0)", 2, shape, RANKS);
+  reshard_sharded_tensor made[2] = {NULL, NULL};
+  reshard_status status =
+      reshard_sharded_tensor_reshard_to_as(2, (reshard_sharded_tensor[]){t, t}, (reshard_layout[]){columns, columns},
+                                           (reshard_dtype[]){RESHARD_DTYPE_NONE, to}, NULL, made);
+  reshard_dtype as = made[0] != NULL ? reshard_metadata_properties(reshard_sharded_tensor_metadata(made[0])).dtype : 0,
+                is = reshard_metadata_properties(reshard_sharded_tensor_metadata(t)).dtype;
+  if (status == RESHARD_SUCCESS)
+    status = as == is ? reshard_sharded_tensor_gather(made[1], dst, out, NULL) : RESHARD_ERROR_INTERNAL;
+  reshard_sharded_tensor_release(made[0]);
+  reshard_sharded_tensor_release(made[1]);
+  reshard_layout_release(columns);
+  return status;
+}
+
 static void gather_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   const fixture *s = p->user;
@@ -58,7 +78,9 @@ static void gather_body(void *user, int64_t r) {
     sharded_fill(t, r, 7);
     status = reshard_sharded_tensor_gather(t, s->dst, plain, NULL);
   }
-  if (status == RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS && s->reshard)
+    status = reshard_columns(t, to == s->from ? RESHARD_DTYPE_NONE : to, s->dst, out);
+  else if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_gather_as(t, s->dst, to == s->from ? RESHARD_DTYPE_NONE : to, out, NULL);
   if (status == RESHARD_SUCCESS && r == s->dst)
     p->wrong[r] += unlike(s, plain, out);
@@ -86,6 +108,9 @@ CASE(gather_as_rounds_each_element_once) {
       const fixture s = {
           .layout = layouts[k], .from = pairs[i][0], .to = pairs[i][1], .strided = i % 2, .dst = (k + (int)i) % RANKS};
       gather_run(&s, k % 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, RESHARD_SUCCESS, NULL);
+      fixture resharded = s;
+      resharded.reshard = true;
+      gather_run(&resharded, k % 2 ? RESHARD_PATH_AUTO : RESHARD_PATH_PACKED, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -96,6 +121,9 @@ CASE(gather_as_of_dtypes_without_cast_is_refused) {
              "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
   gather_run(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dst_dtype f16 on rank 0, bf16 on rank 3");
   gather_run(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dst_dtype f16 on rank 0, bf16 on rank 3");
+  fixture apart = differ;
+  apart.reshard = true;
+  gather_run(&apart, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "dst_dtype f16 on rank 0, bf16 on rank 3");
 }
 
 RUN_CASES
