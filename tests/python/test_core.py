@@ -262,32 +262,6 @@ def test_a_transfer_keeps_its_arrays_and_plan() -> None:
     comm.close()
 
 
-def test_objects_made_and_dropped_leave_nothing_behind() -> None:
-    comm = reshard.local(1)
-
-    def once() -> None:
-        transfer, _ = bound(comm)
-        transfer.execute()
-        reshard.redistribute([np.arange(4, dtype="f4")], SRC1, SRC1, comm)
-
-    SRC1 = reshard.Layout("rank(0)", (4,), 1)
-    for _ in range(500):
-        once()
-    gc.collect()
-
-    def resident() -> int:
-        with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    before, files = resident(), len(os.listdir("/proc/self/fd"))
-    for _ in range(3000):
-        once()
-    gc.collect()
-    assert resident() - before < 1 << 20
-    assert len(os.listdir("/proc/self/fd")) == files
-    comm.close()
-
-
 def test_fork_leaves_local_objects_usable() -> None:
     comm = reshard.local(1)
     transfer, out = bound(comm)
