@@ -296,12 +296,17 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
     d[k].run = 0;
     d[k].at = d[k].runs[0].begin;
   }
-  int64_t result = 0;
+  int64_t result = 0, row = 0;
   const walk_dim *inner = &d[ndim - 1];
+  unsigned char *array_begin = memory;
   do {
-    int64_t base = 0;
-    for (int k = 0; k < ndim - 1; k++)
+    int64_t base = 0, rest = row++, place = 0; /* rows of arrays side by side have those of others between them */
+    for (int k = ndim - 2; k >= 0; k--) {
       base += d[k].at * weight[k];
+      place += rest % info.shape[k] * info.strides[k];
+      rest /= info.shape[k];
+    }
+    memory = array_begin + place * width;
     for (int64_t i = 0; i < inner->count; i++) {
       int64_t step = weight[ndim - 1], at = inner->runs[i].begin, run = step == 1 ? inner->runs[i].end - at : 1;
       for (; at < inner->runs[i].end; at += run) {

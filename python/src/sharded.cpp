@@ -142,6 +142,17 @@ std::vector<const Layout *> layouts_of(nb::handle given, std::vector<nb::object>
   return list;
 }
 
+// Parts that ranks share: several arrays of a rank in one buffer.
+bool shares_parts(const Layout &l) {
+  int64_t n = 0;
+  for (int64_t rank = 0; reshard_layout_get_kind(l.handle) == RESHARD_LAYOUT_MESH && n < 2; rank++) {
+    if (rank == reshard_layout_world(l.handle))
+      return false;
+    check(reshard_layout_array_count(l.handle, rank, &n));
+  }
+  return n > 1;
+}
+
 nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, std::optional<int64_t> limit,
                         nb::handle stream, nb::handle dtype, bool bits) {
   CommCall in(comm);
@@ -152,6 +163,8 @@ nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm 
   for (const Layout *l : to)
     if (reshard_layout_get_kind(l->handle) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(l->handle) > 1)
       raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to flat: use Transfer, with one buffer of the piece");
+    else if (shares_parts(*l))
+      raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to parts that ranks share (/): use Transfer, with one buffer");
   std::vector<Wanted> wanted;
   for (size_t e = 0; e < from.size(); e++)
     wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});

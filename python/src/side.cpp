@@ -36,8 +36,9 @@ Array wanted_shape(const Layout &layout, int64_t rank, int64_t b) {
     check(reshard_layout_array(layout.handle, rank, i, &info));
     if (info.buffer != b)
       continue;
-    if (info.elements == elements)
-      want.ndim = reshard_layout_ndim(layout.handle), std::copy(info.shape, info.shape + want.ndim, want.shape);
+    want.ndim = reshard_layout_ndim(layout.handle), std::copy(info.shape, info.shape + want.ndim, want.shape);
+    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
+      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
     break;
   }
   return want;

@@ -120,6 +120,22 @@ def test_another_dtype_has_the_numbers_of_ml_dtypes(before: str, after: str) -> 
             reshard.Plan(src, dst, "f32", 0, dst_dtype="i32")
 
 
+def test_parts_that_ranks_share_are_one_buffer_of_any_strides() -> None:
+    whole = np.arange(3 * 16, dtype="f4").reshape(3, 16)
+    src, dst = reshard.Layout("chunk(1)", (3, 16), 4), reshard.Layout("mesh(4;S1{8,8/2})", (3, 16), 4)
+    want = [whole[:, [2 * r, 2 * r + 1, *range(8 + r // 2 * 4, 12 + r // 2 * 4)]] for r in range(4)]
+    plans = reshard.Plan.all([reshard.Entry(src, dst, "f32")])
+    with reshard.local(4) as comm:
+        got = [np.zeros((6, 3), "f4").T for _ in range(4)]
+        reshard.Transfer(plans, comm, [whole[:, 4 * r:4 * r + 4] for r in range(4)], got).execute()
+        assert all((g == w).all() for g, w in zip(got, want))
+        rows = [whole[:, 4 * r:4 * r + 4] for r in range(4)]
+        with pytest.raises(reshard.Error, match="parts that ranks share"):
+            reshard.redistribute(rows, src, dst, comm)
+        back = reshard.redistribute([np.ascontiguousarray(w) for w in want], dst, src, comm)
+        assert all((b == w).all() for b, w in zip(back, rows))
+
+
 def test_regions_and_a_permutation_fuse_tensors() -> None:
     q, k = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(2, 4) + 100
     one = lambda *shape: reshard.Layout("rank(0)", shape, 1)  # noqa: E731
