@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdbool.h>
+#include <string.h>
 
 /* Marks what libreshard_mpi uses of this library: exported in the version RESHARD_PRIVATE, for a library of the same
  * build alone. */
@@ -29,8 +30,8 @@ reshard_status rs_given(const char *call, const char *names, const void *const *
 #define RS_SIZED(type, at) rs_sized(#type, (at)->size, sizeof(type))
 reshard_status rs_sized(const char *type, size_t given, size_t size);
 /* RESHARD_ERROR_MISMATCH of two ranks that have unequal values of a field: "shape [8,6] on rank 0, [8,7] on rank 2". */
-RS_PRIVATE_API reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
-                                              const char *other_value);
+reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
+                               const char *other_value);
 /* RESHARD_ERROR_OUT_OF_MEMORY with the size in it. */
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
@@ -148,6 +149,10 @@ RS_PRIVATE_API uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
 RS_PRIVATE_API uint64_t rs_system_hash(const char *kind);
 uint64_t rs_process_hash(void); /* of this process, and its host's name: two processes mostly have different ones */
 
+/* True for as many dims of the same extents; of strides, offsets and coordinates, too. */
+static inline bool rs_shape_equal(int n, const int64_t *a, int m, const int64_t *b) {
+  return n == m && memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
 /* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
 #define RS_SHAPE_TEXT 176
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape);

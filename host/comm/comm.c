@@ -152,65 +152,11 @@ reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status) {
                         rs_call_text(comm, call), (long long)comm->rank);
 }
 
-reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
-  RS_CALL(comm, 0);
-  rs_split mine = {.color = color, .key = key};
-  reshard_comm made = NULL;
-  if (sub == NULL) /* the others are told */
-    mine.status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: sub is NULL");
-  RS_TRY(rs_comm_cancel(comm, comm->ops->split(comm, &mine, &made)));
-  *sub = made;
-  return RESHARD_SUCCESS;
-}
-
-/* Ascending ranks of the communicator, without this one; "" or what is wrong. */
-static reshard_status check_lost(reshard_comm comm, int64_t n, const int64_t *lost) {
-  for (int64_t i = 0; i < n; i++) {
-    if (lost[i] < 0 || lost[i] >= comm->size || lost[i] == comm->rank)
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: lost[%lld] is %lld; this is rank %lld of %lld",
-                      (long long)i, (long long)lost[i], (long long)comm->rank, (long long)comm->size);
-    if (i > 0 && lost[i] <= lost[i - 1])
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: lost[%lld] is %lld, after %lld", (long long)i,
-                      (long long)lost[i], (long long)lost[i - 1]);
-  }
-  return RESHARD_SUCCESS;
-}
-
 reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n) {
   if (comm == NULL || ranks == NULL || n == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_missing: NULL argument");
   *n = comm->ops->missing != NULL ? comm->ops->missing(comm, ranks) : 0;
   return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
-  int64_t *missing = NULL;
-  reshard_comm made = NULL;
-  if (comm == NULL || sub == NULL || n < 0 || (n > 0 && lost == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: comm %s, sub %s, %lld lost ranks, list %s",
-                    comm == NULL ? "NULL" : "given", sub == NULL ? "NULL" : "given", (long long)n,
-                    lost == NULL ? "NULL" : "given");
-  if (comm->ops->shrink == NULL)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: the %s communicator cannot shrink",
-                    comm->ops->name);
-  if (n == 0) {
-    RS_TRY(rs_alloc(&missing, comm->size, sizeof *missing));
-    RS_TRY(reshard_comm_missing(comm, missing, &n));
-    lost = missing;
-  }
-  RS_CALL(comm, 0);
-  reshard_status status = n > 0 ? check_lost(comm, n, lost)
-                                : rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: no rank is known as missing");
-  if (rs_comm_is_forked(comm))
-    status = rs_comm_alive(comm);
-  if (status == RESHARD_SUCCESS)
-    status = rs_comm_cancel(comm, comm->ops->shrink(comm, n, lost, &made));
-  if (status == RESHARD_SUCCESS)
-    *sub = made;
-  free(missing);
-  return status;
 }
 
 reshard_status reshard_comm_barrier(reshard_comm comm) {

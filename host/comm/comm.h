@@ -65,13 +65,7 @@ typedef struct rs_beside {
 /* Tells if a communicator has a collective for messages of so many bytes. */
 typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
 
-/* Argument of a split, from one rank. */
-typedef struct rs_split {
-  reshard_status status; /* of what the rank did before; its text, where it is no success, is the last error */
-  int64_t color, key;    /* as in reshard_comm_split */
-  const char
-      *by; /* the basis of the split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
-} rs_split;
+struct rs_split_group; /* comm/split.h */
 
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
@@ -153,11 +147,12 @@ typedef struct rs_comm_ops {
   /* The number of this rank's node by RESHARD_NODE, which tells nodes of one machine apart. NULL: ranks are all on one
    * node, by what the communicator is. */
   int64_t (*node)(reshard_comm comm);
-  /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
-  reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-  /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
-   * checked. The communicator may have ended. NULL: it cannot. */
-  reshard_status (*shrink)(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+  /* Makes the part of the communicator that is this rank's group. Collective, also over the ranks that are in none. All
+   * ranks succeed, or all get the same error. */
+  reshard_status (*split)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+  /* The same by the ranks of the group alone, who come with the same list of lost ones, which is checked. The
+   * communicator may have ended, and has afterwards. */
+  reshard_status (*shrink)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
   /* Ranks that had not come when a deadline passed, ascending, to ranks [size]. The same on all ranks that waited. Not
    * collective. NULL: it cannot know. */
   int64_t (*missing)(reshard_comm comm, int64_t *ranks);
@@ -270,6 +265,7 @@ struct reshard_comm_s {
   } stats;
   int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
   bool borrowed;               /* an abort does not end such work: it is the caller's to end */
+  int64_t begun;               /* time: a creation or split, whose waits have one deadline; 0: each has its own */
   uint64_t subject;            /* of a transfer that it executes: ranks that meet compare it; 0: none */
   int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */
@@ -288,9 +284,12 @@ static inline int64_t rs_comm_global(reshard_comm comm, int64_t rank) {
   return comm->global_ranks != NULL ? comm->global_ranks[rank] : rank;
 }
 
-/* The reason of all communicators that a rank has aborted. */
+/* The reason of all communicators that a rank has aborted, or shrunk. */
 static inline void rs_comm_abort_text(char *text, size_t size, int64_t rank) {
   snprintf(text, size, "rank %lld aborted the communicator", (long long)rank);
+}
+static inline void rs_comm_shrunk_text(char *text, size_t size, int64_t rank) {
+  snprintf(text, size, "rank %lld has shrunk the communicator", (long long)rank);
 }
 
 /* True in a child of fork, but for ranks of one process, whose child has them all. */

@@ -241,7 +241,7 @@ void rs_roll_hold(rs_roll *roll) {
     close(fd);
 }
 
-void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
+void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride, const int64_t *at) {
   if (roll == NULL || roll->joins >= 2)
     return;
   if (++roll->joins == 2) {
@@ -252,7 +252,7 @@ void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride) {
   const rs_roll_offer *offer = NULL;
   int64_t holder = -1;
   for (int64_t r = 0; r < roll->n && holder < 0; r++) {
-    offer = (const rs_roll_offer *)((const char *)first + (size_t)r * stride);
+    offer = (const rs_roll_offer *)((const char *)first + (size_t)(at != NULL ? at[r] : r) * stride);
     if (offer->fd >= 0 && offer->node != 0 && offer->node == roll->offer.node)
       holder = r;
   }

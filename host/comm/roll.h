@@ -37,9 +37,9 @@ void rs_roll_find(rs_roll *roll, const void *name, size_t bytes);
 /* Listens in place of the rank that did, if that has gone. Told from time to time until the first all-gather, so that
  * ranks which come later find the same page. */
 void rs_roll_hold(rs_roll *roll);
-/* After each all-gather, with the offers of all ranks in rank order, `stride` bytes apart. The first one joins. After
- * the second one all have joined, and no descriptor is kept. */
-void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride);
+/* After each all-gather, with its offers, `stride` bytes apart, of which at[r] is that of rank r; NULL: in rank order.
+ * The first one joins. After the second one all have joined, and no descriptor is kept. */
+void rs_roll_join(rs_roll *roll, const rs_roll_offer *first, size_t stride, const int64_t *at);
 
 /* Tells that the rank has come to the next step, to the call of that number, or to a shrink, in which it waits now. */
 void rs_roll_come(rs_roll *roll, rs_roll_kind kind, uint64_t number);

@@ -8,6 +8,7 @@
 #include "mesh/mesh.h"
 
 #include "comm/gather.h"
+#include "comm/split.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +192,7 @@ static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard
     find_place(mesh, dims, n, &split, &new->first);
     new->next = *made;
   }
-  status = root->comm->ops->split(root->comm, &split, new != NULL ? &new->comm : comm);
+  status = rs_comm_split(root->comm, &split, new != NULL ? &new->comm : comm);
   if (status != RESHARD_SUCCESS) {
     free(new);
     return status;

@@ -86,7 +86,7 @@ reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_
 reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 
 /* split.c */
-reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-reshard_status rs_local_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+reshard_status rs_local_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_local_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 #endif

@@ -152,7 +152,7 @@ static bool await_peer(const rs_mpi *c, int64_t rank, MPI_Request *sent, rs_mpi_
                         : MPI_Improbe((int)rank, tag, c->link->mpi, &there, &message, MPI_STATUS_IGNORE);
     if (code == MPI_SUCCESS && there)
       break;
-    if (rs_late(c->begun, c->timeout_ms))
+    if (rs_late(c->base.begun, c->timeout_ms))
       return false;
   }
   if (code == MPI_SUCCESS && sent == NULL)
@@ -203,7 +203,7 @@ static reshard_status refuse_creation(rs_mpi_link *link, MPI_Comm mpi, int size,
   if (timeout_ms == 0)
     (void)rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
   c.timeout_ms = link != NULL ? rs_max(timeout_ms, 0) : 0;
-  c.begun = rs_now_ns();
+  c.base.begun = rs_now_ns();
   if (rs_mpi_duplicate(&c, mpi) == RESHARD_SUCCESS && !exchange_refusals(&c, &c.link->refusal, &who, &why)) {
     c.link->stays = true;
     atomic_fetch_add(&c.link->users, 1); /* MPI may read the refusal still */
@@ -242,9 +242,9 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
       own = rs_environment_number("RESHARD_NODE", &made->node);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
-    made->begun = rs_now_ns();
+    made->base.begun = rs_now_ns();
     status = connect_ranks(made, mpi, own, timeout_ms);
-    made->begun = 0;
+    made->base.begun = 0;
   }
   if (link != NULL)
     rs_mpi_release_link(link);

@@ -9,7 +9,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -231,8 +230,6 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
   reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : RESHARD_SUCCESS;
-  if (status == RESHARD_SUCCESS && c->losses != NULL)
-    status = c->hear_losses(c);
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);

@@ -6,7 +6,7 @@
 #ifndef RS_COMM_MPI_H
 #define RS_COMM_MPI_H
 
-#include "comm/comm.h"
+#include "comm/split.h"
 #include "device/cpu/segment.h"
 
 #include <mpi.h>
@@ -30,7 +30,6 @@ enum {
 enum { RS_MPI_MOMENT_MS = 250 }; /* of a wait that begins where the deadline of its call ends */
 
 typedef struct rs_mpi rs_mpi;
-typedef struct rs_mpi_losses rs_mpi_losses;
 
 /* A rank tells the others that the communicator has ended, and why; or for whom it waits. */
 typedef struct rs_mpi_note {
@@ -108,16 +107,15 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
-  int64_t begun;                  /* of a creation or split: all its waits have one deadline; 0: each its own */
-  int64_t node;                   /* RESHARD_NODE: ranks with other numbers are on other nodes */
-  atomic_bool quit;               /* the handle was destroyed, and transfers hold it */
-  atomic_bool ended;              /* set under the link's mutex, once why is */
-  atomic_bool inside;             /* a thread is in a call on it, and will see `ended` */
-  atomic_bool waits;              /* to be told by the thread that is inside */
-  rs_mpi *next_untold;            /* of the link's */
-  atomic_bool told[RS_MPI_NOTES]; /* the others have the note */
-  atomic_bool aborts;             /* the third one is to be told */
-  atomic_flag hearing;            /* a thread takes notes */
+  int64_t node;                            /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  atomic_bool quit;                        /* the handle was destroyed, and transfers hold it */
+  atomic_bool ended;                       /* set under the link's mutex, once why is */
+  atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
+  atomic_bool waits;                       /* to be told by the thread that is inside */
+  rs_mpi *next_untold;                     /* of the link's */
+  atomic_bool told[RS_MPI_NOTES];          /* the others have the note */
+  atomic_bool aborts;                      /* the third one is to be told */
+  atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
   int64_t *global_ranks;  /* of base */
@@ -135,10 +133,7 @@ struct rs_mpi {
   rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
   bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
   bool node_due;           /* the same of the meeting of the node, which was begun beside messages */
-  char loss[160];          /* to the others of a shrink */
-  rs_mpi_losses *losses;   /* of the shrink that makes it, while that waits */
-  /* Set with that: RESHARD_ERROR_MISMATCH where it has no deadline, and others shrink with another list. */
-  reshard_status (*hear_losses)(rs_mpi *made);
+  rs_loss loss;            /* to the others of the shrink that makes it */
   MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
   int64_t reserved;        /* messages each way of one exchange */
   MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
@@ -166,9 +161,9 @@ static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number 
  * why, and ranks that are there have come. A call has few waits. */
 static inline int64_t rs_mpi_waits_from(const rs_mpi *c, int64_t since) {
   const int64_t moment = rs_min(c->timeout_ms / 4, RS_MPI_MOMENT_MS);
-  if (c->begun == 0)
+  if (c->base.begun == 0)
     return since;
-  return rs_max(c->begun, since - (c->timeout_ms - moment) * 1000000);
+  return rs_max(c->base.begun, since - (c->timeout_ms - moment) * 1000000);
 }
 static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
@@ -179,8 +174,8 @@ reshard_status rs_mpi_check_build(void);
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
 
 /* split.c */
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+reshard_status rs_mpi_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_mpi_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 /* table.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
  * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not

@@ -265,7 +265,7 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
+reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part, const int64_t *ranks) {
   int64_t n = part->base.size, me = part->base.rank;
   bool neighbours;
   int own;
@@ -282,8 +282,7 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part) {
   }
   for (int64_t r = 0; r < n; r++)
     if (r != me && node_of(part, r) == node_of(part, me))
-      part->base.memory.imports[r] =
-          rs_import_retain(c->base.memory.imports[rs_mpi_find_rank(c, rs_mpi_rank(part, r))]);
+      part->base.memory.imports[r] = rs_import_retain(c->base.memory.imports[ranks[r]]);
   return make_word(part);
 }
 

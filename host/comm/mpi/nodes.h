@@ -7,8 +7,8 @@
 /* Collective: sets the communicator's best staging where all ranks are on one node, and its imports where all share
  * memory, and some are on one node. */
 reshard_status rs_mpi_open_files(rs_mpi *c);
-/* Local: the same for a part, of the files that the communicator has open. */
-reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part);
+/* Local: the same for a part, whose ranks these are, of the files that the communicator has open. */
+reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part, const int64_t *ranks);
 /* Closes them. */
 void rs_mpi_close_files(rs_mpi *c);
 

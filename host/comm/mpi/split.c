@@ -7,15 +7,10 @@
 #include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
 
-#include "comm/split_group.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-/* Some ranks of c, this one among them, with tags of their own; takes global_ranks. */
-static reshard_status create_part(rs_mpi *c, int64_t number, int64_t size, int64_t rank, int64_t *global_ranks,
-                                  rs_mpi **out) {
-  RS_TRY(rs_mpi_create(c->link, size, rank, global_ranks, out));
+/* The group as a communicator with tags of its own. */
+static reshard_status create_part(rs_mpi *c, int64_t number, rs_split_group *group, rs_mpi **out) {
+  RS_TRY(rs_mpi_create(c->link, group->n, group->key, group->global_ranks, out));
+  group->global_ranks = NULL;
   (*out)->number = number;
   (*out)->timeout_ms = c->timeout_ms;
   (*out)->base.messages.staged = c->base.messages.staged;
@@ -43,184 +38,116 @@ static reshard_status agree_number(rs_mpi *c, int64_t *number) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status split_ranks(rs_mpi *c, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *made = NULL;
-  rs_split_group group;
+reshard_status rs_mpi_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
+  reshard_status status = RESHARD_SUCCESS;
   int64_t number = 0;
-  RS_TRY(rs_split_group_find(&c->base, mine, &group));
-  reshard_status status = agree_number(c, &number);
-  if (status == RESHARD_SUCCESS) {
-    if (group.n > 0)
-      status = create_part(c, number, group.n, group.key, group.global_ranks, &made);
-    if (made != NULL)
-      status = rs_mpi_share_files(c, made);
-    status = rs_split_agree(&c->base, status);
-  }
+  RS_TRY(agree_number(c, &number));
+  if (group->n > 0)
+    status = create_part(c, number, group, &made);
+  if (made != NULL)
+    status = rs_mpi_share_files(c, made, group->ranks);
+  status = rs_split_agree(comm, status);
   if (made == NULL)
-    free(group.global_ranks);
+    return status;
   if (status != RESHARD_SUCCESS) {
-    if (made != NULL)
-      rs_mpi_release(made);
+    rs_mpi_release(made);
     return status;
   }
-  if (made != NULL)
-    rs_mpi_adopt(c, made);
-  *sub = made != NULL ? &made->base : NULL;
+  rs_mpi_adopt(c, made);
+  *part = &made->base;
   return RESHARD_SUCCESS;
-}
-
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = rs_mpi_of(comm);
-  c->begun = rs_now_ns();
-  reshard_status status = split_ranks(c, mine, sub);
-  c->begun = 0;
-  return status;
 }
 
 /* --- Shrinks ----------------------------------------------------------------------------------------------------- */
 
-/* A rank's list of lost ones, as others see it. */
-typedef struct loss {
-  uint64_t hash;
-  char text[sizeof((rs_mpi *)NULL)->loss - sizeof(uint64_t)];
-} loss;
+/* The shrink of one rank. */
+typedef struct mpi_shrink {
+  rs_shrink base;
+  rs_mpi *made;
+} mpi_shrink;
 
-/* Tells those that are there which ranks this one has lost. */
-static void send_loss(rs_mpi *made, int tag, const loss *mine) {
-  memcpy(made->loss, mine, sizeof *mine);
+/* Shows those that are there this rank's list. */
+static void send_list(mpi_shrink *s) {
+  rs_mpi *made = s->made;
+  int tag = rs_mpi_tag(rs_mpi_of(s->base.comm), RS_MPI_TAG_SHRINK);
+  made->loss = s->base.mine;
   for (int64_t r = 0; r < made->base.size; r++)
     if (r != made->base.rank)
-      (void)MPI_Isend(made->loss, sizeof made->loss, MPI_BYTE, rs_mpi_rank(made, r), tag, made->link->mpi,
+      (void)MPI_Isend(&made->loss, sizeof made->loss, MPI_BYTE, rs_mpi_rank(made, r), tag, made->link->mpi,
                       &rs_mpi_talks(made, RS_MPI_TALK_LOSS)[r]);
 }
 
-/* Takes the next list of a rank, or returns false. */
-static bool receive_loss(const rs_mpi *c, int64_t rank, int tag, loss *out) {
-  int there = 0, from = rs_mpi_rank(c, rank);
+static bool receive_list(rs_shrink *s, int64_t i, rs_loss *loss) {
+  const rs_mpi *c = rs_mpi_of(s->comm);
+  int there = 0, from = rs_mpi_rank(c, s->group->ranks[i]), tag = rs_mpi_tag(c, RS_MPI_TAG_SHRINK);
   return MPI_Iprobe(from, tag, c->link->mpi, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && there &&
-         MPI_Recv(out, sizeof *out, MPI_BYTE, from, tag, c->link->mpi, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+         MPI_Recv(loss, sizeof *loss, MPI_BYTE, from, tag, c->link->mpi, MPI_STATUS_IGNORE) == MPI_SUCCESS;
 }
 
-/* Lists of the ranks of c in a shrink of it. Of a rank the list counts that is like this one's, else the last:
- * before, it may have tried with less, and by now with more. */
-struct rs_mpi_losses {
-  rs_mpi *c;
-  int tag;
-  loss *of;     /* [size] */
-  bool *known;  /* [size] */
-  int64_t came; /* when the last one came */
-};
+static void miss_rank(rs_shrink *s, int64_t i) { ((mpi_shrink *)s)->made->missing[i] = true; }
 
-static void losses_free(rs_mpi_losses *l) {
-  free(l->of);
-  free(l->known);
-}
-
-static reshard_status losses_create(rs_mpi *c, const loss *mine, rs_mpi_losses *l) {
-  *l = (rs_mpi_losses){.c = c, .tag = rs_mpi_tag(c, RS_MPI_TAG_SHRINK)};
-  reshard_status status = rs_alloc_zero(&l->of, c->base.size, sizeof *l->of);
-  RS_THEN(status, rs_alloc_zero(&l->known, c->base.size, sizeof *l->known));
-  if (status != RESHARD_SUCCESS) {
-    losses_free(l);
-    return status;
-  }
-  l->of[c->base.rank] = *mine;
-  l->known[c->base.rank] = true;
+/* Another rank that gives up tells so on what is made. */
+static reshard_status pause_shrink(rs_shrink *s, int64_t since) {
+  rs_mpi *made = ((mpi_shrink *)s)->made;
+  rs_mpi_tell_untold(made->link);
+  rs_mpi_hear(made);
+  if (made->ended)
+    return rs_error((reshard_status)made->why->status, "%s", made->why->text);
+  rs_mpi_sleep(since);
   return RESHARD_SUCCESS;
-}
-
-static void take_losses(rs_mpi_losses *l) {
-  const loss *mine = &l->of[l->c->base.rank];
-  loss next;
-  for (int64_t r = 0; r < l->c->base.size; r++)
-    while (receive_loss(l->c, r, l->tag, &next)) {
-      if (!l->known[r] || l->of[r].hash != mine->hash)
-        l->of[r] = next;
-      l->known[r] = true;
-      l->came = rs_now_ns();
-    }
-}
-
-/* An error when ranks have lost others than the lowest one. */
-static reshard_status compare_losses(const rs_mpi_losses *l) {
-  int64_t lowest = 0;
-  while (!l->known[lowest])
-    lowest++;
-  for (int64_t r = lowest + 1; r < l->c->base.size; r++)
-    if (l->known[r] && l->of[r].hash != l->of[lowest].hash)
-      return rs_error_differ("lost ranks", lowest, l->of[lowest].text, r, l->of[r].text);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status hear_losses(rs_mpi *made) {
-  rs_mpi_losses *l = made->losses;
-  if (made->timeout_ms > 0) /* else ranks of other lists, which wait elsewhere, would never come */
-    return RESHARD_SUCCESS;
-  take_losses(l);
-  return l->came > 0 && rs_late(l->came, RS_COMM_DIFFER_MS) ? compare_losses(l) : RESHARD_SUCCESS;
 }
 
 /* More ranks have not come than were lost: they count as missing from c too. */
-static reshard_status error_missing(rs_mpi *c, const rs_mpi *made) {
+static reshard_status error_missing(const mpi_shrink *s) {
+  rs_mpi *c = rs_mpi_of(s->base.comm);
+  const int64_t *ranks = s->base.group->ranks;
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
-  for (int64_t i = 0, r = 0; i < made->base.size; i++) {
-    while (rs_mpi_rank(c, r) != rs_mpi_rank(made, i))
-      r++;
-    if ((made->why->missing[i / 8] >> i % 8 & 1) == 0)
+  for (int64_t i = 0; i < s->base.group->n; i++) {
+    if ((s->made->why->missing[i / 8] >> i % 8 & 1) == 0)
       continue;
-    rs_mpi_miss(c, r);
+    rs_mpi_miss(c, ranks[i]);
     if (n < 64)
-      few[n++] = r;
+      few[n++] = ranks[i];
   }
   return rs_comm_error_timeout(&c->base, "those that are there", c->timeout_ms,
                                rs_ranges_text(text, sizeof text, n, few));
 }
 
-/* The ranks of c but the lost ones. */
-static reshard_status create_rest(rs_mpi *c, int64_t n, const int64_t *lost, uint64_t hash, rs_mpi **made) {
-  int64_t *ranks = NULL, at = 0, rank = 0, half = c->link->numbers / 2;
-  RS_TRY(rs_alloc(&ranks, c->base.size - n, sizeof *ranks));
-  for (int64_t r = 0, k = 0; r < c->base.size; r++) {
-    if (k < n && lost[k] == r) {
-      k++;
-      continue;
-    }
-    if (r == c->base.rank)
-      rank = at;
-    ranks[at++] = rs_mpi_rank(c, r);
-  }
-  reshard_status status = create_part(c, half + (int64_t)(hash % (uint64_t)half), at, rank, ranks, made);
+/* Ranks that have all shown the same list meet on what is made of it. */
+static reshard_status meet_rest(mpi_shrink *s) {
+  rs_mpi *made = s->made;
+  RS_TRY(rs_mpi_begin(made));
+  send_list(s);
+  reshard_status status = rs_shrink_await(&s->base);
   if (status != RESHARD_SUCCESS)
-    free(ranks);
-  return status;
+    (void)rs_mpi_give_up(made, status);
+  RS_TRY(rs_mpi_end(made, status));
+  status = rs_mpi_share_files(rs_mpi_of(s->base.comm), made, s->base.group->ranks);
+  return rs_split_agree(&made->base, status);
 }
 
-reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
-  rs_mpi_losses losses;
-  loss mine = {.hash = rs_hash((uint64_t)c->number, lost, (size_t)n * sizeof *lost)};
-  rs_ranges_text(mine.text, sizeof mine.text, n, lost);
+reshard_status rs_mpi_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  rs_mpi *c = rs_mpi_of(comm);
+  mpi_shrink s = {.base = {.comm = comm,
+                           .group = group,
+                           .timeout_ms = c->timeout_ms,
+                           .look = receive_list,
+                           .miss = miss_rank,
+                           .pause = pause_shrink}};
+  const uint64_t half = (uint64_t)c->link->numbers / 2;
   rs_mpi_shrunk(c);
-  RS_TRY(losses_create(c, &mine, &losses));
-  reshard_status status = create_rest(c, n, lost, mine.hash, &made);
-  if (status == RESHARD_SUCCESS) {
-    send_loss(made, losses.tag, &mine);
-    made->losses = &losses;
-    made->hear_losses = hear_losses;
-    status = rs_split_agree(&made->base, rs_mpi_share_files(c, made));
-    made->losses = NULL;
-    take_losses(&losses);
-    reshard_status differs = compare_losses(&losses);
-    if (differs != RESHARD_SUCCESS)
-      status = differs;
-    else if (status == RESHARD_ERROR_TIMEOUT)
-      status = error_missing(c, made);
-    if (status == RESHARD_SUCCESS)
-      *sub = &made->base;
-    else
-      rs_mpi_release(made);
-  }
-  losses_free(&losses);
+  reshard_status status = rs_shrink_begin(&s.base);
+  uint64_t hash = rs_hash((uint64_t)c->number, &s.base.mine.hash, sizeof s.base.mine.hash);
+  RS_THEN(status, create_part(c, (int64_t)(half + hash % half), group, &s.made));
+  RS_THEN(status, meet_rest(&s));
+  if (status == RESHARD_ERROR_TIMEOUT)
+    status = error_missing(&s);
+  if (status == RESHARD_SUCCESS)
+    *part = &s.made->base;
+  else if (s.made != NULL)
+    rs_mpi_release(s.made);
+  rs_shrink_end(&s.base);
   return status;
 }

@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "comm/nccl/load.h"
 #include "comm/roll.h"
-#include "comm/split_group.h"
+#include "comm/split.h"
 
 #include <pthread.h>
 
@@ -15,8 +15,7 @@ typedef struct rs_nccl_record {
   int32_t device;   /* GPU of the rank ... */
   uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
   rs_stamp caller;
-  int32_t color, place; /* of the part that a split makes for the rank; -1: none */
-  rs_roll_offer roll;   /* of that part, else of this communicator */
+  rs_roll_offer roll; /* of the part that a split has made for the rank, else of this communicator */
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 
@@ -44,16 +43,16 @@ typedef struct rs_nccl {
   atomic_bool handed;    /* NCCL has a call that no event comes after yet, and may launch it later */
   rs_nccl_record *mine, *all; /* pinned; [1], [size] */
   rs_nccl_record *device_mine, *device_all;
-  rs_roll *roll;               /* NCCL does not tell which ranks have not come */
-  const rs_split_group *group; /* of a split, with its part where that is made; NULL: none */
-  struct rs_nccl *part;
-  char *packed;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
-  int64_t *global_ranks; /* of base; owned */
-  ncclComm_t *split;     /* where NCCL puts what a split makes when that is done, ... */
-  bool splitting;        /* ... which may be after it was given up */
-  int64_t number;        /* RESHARD_NODE: ranks with other numbers are on other nodes */
-  struct rs_node *node;  /* the ranks of this node, once they are opened: under the mutex for who ends it; NULL: none */
-  int64_t *numbers;      /* [size] of ranks in it; -1: on another one */
+  rs_roll *roll;        /* NCCL does not tell which ranks have not come */
+  struct rs_nccl *part; /* that a split has made, whose ranks see each other after the next all-gather; NULL: none */
+  const int64_t *part_ranks; /* [its size] in this communicator, also where it could not be made; NULL: in none */
+  char *packed;              /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
+  int64_t *global_ranks;     /* of base; owned */
+  ncclComm_t *split;         /* where NCCL puts what a split makes when that is done, ... */
+  bool splitting;            /* ... which may be after it was given up */
+  int64_t number;            /* RESHARD_NODE: ranks with other numbers are on other nodes */
+  struct rs_node *node; /* the ranks of this node, once they are opened: under the mutex for who ends it; NULL: none */
+  int64_t *numbers;     /* [size] of ranks in it; -1: on another one */
   struct rs_nccl *parent, *children, *next; /* the tree of splits: an abort goes down; under the parent's mutex */
   int64_t users;                            /* the handle, and children */
 } rs_nccl;
@@ -71,12 +70,15 @@ void rs_nccl_close(rs_nccl *c);
 bool rs_nccl_stuck(reshard_comm comm);
 
 /* split.c */
-reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+reshard_status rs_nccl_split(reshard_comm comm, rs_split_group *group, reshard_comm *part);
+/* A communicator of the group around what NCCL makes of it, which is waited for: made or not, nccl is taken care of.
+ * call: NCCL's. */
+reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group, rs_nccl **out);
 
 /* shrink.c: aborts it where its revocation was through at the last call already. NCCL takes the word to end back then:
  * kernels that a graph brings later, or a busy stream comes to, wait for their peers for ever. */
 void rs_nccl_stop(rs_nccl *c);
-reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+reshard_status rs_nccl_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part);
 
 extern const rs_comm_ops rs_nccl_ops;
 

@@ -10,7 +10,6 @@
 #include "comm/node/create.h"
 #include "comm/node/end.h"
 #include "comm/node/wait.h"
-#include "comm/split_group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,30 +95,6 @@ static reshard_status prepare_node(rs_nccl *c, const nccl_place *all, int64_t **
   return RESHARD_SUCCESS;
 }
 
-/* Collective, also for a rank that could not prepare: all have the error of the lowest that failed. */
-static reshard_status connect_node(rs_nccl *c, reshard_status status, const int64_t *numbers, rs_node *node) {
-  rs_node none = {.base = {.size = c->base.size, .rank = c->base.rank}};
-  rs_node_address mine, *addresses = NULL;
-  const void *all;
-  int listener;
-  RS_THEN(status, rs_alloc(&addresses, node->base.size, sizeof *addresses));
-  rs_node_make_address(status == RESHARD_SUCCESS ? node : &none, 0, status, &mine, &listener);
-  status = rs_comm_allgather(&c->base, &mine, sizeof mine, &all);
-  for (int64_t r = 0; r < c->base.size && status == RESHARD_SUCCESS; r++) {
-    const rs_node_address *other = (const rs_node_address *)all + r;
-    if (other->status != RESHARD_SUCCESS)
-      status = rs_error((reshard_status)other->status, "rank %lld: %s", (long long)r, other->text);
-    else if (addresses != NULL && numbers[r] >= 0)
-      addresses[numbers[r]] = *other;
-  }
-  if (status == RESHARD_SUCCESS)
-    status = rs_split_agree(&c->base, rs_node_join(node, "opening a node", addresses, listener));
-  else if (listener >= 0)
-    close(listener);
-  free(addresses);
-  return status;
-}
-
 /* From now on an end of one is the other's. */
 static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, rs_node *node) {
   for (int64_t r = 0; r < c->base.size; r++)
@@ -149,7 +124,7 @@ reshard_status rs_nccl_open_node(reshard_comm comm) {
   RS_TRY(check_places(c, all));
   reshard_status status = rs_alloc_zero((void *)&imports, comm->size, sizeof *imports);
   RS_THEN(status, prepare_node(c, all, &numbers, &node));
-  status = connect_node(c, status, numbers, node);
+  status = rs_node_connect(comm, "opening a node", status, node, node != NULL ? node->global_ranks : NULL);
   if (status == RESHARD_SUCCESS) {
     take_node(c, numbers, imports, node);
     return RESHARD_SUCCESS;

@@ -87,19 +87,16 @@ static reshard_status allgather_records(rs_nccl *c) {
 
 reshard_status rs_nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
+  rs_roll *roll = c->part_ranks == NULL ? c->roll : c->part != NULL ? c->part->roll : NULL;
   RS_TRY(rs_nccl_check_call(c)); /* the stream may still read the record */
-  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes,
-                              .device = comm->device->index,
-                              .process = c->process,
-                              .color = c->part != NULL ? c->group->color : -1,
-                              .place = c->part != NULL ? c->group->key : -1,
-                              .roll = rs_roll_own_offer(c->part != NULL ? c->part->roll : c->roll)};
+  *c->mine = (rs_nccl_record){
+      .bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process, .roll = rs_roll_own_offer(roll)};
   rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(rs_nccl_end_handed(c, allgather_records(c)));
   rs_roll_pass(c->roll);
-  rs_roll_join(c->roll, &c->all[0].roll, sizeof *c->all);
+  rs_roll_join(roll, &c->all[0].roll, sizeof *c->all, c->part_ranks);
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != c->all[0].bytes)
       return rs_comm_error_calls(comm, r);

@@ -3,7 +3,7 @@
 #include "comm/nccl/end.h"
 
 #include "comm/nccl/node.h"
-#include "comm/split_group.h"
+#include "comm/split.h"
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ void rs_nccl_stop(rs_nccl *c) {
 }
 
 /* The call itself, and until it is through. list: the lost ranks as NCCL wants them. */
-static reshard_status call_shrink(rs_nccl *c, int64_t n, const int64_t *lost, int *list, int flags) {
+static reshard_status call_shrink(rs_nccl *c, const rs_split_group *group, int *list, int flags) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   char missing[RS_ROLL_TEXT];
   config.blocking = 0;
@@ -55,7 +55,7 @@ static reshard_status call_shrink(rs_nccl *c, int64_t n, const int64_t *lost, in
   pthread_mutex_lock(&c->mutex);
   bool aborted = c->nccl == NULL; /* it could not be revoked */
   if (!aborted)
-    result = c->api.ncclCommShrink(c->nccl, list, (int)n, c->split, &config, flags);
+    result = c->api.ncclCommShrink(c->nccl, list, (int)group->nlost, c->split, &config, flags);
   pthread_mutex_unlock(&c->mutex);
   if (aborted)
     return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
@@ -63,23 +63,24 @@ static reshard_status call_shrink(rs_nccl *c, int64_t n, const int64_t *lost, in
   if (result == ncclInProgress)
     result = rs_nccl_wait_for_ended(c, c->timeout_ms);
   if (result == ncclInProgress)
-    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, rs_roll_text(c->roll, n, lost, missing));
+    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms,
+                                 rs_roll_text(c->roll, group->nlost, group->lost, missing));
   return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");
 }
 
 /* Collective over the survivors, in NCCL's sense. */
-static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t *out) {
+static reshard_status shrink_nccl(rs_nccl *c, const rs_split_group *group, ncclComm_t *out) {
   rs_cuda_before previous;
   int *list = NULL, flags = NCCL_SHRINK_DEFAULT;
-  RS_TRY(rs_alloc(&list, n, sizeof *list));
+  RS_TRY(rs_alloc(&list, group->nlost, sizeof *list));
   rs_roll_come(c->roll, RS_ROLL_SHRINK, 0);
-  for (int64_t i = 0; i < n; i++)
-    list[i] = (int)lost[i];
+  for (int64_t i = 0; i < group->nlost; i++)
+    list[i] = (int)group->lost[i];
   reshard_status status = prepare_shrink(c, &flags);
   if (status == RESHARD_SUCCESS)
     status = rs_cuda_enter(c->base.device, &previous);
   if (status == RESHARD_SUCCESS) {
-    status = call_shrink(c, n, lost, list, flags);
+    status = call_shrink(c, group, list, flags);
     rs_cuda_leave(previous);
   }
   free(list);
@@ -93,39 +94,7 @@ static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, nc
   return RESHARD_SUCCESS;
 }
 
-/* The new communicator's table: old numbers of those that are left. */
-static reshard_status list_left(rs_nccl *c, int64_t n, const int64_t *lost, int64_t **out) {
-  int64_t at = 0, left = 0;
-  RS_TRY(rs_alloc(out, c->base.size - n, sizeof **out));
-  for (int64_t r = 0; r < c->base.size; r++)
-    if (at < n && lost[at] == r)
-      at++;
-    else
-      (*out)[left++] = c->global_ranks != NULL ? c->global_ranks[r] : r;
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t nccl, rs_nccl **out) {
-  int64_t *left = NULL, since = rs_now_ns();
-  ncclResult_t state = ncclInProgress;
-  while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
-         !rs_comm_poll(&c->base, since) && !rs_late(since, c->timeout_ms))
-    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-  reshard_status status =
-      state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(&c->api, nccl, state, "shrink");
-  if (status == RESHARD_SUCCESS)
-    status = rs_nccl_create(&c->api, nccl, false, c->handle, c->timeout_ms, out);
-  if (status != RESHARD_SUCCESS) { /* the others hear of it when they agree */
-    rs_nccl_abort(c, nccl);
-    free(left);
-    return status;
-  }
-  (*out)->base.global_ranks = (*out)->global_ranks = left;
-  (*out)->number = c->number;
-  return rs_board_join(&(*out)->base, &c->base);
-}
-
-reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
+reshard_status rs_nccl_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
   if (c->api.ncclCommShrink == NULL)
@@ -136,11 +105,12 @@ reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
   if (c->ended && !c->revoked)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "reshard_comm_shrink: the communicator was aborted; NCCL keeps one that has ncclCommRevoke");
-  RS_TRY(shrink_nccl(c, n, lost, &nccl));
-  RS_TRY(create_shrunk(c, n, lost, nccl, &made));
+  RS_TRY(shrink_nccl(c, group, &nccl));
+  RS_TRY(
+      rs_nccl_create_part(c, "ncclCommShrink", nccl, group, &made)); /* the others hear of an error when they agree */
   reshard_status status = rs_split_agree(&made->base, RESHARD_SUCCESS);
   if (status == RESHARD_SUCCESS)
-    *sub = &made->base;
+    *part = &made->base;
   else
     rs_nccl_close(made);
   return status;

@@ -1,8 +1,7 @@
-/* Splitting an NCCL communicator: the ranks tell each other what they want, NCCL splits, and they tell each other
- * whether it did. */
+/* Splitting an NCCL communicator: NCCL splits, and the ranks tell each other whether it did. */
 #include "comm/nccl/end.h"
 
-#include "comm/split_group.h"
+#include "comm/split.h"
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -49,63 +48,50 @@ static void add_child(rs_nccl *parent, rs_nccl *child) {
     rs_nccl_end(child);
 }
 
-/* The new communicator, around what NCCL made; made or not, nccl is taken care of. */
-static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_group *group, rs_nccl **out) {
+/* An end of the communicator ends the wait of a split; of a shrink it comes before. */
+reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group,
+                                   rs_nccl **out) {
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
-  while (parent->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
-         !rs_comm_poll(&parent->base, since) && !rs_late(since, parent->timeout_ms))
+  while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
+         (group->nlost > 0 || !c->ended) && !rs_comm_poll(&c->base, since) && !rs_late(since, c->timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   reshard_status status =
-      state == ncclSuccess ? rs_nccl_create(&parent->api, nccl, false, parent->handle, parent->timeout_ms, out)
-                           : rs_error(RESHARD_ERROR_PEER,
-                                      "ncclCommSplit: the new communicator is not there (NCCL error %d)", (int)state);
+      state == ncclSuccess
+          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->timeout_ms, out)
+          : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)", call, (int)state);
   if (status != RESHARD_SUCCESS) {
-    rs_nccl_abort(parent, nccl);
+    rs_nccl_abort(c, nccl);
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
-  (*out)->number = parent->number;
+  (*out)->number = c->number;
   group->global_ranks = NULL;
-  add_child(parent, *out);
-  return rs_board_join(&(*out)->base, &parent->base);
+  (void)rs_board_join(&(*out)->base, &c->base);
+  return RESHARD_SUCCESS;
 }
 
-/* Tells whether all ranks have succeeded. It also finds the ranks of the part that are in sight, so that errors of its
- * calls name them. */
-static reshard_status agree(rs_nccl *c, const rs_split_group *group, rs_nccl *made, reshard_status status) {
-  rs_roll_offer *offers = NULL;
-  if (status == RESHARD_SUCCESS && made != NULL)
-    status = rs_alloc(&offers, group->n, sizeof *offers);
-  c->group = group;
-  c->part = made;
-  status = rs_split_agree(&c->base, status);
-  c->part = NULL;
-  for (int64_t r = 0; r < c->base.size && status == RESHARD_SUCCESS && made != NULL; r++)
-    if (c->all[r].color == group->color)
-      offers[c->all[r].place] = c->all[r].roll;
-  if (status == RESHARD_SUCCESS && made != NULL)
-    rs_roll_join(made->roll, offers, sizeof *offers);
-  free(offers);
-  return status;
-}
-
-reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
+reshard_status rs_nccl_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
-  rs_split_group group;
-  RS_TRY(rs_split_group_find(comm, mine, &group));
-  reshard_status status = split_nccl(c, &group, &nccl);
+  reshard_status status = split_nccl(c, group, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
-    status = create_child(c, nccl, &group, &made);
+    status = rs_nccl_create_part(c, "ncclCommSplit", nccl, group, &made);
   else /* it was being made */
     rs_nccl_abort(c, nccl);
+  if (made != NULL)
+    add_child(c, made);
+  c->part = made;
+  c->part_ranks = group->ranks;
   if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
-    status = agree(c, &group, made, status);
-  if (status != RESHARD_SUCCESS && made != NULL)
-    rs_nccl_close(made);
-  free(group.global_ranks);
+    status = rs_split_agree(comm, status);
+  c->part = NULL;
+  c->part_ranks = NULL;
+  if (made == NULL)
+    return status;
   if (status == RESHARD_SUCCESS)
-    *sub = made != NULL ? &made->base : NULL;
+    *part = &made->base;
+  else
+    rs_nccl_close(made);
   return status;
 }

@@ -7,6 +7,7 @@
 #include "comm/node/create.h"
 
 #include "comm/node/wait.h"
+#include "comm/split.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/memory_file.h"
 
@@ -110,19 +111,22 @@ uint64_t rs_node_hash(void) {
 
 void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
                           int *listener) {
-  *address =
-      (rs_node_address){.build = rs_hash(sizeof(rs_node_rank), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
-                        .node = rs_node_hash(),
-                        .job = job,
-                        .size = c->base.size,
-                        .rank = c->base.rank,
-                        .timeout_ms = c->timeout_ms,
-                        .uid = (int32_t)geteuid(),
-                        .device = c->base.device != NULL ? (int32_t)c->base.device->type : 0};
+  int failed = 0;
+  *address = (rs_node_address){0};
   *listener = -1;
-  int failed = status == RESHARD_SUCCESS ? rs_node_listen(address, listener) : 0;
-  if (failed == 0 && status == RESHARD_SUCCESS &&
-      getrandom(address->secret, sizeof address->secret, 0) != (ssize_t)sizeof address->secret)
+  if (c != NULL)
+    *address = (rs_node_address){
+        .build = rs_hash(sizeof(rs_node_rank), RESHARD_VERSION_STRING, strlen(RESHARD_VERSION_STRING)),
+        .node = rs_node_hash(),
+        .job = job,
+        .size = c->base.size,
+        .rank = c->base.rank,
+        .timeout_ms = c->timeout_ms,
+        .uid = (int32_t)geteuid(),
+        .device = c->base.device != NULL ? (int32_t)c->base.device->type : 0};
+  if (c != NULL && status == RESHARD_SUCCESS)
+    failed = rs_node_listen(address, listener);
+  if (*listener >= 0 && getrandom(address->secret, sizeof address->secret, 0) != (ssize_t)sizeof address->secret)
     failed = errno;
   if (failed != 0)
     status = rs_error(RESHARD_ERROR_SYSTEM, "no socket to listen at: %s", strerror(failed));
@@ -399,5 +403,31 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
    * copies. */
   c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
   c->base.messages.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
+  return status;
+}
+
+/* Where an address has an error, all ranks find it, and none connects. */
+reshard_status rs_node_connect(reshard_comm over, const char *call, reshard_status status, rs_node *c,
+                               const int64_t *ranks) {
+  rs_node_address mine, *addresses = NULL;
+  const rs_node_address *all = NULL;
+  const void *gathered;
+  int listener;
+  if (c != NULL)
+    RS_THEN(status, rs_alloc(&addresses, c->base.size, sizeof *addresses));
+  rs_node_make_address(c, 0, status, &mine, &listener);
+  status = rs_comm_allgather(over, &mine, sizeof mine, &gathered);
+  if (status == RESHARD_SUCCESS)
+    all = gathered;
+  for (int64_t r = 0; r < over->size && status == RESHARD_SUCCESS; r++)
+    if (all[r].status != RESHARD_SUCCESS)
+      status = rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
+  for (int64_t i = 0; c != NULL && i < c->base.size && status == RESHARD_SUCCESS; i++)
+    addresses[i] = all[ranks[i]];
+  if (status == RESHARD_SUCCESS)
+    status = rs_split_agree(over, c != NULL ? rs_node_join(c, call, addresses, listener) : RESHARD_SUCCESS);
+  else if (listener >= 0)
+    close(listener);
+  free(addresses);
   return status;
 }

@@ -13,7 +13,7 @@
 #ifndef RS_COMM_NODE_H
 #define RS_COMM_NODE_H
 
-#include "comm/comm.h"
+#include "comm/split.h"
 
 #include <pthread.h>
 
@@ -54,8 +54,7 @@ typedef struct rs_node_executes {
 /* A try to shrink, as one of those that are there shows it. */
 typedef struct rs_node_loss {
   _Atomic uint64_t tries; /* odd while it is written */
-  uint64_t hash;          /* of the lost ranks */
-  char text[120];
+  rs_loss loss;
   char record[RS_COMM_RECORD];
 } rs_node_loss;
 
@@ -153,8 +152,8 @@ reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, in
 void rs_node_await_closed(reshard_comm comm, uint64_t n);
 
 /* split.c */
-reshard_status rs_node_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-reshard_status rs_node_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+reshard_status rs_node_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_node_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 extern const rs_comm_ops rs_node_ops;
 

@@ -12,7 +12,7 @@
 #include "comm/node/create.h"
 #include "comm/node/end.h"
 #include "comm/node/wait.h"
-#include "comm/split_group.h"
+#include "comm/split.h"
 #include "device/stream.h"
 
 #include <stdio.h>

@@ -35,7 +35,7 @@ static void world_make(world *w, int64_t n) {
 
 static void world_join(const world *w) {
   for (int64_t r = 0; r < w->n; r++)
-    rs_roll_join(w->rolls[r], w->offers, sizeof *w->offers);
+    rs_roll_join(w->rolls[r], w->offers, sizeof *w->offers, NULL);
 }
 
 static void world_destroy(world *w) {
@@ -175,7 +175,7 @@ CASE(test_out_of_sight) {
   for (int64_t r = 5; r < 8; r++)
     w.offers[r].fd = -1;
   for (int64_t r = 1; r < 5; r++)
-    rs_roll_join(w.rolls[r], w.offers, sizeof *w.offers);
+    rs_roll_join(w.rolls[r], w.offers, sizeof *w.offers, NULL);
   come(&w, 1, 5, RS_ROLL_STEP, 0);
   assert_text(w.rolls[2], "not known, of: 0,5-7");
   come(&w, 2, 5, RS_ROLL_STEP, 0);
@@ -183,7 +183,7 @@ CASE(test_out_of_sight) {
   assert_non_null(rs_roll_conclude(w.rolls[2], RESHARD_ERROR_TIMEOUT, "it ends"));
   assert_int_equal(rs_roll_missing(w.rolls[2], ranks), 0); /* there may be more */
   w.offers[1].fd = taken;                                  /* of rank 0: another page than rank 1 has told of */
-  rs_roll_join(w.rolls[5], w.offers, sizeof *w.offers);
+  rs_roll_join(w.rolls[5], w.offers, sizeof *w.offers, NULL);
   assert_text(w.rolls[5], "");
   world_destroy(&w);
 
@@ -320,7 +320,7 @@ CASE(page_cannot_be_made_shorter) {
   assert_int_equal(pwrite(open, page, (size_t)bytes, 0), bytes);
   int32_t sealed = w.offers[0].fd;
   w.offers[0].fd = open;
-  rs_roll_join(w.rolls[1], w.offers, sizeof *w.offers);
+  rs_roll_join(w.rolls[1], w.offers, sizeof *w.offers, NULL);
   assert_text(w.rolls[1], "");
   w.offers[0].fd = sealed;
   close(open);
@@ -405,7 +405,7 @@ static void run_process(shared *s, int64_t r) {
   s->offers[r] = rs_roll_own_offer(roll);
   s->made++;
   await(&s->made, PROCESSES);
-  rs_roll_join(roll, s->offers, sizeof *s->offers);
+  rs_roll_join(roll, s->offers, sizeof *s->offers, NULL);
   s->joined++;
   await(&s->joined, PROCESSES);
   if (r == 1) {

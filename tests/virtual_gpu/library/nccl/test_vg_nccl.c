@@ -1,7 +1,7 @@
 /* The shipped NCCL communicator on the virtual GPU: rank threads, a GPU each. Records, random reshards against the
  * oracle, and splits; what a rank that fails or does not come does to the others; faults of every call, and every edge
  * left out. */
-#include "comm/comm.h"
+#include "comm/split.h"
 #include "nccl_edges.h"
 #include "support/fixtures/case.h"
 #include "support/reshards/stream_ways.h"
@@ -118,7 +118,7 @@ static void split_rank(void *user, int64_t rank) {
     mine.status = RESHARD_ERROR_OUT_OF_MEMORY;
     reshard_layout_parse("nonsense", 1, &(int64_t){1}, 1, &(reshard_layout){NULL}); /* a last error */
   }
-  rank_result_set(&s->w.result[rank], s->w.comm[rank]->ops->split(s->w.comm[rank], &mine, &s->sub[rank]));
+  rank_result_set(&s->w.result[rank], rs_comm_split(s->w.comm[rank], &mine, &s->sub[rank]));
 }
 
 static void sub_barrier_rank(void *user, int64_t rank) {
