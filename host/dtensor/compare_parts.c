@@ -99,7 +99,7 @@ static reshard_status compare_records(reshard_sharder s, reshard_mesh mesh, cons
   if (cb->dtype != RESHARD_DTYPE_NONE && ca->dtype != cb->dtype)
     return rs_error_differ("dtype", a, reshard_dtype_string(ca->dtype), b, reshard_dtype_string(cb->dtype));
   bool shaped = !cb->infer || cb->given; /* rank b has a shape to compare, or a number of dims */
-  bool same = !shaped || (ca->ndim == cb->ndim && (cb->infer || memcmp(ca->shape, cb->shape, sizeof ca->shape) == 0));
+  bool same = !shaped || (cb->infer ? ca->ndim == cb->ndim : rs_shape_equal(ca->ndim, ca->shape, cb->ndim, cb->shape));
   if (!same)
     return rs_error_differ(cb->infer ? "local shape" : "global shape", a,
                            rs_list_text(x, sizeof x, ca->ndim, ca->shape), b,

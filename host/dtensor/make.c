@@ -39,7 +39,7 @@ static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t sh
                : rs_error(RESHARD_ERROR_INVALID, "the local tensor of rank %lld is NULL and should be of shape %s",
                           (long long)shown, wanted);
   const reshard_tensor_info *info = &local->info;
-  if (info->ndim == ndim && memcmp(info->shape, part.shape, (size_t)ndim * sizeof *info->shape) == 0)
+  if (rs_shape_equal(info->ndim, info->shape, ndim, part.shape))
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "the local tensor of rank %lld is of shape %s and should be of %s",
                   (long long)shown, rs_shape_text(given, info->ndim, info->shape), wanted);
@@ -128,7 +128,7 @@ static reshard_status check_whole(const char *call, int64_t rank, reshard_tensor
                                   const reshard_properties *properties) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
   const reshard_tensor_info *info = &whole->info;
-  if (info->ndim != ndim || memcmp(info->shape, shape, (size_t)ndim * sizeof *shape) != 0)
+  if (!rs_shape_equal(info->ndim, info->shape, ndim, shape))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the whole tensor of rank %lld is of shape %s and should be of %s", call,
                     (long long)rank, rs_shape_text(given, info->ndim, info->shape), rs_shape_text(wanted, ndim, shape));
   if (info->dtype != properties->dtype)

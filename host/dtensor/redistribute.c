@@ -7,7 +7,6 @@
 #include "base/dtype.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
 
@@ -105,7 +104,7 @@ static reshard_status take_result(redistribution *r, int64_t i) {
                     reshard_dtype_string(to->properties.dtype), reshard_dtype_string(t->properties.dtype));
   char is[RS_SHAPE_TEXT], due[RS_SHAPE_TEXT];
   const struct reshard_layout_s *a = to->local.layout, *b = t->local.layout;
-  if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+  if (!rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape))
     return rs_error(RESHARD_ERROR_INVALID, "%s: result %lld has shape %s, its tensor %s", r->call, (long long)i,
                     rs_shape_text(is, a->ndim, a->shape), rs_shape_text(due, b->ndim, b->shape));
   r->made[i] = reshard_dtensor_retain(to);

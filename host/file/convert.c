@@ -392,8 +392,7 @@ static reshard_status compare_output(conversion *c) {
       continue; /* nothing of it is stored: the target is all gap */
     b = &c->back->store.model->tensors.at[region->dst];
     kept++;
-    if (b->dtype != t->dtype || b->packed != t->packed || b->ndim != t->ndim ||
-        memcmp(b->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+    if (b->dtype != t->dtype || b->packed != t->packed || !rs_shape_equal(b->ndim, b->shape, t->ndim, t->shape))
       status = rs_error(RESHARD_ERROR_CORRUPT, "tensor '%.128s' has another shape or dtype when read back",
                         c->target->names.at + t->name);
   }

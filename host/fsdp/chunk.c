@@ -184,7 +184,7 @@ typedef struct cut {
 static reshard_status error_cuts_differ(int64_t rank, const cut *a, const cut *b) {
   char values[2][RS_SHAPE_TEXT];
   const cut *of[2] = {a, b};
-  bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0, dtype = a->dtype != b->dtype;
+  bool shape = !rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape), dtype = a->dtype != b->dtype;
   bool pinned = a->pin_memory != b->pin_memory;
   for (int i = 0; i < 2; i++)
     if (shape)

@@ -122,8 +122,8 @@ static bool regular_equal(const struct reshard_layout_s *a, const struct reshard
 int reshard_layout_equal(reshard_layout a, reshard_layout b) {
   if (a == b)
     return 1;
-  if (a == NULL || b == NULL || a->kind != b->kind || a->ndim != b->ndim || a->world != b->world ||
-      memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+  if (a == NULL || b == NULL || a->kind != b->kind || a->world != b->world ||
+      !rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape))
     return 0;
   if (a->kind == RESHARD_LAYOUT_BOXES)
     return a->boxes->n == b->boxes->n && a->boxes->replicated == b->boxes->replicated &&

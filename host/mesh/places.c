@@ -145,9 +145,8 @@ bool rs_mesh_same_ranks(const struct reshard_mesh_s *a, const struct reshard_mes
   if (a == b || a->size != b->size)
     return a == b;
   bool positions = a->root == b->root || (a->root->regular && b->root->regular);
-  if (positions && a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0 &&
-      a->offset == b->offset && a->ndigits == b->ndigits &&
-      memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0)
+  if (positions && rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape) && a->offset == b->offset &&
+      a->ndigits == b->ndigits && memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0)
     return true; /* without a look at each rank, unless digits of dim -1 ask for one */
   for (int64_t i = 0; i < a->size; i++)
     if (rs_mesh_rank_at(a, rs_mesh_position(a, i)) != rs_mesh_rank_at(b, rs_mesh_position(b, i)))
@@ -158,8 +157,8 @@ bool rs_mesh_same_ranks(const struct reshard_mesh_s *a, const struct reshard_mes
 int reshard_mesh_equal(reshard_mesh a, reshard_mesh b) {
   if (a == b)
     return 1;
-  if (a == NULL || b == NULL || a->ndim != b->ndim || a->root->world != b->root->world ||
-      memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+  if (a == NULL || b == NULL || a->root->world != b->root->world ||
+      !rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape))
     return 0;
   const void *groups[2] = {a->root->comm != NULL ? a->root->comm->group : NULL,
                            b->root->comm != NULL ? b->root->comm->group : NULL};

@@ -129,8 +129,7 @@ _Static_assert(sizeof(reshard_shard) == (2 * RESHARD_MAX_DIMS + 2) * sizeof(int6
 int reshard_metadata_equal(reshard_metadata a, reshard_metadata b) {
   if (a == b)
     return 1;
-  return a != NULL && b != NULL && a->ndim == b->ndim && a->n == b->n &&
-         memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+  return a != NULL && b != NULL && a->n == b->n && rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape) &&
          memcmp(&a->properties, &b->properties, sizeof a->properties) == 0 &&
          memcmp(a->shards, b->shards, (size_t)a->n * sizeof *a->shards) == 0;
 }

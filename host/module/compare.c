@@ -71,7 +71,7 @@ static reshard_status error_tensors_differ(const char *label, int64_t rank, cons
                                            const parameter_record *b) {
   char field[RS_QUOTE + 96], values[2][RS_SHAPE_TEXT];
   const parameter_record *of[2] = {a, b};
-  bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0;
+  bool shape = !rs_shape_equal(a->ndim, a->shape, b->ndim, b->shape);
   const char *what = shape ? "shape" : a->dtype != b->dtype ? "dtype" : "strides";
   for (int i = 0; i < 2; i++)
     if (!shape && a->dtype != b->dtype)

@@ -149,8 +149,8 @@ static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int
   const rs_entry *e = &plan->entries[entry];
   const struct reshard_layout_s *dst = plan->classes.at[e->class_].dst;
   const char *name = l->names != NULL && l->names[number] != NULL ? l->names[number] : "tensor";
-  return e->dtype == info->dtype && dst->ndim == info->ndim && strcmp(e->name, name) == 0 &&
-         memcmp(dst->shape, info->shape, (size_t)info->ndim * sizeof *info->shape) == 0;
+  return e->dtype == info->dtype && strcmp(e->name, name) == 0 &&
+         rs_shape_equal(dst->ndim, dst->shape, info->ndim, info->shape);
 }
 
 /* True when the communicator has the plans of just these tensors. */

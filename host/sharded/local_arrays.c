@@ -139,7 +139,7 @@ static reshard_status check_array(const char *name, reshard_layout layout, const
     return array->elements == 0 ? RESHARD_SUCCESS
                                 : rs_error(RESHARD_ERROR_INVALID, "%s is NULL and should be of shape %s", name, wanted);
   const reshard_tensor_info *info = &tensor->info;
-  if (info->ndim != ndim || memcmp(info->shape, array->shape, (size_t)ndim * sizeof *info->shape) != 0)
+  if (!rs_shape_equal(info->ndim, info->shape, ndim, array->shape))
     return rs_error(RESHARD_ERROR_INVALID, "%s is of shape %s and should be of %s", name,
                     rs_shape_text(given, info->ndim, info->shape), wanted);
   if (info->dtype != dtype)

@@ -3,8 +3,6 @@
 #include "metadata/metadata.h"
 #include "sharded/sharder.h"
 
-#include <string.h>
-
 /* --- One tensor -------------------------------------------------------------------------------------------------- */
 
 /* Checks that the sharder's tensors can be on the device. */
@@ -31,8 +29,7 @@ static reshard_status map_tensor(reshard_sharder s, const rs_tensor_mapper *m, r
     made = NULL;
   }
   reshard_status status = made != NULL ? check_device(s, &made->info) : RESHARD_SUCCESS;
-  if (made != NULL && (made->info.ndim != t->info.ndim ||
-                       memcmp(made->info.shape, t->info.shape, (size_t)t->info.ndim * sizeof *t->info.shape) != 0))
+  if (made != NULL && !rs_shape_equal(made->info.ndim, made->info.shape, t->info.ndim, t->info.shape))
     status =
         rs_error(RESHARD_ERROR_INVALID, "a local tensor of shape %s would become one of %s",
                  rs_shape_text(was, t->info.ndim, t->info.shape), rs_shape_text(is, made->info.ndim, made->info.shape));

@@ -464,8 +464,7 @@ reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layo
   if (reshard_layout_world(layout) != s->comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout over %lld ranks on a communicator of %lld", call,
                     (long long)reshard_layout_world(layout), (long long)s->comm->size);
-  if (ndim >= 0 && (reshard_layout_ndim(layout) != ndim ||
-                    memcmp(reshard_layout_shape(layout), shape, (size_t)ndim * sizeof *shape) != 0))
+  if (ndim >= 0 && !rs_shape_equal(reshard_layout_ndim(layout), reshard_layout_shape(layout), ndim, shape))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout of shape %s for a tensor of shape %s", call,
                     rs_shape_text(given, reshard_layout_ndim(layout), reshard_layout_shape(layout)),
                     rs_shape_text(wanted, ndim, shape));

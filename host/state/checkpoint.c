@@ -79,7 +79,7 @@ static reshard_status match_tensor(const rs_state_checkpoint *s, const rs_state_
   RS_TRY(match_dtype(s, leaf, tensor));
   int ndim = rs_state_leaf_ndim(leaf);
   const int64_t *shape = rs_state_leaf_shape(leaf);
-  if (ndim != stored->ndim || memcmp(shape, stored->shape, (size_t)ndim * sizeof *shape) != 0)
+  if (!rs_shape_equal(ndim, shape, stored->ndim, stored->shape))
     return rs_error(RESHARD_ERROR_INVALID, "path '%s' is of shape %s here, in the checkpoint it is of %s", quoted,
                     rs_shape_text(wanted, ndim, shape), rs_shape_text(has, stored->ndim, stored->shape));
   for (int64_t a = 0; a < rs_state_leaf_arrays(leaf); a++) {

@@ -38,7 +38,7 @@ static reshard_status check_inner(const rs_nested *nested, const reshard_shard *
                     (long long)i, rs_node_text(text, inner));
   reshard_metadata m = deeper != NULL ? deeper->outer : plain->metadata, outer = nested->outer;
   reshard_sharder s = deeper != NULL ? deeper->sharder : plain->sharder;
-  if (m->ndim != outer->ndim || memcmp(m->shape, shard->box.extent, (size_t)m->ndim * sizeof *m->shape) != 0)
+  if (!rs_shape_equal(m->ndim, m->shape, outer->ndim, shard->box.extent))
     return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is of shape %s, its shard of size %s", call,
                     (long long)i, rs_shape_text(given, m->ndim, m->shape),
                     rs_shape_text(wanted, outer->ndim, shard->box.extent));

@@ -38,7 +38,7 @@ static reshard_status check_shapes(const index_selection *s) {
   int64_t wanted[RESHARD_MAX_DIMS];
   memcpy(wanted, s->src.shape, sizeof wanted);
   wanted[s->dim] = s->index.shape[0];
-  if (s->dst.ndim != s->src.ndim || memcmp(wanted, s->dst.shape, (size_t)s->src.ndim * sizeof *wanted) != 0)
+  if (!rs_shape_equal(s->src.ndim, wanted, s->dst.ndim, s->dst.shape))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: dst is %s, %s is needed",
                     rs_shape_text(a, s->dst.ndim, s->dst.shape), rs_shape_text(b, s->src.ndim, wanted));
   return RESHARD_SUCCESS;

@@ -357,7 +357,7 @@ reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t te
   const rs_model_tensor *t = &checkpoint->store.model->tensors.at[tensor];
   char wanted[RS_SHAPE_TEXT], given[RS_SHAPE_TEXT];
   RS_TRY(rs_model_check_dtype(checkpoint->store.model, tensor));
-  if (layout->ndim != t->ndim || memcmp(layout->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+  if (!rs_shape_equal(layout->ndim, layout->shape, t->ndim, t->shape))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: a layout of shape %s, the tensor's is %s",
                     rs_shape_text(given, layout->ndim, layout->shape), rs_shape_text(wanted, t->ndim, t->shape));
   if (threads < 0)

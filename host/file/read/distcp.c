@@ -113,7 +113,7 @@ static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *pl
   const rs_torch_tensor t = found->tensor;
   bool known = t.dtype != RESHARD_DTYPE_NONE;
   if (t.dtype != global->dtype || t.packed != global->packed ||
-      (known && (t.ndim != global->ndim || memcmp(t.shape, shard->box.extent, (size_t)t.ndim * sizeof *t.shape) != 0)))
+      (known && !rs_shape_equal(t.ndim, t.shape, global->ndim, shard->box.extent)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s %s at byte %lld, .metadata says %s %s", where, quoted,
                     rs_type_text(t.dtype, t.packed), rs_shape_text(is, t.ndim, t.shape), (long long)place->offset,
                     rs_type_text(global->dtype, global->packed), rs_shape_text(said, global->ndim, shard->box.extent));
