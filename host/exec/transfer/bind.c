@@ -258,6 +258,10 @@ reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *tr
   reshard_status status = rs_bind_lists_create(name, n, &lists);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     status = rs_bind_lists_add(&lists, "transfer", i, transfers[0]->comm, transfers[i]->comm);
+  for (int64_t i = 1; i < n && status == RESHARD_SUCCESS; i++)
+    if (transfers[i]->key != transfers[0]->key) /* they may be on different paths, too */
+      status = rs_error(RESHARD_ERROR_MISMATCH, "%s: transfers 0 and %lld are different ones, of ranks %lld and %lld",
+                        name, (long long)i, (long long)transfers[0]->comm->rank, (long long)transfers[i]->comm->rank);
   if (status == RESHARD_SUCCESS) {
     for (int64_t i = 0; i < n; i++)
       prepare_rebind(&lists.call[i], transfers[i], arrays != NULL ? arrays[i] : NULL);

@@ -174,6 +174,27 @@ CASE(lists_that_are_not_one_of_each_rank_are_refused) {
   }
 }
 
+CASE(rebind_of_ranks_of_different_transfers_is_refused_on_any_paths) {
+  for (int p = 0; p < 4; p++) {
+    rows_to_columns s, other;
+    rows_to_columns_open(&s, RANKS, PATIENCE, paths[p % 2], NULL);
+    rows_to_columns_open(&other, RANKS, PATIENCE, paths[p / 2], NULL);
+    lists l = lists_of(&s), further = lists_of(&other);
+    memcpy(further.comms, l.comms, sizeof l.comms);
+    assert_int_equal(create(&l), RESHARD_SUCCESS);
+    assert_int_equal(create(&further), RESHARD_SUCCESS);
+    const reshard_transfer mixed[RANKS] = {l.transfers[0], l.transfers[1], further.transfers[2]};
+    assert_int_equal(reshard_transfer_rebind_all(RANKS, mixed, further.arrays), RESHARD_ERROR_MISMATCH);
+    assert_text_has(reshard_last_error(), "transfers 0 and 2 are different ones, of ranks 0 and 2");
+    for (int r = 0; r < RANKS; r++)
+      reshard_transfer_destroy(further.transfers[r]);
+    memcpy(s.transfers, l.transfers, sizeof l.transfers);
+    rows_to_columns_must_execute(&s); /* bound as before */
+    rows_to_columns_close(&other);
+    rows_to_columns_close(&s);
+  }
+}
+
 /* --- Ranks that want different things ----------------------------------------------------------------------------- */
 
 /* Plans and path of one rank, or of the others. */
