@@ -409,14 +409,15 @@ RESHARD_API reshard_status reshard_checkpoint_check(const char *path, const resh
  *
  *     concat(DIM; X, Y, ...)   one after the other along a dim
  *     stack(X, Y, ...)         along a new dim 0; stack(DIM; X, Y, ...): along a new dim, which is DIM of the result
+ *     interleave(DIM,8; X, Y)  along a dim, 8 equal groups of each in turn
  *     transpose(X)             the last two dims swapped; transpose(1,2,0; X): dim i of the result is dim 1, 2, 0 of X
  *     cast(bf16; X)            numbers of another dtype, converted once; on the right side, and no cast inside of it
  *
  * Negative dims count from the end. Operations on the right side put tensors together. On the left they take apart the
- * tensor that the right side names. concat there gives sizes along the dim ("q.weight:4096"); parts without a size
- * share the rest equally. A part of concat may be no tensor: zeros():N on the right, N indices of zero bytes; drop():N
- * on the left, N indices that are left out. An operation may go on over lines inside its parentheses. drop takes
- * tensors and makes none.
+ * tensor that the right side names. concat and interleave there give sizes along the dim ("q.weight:4096"); parts
+ * without a size share the rest equally. A part of concat may be no tensor: zeros():N on the right, N indices of zero
+ * bytes; drop():N on the left, N indices that are left out. An operation may go on over lines inside its parentheses.
+ * drop takes tensors and makes none.
  *
  * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part. Quoted it is "any
  * but the end of a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other

@@ -134,6 +134,7 @@ reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model
   free(w.source.spread.at);
   free(w.matches.at);
   free(w.spare.at);
+  free(w.ends.at);
   free(w.lines.at);
   if (status != RESHARD_SUCCESS) {
     reshard_model_free(w.target);

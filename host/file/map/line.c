@@ -2,10 +2,11 @@
  *
  * An expression on the right side becomes a value: a shape, and a run of regions, one for each tensor in it. A region
  * says where a tensor's box lies in the value, and which dim of the tensor walks each dim. concat moves the boxes along
- * a dim; stack inserts a dim and moves them along that; transpose permutes; and all of it nests.
+ * a dim; interleave also cuts them in groups; stack inserts a dim and moves them along that; transpose permutes; all of
+ * it nests.
  *
- * On the left side the same is done downwards, until names are reached. concat cuts a region into boxes along a dim,
- * stack also removes the dim, and transpose permutes the dims back.
+ * On the left side the same is done downwards, until names are reached. concat cuts regions along a dim, interleave
+ * takes a part's piece of each group, stack also removes the dim, and transpose permutes the dims back.
  *
  * A part of zeros is a region of no tensor. It comes behind those of the tensors beside it, which say its shape. */
 #include "file/map/line.h"
@@ -13,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The regions of a value are the last ones, from `first` on. */
@@ -87,16 +89,6 @@ static reshard_status dims_of(const rs_map_work *w, const rs_map_node *op, int n
   return RESHARD_SUCCESS;
 }
 
-/* The target's side of a region gets the dims from[0..ndim) of what it was; -1: a new one. */
-static void arrange_dims(rs_copy_region *region, int ndim, const int *from) {
-  rs_copy_region old = *region;
-  for (int d = 0; d < ndim; d++) {
-    region->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
-    region->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
-    region->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
-  }
-}
-
 /* --- The right side: up from names to a value -------------------------------------------------------------------- */
 
 static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
@@ -127,7 +119,7 @@ static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, 
     from[d] = d == dim ? -1 : d - (d > dim);
   for (int64_t r = part->first; r < w->regions.n; r++) {
     if (stack)
-      arrange_dims(&w->regions.at[r], all->ndim + 1, from);
+      rs_region_arrange(&w->regions.at[r], all->ndim + 1, from);
     w->regions.at[r].dst_offset[dim] += offset;
   }
   if (!stack)
@@ -169,9 +161,36 @@ static reshard_status add_zeros(rs_map_work *w, const rs_map_node *op, int dim, 
   return RESHARD_SUCCESS;
 }
 
+/* Moves what lies part behind part along dim to its place in groups. w->ends has the parts' ends from `first` on. */
+static reshard_status interleave_parts(rs_map_work *w, const rs_map_node *op, int dim, int64_t first, value *all) {
+  int64_t made = w->regions.n, groups = op->groups, total = all->shape[dim] / groups, begin = 0;
+  char text[TERM];
+  for (int64_t p = first; p < w->ends.n; begin = w->ends.at[p++]) {
+    int64_t size = (w->ends.at[p] - begin) / groups;
+    if (size * groups != w->ends.at[p] - begin)
+      return WRONG(w, op, "interleave: part %lld has %lld indices, no multiple of %lld groups, in %s",
+                   (long long)(p - first), (long long)(w->ends.at[p] - begin), (long long)groups,
+                   describe_value(text, w, all));
+    for (int64_t r = all->first; r < made && size > 0; r++)
+      for (int64_t g = 0; g < groups; g++) {
+        rs_copy_region piece;
+        if (!rs_region_clip(&w->regions.at[r], dim, begin + g * size, begin + (g + 1) * size,
+                            g * total + begin / groups, &piece))
+          continue;
+        RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
+        w->regions.at[w->regions.n++] = piece;
+      }
+  }
+  if (w->regions.n == made) /* nothing is in it */
+    return RESHARD_SUCCESS;
+  memmove(w->regions.at + all->first, w->regions.at + made, (size_t)(w->regions.n - made) * sizeof *w->regions.at);
+  w->regions.n -= made - all->first;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all) {
   bool stack = op->kind == RS_MAP_STACK, spread = node_at(w, op->parts)->spread;
-  int64_t count = op->count, at = op->parts, joined = 0, ahead = 0;
+  int64_t count = op->count, at = op->parts, joined = 0, ahead = 0, ends = w->ends.n;
   int dim = 0;
   if (spread) {
     RS_TRY(rs_map_take_all(&w->source, node_at(w, op->parts)));
@@ -194,9 +213,14 @@ static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all
       RS_TRY(join_part(w, op, dim, joined++, all, &part));
       if (joined == 1 && ahead > 0)
         RS_TRY(add_zeros(w, op, dim, ahead, true, all));
+      RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
+      w->ends.at[w->ends.n++] = stack ? i : all->shape[dim];
     }
     at = spread ? at : node->next;
   }
+  if (op->kind == RS_MAP_INTERLEAVE)
+    RS_TRY(interleave_parts(w, op, dim, ends, all));
+  w->ends.n = ends;
   if (stack) {
     memmove(all->shape + dim + 1, all->shape + dim, (size_t)(all->ndim - dim) * sizeof *all->shape);
     all->shape[dim] = count;
@@ -223,7 +247,7 @@ static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
   for (int d = 0; d < v->ndim; d++)
     v->shape[d] = old.shape[from[d]];
   for (int64_t r = v->first; r < w->regions.n; r++)
-    arrange_dims(&w->regions.at[r], v->ndim, from);
+    rs_region_arrange(&w->regions.at[r], v->ndim, from);
   return RESHARD_SUCCESS;
 }
 
@@ -248,11 +272,12 @@ static reshard_status add_target_tensor(rs_map_work *w, const value *v) {
   return RESHARD_SUCCESS;
 }
 
-/* Number of parts of concat and stack, and the size of those without one. */
+/* Number of parts of concat, interleave and stack, and the size of those without one. */
 static reshard_status share_extent(const rs_map_work *w, const rs_map_node *op, int64_t extent, const char *of,
                                    int64_t *count, int64_t *share) {
   int64_t sum = 0, unsized = 0;
   const rs_map_node *first = node_at(w, op->parts);
+  const char *what = rs_map_kind_text(op->kind);
   if (op->kind == RS_MAP_STACK) {
     *count = first->spread ? extent : op->count;
     *share = 1;
@@ -264,30 +289,37 @@ static reshard_status share_extent(const rs_map_work *w, const rs_map_node *op, 
     *count = extent / first->size;
     *share = first->size;
     if (extent % first->size != 0)
-      return WRONG(w, first, "concat: parts of %lld do not divide %lld: %s", (long long)first->size, (long long)extent,
-                   of);
+      return WRONG(w, first, "%s: parts of %lld do not divide %lld: %s", what, (long long)first->size,
+                   (long long)extent, of);
     return RESHARD_SUCCESS;
   }
   *count = op->count;
   for (int64_t i = op->parts; i >= 0; i = node_at(w, i)->next) {
     unsized += node_at(w, i)->size < 0;
     if (!rs_add(sum, rs_max(node_at(w, i)->size, 0), &sum))
-      return WRONG(w, node_at(w, i), "concat: the sizes add up to more than 2^63");
+      return WRONG(w, node_at(w, i), "%s: the sizes add up to more than 2^63", what);
   }
   *share = unsized > 0 ? (extent - sum) / unsized : 0;
   if (sum > extent || (unsized == 0 && sum != extent))
-    return WRONG(w, op, "concat: the sizes add up to %lld, not %lld: %s", (long long)sum, (long long)extent, of);
+    return WRONG(w, op, "%s: the sizes add up to %lld, not %lld: %s", what, (long long)sum, (long long)extent, of);
   if (unsized > 0 && (extent - sum) % unsized != 0)
-    return WRONG(w, op, "concat: %lld do not divide in %lld equal parts: %s", (long long)(extent - sum),
+    return WRONG(w, op, "%s: %lld do not divide in %lld equal parts: %s", what, (long long)(extent - sum),
                  (long long)unsized, of);
   return RESHARD_SUCCESS;
 }
 
-static reshard_status apply_down(rs_map_work *w, int64_t at, int ndim, const rs_copy_region *region);
+/* A value of the left side: a shape, and the regions that lead to it. */
+typedef struct lower_value {
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  int64_t n;
+  rs_copy_region *regions;
+} lower_value;
+
+static reshard_status apply_down(rs_map_work *w, int64_t at, const lower_value *v);
 
 /* A name of the left side; index: of a spread one. */
-static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t index, int ndim,
-                                const rs_copy_region *region) {
+static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t index, const lower_value *v) {
   const char *rest;
   RS_TRY(rs_map_name(&w->source, name, &rest));
   if (name->spread) {
@@ -297,61 +329,101 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
     RS_TRY(rs_map_text_add(&w->source, digits, text.length));
     RS_TRY(rs_map_text_add(&w->source, rest, strlen(rest)));
   }
-  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
-  w->regions.at[w->regions.n] = *region;
-  const rs_model_tensor *from = tensor_at(w, region->src);
-  value v = {.dtype = w->cast != RESHARD_DTYPE_NONE ? w->cast : from->dtype,
-             .packed = from->packed,
-             .cast = w->cast != RESHARD_DTYPE_NONE,
-             .ndim = ndim,
-             .first = w->regions.n++};
-  memcpy(v.shape, region->dst_extent, sizeof v.shape);
-  return add_target_tensor(w, &v);
+  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + v->n));
+  const rs_model_tensor *from = tensor_at(w, v->regions->src);
+  value made = {.dtype = w->cast != RESHARD_DTYPE_NONE ? w->cast : from->dtype,
+                .packed = from->packed,
+                .cast = w->cast != RESHARD_DTYPE_NONE,
+                .ndim = v->ndim,
+                .first = w->regions.n};
+  memcpy(made.shape, v->shape, sizeof made.shape);
+  memcpy(w->regions.at + w->regions.n, v->regions, (size_t)v->n * sizeof *v->regions);
+  w->regions.n += v->n;
+  return add_target_tensor(w, &made);
 }
 
-static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_copy_region *region) {
-  char of[TERM];
-  int dim, from[RESHARD_MAX_DIMS];
-  bool stack = op->kind == RS_MAP_STACK;
-  int64_t count = 0, share = 0, offset = 0, at = op->parts;
-  RS_TRY(dim_of(w, op, ndim, ndim, region->dst_extent, region->src, &dim));
-  describe_term(of, w, ndim, region->dst_extent, region->src);
-  RS_TRY(share_extent(w, op, region->dst_extent[dim], of, &count, &share));
-  for (int d = 0; d < ndim - 1; d++)
+/* Indices [begin, begin + size) of a dim become a value of their own; of an interleave, in which that is its place in
+ * each of the groups, all groups do. Memory of part->regions: the caller's. */
+static void cut_part(const rs_map_node *op, const lower_value *v, int dim, int64_t begin, int64_t size,
+                     lower_value *part) {
+  int64_t groups = op->kind == RS_MAP_INTERLEAVE ? op->groups : 1, step = v->shape[dim] / groups;
+  int from[RESHARD_MAX_DIMS];
+  part->ndim = v->ndim;
+  part->n = 0;
+  memcpy(part->shape, v->shape, sizeof part->shape);
+  part->shape[dim] = size;
+  for (int64_t g = 0; g < groups && size > 0; g++)
+    for (int64_t r = 0; r < v->n; r++) {
+      int64_t lo = g * step + begin / groups;
+      if (rs_region_clip(&v->regions[r], dim, lo, lo + size / groups, g * (size / groups), &part->regions[part->n]))
+        part->n++;
+    }
+  if (part->n == 0) { /* a part of nothing has the name of where it comes from */
+    rs_region_clip(&v->regions[0], dim, v->regions[0].dst_offset[dim], v->regions[0].dst_offset[dim], 0, part->regions);
+    part->n = 1;
+  }
+  if (op->kind != RS_MAP_STACK)
+    return;
+  for (int d = 0; d < v->ndim - 1; d++) {
     from[d] = d + (d >= dim);
-  for (int64_t i = 0; i < count; i++) {
+    part->shape[d] = part->shape[from[d]];
+  }
+  part->ndim--;
+  for (int64_t r = 0; r < part->n; r++)
+    rs_region_arrange(&part->regions[r], part->ndim, from);
+}
+
+static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, const lower_value *v) {
+  char of[TERM];
+  int dim;
+  int64_t count = 0, share = 0, offset = 0, at = op->parts;
+  lower_value part = {0};
+  RS_TRY(dim_of(w, op, v->ndim, v->ndim, v->shape, v->regions->src, &dim));
+  describe_term(of, w, v->ndim, v->shape, v->regions->src);
+  RS_TRY(share_extent(w, op, v->shape[dim], of, &count, &share));
+  int64_t most = v->n;
+  if (op->kind == RS_MAP_INTERLEAVE && !rs_mul(most, rs_min(op->groups, rs_max(1, v->shape[dim])), &most))
+    return WRONG(w, op, "interleave: the regions of %lld groups overflow 63 bits", (long long)op->groups);
+  RS_TRY(rs_alloc(&part.regions, most, sizeof *part.regions));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < count && status == RESHARD_SUCCESS; i++) {
     const rs_map_node *name = node_at(w, at);
     int64_t size = name->size >= 0 ? name->size : share;
-    if (name->kind == RS_MAP_DROP) {
-      offset += size;
-      at = name->next;
-      continue;
+    if (op->kind == RS_MAP_INTERLEAVE && size % op->groups != 0) {
+      status = WRONG(w, op, "interleave: part %lld has %lld indices, no multiple of %lld groups, in %s", (long long)i,
+                     (long long)size, (long long)op->groups, of);
+      break;
     }
-    rs_copy_region part = *region;
-    part.src_offset[region->permutation[dim]] += offset;
-    part.src_extent[region->permutation[dim]] = part.dst_extent[dim] = size;
-    if (stack)
-      arrange_dims(&part, ndim - 1, from);
-    RS_TRY(name->spread ? down_name(w, name, i, ndim - stack, &part) : apply_down(w, at, ndim - stack, &part));
+    if (name->kind != RS_MAP_DROP) {
+      cut_part(op, v, dim, offset, size, &part);
+      status = name->spread ? down_name(w, name, i, &part) : apply_down(w, at, &part);
+    }
     offset += size;
     at = name->spread ? at : node_at(w, at)->next;
   }
-  return RESHARD_SUCCESS;
+  free(part.regions);
+  return status;
 }
 
-static reshard_status apply_down(rs_map_work *w, int64_t at, int ndim, const rs_copy_region *region) {
+static reshard_status apply_down(rs_map_work *w, int64_t at, const lower_value *v) {
   const rs_map_node *node = node_at(w, at);
   if (node->kind == RS_MAP_NAME)
-    return down_name(w, node, 0, ndim, region);
+    return down_name(w, node, 0, v);
   if (node->kind != RS_MAP_TRANSPOSE)
-    return down_parts(w, node, ndim, region);
+    return down_parts(w, node, v);
   int from[RESHARD_MAX_DIMS], back[RESHARD_MAX_DIMS];
-  RS_TRY(dims_of(w, node, ndim, region->dst_extent, region->src, from));
-  for (int d = 0; d < ndim; d++)
+  RS_TRY(dims_of(w, node, v->ndim, v->shape, v->regions->src, from));
+  lower_value turned = *v;
+  RS_TRY(rs_alloc_copy(&turned.regions, v->regions, v->n, sizeof *v->regions));
+  for (int d = 0; d < v->ndim; d++)
     back[from[d]] = d;
-  rs_copy_region part = *region;
-  arrange_dims(&part, ndim, back);
-  return apply_down(w, node->parts, ndim, &part);
+  for (int d = 0; d < v->ndim; d++)
+    turned.shape[d] = v->shape[back[d]];
+  for (int64_t r = 0; r < v->n; r++)
+    rs_region_arrange(&turned.regions[r], v->ndim, back);
+  reshard_status status = apply_down(w, node->parts, &turned);
+  free(turned.regions);
+  return status;
 }
 
 reshard_status rs_map_apply_match(rs_map_work *w) {
@@ -369,5 +441,7 @@ reshard_status rs_map_apply_match(rs_map_work *w) {
   }
   rs_copy_region region = w->regions.at[--w->regions.n]; /* of a name, or of its cast */
   w->cast = v.cast ? v.dtype : RESHARD_DTYPE_NONE;
-  return apply_down(w, line->target, v.ndim, &region);
+  lower_value all = {.ndim = v.ndim, .n = 1, .regions = &region};
+  memcpy(all.shape, v.shape, sizeof all.shape);
+  return apply_down(w, line->target, &all);
 }

@@ -15,6 +15,7 @@ typedef struct rs_map_work {
   reshard_dtype cast;    /* of the line, where a cast tensor is taken apart; else NONE */
   RS_VEC(int64_t) lines; /* per tensor of the target: the line that made it */
   rs_copy_regions regions;
+  RS_VEC(int64_t) ends; /* of the parts of the interleaves that are under way */
 } rs_map_work;
 /* The line for the match: appends what it makes. */
 reshard_status rs_map_apply_match(rs_map_work *work);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 const char *rs_map_kind_text(rs_map_kind kind) {
-  static const char *const texts[] = {"name", "concat", "stack", "transpose", "cast", "zeros", "drop"};
+  static const char *const texts[] = {"name", "concat", "interleave", "stack", "transpose", "cast", "zeros", "drop"};
   return texts[kind];
 }
 

@@ -10,6 +10,7 @@
 typedef enum rs_map_kind {
   RS_MAP_NAME = 0,
   RS_MAP_CONCAT,
+  RS_MAP_INTERLEAVE,
   RS_MAP_STACK,
   RS_MAP_TRANSPOSE,
   RS_MAP_CAST,
@@ -24,7 +25,7 @@ typedef struct rs_map_node {
   rs_map_kind kind;
   int64_t line, column; /* where it begins, from 1 */
   int64_t next;         /* the part behind it in the same operation */
-  int64_t size;         /* that it was given as a part of concat; -1: none */
+  int64_t size;         /* that it was given as a part of concat or interleave; -1: none */
 
   int64_t text; /* a name: the stars + 1 pieces around its stars, each NUL-terminated, from here on in the map's text */
   int stars;
@@ -33,6 +34,7 @@ typedef struct rs_map_node {
   int64_t parts, count; /* an operation: the first of its parts, and how many */
   int ndims;
   int dims[RESHARD_MAX_DIMS]; /* as given before ';' */
+  int64_t groups;             /* likewise, of an interleave */
   reshard_dtype dtype;        /* likewise, of a cast */
 } rs_map_node;
 

@@ -139,17 +139,24 @@ static reshard_status read_list(parser *s, rs_map_node *op) {
   }
 }
 
-/* The list before ';' as dims. */
+/* The list before ';' as dims; the second number of an interleave is its groups. */
 static reshard_status take_dims(parser *s, rs_map_node *op) {
   for (int64_t i = op->parts; i >= 0; i = s->map->nodes.at[i].next) {
     const rs_map_node *node = &s->map->nodes.at[i];
     const char *text = s->map->text.at + node->text;
     char buffer[RS_QUOTE], *end = NULL;
+    errno = 0;
     long dim = node->kind == RS_MAP_NAME ? strtol(text, &end, 10) : 0;
     if (node->kind != RS_MAP_NAME || end == text || *end != '\0' || node->stars > 0 || node->size >= 0)
       return rs_map_error(s->map, node->line, node->column, "before ';' stand dims, and '%s' is none",
                           node->kind == RS_MAP_NAME ? rs_map_quote(buffer, sizeof buffer, s->map, node)
                                                     : rs_map_kind_text(node->kind));
+    if (op->kind == RS_MAP_INTERLEAVE && op->ndims == 1 && op->groups == 0) {
+      if (dim < 1 || errno != 0)
+        return rs_map_error(s->map, node->line, node->column, "%s groups: 1 or more, below 2^63", text);
+      op->groups = dim;
+      continue;
+    }
     if (dim < -RESHARD_MAX_DIMS || dim >= RESHARD_MAX_DIMS)
       return rs_map_error(s->map, node->line, node->column, "dim %ld: a tensor has %d at most", dim, RESHARD_MAX_DIMS);
     if (op->ndims == RESHARD_MAX_DIMS)
@@ -176,6 +183,9 @@ static reshard_status take_dtype(parser *s, rs_map_node *op) {
 static reshard_status check_counts(const parser *s, const rs_map_node *op) {
   if (op->kind == RS_MAP_CONCAT && op->ndims != 1)
     return rs_map_error(s->map, op->line, op->column, "concat has one dim first: concat(0; ...)");
+  if (op->kind == RS_MAP_INTERLEAVE && (op->ndims != 1 || op->groups == 0))
+    return rs_map_error(s->map, op->line, op->column,
+                        "interleave has one dim and a number of groups first: interleave(0,8; ...)");
   if (op->kind == RS_MAP_STACK && op->ndims > 1)
     return rs_map_error(s->map, op->line, op->column, "stack has one dim, not %d", op->ndims);
   if (op->kind == RS_MAP_TRANSPOSE && op->count != 1)
@@ -197,8 +207,8 @@ static reshard_status read_operation(parser *s, const char *word, size_t length,
     snprintf(name, sizeof name, "%.*s", (int)rs_min((int64_t)length, RS_QUOTE), word);
     return rs_map_error(
         s->map, op->line, op->column,
-        "no operation '%s': there are concat, stack, transpose, cast, drop alone on its line, and zeros():N, "
-        "drop():N as parts of concat",
+        "no operation '%s': there are concat, interleave, stack, transpose, cast, drop alone on its line, and "
+        "zeros():N, drop():N as parts of concat",
         rs_quote((char[RS_QUOTE]){0}, RS_QUOTE, name));
   }
   if (s->depth == DEEPEST)
@@ -244,13 +254,14 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
   rs_map_node *node = &s->map->nodes.at[at];
   char text[RS_QUOTE];
   bool part = parent != NULL && parent->kind == RS_MAP_CONCAT;
+  bool sized = part || (parent != NULL && parent->kind == RS_MAP_INTERLEAVE);
   if (node->kind >= RS_MAP_ZEROS) {
     if (part && node->size >= 0 && is_target == (node->kind == RS_MAP_DROP))
       return RESHARD_SUCCESS;
     return rs_map_error(s->map, node->line, node->column, "%s():N is a part of concat on the %s side, with its size",
                         rs_map_kind_text(node->kind), node->kind == RS_MAP_DROP ? "left" : "right");
   }
-  if (node->size >= 0 && !(is_target && part))
+  if (node->size >= 0 && !(is_target && sized))
     return rs_map_error(s->map, node->line, node->column, "a size (':%lld') is for parts of concat on the left side",
                         (long long)node->size);
   if (node->kind == RS_MAP_CAST && is_target)
@@ -266,16 +277,16 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
   }
   if (node->stars == line->stars)
     return RESHARD_SUCCESS;
-  bool sole = part || (parent != NULL && parent->kind == RS_MAP_STACK);
+  bool sole = sized || (parent != NULL && parent->kind == RS_MAP_STACK);
   sole = sole && parent->count == 1;
   if (!sole || node->stars != line->stars + 1)
     return rs_map_error(s->map, node->line, node->column, "'%s' has %d '*', the other side %d%s",
                         rs_map_quote(text, sizeof text, s->map, node), node->stars, line->stars,
                         node->stars == line->stars + 1 ? "; one more is for a name alone in stack or concat" : "");
-  if (is_target && parent->kind == RS_MAP_CONCAT && node->size <= 0)
+  if (is_target && sized && node->size <= 0)
     return rs_map_error(s->map, node->line, node->column,
-                        "'%s' as parts of concat on the left side needs their size: '%s:SIZE'",
-                        rs_map_quote(text, sizeof text, s->map, node), text);
+                        "'%s' as parts of %s on the left side needs their size: '%s:SIZE'",
+                        rs_map_quote(text, sizeof text, s->map, node), rs_map_kind_text(parent->kind), text);
   node->spread = true;
   return RESHARD_SUCCESS;
 }

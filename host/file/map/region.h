@@ -23,4 +23,30 @@ static inline void rs_region_whole(const rs_model_tensor *t, int64_t src, int64_
   }
 }
 
+/* The target's side of a region gets the dims from[0..ndim) of what it was; -1: a new one. */
+static inline void rs_region_arrange(rs_copy_region *region, int ndim, const int *from) {
+  rs_copy_region old = *region;
+  for (int d = 0; d < ndim; d++) {
+    region->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
+    region->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
+    region->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
+  }
+}
+
+/* Indices [lo, hi) of a dim of the target's side, as far as a region has them; they begin at `at` then. False where it
+ * has none. */
+static inline bool rs_region_clip(const rs_copy_region *from, int dim, int64_t lo, int64_t hi, int64_t at,
+                                  rs_copy_region *out) {
+  int64_t begin = rs_max(lo, from->dst_offset[dim]), end = rs_min(hi, from->dst_offset[dim] + from->dst_extent[dim]);
+  int src = from->permutation[dim];
+  *out = *from;
+  if (src >= 0 && from->src >= 0)
+    out->src_offset[src] += begin - from->dst_offset[dim];
+  if (src >= 0)
+    out->src_extent[src] = end - begin;
+  out->dst_offset[dim] = at + begin - lo;
+  out->dst_extent[dim] = end - begin;
+  return begin < end;
+}
+
 #endif

@@ -152,6 +152,27 @@ CASE(left_side_operations_cut_each_element) {
   makes("x 0x2, y 1", "stack(a.*) = x\n* = *", "y 1: y0");
 }
 
+/* Groups of query heads with their heads of k and v, as Megatron's linear_qkv has them. */
+CASE(interleave_takes_a_group_of_each_in_turn_and_gives_it_back) {
+  makes("q 4, k 2, v 2", "x = interleave(0,2; q, k, v)", "x 8: q0 q1 k0 v0 q2 q3 k1 v1");
+  makes("x 8", "interleave(0,2; q:4, k:2, v:2) = x", "q 4: x0 x1 x4 x5, k 2: x2 x6, v 2: x3 x7");
+  makes("x 6", "interleave(0,3; a, b) = x", "a 3: x0 x2 x4, b 3: x1 x3 x5");
+  makes("a 2x2, b 2x4", "x = interleave(-1,2; a, b)", "x 2x6: a0 b0 b1 a1 b2 b3 a2 b4 b5 a3 b6 b7");
+  makes("a 2, b 2", "x = interleave(0,2; concat(0; a, zeros():2), b)", "x 6: a0 a1 b0 0 0 b1");
+  makes("a 2x2, b 2x2", "x = transpose(interleave(0,2; transpose(a), b))", "x 2x4: a0 b0 a1 b2 a2 b1 a3 b3");
+  makes("x 8", "interleave(0,2; concat(0; a:1, b:3), c:4) = x", "a 1: x0, b 3: x1 x4 x5, c 4: x2 x3 x6 x7");
+  makes("x 4x2", "interleave(0,2; stack(a, b):2, transpose(c)) = x", "a 2: x0 x1, b 2: x4 x5, c 2x2: x2 x6 x3 x7");
+  makes("e.0 2, e.1 2", "x = interleave(0,2; e.*)", "x 4: e.00 e.10 e.01 e.11");
+  makes("x 4", "interleave(0,2; e.*:2) = x", "e.0 2: x0 x2, e.1 2: x1 x3");
+  makes("a 0, b 2", "x = interleave(0,2; a, b)", "x 2: b0 b1");
+  makes("x 2", "interleave(0,2; a:0, b) = x", "a 0, b 2: x0 x1");
+  fails("a 3, b 2", "x = interleave(0,2; a, b)",
+        "m:1:5: interleave: part 0 has 3 indices, no multiple of 2 groups, in 5 i32 ('a')");
+  fails("x 5", "interleave(0,2; a:2, b:3) = x",
+        "m:1:1: interleave: part 1 has 3 indices, no multiple of 2 groups, in 5 i32 ('x')");
+  fails("x 5", "interleave(0,2; a:2, b:2) = x", "m:1:1: interleave: the sizes add up to 4, not 5: 5 i32 ('x')");
+}
+
 CASE(stars_apply_a_line_to_each_match) {
   const char *layers = "l.1.k 1, l.0.q 2, n 1, l.1.q 2, l.0.k 1";
   makes(layers, "* = *", "l.1.k 1: l.1.k0, l.0.q 2: l.0.q0 l.0.q1, n 1: n0, l.1.q 2: l.1.q0 l.1.q1, l.0.k 1: l.0.k0");
@@ -223,6 +244,13 @@ CASE(test_refused_text) {
       {"x = concat(a, b)", "m:1:5: concat has one dim first: concat(0; ...)"},
       {"x = concat(0, 1; a, b)", "m:1:5: concat has one dim first: concat(0; ...)"},
       {"x = concat(0; 1; a, b)", "m:1:16: ',' or ')' is expected, not ';'"},
+      {"x = interleave(0; a)", "m:1:5: interleave has one dim and a number of groups first: interleave(0,8; ...)"},
+      {"x = interleave(a, b)", "m:1:5: interleave has one dim and a number of groups first: interleave(0,8; ...)"},
+      {"x = interleave(0, 0; a)", "m:1:19: 0 groups: 1 or more, below 2^63"},
+      {"x = interleave(0, 8, 1; a)",
+       "m:1:5: interleave has one dim and a number of groups first: interleave(0,8; ...)"},
+      {"x = interleave(0, 8; a:1)", "m:1:22: a size (':1') is for parts of concat on the left side"},
+      {"x = interleave(0, 8; a, zeros():1)", "m:1:25: zeros():N is a part of concat on the right side, with its size"},
       {"x = stack(0, 1; a, b)", "m:1:5: stack has one dim, not 2"},
       {"x = stack(z; a, b)", "m:1:11: before ';' stand dims, and 'z' is none"},
       {"x = stack(0x1; a, b)", "m:1:11: before ';' stand dims, and '0x1' is none"},
@@ -231,9 +259,9 @@ CASE(test_refused_text) {
       {"x = stack(-99999999999999999999; a, b)", "m:1:11: dim -9223372036854775808: a tensor has 8 at most"},
       {"x = transpose(0,1,2,3,4,5,6,7,0; a)", "m:1:31: more than 8 dims"},
       {"x = transpose(a, b)", "m:1:5: transpose has one part, not 2; dims stand before ';': transpose(1,0; X)"},
-      {"x = gather(a)",
-       "m:1:5: no operation 'gather': there are concat, stack, transpose, cast, drop alone on its line, and "
-       "zeros():N, drop():N as parts of concat"},
+      {"x = gather(a)", "m:1:5: no operation 'gather': there are concat, interleave, stack, transpose, cast, drop "
+                        "alone on its line, and "
+                        "zeros():N, drop():N as parts of concat"},
       {"x = stack(drop(a))", "m:1:16: ')' is expected, not 'a'"},
       {"x = concat(0; a, zeros(b):1)", "m:1:24: ')' is expected, not 'b'"},
       {"x = concat(0; a, zeros(0; b):1)", "m:1:24: ')' is expected, not '0'"},

@@ -51,13 +51,15 @@ static array draw_leaf(drawing *d, int ndim, const int64_t *shape, int64_t name,
   return copy;
 }
 
-/* Puts a part into the result at an offset along a dim; with stack the part lacks that dim. Frees the part. */
-static void array_put(array *result, array *part, bool stack, int dim, int64_t offset) {
+/* Puts a part into the result at an offset along a dim; with stack the part lacks that dim. Of several groups each gets
+ * its piece. Frees the part. */
+static void array_put(array *result, array *part, bool stack, int dim, int64_t offset, int64_t groups) {
   int64_t i[RESHARD_MAX_DIMS] = {0}, to[RESHARD_MAX_DIMS];
   for (int64_t at = 0; at < part->n; at++) {
     for (int d = 0; d < part->ndim; d++)
       to[d + (stack && d >= dim)] = i[d];
-    to[dim] = stack ? offset : to[dim] + offset;
+    int64_t piece = stack ? 1 : part->shape[dim] / groups;
+    to[dim] = stack ? offset : to[dim] / piece * (result->shape[dim] / groups) + offset / groups + to[dim] % piece;
     result->data[flat(result, to)] = part->data[at];
     next(part->ndim, part->shape, i);
   }
@@ -97,19 +99,29 @@ static array draw_transpose(drawing *d, int ndim, const int64_t *shape, int dept
   return result;
 }
 
-/* concat, or stack; with a name for all parts now and then. */
+/* concat, interleave or stack; with a name for all parts now and then. */
 static array draw_parts(drawing *d, int ndim, const int64_t *shape, int depth) {
   int dim = (int)rng_below(&d->r, ndim);
-  int64_t extent = shape[dim], count = 0, size[8], left = extent, share;
+  int64_t extent = shape[dim], count = 0, size[8], left = extent, share, groups = 1;
   bool stack = extent >= 1 && extent <= 6 && rng_one_in(&d->r, 2), spread = rng_one_in(&d->r, 4), sized = true;
   char text[48];
-  snprintf(text, sizeof text, stack && dim == 0 && rng_one_in(&d->r, 2) ? "stack(" : "%s(%d; ",
-           stack ? "stack" : "concat", rng_one_in(&d->r, 3) ? dim - ndim : dim);
+  if (!stack && !spread && rng_one_in(&d->r, 2))
+    groups = rng_in(&d->r, 1, 3);
+  bool grouped = groups > 1 && extent % groups == 0;
+  groups = grouped ? groups : 1;
+  snprintf(text, sizeof text, stack && dim == 0 && rng_one_in(&d->r, 2) ? "stack(" : "%s(%d",
+           stack     ? "stack"
+           : grouped ? "interleave"
+                     : "concat",
+           rng_one_in(&d->r, 3) ? dim - ndim : dim);
   both(d, text);
+  snprintf(text, sizeof text, ",%lld", (long long)groups);
+  both(d, grouped ? text : "");
+  both(d, strchr(d->right->at + d->right->length - 1, '(') != NULL ? "" : "; ");
   share = rng_in(&d->r, 1, 3);
   spread = spread && (stack || (extent % share == 0 && extent / share >= 1 && extent / share <= 8));
   for (; count == 0 || left > 0; left -= size[count++])
-    size[count] = stack ? 1 : spread ? share : count == 5 ? left : rng_in(&d->r, 0, left);
+    size[count] = stack ? 1 : spread ? share : count == 5 ? left : rng_in(&d->r, 0, left / groups) * groups;
   if (!stack && !spread) { /* equal parts need no size, nor does one of them */
     bool equal = true;
     for (int64_t i = 1; i < count; i++)
@@ -130,7 +142,7 @@ static array draw_parts(drawing *d, int ndim, const int64_t *shape, int depth) {
     array part = spread ? draw_leaf(d, n, inner, name, i) : array_draw(d, n, inner, depth);
     if (!stack && (spread ? i == 0 : sized && i != unsized))
       rs_text_add(d->left, ":%lld", (long long)size[i]);
-    array_put(&result, &part, stack, dim, offset);
+    array_put(&result, &part, stack, dim, offset, groups);
   }
   both(d, ")");
   return result;
