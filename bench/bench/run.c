@@ -175,13 +175,17 @@ static void describe_preparation(bench_state *b, int64_t local, const preparatio
  * limit may be another one than the plan knows. */
 static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, reshard_plan plan,
                                           const reshard_transfer_info *taken) {
-  const reshard_plan_options options = options_of(b, taken->workspace_limit);
+  reshard_plan_options options = options_of(b, taken->workspace_limit);
+  reshard_topology plain = b->topology; /* as transfers take it, which pass nothing on */
   reshard_plan_info info;
   reshard_plan limited = NULL;
   CLI_TRY("", reshard_plan_get_info(plan, &info));
-  if (taken->path == RESHARD_PATH_DIRECT || info.peers == 0)
+  plain.chains = 0;
+  if (info.chains > 0)
+    options.topology = &plain;
+  if ((taken->path == RESHARD_PATH_DIRECT && info.chains == 0) || info.peers == 0)
     return info;
-  if (taken->workspace_limit != info.workspace_limit) {
+  if (taken->workspace_limit != info.workspace_limit || info.chains > 0) {
     CLI_TRY("", reshard_plan_create(b->w.n, b->entries, b->s.first + local, &options, &limited));
     CLI_TRY("", reshard_plan_get_info(limited, &info));
   }
@@ -194,8 +198,9 @@ static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, r
       info.messages_sent += sent > 0;
     }
   }
-  if (taken->rounds > info.rounds) /* else messages go through what the communicator has, in rounds of its own */
-    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, taken->rounds, &info));
+  if (taken->path != RESHARD_PATH_DIRECT &&
+      taken->rounds > info.rounds) /* else messages go through what the communicator has, in rounds of its own */
+    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, taken->rounds, 0, &info));
   reshard_plan_destroy(limited);
   return info;
 }

@@ -35,6 +35,9 @@ static void add_rank(struct link_counts *l, const reshard_plan_info *i, int64_t 
   l->most_out = rs_max(l->most_out, i->between_sent_bytes);
   l->most_in = rs_max(l->most_in, i->between_received_bytes);
   l->most_within = rs_max(l->most_within, rs_max(i->within_sent_bytes, i->within_received_bytes));
+  l->hops = rs_max(l->hops, i->hops);
+  l->chains = i->chains;
+  l->later = rs_max(l->later, i->later_rounds);
 }
 
 struct link_counts *link_counts_make(const world_plan *p, const reshard_topology *topology, int64_t rounds_twice) {
@@ -45,7 +48,6 @@ struct link_counts *link_counts_make(const world_plan *p, const reshard_topology
   l->topology = *topology;
   l->ndomains = p->rank[0].info.domains;
   l->domain = cli_alloc(l->ndomains, sizeof *l->domain);
-  l->hops = 1;
   for (int64_t i = 0; i < p->n; i++) {
     add_rank(l, &p->rank[i].info, &holders);
     busy = fmax(busy, busy_time(t, &p->rank[i].info));
@@ -58,9 +60,8 @@ struct link_counts *link_counts_make(const world_plan *p, const reshard_topology
     l->bound = fmax(l->bound, (double)k->least / ((double)rs_max(1, k->receivers) * (double)t->between));
   }
   l->bound = fmax(l->bound, (double)l->leaving_least / ((double)rs_max(1, holders) * (double)t->between));
-  l->steps = p->rounds;
-  l->estimate = estimate_time(t, busy, p->rounds, 0);
-  l->twice = estimate_time(t, busy, rounds_twice, 0);
+  l->estimate = estimate_time(t, busy, p->rounds, l->later);
+  l->twice = estimate_time(t, busy, rounds_twice, l->later);
   return l;
 }
 
@@ -100,7 +101,13 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("%s in\n", cli_bytes_text(b, (double)l->most_in));
   printf("within        %s; busiest link %s\n", cli_bytes_text(b, (double)l->within),
          cli_bytes_text(c, (double)l->most_within));
-  printf("estimate      %.6g us in %lld round%s", 1e6 * l->estimate, (long long)l->steps, l->steps == 1 ? "" : "s");
+  if (l->chains > 0)
+    printf("passed on     in %lld hops: %lld chains, one for each domain; nothing where a transfer is direct, takes a "
+           "collective, or is on GPUs\n",
+           (long long)l->hops, (long long)l->chains);
+  printf("estimate      %.6g us in %lld round%s", 1e6 * l->estimate, (long long)p->rounds, p->rounds == 1 ? "" : "s");
+  if (l->later > 0)
+    printf(" and %lld more for the last hop", (long long)l->later);
   if (l->bound > 0)
     printf("; %.3f x the bound of %.6g us", l->estimate / l->bound, 1e6 * l->bound);
   if (l->twice > 0 && p->limit > 0)
@@ -113,7 +120,8 @@ void link_counts_json(const struct link_counts *l, rs_json *j) {
                {"leaving_bytes", l->leaving}, {"leaving_least_bytes", l->leaving_least},
                {"entering_bytes", l->entering}, {"entering_least_bytes", l->entering_least},
                {"max_between_sent_bytes", l->most_out}, {"max_between_received_bytes", l->most_in},
-               {"max_within_bytes", l->most_within}, {"hops", l->hops}, {"chains", l->chains});
+               {"max_within_bytes", l->most_within}, {"hops", l->hops}, {"chains", l->chains},
+               {"later_rounds", l->later});
   rs_json_real(j, "estimate_us", 1e6 * l->estimate);
   rs_json_real(j, "bound_us", 1e6 * l->bound);
   if (l->twice > 0)
@@ -132,7 +140,8 @@ void link_counts_json_rank(const reshard_topology *t, const reshard_plan_info *i
   rs_json_ints(j, {"between_bytes", i->between_received_bytes}, {"between_sent_bytes", i->between_sent_bytes},
                {"within_bytes", i->within_received_bytes}, {"within_sent_bytes", i->within_sent_bytes},
                {"leaving_bytes", i->leaving_bytes}, {"leaving_least_bytes", i->leaving_least_bytes},
-               {"entering_bytes", i->between_received_bytes}, {"entering_least_bytes", i->entering_least_bytes});
-  rs_json_real(j, "estimate_us", 1e6 * estimate_time(t, busy_time(t, i), i->rounds, 0));
+               {"entering_bytes", i->between_received_bytes}, {"entering_least_bytes", i->entering_least_bytes},
+               {"streams", i->streams});
+  rs_json_real(j, "estimate_us", 1e6 * estimate_time(t, busy_time(t, i), i->rounds, i->later_rounds));
   rs_json_real(j, "bound_us", 1e6 * lack_time(t, i));
 }

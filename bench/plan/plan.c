@@ -23,6 +23,7 @@ typedef struct planner {
   pthread_mutex_t lock;
   int64_t next, end;
   int64_t rounds;     /* that all ranks take; 0: as many as each needs, and not known yet */
+  int64_t streams;    /* the most of a rank; 0: not known yet, or nothing is passed on */
   bool together;      /* all plans fit in memory */
   reshard_plan *kept; /* [out->n] or NULL */
   int64_t kept_bytes;
@@ -95,12 +96,26 @@ static void agree_rank(planner *p, int64_t rank) {
   reshard_plan_info *info = &p->out->rank[rank - p->out->first].info;
   reshard_plan plan = p->kept[rank - p->out->first];
   int64_t took = info->plan_ns;
-  if (info->peers > 0 && info->rounds < p->rounds) {
+  if (info->peers > 0 && (info->rounds < p->rounds || info->streams < p->streams)) {
     plan = plan != NULL ? plan : make_plan(p, rank);
-    CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, info));
+    CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, p->streams, info));
     info->plan_ns = took;
   }
   reshard_plan_destroy(plan);
+}
+
+/* Finds the rounds that a rank needs where all have the pieces of messages that the one with most streams has. */
+static void need_rounds(planner *p, int64_t rank) {
+  rank_plan *r = &p->out->rank[rank - p->out->first];
+  reshard_plan kept = p->kept[rank - p->out->first], plan = kept != NULL ? kept : make_plan(p, rank);
+  reshard_plan_info info;
+  CLI_TRY("", reshard_plan_get_info_at(plan, 0, p->streams, &info));
+  r->needed = info.rounds;
+  pthread_mutex_lock(&p->lock);
+  p->out->rounds = rs_max(p->out->rounds, info.rounds);
+  pthread_mutex_unlock(&p->lock);
+  if (kept == NULL)
+    reshard_plan_destroy(plan);
 }
 
 static void *plan_ranks(void *user) {
@@ -115,6 +130,8 @@ static void *plan_ranks(void *user) {
       return NULL;
     if (p->rounds > 0)
       agree_rank(p, rank);
+    else if (p->streams > 0)
+      need_rounds(p, rank);
     else
       record_rank(p, make_plan(p, rank), rank);
   }
@@ -223,6 +240,12 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
   if (!plan_together(&p))
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = rs_seconds() - begin;
+  for (int64_t i = 0; i < out->n && out->n > 1; i++)
+    p.streams = rs_max(p.streams, out->rank[i].info.streams);
+  if (p.streams > 0) {
+    p.next = out->first;
+    cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  }
   if (out->n > 1) { /* as many for those that need fewer */
     p.next = out->first;
     p.rounds = rs_max(out->rounds, 1);

@@ -40,7 +40,7 @@ void case_check_world(const case_plan *c, const reshard_plan *plans, rs_text *wh
     rounds = info.rounds > rounds ? info.rounds : rounds;
   }
   for (int64_t r = 0; r < n; r++) {
-    if (reshard_plan_get_info_at(plans[r], rounds, &info) != RESHARD_SUCCESS && why->length == 0)
+    if (reshard_plan_get_info_at(plans[r], rounds, 0, &info) != RESHARD_SUCCESS && why->length == 0)
       cli_add(why, "plan of rank %lld in %lld rounds: %s", (long long)r, (long long)rounds, reshard_last_error());
     if (c->options.workspace_limit > 0 && info.workspace_bytes > c->options.workspace_limit && why->length == 0)
       cli_add(why, "plan of rank %lld in %lld rounds: workspace %lld, the limit is %lld", (long long)r,

@@ -66,7 +66,8 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
     reshard_plan_workspace(plan, &s->workspace_bytes);
     if (p->rebind != 0) /* to arrays of which less may be in place */
       s->workspace_bytes =
-          (size_t)(s->info.sent_bytes + s->info.received_bytes + 2 * s->info.kept_bytes + 512 * s->info.peers);
+          (size_t)rs_max((int64_t)s->workspace_bytes,
+                         s->info.sent_bytes + s->info.received_bytes + 2 * s->info.kept_bytes + 512 * s->info.peers);
     reshard_status taken = alloc_workspace(s);
     if (taken != RESHARD_SUCCESS)
       return case_failed_call(l, "taking a workspace", rank, taken);

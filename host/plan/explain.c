@@ -1,4 +1,5 @@
 #include "base/json.h"
+#include "plan/hops.h"
 #include "plan/place.h"
 
 #include <string.h>
@@ -52,11 +53,14 @@ static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
                {"workspace_bytes", i->workspace_bytes}, {"workspace_limit", i->workspace_limit},
                {"packs_skipped", i->packs_skipped}, {"unpacks_skipped", i->unpacks_skipped});
   rs_json_time(j, "plan_us", (double)i->plan_ns / 1000);
+  if (i->chains > 0)
+    rs_json_ints(j, {"chains", i->chains}, {"hops", i->hops}, {"streams", i->streams},
+                 {"later_rounds", i->later_rounds});
   rs_json_open(j, "peers", '[');
-  for (int64_t p = 0; p < plan->peers.n; p++) {
+  const rs_peer *peers;
+  for (int64_t p = 0, n = rs_plan_told(plan, &peers); p < n; p++) {
     rs_json_open(j, NULL, '{');
-    rs_json_ints(j, {"rank", plan->peers.at[p].rank}, {"sent_bytes", plan->peers.at[p].sent},
-                 {"received_bytes", plan->peers.at[p].received});
+    rs_json_ints(j, {"rank", peers[p].rank}, {"sent_bytes", peers[p].sent}, {"received_bytes", peers[p].received});
     rs_json_close(j, '}');
   }
   rs_json_close(j, ']');
@@ -70,10 +74,11 @@ static void add_count(rs_text *t, int64_t n, const char *what) {
 }
 
 static int64_t count_peers(const struct reshard_plan_s *plan, bool sending) {
-  int64_t n = 0;
-  for (int64_t p = 0; p < plan->peers.n; p++)
-    n += (sending ? plan->peers.at[p].sent : plan->peers.at[p].received) > 0;
-  return n;
+  const rs_peer *peers;
+  int64_t count = 0;
+  for (int64_t p = 0, n = rs_plan_told(plan, &peers); p < n; p++)
+    count += (sending ? peers[p].sent : peers[p].received) > 0;
+  return count;
 }
 
 /* Work on a message with contiguous arrays: "-" where there is none. */
@@ -81,7 +86,7 @@ static const char *work_of(const struct reshard_plan_s *plan, const rs_peer *pee
   rs_place place;
   if ((sending ? peer->sent : peer->received) == 0)
     return "-";
-  if (rs_message_in_place(plan, peer, sending, NULL, &place))
+  if (plan->hops == NULL && rs_message_in_place(plan, peer, sending, NULL, &place))
     return "in place";
   return sending ? "packed" : "unpacked";
 }
@@ -118,6 +123,28 @@ static void add_conversions(const struct reshard_plan_s *plan, rs_text *t) {
   }
 }
 
+/* Lines on streams that are passed on, on tensors that are not, and why. */
+static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
+  const reshard_plan_info *i = &plan->info;
+  int64_t passed = 0, overlapping = 0;
+  if (plan->hops == NULL)
+    return;
+  for (int64_t s = 0; s < plan->hops->streams.n; s++)
+    passed += plan->hops->streams.at[s].group > 0;
+  for (int64_t c = 0; c < plan->classes.n; c++)
+    overlapping += rs_class_passes(&plan->classes.at[c]) ? 0 : plan->classes.at[c].entries;
+  rs_text_add(t, "\n  passed on ");
+  add_count(t, passed, "stream");
+  rs_text_add(t, " here, of %lld that are staged; %lld more rounds for the last hop", (long long)i->streams,
+              (long long)i->later_rounds);
+  if (overlapping > 0) {
+    rs_text_add(t, "\n  not passed on: ");
+    add_count(t, overlapping, "tensor");
+    rs_text_add(t, ", of which boxes of the destination overlap");
+  }
+  rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or mixed, takes a collective, or is on GPUs");
+}
+
 static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
@@ -145,12 +172,15 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
                 plan->limit > 0 ? "" : " (the default)", plan->on_cpu ? "the CPU" : "GPUs");
   reshard_pattern pattern = rs_plan_pattern(plan);
   rs_text_add(t, "\n  pattern   %s: %s", reshard_collective_string(pattern.kind), pattern.why);
+  add_hops(plan, t);
   rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",
               (long long)i->segments, (long long)i->memory_bytes, (double)i->plan_ns / 1000);
-  if (plan->peers.n > 0)
+  const rs_peer *peers;
+  int64_t n = rs_plan_told(plan, &peers);
+  if (n > 0)
     rs_text_add(t, "  %8s  %16s  %-8s  %16s  %-8s\n", "peer", "sent", "", "received", "");
-  for (int64_t p = 0; p < plan->peers.n; p++) {
-    const rs_peer *peer = &plan->peers.at[p];
+  for (int64_t p = 0; p < n; p++) {
+    const rs_peer *peer = &peers[p];
     rs_text_add(t, "  %8lld  %16lld  %-8s  %16lld  %-8s\n", (long long)peer->rank, (long long)peer->sent,
                 work_of(plan, peer, true), (long long)peer->received, work_of(plan, peer, false));
   }

@@ -88,6 +88,63 @@ reshard_status rs_class_held(const rs_class *c, bool src, int64_t world, int64_t
   return RESHARD_SUCCESS;
 }
 
+static reshard_status add_piece(rs_held_pieces *out, uint64_t cell, int64_t rank, int64_t elements) {
+  RS_TRY(rs_vec_reserve(out, out->n + 1));
+  out->at[out->n++] = (rs_held_piece){cell, rank, elements};
+  return RESHARD_SUCCESS;
+}
+
+static int by_cell_and_rank(const void *a, const void *b) {
+  const rs_held_piece *x = a, *y = b;
+  if (x->cell != y->cell)
+    return x->cell < y->cell ? -1 : 1;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Adds the arrays of a rank, which holds so many elements in all. */
+static reshard_status add_arrays(const struct reshard_layout_s *l, int64_t rank, int64_t held, const int64_t *lo,
+                                 const int64_t *hi, rs_pieces *scratch, rs_held_pieces *out) {
+  int64_t arrays = rs_layout_arrays(l, rank);
+  for (int64_t a = 0; a < arrays && held > 0; a++) {
+    int64_t cell = rs_layout_regular(l) ? rs_layout_cell(l, rank, a) : rank, elements = 1;
+    if (arrays == 1 || !rs_layout_regular(l))
+      return add_piece(out, (uint64_t)cell, rank, held);
+    for (int d = 0; d < l->ndim; d++) {
+      int64_t length = 0;
+      scratch->n = 0;
+      RS_TRY(rs_layout_pieces(l, cell, d, lo[d], hi[d], scratch));
+      for (int64_t i = 0; i < scratch->n; i++)
+        length += scratch->at[i].n;
+      elements *= length;
+    }
+    if (elements > 0)
+      RS_TRY(add_piece(out, (uint64_t)cell, rank, elements));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_class_pieces(const rs_class *c, bool src, int64_t world, rs_held_pieces *out) {
+  const struct reshard_layout_s *l = src ? c->src : c->dst;
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS], *held;
+  rs_pieces scratch = {0};
+  out->n = 0;
+  RS_TRY(rs_alloc(&held, world, sizeof *held));
+  reshard_status status = rs_class_held(c, src, world, held);
+  side_region(c, src, lo, hi);
+  for (int64_t r = 0; r < world && l->kind != RESHARD_LAYOUT_BOXES; r++)
+    RS_THEN(status, add_arrays(l, r, held[r], lo, hi, &scratch, out));
+  for (int64_t i = 0; l->kind == RESHARD_LAYOUT_BOXES && i < l->boxes->n; i++) {
+    int64_t elements = clipped(l->ndim, rs_boxes_lo(l->boxes, i), lo, hi);
+    if (elements > 0)
+      RS_THEN(status, add_piece(out, (uint64_t)l->boxes->cell_of[i], l->boxes->ranks[i], elements));
+  }
+  free(held);
+  free(scratch.at);
+  if (out->n > 1)
+    qsort(out->at, (size_t)out->n, sizeof *out->at, by_cell_and_rank);
+  return status;
+}
+
 /* The average of one side. held: as many as the world has, and any likewise. */
 static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, int64_t *held, bool *any,
                                    int64_t *bytes) {

@@ -111,6 +111,7 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
   RS_TRY(rs_vec_reserve(&w->holders, n));
   const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
   bool others = false;
+  w->unit += w->groups != NULL;
   for (int64_t i = 0; i < n; i++) {
     others |= holders[i].rank != w->rank;
     RS_TRY(rs_add_holder(w, holders[i], hit->elements, rows, at));
@@ -125,8 +126,8 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
 }
 
 reshard_status rs_begin_cell(rs_work *w, bool *mine) {
-  w->shared = rs_layout_holder_count(w->class_->src, w->cell) > 1;
-  w->receivers.n = 0;
+  w->shared = w->groups != NULL || rs_layout_holder_count(w->class_->src, w->cell) > 1;
+  w->receivers.n = w->unit = 0;
   if (w->shared)
     RS_TRY(rs_find_sources(w, w->cell));
   *mine = !w->shared || w->of_rank == NULL || w->sources.at[0].rank == w->rank;
@@ -178,7 +179,7 @@ static reshard_status receive_hit(void *user, const rs_hit *hit) {
     return RESHARD_SUCCESS;
   int64_t rows = rs_hit_rows(&c->space, false, hit), at;
   RS_TRY(keep_lists(w, hit, &at));
-  if (rs_layout_holder_count(c->src, hit->cell) == 1) {
+  if (w->groups == NULL && rs_layout_holder_count(c->src, hit->cell) == 1) {
     rs_holder storage, h = *rs_layout_holders(c->src, hit->cell, &storage);
     return rs_add_segment(w, h.rank, w->rank, (rs_segment){h.array, w->array, at, 0, hit->elements});
   }
@@ -260,23 +261,33 @@ void rs_work_free(rs_work *w) {
   free(w->keys.at);
   free(w->wants.at);
   free(w->hits.at);
+  free(w->cut.at);
+  free(w->run.at);
+  free(w->slices.at);
+  free(w->passed.at);
   rs_lists_free(&w->scratch);
   rs_census_free(&w->census);
 }
 
-reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, const int64_t *nodes) {
-  rs_work w = {.class_ = c, .rank = rank, .world = world, .nodes = nodes, .side = &c->send};
-  w.listed = rs_layout_regular(c->src) || rs_layout_regular(c->dst);
+reshard_status rs_work_intersect(rs_work *w, reshard_status (*make)(rs_work *work, bool sending)) {
+  rs_class *c = w->class_;
+  w->side = &c->send;
+  w->listed = rs_layout_regular(c->src) || rs_layout_regular(c->dst);
   c->send.src_asks = true;
   reshard_status status;
-  RS_TRY_GOTO(status, rs_intersect_sends(&w), done);
-  RS_TRY_GOTO(status, make_messages(&w, true), done);
-  RS_TRY_GOTO(status, intersect_receives(&w), done);
-  RS_TRY_GOTO(status, rs_share_receives(&w), done);
-  RS_TRY_GOTO(status, make_messages(&w, false), done);
+  RS_TRY_GOTO(status, rs_intersect_sends(w), done);
+  RS_TRY_GOTO(status, make(w, true), done);
+  RS_TRY_GOTO(status, intersect_receives(w), done);
+  RS_TRY_GOTO(status, rs_share_receives(w), done);
+  RS_TRY_GOTO(status, make(w, false), done);
 done:
   rs_lists_drop_scratch(&c->send.lists);
   rs_lists_drop_scratch(&c->receive.lists);
-  rs_work_free(&w);
+  rs_work_free(w);
   return status;
+}
+
+reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, const int64_t *nodes) {
+  rs_work w = {.class_ = c, .rank = rank, .world = world, .nodes = nodes};
+  return rs_work_intersect(&w, make_messages);
 }

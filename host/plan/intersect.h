@@ -3,11 +3,14 @@
 #define RS_PLAN_INTERSECT_H
 
 #include "layout/census.h"
+#include "plan/hops.h"
 #include "plan/messages.h"
 
 /* A (rank, destination array) that needs part of a replicated source cell. */
 typedef struct rs_receiver {
-  int64_t rank, array;
+  int64_t rank;
+  int32_t array;
+  int32_t part; /* where bytes are passed on: number of the destination cell's hit, then of the slice; 0: it is whole */
   int64_t elements;
   int64_t rows;  /* of its outermost axis with more than one index */
   int64_t lists; /* as in rs_segment */
@@ -19,13 +22,29 @@ typedef struct rs_want {
   int64_t elements, rows, lists;
 } rs_want;
 
+/* Rows of a part that one of the ranks which hold its array alike takes from the holders, to pass them on. */
+typedef struct rs_slice {
+  int64_t first; /* row */
+  int64_t group;
+  int64_t own; /* this rank's array, where it is in the group; else -1 */
+} rs_slice;
+
+/* A segment of a slice, on its way from a holder to its taker and to those whom this one passes it on to. */
+typedef struct rs_passed {
+  int64_t holder, taker, group;
+  int32_t taker_array;
+  rs_segment segment; /* of the array that this rank has */
+} rs_passed;
+
 /* Everything that intersecting one class needs, scratch memory included. */
 typedef struct rs_work {
   rs_class *class_;   /* of the rank */
   rs_class **of_rank; /* of every rank, where all are planned; NULL for one rank */
   int64_t rank, world;
   const int64_t *nodes;
-  bool listed; /* segments keep lists: a side is regular */
+  rs_hop_groups *groups; /* bytes are passed on by these; NULL: nothing is. All cells are taken as shared then */
+  int64_t number;        /* of the class */
+  bool listed;           /* segments keep lists: a side is regular */
   bool sending;
   rs_side *side; /* has the lists */
   RS_VEC(rs_loose_segment) found;
@@ -50,8 +69,15 @@ typedef struct rs_work {
   uint64_t place_mask;
   RS_VEC(rs_want) wants;
   RS_VEC(rs_hit) hits;
+  int32_t unit; /* number of the hit, from 1 on */
+  RS_VEC(rs_receiver) cut, run;
+  RS_VEC(rs_slice) slices; /* the first one is none */
+  RS_VEC(rs_passed) passed;
 } rs_work;
 
+/* Lists the segments of w->class_ that w->rank sends, in w->found and w->passed, then gives them to `make`; and those
+ * that it receives. Frees the scratch memory. */
+reshard_status rs_work_intersect(rs_work *work, reshard_status (*make)(rs_work *work, bool sending));
 /* Fills send and receive of a class for one rank. */
 reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
 
@@ -99,6 +125,16 @@ reshard_status rs_find_sources(rs_work *work, int64_t cell);
 reshard_status rs_share_sends(rs_work *work);
 reshard_status rs_share_all(rs_work *work);
 reshard_status rs_share_receives(rs_work *work);
+
+/* Begin of the k-th of n shares of `total` elements. */
+static inline int64_t rs_share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
+/* Whole rows of a part nearest to element x of it. Monotone in x, so shares neither overlap nor leave gaps. */
+static inline int64_t rs_row_at(const rs_receiver *r, int64_t x) {
+  int64_t row = r->elements / r->rows;
+  return x <= 0 ? 0 : x >= r->elements ? r->rows : (x + row / 2) / row;
+}
+/* True where a node has holders of the cell whose sources are found. */
+bool rs_node_has_sources(const rs_work *work, int64_t node);
 
 /* union.c: adds to *elements the elements of my array that some of w->hits have, each counted once. */
 reshard_status rs_union(const rs_work *work, const rs_lists *lists, int64_t *elements);

@@ -67,6 +67,7 @@ static reshard_status send_cell(void *user, int64_t cell) {
   rs_work *w = q->w;
   int64_t rows, elements = shared_elements(q, cell, &rows);
   bool others = false;
+  w->unit += w->groups != NULL;
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
     others |= q->held->holders[i].rank != w->rank;
     RS_TRY(w->boxed ? add_meeting(q, q->held->holders[i], elements)
@@ -81,7 +82,7 @@ static reshard_status receive_cell(void *user, int64_t cell) {
   rs_work *w = q->w;
   const rs_holder *holders = q->held->holders + q->held->cell_first[cell];
   int64_t n = q->held->cell_first[cell + 1] - q->held->cell_first[cell], rows;
-  if (n == 1) {
+  if (n == 1 && w->groups == NULL) {
     if (holders->rank == w->rank)
       return RESHARD_SUCCESS;
     int64_t elements = shared_elements(q, cell, &rows);
@@ -166,7 +167,8 @@ reshard_status rs_send_boxes(rs_work *w) {
   batch b;
   b.paused = b.pause = 0;
   rs_boxes_of_rank(own, w->rank, &first, &count);
-  w->boxed = count > 1 && !own->replicated; /* what one box meets is in order, mostly: there is nothing to sort */
+  /* The cells that one box meets are in order, mostly: there is nothing to sort. */
+  w->boxed = count > 1 && !own->replicated && w->groups == NULL;
   RS_TRY(w->boxed ? rs_vec_reserve(&w->met.pair, count)
                   : rs_vec_reserve(&w->found, w->found.n + count)); /* most boxes meet something */
   for (w->array = 0; w->array < count;)

@@ -221,6 +221,16 @@ void rs_class_free(rs_class *c) {
   rs_side_free(&c->receive);
 }
 
+static int64_t side_memory(const rs_side *s) {
+  return s->segments.cap * (int64_t)sizeof(rs_segment) + s->messages.cap * (int64_t)sizeof(rs_message) +
+         s->lists.run.cap * (int64_t)sizeof(rs_run) + s->lists.list.cap * (int64_t)sizeof(rs_list) +
+         s->ids.cap * (int64_t)sizeof(int64_t);
+}
+
+int64_t rs_class_memory(const rs_class *c) {
+  return (int64_t)sizeof *c + side_memory(&c->send) + side_memory(&c->receive);
+}
+
 const rs_message *rs_side_message(const rs_side *side, int64_t peer) {
   int64_t low = 0, high = side->messages.n;
   RS_LOWER_BOUND(low, high, side->messages.at[i].peer < peer);

@@ -29,6 +29,7 @@ static inline int64_t rs_segment_rows(const rs_segment *segment, const rs_geomet
 }
 
 void rs_class_free(rs_class *class_);
+int64_t rs_class_memory(const rs_class *class_); /* bytes */
 void rs_side_free(rs_side *side);
 
 /* Corners of an array that is a box, lo then hi: the layout's own, or in storage[2 * ndim]. */

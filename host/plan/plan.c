@@ -1,6 +1,7 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
 #include "base/dtype.h"
 #include "base/range.h"
+#include "plan/hops.h"
 #include "plan/intersect.h"
 #include "plan/rounds.h"
 #include "plan/topology.h"
@@ -159,6 +160,7 @@ static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const 
 /* The totals. Every message's bytes fit, since an entry's do and a rank receives an element once. */
 static reshard_status add_up(struct reshard_plan_s *plan) {
   reshard_plan_info *info = &plan->info;
+  const rs_peer *peers;
   RS_TRY(rs_plan_find_peers(plan));
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
@@ -167,18 +169,15 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
     info->lower_bound_bytes += (c->wanted - c->kept) * bytes;
     info->exclusive_bytes += c->exclusive * bytes;
     info->segments += c->send.nsegments + c->receive.nsegments;
-    info->memory_bytes += (int64_t)sizeof *c +
-                          (c->send.segments.cap + c->receive.segments.cap) * (int64_t)sizeof(rs_segment) +
-                          (c->send.messages.cap + c->receive.messages.cap) * (int64_t)sizeof(rs_message) +
-                          (c->send.lists.run.cap + c->receive.lists.run.cap) * (int64_t)sizeof(rs_run) +
-                          (c->send.lists.list.cap + c->receive.lists.list.cap) * (int64_t)sizeof(rs_list) +
-                          (c->send.ids.cap + c->receive.ids.cap) * (int64_t)sizeof(int64_t);
+    info->memory_bytes += rs_class_memory(c);
   }
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    info->sent_bytes += plan->peers.at[i].sent;
-    info->received_bytes += plan->peers.at[i].received;
+  if (plan->hops != NULL)
+    info->memory_bytes += rs_hops_memory(plan->hops);
+  for (int64_t i = 0, n = rs_plan_told(plan, &peers); i < n; i++) {
+    info->sent_bytes += peers[i].sent;
+    info->received_bytes += peers[i].received;
+    info->peers = i + 1;
   }
-  info->peers = plan->peers.n;
   info->entries = plan->nentries;
   info->classes = plan->classes.n;
   info->rank = plan->rank;
@@ -309,6 +308,8 @@ fail:
 }
 
 reshard_status rs_plan_finish(struct reshard_plan_s *plan) {
+  if (plan->topology != NULL && plan->topology->chains > 0)
+    RS_TRY(rs_hops_create(plan, &plan->hops));
   RS_TRY(add_up(plan));
   if (plan->topology != NULL)
     RS_TRY(rs_topology_count(plan));
@@ -369,6 +370,7 @@ void reshard_plan_destroy(reshard_plan plan) {
   free(plan->classes.at);
   free(plan->nodes);
   free(plan->topology);
+  rs_hops_free(plan->hops);
   rs_shared_release(plan->shared);
   free(plan);
 }
@@ -382,11 +384,12 @@ reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info)
 reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                  int64_t *received_bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_peer", plan, rank, sent_bytes, received_bytes));
-  if (i < 0 || i >= plan->peers.n)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i,
-                    (long long)plan->peers.n);
-  *rank = plan->peers.at[i].rank;
-  *sent_bytes = plan->peers.at[i].sent;
-  *received_bytes = plan->peers.at[i].received;
+  const rs_peer *peers;
+  int64_t n = rs_plan_told(plan, &peers);
+  if (i < 0 || i >= n)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i, (long long)n);
+  *rank = peers[i].rank;
+  *sent_bytes = peers[i].sent;
+  *received_bytes = peers[i].received;
   return RESHARD_SUCCESS;
 }

@@ -136,6 +136,7 @@ struct reshard_plan_s {
   bool on_cpu;                  /* its info is of a transfer on the CPU */
   int64_t *nodes;               /* [world] or NULL; the domains of a topology */
   struct rs_topology *topology; /* or NULL (topology.h) */
+  struct rs_hops *hops;         /* what goes by message where bytes are passed on (hops.h); NULL: none are */
   uint64_t fields[RS_FIELDS];
   rs_shared *shared; /* NULL: the plan was made alone */
   reshard_plan_info info;

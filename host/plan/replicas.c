@@ -78,11 +78,15 @@ typedef struct line {
   int64_t node;
 } line;
 
+bool rs_node_has_sources(const rs_work *w, int64_t node) {
+  return bsearch(&node, w->source_nodes.at, (size_t)w->source_nodes.n, sizeof node, by_value) != NULL;
+}
+
 static line line_of(const rs_work *w, int64_t rank) {
   if (w->nodes == NULL)
     return (line){false, 0};
   int64_t node = w->nodes[rank];
-  bool local = bsearch(&node, w->source_nodes.at, (size_t)w->source_nodes.n, sizeof node, by_value) != NULL;
+  bool local = rs_node_has_sources(w, node);
   return (line){local, local ? node : 0};
 }
 
@@ -91,13 +95,17 @@ static bool same_line(line a, line b) { return a.local == b.local && a.node == b
 /* True when a holder serves a line. */
 static bool serves_line(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
 
-/* Begin of the k-th of n shares of a line of `total` elements. */
-static int64_t share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
-
-/* Whole rows of a part nearest to element x of it. Monotone in x, so shares neither overlap nor leave gaps. */
-static int64_t row_at(const rs_receiver *r, int64_t x) {
-  int64_t row = r->elements / r->rows;
-  return x <= 0 ? 0 : x >= r->elements ? r->rows : (x + row / 2) / row;
+/* Rows [begin, end) of a part, which a holder sends. */
+static reshard_status add_rows(rs_work *w, rs_holder h, const rs_receiver *r, int64_t begin, int64_t end) {
+  rs_segment s = {h.array, r->array, r->lists, begin, (end - begin) * (r->elements / r->rows)};
+  if (r->part == 0)
+    return rs_add_segment(w, h.rank, r->rank, s);
+  const rs_slice *slice = &w->slices.at[r->part];
+  s.begin += slice->first;
+  s.dst_array = slice->own >= 0 ? (int32_t)slice->own : r->array;
+  RS_TRY(rs_vec_reserve(&w->passed, w->passed.n + 1));
+  w->passed.at[w->passed.n++] = (rs_passed){h.rank, r->rank, slice->group, r->array, s};
+  return RESHARD_SUCCESS;
 }
 
 static int64_t line_total(const rs_work *w, line l) {
@@ -117,22 +125,22 @@ static reshard_status send_line(rs_work *w, line l) {
         k++;
       n++;
     }
-  int64_t lo = share_begin(total, k, n), hi = share_begin(total, k + 1, n);
+  int64_t lo = rs_share_begin(total, k, n), hi = rs_share_begin(total, k + 1, n);
   for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
     const rs_receiver *r = receiver_at(w, i);
     if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
       continue;
-    int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
+    int64_t begin = rs_row_at(r, lo - before), end = rs_row_at(r, hi - before);
     if (begin < end)
-      RS_TRY(
-          rs_add_segment(w, w->rank, r->rank,
-                         (rs_segment){w->array, r->array, r->lists, begin, (end - begin) * (r->elements / r->rows)}));
+      RS_TRY(add_rows(w, (rs_holder){w->rank, w->array}, r, begin, end));
     before += r->elements;
   }
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_share_sends(rs_work *w) {
+  if (w->groups != NULL)
+    RS_TRY(rs_cut_units(w));
   RS_TRY(sort_receivers(w));
   RS_TRY(send_line(w, (line){false, 0}));
   return w->nodes != NULL ? send_line(w, (line){true, w->nodes[w->rank]}) : RESHARD_SUCCESS;
@@ -152,15 +160,12 @@ static reshard_status find_servers(rs_work *w, line l) {
 static reshard_status receive_part(rs_work *w, const rs_receiver *part, int64_t before, int64_t total) {
   int64_t n = w->servers.n, k = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
   for (k = rs_max(k, 0); k < n; k++) {
-    int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
+    int64_t lo = rs_share_begin(total, k, n) - before, hi = rs_share_begin(total, k + 1, n) - before;
     if (lo >= part->elements)
       break;
-    int64_t begin = row_at(part, lo), end = row_at(part, hi);
-    rs_holder h = w->servers.at[k];
+    int64_t begin = rs_row_at(part, lo), end = rs_row_at(part, hi);
     if (begin < end)
-      RS_TRY(rs_add_segment(
-          w, h.rank, part->rank,
-          (rs_segment){h.array, part->array, part->lists, begin, (end - begin) * (part->elements / part->rows)}));
+      RS_TRY(add_rows(w, w->servers.at[k], part, begin, end));
   }
   return RESHARD_SUCCESS;
 }
@@ -196,7 +201,7 @@ static int holder_by_rank(const void *a, const void *b) {
 reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_t rows, int64_t lists) {
   if (!rs_layout_holds(w->class_->src, w->cell, h.rank)) {
     RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
-    w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, elements, rows, lists};
+    w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, (int32_t)h.array, w->unit, elements, rows, lists};
     return RESHARD_SUCCESS;
   }
   if (w->of_rank == NULL) /* it keeps its own copy, and knows alone */
@@ -206,17 +211,23 @@ reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_
   return rs_add_segment(w, h.rank, h.rank, (rs_segment){own->array, h.array, lists, 0, elements});
 }
 
-static reshard_status note_receivers(void *user, const rs_hit *hit) {
-  rs_work *w = user;
+/* Notes who of a destination cell's holders need part of the source's. */
+static reshard_status note_cell(rs_work *w, int64_t cell, int64_t elements, int64_t rows) {
   const rs_class *c = w->class_;
-  int64_t n = rs_layout_holder_count(c->dst, hit->cell), rows = rs_hit_rows(&c->space, true, hit);
+  int64_t n = rs_layout_holder_count(c->dst, cell);
   RS_TRY(rs_vec_reserve(&w->holders, n));
   RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
-  const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
+  const rs_holder *h = rs_layout_holders(c->dst, cell, w->holders.at);
+  w->unit += w->groups != NULL;
   for (int64_t i = 0; i < n; i++)
-    if (!rs_layout_holds(c->src, w->cell, holders[i].rank))
-      w->receivers.at[w->receivers.n++] = (rs_receiver){holders[i].rank, holders[i].array, hit->elements, rows, -1};
+    if (!rs_layout_holds(c->src, w->cell, h[i].rank))
+      w->receivers.at[w->receivers.n++] = (rs_receiver){h[i].rank, (int32_t)h[i].array, w->unit, elements, rows, -1};
   return RESHARD_SUCCESS;
+}
+
+static reshard_status note_receivers(void *user, const rs_hit *hit) {
+  rs_work *w = user;
+  return note_cell(w, hit->cell, hit->elements, rs_hit_rows(&w->class_->space, true, hit));
 }
 
 /* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
@@ -233,11 +244,35 @@ static reshard_status receive_counted(rs_work *w, const rs_query *query, const r
   }
   RS_TRY(find_servers(w, (line){false, 0}));
   for (const rs_want *want = wants; want < wants + nwants; want++) {
-    rs_receiver part = {w->rank, want->array, want->elements, want->rows, want->lists};
+    rs_receiver part = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
     RS_TRY(receive_part(w, &part, before, total));
     before += want->elements;
   }
   return RESHARD_SUCCESS;
+}
+
+/* Receivers of the cell. Of one with a single holder, who serves them all, those of the arrays that I want do. */
+static reshard_status find_receivers(rs_work *w, const rs_want *wants, int64_t nwants, const rs_query *query) {
+  const struct reshard_layout_s *dst = w->class_->dst;
+  if (w->sources.n > 1)
+    return rs_layout_query(dst, query, w->listed ? &w->scratch : NULL, note_receivers, w);
+  for (int64_t i = 0; i < nwants; i++)
+    RS_TRY(note_cell(w, rs_layout_cell(dst, w->rank, wants[i].array), wants[i].elements, wants[i].rows));
+  return RESHARD_SUCCESS;
+}
+
+/* My want of the cell for an array; wants are by array. */
+static const rs_want *want_of(const rs_want *wants, int64_t n, int64_t array) {
+  int64_t low = 0, high = n;
+  RS_LOWER_BOUND(low, high, wants[i].array < array);
+  return &wants[low];
+}
+
+/* My array that a part is for, by way of others maybe; -1: none. */
+static int64_t own_array(const rs_work *w, const rs_receiver *r) {
+  if (r->part > 0)
+    return w->slices.at[r->part].own;
+  return r->rank == w->rank ? r->array : -1;
 }
 
 /* All wants of one cell. */
@@ -245,24 +280,28 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   rs_query query;
   bool met;
   w->cell = wants->cell;
-  w->receivers.n = 0;
+  w->receivers.n = w->unit = 0;
   w->scratch.run.n = w->scratch.list.n = 0;
   RS_TRY(rs_find_sources(w, w->cell));
   RS_TRY(rs_ask(w, true, w->cell, &query, &met));
   if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
     return receive_counted(w, &query, wants, nwants);
-  RS_TRY(rs_layout_query(w->class_->dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
+  RS_TRY(find_receivers(w, wants, nwants, &query));
+  if (w->groups != NULL)
+    RS_TRY(rs_cut_units(w));
   RS_TRY(sort_receivers(w));
   line mine = line_of(w, w->rank);
-  int64_t total = line_total(w, mine), before = 0, want = 0;
+  int64_t total = line_total(w, mine), before = 0, left = w->groups != NULL ? INT64_MAX : nwants;
   RS_TRY(find_servers(w, mine));
-  for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
+  for (int64_t i = 0; i < w->receivers.n && left > 0; i++) {
     rs_receiver r = *receiver_at(w, i);
     if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
       continue;
-    if (r.rank == w->rank) { /* both are by array */
-      r.lists = wants[want++].lists;
+    int64_t own = own_array(w, &r);
+    if (own >= 0) {
+      r.lists = want_of(wants, nwants, own)->lists;
       RS_TRY(receive_part(w, &r, before, total));
+      left--;
     }
     before += r.elements;
   }

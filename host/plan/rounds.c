@@ -15,24 +15,29 @@
  * GPUs a round hides the time of its launches and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
 #include "plan/held.h"
+#include "plan/hops.h"
 #include "plan/place.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { STEP = 256, SMALL_STEP = 16, FINE = 256 << 10, SHARES = 16 }; /* shares of the limit that a rank has */
 enum {
   CACHED = 1 << 20,          /* staging of a rank on the CPU; and at least */
   CACHED_OF_PEER = 16 << 10, /* for each rank of the world */
+  LEAST_SHARES = 64,         /* of the least piece, for each part of messages */
   DEFAULT = 64 << 20,        /* staging of a rank on a GPU; and at least */
   DEFAULT_OF_PEER = 4 << 10, /* for each rank of the world; and */
   DEFAULT_SHARE = 50,        /* one in so many of the bytes that a rank holds on average (held.h) */
 };
 
-/* Limit that holds on a kind of device; INT64_MAX: none. best: staging of a rank on the CPU, 0: CACHED. */
-static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu, int64_t best) {
+/* Limit that holds on a kind of device; INT64_MAX: none. best: staging of a rank on the CPU, 0: CACHED. parts: those of
+ * a rank's messages, two for each rank or more. */
+static int64_t limit_on(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t parts) {
   int64_t asked = plan->limit == RESHARD_NO_LIMIT ? INT64_MAX : plan->limit;
   int64_t world = rs_min(plan->world, INT64_MAX / CACHED_OF_PEER);
   int64_t cached = rs_max(best > 0 ? best : CACHED, CACHED_OF_PEER * world);
+  cached = rs_max(cached, rs_min(parts, INT64_MAX / CACHED_OF_PEER) * LEAST_SHARES * SMALL_STEP);
   if (cpu)
     return asked == RESHARD_DEFAULT_LIMIT ? cached : rs_min(asked, cached);
   int64_t share = plan->held / DEFAULT_SHARE / STEP * STEP;
@@ -45,16 +50,26 @@ reshard_status rs_plan_set_held(struct reshard_plan_s *plan) {
   return matters ? rs_plan_held(plan, &plan->held) : RESHARD_SUCCESS;
 }
 
-rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds) {
-  return (rs_pace){plan->world, limit_on(plan, cpu, best), cpu ? 1 : 2, rounds};
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds, int64_t streams) {
+  int64_t parts = rs_max(streams, 2 * rs_min(plan->world, INT64_MAX / 2)), limit = limit_on(plan, cpu, best, parts);
+  return (rs_pace){plan->world, limit, cpu ? 1 : 2, rounds, limit / (SHARES / 2) / parts, streams > 0};
+}
+
+int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu) {
+  const rs_hops *h = plan->hops;
+  return h != NULL ? h->sends.n + h->receives.n - (cpu ? 0 : h->shared) : 0;
+}
+
+int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
+  return pace->passes && plan->hops->longest > 0 ? pace->halves : 0;
 }
 
 /* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
 bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return plan->info.bytes + 2 * STEP > pace->limit / pace->world;
+  return pace->passes || plan->info.bytes + 2 * STEP > pace->limit / pace->world;
 }
 
-static int64_t step_of(const rs_pace *pace) { return pace->limit / SHARES / pace->world >= STEP ? STEP : SMALL_STEP; }
+static int64_t step_of(const rs_pace *pace) { return pace->share >= STEP ? STEP : SMALL_STEP; }
 
 /* Steps are powers of two: no division, of which a dense world takes millions. */
 static int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) & -step; }
@@ -62,7 +77,7 @@ static int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1)
 /* F: pieces of less are not made. */
 static int64_t fine_of(const rs_pace *pace) {
   int64_t step = step_of(pace);
-  return rs_min(FINE, pace->limit / SHARES / pace->world / step * step);
+  return rs_min(FINE, pace->share / step * step);
 }
 
 int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes) {
@@ -95,8 +110,18 @@ int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes) {
                 : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
 }
 
-/* The i-th of all messages: to and from a peer by turns. 0: it takes no staging. */
-static int64_t staged_message(const struct reshard_plan_s *plan, const bool *in_place, int64_t i) {
+/* Things that a rank stages: messages, or streams of them. */
+static int64_t count_staged(const struct reshard_plan_s *plan, const rs_pace *pace) {
+  return pace->passes ? plan->hops->sends.n + plan->hops->receives.n : 2 * plan->peers.n;
+}
+
+/* The i-th of all messages: to and from a peer by turns; of all streams: those sent first. 0: it takes no staging. */
+static int64_t staged_message(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place, int64_t i) {
+  const rs_hops *h = plan->hops;
+  if (pace->passes) {
+    const rs_stream_end *end = i < h->sends.n ? &h->sends.at[i] : &h->receives.at[i - h->sends.n];
+    return end->shared && pace->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
+  }
   const rs_peer *p = &plan->peers.at[i / 2];
   return in_place != NULL && in_place[i] ? 0 : i % 2 == 0 ? p->sent : p->received;
 }
@@ -104,14 +129,15 @@ static int64_t staged_message(const struct reshard_plan_s *plan, const bool *in_
 rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
   rs_staging_size s = {.whole = true};
   int64_t places = 0, step = step_of(pace);
-  for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
-    int64_t bytes = staged_message(plan, in_place, i), whole = round_up(bytes, step);
+  for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
+    int64_t bytes = staged_message(plan, pace, in_place, i), whole = round_up(bytes, step);
     s.staged += bytes;
     s.half += whole;
     places += pace->rounds <= 1 ? whole : rs_place_bytes(pace, false, bytes);
   }
   s.bytes = s.half;
-  if (places < s.bytes - (pace->halves - 1) * places)
+  bool shorter = places < s.bytes - (pace->halves - 1) * places;
+  if (pace->passes ? pace->rounds > 1 : shorter) /* a message of several streams has one place in all rounds */
     s = (rs_staging_size){.half = places, .bytes = pace->halves * places, .staged = s.staged};
   return s;
 }
@@ -120,18 +146,18 @@ rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace
 static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
                             int64_t rounds) {
   int64_t sum = 0, fine = fine_of(pace), step = step_of(pace);
-  for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
-    int64_t bytes = staged_message(plan, in_place, i);
+  for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
+    int64_t bytes = staged_message(plan, pace, in_place, i);
     sum += round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
   }
   return sum;
 }
 
-/* rs_plan_least_rounds, for so many bytes of staging in one round. */
-static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
-                            int64_t bytes) {
-  if (plan->peers.n == 0 || bytes <= pace->limit)
-    return plan->peers.n > 0;
+/* Rounds in which staging fits, for so many bytes of staging in one round. */
+static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+                              int64_t bytes) {
+  if (bytes <= pace->limit)
+    return 1;
   int64_t below = 1, rounds = 2, half = pace->limit / pace->halves; /* so many are too few; so many may do */
   while (bound_places(plan, pace, in_place, rounds) > half) {
     below = rounds;
@@ -147,8 +173,19 @@ static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pa
   return rounds;
 }
 
+/* rs_plan_least_rounds, for so many bytes of staging in one round. What is passed on takes several, else the second hop
+ * waits for all of the first. */
+static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+                            int64_t bytes) {
+  if (count_staged(plan, pace) == 0)
+    return 0;
+  int64_t rounds = fitting_rounds(plan, pace, in_place, bytes);
+  return pace->passes ? rs_max(rounds, rs_min(plan->hops->pipelined, plan->hops->longest / fine_of(pace))) : rounds;
+}
+
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
-  rs_pace one = {pace->world, pace->limit, pace->halves, 1};
+  rs_pace one = *pace;
+  one.rounds = 1;
   return least_rounds(plan, pace, in_place, rs_plan_staging(plan, &one, in_place).bytes);
 }
 
@@ -165,55 +202,107 @@ int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes)
   return rs_ceil_div(longest, rs_min(bytes - STEP, FINE));
 }
 
-/* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */
-static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
-  bool *in_place;
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1);
-  RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
-  find_in_place(plan, in_place);
-  rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
-  pace.rounds = rounds >= 0 ? rounds : least_rounds(plan, &pace, in_place, staging.bytes);
-  if (pace.rounds > 1)
-    staging = rs_plan_staging(plan, &pace, in_place);
-  info->rounds = pace.rounds;
-  info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
-  info->workspace_bytes = staging.bytes;
-  info->staged_bytes = staging.staged;
-  info->least_rounds = plan->peers.n > 0 ? rs_rounds_bound(&pace, staging.staged) : 0;
+/* Messages of a direction, where they are made of streams. busy: room for a flag of each round. */
+static int64_t count_messages(const struct reshard_plan_s *plan, const rs_pace *pace, const rs_stream_end *ends,
+                              int64_t n, bool *busy) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t pieces = rs_pace_pieces(pace, plan->hops->streams.at[ends[i].stream].bytes);
+    if (i == 0 || ends[i].peer != ends[i - 1].peer)
+      memset(busy, 0, (size_t)(pace->rounds + pace->halves) * sizeof *busy);
+    for (int64_t k = 0; k < pieces; k++) {
+      bool *round = &busy[rs_piece_round(pace, pieces, k) + ends[i].hop * pace->halves];
+      count += !*round;
+      *round = true;
+    }
+  }
+  return count;
+}
+
+static reshard_status describe_messages(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+                                        reshard_plan_info *info) {
   info->messages_sent = info->messages_received = info->packs_skipped = info->unpacks_skipped = 0;
+  if (pace->passes) {
+    bool *busy;
+    const rs_hops *h = plan->hops;
+    RS_TRY(rs_alloc(&busy, pace->rounds + pace->halves, sizeof *busy));
+    info->messages_sent = count_messages(plan, pace, h->sends.at, h->sends.n, busy);
+    info->messages_received = count_messages(plan, pace, h->receives.at, h->receives.n, busy);
+    free(busy);
+    return RESHARD_SUCCESS;
+  }
   for (int64_t i = 0; i < plan->peers.n; i++) {
-    info->messages_sent += rs_pace_pieces(&pace, plan->peers.at[i].sent);
-    info->messages_received += rs_pace_pieces(&pace, plan->peers.at[i].received);
+    info->messages_sent += rs_pace_pieces(pace, plan->peers.at[i].sent);
+    info->messages_received += rs_pace_pieces(pace, plan->peers.at[i].received);
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
-  free(in_place);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
-  int64_t least = SHARES * SMALL_STEP; /* of a rank */
-  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0 && plan->limit / least < plan->world)
-    return rs_error(RESHARD_ERROR_INVALID,
-                    "a workspace limit of %lld bytes is too small: %lld is the least with %lld ranks",
-                    (long long)plan->limit, (long long)(least * plan->world), (long long)plan->world);
-  return describe_rounds(plan, -1, &plan->info);
+/* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs.
+ * streams: the most of any rank, where bytes are passed on. Fewer rounds than needed are an error. */
+static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, int64_t streams,
+                                      reshard_plan_info *info) {
+  bool *in_place;
+  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1, streams);
+  RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
+  find_in_place(plan, in_place);
+  rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
+  int64_t least = least_rounds(plan, &pace, in_place, staging.bytes);
+  pace.rounds = rounds >= 0 ? rounds : least;
+  if (pace.rounds > 1)
+    staging = rs_plan_staging(plan, &pace, in_place);
+  info->rounds = pace.rounds;
+  info->later_rounds = rs_plan_later_rounds(plan, &pace);
+  info->streams = rs_plan_streams(plan, plan->on_cpu);
+  info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
+  info->workspace_bytes = staging.bytes;
+  info->staged_bytes = staging.staged;
+  info->least_rounds = least > 0 ? rs_rounds_bound(&pace, staging.staged) : 0;
+  reshard_status status = pace.rounds >= least ? describe_messages(plan, &pace, in_place, info)
+                                               : rs_error(RESHARD_ERROR_INVALID,
+                                                          "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
+                                                          (long long)rounds, (long long)least);
+  free(in_place);
+  return status;
 }
 
-reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info) {
+reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
+  int64_t streams = rs_plan_streams(plan, plan->on_cpu), parts = rs_max(streams, 2 * plan->world),
+          least = SHARES / 2 * SMALL_STEP; /* of each of the parts */
+  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0 && plan->limit / least < parts)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "a workspace limit of %lld bytes is too small: %lld is the least with %lld ranks%s",
+                    (long long)plan->limit, (long long)(least * parts), (long long)plan->world,
+                    parts > 2 * plan->world ? ", of which this one stages many streams that are passed on" : "");
+  return describe_rounds(plan, -1, streams, &plan->info);
+}
+
+reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, int64_t streams, reshard_plan_info *info) {
   RS_TRY(RS_GIVEN("reshard_plan_get_info_at", plan, info));
-  if (rounds < plan->info.rounds)
+  int64_t own = plan->info.streams;
+  if (streams != 0 && streams < own)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: %lld streams, this rank has %lld",
+                    (long long)streams, (long long)own);
+  if (rounds < 0)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
                     (long long)rounds, (long long)plan->info.rounds);
   reshard_plan_info at = plan->info;
-  RS_TRY(describe_rounds(plan, rounds, &at));
+  RS_TRY(describe_rounds(plan, rounds > 0 ? rounds : -1, plan->hops != NULL ? rs_max(streams, own) : 0, &at));
   *info = at;
   return RESHARD_SUCCESS;
 }
 
+/* Staging suffices whether the transfer passes bytes on or not. Where it does it takes two halves in two rounds
+ * already, and less in more. */
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1);
-  *bytes = (size_t)rs_min(rs_plan_staging(plan, &pace, NULL).bytes, pace.limit);
+  int64_t streams = rs_plan_streams(plan, plan->on_cpu), most = 0;
+  for (int64_t rounds = 0; rounds <= (streams > 0 ? 2 : 0); rounds++) {
+    rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rs_max(1, rounds), rounds > 0 ? streams : 0);
+    most = rs_max(most, rs_min(rs_plan_staging(plan, &pace, NULL).bytes, pace.limit));
+  }
+  *bytes = (size_t)most;
   return RESHARD_SUCCESS;
 }

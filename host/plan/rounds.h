@@ -13,11 +13,18 @@ typedef struct rs_pace {
   int64_t limit;  /* of each rank's workspace; INT64_MAX: none */
   int64_t halves; /* of the workspace, which rounds take by turns: 2 where neighbouring rounds overlap, else 1 */
   int64_t rounds; /* those that all ranks take */
+  int64_t share;  /* of the limit, which bounds the least piece: all of a rank's messages have several */
+  bool passes;    /* bytes are passed on: messages are made of streams, none goes in place */
 } rs_pace;
 /* Sets what the default limit of a plan needs, once its classes are known. */
 reshard_status rs_plan_set_held(struct reshard_plan_s *plan);
-/* The pace of a plan on the CPU, or on GPUs. best: reshard_comm_s's best_staging. */
-rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds);
+/* The pace of a plan on the CPU, or on GPUs. best: reshard_comm_s's best_staging. streams: the most of any rank, where
+ * bytes are passed on; 0: none is. */
+rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds, int64_t streams);
+/* Streams that a rank stages, of those that a shared copy serves one. */
+int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu);
+/* Rounds beyond pace->rounds, in which bytes that come late are passed on, on a plan that passes some on. */
+int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_pace *pace);
 
 /* False where no rank can need several rounds, for any arrays: the same on all. */
 bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace);
@@ -26,7 +33,7 @@ bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *p
 int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes);
 /* First byte of piece i of n; of piece n the end of the message. */
 int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i);
-/* Round in which piece i of n travels, 0 <= round < rounds; rises with i. */
+/* Round in which piece i of n travels, 0 <= round < rounds; rises with i. Hop h is h * halves rounds later. */
 int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i);
 /* Bytes of the place that a message has in the staging: whole, or for its longest piece. */
 int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes);

@@ -85,7 +85,9 @@ typedef struct reshard_topology {
   const int64_t *domain;   /* the domain of each rank, any number, read during the call */
   int64_t between, within; /* bytes a second that a rank sends, and receives, to other domains and within; above 0 */
   int64_t round_ns;        /* what a round costs beside its bytes; above 0 */
-  int64_t chains;          /* in which domains pass bytes on: 0, nothing is; others are refused by name until built */
+  /* In which domains pass bytes on. 0: nothing is passed on. As many as domains: each gets a byte from the holders
+   * once, and its ranks pass it on to one another. Others are refused by name until they are built. */
+  int64_t chains;
 } reshard_topology;
 #define RESHARD_TOPOLOGY_INIT sizeof(reshard_topology)
 #define RESHARD_TOPOLOGY_DEFAULTS \
@@ -193,6 +195,12 @@ typedef struct reshard_plan_info {
    * lowest rank that needs it. */
   int64_t entering_least_bytes;
   int64_t source_bytes; /* of the entries' regions, that this rank holds as a source */
+  /* Where bytes are passed on within domains, sent and received bytes, peers, messages and rounds are of that.
+   * Transfers pass nothing on yet. */
+  int64_t chains;       /* of the topology; 0: nothing is passed on */
+  int64_t hops;         /* of the longest way that bytes take to this rank, or from it; 1: none is passed on here */
+  int64_t later_rounds; /* beyond `rounds`, in which bytes that came last are passed on */
+  int64_t streams;      /* that this rank stages: what one rank sends another for the same receivers */
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 
@@ -211,16 +219,19 @@ RESHARD_API reshard_status reshard_plan_get_pattern(reshard_plan plan, reshard_p
 RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                              int64_t *received_bytes);
 
-/* The info with messages and workspace as they are when all ranks take so many rounds. A transfer takes the largest
- * `rounds` of all ranks. Over MPI on one node it stages less than the plan assumes, and takes more rounds of shorter
- * messages: a plan with the workspace_limit of the transfer's info tells these. Of one that sends from strided
- * sources no plan does: its messages are whole. RESHARD_ERROR_INVALID: fewer than this rank needs. */
-RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info);
+/* The info with messages and workspace as they are when all ranks take so many rounds; 0: as many as this rank needs. A
+ * transfer takes the largest `rounds` of all ranks. streams: the most of any rank, which bounds the pieces of messages
+ * where bytes are passed on; 0: this rank's own. Over MPI on one node it stages less than the plan assumes, and takes
+ * more rounds of shorter messages: a plan with the workspace_limit of the transfer's info tells these. Of one that
+ * sends from strided sources no plan does: its messages are whole. RESHARD_ERROR_INVALID: fewer than this rank needs.
+ */
+RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, int64_t streams,
+                                                    reshard_plan_info *info);
 
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never
  * more than the limit, where there is one. A rebind to arrays of which less goes in place keeps the rounds and may take
- * more: sent_bytes + received_bytes + 2 * kept_bytes + 512 * peers of the info always suffice. The direct path needs
- * none. */
+ * more: sent_bytes + received_bytes + 2 * kept_bytes + 512 * peers of the info always suffice, or this where it is
+ * more. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;

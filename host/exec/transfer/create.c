@@ -83,7 +83,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->cached = staging;
-  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->messages.best_staging, 1);
+  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->messages.best_staging, 1, 0);
   atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->team.ranks, comm->locals, sizeof *t->team.ranks));

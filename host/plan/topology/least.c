@@ -1,6 +1,7 @@
 /* Counts of a plan with a topology. Beside the bytes between domains and within them is the least that any plan needs:
  * a byte leaves its source cell's domains once, and enters a domain that lacks it once. Both follow from the
  * layouts, and each rank counts a part of them that no other counts. */
+#include "plan/hops.h"
 #include "plan/intersect.h"
 #include "plan/topology.h"
 
@@ -143,8 +144,11 @@ reshard_status rs_topology_count(struct reshard_plan_s *plan) {
   reshard_plan_info *info = &plan->info;
   info->domains = plan->topology->domains;
   info->domain = plan->nodes[plan->rank];
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    const rs_peer *p = &plan->peers.at[i];
+  info->chains = plan->topology->chains;
+  info->hops = plan->hops != NULL && plan->hops->longest > 0 ? 2 : 1;
+  const rs_peer *peers;
+  for (int64_t i = 0, n = rs_plan_told(plan, &peers); i < n; i++) {
+    const rs_peer *p = &peers[i];
     bool within = plan->nodes[p->rank] == plan->nodes[plan->rank];
     *(within ? &info->within_sent_bytes : &info->between_sent_bytes) += p->sent;
     *(within ? &info->within_received_bytes : &info->between_received_bytes) += p->received;

@@ -71,10 +71,11 @@ reshard_status rs_topology_read(struct reshard_plan_s *plan, const reshard_topol
   if (t->chains < 0 || t->chains > made->domains)
     return rs_error(RESHARD_ERROR_INVALID, "topology: %lld chains, it has %lld domains", (long long)t->chains,
                     (long long)made->domains);
-  if (t->chains > 0)
+  if (t->chains > 0 && t->chains < made->domains)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                    "topology: %lld chains: receivers that pass bytes on are not built, 0 chains are",
-                    (long long)t->chains);
+                    "topology: %lld chains: domains that pass bytes on to others are not built, %lld chains are: one "
+                    "for each domain, which passes on within",
+                    (long long)t->chains, (long long)made->domains);
   return nodes != NULL ? check_nodes(plan, nodes) : RESHARD_SUCCESS;
 }
 

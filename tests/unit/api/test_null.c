@@ -149,7 +149,7 @@ CASE(null_is_refused_by_calls_of_plan) {
     REFUSED(reshard_plan_get_info(NULL, ROOM));
     REFUSED(reshard_plan_get_pattern(NULL, ROOM));
     REFUSED(reshard_plan_peer(NULL, 0, ROOM, ROOM, ROOM));
-    REFUSED(reshard_plan_get_info_at(NULL, 0, ROOM));
+    REFUSED(reshard_plan_get_info_at(NULL, 0, 0, ROOM));
     REFUSED(reshard_plan_workspace(NULL, ROOM));
     REFUSED(reshard_plan_explain(NULL, 0, ROOM, 0, ROOM));
   }

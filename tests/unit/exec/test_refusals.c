@@ -362,9 +362,9 @@ CASE(test_plan_calls) {
   invalid(reshard_plan_peer(made, 0, &x, NULL, &z), "reshard_plan_peer: sent_bytes is NULL");
   invalid(reshard_plan_peer(made, 0, &x, &y, &z), "reshard_plan_peer: peer 0 of 0");
   invalid(reshard_plan_peer(made, -1, &x, &y, &z), "reshard_plan_peer: peer -1 of 0");
-  invalid(reshard_plan_get_info_at(NULL, 1, &info), "reshard_plan_get_info_at: plan is NULL");
-  invalid(reshard_plan_get_info_at(made, 1, NULL), "reshard_plan_get_info_at: info is NULL");
-  invalid(reshard_plan_get_info_at(made, -1, &info), "reshard_plan_get_info_at: -1 rounds, this rank needs 0");
+  invalid(reshard_plan_get_info_at(NULL, 1, 0, &info), "reshard_plan_get_info_at: plan is NULL");
+  invalid(reshard_plan_get_info_at(made, 1, 0, NULL), "reshard_plan_get_info_at: info is NULL");
+  invalid(reshard_plan_get_info_at(made, -1, 0, &info), "reshard_plan_get_info_at: -1 rounds, this rank needs 0");
   invalid(reshard_plan_workspace(NULL, &n), "reshard_plan_workspace: plan is NULL");
   invalid(reshard_plan_workspace(made, NULL), "reshard_plan_workspace: bytes is NULL");
   invalid(reshard_plan_reverse(NULL, &plan), "reshard_plan_reverse: plan is NULL");

@@ -31,7 +31,7 @@ static void plan_world(limited_world *w, int64_t nentries, const reshard_entry *
     w->most = rs_max(w->most, info.staged_bytes);
   }
   for (int64_t rank = 0; rank < w->world; rank++) {
-    assert_int_equal(reshard_plan_get_info_at(plans[rank], w->rounds, &info), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info_at(plans[rank], w->rounds, 0, &info), RESHARD_SUCCESS);
     assert_true(info.workspace_bytes <= w->limit);
     w->used = rs_max(w->used, info.workspace_bytes);
     reshard_plan_destroy(plans[rank]);

@@ -57,9 +57,9 @@ CASE(test_in_place) {
     assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
     assert_int_equal(workspace, 8192); /* strided arrays would take it */
     /* a rank that stages needs more rounds: F is 256, and so there are at most 390 pieces */
-    assert_int_equal(reshard_plan_get_info_at(plan, 30, &info), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info_at(plan, 30, 0, &info), RESHARD_SUCCESS);
     assert_int_equal(info.messages_sent + info.messages_received, 30);
-    assert_int_equal(reshard_plan_get_info_at(plan, 1000, &info), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info_at(plan, 1000, 0, &info), RESHARD_SUCCESS);
     assert_int_equal(info.messages_sent + info.messages_received, 390);
     assert_int_equal(info.rounds, 1000);
     reshard_plan_destroy(plan);

@@ -117,7 +117,7 @@ static void check_rounds(const case_plan *c, reshard_plan plan) {
       received += in > 0 ? rs_max(1, rs_min(ins, rounds[k])) : 0;
       staged += out + in;
     }
-    assert_int_equal(reshard_plan_get_info_at(plan, rounds[k], &more), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info_at(plan, rounds[k], 0, &more), RESHARD_SUCCESS);
     assert_int_equal(more.messages_sent, sent);
     assert_int_equal(more.messages_received, received);
     assert_int_equal(more.rounds, rounds[k]);

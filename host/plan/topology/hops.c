@@ -1,0 +1,360 @@
+#include "plan/intersect.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Groups ------------------------------------------------------------------------------------------------------- */
+
+static bool same_group(const rs_hop_groups *g, const rs_hop_group *group, int64_t n, const rs_receiver *r) {
+  for (int64_t i = 0; i < n && group->count == n; i++)
+    if (g->rank.at[group->first + i] != r[i].rank)
+      return false;
+  return group->count == n;
+}
+
+/* Makes the table twice as long. */
+static reshard_status grow_table(rs_hop_groups *g) {
+  int64_t n = rs_max(64, 2 * g->table.n);
+  RS_TRY(rs_vec_reserve(&g->table, n));
+  memset(g->table.at, -1, (size_t)n * sizeof *g->table.at);
+  g->table.n = n;
+  for (int64_t i = 1; i < g->group.n; i++) {
+    int64_t at = (int64_t)(g->group.at[i].hash & (uint64_t)(n - 1));
+    while (g->table.at[at] >= 0)
+      at = (at + 1) & (n - 1);
+    g->table.at[at] = i;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, const rs_receiver *r, int64_t *number) {
+  uint64_t hash = 0;
+  for (int64_t i = 0; i < n; i++)
+    hash = (hash ^ (uint64_t)r[i].rank) * 0x9e3779b97f4a7c15u + (hash >> 29);
+  hash ^= hash >> 32;
+  if (2 * g->group.n >= g->table.n)
+    RS_TRY(grow_table(g));
+  int64_t at = (int64_t)(hash & (uint64_t)(g->table.n - 1));
+  for (; g->table.at[at] >= 0; at = (at + 1) & (g->table.n - 1))
+    if (g->group.at[g->table.at[at]].hash == hash && same_group(g, &g->group.at[g->table.at[at]], n, r)) {
+      *number = g->table.at[at];
+      return RESHARD_SUCCESS;
+    }
+  RS_TRY(rs_vec_reserve(&g->group, rs_max(1, g->group.n) + 1));
+  RS_TRY(rs_vec_reserve(&g->rank, g->rank.n + n));
+  g->group.n = rs_max(1, g->group.n); /* the first one is none */
+  *number = g->table.at[at] = g->group.n;
+  g->group.at[g->group.n++] = (rs_hop_group){g->rank.n, n, hash};
+  for (int64_t i = 0; i < n; i++)
+    g->rank.at[g->rank.n++] = r[i].rank;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Streams ------------------------------------------------------------------------------------------------------ */
+
+/* The part that a class has in a stream: a message. */
+typedef struct stream_part {
+  int64_t holder, taker, group;
+  int64_t class_, message;
+  int32_t taker_array, src_array; /* of the first segment */
+  bool sending;
+} stream_part;
+
+typedef struct hop_maker {
+  rs_work w;
+  rs_hops *hops;
+  RS_VEC(stream_part) parts;
+} hop_maker;
+
+/* The stream is the first of what they are ordered by. */
+static int compare_streams(int64_t holder, int64_t taker, int64_t group, int64_t holder2, int64_t taker2,
+                           int64_t group2) {
+  if (holder != holder2)
+    return holder < holder2 ? -1 : 1;
+  if (taker != taker2)
+    return taker < taker2 ? -1 : 1;
+  return group < group2 ? -1 : group > group2;
+}
+
+static int by_stream(const void *a, const void *b) {
+  const rs_passed *x = a, *y = b;
+  int streams = compare_streams(x->holder, x->taker, x->group, y->holder, y->taker, y->group);
+  if (streams != 0)
+    return streams;
+  if (x->taker_array != y->taker_array)
+    return x->taker_array < y->taker_array ? -1 : 1;
+  return x->segment.src_array < y->segment.src_array ? -1 : x->segment.src_array > y->segment.src_array;
+}
+
+static int by_part(const void *a, const void *b) {
+  const stream_part *x = a, *y = b;
+  int streams = compare_streams(x->holder, x->taker, x->group, y->holder, y->taker, y->group);
+  return streams != 0 ? streams : x->class_ < y->class_ ? -1 : x->class_ > y->class_;
+}
+
+/* Puts what is sent or received plainly to the rest. */
+static reshard_status add_plain(rs_work *w) {
+  RS_TRY(rs_vec_reserve(&w->passed, w->passed.n + w->found.n));
+  for (int64_t i = 0; i < w->found.n; i++) {
+    const rs_loose_segment *f = &w->found.at[i];
+    if (f->route.src != f->route.dst) /* else it is kept */
+      w->passed.at[w->passed.n++] = (rs_passed){f->route.src, f->route.dst, 0, f->segment.dst_array, f->segment};
+  }
+  w->found.n = 0;
+  return RESHARD_SUCCESS;
+}
+
+/* Makes what was found the messages of a side, in the order of streams, which have no numbers yet. */
+static reshard_status make_parts(rs_work *w, bool sending) {
+  hop_maker *m = (hop_maker *)w; /* whose first member it is */
+  rs_class *c = w->class_;
+  rs_side *side = sending ? &c->send : &c->receive;
+  RS_TRY(add_plain(w));
+  int64_t n = w->passed.n;
+  const rs_passed *p = w->passed.at;
+  if (n > 1)
+    qsort(w->passed.at, (size_t)n, sizeof *p, by_stream);
+  RS_TRY(rs_alloc(&side->segments.at, n, sizeof(rs_segment)));
+  side->segments.n = side->segments.cap = side->nsegments = n;
+  for (int64_t i = 0; i < n; i++) {
+    side->segments.at[i] = p[i].segment;
+    if (i == 0 ||
+        compare_streams(p[i - 1].holder, p[i - 1].taker, p[i - 1].group, p[i].holder, p[i].taker, p[i].group) != 0) {
+      RS_TRY(rs_vec_reserve(&side->messages, side->messages.n + 1));
+      RS_TRY(rs_vec_reserve(&m->parts, m->parts.n + 1));
+      m->parts.at[m->parts.n++] = (stream_part){
+          p[i].holder, p[i].taker, p[i].group, w->number, side->messages.n, p[i].taker_array, p[i].segment.src_array,
+          sending};
+      side->messages.at[side->messages.n++] = (rs_message){.segments = &side->segments.at[i]};
+    }
+    rs_message *last = &side->messages.at[side->messages.n - 1];
+    last->count++;
+    last->elements += p[i].segment.elements;
+  }
+  w->passed.n = 0;
+  return sending && w->listed ? rs_side_keep_used_lists(side, c->space.naxes) : RESHARD_SUCCESS;
+}
+
+static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan, int64_t i) {
+  const rs_class *like = &plan->classes.at[i];
+  rs_class *c = &m->hops->classes[i];
+  reshard_layout_retain(like->src);
+  reshard_layout_retain(like->dst);
+  *c = (rs_class){.src = like->src,
+                  .dst = like->dst,
+                  .space = like->space,
+                  .from = like->from,
+                  .to = like->to,
+                  .wire = like->wire,
+                  .entries = like->entries,
+                  .first_entry = like->first_entry};
+  m->hops->nclasses = i + 1;
+  m->w = (rs_work){.class_ = c, .rank = plan->rank, .world = plan->world, .nodes = plan->nodes, .number = i};
+  m->w.groups = rs_class_passes(c) ? &m->hops->groups : NULL;
+  return rs_work_intersect(&m->w, make_parts);
+}
+
+/* Numbers the streams, and their messages after them. */
+static reshard_status number_streams(hop_maker *m) {
+  rs_hops *h = m->hops;
+  if (m->parts.n > 1)
+    qsort(m->parts.at, (size_t)m->parts.n, sizeof *m->parts.at, by_part);
+  for (int64_t i = 0; i < m->parts.n; i++) {
+    const stream_part *p = &m->parts.at[i];
+    const rs_class *c = &h->classes[p->class_];
+    rs_stream *s = h->streams.n > 0 ? &h->streams.at[h->streams.n - 1] : NULL;
+    if (s == NULL || compare_streams(s->holder, s->taker, s->group, p->holder, p->taker, p->group) != 0) {
+      RS_TRY(rs_vec_reserve(&h->streams, h->streams.n + 1));
+      s = &h->streams.at[h->streams.n++];
+      *s = (rs_stream){.holder = p->holder, .taker = p->taker, .group = p->group, .from_here = p->sending};
+    }
+    rs_message *message = &(p->sending ? &c->send : &c->receive)->messages.at[p->message];
+    message->peer = h->streams.n - 1;
+    s->bytes += message->elements * c->wire.width * c->entries;
+    if (s->width < c->wire.width || (s->width == c->wire.width && s->entry > c->first_entry)) {
+      s->width = c->wire.width;
+      s->entry = c->first_entry;
+      s->taker_array = p->taker_array;
+      s->src_array = p->src_array;
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- Ends --------------------------------------------------------------------------------------------------------- */
+
+static reshard_status add_end(rs_hops *h, bool sending, int64_t peer, int64_t stream, int hop) {
+  rs_stream_end end = {peer, stream, hop, false};
+  if (sending) {
+    RS_TRY(rs_vec_reserve(&h->sends, h->sends.n + 1));
+    h->sends.at[h->sends.n++] = end;
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_vec_reserve(&h->receives, h->receives.n + 1));
+  h->receives.at[h->receives.n++] = end;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_ends(rs_hops *h, int64_t rank, int64_t stream) {
+  const rs_stream *s = &h->streams.at[stream];
+  if (s->group > 0)
+    h->longest = rs_max(h->longest, s->bytes);
+  if (s->from_here)
+    return add_end(h, true, s->taker, stream, 0);
+  if (s->taker != rank)
+    return add_end(h, false, s->taker, stream, 1);
+  const rs_hop_group *g = s->group > 0 ? &h->groups.group.at[s->group] : NULL;
+  for (int64_t i = 0; g != NULL && i < g->count; i++)
+    if (h->groups.rank.at[g->first + i] != rank)
+      RS_TRY(add_end(h, true, h->groups.rank.at[g->first + i], stream, 1));
+  return add_end(h, false, s->holder, stream, 0);
+}
+
+/* The order of a pair's message. */
+typedef struct ordered_end {
+  rs_stream_end end;
+  const rs_stream *stream;
+} ordered_end;
+
+static int by_order(const void *a, const void *b) {
+  const ordered_end *x = a, *y = b;
+  const rs_stream *s = x->stream, *t = y->stream;
+  const int64_t keys[][2] = {{x->end.peer, y->end.peer},  {s->group > 0, t->group > 0},
+                             {x->end.hop, y->end.hop},    {s->holder, t->holder},
+                             {s->taker, t->taker},        {-s->width, -t->width},
+                             {s->entry, t->entry},        {s->taker_array, t->taker_array},
+                             {s->src_array, t->src_array}};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (keys[i][0] != keys[i][1])
+      return keys[i][0] < keys[i][1] ? -1 : 1;
+  return 0;
+}
+
+static reshard_status sort_ends(const rs_hops *h, rs_stream_end *ends, int64_t n) {
+  ordered_end *ordered;
+  RS_TRY(rs_alloc(&ordered, n, sizeof *ordered));
+  for (int64_t i = 0; i < n; i++)
+    ordered[i] = (ordered_end){ends[i], &h->streams.at[ends[i].stream]};
+  if (n > 1)
+    qsort(ordered, (size_t)n, sizeof *ordered, by_order);
+  for (int64_t i = 0; i < n; i++)
+    ends[i] = ordered[i].end;
+  free(ordered);
+  return RESHARD_SUCCESS;
+}
+
+/* Begin of the next peer's ends. */
+static int64_t next_peer(const rs_stream_end *ends, int64_t n, int64_t i) {
+  int64_t peer = ends[i].peer;
+  while (i < n && ends[i].peer == peer)
+    i++;
+  return i;
+}
+
+static bool same_streams(const rs_stream_end *a, const rs_stream_end *b, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (a[i].stream != b[i].stream || a[i].hop != b[i].hop)
+      return false;
+  return true;
+}
+
+/* Marks messages that are the same as to an earlier peer. Those that begin with one stream are compared. */
+static reshard_status find_shared(rs_hops *h) {
+  rs_stream_end *e = h->sends.at;
+  int64_t *first, *before, n = h->sends.n;
+  if (n == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc(&first, h->streams.n + n, sizeof *first)); /* begin of the last message that begins so, by stream */
+  memset(first, -1, (size_t)h->streams.n * sizeof *first);
+  before = first + h->streams.n;
+  for (int64_t i = 0, end; i < n; i = end) {
+    end = next_peer(e, n, i);
+    int64_t like = first[e[i].stream];
+    while (like >= 0 && (next_peer(e, n, like) - like != end - i || !same_streams(e + like, e + i, end - i)))
+      like = before[like];
+    for (int64_t k = i; k < end; k++)
+      e[k].shared = like >= 0;
+    h->shared += like >= 0 ? end - i : 0;
+    if (like < 0) {
+      before[i] = first[e[i].stream];
+      first[e[i].stream] = i;
+    }
+  }
+  free(first);
+  return RESHARD_SUCCESS;
+}
+
+/* Adds up a peer's ends from *at on, if they are its. */
+static int64_t sum_ends(rs_hops *h, const rs_stream_end *ends, int64_t n, int64_t peer, int64_t *at) {
+  int64_t bytes = 0, begin = *at;
+  for (; *at < n && ends[*at].peer == peer; ++*at)
+    bytes += h->streams.at[ends[*at].stream].bytes;
+  h->most_of_pair = rs_max(h->most_of_pair, *at - begin);
+  return bytes;
+}
+
+static reshard_status list_peers(rs_hops *h) {
+  for (int64_t s = 0, r = 0; s < h->sends.n || r < h->receives.n;) {
+    int64_t peer = rs_min(s < h->sends.n ? h->sends.at[s].peer : INT64_MAX,
+                          r < h->receives.n ? h->receives.at[r].peer : INT64_MAX);
+    RS_TRY(rs_vec_reserve(&h->peers, h->peers.n + 1));
+    rs_peer *p = &h->peers.at[h->peers.n++];
+    *p = (rs_peer){.rank = peer, .send_message = -2, .receive_message = -2};
+    p->sent = sum_ends(h, h->sends.at, h->sends.n, peer, &s);
+    p->received = sum_ends(h, h->receives.at, h->receives.n, peer, &r);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_hops(hop_maker *m, const struct reshard_plan_s *plan) {
+  rs_hops *h = m->hops;
+  RS_TRY(rs_alloc(&h->classes, plan->classes.n, sizeof *h->classes));
+  for (int64_t i = 0; i < plan->classes.n; i++)
+    RS_TRY(make_class(m, plan, i));
+  RS_TRY(number_streams(m));
+  for (int64_t i = 0; i < h->streams.n; i++)
+    RS_TRY(add_ends(h, plan->rank, i));
+  RS_TRY(sort_ends(h, h->sends.at, h->sends.n));
+  RS_TRY(sort_ends(h, h->receives.at, h->receives.n));
+  RS_TRY(find_shared(h));
+  RS_TRY(rs_hops_pipeline(plan, &h->pipelined));
+  return list_peers(h);
+}
+
+reshard_status rs_hops_create(const struct reshard_plan_s *plan, rs_hops **hops) {
+  hop_maker m = {.hops = NULL};
+  RS_TRY(rs_alloc_zero(&m.hops, 1, sizeof *m.hops));
+  reshard_status status = make_hops(&m, plan);
+  free(m.parts.at);
+  if (status == RESHARD_SUCCESS)
+    *hops = m.hops;
+  else
+    rs_hops_free(m.hops);
+  return status;
+}
+
+void rs_hops_free(rs_hops *h) {
+  if (h == NULL)
+    return;
+  for (int64_t i = 0; i < h->nclasses; i++)
+    rs_class_free(&h->classes[i]);
+  free(h->classes);
+  free(h->groups.group.at);
+  free(h->groups.rank.at);
+  free(h->groups.table.at);
+  free(h->streams.at);
+  free(h->sends.at);
+  free(h->receives.at);
+  free(h->peers.at);
+  free(h);
+}
+
+int64_t rs_hops_memory(const rs_hops *h) {
+  int64_t bytes = (int64_t)sizeof *h + h->groups.group.cap * (int64_t)sizeof(rs_hop_group) +
+                  (h->groups.rank.cap + h->groups.table.cap) * (int64_t)sizeof(int64_t) +
+                  h->streams.cap * (int64_t)sizeof(rs_stream) + h->peers.cap * (int64_t)sizeof(rs_peer) +
+                  (h->sends.cap + h->receives.cap) * (int64_t)sizeof(rs_stream_end);
+  for (int64_t i = 0; i < h->nclasses; i++)
+    bytes += rs_class_memory(&h->classes[i]);
+  return bytes;
+}
