@@ -42,8 +42,13 @@ ALWAYS_INLINE float float_of(f32_bits bits) {
   return number;
 }
 
-/* yes where the condition holds, else no: without a branch, though both may be of arithmetic that could trap. */
+/* yes where the condition holds, else no: without a branch, though both may be of arithmetic that could trap. What has
+ * masks needs no arithmetic for it. */
+#if defined(__AVX512F__)
+#define pick(condition, yes, no) ((condition) ? (yes) : (no))
+#else
 ALWAYS_INLINE int32_t pick(int32_t condition, int32_t yes, int32_t no) { return no ^ ((yes ^ no) & -condition); }
+#endif
 
 /* A format narrower than a float. */
 typedef struct format {
@@ -70,12 +75,13 @@ ALWAYS_INLINE f32_bits widen(const format f, int32_t code) {
 ALWAYS_INLINE int32_t narrow(const format f, f32_bits bits) {
   const int lost = 23 - f.mantissa;
   const int32_t first = (127 - f.bias + 1) << 23, unit = (127 - f.bias + lost + 1) << 23;
+  const int32_t most = (f.most << lost) + ((127 - f.bias) << 23); /* a float that becomes f.most, as all beyond do */
   int32_t magnitude = bits & NAN_32, sign = (int32_t)((uint32_t)bits >> 31 << (f.width - 1));
-  int32_t odd = magnitude >> lost & 1;
-  int32_t normal = (magnitude - ((127 - f.bias) << 23) + (1 << (lost - 1)) - 1 + odd) >> lost;
-  int32_t subnormal = bits_of(float_of(magnitude) + float_of(unit)) - unit;
-  int32_t code = pick(magnitude < first, subnormal, normal);
-  code = pick(code > f.most, f.most, code);
+  int32_t within = magnitude < most ? magnitude : most;
+  int32_t odd = within >> lost & 1;
+  int32_t normal = (within - ((127 - f.bias) << 23) + (1 << (lost - 1)) - 1 + odd) >> lost;
+  int32_t subnormal = bits_of(float_of(within) + float_of(unit)) - unit;
+  int32_t code = pick(within < first, subnormal, normal);
   return pick(magnitude > INF_32, (1 << (f.width - 1)) - 1, code | sign);
 }
 
@@ -139,7 +145,7 @@ ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
 
 /* --- Stores past the cache ------------------------------------------------------------------------------- */
 
-enum { LINE_BYTES = 64, AHEAD = 2048 }; /* of a line of the destination; bytes of the source that are prefetched */
+enum { LINE_BYTES = 64, AHEAD = 4096 }; /* of a line of the destination; bytes of the source that are prefetched */
 
 #if defined(__AVX512F__)
 ALWAYS_INLINE void stream_line(char *dst, const char *line) {
