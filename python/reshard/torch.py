@@ -5,6 +5,7 @@ Communicators are made once per group, and kept until `close()` or the end of th
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
+    _kept_layout.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
 
@@ -65,6 +67,11 @@ def _order(shard_order: Any, ndim: int) -> list[int] | None:
 
 def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
     """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
+    return _kept_layout(mesh, tuple(placements), tuple(shape), world, shard_order)
+
+
+@functools.lru_cache(4096)
+def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int, ...], world: int, shard_order: Any) -> Layout:
     try:
         ranks = mesh._layout.remap_to_tensor(mesh._rank_map)
     except AttributeError as missing:

@@ -10,15 +10,27 @@ struct Name {
   const char *name;
   reshard_dtype dtype;
   char kind; // of numpy; 0: it has none
+  int code;  // of DLPack
 };
 // Names of numpy, ml_dtypes and torch; those of the library are read by reshard_dtype_parse.
-const Name names[] = {
-    {"bool", RESHARD_BOOL, 'b'},           {"uint8", RESHARD_U8, 'u'},          {"int8", RESHARD_I8, 'i'},
-    {"uint16", RESHARD_U16, 'u'},          {"int16", RESHARD_I16, 'i'},         {"uint32", RESHARD_U32, 'u'},
-    {"int32", RESHARD_I32, 'i'},           {"uint64", RESHARD_U64, 'u'},        {"int64", RESHARD_I64, 'i'},
-    {"float8_e4m3fn", RESHARD_F8_E4M3, 0}, {"float8_e5m2", RESHARD_F8_E5M2, 0}, {"float8_e8m0fnu", RESHARD_F8_E8M0, 0},
-    {"float16", RESHARD_F16, 'f'},         {"bfloat16", RESHARD_BF16, 0},       {"float32", RESHARD_F32, 'f'},
-    {"float64", RESHARD_F64, 'f'},         {"complex64", RESHARD_C64, 'c'},     {"complex128", RESHARD_C128, 'c'}};
+const Name names[] = {{"bool", RESHARD_BOOL, 'b', 6},
+                      {"uint8", RESHARD_U8, 'u', 1},
+                      {"int8", RESHARD_I8, 'i', 0},
+                      {"uint16", RESHARD_U16, 'u', 1},
+                      {"int16", RESHARD_I16, 'i', 0},
+                      {"uint32", RESHARD_U32, 'u', 1},
+                      {"int32", RESHARD_I32, 'i', 0},
+                      {"uint64", RESHARD_U64, 'u', 1},
+                      {"int64", RESHARD_I64, 'i', 0},
+                      {"float8_e4m3fn", RESHARD_F8_E4M3, 0, 10},
+                      {"float8_e5m2", RESHARD_F8_E5M2, 0, 12},
+                      {"float8_e8m0fnu", RESHARD_F8_E8M0, 0, 14},
+                      {"float16", RESHARD_F16, 'f', 2},
+                      {"bfloat16", RESHARD_BF16, 0, 4},
+                      {"float32", RESHARD_F32, 'f', 2},
+                      {"float64", RESHARD_F64, 'f', 2},
+                      {"complex64", RESHARD_C64, 'c', 5},
+                      {"complex128", RESHARD_C128, 'c', 5}};
 
 reshard_dtype find_name(const char *name) {
   for (const Name &known : names)
@@ -31,19 +43,9 @@ reshard_dtype find_name(const char *name) {
 std::string text_of(const nb::object &object) { return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr()))); }
 
 reshard_dtype dlpack_dtype(nb::dlpack::dtype t) {
-  struct Code {
-    int code, bits;
-    reshard_dtype dtype;
-  };
-  static const Code codes[] = {{0, 8, RESHARD_I8},       {0, 16, RESHARD_I16},     {0, 32, RESHARD_I32},
-                               {0, 64, RESHARD_I64},     {1, 8, RESHARD_U8},       {1, 16, RESHARD_U16},
-                               {1, 32, RESHARD_U32},     {1, 64, RESHARD_U64},     {2, 16, RESHARD_F16},
-                               {2, 32, RESHARD_F32},     {2, 64, RESHARD_F64},     {4, 16, RESHARD_BF16},
-                               {5, 64, RESHARD_C64},     {5, 128, RESHARD_C128},   {6, 8, RESHARD_BOOL},
-                               {10, 8, RESHARD_F8_E4M3}, {12, 8, RESHARD_F8_E5M2}, {14, 8, RESHARD_F8_E8M0}};
-  for (const Code &c : codes)
-    if (t.lanes == 1 && t.code == c.code && t.bits == c.bits)
-      return c.dtype;
+  for (const Name &known : names)
+    if (t.lanes == 1 && t.code == known.code && t.bits == 8 * reshard_dtype_size(known.dtype))
+      return known.dtype;
   return RESHARD_DTYPE_NONE;
 }
 

@@ -197,7 +197,6 @@ std::set<Comm *> &open_comms() { // what is left at exit is closed before the in
 }
 
 nb::dict stats(Comm &comm) {
-  CommCall in(comm);
   reshard_comm_stats sum = {0, 0}, one;
   for (reshard_comm handle : comm.handles) {
     check(reshard_comm_get_stats(handle, &one));
@@ -206,6 +205,14 @@ nb::dict stats(Comm &comm) {
   nb::dict d;
   d["received_bytes"] = sum.received_bytes, d["received_messages"] = sum.received_messages;
   return d;
+}
+
+// A function of an open communicator, which stays open meanwhile.
+template <typename Call> auto opened(Call call) {
+  return [call](Comm &comm) {
+    CommCall in(comm);
+    return call(comm);
+  };
 }
 
 } // namespace
@@ -250,60 +257,31 @@ void bind_comm(nb::module_ &m) {
   nb::class_<Comm>(m, "Comm",
                    "Ranks that move tensors together. For n ranks of this process calls take a list, a thing per rank.",
                    nb::is_weak_referenceable())
-      .def_prop_ro(
-          "rank",
-          [](Comm &c) {
-            CommCall in(c);
-            return reshard_comm_rank(c.handles[0]);
-          },
-          "This rank; of a local world 0.")
-      .def_prop_ro("size",
-                   [](Comm &c) {
-                     CommCall in(c);
-                     return c.size();
-                   })
+      .def_prop_ro("rank", opened([](Comm &c) { return reshard_comm_rank(c.handles[0]); }),
+                   "This rank; of a local world 0.")
+      .def_prop_ro("size", opened([](Comm &c) { return c.size(); }))
       .def_prop_ro(
           "local", [](Comm &c) { return c.local; }, "True where all ranks are in this process.")
       .def_prop_ro("closed", [](Comm &c) { return c.handles.empty(); })
-      .def_prop_ro(
-          "global_ranks",
-          [](Comm &c) {
-            CommCall in(c);
-            const int64_t *ranks = reshard_comm_global_ranks(c.handles[0]);
-            nb::list list;
-            for (int64_t r = 0; r < c.size(); r++)
-              list.append(ranks != nullptr ? ranks[r] : r);
-            return nb::tuple(list);
-          },
-          nb::sig("def global_ranks(self) -> tuple[int, ...]"))
+      .def_prop_ro("global_ranks", opened([](Comm &c) {
+                     const int64_t *ranks = reshard_comm_global_ranks(c.handles[0]);
+                     nb::list list;
+                     for (int64_t r = 0; r < c.size(); r++)
+                       list.append(ranks != nullptr ? ranks[r] : r);
+                     return nb::tuple(list);
+                   }),
+                   nb::sig("def global_ranks(self) -> tuple[int, ...]"))
       .def("barrier",
-           [](Comm &c) {
-             CommCall in(c);
-             run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); });
-           })
+           opened([](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
       .def("split", &split, "color"_a, "key"_a = nb::none(),
            nb::sig("def split(self, color: int | collections.abc.Sequence[int], key: int | "
                    "collections.abc.Sequence[int] | None = None) -> typing.Any"),
            "Ranks of one color make a communicator; a negative color: None. Collective.")
       .def("shrink", &shrink, "lost"_a = Shape(), nb::rv_policy::take_ownership,
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
-      .def_prop_ro(
-          "missing",
-          [](Comm &c) {
-            CommCall in(c);
-            Shape ranks(size_t(c.size()));
-            int64_t n = 0;
-            check(reshard_comm_missing(c.handles[0], ranks.data(), &n));
-            ranks.resize(size_t(n));
-            return nb::tuple(nb::cast(ranks));
-          },
-          nb::sig("def missing(self) -> tuple[int, ...]"), "Ranks that had not come when a deadline passed.")
-      .def("abort",
-           [](Comm &c) {
-             CommCall in(c);
-             reshard_comm handle = c.handles[0];
-             run([&] { return reshard_comm_abort(handle); });
-           })
+      .def_prop_ro("missing", opened([](Comm &c) { return nb::tuple(nb::cast(missing_of(c.handles[0]))); }),
+                   nb::sig("def missing(self) -> tuple[int, ...]"), "Ranks that had not come when a deadline passed.")
+      .def("abort", opened([](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
       .def(
           "report",
           [](Comm &c, int64_t last) {
@@ -313,13 +291,11 @@ void bind_comm(nb::module_ &m) {
             });
           },
           "last"_a = 0, "Where the ranks of this process are, as text.")
-      .def_prop_ro("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def_prop_ro("stats", opened(stats), nb::sig("def stats(self) -> dict[str, int]"))
       .def("close", &Comm::close, "Ends its transfers, then itself. Closing twice is allowed.")
+      .def("__enter__", entered, nb::sig("def __enter__(self) -> Comm"))
       .def(
-          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))
-      .def(
-          "__exit__", [](Comm &c, nb::handle, nb::handle, nb::handle) { c.close(); }, "type"_a.none(), "value"_a.none(),
-          "traceback"_a.none());
+          "__exit__", [](Comm &c, nb::args) { c.close(); }, nb::sig("def __exit__(self, *unused: object) -> None"));
   auto own = [](Comm *comm) { return remember(comm), comm; };
   m.def(
       "local",

@@ -39,6 +39,8 @@ inline void check(reshard_status status) {
 // out of raise.
 int poll_signals(void *unused);
 
+inline nb::object entered(nb::object self) { return self; } // of `with`
+
 // Runs a call of the library without the GIL, and raises what it returns.
 template <typename Call> void run(Call &&call) {
   reshard_status status;

@@ -17,38 +17,33 @@ int ndim_of(const Shape &shape) {
   return int(shape.size());
 }
 
-// A list as C takes it: NULL where it was left out.
-template <typename T> const T *data_or_null(const std::optional<std::vector<T>> &list) {
-  return list ? list->data() : nullptr;
+Layout *parsed(const std::string &text, const Shape &shape, int64_t world) {
+  reshard_layout made = nullptr;
+  check(reshard_layout_parse(c_text(text, "layout"), ndim_of(shape), shape.data(), world, &made));
+  return new Layout(made);
 }
 
-template <typename T> void same_length(const std::vector<T> &list, size_t n, const char *what) {
-  if (list.size() != n)
-    invalid(std::string(what) + ": " + std::to_string(list.size()) + " numbers where " + std::to_string(n) +
-            " are due");
-}
-
-template <typename Make> Layout *made(Make &&make) {
-  reshard_layout layout = nullptr;
-  check(make(&layout));
-  return new Layout(layout);
-}
-
-// Placements in the words of layout strings: "S0", "S-1", "S0*2", "R".
-reshard_placement placement_of(const std::string &text) {
-  reshard_placement p{};
-  if (text == "R")
-    return p;
-  char *end = nullptr;
-  p.kind = RESHARD_PLACEMENT_SHARD;
-  if (text.size() > 1 && text[0] == 'S') {
-    p.dim = int(std::strtol(text.c_str() + 1, &end, 10));
-    if (end != text.c_str() + 1 && *end == '*' && end[1] >= '0' && end[1] <= '9')
-      p.kind = RESHARD_PLACEMENT_STRIDED_SHARD, p.split_factor = std::strtoll(end + 1, &end, 10);
-    if (end != text.c_str() + 1 && *end == '\0')
-      return p;
+// The list in a layout string, behind `before`; nothing where it was left out.
+template <typename T> std::string listed(const char *before, const std::vector<T> &list, const char *between = ",") {
+  std::string text;
+  for (const T &one : list) {
+    text += text.empty() ? before : between;
+    if constexpr (std::is_same_v<T, std::string>)
+      text += one;
+    else
+      text += std::to_string(one);
   }
-  invalid("placement '" + text + "': S0 (Shard(0)), S0*2 (_StridedShard) or R (Replicate)");
+  return text;
+}
+template <typename T> std::string listed(const char *before, const std::optional<std::vector<T>> &list) {
+  if (list && list->empty())
+    invalid("an empty list, where numbers are due");
+  return list ? listed(before, *list) : "";
+}
+
+void same_length(size_t given, size_t n, const char *what) {
+  if (given != n)
+    invalid(std::string(what) + ": " + std::to_string(given) + " where " + std::to_string(n) + " are due");
 }
 
 struct ArrayInfo {
@@ -68,84 +63,53 @@ std::string layout_text(const Layout &l) {
       [&](char *text, size_t size, size_t *needed) { return reshard_layout_print(l.handle, text, size, needed); });
 }
 
+// Constructors write the layout string, which the library reads: it says what is wrong with it.
 void bind_making(nb::class_<Layout> &layout) {
-  layout.def(
-      "__init__",
-      [](Layout *self, const std::string &text, const Shape &shape, int64_t world) {
-        reshard_layout made = nullptr;
-        check(reshard_layout_parse(c_text(text, "layout"), ndim_of(shape), shape.data(), world, &made));
-        new (self) Layout(made);
-      },
-      "text"_a, "shape"_a, "world"_a = 0, "Reads a layout string; world 0: the smallest that holds the ranks named.");
+  layout.def(nb::new_(&parsed), "text"_a, "shape"_a, "world"_a = 0,
+             "Reads a layout string; world 0: the smallest that holds the ranks named.");
   layout.def_static(
       "chunk",
-      [](const Shape &shape, int64_t world, int dim, std::optional<Shape> ranks) {
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_chunk(ndim_of(shape), shape.data(), world, dim,
-                                             ranks ? int64_t(ranks->size()) : 0, data_or_null(ranks), l);
-        });
+      [](const Shape &shape, int64_t world, int dim, const std::optional<Shape> &ranks) {
+        return parsed("chunk(" + std::to_string(dim) + listed(";", ranks) + ")", shape, world);
       },
       "shape"_a, "world"_a, "dim"_a = 0, "ranks"_a = nb::none(), nb::rv_policy::take_ownership);
   layout.def_static(
       "mesh",
       [](const Shape &shape, int64_t world, const Shape &mesh_shape, const std::vector<std::string> &placements,
-         std::optional<std::vector<std::string>> names, std::optional<std::vector<int>> order,
-         std::optional<Shape> ranks) {
-        same_length(placements, mesh_shape.size(), "placements");
-        std::vector<reshard_placement> cuts;
-        std::vector<const char *> texts;
-        int64_t n = 1;
-        for (const std::string &text : placements)
-          cuts.push_back(placement_of(text));
-        if (names) {
-          same_length(*names, mesh_shape.size(), "names");
-          for (const std::string &name : *names)
-            texts.push_back(c_text(name, "name"));
+         const std::optional<std::vector<std::string>> &names, const std::optional<std::vector<int>> &order,
+         const std::optional<Shape> &ranks) {
+        std::vector<std::string> dims;
+        same_length(placements.size(), mesh_shape.size(), "placements");
+        same_length(names ? names->size() : mesh_shape.size(), mesh_shape.size(), "names");
+        same_length(order ? order->size() : mesh_shape.size(), mesh_shape.size(), "order");
+        for (size_t m = 0; m < mesh_shape.size(); m++) {
+          dims.push_back((names ? (*names)[m] + "=" : "") + std::to_string(mesh_shape[m]));
+          if (names && (*names)[m].find_first_of(",;=@()") != std::string::npos)
+            invalid("name '" + (*names)[m] + "' of a mesh dim");
         }
-        if (order)
-          same_length(*order, mesh_shape.size(), "order");
-        for (int64_t extent : mesh_shape)
-          n = extent < 0 || (extent > 0 && n > INT64_MAX / extent) ? -1 : n * extent;
-        if (ranks && n >= 0)
-          same_length(*ranks, size_t(n), "ranks");
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_mesh(ndim_of(shape), shape.data(), world, int(mesh_shape.size()),
-                                            mesh_shape.data(), names ? texts.data() : nullptr, cuts.data(),
-                                            data_or_null(order), data_or_null(ranks), l);
-        });
+        return parsed("mesh(" + listed("", dims, names ? "," : "x") + listed("@", ranks) + listed(";", placements) +
+                          listed(";order=", order) + ")",
+                      shape, world);
       },
       "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "names"_a = nb::none(), "order"_a = nb::none(),
-      "ranks"_a = nb::none(), nb::rv_policy::take_ownership);
+      "ranks"_a = nb::none(), nb::rv_policy::take_ownership, "Placements are those of layout strings: S0, S0*2, R.");
   layout.def_static(
       "cyclic",
-      [](const Shape &shape, int64_t world, const Shape &grid, const Shape &block, std::optional<Shape> ranks) {
-        same_length(grid, shape.size(), "grid"), same_length(block, shape.size(), "block");
-        int64_t n = 1;
-        for (int64_t extent : grid)
-          n = extent < 0 || (extent > 0 && n > INT64_MAX / extent) ? -1 : n * extent;
-        if (ranks && n >= 0)
-          same_length(*ranks, size_t(n), "ranks");
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_cyclic(ndim_of(shape), shape.data(), world, grid.data(), block.data(),
-                                              data_or_null(ranks), l);
-        });
+      [](const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const std::optional<Shape> &ranks) {
+        return parsed("cyclic(" + listed("", grid, "x") + listed("@", ranks) + listed(";", block, "x") + ")", shape,
+                      world);
       },
       "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_a = nb::none(), nb::rv_policy::take_ownership);
   layout.def_static(
       "single",
       [](const Shape &shape, int64_t world, int64_t rank) {
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_single(ndim_of(shape), shape.data(), world, rank, l);
-        });
+        return parsed("rank(" + std::to_string(rank) + ")", shape, world);
       },
       "shape"_a, "world"_a, "rank"_a, nb::rv_policy::take_ownership);
   layout.def_static(
       "flat",
-      [](const Shape &shape, int64_t world, std::optional<Shape> ranks) {
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_flat(ndim_of(shape), shape.data(), world, ranks ? int64_t(ranks->size()) : 0,
-                                            data_or_null(ranks), l);
-        });
+      [](const Shape &shape, int64_t world, const std::optional<Shape> &ranks) {
+        return parsed("flat(" + listed("", ranks) + ")", shape, world);
       },
       "shape"_a, "world"_a, "ranks"_a = nb::none(), nb::rv_policy::take_ownership);
   layout.def_static(
@@ -155,15 +119,16 @@ void bind_making(nb::class_<Layout> &layout) {
         Shape ranks;
         std::vector<reshard_box> all;
         for (const auto &[rank, offset, extent] : boxes) {
-          same_length(offset, shape.size(), "offset of a box"), same_length(extent, shape.size(), "extent of a box");
+          same_length(offset.size(), shape.size(), "offset of a box");
+          same_length(extent.size(), shape.size(), "extent of a box");
           reshard_box box = {};
           std::copy(offset.begin(), offset.end(), box.offset), std::copy(extent.begin(), extent.end(), box.extent);
           ranks.push_back(rank), all.push_back(box);
         }
-        return made([&](reshard_layout *l) {
-          return reshard_layout_create_boxes(ndim_of(shape), shape.data(), world, int64_t(all.size()), ranks.data(),
-                                             all.data(), replicated, l);
-        });
+        reshard_layout made = nullptr;
+        check(reshard_layout_create_boxes(ndim_of(shape), shape.data(), world, int64_t(all.size()), ranks.data(),
+                                          all.data(), replicated, &made));
+        return new Layout(made);
       },
       "shape"_a, "world"_a, "boxes"_a, "replicated"_a = false, nb::rv_policy::take_ownership,
       "Boxes are (rank, offset, extent).");

@@ -166,15 +166,12 @@ void bind_plan(nb::module_ &m) {
           [](const Plan &plan) {
             reshard_plan_info info;
             check(reshard_plan_get_info(plan.handle, &info));
-            std::vector<std::array<int64_t, 3>> peers;
-            for (int64_t i = 0; i < info.peers; i++) {
-              std::array<int64_t, 3> p{};
-              check(reshard_plan_peer(plan.handle, i, &p[0], &p[1], &p[2]));
-              peers.push_back(p);
-            }
             nb::list list;
-            for (auto &p : peers)
-              list.append(nb::make_tuple(p[0], p[1], p[2]));
+            for (int64_t i = 0; i < info.peers; i++) {
+              int64_t rank = 0, sent = 0, received = 0;
+              check(reshard_plan_peer(plan.handle, i, &rank, &sent, &received));
+              list.append(nb::make_tuple(rank, sent, received));
+            }
             return list;
           },
           nb::sig("def peers(self) -> list[tuple[int, int, int]]"), "(rank, bytes sent, bytes received) of each peer.")

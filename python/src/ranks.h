@@ -8,14 +8,17 @@
 void remember(Comm *comm);             // closed at exit
 void end_transfer(Transfer &transfer); // destroys its handles, and takes it from its communicator
 
-// Raises the error of a handle's call; that of a deadline has the ranks that are missing.
-[[noreturn]] inline void raise_of(reshard_comm handle, reshard_status status, const std::string &text) {
+inline std::vector<int64_t> missing_of(reshard_comm handle) {
   std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));
   int64_t count = 0;
-  if (status != RESHARD_ERROR_TIMEOUT || reshard_comm_missing(handle, missing.data(), &count) != RESHARD_SUCCESS)
-    count = 0;
+  check(reshard_comm_missing(handle, missing.data(), &count));
   missing.resize(size_t(count));
-  raise(status, text, missing);
+  return missing;
+}
+
+// Raises the error of a handle's call; that of a deadline has the ranks that are missing.
+[[noreturn]] inline void raise_of(reshard_comm handle, reshard_status status, const std::string &text) {
+  raise(status, text, status == RESHARD_ERROR_TIMEOUT ? missing_of(handle) : std::vector<int64_t>());
 }
 
 // A call of this thread for all ranks here.

@@ -213,9 +213,8 @@ void bind_transfer(nb::module_ &m) {
       .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, typing.Any]"))
       .def_prop_ro("closed", [](const Transfer &t) { return t.handles.empty(); })
       .def("close", &close_transfer)
+      .def("__enter__", entered, nb::sig("def __enter__(self) -> Transfer"))
       .def(
-          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Transfer"))
-      .def(
-          "__exit__", [](Transfer &t, nb::handle, nb::handle, nb::handle) { close_transfer(t); }, "type"_a.none(),
-          "value"_a.none(), "traceback"_a.none());
+          "__exit__", [](Transfer &t, nb::args) { close_transfer(t); },
+          nb::sig("def __exit__(self, *unused: object) -> None"));
 }
