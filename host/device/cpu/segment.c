@@ -31,6 +31,7 @@ typedef struct shared_segment {
 static struct {
   pthread_mutex_t mutex;
   rs_forkable forkable;
+  bool watched; /* forks are */
   int64_t users;
   int fd, reader;                  /* to be read alone, for other processes; -1: not yet */
   int64_t end, length;             /* of the ranges given out; of the file */
@@ -91,12 +92,11 @@ static reshard_status make_reader(void) {
                   strerror(failed));
 }
 
-static void watch_forks(void) { rs_forkable_add(&file.forkable, copy_segments); }
-
 reshard_status rs_shared_open(int *fd) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_forks);
   pthread_mutex_lock(&file.mutex);
+  if (!file.watched)
+    rs_forkable_add(&file.forkable, copy_segments);
+  file.watched = true;
   reshard_status status = file.fd < 0 ? make_file() : RESHARD_SUCCESS;
   if (fd != NULL && file.reader < 0)
     RS_THEN(status, make_reader());
