@@ -46,14 +46,13 @@ static int64_t cell_part(const struct reshard_layout_s *l, int64_t cell, int dim
 
 /* The run of parts in which a cell of a regular layout is. Writes how many ranks share it for that. */
 static int cell_run(const struct reshard_layout_s *l, int64_t cell, int64_t *ranks) {
-  rs_part_run run;
   *ranks = 1;
   if (l->runs_dim < 0)
     return 0;
   const rs_cut *cut = l->dim[l->runs_dim].cuts;
-  int number = rs_cut_run_of(cut, cell_part(l, cell, l->runs_dim), &run);
-  *ranks = cut->ranks / run.n;
-  return number;
+  int run = rs_cut_run_of(cut, cell_part(l, cell, l->runs_dim));
+  *ranks = cut->ranks / cut->runs[run].n;
+  return run;
 }
 
 /* lo and hi of a cell of a boxes or flat layout, borrowed from the layout or put into corners. */

@@ -28,97 +28,101 @@ static strided strided_of(const rs_cut *cut, int64_t n) {
 
 /* --- Parts ------------------------------------------------------------------------------------------------------- */
 
-bool rs_cut_next_run(const rs_cut *cut, rs_part_run *run) {
-  run->first += run->n;
-  for (; run->from < run->to; run->from++)
-    run->begin += cut->parts[run->from].size;
-  if (run->to == cut->nparts)
-    return false;
-  run->n = cut->parts[run->to].pieces;
-  while (run->to < cut->nparts && cut->parts[run->to].pieces == run->n)
-    run->to++;
-  return true;
+void rs_cut_set_parts(rs_cut *cut, int n, const reshard_part *given, rs_cut_part *parts, rs_part_run *runs) {
+  int64_t begin = 0;
+  int nparts = 0, nruns = 0;
+  for (int k = 0; k < n; k++) {
+    int64_t pieces = given[k].pieces > 0 ? given[k].pieces : cut->ranks;
+    if (given[k].size == 0)
+      continue;
+    if (nruns == 0 || runs[nruns - 1].n != pieces) {
+      int64_t first = nruns > 0 ? runs[nruns - 1].first + runs[nruns - 1].n : 0;
+      runs[nruns++] = (rs_part_run){first, pieces, nparts, nparts};
+    }
+    runs[nruns - 1].to++;
+    parts[nparts++] = (rs_cut_part){given[k].size, begin, rs_ceil_div(given[k].size, pieces)};
+    begin += given[k].size;
+  }
+  cut->kind = RS_CUT_PARTS;
+  cut->w = nruns > 0 ? runs[nruns - 1].first + runs[nruns - 1].n : cut->ranks;
+  cut->nruns = nruns;
+  cut->nparts = nparts;
+  cut->parts = parts;
+  cut->runs = runs;
 }
 
-int rs_cut_run_of(const rs_cut *cut, int64_t piece, rs_part_run *run) {
-  int number = -1;
-  *run = (rs_part_run){0};
-  while (cut->kind == RS_CUT_PARTS && piece >= run->first + run->n && rs_cut_next_run(cut, run))
-    number++;
-  return rs_max(number, 0);
-}
-
-int64_t rs_cut_piece(const rs_cut *cut, int64_t position, int run) {
-  int64_t digit = position / cut->stride % cut->ranks;
-  if (cut->nruns == 1)
-    return digit;
-  rs_part_run r = {0};
-  while (run >= 0 && rs_cut_next_run(cut, &r))
-    run--;
-  return r.first + digit / (cut->ranks / r.n);
+int rs_cut_run_of(const rs_cut *cut, int64_t piece) {
+  int run = 0;
+  while (run < cut->nruns - 1 && piece >= cut->runs[run + 1].first)
+    run++;
+  return run;
 }
 
 int64_t rs_cut_first(const rs_cut *cut, int64_t piece) {
-  rs_part_run run;
   if (cut->nruns == 1)
     return piece;
-  rs_cut_run_of(cut, piece, &run);
-  return (piece - run.first) * (cut->ranks / run.n);
+  const rs_part_run *run = &cut->runs[rs_cut_run_of(cut, piece)];
+  return (piece - run->first) * (cut->ranks / run->n);
 }
 
 int64_t rs_cut_digits(const rs_cut *cut, int64_t piece, int64_t below) {
-  rs_part_run run;
   if (cut->nruns == 1)
     return piece < below;
-  rs_cut_run_of(cut, piece, &run);
-  return rs_max(0, rs_min(cut->ranks / run.n, below - rs_cut_first(cut, piece)));
+  int64_t each = cut->ranks / cut->runs[rs_cut_run_of(cut, piece)].n;
+  return rs_max(0, rs_min(each, below - rs_cut_first(cut, piece)));
 }
 
-/* Indices of a piece in parts [run->from, to) of its run. */
-static int64_t parts_length(const rs_cut *cut, const rs_part_run *run, int to, int64_t piece) {
+/* Start of piece j of a part in it, and positions of the piece. No division: these are asked for run by run. */
+static int64_t part_start(const rs_cut_part *part, int64_t j) {
+  uint64_t start = (uint64_t)j * (uint64_t)part->chunk; /* below size + pieces */
+  return start < (uint64_t)part->size ? (int64_t)start : part->size;
+}
+
+static int64_t part_length(const rs_cut_part *part, int64_t j) {
+  return rs_min(part->chunk, part->size - part_start(part, j));
+}
+
+/* Positions of piece j of a run in parts [from, to). */
+static int64_t parts_length(const rs_cut *cut, int from, int to, int64_t j) {
   int64_t n = 0;
-  for (int k = run->from; k < to; k++)
-    n += chunk_length(cut->parts[k].size, run->n, piece - run->first);
+  for (int k = from; k < to; k++)
+    n += part_length(&cut->parts[k], j);
   return n;
 }
 
 static void parts_piece(const rs_cut *cut, int64_t x, int64_t *piece, int64_t *local, int64_t *run_length) {
-  rs_part_run run = {0};
+  const rs_part_run *run = cut->runs;
   int k = 0;
-  while (x >= cut->parts[k].size)
-    x -= cut->parts[k++].size;
-  while (run.to <= k)
-    rs_cut_next_run(cut, &run);
-  int64_t c = rs_ceil_div(cut->parts[k].size, run.n);
-  *piece = run.first + x / c;
-  *local = parts_length(cut, &run, k, *piece) + x % c;
-  *run_length = rs_min(c - x % c, cut->parts[k].size - x);
+  while (k < cut->nparts - 1 && x >= cut->parts[k + 1].begin)
+    k++;
+  while (run->to <= k)
+    run++;
+  const rs_cut_part *part = &cut->parts[k];
+  int64_t y = x - part->begin, j = y / part->chunk, in = y - j * part->chunk;
+  *piece = run->first + j;
+  *local = parts_length(cut, run->from, k, j) + in;
+  *run_length = rs_min(part->chunk - in, part->size - y);
 }
 
 static int64_t parts_position(const rs_cut *cut, int64_t piece, int64_t x, int64_t *run_length) {
-  rs_part_run run;
-  rs_cut_run_of(cut, piece, &run);
-  for (int k = run.from; k < run.to; k++) {
-    int64_t length = chunk_length(cut->parts[k].size, run.n, piece - run.first);
-    if (x < length) {
-      *run_length = length - x;
-      return run.begin + chunk_start(cut->parts[k].size, run.n, piece - run.first) + x;
-    }
+  const rs_part_run *run = &cut->runs[rs_cut_run_of(cut, piece)];
+  int64_t length = 0;
+  int k = run->from;
+  for (; k < run->to && x >= (length = part_length(&cut->parts[k], piece - run->first)); k++)
     x -= length;
-    run.begin += cut->parts[k].size;
-  }
-  *run_length = 0;
-  return run.begin;
+  if (k == run->to)
+    k--;
+  *run_length = length - x;
+  return cut->parts[k].begin + part_start(&cut->parts[k], piece - run->first) + x;
 }
 
 static int64_t parts_rank(const rs_cut *cut, int64_t piece, int64_t x) {
-  rs_part_run run;
+  const rs_part_run *run = &cut->runs[rs_cut_run_of(cut, piece)];
   int64_t n = 0;
-  rs_cut_run_of(cut, piece, &run);
-  for (int k = run.from; k < run.to; k++) {
-    int64_t size = cut->parts[k].size, begin = run.begin + chunk_start(size, run.n, piece - run.first);
-    n += rs_max(0, rs_min(x - begin, chunk_length(size, run.n, piece - run.first)));
-    run.begin += size;
+  for (int k = run->from; k < run->to; k++) {
+    const rs_cut_part *part = &cut->parts[k];
+    int64_t begin = part->begin + part_start(part, piece - run->first);
+    n += rs_max(0, rs_min(x - begin, part_length(part, piece - run->first)));
   }
   return n;
 }
@@ -137,9 +141,8 @@ static int64_t piece_length(const rs_cut *cut, int64_t n, int64_t j) {
     return blocks / cut->w * cut->factor + (j < turn ? cut->factor : j == turn ? n % cut->factor : 0);
   }
   case RS_CUT_PARTS: {
-    rs_part_run run;
-    rs_cut_run_of(cut, j, &run);
-    return parts_length(cut, &run, run.to, j);
+    const rs_part_run *run = &cut->runs[rs_cut_run_of(cut, j)];
+    return parts_length(cut, run->from, run->to, j - run->first);
   }
   }
   return 0;
@@ -217,13 +220,6 @@ static int64_t piece_rank(const rs_cut *cut, int64_t n, int64_t j, int64_t x) {
   case RS_CUT_PARTS: return parts_rank(cut, j, x);
   }
   return 0;
-}
-
-int64_t rs_dim_part(const rs_dim *dim, int64_t position, int run) {
-  int64_t part = 0;
-  for (int c = 0; c < dim->ncuts; c++)
-    part = part * dim->cuts[c].w + rs_cut_piece(&dim->cuts[c], position, run);
-  return part;
 }
 
 void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run) {

@@ -22,6 +22,18 @@ typedef enum rs_cut_kind {
   RS_CUT_PARTS    /* the chunk rule on each of some parts; a piece is its chunks, one after the other */
 } rs_cut_kind;
 
+/* A part of a cut, none of them empty. */
+typedef struct rs_cut_part {
+  int64_t size, begin; /* positions */
+  int64_t chunk;       /* positions of a full piece */
+} rs_cut_part;
+
+/* Neighbouring parts [from, to), each in n pieces, whose numbers are first, first + 1, ... */
+typedef struct rs_part_run {
+  int64_t first, n;
+  int from, to;
+} rs_part_run;
+
 typedef struct rs_cut {
   rs_cut_kind kind;
   int64_t w;      /* pieces */
@@ -29,23 +41,21 @@ typedef struct rs_cut {
   int64_t stride; /* of this cut's digit in the position of a rank in the layout's rank list */
   int64_t ranks;  /* values of that digit: w, but where there are several runs */
   int nruns;      /* PARTS: an array of each rank for each; else 1 */
-  int nparts;     /* PARTS: none of size 0, pieces between 1 and ranks */
-  const reshard_part *parts;
+  int nparts;     /* PARTS */
+  const rs_cut_part *parts;
+  const rs_part_run *runs;
 } rs_cut;
 
-/* A run of neighbouring parts [from, to), each in n pieces: its pieces are first, first + 1, ... */
-typedef struct rs_part_run {
-  int64_t first, n;
-  int64_t begin; /* position of its first index */
-  int from, to;
-} rs_part_run;
-/* The next run, the first one after {0}; false behind the last. */
-bool rs_cut_next_run(const rs_cut *cut, rs_part_run *run);
+/* Makes a cut one of n parts over its ranks, pieces 0 or ranks at most. Memory for n of each is the caller's. */
+void rs_cut_set_parts(rs_cut *cut, int n, const reshard_part *given, rs_cut_part *parts, rs_part_run *runs);
 
-/* The piece of which run that is; 0 for other kinds. */
-int rs_cut_run_of(const rs_cut *cut, int64_t piece, rs_part_run *run);
+/* The run of parts of which that is a piece. */
+int rs_cut_run_of(const rs_cut *cut, int64_t piece);
 /* The piece that a position of the rank list has in a run of parts. */
-int64_t rs_cut_piece(const rs_cut *cut, int64_t position, int run);
+static inline int64_t rs_cut_piece(const rs_cut *cut, int64_t position, int run) {
+  int64_t digit = position / cut->stride % cut->ranks;
+  return cut->nruns == 1 ? digit : cut->runs[run].first + digit / (cut->ranks / cut->runs[run].n);
+}
 /* The lowest value of the digit whose ranks have a piece. */
 int64_t rs_cut_first(const rs_cut *cut, int64_t piece);
 /* Values of the digit, of those below `below`, whose ranks have a piece. */
@@ -61,7 +71,12 @@ typedef struct rs_dim {
 /* The runs of a dim, of which each rank has an array; 1 where it is not cut in such parts. */
 static inline int rs_dim_runs(const rs_dim *dim) { return dim->ncuts > 0 ? dim->cuts[0].nruns : 1; }
 /* The part of a dim that a position of the rank list has in a run. */
-int64_t rs_dim_part(const rs_dim *dim, int64_t position, int run);
+static inline int64_t rs_dim_part(const rs_dim *dim, int64_t position, int run) {
+  int64_t part = 0;
+  for (int c = 0; c < dim->ncuts; c++)
+    part = part * dim->cuts[c].w + rs_cut_piece(&dim->cuts[c], position, run);
+  return part;
+}
 /* Finds the part that holds global index i (0 <= i < n) and its local index there. *run: indices from i on, i included,
  * that are neighbours in that part too. */
 void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run);

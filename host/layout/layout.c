@@ -111,8 +111,9 @@ static bool regular_equal(const struct reshard_layout_s *a, const struct reshard
     for (int c = 0; c < a->dim[d].ncuts; c++) {
       const rs_cut *x = &a->dim[d].cuts[c], *y = &b->dim[d].cuts[c];
       if (x->kind != y->kind || x->w != y->w || x->factor != y->factor || x->stride != y->stride ||
-          x->ranks != y->ranks || x->nparts != y->nparts ||
-          (x->nparts > 0 && memcmp(x->parts, y->parts, (size_t)x->nparts * sizeof *x->parts) != 0))
+          x->ranks != y->ranks || x->nparts != y->nparts || x->nruns != y->nruns ||
+          (x->nparts > 0 && (memcmp(x->parts, y->parts, (size_t)x->nparts * sizeof *x->parts) != 0 ||
+                             memcmp(x->runs, y->runs, (size_t)x->nruns * sizeof *x->runs) != 0)))
         return false;
     }
   }
@@ -153,6 +154,7 @@ static uint64_t hash_fields(const struct reshard_layout_s *l) {
       int64_t words[5] = {d, cut->kind, cut->w, cut->factor, cut->stride};
       h = rs_hash(h, words, sizeof words);
       h = cut->nparts > 0 ? rs_hash(h, cut->parts, (size_t)cut->nparts * sizeof *cut->parts) : h;
+      h = cut->nparts > 0 ? rs_hash(h, cut->runs, (size_t)cut->nruns * sizeof *cut->runs) : h;
     }
   return h;
 }

@@ -1,7 +1,7 @@
 /* A dim that is cut part by part: S0{4096,1024,1024}, S0{32:8/8:8/8}, S0/4.
  *
- * The layout keeps each list twice: as it is printed, and behind it without empty parts, with pieces 1 to ranks, as a
- * cut wants it. So lists that cut alike compare equal. */
+ * The layout keeps a list as it is printed, and behind it, in the same memory, as a cut wants it: without empty parts.
+ * So lists that cut alike compare equal. */
 #include "layout/parts.h"
 
 #include <stdio.h>
@@ -94,7 +94,7 @@ static reshard_status keep_list(struct reshard_layout_s *l, int m, const reshard
   checked.dim = p->dim;
   RS_TRY(check_sizes(&checked, m, l->shape[p->dim]));
   reshard_part *parts;
-  RS_TRY(rs_alloc(&parts, 2 * (int64_t)given->nparts, sizeof *parts));
+  RS_TRY(rs_alloc_zero(&parts, given->nparts, sizeof *parts + sizeof(rs_cut_part) + sizeof(rs_part_run)));
   memcpy(parts, given->parts, (size_t)given->nparts * sizeof *parts);
   p->parts = parts;
   p->nparts = given->nparts;
@@ -186,33 +186,21 @@ rs_cut rs_parts_cut(const struct reshard_layout_s *l, int m, int64_t stride, rs_
   const reshard_placement *p = &l->placements[m];
   int64_t ranks = l->mesh_shape[m];
   rs_cut cut = {.kind = RS_CUT_SHARD, .w = ranks, .factor = 1, .stride = stride, .ranks = ranks, .nruns = 1};
-  rs_part_run run = {0};
   *replica = (rs_replica){1, stride};
   if (p->nparts == 0)
     return cut;
-  reshard_part *parts = (reshard_part *)p->parts + p->nparts;
-  for (int k = 0; k < p->nparts; k++)
-    if (p->parts[k].size > 0 || p->nparts == 1)
-      parts[cut.nparts++] = (reshard_part){p->parts[k].size, p->parts[k].pieces > 0 ? p->parts[k].pieces : ranks};
-  cut.kind = RS_CUT_PARTS;
-  cut.parts = parts;
-  cut.nruns = 0;
-  while (rs_cut_next_run(&cut, &run))
-    cut.nruns++;
-  if (cut.nruns > 1) {
-    cut.w = run.first;
+  rs_cut_part *parts = (rs_cut_part *)(void *)(p->parts + p->nparts);
+  rs_cut_set_parts(&cut, p->nparts, p->parts, parts, (rs_part_run *)(void *)(parts + p->nparts));
+  if (cut.nruns > 1)
     return cut;
-  }
-  if (cut.nruns == 1) { /* one number of pieces: as a mesh of pieces by ranks that share each */
-    *replica = (rs_replica){ranks / run.n, stride};
-    cut.w = cut.ranks = run.n;
-    cut.stride *= ranks / run.n;
-  }
+  int64_t pieces = cut.nruns == 1 ? cut.w : p->parts->pieces > 0 ? p->parts->pieces : ranks;
+  *replica = (rs_replica){ranks / pieces, stride}; /* one number of pieces: a mesh of pieces by ranks that share each */
+  cut.w = cut.ranks = pieces;
+  cut.stride *= ranks / pieces;
   cut.nruns = 1;
   if (cut.nparts < 2) { /* a plain Shard */
     cut.kind = RS_CUT_SHARD;
     cut.nparts = 0;
-    cut.parts = NULL;
   }
   return cut;
 }

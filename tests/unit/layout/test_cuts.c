@@ -26,17 +26,18 @@ static void chunk(const indices *in, int64_t w, int64_t j, indices *out) {
       out->at[out->n++] = in->at[i];
 }
 
+static reshard_part given[3]; /* of the cut of parts that is checked, whose pieces are said */
+
 /* Piece j of parts of which each run of one number of pieces has its own. */
 static void cut_parts(const indices *in, const rs_cut *cut, int64_t j, indices *out) {
   int64_t first = 0, begin = 0;
   out->n = 0;
-  for (int k = 0; k < cut->nparts; begin += cut->parts[k++].size) {
-    int64_t pieces = cut->parts[k].pieces;
-    if (k > 0 && pieces != cut->parts[k - 1].pieces)
-      first += cut->parts[k - 1].pieces;
-    indices part = {.n = cut->parts[k].size}, kept;
+  for (int k = 0; k < cut->nparts; begin += given[k++].size) {
+    if (k > 0 && given[k].pieces != given[k - 1].pieces)
+      first += given[k - 1].pieces;
+    indices part = {.n = given[k].size}, kept;
     memcpy(part.at, in->at + begin, (size_t)part.n * sizeof *part.at);
-    chunk(&part, pieces, j - first, &kept);
+    chunk(&part, given[k].pieces, j - first, &kept);
     for (int64_t i = 0; i < kept.n; i++)
       out->at[out->n++] = kept.at[i];
   }
@@ -166,25 +167,23 @@ CASE(parts_are_cut_one_by_one) {
   int64_t cut_again = 0, several = 0;
   for (int64_t i = 0, cases = (int64_t)(6000 * test_scale()); i < cases; i++) {
     static const int64_t pieces[] = {1, 2, 3, 6};
-    reshard_part parts[3];
-    rs_cut cuts[2] = {{.kind = RS_CUT_PARTS, .factor = 1, .stride = 1, .ranks = 6, .parts = parts}};
-    rs_part_run run = {0};
+    rs_cut_part parts[3];
+    rs_part_run runs[3];
+    rs_cut cuts[2] = {cut_of(RS_CUT_PARTS, 6, 1)};
     int64_t n = 0;
+    int nparts = (int)rng_in(&r, 1, 3);
     bool divided = rng_one_in(&r, 2);
-    cuts[0].nparts = (int)rng_in(&r, 1, 3);
-    for (int k = 0; k < cuts[0].nparts; k++) {
-      parts[k] = (reshard_part){rng_in(&r, 1, 20), divided ? pieces[rng_below(&r, 4)] : 6};
-      n += parts[k].size;
+    for (int k = 0; k < nparts; k++) {
+      given[k] = (reshard_part){rng_in(&r, 1, 20), divided ? pieces[rng_below(&r, 4)] : 6};
+      n += given[k].size;
     }
-    while (rs_cut_next_run(&cuts[0], &run))
-      cuts[0].nruns++;
-    cuts[0].w = run.first;
+    rs_cut_set_parts(&cuts[0], nparts, given, parts, runs);
     several += cuts[0].nruns > 1;
     rs_dim dim = dim_of(n, 1, cuts);
     check_dim(&dim);
     for (int64_t piece = 0; piece < cuts[0].w; piece++) { /* the digits that have it are side by side */
-      rs_part_run of;
-      int number = rs_cut_run_of(&cuts[0], piece, &of);
+      int number = rs_cut_run_of(&cuts[0], piece);
+      const rs_part_run of = cuts[0].runs[number];
       int64_t holders = 0;
       for (int64_t digit = 0; digit < 6; digit++) {
         assert_int_equal(rs_cut_digits(&cuts[0], piece, digit), holders);
@@ -236,19 +235,15 @@ CASE(cuts_near_the_end_of_63_bits_hold) {
       cuts[c] =
           cut_of(kind, w, kind == RS_CUT_SHARD ? 1 : rng_log(&r, kind == RS_CUT_CYCLIC ? n / 4 + 1 : INT64_MAX / 2));
     }
-    reshard_part parts[3];
+    rs_cut_part parts[3];
+    rs_part_run runs[3];
     if (rng_one_in(&r, 4)) { /* the first cut is one of parts */
-      int64_t w = cuts[0].w, left = n, sizes[3];
-      int nparts = 0;
-      for (int k = 0; k < 3; k++) {
-        sizes[k] = k == 2 ? left : rng_below(&r, left / 2 + 1);
-        left -= sizes[k];
-        if (sizes[k] > 0)
-          parts[nparts++] = (reshard_part){sizes[k], w};
-      }
-      cuts[0] = cut_of(RS_CUT_PARTS, w, 1);
-      cuts[0].nparts = nparts;
-      cuts[0].parts = parts;
+      reshard_part sizes[3] = {{0, 0}};
+      int64_t left = n;
+      for (int k = 0; k < 3; left -= sizes[k++].size)
+        sizes[k].size = k == 2 ? left : rng_below(&r, left / 2 + 1);
+      cuts[0] = cut_of(RS_CUT_PARTS, cuts[0].w, 1);
+      rs_cut_set_parts(&cuts[0], 3, sizes, parts, runs);
     }
     rs_dim dim = dim_of(n, ncuts, cuts);
     for (int k = 0; k < 8; k++)
