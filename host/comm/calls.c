@@ -256,13 +256,6 @@ reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_b
   return end_step(comm, lone, comm->ops->exchange(n, turns, total_bytes));
 }
 
-reshard_status rs_comm_exchange_beside(const rs_turn *turn, int64_t total_bytes, int64_t round,
-                                       const rs_beside *beside) {
-  SET(turn->comm->log.calls.round, (int32_t)round);
-  rs_call *lone = begin_step(turn->comm, "exchange", 0);
-  return end_step(turn->comm, lone, turn->comm->ops->exchange_beside(turn, total_bytes, beside));
-}
-
 void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
   rs_calls *c = &comm->log.calls;
   for (int64_t i = 0; i < rs_min(n, RS_AWAITED); i++)

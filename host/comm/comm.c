@@ -155,7 +155,7 @@ reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status) {
 reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n) {
   if (comm == NULL || ranks == NULL || n == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_missing: NULL argument");
-  *n = comm->ops->missing != NULL ? comm->ops->missing(comm, ranks) : 0;
+  *n = comm->ops->missing(comm, ranks);
   return RESHARD_SUCCESS;
 }
 
@@ -172,18 +172,14 @@ reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes) {
   if (comm == NULL || nodes == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_nodes: NULL argument");
   RS_CALL(comm, 0);
-  uint64_t mine[2] = {0, 0};
-  if (comm->ops->node != NULL) {
-    mine[0] = rs_system_hash("pid");
-    mine[1] = (uint64_t)comm->ops->node(comm);
-  }
+  bool one = comm->ops->one_node;
+  const uint64_t mine[2] = {one ? 0 : rs_system_hash("pid"), one ? 0 : (uint64_t)comm->node};
   const void *gathered;
   RS_TRY(rs_comm_allgather(comm, mine, sizeof mine, &gathered));
   const uint64_t(*all)[2] = gathered;
   int64_t count = 0;
   for (int64_t r = 0, first; r < comm->size; r++) {
-    for (first = 0;
-         first < r && (memcmp(all[first], all[r], sizeof all[r]) != 0 || (comm->ops->node != NULL && all[r][0] == 0));)
+    for (first = 0; first < r && (memcmp(all[first], all[r], sizeof all[r]) != 0 || (!one && all[r][0] == 0));)
       first++;
     nodes[r] = first < r ? nodes[first] : count++;
   }

@@ -42,6 +42,13 @@ typedef struct rs_collective {
   int64_t bytes;
 } rs_collective;
 
+/* Work of a rank that is done while the messages of its round are under way. */
+typedef struct rs_beside {
+  reshard_status (*run)(const void *user);
+  const void *user;
+  uint64_t key; /* of the meeting of the node that follows */
+} rs_beside;
+
 /* Messages of one rank of this process in a round: one send and one receive per peer at most, both by peer
  * ascending. */
 typedef struct rs_turn {
@@ -50,19 +57,13 @@ typedef struct rs_turn {
   const rs_part *sends, *receives;
   const rs_collective *collective; /* does what all of these would; NULL: there is none */
   void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
+  const rs_beside *beside; /* run once all have met; then the meeting of the node begins; NULL: nothing */
 } rs_turn;
 
 #define RS_COMM_RECORD 512
 enum { RS_COMM_DIFFER_MS = 1000 }; /* without a deadline: for a rank that shrinks to try again with another list */
 
-/* Work of a rank that is done while the messages of its round are under way. */
-typedef struct rs_beside {
-  reshard_status (*run)(const void *user);
-  const void *user;
-  uint64_t key; /* of the meeting of the node that follows */
-} rs_beside;
-
-/* Tells if a communicator has a collective for messages of so many bytes. */
+/* Whether a communicator has a collective. */
 typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
 
 struct rs_split_group; /* comm/split.h */
@@ -71,6 +72,7 @@ typedef struct rs_comm_ops {
   const char *name; /* "local" */
   size_t alignment; /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
   bool reach;       /* every rank's host memory can be addressed by every rank: ranks of one process */
+  bool one_node;    /* all ranks are on one node, by what the communicator is */
   /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as
    * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
    * nothing runs. */
@@ -104,9 +106,6 @@ typedef struct rs_comm_ops {
    * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
    * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
-  /* The same, of one rank: where all have met, and its messages are under way, runs what is beside them, and then
-   * begins the meeting that meet_node ends. NULL where that is. */
-  reshard_status (*exchange_beside)(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`, or by all
    * ranks of a communicator of processes with GPUs: there it is collective, and makes their mailboxes. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
@@ -121,8 +120,6 @@ typedef struct rs_comm_ops {
    * is 0. */
   reshard_status (*make_type)(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
   void (*free_type)(reshard_comm comm, void *type);
-  /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
-  rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
   /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
    * collective. The call touches no user's array. It is collective, and made ahead of the exchanges, since it can
    * take most of a second. NULL: there are none to make. */
@@ -144,9 +141,6 @@ typedef struct rs_comm_ops {
    * most: ranks that hear of the end in different steps need not all tell. With ranks of several nodes those of this
    * one. NULL: ranks have nothing of each other's open that they would have to close. */
   void (*await_closed)(reshard_comm comm, uint64_t n);
-  /* The number of this rank's node by RESHARD_NODE, which tells nodes of one machine apart. NULL: ranks are all on one
-   * node, by what the communicator is. */
-  int64_t (*node)(reshard_comm comm);
   /* Makes the part of the communicator that is this rank's group. Collective, also over the ranks that are in none. All
    * ranks succeed, or all get the same error. */
   reshard_status (*split)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
@@ -154,7 +148,7 @@ typedef struct rs_comm_ops {
    * communicator may have ended, and has afterwards. */
   reshard_status (*shrink)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
   /* Ranks that had not come when a deadline passed, ascending, to ranks [size]. The same on all ranks that waited. Not
-   * collective. NULL: it cannot know. */
+   * collective. */
   int64_t (*missing)(reshard_comm comm, int64_t *ranks);
   /* The call that a rank was in when it came to the last all-gather, on a communicator over processes. Not collective.
    * NULL: it cannot know, or all ranks are in this process. */
@@ -204,6 +198,7 @@ typedef struct rs_comm_messages {
   int64_t mailbox;      /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   int64_t mailed;       /* fewer bytes of each rank go faster through those than by reading peers */
   int64_t best_staging; /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
+  rs_fit fit[RESHARD_COLLECTIVE_BROADCAST + 1]; /* by kind, for turns; the same on all ranks */
   /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
   int64_t least_run;
 } rs_comm_messages;
@@ -256,6 +251,7 @@ struct reshard_comm_s {
   rs_device *device; /* may be shared with other communicators */
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
+  int64_t node;   /* number of this rank's node by RESHARD_NODE, which tells nodes of one machine apart */
   rs_comm_lanes process;
   rs_comm_messages messages;
   rs_comm_memory memory;
@@ -323,8 +319,6 @@ RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
 reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
-reshard_status rs_comm_exchange_beside(const rs_turn *turn, int64_t total_bytes, int64_t round,
-                                       const rs_beside *beside);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */
 RS_PRIVATE_API void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
 

@@ -107,6 +107,8 @@ reshard_status rs_comm_split(reshard_comm comm, const rs_split *mine, reshard_co
   RS_THEN(status, comm->ops->split(comm, &group, &made));
   comm->begun = 0;
   free_group(&group);
+  if (made != NULL)
+    made->node = comm->node;
   if (status == RESHARD_SUCCESS)
     *sub = made;
   return status;
@@ -244,6 +246,7 @@ static reshard_status shrink_comm(reshard_comm comm, int64_t n, const int64_t *l
   RS_THEN(status, comm->ops->shrink(comm, &group, &made));
   free_group(&group);
   RS_TRY(rs_comm_cancel(comm, status));
+  made->node = comm->node;
   *sub = made;
   return RESHARD_SUCCESS;
 }

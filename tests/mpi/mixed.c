@@ -356,6 +356,16 @@ static reshard_path path_of(const bool *there) {
   return !neighbours ? RESHARD_PATH_PACKED : elsewhere ? RESHARD_PATH_MIXED : RESHARD_PATH_DIRECT;
 }
 
+/* Ranks of a part are on the nodes that they are on in the whole. */
+static void check_nodes(reshard_comm part) {
+  int64_t nodes[64];
+  const int64_t *there = reshard_comm_global_ranks(part);
+  CHECK(reshard_comm_nodes(part, nodes) == RESHARD_SUCCESS, "nodes of a part");
+  for (int64_t i = 0; i < reshard_comm_size(part); i++)
+    for (int64_t j = 0; j < i; j++)
+      CHECK((nodes[i] == nodes[j]) == (there[i] / per_node == there[j] / per_node), "ranks %d and %d", (int)j, (int)i);
+}
+
 static void splits(int64_t color, int64_t key) {
   moved m;
   reshard_comm part = NULL, again = NULL;
@@ -368,6 +378,8 @@ static void splits(int64_t color, int64_t key) {
     there[r] = colors[r] == color;
   part_moves(part, m.device, path_of(there));
   CHECK(reshard_comm_split(part, 0, -key, &again) == RESHARD_SUCCESS, "split of a split");
+  check_nodes(part);
+  check_nodes(again);
   reshard_transfer_destroy(m.transfer);
   m.transfer = NULL;
   reshard_comm_destroy(m.comm); /* a part keeps what it has */

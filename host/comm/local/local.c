@@ -301,6 +301,7 @@ static void local_destroy(reshard_comm comm) {
 const rs_comm_ops rs_local_ops = {
     .name = "local",
     .reach = true,
+    .one_node = true,
     .together = local_together,
     .allgather = local_allgather,
     .enter = local_enter,

@@ -239,7 +239,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     if (own == RESHARD_SUCCESS)
       own = rs_board_join(&made->base, NULL);
     if (own == RESHARD_SUCCESS)
-      own = rs_environment_number("RESHARD_NODE", &made->node);
+      own = rs_environment_number("RESHARD_NODE", &made->base.node);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
     made->base.begun = rs_now_ns();

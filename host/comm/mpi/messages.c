@@ -171,7 +171,7 @@ static reshard_status run_beside(rs_mpi *c, const rs_beside *beside) {
   return rs_mpi_begin_node(c, beside->key);
 }
 
-static reshard_status move_messages(rs_mpi *c, const rs_turn *turn, const rs_beside *beside) {
+static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   int64_t send = rs_parts_begin(turn->sends, turn->nsends, c->base.rank), packed;
   if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
     return rs_mpi_give_up(c, rs_error(RESHARD_ERROR_INTERNAL,
@@ -185,8 +185,8 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn, const rs_bes
   for (int i = 0; i < c->nrequests; i++)
     c->requests[i] = MPI_REQUEST_NULL;
   status = start_messages(c, turn, send, packed);
-  if (beside != NULL)
-    RS_THEN(status, run_beside(c, beside));
+  if (turn->beside != NULL)
+    RS_THEN(status, run_beside(c, turn->beside));
   RS_THEN(status, finish_messages(c, turn));
   if (status == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
@@ -199,11 +199,11 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn, const rs_bes
   return status;
 }
 
-static reshard_status exchange_turn(const rs_turn *turn, const rs_beside *beside) {
+static reshard_status exchange_turn(const rs_turn *turn) {
   rs_mpi *c = rs_mpi_of(turn->comm);
   int64_t bytes = 0;
   RS_TRY(rs_mpi_begin(c));
-  RS_TRY(rs_mpi_end(c, move_messages(c, turn, beside)));
+  RS_TRY(rs_mpi_end(c, move_messages(c, turn)));
   for (int64_t r = 0; r < turn->nreceives; r++)
     bytes += turn->receives[r].bytes;
   rs_comm_count(turn->comm, bytes, turn->nreceives);
@@ -213,13 +213,8 @@ static reshard_status exchange_turn(const rs_turn *turn, const rs_beside *beside
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++)
-    RS_TRY(exchange_turn(&turns[i], NULL));
+    RS_TRY(exchange_turn(&turns[i]));
   return RESHARD_SUCCESS;
-}
-
-reshard_status rs_mpi_exchange_beside(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside) {
-  (void)total_bytes;
-  return exchange_turn(turn, beside);
 }
 
 reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {

@@ -107,7 +107,6 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
-  int64_t node;                            /* RESHARD_NODE: ranks with other numbers are on other nodes */
   atomic_bool quit;                        /* the handle was destroyed, and transfers hold it */
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
@@ -187,7 +186,6 @@ reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_mpi_exchange_beside(const rs_turn *turn, int64_t total_bytes, const rs_beside *beside);
 reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);

@@ -208,24 +208,19 @@ static void mpi_quit(reshard_comm comm) {
   rs_mpi_clear_word(rs_mpi_of(comm));
 }
 
-static int64_t mpi_node(reshard_comm comm) { return rs_mpi_of(comm)->node; }
-
 static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
 const rs_comm_ops rs_mpi_ops = {
     .name = "mpi",
-    .reach = false,
     .together = mpi_together,
     .allgather = mpi_allgather,
     .meet = mpi_meet,
     .meet_node = mpi_meet_node,
     .exchange = rs_mpi_exchange,
-    .exchange_beside = rs_mpi_exchange_beside,
     .reserve = rs_mpi_reserve,
     .retire = rs_mpi_retire,
     .make_type = rs_mpi_make_type,
     .free_type = rs_mpi_free_type,
-    .node = mpi_node,
     .split = rs_mpi_split,
     .shrink = rs_mpi_shrink,
     .missing = rs_mpi_missing,

@@ -140,6 +140,14 @@ void rs_nccl_close(rs_nccl *c) {
   release_comm(c);
 }
 
+/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
+ * An all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
+static void set_fits(rs_nccl *c) {
+  rs_fit *fit = c->base.messages.fit;
+  fit[RESHARD_COLLECTIVE_ALL_GATHER] = fit[RESHARD_COLLECTIVE_BROADCAST] = RS_FIT_FASTER;
+  fit[RESHARD_COLLECTIVE_ALL_TO_ALL] = c->api.ncclAlltoAll != NULL ? RS_FIT_SLOWER : RS_FIT_NONE;
+}
+
 /* With the roll, which is the caller's after an error; NULL: one of its own. */
 static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
                                   int64_t timeout_ms, rs_roll *roll, rs_nccl **out) {
@@ -180,6 +188,7 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
     c->base.group = c;
     c->base.process.lanes = 1;
     c->base.process.lane_devices = &c->base.device;
+    set_fits(c);
     status = rs_board_join(&c->base, NULL);
   }
   if (status == RESHARD_SUCCESS)
@@ -225,7 +234,7 @@ reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_versio
   RS_TRY(rs_nccl_load(get_version, &api));
   rs_nccl *made;
   RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, &made));
-  made->number = number;
+  made->base.node = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
 }
@@ -391,7 +400,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   reshard_device_release(own.device);
   if (status != RESHARD_SUCCESS)
     return status;
-  made->number = number;
+  made->base.node = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
 }

@@ -99,19 +99,6 @@ static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, vo
   return settle_handed(c, result, reshard_collective_string(o->kind));
 }
 
-/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
- * An all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
-static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
-  bool has_all_to_all = rs_nccl_of(comm)->api.ncclAlltoAll != NULL;
-  (void)bytes;
-  switch (kind) {
-  case RESHARD_COLLECTIVE_ALL_GATHER:
-  case RESHARD_COLLECTIVE_BROADCAST: return RS_FIT_FASTER;
-  case RESHARD_COLLECTIVE_ALL_TO_ALL: return has_all_to_all ? RS_FIT_SLOWER : RS_FIT_NONE;
-  default: return RS_FIT_NONE;
-  }
-}
-
 static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *stream) {
   rs_cuda_before previous;
   reshard_status status = rs_cuda_enter(c->base.device, &previous);
@@ -158,7 +145,7 @@ static reshard_status connect_peers(rs_nccl *c, int64_t nsends, const int64_t *s
   for (int64_t i = 0; i < nreceives; i++)
     parts[nsends + i] =
         (rs_part){.peer = receives[i], .at = (char *)(c->device_all + receives[i]), .bytes = 1, .staged = true};
-  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream};
+  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL};
   reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);
   return status;
@@ -219,23 +206,18 @@ static void nccl_destroy(reshard_comm comm) {
   rs_nccl_close(rs_nccl_of(comm));
 }
 
-static int64_t nccl_node(reshard_comm comm) { return rs_nccl_of(comm)->number; }
-
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
     .alignment = 16, /* at other addresses NCCL moves byte by byte */
-    .reach = false,
     .together = nccl_together,
     .allgather = rs_nccl_allgather,
     .exchange = nccl_exchange,
     .reserve = nccl_reserve,
-    .fit = nccl_fit,
     .connect = nccl_connect,
     .open_node = rs_nccl_open_node,
     .pass = rs_nccl_pass,
     .take = rs_nccl_take,
     .await_closed = rs_nccl_await_closed,
-    .node = nccl_node,
     .split = rs_nccl_split,
     .missing = nccl_missing,
     .caller = nccl_caller,

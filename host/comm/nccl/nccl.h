@@ -50,7 +50,6 @@ typedef struct rs_nccl {
   int64_t *global_ranks;     /* of base; owned */
   ncclComm_t *split;         /* where NCCL puts what a split makes when that is done, ... */
   bool splitting;            /* ... which may be after it was given up */
-  int64_t number;            /* RESHARD_NODE: ranks with other numbers are on other nodes */
   struct rs_node *node; /* the ranks of this node, once they are opened: under the mutex for who ends it; NULL: none */
   int64_t *numbers;     /* [size] of ranks in it; -1: on another one */
   struct rs_nccl *parent, *children, *next; /* the tree of splits: an abort goes down; under the parent's mutex */

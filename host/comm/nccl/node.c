@@ -113,7 +113,7 @@ static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, 
 
 reshard_status rs_nccl_open_node(reshard_comm comm) {
   rs_nccl *c = rs_nccl_of(comm);
-  const nccl_place mine = {rs_node_hash(), c->number, (int64_t)geteuid()};
+  const nccl_place mine = {rs_node_hash(), comm->node, (int64_t)geteuid()};
   const void *all;
   int64_t *numbers = NULL;
   struct rs_import **imports = NULL;

@@ -65,7 +65,6 @@ reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
-  (*out)->number = c->number;
   group->global_ranks = NULL;
   (void)rs_board_join(&(*out)->base, &c->base);
   return RESHARD_SUCCESS;

@@ -208,7 +208,7 @@ static void node_destroy(reshard_comm comm) {
 
 const rs_comm_ops rs_node_ops = {
     .name = "node",
-    .reach = false,
+    .one_node = true,
     .together = node_together,
     .meet = node_meet,
     .allgather = node_allgather,

@@ -24,7 +24,8 @@ static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   if (t->path->no_collective != NULL &&
       (t->comm->memory.direct || t->choice.only)) /* else the path may still be left */
     return t->path->no_collective;
-  return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
+  return t->comm->messages.fit[RESHARD_COLLECTIVE_ALL_GATHER] == RS_FIT_NONE ? "the communicator has no collectives"
+                                                                             : NULL;
 }
 
 /* Reason why this rank cannot take the collective that its messages are a part of; NULL: there is none. */
@@ -33,8 +34,8 @@ static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arr
   rs_placement p;
   if (pattern->kind == RESHARD_COLLECTIVE_NONE)
     return pattern->why;
-  if (t->comm->ops->fit(t->comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
-    return "the communicator lacks it for messages of this length";
+  if (t->comm->messages.fit[pattern->kind] == RS_FIT_NONE)
+    return "the communicator lacks it";
   rs_collective_place(t, pattern, arrays, &p);
   if (t->workspace.at != NULL && rs_placement_bytes(&p) > t->workspace.bytes)
     return "the caller's workspace is too small for it";
@@ -78,8 +79,7 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
     return t->messages.use != RESHARD_COLLECTIVE_USE_FORCE
                ? RESHARD_SUCCESS
                : rs_error(RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: %s", t->messages.why);
-  rs_fit fit = t->comm->ops->fit(t->comm, (reshard_collective)first->kind, first->bytes);
-  bool taken = t->messages.use == RESHARD_COLLECTIVE_USE_FORCE || fit == RS_FIT_FASTER;
+  bool taken = t->messages.use == RESHARD_COLLECTIVE_USE_FORCE || t->comm->messages.fit[first->kind] == RS_FIT_FASTER;
   if (taken)
     t->messages.collective = (reshard_pattern){(reshard_collective)first->kind, first->root, first->bytes, NULL};
   snprintf(t->messages.why, sizeof t->messages.why, "%s of %lld bytes each: %s%s", name, (long long)first->bytes,

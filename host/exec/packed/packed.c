@@ -85,8 +85,9 @@ int64_t rs_packed_next_round(const rs_execution *x) {
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
     bool in = r != NULL && r->number == first->number;
     const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
-    t[0]->team.turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
-                             : (rs_turn){.comm = t[i]->comm};
+    t[0]->team.turns[i] =
+        in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL, NULL}
+           : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }
   return first != NULL ? first->number : -1;
@@ -103,8 +104,7 @@ static int64_t received_bytes(const rs_execution *x, const rs_device *device) {
   return bytes;
 }
 
-/* The next round; *more: there was one. beside: by the one rank that executes, while its messages move; NULL: nothing.
- */
+/* The next round; *more: there was one. beside: of the one rank that executes; NULL: nothing. */
 static reshard_status run_round(const rs_execution *x, const rs_beside *beside, bool *more) {
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
@@ -114,8 +114,8 @@ static reshard_status run_round(const rs_execution *x, const rs_beside *beside, 
     return RESHARD_SUCCESS;
   rs_trace_work(device, NULL, "round", number, received_bytes(x, device));
   int64_t bytes = t->plan->info.bytes;
-  reshard_status status = beside == NULL ? rs_comm_exchange(x->n, t->team.turns, bytes, number)
-                                         : rs_comm_exchange_beside(t->team.turns, bytes, number, beside);
+  t->team.turns[0].beside = beside;
+  reshard_status status = rs_comm_exchange(x->n, t->team.turns, bytes, number);
   rs_trace_worked(device, NULL);
   return status;
 }

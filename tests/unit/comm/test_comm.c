@@ -585,7 +585,7 @@ static void ring_body(void *user, int64_t rank) {
     memset(mine.in, -1, sizeof mine.in);
     mine.send = (rs_part){.peer = next, .at = mine.out, .bytes = 1 + (rank + i) % 60 - (rank == x->spoiled)};
     mine.receive = (rs_part){.peer = before, .at = mine.in, .bytes = 1 + (before + i) % 60};
-    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL};
+    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL};
     status = comms[rank]->ops->together(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);
