@@ -31,6 +31,7 @@ typedef struct file_case {
   naive_side *from; /* per tensor of src: how it is held, and cut where it is shards; NULL: whole, and nothing said */
   naive_side *to;   /* per tensor of dst; whole targets: single */
   char *map;        /* text, or NULL */
+  reshard_dtype dtype;         /* of all numbers of dst; NONE: their own */
   char *src_rules, *dst_rules; /* texts; NULL: the layout of the only tensor is given as it is, or nothing */
   int64_t world;               /* that is asked for; 0: what the layouts name */
   int64_t in_world;            /* of a source of shards */
@@ -51,6 +52,8 @@ typedef struct file_case {
 bool file_case_make(uint64_t seed, file_case *out, rs_text *why);
 void file_case_free(file_case *c);
 void file_case_describe(const file_case *c, rs_text *out);
+/* Casts the numbers of a set, exactly. */
+void file_cast_set(naive_set *set, reshard_dtype dtype);
 /* From what this case has made to something else. */
 bool file_case_next(file_case *c, file_case *next, rs_text *why);
 /* Writes the source. */
@@ -65,7 +68,7 @@ void file_draw_name(rng *r, int64_t number, rs_text *name);
 
 /* Counts of cases. */
 typedef struct file_totals {
-  int64_t cases, mapped, verified, by_writer, reads, cancelled, refused, unreadable, whole_arrays, bytes, tensors;
+  int64_t cases, mapped, cast, verified, by_writer, reads, cancelled, refused, unreadable, whole_arrays, bytes, tensors;
   int64_t formats[SOURCES][TARGETS];
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* tensors */
 } file_totals;

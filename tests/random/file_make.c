@@ -2,6 +2,9 @@
  * stored one by one, names that JSON must escape; now and then a tensor of megabytes, or a hundred small ones. */
 #include "random/file_case.h"
 
+#include "base/dtype.h"
+#include "bench/cli/naive_cast.h"
+
 #ifdef RS_HAVE_JANSSON
 
 #include <stdlib.h>
@@ -23,6 +26,37 @@ static void copy_tensors(const naive_set *from, naive_set *to) {
     memcpy(naive_add(to, t->name, t->dtype, t->ndim, t->shape)->bytes, t->bytes,
            (size_t)t->n * reshard_dtype_size(t->dtype));
   }
+}
+
+void file_cast_set(naive_set *set, reshard_dtype dtype) {
+  for (int64_t i = 0; i < set->n; i++) {
+    naive_tensor *t = &set->at[i];
+    size_t from = reshard_dtype_size(t->dtype), to = reshard_dtype_size(dtype);
+    if (!rs_cast_supported(t->dtype, dtype))
+      continue;
+    unsigned char *cast = cli_alloc(t->n, to);
+    for (int64_t e = 0; e < t->n; e++) {
+      uint64_t bits = 0;
+      memcpy(&bits, t->bytes + (size_t)e * from, from);
+      bits = naive_cast(t->dtype, dtype, bits);
+      memcpy(cast + (size_t)e * to, &bits, to);
+    }
+    free(t->bytes);
+    t->bytes = cast;
+    t->dtype = dtype;
+  }
+}
+
+/* In one case of three. What else is drawn stays as it was. */
+static void draw_dtype(file_case *c) {
+  static const reshard_dtype numbers[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
+                                          RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
+  rng own;
+  rng_seed(&own, c->seed ^ 0x6474797065u ^ (uint64_t)c->out << 40);
+  if (c->by_writer || !rng_one_in(&own, 3))
+    return;
+  c->dtype = numbers[rng_below(&own, c->out == TO_NPY ? 3 : 6)];
+  file_cast_set(&c->dst, c->dtype);
 }
 
 static void draw_tensors(file_case *c, bool (*allowed)(reshard_dtype)) {
@@ -195,6 +229,7 @@ bool file_case_make(uint64_t seed, file_case *c, rs_text *why) {
   c->cancel = rng_one_in(r, 25);
   c->by_writer = c->map == NULL && rng_one_in(r, 6);
   c->threads = (int)rng_in(r, 1, 3);
+  draw_dtype(c);
   return draw_source(c, &world, why) && draw_target(c, world, why);
 }
 
@@ -223,6 +258,7 @@ bool file_case_next(file_case *c, file_case *next, rs_text *why) {
   next->owner = c->owner && c->out != TO_NPY;
   next->verify = rng_one_in(r, 3);
   next->threads = (int)rng_in(r, 1, 3);
+  draw_dtype(next);
   int64_t world = rng_in(r, 1, 8);
   return draw_target(next, world, why); /* fewer ranks than the source's, too */
 }
@@ -251,6 +287,8 @@ void file_case_describe(const file_case *c, rs_text *out) {
           (long long)c->in_world, file_target_name[c->out], (long long)c->out_world, (long long)c->world, c->threads,
           c->verify ? ", verify" : "", c->force ? ", force" : "", c->cancel ? ", cancelled" : "",
           c->by_writer ? ", by the writer" : "");
+  if (c->dtype != RESHARD_DTYPE_NONE)
+    cli_add(out, "\n  as %s", reshard_dtype_string(c->dtype));
   cli_add(out, "\n  %lld source tensors:", (long long)c->src.n);
   describe_set(&c->src, c->from, out);
   cli_add(out, "\n  %lld target tensors:", (long long)c->dst.n);

@@ -75,7 +75,9 @@ static int64_t count_wire(const file_case *c) {
     const oracle_layout *what = c->from != NULL ? &c->from[i].what : &first;
     oracle_evaluate(what, &from);
     oracle_evaluate(&c->to[i].what, &to);
-    oracle_reshard(what, &from, &c->to[i].what, &to, &whole, (int64_t)reshard_dtype_size(t->dtype), &counts);
+    int64_t width =
+        rs_min((int64_t)reshard_dtype_size(t->dtype), (int64_t)reshard_dtype_size(c->dst.at[i].dtype)); /* travels */
+    oracle_reshard(what, &from, &c->to[i].what, &to, &whole, width, &counts);
     oracle_buffers_free(&from, what->world);
     oracle_buffers_free(&to, c->to[i].what.world);
   }
@@ -92,7 +94,7 @@ static bool check_report(const file_case *c, const char *out, const reshard_conv
   static const reshard_file_format sources[SOURCES] = {
       RESHARD_FORMAT_NPY,   RESHARD_FORMAT_NPY,    RESHARD_FORMAT_SAFETENSORS, RESHARD_FORMAT_WHOLE,
       RESHARD_FORMAT_WHOLE, RESHARD_FORMAT_SHARDS, RESHARD_FORMAT_SHARDS};
-  int64_t bytes = 0, whole_arrays = 0, gapped = 0, haloed = 0, source_bytes = 0;
+  int64_t bytes = 0, whole_arrays = 0, gapped = 0, haloed = 0, source_bytes = 0, converted = 0, unconverted = 0;
   bool directory = c->out >= TO_INDEX, shards = c->out >= TO_SHARDS;
   for (int64_t i = 0; i < c->src.n; i++)
     source_bytes += c->src.at[i].n * (int64_t)reshard_dtype_size(c->src.at[i].dtype);
@@ -103,6 +105,8 @@ static bool check_report(const file_case *c, const char *out, const reshard_conv
     }
     haloed += c->to[i].haloed;
     gapped += c->to[i].gapped && !c->to[i].haloed;
+    unconverted += c->dtype != RESHARD_DTYPE_NONE && c->dst.at[i].dtype != c->dtype;
+    converted += c->map == NULL && c->dst.at[i].dtype != c->src.at[i].dtype;
   }
   totals->bytes += bytes;
   totals->whole_arrays += whole_arrays;
@@ -117,6 +121,8 @@ static bool check_report(const file_case *c, const char *out, const reshard_conv
          same_number(why, "files", report->files, directory ? count_entries(out) - (c->out == TO_INDEX) : 1) &&
          same_number(why, "whole_arrays", report->whole_arrays, whole_arrays) &&
          same_number(why, "gapped", report->gapped, gapped) && same_number(why, "haloed", report->haloed, haloed) &&
+         (c->map != NULL || same_number(why, "converted", report->converted, converted)) &&
+         same_number(why, "unconverted", report->unconverted, unconverted) &&
          (c->map != NULL || c->in >= FROM_SHARDS || same_number(why, "wire_bytes", report->wire_bytes, count_wire(c)));
 }
 
@@ -144,6 +150,7 @@ static reshard_status convert_case(const file_case *c, const char *in, const cha
                                .index_bytes = c->index_bytes,
                                .no_digests = FILE_CASE_NO_DIGESTS(c),
                                .threads = c->threads,
+                               .dtype = c->dtype,
                                .progress = watch_at != NULL ? watch_progress : NULL,
                                .user = watch_at};
   reshard_status status = RESHARD_SUCCESS;
@@ -268,6 +275,7 @@ static bool check_map(const file_case *c, rs_text *why) {
   }
   for (int64_t i = 0; i < regions.n && right; i++)
     naive_region(&c->src, &regions.at[i], &made);
+  file_cast_set(&made, c->dtype);
   right = right && naive_same_set(&made, &c->dst, why);
   naive_set_free(&made);
   free(regions.at);
@@ -283,6 +291,7 @@ static void add_totals(const file_case *c, file_totals *totals) {
   totals->cases++;
   totals->tensors += c->dst.n;
   totals->mapped += c->map != NULL;
+  totals->cast += c->dtype != RESHARD_DTYPE_NONE;
   totals->verified += c->verify && !c->by_writer;
   totals->by_writer += c->by_writer;
   totals->formats[c->in][c->out] += !c->by_writer;

@@ -112,10 +112,11 @@ static int64_t print_table(int rows, int columns, const char *const *down, const
 }
 
 static int64_t print_totals(const file_totals *t) {
-  printf("%lld cases: %lld tensors, %lld bytes, %lld with a map, %lld verified, %lld by the writer, %lld arrays stored "
+  printf("%lld cases: %lld tensors, %lld bytes, %lld with a map, %lld as another dtype, %lld verified, %lld by the "
+         "writer, %lld arrays stored "
          "whole\n",
-         (long long)t->cases, (long long)t->tensors, (long long)t->bytes, (long long)t->mapped, (long long)t->verified,
-         (long long)t->by_writer, (long long)t->whole_arrays);
+         (long long)t->cases, (long long)t->tensors, (long long)t->bytes, (long long)t->mapped, (long long)t->cast,
+         (long long)t->verified, (long long)t->by_writer, (long long)t->whole_arrays);
   printf("%lld tensors read back, %lld targets that cannot be, %lld refused and then forced, %lld cancelled\n",
          (long long)t->reads, (long long)t->unreadable, (long long)t->refused, (long long)t->cancelled);
   printf("cases per pair of formats (source down, target across):\n");
