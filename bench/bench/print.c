@@ -27,7 +27,9 @@ static void print_ways(const bench_state *b) {
 void bench_print_head(const bench_state *b, const machine *m) {
   const cli_options *o = b->o;
   char limit[CLI_BYTES_TEXT];
-  bool by_host = !b->s.cuda || o->blocking || o->host_time;
+  bool by_host = !b->s.cuda || o->blocking || o->host_time, converts = false;
+  for (int64_t i = 0; i < b->w.n; i++)
+    converts = converts || b->w.tensor[i].dst_dtype != b->w.tensor[i].dtype;
   if (o->suite != NULL)
     printf("# reshard %s  suite %s", reshard_version(), o->suite);
   else
@@ -55,11 +57,11 @@ void bench_print_head(const bench_state *b, const machine *m) {
          "# dst bytes: what all destinations have; memcpy is a rate of %s, algbw of size\n"
          "# in-place: N/A, since source and destination must not overlap\n#\n",
          (long long)o->iterations, cli_plural(o->iterations), (long long)o->warmup,
-         o->dst_dtype != NULL ? "half of what a conversion reads and writes" : "as many bytes as the destinations have",
+         converts ? "half of what a conversion reads and writes" : "as many bytes as the destinations have",
          by_host ? ""
                  : "; times of the device, by events; nothing is found in\n# its caches, small buffers are used "
                    "in turn",
-         o->dst_dtype != NULL ? "what it copies" : "these");
+         converts ? "what it copies" : "these");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "size", "count", "type", "time", "algbw", "busbw",
          "memcpy", "ratio", "#wrong", "dst bytes", "in-place");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s %13s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)",

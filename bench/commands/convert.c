@@ -173,8 +173,10 @@ static void print_report(const cli_options *o, const reshard_convert_report *r, 
   if (r->wire_bytes >= 0) /* else it would have taken long to count */
     printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
   if (r->converted > 0 || r->unconverted > 0)
-    printf("converted     %lld tensor%s; as they are stay %lld that have no cast, or are FP8 and its scales\n",
-           (long long)r->converted, cli_plural(r->converted), (long long)r->unconverted);
+    printf("converted     %lld tensor%s\n", (long long)r->converted, cli_plural(r->converted));
+  if (r->unconverted > 0)
+    printf("unconverted   %lld tensor%s, as they were: without a cast, or FP8 and its scales\n",
+           (long long)r->unconverted, cli_plural(r->unconverted));
   if (r->scalars > 0)
     printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)r->scalars,
            cli_plural(r->scalars), r->scalars == 1 ? "its" : "their");

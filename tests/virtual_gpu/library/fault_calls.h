@@ -392,6 +392,9 @@ static bool is_still_rows(const rank *me) {
   reshard_box rows = part_of(me, 0);
   return local_is(me->sharded, &rows);
 }
+static reshard_status sharded_reshard_to_as(rank *me) {
+  return reshard_sharded_tensor_reshard_to_as(1, &me->sharded, &me->columns, NULL, me->stream, &me->made_sharded);
+}
 static reshard_status sharded_reshard_to(rank *me) {
   return reshard_sharded_tensor_reshard_to(1, &me->sharded, &me->columns, me->stream, &me->made_sharded);
 }
@@ -488,6 +491,8 @@ static const public_call calls[] = {
      true},
     {"reshard_sharded_tensor_reshard_to", "", ALL, make_sharded, sharded_reshard_to, made_is_columns, nothing_sharded,
      0, 0, false, true},
+    {"reshard_sharded_tensor_reshard_to_as", "", ALL, make_sharded, sharded_reshard_to_as, made_is_columns,
+     nothing_sharded, 0, 0, false, true},
     {"reshard_sharded_tensor_gather", "", ALL, make_gather, sharded_gather, first_has_all, NONE, 0, 0, false, true},
     {"reshard_sharded_tensor_gather_as", "", ALL, make_gather_as, sharded_gather_as, NONE, NONE, 0, 0, false, true},
     {"reshard_sharded_tensor_gather_all", "", ALL, make_gather, sharded_gather_all, whole_is_right, NONE, 0, 0, false,
