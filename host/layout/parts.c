@@ -174,6 +174,9 @@ reshard_status rs_parts_keep(struct reshard_layout_s *l, const reshard_placement
   for (int m = 0; m < l->mesh_ndim; m++)
     if (l->placements[m].kind == RESHARD_PLACEMENT_SHARD)
       RS_TRY(keep_list(l, m, &given[m]));
+    else if (l->placements[m].kind == RESHARD_PLACEMENT_STRIDED_SHARD && given[m].nparts != 0)
+      return rs_error(RESHARD_ERROR_INVALID, "mesh: %d parts of mesh dim %d, which is strided: a Shard has parts",
+                      given[m].nparts, m);
   return check_cuts(l);
 }
 

@@ -163,7 +163,7 @@ static reshard_status add_zeros(rs_map_work *w, const rs_map_node *op, int dim, 
 
 /* Moves what lies part behind part along dim to its place in groups. w->ends has the parts' ends from `first` on. */
 static reshard_status interleave_parts(rs_map_work *w, const rs_map_node *op, int dim, int64_t first, value *all) {
-  int64_t made = w->regions.n, groups = op->groups, total = all->shape[dim] / groups, begin = 0;
+  int64_t made = w->regions.n, groups = op->groups, total = all->shape[dim] / groups, begin = 0, to = all->first;
   char text[TERM];
   for (int64_t p = first; p < w->ends.n; begin = w->ends.at[p++]) {
     int64_t size = (w->ends.at[p] - begin) / groups;
@@ -183,8 +183,13 @@ static reshard_status interleave_parts(rs_map_work *w, const rs_map_node *op, in
   }
   if (w->regions.n == made) /* nothing is in it */
     return RESHARD_SUCCESS;
-  memmove(w->regions.at + all->first, w->regions.at + made, (size_t)(w->regions.n - made) * sizeof *w->regions.at);
-  w->regions.n -= made - all->first;
+  if (w->regions.at[made].src < 0) { /* zeros behind a part of nothing, which still says name and dtype */
+    rs_copy_region empty, *name = &w->regions.at[to++];
+    rs_region_clip(name, dim, name->dst_offset[dim], name->dst_offset[dim], 0, &empty);
+    *name = empty;
+  }
+  memmove(w->regions.at + to, w->regions.at + made, (size_t)(w->regions.n - made) * sizeof *w->regions.at);
+  w->regions.n -= made - to;
   return RESHARD_SUCCESS;
 }
 

@@ -194,6 +194,20 @@ CASE(parts_in_fewer_pieces_than_ranks_are_printed) {
       "mesh: parts with / in dims 0 and 1, one dim of a layout may have them");
 }
 
+CASE(parts_of_a_strided_shard_are_refused) {
+  const int64_t shape = 8, ranks = 4;
+  const reshard_part parts[2] = {{4, 0}, {4, 0}};
+  reshard_placement cut = {.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .split_factor = 2, .nparts = 2, .parts = parts};
+  reshard_layout layout = NULL;
+  assert_int_equal(reshard_layout_create_mesh(1, &shape, 4, 1, &ranks, NULL, &cut, NULL, NULL, &layout),
+                   RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "mesh: 2 parts of mesh dim 0, which is strided: a Shard has parts");
+  cut.nparts = 0;
+  assert_int_equal(reshard_layout_create_mesh(1, &shape, 4, 1, &ranks, NULL, &cut, NULL, NULL, &layout),
+                   RESHARD_SUCCESS);
+  reshard_layout_release(layout);
+}
+
 CASE(texts_of_meshes_are_read_and_printed) {
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
   reads("mesh(dp=2,tp=4;S0,S1)", SHAPE(8, 8), 0, 8, "mesh(dp=2,tp=4@0-7;S0,S1)");

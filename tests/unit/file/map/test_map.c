@@ -165,6 +165,8 @@ CASE(interleave_takes_a_group_of_each_in_turn_and_gives_it_back) {
   makes("e.0 2, e.1 2", "x = interleave(0,2; e.*)", "x 4: e.00 e.10 e.01 e.11");
   makes("x 4", "interleave(0,2; e.*:2) = x", "e.0 2: x0 x2, e.1 2: x1 x3");
   makes("a 0, b 2", "x = interleave(0,2; a, b)", "x 2: b0 b1");
+  makes("a 0, b 2", "x = interleave(0,2; concat(0; a, zeros():2), b)", "x 4: 0 b0 0 b1");
+  makes("a 0, b 2", "x = interleave(0,2; concat(0; zeros():2, a), b)", "x 4: 0 b0 0 b1");
   makes("x 2", "interleave(0,2; a:0, b) = x", "a 0, b 2: x0 x1");
   fails("a 3, b 2", "x = interleave(0,2; a, b)",
         "m:1:5: interleave: part 0 has 3 indices, no multiple of 2 groups, in 5 i32 ('a')");
