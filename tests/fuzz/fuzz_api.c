@@ -57,6 +57,7 @@ static reshard_status told(reshard_status status) {
 
 static reshard_status make_layout(api_input *in, int ndim, const int64_t *shape, int64_t world, reshard_layout *made) {
   static const char *const texts[] = {"chunk(0)", "flat()", "rank(0)", "mesh(2;S0)", "cyclic(1;2)", "chunk(-1;1,0)"};
+  static const reshard_part parts[3] = {{1, 0}, {2, 1}, {3, 2}};
   int64_t ranks[4], grid[RESHARD_MAX_DIMS], block[RESHARD_MAX_DIMS], kind = take(in) % 6;
   reshard_box boxes[3];
   reshard_placement placements[2];
@@ -67,9 +68,13 @@ static reshard_status make_layout(api_input *in, int ndim, const int64_t *shape,
                                        take(in) % 2 ? ranks : NULL, made);
   case 1: return reshard_layout_create_flat(ndim, shape, world, take(in) % 5, take(in) % 2 ? ranks : NULL, made);
   case 2:
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
       placements[i] = (reshard_placement){
           .kind = (reshard_placement_kind)(take(in) % 4), .dim = (int)take_number(in), .split_factor = take_number(in)};
+      placements[i].nparts = (int)(placements[i].split_factor % 4); /* below 0, too */
+      placements[i].ratio = placements[i].split_factor % 8 > 3;
+      placements[i].parts = parts;
+    }
     take_numbers(in, 2, grid);
     return reshard_layout_create_mesh(ndim, shape, world, (int)(take(in) % 3), grid, NULL, placements, NULL, NULL,
                                       made);

@@ -203,6 +203,13 @@ static reshard_status list_parts(rank_set *r, const int64_t *part, int64_t n) {
 static reshard_status layout_for(rank_set *r, int64_t tensor, const int64_t *shape, reshard_layout *layout) {
   const rs_global_tensor *global = &r->shards.tensors.at[tensor];
   char quoted[RS_QUOTE];
+  const char *text = r->layouts.text;
+  if (r->layouts.rules != NULL) /* an error comes again below, with its side */
+    (void)reshard_rules_match(r->layouts.rules, global->name, &text, NULL);
+  if (text != NULL && strchr(text, '{') != NULL) /* the parts of a rank tell no shape */
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "%s: tensor '%s': files of ranks are read where a rank has one box, not part by part: '%.96s'",
+                    r->opening->where, name_of(r, tensor, quoted), text);
   RS_TRY((global->solid ? rs_layouts_whole : rs_layouts_get)(&r->layouts, global->name, global->ndim, shape,
                                                              r->shards.world, layout));
   reshard_layout_kind kind = (*layout)->kind;

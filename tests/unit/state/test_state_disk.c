@@ -223,6 +223,27 @@ static int64_t read_so_far(void) {
   return bytes;
 }
 
+/* Saved part by part, loaded in other parts, and without any. */
+static void parts_are_saved_from_and_loaded_into_views_of_one_buffer(void **state) {
+  static const char *const layouts[] = {"mesh(4;S0{4,2/2,2/1})", "mesh(4;S1{2/2,4})", "chunk(0)", "mesh(4;S0/2)"};
+  sharded_ranks p;
+  reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
+  sharded_ranks_open(&p, 4, NULL);
+  for (int from = 0; from < 4; from++) {
+    state_spec saved = state_spec_sharded(layouts[from], 4);
+    state_fixture s = {.n = 1, .specs = &saved, .seed = SAVED, .path = state_path("parts"), .save = &force};
+    state_save(&p, &s);
+    for (int to = 0; to < 4; to++) {
+      state_spec loaded = state_spec_sharded(layouts[to], 4);
+      s.specs = &loaded;
+      state_load(&p, &s);
+      reshard_layout_release(loaded.layout);
+    }
+    reshard_layout_release(saved.layout);
+  }
+  sharded_ranks_close(&p);
+}
+
 static void test_bytes_read(void **state) {
   sharded_ranks from, to;
   const int64_t shape[2] = {1536, 1024};
@@ -263,6 +284,7 @@ int main(void) {
       cmocka_unit_test(test_other_formats),
       cmocka_unit_test(limit_of_the_system_ends_a_save_with_its_error),
       cmocka_unit_test(test_bytes_read),
+      cmocka_unit_test(parts_are_saved_from_and_loaded_into_views_of_one_buffer),
   };
   return cmocka_run_group_tests_name("files of state dicts", tests, scratch_setup, scratch_teardown);
 }

@@ -199,6 +199,9 @@ CASE(files_that_do_not_fit_the_world_are_refused) {
   refused("[{R}", NULL, 4, "pattern of rank files");
   refused(NULL, "flat()", 4, "not as flat, cyclic and boxes");
   refused(NULL, "cyclic(4;1)", 4, "tensor 't");
+  reshard_checkpoint checkpoint = NULL;
+  FAILS_WITH(reshard_checkpoint_open_ranks(scratch_path("in"), NULL, "mesh(4;S0{1:1})", NULL, 4, &checkpoint),
+             RESHARD_ERROR_UNSUPPORTED, "where a rank has one box, not part by part: 'mesh(4;S0{1:1})'");
   scratch_remove("in/model-rank-0-part-0.safetensors"); /* leaves t1 and t3, and t3 has 3 rows for 4 ranks */
   scratch_remove("in/model-rank-1-part-0.safetensors");
   scratch_remove("in/model-rank-2-part-0.safetensors");
@@ -223,7 +226,7 @@ CASE(files_that_do_not_fit_the_world_are_refused) {
   refused(NULL, NULL, 4, "tensor 't3' is i8 of 2 dims, in file");
   scratch_safetensors("in/model-rank-1-part-7.safetensors", "{" SCRATCH_TENSOR("x", "U8", "[1,2]", "[0,2]") "}", 2, 1);
   refused(NULL, NULL, 4, "'x'");
-  reshard_checkpoint checkpoint = NULL;
+  checkpoint = NULL;
   FAILS_WITH(reshard_checkpoint_open_ranks(scratch_path("in"), NULL, NULL, NULL, 4, &checkpoint), RESHARD_ERROR_INVALID,
              "neither layout nor rules");
   FAILS_WITH(reshard_checkpoint_open_ranks(scratch_path("in/model-rank-1-part-7.safetensors"), NULL, "chunk(0)", NULL,
