@@ -1,6 +1,7 @@
 /* Leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
 #include "base/text.h"
+#include "file/ground/budget.h"
 #include "file/ground/file.h"
 #include "state/checkpoint.h"
 
@@ -102,11 +103,18 @@ static reshard_status read_value(json_t *value, reshard_tree *leaf, bool *good) 
   return *good ? reshard_tree_float(real, leaf) : RESHARD_SUCCESS;
 }
 
-static reshard_status add_leaf(const char *where, const char *path, json_t *value, rs_stored_leaves *leaves) {
+/* Bytes of a leaf beside its path and its value, in the lists and for malloc. */
+#define LEAF ((int64_t)(sizeof(struct reshard_tree_s) + 160))
+
+/* *taken: memory of the text's values, and of the leaves so far. */
+static reshard_status add_leaf(const char *where, const char *path, json_t *value, int64_t file_bytes, int64_t *taken,
+                               rs_stored_leaves *leaves) {
   char quoted[RS_QUOTE];
   int64_t number;
   bool good;
   reshard_tree leaf = NULL;
+  *taken += LEAF + (int64_t)strlen(path) + 2 * (int64_t)json_string_length(json_object_get(value, "bytes"));
+  RS_TRY(rs_budget_check(where, file_bytes, *taken));
   RS_TRY(rs_vec_reserve(&leaves->all, leaves->all.n + 1));
   RS_TRY(rs_vec_reserve(&leaves->paths, leaves->paths.n + 1));
   RS_TRY(rs_alloc_copy(&leaves->paths.at[leaves->paths.n], path, (int64_t)strlen(path) + 1, 1));
@@ -119,7 +127,8 @@ static reshard_status add_leaf(const char *where, const char *path, json_t *valu
   return rs_names_put(&leaves->names, leaves->paths.at[leaves->paths.n - 1], strlen(path), &number);
 }
 
-static reshard_status read_leaves(const char *where, json_t *root, rs_stored_leaves *leaves) {
+static reshard_status read_leaves(const char *where, json_t *root, int64_t file_bytes, int64_t taken,
+                                  rs_stored_leaves *leaves) {
   json_t *version = json_object_get(root, "version"), *object = json_object_get(root, "leaves"), *value;
   const char *path;
   if (!json_is_integer(version))
@@ -129,7 +138,7 @@ static reshard_status read_leaves(const char *where, json_t *root, rs_stored_lea
                     (long long)json_integer_value(version));
   if (!json_is_object(object))
     return rs_error(RESHARD_ERROR_INVALID, "%s: \"leaves\" is missing or no object", where);
-  json_object_foreach(object, path, value) RS_TRY(add_leaf(where, path, value, leaves));
+  json_object_foreach(object, path, value) RS_TRY(add_leaf(where, path, value, file_bytes, &taken, leaves));
   return RESHARD_SUCCESS;
 }
 
@@ -137,14 +146,16 @@ static reshard_status read_text(const char *where, const char *path, bool check,
   bool sealed;
   reshard_status status = RESHARD_SUCCESS;
   char *text = NULL;
-  int64_t size;
+  int64_t size, taken = 0;
   json_t *root = NULL;
   RS_TRY(rs_read_all(where, path, RS_TEXT_LIMIT, RS_TEXT_WAIT_MS, &text, &size));
   if (check)
     status = rs_digest_check_seal(where, text, size, &sealed);
   RS_THEN(status, rs_json_parse(where, text, size, size, &root));
+  if (status == RESHARD_SUCCESS)
+    taken = rs_json_memory(text, size);
   free(text);
-  RS_THEN(status, read_leaves(where, root, leaves));
+  RS_THEN(status, read_leaves(where, root, size, taken, leaves));
   json_decref(root);
   return status;
 }

@@ -11,6 +11,8 @@ typedef struct rs_layout_cache {
   RS_VEC(reshard_layout) made; /* by number */
   RS_VEC(int64_t) key;         /* scratch */
 } rs_layout_cache;
+/* Bytes of one that is made, with its key, at most. */
+#define RS_LAYOUT_MEMORY ((int64_t)1072)
 /* rank(0) in a world of one. */
 reshard_status rs_layout_cache_single(rs_layout_cache *layouts, int ndim, const int64_t *shape, int64_t *number);
 /* The layout that reshard_layout_parse makes of a text; many: that rs_layout_parse_many does. */

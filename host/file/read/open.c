@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "file/format/npy.h"
 #include "file/format/torch.h"
+#include "file/ground/budget.h"
 #include "file/read/directory.h"
 #include "file/read/shards.h"
 
@@ -50,6 +51,16 @@ bool rs_opening_leaves(const rs_opening *opening, const reshard_model_tensor *t)
   return leaves;
 }
 
+int64_t rs_opening_memory(const rs_opening *opening) {
+  const reshard_checkpoint c = opening->checkpoint;
+  const rs_store *s = &c->store;
+  const reshard_model model = s->model;
+  return opening->beside + rs_leaves_memory(&c->leaves) + model->names.cap +
+         model->tensors.cap * (int64_t)sizeof *model->tensors.at + s->tensors.cap * (int64_t)sizeof *s->tensors.at +
+         s->arrays.cap * (int64_t)sizeof *s->arrays.at + s->blocks.cap * (int64_t)sizeof *s->blocks.at +
+         c->names.all.cap * (int64_t)sizeof *c->names.all.at + c->names.slots * (int64_t)sizeof *c->names.slot;
+}
+
 /* Appends a tensor and, where it has elements, its place. */
 reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole) {
   rs_store *s = &opening->checkpoint->store;
@@ -68,7 +79,9 @@ reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const 
                       rs_name_length(t->name, whole->solid), t->dtype, t->ndim, t->shape));
   s->model->tensors.at[i].packed = whole->packed;
   s->model->tensors.at[i].solid = whole->solid;
+  int64_t made = layouts->made.n;
   RS_TRY(rs_layout_cache_single(layouts, t->ndim, shape, &number));
+  opening->beside += (layouts->made.n - made) * RS_LAYOUT_MEMORY;
   RS_TRY(rs_vec_reserve(&s->tensors, i + 1));
   RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
   RS_TRY(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
@@ -91,7 +104,9 @@ static int64_t file_of_tensor(const rs_opening *opening, int64_t i) {
   return file;
 }
 
-static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *layouts, int64_t file) {
+/* held: memory of the headers, of files of so many bytes. */
+static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *layouts, int64_t file, int64_t held,
+                                       int64_t bytes) {
   rs_names *names = &opening->checkpoint->names;
   const rs_safetensors *header = &opening->headers[file];
   char quoted[RS_QUOTE], first[RS_QUOTE], second[RS_QUOTE];
@@ -109,6 +124,7 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
                       rs_quote(quoted, sizeof quoted, whole.tensor.name), opening->sets[0] != '\0' ? "; " : "",
                       opening->sets);
     RS_TRY(rs_open_add(opening, layouts, &whole));
+    RS_TRY(rs_budget_check(opening->where, bytes, held + rs_opening_memory(opening)));
   }
   return RESHARD_SUCCESS;
 }
@@ -117,8 +133,15 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
 static reshard_status open_whole(rs_opening *opening) {
   reshard_status status = RESHARD_SUCCESS;
   rs_layout_cache layouts = {0};
-  for (int64_t f = 0; f < opening->checkpoint->store.files.n && status == RESHARD_SUCCESS; f++)
-    status = add_file_tensors(opening, &layouts, f);
+  int64_t files = opening->checkpoint->store.files.n, held = 0, bytes = 0;
+  for (int64_t f = 0; f < files; f++) {
+    const rs_safetensors *header = &opening->headers[f];
+    held += header->model->names.cap + header->model->tensors.cap * (int64_t)sizeof *header->model->tensors.at +
+            header->offsets.cap * (int64_t)sizeof *header->offsets.at;
+    bytes = rs_min(bytes + header->file_bytes, INT64_MAX / 16);
+  }
+  for (int64_t f = 0; f < files && status == RESHARD_SUCCESS; f++)
+    status = add_file_tensors(opening, &layouts, f, held, bytes);
   rs_layout_cache_free(&layouts);
   opening->checkpoint->info.stored_bytes = opening->checkpoint->store.model->bytes;
   opening->checkpoint->info.world = 1;

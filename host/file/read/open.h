@@ -20,7 +20,7 @@ typedef struct rs_opening {
   rs_opening_kind kind;
   size_t below;                      /* where the name of a file of a directory begins in its path; 0: one file */
   struct json_t *index, *weight_map; /* the index file, and what holds in it; NULL: none */
-  int64_t beside;                    /* memory of tensors that are not in the store yet */
+  int64_t beside;                    /* memory of layouts, and of tensors that are not in the store yet */
   char sets[2 * RS_QUOTE + 64];      /* how to take one of several sets of files; "": there is one */
 } rs_opening;
 
@@ -44,6 +44,8 @@ reshard_status rs_open_state_dict(rs_opening *opening, int64_t file);
 reshard_status rs_open_distcp(rs_opening *opening, const char *path);
 /* True for a tensor of an unknown dtype that is to be left out, which is counted. */
 bool rs_opening_leaves(const rs_opening *opening, const reshard_model_tensor *tensor);
+/* Memory of all that was read so far, but for headers. */
+int64_t rs_opening_memory(const rs_opening *opening);
 /* Appends a tensor to the store, where the index takes it: model, layout, stored array. */
 reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole);
 #endif

@@ -89,10 +89,10 @@ static reshard_status check_files(const rs_shards *s, const char *where, json_t 
 }
 
 /* Tensors and layouts of a text are held beside the text. */
-enum { LAYOUT = 1024, NAME = 48 };
+enum { NAME = 48 };
 static reshard_status check_memory(const rs_shards *s, const char *where) {
   const rs_safetensors *header = &s->opening->headers[0];
-  int64_t n = s->tensors.n, layouts = s->layouts.made.n * (LAYOUT + NAME);
+  int64_t n = s->tensors.n, layouts = s->layouts.made.n * RS_LAYOUT_MEMORY;
   return rs_budget_check(where, header->file_bytes,
                          s->text_memory + layouts + n * NAME + s->tensors.cap * (int64_t)sizeof *s->tensors.at);
 }

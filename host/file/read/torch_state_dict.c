@@ -14,19 +14,10 @@ enum { DEPTH = 64, NAME = 4096, AGAIN = 16, LEAVES = 16 << 20 };
 
 static reshard_status visit_value(rs_state_walk *w, int64_t value, int depth);
 
-/* Memory of all that was read so far, of other files too. */
-static int64_t read_memory(const rs_opening *opening) {
-  const rs_store *s = &opening->checkpoint->store;
-  const reshard_model model = s->model;
-  return opening->beside + rs_leaves_memory(&opening->checkpoint->leaves) + model->names.cap +
-         model->tensors.cap * (int64_t)sizeof *model->tensors.at + s->tensors.cap * (int64_t)sizeof *s->tensors.at +
-         s->arrays.cap * (int64_t)sizeof *s->arrays.at + s->blocks.cap * (int64_t)sizeof *s->blocks.at;
-}
-
 reshard_status rs_state_walk_check(const rs_state_walk *w, int64_t more) {
   int64_t taken = w->torch->pickle.held + w->torch->pickle.size +
                   w->torch->pickle.words.cap * (int64_t)sizeof(uint32_t) + w->left_names.cap +
-                  w->left.cap * (int64_t)sizeof *w->left.at + read_memory(w->opening) - w->before + more;
+                  w->left.cap * (int64_t)sizeof *w->left.at + rs_opening_memory(w->opening) - w->before + more;
   return rs_budget_check(w->torch->zip.where, w->torch->zip.file->size, taken);
 }
 
@@ -162,7 +153,8 @@ static reshard_status visit_value(rs_state_walk *w, int64_t value, int depth) {
 reshard_status rs_state_walk_all(rs_opening *opening, const rs_torch *torch, const char *name,
                                  reshard_status (*add)(void *user, const char *name, const rs_torch_tensor *tensor),
                                  void *user) {
-  rs_state_walk w = {.opening = opening, .torch = torch, .add = add, .user = user, .before = read_memory(opening)};
+  rs_state_walk w = {
+      .opening = opening, .torch = torch, .add = add, .user = user, .before = rs_opening_memory(opening)};
   int64_t size = (int64_t)strlen(name);
   reshard_status status = rs_vec_reserve(&w.name, size + 1);
   RS_THEN(status, rs_alloc_zero(&w.read, torch->pickle.words.n / 8 + 1, 1));

@@ -1,6 +1,7 @@
 /* Memory that readers take of the worst inputs of each format: 64 MiB and 8 times the file, or an error with both
  * numbers. Long headers that are right are read within it. */
 #include "file/ground/budget.h"
+#include "state/checkpoint.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
@@ -297,6 +298,44 @@ CASE(pickles_and_headers_stay_in_their_share_of_memory) {
   scratch_write("n.npy", npy.at, npy.n);
   check_memory("npy", "n.npy", (int64_t)npy.n, false, false);
   free(npy.at);
+}
+
+/* Tensors of as many shapes, of which each has a layout: in the store, which headers are made into. */
+CASE(store_made_of_a_header_stays_in_its_share_of_memory) {
+  text t = {malloc(2 * SIZE + 256), 1};
+  assert_non_null(t.at);
+  t.at[0] = '{';
+  for (int64_t i = 1; t.n < 2 * SIZE; i++)
+    t.n += (size_t)sprintf(t.at + t.n, "%s\"%llx\":{\"dtype\":\"U8\",\"shape\":[%lld,0],\"data_offsets\":[0,0]}",
+                           i > 1 ? "," : "", (long long)i, (long long)i);
+  t.at[t.n++] = '}';
+  write_headed("h.safetensors", &t, "", 0);
+  check_memory("shapes", "h.safetensors", (int64_t)t.n + 8, false, SIZE < 4 << 20);
+  free(t.at);
+}
+
+/* The leaves of a state dict beside its tensors. */
+CASE(leaves_of_state_json_stay_in_their_share_of_memory) {
+  static const char *const again[] = {"\"%\":0", "\"%\":{\"bytes\":\"\"}", "\"%\":{\"float\":\"inf\"}"};
+  scratch_directory("l");
+  for (size_t i = 0; i < sizeof again / sizeof *again; i++) {
+    rs_stored_leaves leaves = {0};
+    text t = repeated("{\"version\":1,\"leaves\":{", again[i], "}}", SIZE);
+    scratch_write("l/state.json", t.at, t.n);
+    malloc_trim(0);
+    peak_bytes();
+    int64_t before = peak_bytes();
+    reshard_status status = rs_state_json_read(scratch_path("l"), false, &leaves);
+    int64_t taken = peak_bytes() - before;
+    if (MEASURED && before > 0 && taken > rs_budget_limit((int64_t)t.n))
+      fail_msg("%s: %lld bytes were taken of %zu", again[i], (long long)taken, t.n);
+    if (status != RESHARD_SUCCESS &&
+        (status != RESHARD_ERROR_CORRUPT || strstr(reshard_last_error(), "are taken for a file of") == NULL))
+      fail_msg("%s: %s", again[i], reshard_last_error());
+    assert_true(i > 0 || !MEASURED || status == RESHARD_ERROR_CORRUPT);
+    rs_stored_leaves_free(&leaves);
+    free(t.at);
+  }
 }
 
 int main(void) {
