@@ -77,8 +77,10 @@ static reshard_status find_group(reshard_comm comm, const split_record *all, rs_
   int color = 0;
   for (int64_t i = 0, end; i < comm->size && group->n == 0; i = end) {
     for (end = i; end < comm->size && requests[end].color == requests[i].color; end++)
-      if (requests[end].rank == comm->rank && requests[i].color >= 0)
-        group->key = (int)(end - i), group->color = color;
+      if (requests[end].rank == comm->rank && requests[i].color >= 0) {
+        group->color = color;
+        group->key = (int)(end - i);
+      }
     color += requests[i].color >= 0;
     if (group->color < 0)
       continue;
