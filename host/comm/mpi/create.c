@@ -143,52 +143,35 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
 
 /* --- Creation without memory ------------------------------------------------------------------------------------- */
 
-/* Waits until a request is done, or a record of a rank is there; false when the deadline has passed, or MPI fails. */
-static bool await_peer(const rs_mpi *c, int64_t rank, MPI_Request *sent, rs_mpi_record *theirs) {
-  int there = 0, code = MPI_SUCCESS, tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
-  MPI_Message message;
-  for (int64_t since = rs_now_ns(); code == MPI_SUCCESS; rs_mpi_sleep(since)) {
-    code = sent != NULL ? MPI_Test(sent, &there, MPI_STATUS_IGNORE)
-                        : MPI_Improbe((int)rank, tag, c->link->mpi, &there, &message, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS && there)
-      break;
-    if (rs_late(c->base.begun, c->timeout_ms))
-      return false;
-  }
-  if (code == MPI_SUCCESS && sent == NULL)
-    code = MPI_Mrecv(theirs, sizeof *theirs, MPI_BYTE, &message, MPI_STATUS_IGNORE);
-  return code == MPI_SUCCESS;
-}
-
-/* The all-gather of a creation, with one record at a time. False: a rank has not come. *why is of the lowest rank that
- * fails, as the others choose it. */
-static bool exchange_refusals(const rs_mpi *c, rs_mpi_record *own, int64_t *who, creation *why) {
-  rs_mpi_record theirs;
-  creation other;
-  bool all = true;
+/* The all-gather of a creation, a record each way at a time. False: a rank has not come by the deadline, or MPI fails.
+ * *why is of the lowest rank that fails, as the others choose it. */
+static bool exchange_refusals(const rs_mpi *c, int64_t *who, creation *why) {
+  rs_mpi_record *own = &c->link->refusal[0], *theirs = &c->link->refusal[1];
+  const int bytes = offsetof(rs_mpi_record, record) + sizeof *why, tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
+  const int64_t n = c->base.size, me = c->base.rank;
+  MPI_Comm mpi = c->link->mpi;
   memcpy(own->record, why, sizeof *why);
   own->bytes = sizeof *why;
-  *who = c->base.rank;
-  for (int64_t i = 1; i < c->base.size && all; i++) {
-    int64_t r = (c->base.rank + i) % c->base.size;
-    MPI_Request sent;
-    all = MPI_Isend(own, offsetof(rs_mpi_record, record) + sizeof *why, MPI_BYTE, (int)r,
-                    rs_mpi_tag(c, RS_MPI_TAG_RECORD), c->link->mpi, &sent) == MPI_SUCCESS &&
-          await_peer(c, r, &sent, NULL);
-  }
-  for (int64_t r = 0; r < c->base.size && all; r++) {
-    if (r == c->base.rank)
-      continue;
-    all = await_peer(c, r, NULL, &theirs);
-    if (!all)
-      break;
-    memcpy(&other, theirs.record, sizeof other);
-    if (other.status != RESHARD_SUCCESS && r < *who) {
-      *who = r;
+  *who = me;
+  for (int64_t i = 1; i < n; i++) {
+    const int64_t from = (me + n - i) % n, since = rs_now_ns();
+    MPI_Request both[2];
+    creation other;
+    int done = 0;
+    if (MPI_Irecv(theirs, sizeof *theirs, MPI_BYTE, (int)from, tag, mpi, &both[0]) != MPI_SUCCESS ||
+        MPI_Isend(own, bytes, MPI_BYTE, (int)((me + i) % n), tag, mpi, &both[1]) != MPI_SUCCESS)
+      return false;
+    for (; !done; rs_mpi_sleep(since))
+      if (MPI_Testall(2, both, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
+          (!done && rs_late(c->base.begun, c->timeout_ms)))
+        return false;
+    memcpy(&other, theirs->record, sizeof other);
+    if (other.status != RESHARD_SUCCESS && from < *who) {
+      *who = from;
       *why = other;
     }
   }
-  return all;
+  return true;
 }
 
 /* A rank that has no memory for a communicator, or for its link, takes part in the creation all the same: the others
@@ -204,9 +187,9 @@ static reshard_status refuse_creation(rs_mpi_link *link, MPI_Comm mpi, int size,
     (void)rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
   c.timeout_ms = link != NULL ? rs_max(timeout_ms, 0) : 0;
   c.base.begun = rs_now_ns();
-  if (rs_mpi_duplicate(&c, mpi) == RESHARD_SUCCESS && !exchange_refusals(&c, &c.link->refusal, &who, &why)) {
+  if (rs_mpi_duplicate(&c, mpi) == RESHARD_SUCCESS && !exchange_refusals(&c, &who, &why)) {
     c.link->stays = true;
-    atomic_fetch_add(&c.link->users, 1); /* MPI may read the refusal still */
+    atomic_fetch_add(&c.link->users, 1); /* MPI may use its refusals still */
   }
   if (link == NULL && !spare.stays && spare.mpi != MPI_COMM_NULL)
     MPI_Comm_free(&spare.mpi);

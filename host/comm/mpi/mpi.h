@@ -72,9 +72,10 @@ typedef struct rs_mpi_link {
   _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
   atomic_bool stays;      /* a rank may never come to free the duplicate, or a message on it may come after that */
   /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
-  atomic_int inside;        /* threads in calls */
-  atomic_int telling;       /* threads that tell an end, or look who does */
-  rs_mpi_record refusal;    /* of a rank that has no memory for a communicator; see create.c */
+  atomic_int inside;  /* threads in calls */
+  atomic_int telling; /* threads that tell an end, or look who does */
+  /* Of a creation for which a rank has no memory, this one's and another's; see create.c. */
+  rs_mpi_record refusal[2];
   _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
 } rs_mpi_link;
 
