@@ -39,7 +39,7 @@ typedef struct reshard_dtensor_s *reshard_dtensor;
 /* The cuts of a DTensor. All borrowed during calls.
  *
  * - mesh: of the sharder's communicator, or a part of one.
- * - placements: one per mesh dim.
+ * - placements: one per mesh dim. Parts of a Shard may be in no fewer pieces than ranks: RESHARD_ERROR_UNSUPPORTED.
  * - order: the mesh dims in the order in which they cut (TP first: {1, 0} for dp, tp). NULL: left to right. */
 typedef struct reshard_placing {
   reshard_mesh mesh;
@@ -52,7 +52,7 @@ typedef struct reshard_placing {
  *
  * Errors:
  * - RESHARD_ERROR_INVALID with the column; for more or fewer placements than mesh dims, with both numbers.
- * - RESHARD_ERROR_UNSUPPORTED for Psum and its like. */
+ * - RESHARD_ERROR_UNSUPPORTED for Psum and its like, and for parts (S0{1:1}, S0/4), which would need memory. */
 RESHARD_API reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, reshard_placement *placements,
                                                     int *order);
 

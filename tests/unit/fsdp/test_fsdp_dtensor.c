@@ -209,6 +209,51 @@ CASE(hsdp_chunks_on_each_dim_of_the_mesh) {
     }
 }
 
+/* A fused matrix: TP has its rows of each part, and FSDP cuts what that leaves. */
+static void fused_body(void *user, int64_t r) {
+  static const reshard_part parts[2] = {{3, 0}, {1, 0}};
+  static const int64_t shape[2] = {16, 3}, extents[2] = {2, 2};
+  static const char *const names[2] = {"fsdp", "tp"};
+  sharded_ranks *p = user;
+  reshard_placement placement = {.kind = RESHARD_PLACEMENT_SHARD, .nparts = 2, .ratio = 1, .parts = parts};
+  reshard_properties f32 = {.dtype = RESHARD_F32};
+  reshard_tensor whole = NULL, part = NULL;
+  reshard_tensor_info info = {0};
+  reshard_mesh mesh = NULL, tp = NULL;
+  reshard_dtensor tensor = NULL;
+  reshard_tree leaf = NULL, chunk = NULL, gathered = NULL;
+  WELL(p, r, reshard_tensor_create(RESHARD_F32, 2, shape, &whole));
+  WELL(p, r, reshard_tensor_get_info(whole, &info));
+  for (int64_t e = 0; e < 48; e++)
+    ((float *)info.data)[e] = (float)e;
+  WELL(p, r, reshard_mesh_create(p->comms[r], 0, 2, extents, names, 0, NULL, &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 0, NULL));
+  WELL(p, r, reshard_mesh_sub(mesh, "tp", RESHARD_MESH_MINE, &tp));
+  const reshard_placing placing = {tp, &placement, NULL};
+  WELL(p, r, reshard_dtensor_distribute(p->sharders[r], &placing, whole, -1, 2, shape, &f32, NULL, &tensor));
+  WELL(p, r, reshard_state_dtensor(tensor, &leaf));
+  reshard_dtensor_release(tensor);
+  int64_t rows[8], t = r % 2, f = r / 2; /* of this rank of TP */
+  for (int64_t i = 0; i < 8; i++)
+    rows[i] = i < 6 ? 6 * t + i : 12 + 2 * t + i - 6;
+  if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, NULL, &chunk)) &&
+      WELL(p, r, reshard_tensor_get_info(local_of(chunk), &info)))
+    for (int64_t e = 0; e < 12; e++)
+      SO(p, r, ((float *)info.data)[e] == (float)(3 * rows[4 * f + e / 3] + e % 3));
+  if (WELL(p, r, reshard_fsdp_all_gather(p->sharders[r], chunk, NULL, NULL, &gathered)) &&
+      WELL(p, r, reshard_tree_get_tensor(gathered, &part)) && WELL(p, r, reshard_tensor_get_info(part, &info)))
+    for (int64_t e = 0; e < 24; e++)
+      SO(p, r, ((float *)info.data)[e] == (float)(3 * rows[e / 3] + e % 3));
+  reshard_tree_release(gathered);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
+  reshard_mesh_release(tp);
+  reshard_mesh_release(mesh);
+  reshard_tensor_release(whole);
+}
+
+CASE(fsdp_cuts_what_the_parts_of_tp_leave) { sharded_ranks_check(4, NULL, fused_body, NULL, RESHARD_SUCCESS, NULL); }
+
 /* --- Refused ------------------------------------------------------------------------------------------------------ */
 
 typedef struct refused {
