@@ -193,6 +193,14 @@ expect 0 convert square.npy cyclic --dst 'cyclic(2x1;1x20)' --force
 expect 0 convert square.npy cyclic --dst 'cyclic(2x2;1x1)' --force --verify
 says '^whole arrays  4 of more than 64 boxes'
 expect 0 convert cyclic d.npy --force; same square.npy d.npy
+# parts that ranks share are several arrays of a rank: together of more than 64 boxes, each is stored whole
+{ npy '|u1' False '(44, 20)'; bytes 880 9; } >parts.npy
+expect 0 convert parts.npy parts --dst "mesh(2x2;S0{$(printf '2,%.0s' {1..20})4/1},S1*5)" --force --verify
+says '^whole arrays  8 of more than 64 boxes'
+expect 0 convert parts d.npy --force; same parts.npy d.npy
+{ npy '|u1' False '(66,)'; bytes 66 9; } >many.npy
+refuse 2 ' 66 arrays of rank 0, 64 are the most in shards' \
+  convert many.npy x --dst "mesh(2;S0{$(printf '1,1/1,%.0s' {1..32})1,1/1})"
 
 # files without our description: the shapes are inferred
 mkdir theirs
