@@ -176,19 +176,22 @@ static void describe_preparation(bench_state *b, int64_t local, const preparatio
 static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, reshard_plan plan,
                                           const reshard_transfer_info *taken) {
   reshard_plan_options options = options_of(b, taken->workspace_limit);
-  reshard_topology plain = b->topology; /* as transfers take it, which pass nothing on */
+  reshard_topology plain = b->topology; /* of a transfer that passes nothing on, whatever its plan says */
   reshard_plan_info info;
   reshard_plan limited = NULL;
   CLI_TRY("", reshard_plan_get_info(plan, &info));
   plain.chains = 0;
-  if (info.chains > 0)
+  bool replanned = info.chains > 0 && taken->streams == 0;
+  if (replanned)
     options.topology = &plain;
-  if ((taken->path == RESHARD_PATH_DIRECT && info.chains == 0) || info.peers == 0)
+  if ((taken->path == RESHARD_PATH_DIRECT && !replanned) || info.peers == 0)
     return info;
-  if (taken->workspace_limit != info.workspace_limit || info.chains > 0) {
+  if (taken->workspace_limit != info.workspace_limit || replanned) {
     CLI_TRY("", reshard_plan_create(b->w.n, b->entries, b->s.first + local, &options, &limited));
     CLI_TRY("", reshard_plan_get_info(limited, &info));
   }
+  if (taken->streams > 0)
+    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, 0, taken->streams, &info));
   if (taken->packs_skipped > info.packs_skipped &&
       taken->rounds == 1) { /* strided sources are read where they are, and nothing is cut */
     int64_t sent, unused;
@@ -200,7 +203,7 @@ static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, r
   }
   if (taken->path != RESHARD_PATH_DIRECT &&
       taken->rounds > info.rounds) /* else messages go through what the communicator has, in rounds of its own */
-    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, taken->rounds, 0, &info));
+    CLI_TRY("", reshard_plan_get_info_at(limited != NULL ? limited : plan, taken->rounds, taken->streams, &info));
   reshard_plan_destroy(limited);
   return info;
 }
@@ -209,7 +212,7 @@ static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   bench_row none, *row = local == 0 ? &b->row : &none;
   reshard_transfer_info taken;
   reshard_transfer_get_info(b->transfers[local], &taken);
-  row->rounds = taken.rounds;
+  row->rounds = taken.rounds + taken.later_rounds;
   row->least_rounds = taken.least_rounds;
   row->limit = taken.workspace_limit;
   row->workspace = gather_largest(b, local, (int64_t)taken.workspace_bytes, NULL);

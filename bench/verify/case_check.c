@@ -32,15 +32,20 @@ void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const 
 }
 
 void case_check_world(const case_plan *c, const reshard_plan *plans, rs_text *why) {
-  int64_t n = c->world, sent = 0, received = 0, messages_sent = 0, messages_received = 0, rounds = 0, last_peer;
+  int64_t n = c->world, sent = 0, received = 0, messages_sent = 0, messages_received = 0, rounds = 0, streams = 0,
+          last_peer;
   int64_t *out = cli_alloc(n * n, sizeof *out), *in = cli_alloc(n * n, sizeof *in);
   reshard_plan_info info = {0};
   for (int64_t r = 0; r < n; r++) {
     reshard_plan_get_info(plans[r], &info);
-    rounds = info.rounds > rounds ? info.rounds : rounds;
+    streams = rs_max(streams, info.streams);
+  }
+  for (int64_t r = 0; r < n; r++) { /* as many as any needs with the pieces of all */
+    reshard_plan_get_info_at(plans[r], 0, streams, &info);
+    rounds = rs_max(rounds, info.rounds);
   }
   for (int64_t r = 0; r < n; r++) {
-    if (reshard_plan_get_info_at(plans[r], rounds, 0, &info) != RESHARD_SUCCESS && why->length == 0)
+    if (reshard_plan_get_info_at(plans[r], rounds, streams, &info) != RESHARD_SUCCESS && why->length == 0)
       cli_add(why, "plan of rank %lld in %lld rounds: %s", (long long)r, (long long)rounds, reshard_last_error());
     if (c->options.workspace_limit > 0 && info.workspace_bytes > c->options.workspace_limit && why->length == 0)
       cli_add(why, "plan of rank %lld in %lld rounds: workspace %lld, the limit is %lld", (long long)r,

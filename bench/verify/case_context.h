@@ -47,6 +47,7 @@ typedef struct case_rank {
   size_t workspace_bytes;
   int64_t least_wire, most_wire; /* on the path of the transfer */
   int64_t staged, rounds;        /* most bytes of staging, and rounds, of its transfers */
+  bool passed;                   /* one of them passes bytes on */
   rs_device *device;             /* of streams; NULL: the CPU */
   void *stream;
 } case_rank;

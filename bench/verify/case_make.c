@@ -201,6 +201,55 @@ static void draw_options(rng *r, bool rounds, case_plan *c) {
   }
 }
 
+/* Plans of all ranks, and of their way back, under the limit of the case; *streams: the most of a rank. */
+static reshard_status plan_dry(const case_plan *c, const reshard_entry *entries, int64_t *streams) {
+  reshard_plan *plans = cli_alloc(c->world, sizeof *plans), back;
+  reshard_plan_info info;
+  reshard_status status = reshard_plan_create_all(c->nentries, entries, c->world, NULL, &c->options, plans);
+  for (int64_t r = 0; r < c->world && plans[r] != NULL; r++) {
+    RS_THEN(status, reshard_plan_get_info(plans[r], &info));
+    *streams = rs_max(*streams, info.streams);
+    if (c->reversible) {
+      RS_THEN(status, reshard_plan_reverse(plans[r], &back));
+      RS_THEN(status, reshard_plan_get_info(back, &info));
+      *streams = rs_max(*streams, info.streams);
+      if (status == RESHARD_SUCCESS)
+        reshard_plan_destroy(back);
+    }
+    reshard_plan_destroy(plans[r]);
+  }
+  free(plans);
+  return status;
+}
+
+/* Domains that pass bytes on, in one case in four, by a generator of their own. The limit is raised to the least, which
+ * follows from the streams. */
+static void draw_topology(case_plan *c) {
+  rng own;
+  rng_seed(&own, c->seed ^ 0x646f6d61696eu);
+  if (!rng_one_in(&own, 4) || c->nentries == 0)
+    return;
+  int64_t size = rng_in(&own, 1, c->world), count = (c->world + size - 1) / size, seen[ORACLE_WORLD] = {0};
+  bool mixed = rng_one_in(&own, 3);
+  c->topology = (reshard_topology)RESHARD_TOPOLOGY_DEFAULTS;
+  for (int64_t i = 0; i < c->world; i++) {
+    c->nodes[i] = mixed ? rng_below(&own, count) : i / size;
+    c->topology.chains += seen[c->nodes[i]]++ == 0;
+  }
+  c->topology.ranks = c->world;
+  c->topology.domain = c->nodes;
+  c->topology.round_ns = rng_log(&own, 30000);
+  c->options.nodes = NULL;
+  c->options.topology = &c->topology;
+  c->options.on_cpu = 1;
+  reshard_entry *entries = case_entries(c);
+  int64_t streams = 0;
+  while (plan_dry(c, entries, &streams) == RESHARD_ERROR_INVALID ||
+         (c->options.workspace_limit > 0 && c->options.workspace_limit / 128 < streams))
+    c->options.workspace_limit += c->options.workspace_limit / 4 + 1;
+  free(entries);
+}
+
 /* True where every element of the destination is in exactly one place, so that the way back is a reshard too. */
 static bool is_reversible(const case_entry *e) {
   const oracle_layout *l = &e->dst.described;
@@ -307,6 +356,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   free(sizes);
   free(least);
   draw_options(&r, fixed->rounds, c);
+  if (right && fixed->topologies)
+    draw_topology(c);
   if (!right)
     case_free(c);
   return right;

@@ -52,6 +52,7 @@ typedef struct case_plan {
   case_entry *entry;
   reshard_plan_options options;
   int64_t nodes[ORACLE_WORLD];
+  reshard_topology topology;  /* with a domain for each node, which passes bytes on; domain NULL: none */
   int64_t least_limit;        /* of workspace_limit for this world; 0 where there is no limit */
   oracle_counts counts;       /* of all entries, in bytes */
   int64_t bytes;              /* of all regions, as they travel */
@@ -69,6 +70,7 @@ typedef struct case_choices {
   bool describe;           /* print what each case is before it runs */
   bool rounds;             /* always under a limit, the least or little more */
   int64_t bytes;           /* of all entries at least, but for the empty and the scalars */
+  bool topologies;         /* one case in four has one, whose domains pass bytes on */
   bool graph;              /* on GPUs: each execute is launched from a graph */
   bool casts;              /* entries whose sides differ in dtype, in one case in three */
   reshard_dtype dst_dtype; /* of every entry, whose source then has numbers */

@@ -27,6 +27,9 @@ static void sum_totals(case_totals *to, const case_totals *from) {
   to->limited += from->limited;
   to->staged += from->staged;
   to->rounds += from->rounds;
+  to->domains += from->domains;
+  for (int i = 0; i < 2; i++)
+    to->passed[i] += from->passed[i];
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       to->pairs[a][b] += from->pairs[a][b];
@@ -118,6 +121,10 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out,
           "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
           (long long)t->limited, (long long)t->staged, (long long)t->rounds);
+  if (t->domains > 0)
+    fprintf(out, "%lld with domains: %lld pass bytes on in one round, %lld in several\n", (long long)t->domains,
+            (long long)t->passed[0], (long long)t->passed[1]);
+  none += t->domains > 0 && (t->passed[0] == 0 || t->passed[1] == 0);
   fprintf(out, "%lld sides cut part by part, %lld of them with parts that ranks share\n", (long long)t->parts[0],
           (long long)t->parts[1]);
   none += (t->parts[0] == 0) + (t->parts[1] == 0);

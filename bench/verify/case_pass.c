@@ -93,6 +93,7 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
   s->most_wire = info.path == RESHARD_PATH_PACKED ? sent : read;
   s->staged = rs_max(s->staged, (int64_t)info.workspace_bytes);
   s->rounds = rs_max(s->rounds, info.rounds);
+  s->passed |= info.streams > 0;
   return true;
 }
 

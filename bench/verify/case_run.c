@@ -202,14 +202,17 @@ static void add_totals(const case_context *l, case_totals *totals) {
       for (int b = 0; b < CASE_NUMBERS; b++)
         totals->converted[a][b] +=
             a != b && l->c->entry[i].dtype == case_numbers[a] && l->c->entry[i].dst_dtype == case_numbers[b];
-  bool limited = l->c->options.workspace_limit > 0, staged = false, several = false;
+  bool limited = l->c->options.workspace_limit > 0, staged = false, several = false, passed = false;
   for (int64_t r = l->first; r < l->first + l->locals; r++) {
     staged |= l->rank[r].staged > 0;
     several |= l->rank[r].rounds > 1;
+    passed |= l->rank[r].passed;
   }
   totals->limited += limited;
   totals->staged += limited && staged;
   totals->rounds += limited && several;
+  totals->domains += l->c->topology.domain != NULL;
+  totals->passed[several] += passed;
   totals->entries += l->c->nentries;
   totals->bytes += l->c->bytes;
   for (int i = 0; i < l->npasses; i++) {
@@ -222,7 +225,10 @@ static void add_totals(const case_context *l, case_totals *totals) {
 
 static void add_description(const case_plan *c, rs_text *why) {
   cli_add(why, "%s  world %lld, limit %lld%s", why->length > 0 ? "\n" : "", (long long)c->world,
-          (long long)c->options.workspace_limit, c->options.nodes != NULL ? ", node map" : "");
+          (long long)c->options.workspace_limit,
+          c->options.nodes != NULL      ? ", node map"
+          : c->options.topology != NULL ? ", domains"
+                                        : "");
   for (int64_t i = 0; i < c->nentries; i++)
     case_describe_entry(&c->entry[i], i, why);
 }

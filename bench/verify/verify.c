@@ -71,6 +71,7 @@ int command_verify(int argc, char **argv) {
                 .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
                 .casts = !where.cuda,
+                .topologies = !where.cuda,
                 .dst_dtype = to,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,

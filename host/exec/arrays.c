@@ -302,7 +302,12 @@ reshard_status rs_arrays_strided(const rs_arrays *arrays, const struct reshard_p
   rs_view view;
   rs_copies copies = {0};
   rs_arrays_view(arrays, plan, c->first_entry, true, m->segments->src_array, &view);
-  const rs_lowering lowering = {c, true, rs_route_of(plan->rank, true, peer->rank), m->segments, &view, NULL, view.at};
+  const rs_lowering lowering = {.class_ = c,
+                                .sending = true,
+                                .route = rs_route_of(plan->rank, true, peer->rank),
+                                .segment = m->segments,
+                                .src = &view,
+                                .linear = view.at};
   reshard_status status = rs_lower(&lowering, &copies);
   if (status == RESHARD_SUCCESS)
     *strided = strided_of(&copies, least);

@@ -96,6 +96,8 @@ typedef struct rs_lowering {
   const rs_segment *segment;
   const rs_view *src, *dst; /* NULL: linear */
   char *linear;
+  bool passed; /* linear is as it is passed on, from a destination: in its dtype, unless the wire's is narrower */
+  bool back;   /* from the view of the destination to linear */
 } rs_lowering;
 /* The whole segment. */
 reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);

@@ -54,8 +54,12 @@ typedef struct lowered {
   const char *src;
   char *dst;
   rs_format from, to;
+  bool back;            /* copies go from dst to src */
   rs_geometry geometry; /* the runs of boxes are stored in it */
 } lowered;
+
+/* Elements of a destination in messages that pass them on: what has come in the narrower dtype goes on so, exactly. */
+static rs_format passed_format(const rs_class *c) { return c->wire.width < c->to.width ? c->wire : c->to; }
 
 /* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses.
  */
@@ -67,8 +71,10 @@ static void find_axes(const rs_lowering *w, lowered *out) {
   out->naxes = 0;
   out->src = w->src != NULL ? w->src->at : w->linear;
   out->dst = w->dst != NULL ? w->dst->at : w->linear;
-  out->from = w->src != NULL ? w->class_->from : w->class_->wire;
-  out->to = w->dst != NULL ? w->class_->to : w->class_->wire;
+  rs_format linear_format = w->passed ? passed_format(w->class_) : w->class_->wire;
+  out->from = w->src != NULL ? w->class_->from : linear_format;
+  out->to = w->dst != NULL ? w->class_->to : linear_format;
+  out->back = w->back;
   int64_t linear = w->class_->wire.width;
   lowered_axis found[RESHARD_MAX_DIMS];
   for (int a = g->naxes - 1; a >= 0; a--) {
@@ -157,10 +163,15 @@ static reshard_status list_progressions(const lowered *w, const lowered_axis *ax
 }
 
 /* From dtype to dtype where these differ, else as they are. */
-static reshard_status add_copy(rs_copies *copies, const lowered *w, const char *from, char *to, const rs_axis *axes) {
-  return w->from.dtype == w->to.dtype
-             ? rs_copies_add(copies, from, to, (int32_t)w->from.width, 2 * w->naxes, axes)
-             : rs_copies_convert(copies, from, to, w->from.dtype, w->to.dtype, 2 * w->naxes, axes);
+static reshard_status add_copy(rs_copies *copies, const lowered *w, const char *from, char *to, rs_axis *axes) {
+  int n = 2 * w->naxes;
+  rs_format src = w->back ? w->to : w->from, dst = w->back ? w->from : w->to;
+  const char *read = w->back ? to : from;
+  char *written = w->back ? (char *)from : to;
+  for (int a = 0; a < n && w->back; a++)
+    axes[a] = (rs_axis){axes[a].n, axes[a].dst, axes[a].src};
+  return src.dtype == dst.dtype ? rs_copies_add(copies, read, written, (int32_t)src.width, n, axes)
+                                : rs_copies_convert(copies, read, written, src.dtype, dst.dtype, n, axes);
 }
 
 /* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
@@ -252,7 +263,12 @@ static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t en
     if (dst->array != s->dst_array)
       RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst->view));
     dst->array = s->dst_array;
-    rs_lowering lowering = {c, kept, {message->peer, plan->rank}, s, &src, &dst->view, NULL};
+    rs_lowering lowering = {.class_ = c,
+                            .sending = kept,
+                            .route = {message->peer, plan->rank},
+                            .segment = s,
+                            .src = &src,
+                            .dst = &dst->view};
     RS_TRY(rs_lower(&lowering, copies));
   }
   return RESHARD_SUCCESS;

@@ -43,20 +43,29 @@ typedef struct rs_record {
     rs_sharder_terms terms; /* sharder */
   };
   uint64_t fields[RS_FIELDS];
-  uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
-  const struct rs_offer *offer;       /* read by ranks of the same process only */
-  int64_t entries, value;             /* of the plan; of the argument */
-  int64_t cached;                     /* agree: of the request */
-  int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
-  int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
-  int64_t strided_rounds;             /* where messages go from strided sources, too */
-  int64_t private_entry;              /* of the first source that no other process can map; -1: there is none */
-  int64_t mailed, most_bytes;         /* create, of paths between processes: as in reshard_comm_s; sent, or received */
-  int32_t moved;                      /* 1: what the rank has bound is not what it brings */
-  int32_t only;                       /* 1: no other path will do */
-  int32_t malloced, of_malloc;        /* create, rebind: 1: as in rs_sources_describe, rs_sources */
-  char argument[48];                  /* its name; "": there is none */
-  char text[176];                     /* of an error, else the library's version */
+  uint64_t key;                 /* create: rank 0's is taken; rebind: compared */
+  const struct rs_offer *offer; /* read by ranks of the same process only */
+  int64_t entries, value;       /* of the plan; of the argument */
+  int64_t cached;               /* agree: of the request */
+  int64_t rounds, staged;       /* that this rank needs at least where all is sent; bytes that it stages */
+  union {
+    struct {
+      int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
+    };
+    /* Create, on other paths: streams of the rank, and the most of a message, where bytes are passed on; that is
+     * negative where none of the rank's are. */
+    struct {
+      int64_t streams, of_pair;
+    };
+  };
+  int64_t strided_rounds;      /* where messages go from strided sources, too */
+  int64_t private_entry;       /* of the first source that no other process can map; -1: there is none */
+  int64_t mailed, most_bytes;  /* create, of paths between processes: as in reshard_comm_s; sent, or received */
+  int32_t moved;               /* 1: what the rank has bound is not what it brings */
+  int32_t only;                /* 1: no other path will do */
+  int32_t malloced, of_malloc; /* create, rebind: 1: as in rs_sources_describe, rs_sources */
+  char argument[48];           /* its name; "": there is none */
+  char text[176];              /* of an error, else the library's version */
 } rs_record;
 
 /* Sets the status, and the text of an error. */

@@ -72,6 +72,7 @@ typedef struct rs_message_terms {
   rs_pace pace;               /* of the packed path */
   int64_t least_rounds;       /* lower bound of its rounds */
   bool strided;               /* they go from strided sources where they can, and all in one round */
+  int64_t streams, later;     /* where bytes are passed on: the most of any rank; rounds beyond those of the pace */
 } rs_message_terms;
 
 /* Lists of the one thread that executes for all ranks of the process, [comm->locals] each. */

@@ -173,14 +173,18 @@ static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *
   return rounds;
 }
 
-/* rs_plan_least_rounds, for so many bytes of staging in one round. What is passed on takes several, else the second hop
- * waits for all of the first. */
+/* Rounds that bytes which are passed on take at least, else the second hop waits for all of the first. */
+static int64_t pipelined_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
+  return rs_min(plan->hops->pipelined, plan->hops->longest / fine_of(pace));
+}
+
+/* rs_plan_least_rounds, for so many bytes of staging in one round. */
 static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
                             int64_t bytes) {
   if (count_staged(plan, pace) == 0)
     return 0;
   int64_t rounds = fitting_rounds(plan, pace, in_place, bytes);
-  return pace->passes ? rs_max(rounds, rs_min(plan->hops->pipelined, plan->hops->longest / fine_of(pace))) : rounds;
+  return pace->passes ? rs_max(rounds, pipelined_rounds(plan, pace)) : rounds;
 }
 
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
@@ -193,13 +197,21 @@ int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged) {
   return staged <= pace->limit ? 1 : rs_ceil_div(staged, pace->limit / pace->halves);
 }
 
+void rs_pace_fit(rs_pace *pace, int64_t bytes, int64_t streams) {
+  pace->share = rs_min(pace->share, bytes / 4 / rs_max(1, streams));
+}
+
 /* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter
- * less than 2 F. */
-int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes) {
-  int64_t longest = 0;
-  for (int64_t i = 0; i < plan->peers.n; i++)
-    longest = rs_max(longest, rs_max(plan->peers.at[i].sent, plan->peers.at[i].received));
-  return rs_ceil_div(longest, rs_min(bytes - STEP, FINE));
+ * less than 2 F. Made of streams, the former take half of the bytes at most, the latter as much. */
+int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, int64_t bytes) {
+  const rs_peer *peers = plan->peers.at;
+  int64_t longest = 0, n = plan->peers.n;
+  if (pace != NULL)
+    n = rs_plan_told(plan, &peers);
+  for (int64_t i = 0; i < n; i++)
+    longest = rs_max(longest, rs_max(peers[i].sent, peers[i].received));
+  return pace == NULL ? rs_ceil_div(longest, rs_min(bytes - STEP, FINE))
+                      : rs_max(rs_ceil_div(longest, bytes / 2), pipelined_rounds(plan, pace));
 }
 
 /* Messages of a direction, where they are made of streams. busy: room for a flag of each round. */
@@ -268,14 +280,18 @@ static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t
   return status;
 }
 
+int64_t rs_plan_least_limit(const struct reshard_plan_s *plan, int64_t streams) {
+  int64_t parts = rs_max(streams, 2 * rs_min(plan->world, INT64_MAX / SHARES / SHARES));
+  return SHARES / 2 * SMALL_STEP * parts;
+}
+
 reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
-  int64_t streams = rs_plan_streams(plan, plan->on_cpu), parts = rs_max(streams, 2 * plan->world),
-          least = SHARES / 2 * SMALL_STEP; /* of each of the parts */
-  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0 && plan->limit / least < parts)
+  int64_t streams = rs_plan_streams(plan, plan->on_cpu), least = rs_plan_least_limit(plan, streams);
+  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0 && plan->limit < least)
     return rs_error(RESHARD_ERROR_INVALID,
                     "a workspace limit of %lld bytes is too small: %lld is the least with %lld ranks%s",
-                    (long long)plan->limit, (long long)(least * parts), (long long)plan->world,
-                    parts > 2 * plan->world ? ", of which this one stages many streams that are passed on" : "");
+                    (long long)plan->limit, (long long)least, (long long)plan->world,
+                    streams > 2 * plan->world ? ", of which this one stages many streams that are passed on" : "");
   return describe_rounds(plan, -1, streams, &plan->info);
 }
 
@@ -295,13 +311,14 @@ reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, int64
 }
 
 /* Staging suffices whether the transfer passes bytes on or not. Where it does it takes two halves in two rounds
- * already, and less in more. */
+ * already, and less in more. On the CPU the default limit rises with the streams that other ranks have. */
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
   int64_t streams = rs_plan_streams(plan, plan->on_cpu), most = 0;
   for (int64_t rounds = 0; rounds <= (streams > 0 ? 2 : 0); rounds++) {
     rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rs_max(1, rounds), rounds > 0 ? streams : 0);
-    most = rs_max(most, rs_min(rs_plan_staging(plan, &pace, NULL).bytes, pace.limit));
+    int64_t limit = rounds == 0 || !plan->on_cpu ? pace.limit : plan->limit > 0 ? plan->limit : INT64_MAX;
+    most = rs_max(most, rs_min(rs_plan_staging(plan, &pace, NULL).bytes, limit));
   }
   *bytes = (size_t)most;
   return RESHARD_SUCCESS;

@@ -44,9 +44,13 @@ int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
  * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
-/* Rounds in which no piece of a message is longer than so many bytes: at least 4 KiB, and 128 KiB / world + 256 bytes.
- * */
-int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, int64_t bytes);
+/* Rounds in which no message is longer than so many bytes: at least 4 KiB, and 128 KiB / world + 256 bytes. pace: of
+ * messages that are made of streams, after rs_pace_fit; NULL: they are not. */
+int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, int64_t bytes);
+/* Makes the least pieces so short that messages of so many streams, at most bytes / 64, fit so many bytes. */
+void rs_pace_fit(rs_pace *pace, int64_t bytes, int64_t streams);
+/* The least limit with so many streams of a rank. */
+int64_t rs_plan_least_limit(const struct reshard_plan_s *plan, int64_t streams);
 
 /* Staging of one rank. */
 typedef struct rs_staging_size {

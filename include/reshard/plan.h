@@ -195,8 +195,8 @@ typedef struct reshard_plan_info {
    * lowest rank that needs it. */
   int64_t entering_least_bytes;
   int64_t source_bytes; /* of the entries' regions, that this rank holds as a source */
-  /* Where bytes are passed on within domains, sent and received bytes, peers, messages and rounds are of that.
-   * Transfers pass nothing on yet. */
+  /* Where bytes are passed on within domains, sent and received bytes, peers, messages and rounds are of that: of
+   * transfers on the packed path between CPUs. Others pass nothing on. */
   int64_t chains;       /* of the topology; 0: nothing is passed on */
   int64_t hops;         /* of the longest way that bytes take to this rank, or from it; 1: none is passed on here */
   int64_t later_rounds; /* beyond `rounds`, in which bytes that came last are passed on */

@@ -136,6 +136,9 @@ typedef struct reshard_transfer_info {
   const char *collective_why;
   int64_t workspace_limit; /* that holds here (plan.h); RESHARD_NO_LIMIT: none; 0 on the direct path */
   int64_t least_rounds;    /* that the rank which stages most would take if all of the limit were in use all the time */
+  /* Where bytes are passed on within domains (plan.h): the most streams of any rank, 0 where none are; and rounds
+   * beyond `rounds`, in which those that came last are. */
+  int64_t streams, later_rounds;
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 

@@ -1,8 +1,7 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "device/plain.h"
 #include "exec/addresses.h"
-#include "exec/packed/collective.h"
-#include "exec/packed/packed.h"
+#include "exec/packed/packer.h"
 #include "plan/messages.h"
 #include "plan/place.h"
 #include "plan/rounds.h"
@@ -10,61 +9,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message on its way through the rounds: pieces are asked for in order, so it is walked once. */
-typedef struct packed_message {
-  const rs_peer *peer;
-  int64_t bytes;
-  int64_t pieces, piece;       /* all, and the next one */
-  int64_t round;               /* of the next piece */
-  char *in_place;              /* where the message is in the user's memory; NULL: staged */
-  rs_strided strided;          /* its runs there, where it is sent from them */
-  char *staged;                /* its place in the first half of the staging */
-  int32_t slot;                /* number of that place */
-  bool own;                    /* kept data, as a part of a collective */
-  bool shared;                 /* an earlier message is the same, and is packed already */
-  int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
-} packed_message;
+/* One segment of a message, as a lowering but for its view and its place in the message. */
+static rs_lowering lowering_of(const packer *p, const packed_message *msg, const rs_class *c, bool sending,
+                               const rs_segment *s) {
+  if (msg->end == NULL) {
+    bool sent = sending || msg->own; /* kept data is on the send side */
+    return (rs_lowering){
+        .class_ = c, .sending = sent, .route = rs_route_of(p->plan->rank, sent, msg->peer->rank), .segment = s};
+  }
+  const rs_stream *stream = &p->plan->hops->streams.at[msg->end->stream];
+  return (rs_lowering){.class_ = c,
+                       .sending = stream->from_here,
+                       .route = {stream->holder, stream->from_here ? stream->taker : p->plan->rank},
+                       .segment = s,
+                       .passed = msg->end->hop > 0,
+                       .back = sending && msg->end->hop > 0};
+}
 
-typedef struct packer {
-  reshard_transfer transfer;
-  const struct reshard_plan_s *plan;
-  rs_binding *binding;
-  const rs_offer *const *offers; /* by rank; NULL: no sources of others are read */
-  rs_staging_size staging;
-  char *workspace;
-  packed_message *sends, *receives; /* by peer */
-  int64_t nsends, nreceives;
-  rs_collective collective;
-  rs_placement placement; /* of it */
-  rs_copies copies;       /* of the part being made */
-} packer;
+/* The part that an entry has in a message; NULL: none. */
+static const rs_message *part_of_entry(const packer *p, const packed_message *msg, bool sending, const rs_class *c) {
+  if (msg->end != NULL)
+    return rs_side_message(rs_stream_side(&p->plan->hops->streams.at[msg->end->stream], c), msg->end->stream);
+  return rs_side_message(sending || msg->own ? &c->send : &c->receive, msg->peer->rank);
+}
 
-/* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
-static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, int64_t begin, int64_t end,
-                                  char *linear, rs_copies *copies) {
+reshard_status rs_packer_lower(packer *p, packed_message *msg, bool sending, int64_t begin, int64_t end, char *linear) {
   const struct reshard_plan_s *plan = p->plan;
+  const rs_class *classes = msg->end != NULL ? plan->hops->classes : plan->classes.at;
   for (; msg->at < plan->nentries; msg->at++, msg->segment = 0) {
     int64_t entry = plan->order[msg->at];
-    const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
-    bool sent = sending || msg->own; /* kept data is on the send side */
-    const rs_side *side = sent ? &c->send : &c->receive;
-    const rs_message *m = rs_side_message(side, msg->peer->rank);
+    const rs_class *c = &classes[plan->entries[entry].class_];
+    const rs_message *m = part_of_entry(p, msg, sending, c);
     for (; m != NULL && msg->segment < m->count; msg->segment++) {
       const rs_segment *s = &m->segments[msg->segment];
       int64_t bytes = s->elements * c->wire.width, from = rs_max(begin - msg->before, 0),
               to = rs_min(end - msg->before, bytes);
       if (from < to) {
         rs_view view;
-        rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
-        rs_lowering lowering = {c,
-                                sent,
-                                rs_route_of(plan->rank, sent, msg->peer->rank),
-                                s,
-                                sending ? &view : NULL,
-                                sending ? NULL : &view,
-                                linear + (msg->before + from - begin)};
-        RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
-                                        : rs_lower_range(&lowering, from / c->wire.width, to / c->wire.width, copies));
+        rs_lowering lowering = lowering_of(p, msg, c, sending, s);
+        bool of_source = sending && !lowering.back;
+        rs_arrays_view(&p->binding->arrays, plan, entry, of_source, of_source ? s->src_array : s->dst_array, &view);
+        *(of_source ? &lowering.src : &lowering.dst) = &view;
+        lowering.linear = linear + (msg->before + from - begin);
+        RS_TRY(from == 0 && to == bytes
+                   ? rs_lower(&lowering, &p->copies)
+                   : rs_lower_range(&lowering, from / c->wire.width, to / c->wire.width, &p->copies));
       }
       if (msg->before + bytes >= end && to < bytes)
         return RESHARD_SUCCESS; /* the next piece goes on within this segment */
@@ -96,6 +85,8 @@ static reshard_status message_of(const packer *p, const rs_peer *peer, bool send
 
 /* Lists the messages, those that go in place among them, and the size of the staging for the others. */
 static reshard_status find_messages(packer *p) {
+  if (p->transfer->messages.pace.passes)
+    return rs_packer_find_streams(p);
   const struct reshard_plan_s *plan = p->plan;
   reshard_transfer_info *info = &p->binding->info;
   bool *in_place = NULL;
@@ -199,13 +190,16 @@ static reshard_status find_workspace(packer *p) {
   }
   if (t->comm->messages.mailbox > 0)
     return RESHARD_SUCCESS;
+  if (t->messages.pace.passes) {
+    rs_packer_place_streams(p);
+    return RESHARD_SUCCESS;
+  }
   char *next = place_messages(p, p->sends, p->nsends, p->workspace);
   place_messages(p, p->receives, p->nreceives, next);
   return RESHARD_SUCCESS;
 }
 
-/* The copies listed so far, as a program; none when there are none. */
-static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **program) {
+reshard_status rs_packer_compile(packer *p, rs_copies *copies, rs_program **program) {
   reshard_comm comm = p->transfer->comm;
   *program = NULL;
   if (copies->copy.n == 0)
@@ -226,7 +220,7 @@ static reshard_status lower_own(packer *p, bool sending) {
   packed_message msg = {.peer = &own, .bytes = own.sent, .own = true};
   char *at = (sending ? c->send : c->receive) + own.rank * c->bytes;
   p->copies.staging = sending;
-  return lower_piece(p, &msg, sending, 0, own.sent, at, &p->copies);
+  return rs_packer_lower(p, &msg, sending, 0, own.sent, at);
 }
 
 /* The next piece of a message, as a part of this round; copies between its place and the rank's arrays are listed. */
@@ -252,7 +246,7 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   if (!staged || msg->shared)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
-  return lower_piece(p, msg, sending, begin, end, at, &p->copies);
+  return rs_packer_lower(p, msg, sending, begin, end, at);
 }
 
 /* Prepares a whole message for the other place of the mailbox; msg: as it was before its part was made. */
@@ -264,8 +258,8 @@ static reshard_status make_other(packer *p, packed_message msg, bool sending, rs
   if (!part->in_mailbox)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
-  RS_TRY(lower_piece(p, &msg, sending, 0, part->bytes, mailbox, &p->copies));
-  RS_TRY(compile_copies(p, &p->copies, &part->other_program));
+  RS_TRY(rs_packer_lower(p, &msg, sending, 0, part->bytes, mailbox));
+  RS_TRY(rs_packer_compile(p, &p->copies, &part->other_program));
   p->binding->info.copies = copies;
   return RESHARD_SUCCESS;
 }
@@ -300,12 +294,12 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
     packed_message before = *msg;
     RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
-      RS_TRY(compile_copies(p, &p->copies, &part->program));
+      RS_TRY(rs_packer_compile(p, &p->copies, &part->program));
     if (p->transfer->comm->messages.mailbox > 0 && part->turn < 0)
       RS_TRY(make_other(p, before, sending, part));
     made++;
   }
-  return together ? compile_copies(p, &p->copies, sending ? &r->pack : &r->unpack) : RESHARD_SUCCESS;
+  return together ? rs_packer_compile(p, &p->copies, sending ? &r->pack : &r->unpack) : RESHARD_SUCCESS;
 }
 
 /* Adds the round, where this rank has something in it. */
@@ -316,8 +310,9 @@ static reshard_status make_round(packer *p, int64_t number) {
   int half = p->transfer->streams.used && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
   rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
   *r = (rs_round){.number = number, .collective = p->collective};
-  RS_TRY(make_parts(p, true, r, half));
-  return make_parts(p, false, r, half);
+  for (int sending = 1; sending >= 0; sending--)
+    RS_TRY(p->transfer->messages.pace.passes ? rs_packer_make_passed(p, sending, r) : make_parts(p, sending, r, half));
+  return RESHARD_SUCCESS;
 }
 
 /* Uses of slots, from the last one back; seen by slot: a later round uses it. */
@@ -364,7 +359,7 @@ static reshard_status make_keep(packer *p) {
   reshard_status status = p->offers == NULL
                               ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
                               : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
-  RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
+  RS_THEN(status, rs_packer_compile(p, &kept, &p->binding->keep));
   if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
       p->transfer->streams.meeting != NULL) /* it reads others' memory */
     p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->streams.meeting);
@@ -380,8 +375,9 @@ reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_
   RS_TRY_GOTO(status, find_workspace(&p), done);
   if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
     RS_TRY_GOTO(status, make_keep(&p), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->messages.pace.rounds, sizeof *binding->rounds), done);
-  for (int64_t number = 0; number < t->messages.pace.rounds; number++)
+  int64_t rounds = t->messages.pace.rounds + t->messages.later;
+  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, rounds, sizeof *binding->rounds), done);
+  for (int64_t number = 0; number < rounds; number++)
     RS_TRY_GOTO(status, make_round(&p, number), done);
   status = find_reuse(&p);
 done:

@@ -3,6 +3,7 @@
 #include "exec/addresses.h"
 #include "exec/packed/collective.h"
 #include "exec/transfer/steps.h"
+#include "plan/hops.h"
 
 #include <stdlib.h>
 
@@ -124,7 +125,7 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   bool *in_place;
   size_t alignment = rs_comm_alignment(t->comm);
   if (t->comm->messages.mailbox > 0) { /* which is there anyway: nothing is staged beside it */
-    mine->rounds = rs_plan_mailbox_rounds(t->plan, t->comm->messages.mailbox);
+    mine->rounds = rs_plan_mailbox_rounds(t->plan, NULL, t->comm->messages.mailbox);
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_alloc_zero(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
@@ -162,7 +163,7 @@ static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
 static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
   bool collective = t->messages.collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
-  t->messages.strided = !collective && !mixed && agree_on_strided(t, all);
+  t->messages.strided = !collective && !mixed && !t->messages.pace.passes && agree_on_strided(t, all);
   t->messages.pace.rounds = t->messages.least_rounds = collective || t->messages.strided;
   for (int64_t r = 0; r < t->comm->size && !collective && !t->messages.strided; r++) {
     int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
@@ -181,6 +182,68 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   RS_TRY(t->comm->ops->open_node(t->comm));
   rs_record_set_status(mine, find_rounds(t, arrays, mine));
   return rs_records_exchange(t->comm, t->plan, mine, all);
+}
+
+/* True where messages can be made of streams: the plan passes bytes on, and packs and unpacks follow one another. */
+static bool may_pass_on(const struct reshard_transfer_s *t) {
+  return t->plan->hops != NULL && t->cached == NULL && !t->comm->device->streams->asynchronous;
+}
+
+/* Refuses streams for which there is no room; the same on all ranks. */
+static reshard_status check_streams(const struct reshard_transfer_s *t, int64_t streams, int64_t of_pair) {
+  int64_t least = rs_plan_least_limit(t->plan, streams), mailbox = t->comm->messages.mailbox;
+  if (t->plan->limit > 0 && t->plan->limit < least)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "a workspace limit of %lld bytes is too small: %lld is the least with the %lld streams of the rank "
+                    "that stages most, where bytes are passed on",
+                    (long long)t->plan->limit, (long long)least, (long long)streams);
+  return mailbox == 0 || of_pair <= mailbox / 64
+             ? RESHARD_SUCCESS
+             : rs_error(RESHARD_ERROR_UNSUPPORTED,
+                        "messages of %lld streams, where bytes are passed on: mailboxes of %lld bytes take %lld",
+                        (long long)of_pair, (long long)mailbox, (long long)(mailbox / 64));
+}
+
+/* Rounds of this rank, with the pieces that all have. */
+static void find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair) {
+  reshard_transfer t = c->t;
+  int64_t mailbox = t->comm->messages.mailbox;
+  rs_pace *pace = &t->messages.pace;
+  *pace = rs_plan_pace(t->plan, true, t->comm->messages.best_staging, 1, streams);
+  if (mailbox > 0)
+    rs_pace_fit(pace, mailbox, of_pair);
+  c->record.rounds =
+      mailbox > 0 ? rs_plan_mailbox_rounds(t->plan, pace, mailbox) : rs_plan_least_rounds(t->plan, pace, NULL);
+  c->record.staged = rs_plan_staging(t->plan, pace, NULL).staged;
+}
+
+/* On the packed path, without a collective, bytes are passed on. Pieces go by the most streams of any rank, and rounds
+ * by the pieces, so ranks tell each other both, one after the other. Collective. */
+static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all) {
+  const struct reshard_transfer_s *first = calls->rank[0]->t;
+  int64_t streams = 0, of_pair = 0, n = first->comm->size;
+  bool passes = false;
+  if (!may_pass_on(first) || (*all)[0].path == RESHARD_PATH_MIXED || first->path != &rs_packed_path ||
+      first->messages.collective.kind != RESHARD_COLLECTIVE_NONE)
+    return RESHARD_SUCCESS;
+  for (int64_t r = 0; r < n; r++) {
+    streams = rs_max(streams, (*all)[r].streams);
+    of_pair = rs_max(of_pair, llabs((*all)[r].of_pair));
+    passes = passes || (*all)[r].of_pair > 0;
+  }
+  if (!passes)
+    return RESHARD_SUCCESS;
+  RS_TRY(check_streams(first, streams, of_pair));
+  for (int64_t i = 0; i < calls->n; i++)
+    find_stream_rounds(calls->rank[i], streams, of_pair);
+  RS_TRY(rs_bind_calls_exchange(calls, all));
+  for (int64_t i = 0; i < calls->n; i++) {
+    reshard_transfer t = calls->rank[i]->t;
+    agree_on_rounds(t, *all);
+    t->messages.streams = streams;
+    t->messages.later = t->messages.pace.halves;
+  }
+  return RESHARD_SUCCESS;
 }
 
 /* All that a rank does alone. status: of it so far; staging: of a transfer that is cached, else NULL. */
@@ -210,6 +273,10 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   mine->mailed = rs_transfer_reads_processes(t) ? comm->messages.mailed : 0;
   mine->most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
   mine->use = (int32_t)t->messages.use;
+  if (may_pass_on(t) && t->path != &rs_mixed_path) {
+    mine->streams = rs_plan_streams(plan, true);
+    mine->of_pair = plan->hops->longest > 0 ? plan->hops->most_of_pair : -plan->hops->most_of_pair;
+  }
   rs_collective_propose(t, &t->binding.arrays, &mine->collective);
   uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
   mine->key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
@@ -237,6 +304,7 @@ static reshard_status finish_creation(const rs_bind_calls *calls) {
   reshard_status status = rs_bind_calls_exchange(calls, &all);
   for (int64_t i = 0; i < calls->n; i++)
     RS_THEN(status, settle_rank(calls->rank[i], &all));
+  RS_THEN(status, pass_on(calls, &all));
   RS_THEN(status, rs_bind_calls_bind(calls, all));
   if (status == RESHARD_SUCCESS && calls->rank[0]->t->path->prepare != NULL)
     status = calls->rank[0]->t->path->prepare(calls);
@@ -326,6 +394,8 @@ reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_tran
     info->workspace_limit =
         transfer->messages.pace.limit < INT64_MAX ? transfer->messages.pace.limit : RESHARD_NO_LIMIT;
     info->least_rounds = transfer->messages.least_rounds;
+    info->streams = transfer->messages.streams;
+    info->later_rounds = transfer->messages.later;
   }
   info->collective = transfer->messages.collective.kind;
   info->collective_why = transfer->messages.why;

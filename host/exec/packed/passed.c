@@ -1,0 +1,119 @@
+/* Messages of a packed transfer that passes bytes on (rule 11 of plans), on a device without streams.
+ *
+ * A message of a round has a piece of each stream of the pair that has one then. Pieces follow one another in the order
+ * of the streams; the last one of a stream may have any length, so those come behind all others. A rank packs what it
+ * passes on from its own destination, where it was unpacked in an earlier round. */
+#include "exec/packed/packer.h"
+#include "plan/messages.h"
+#include "plan/rounds.h"
+
+#include <stdlib.h>
+
+/* The round of a stream's next piece. */
+static void find_round(const packer *p, packed_message *msg) {
+  const rs_pace *pace = &p->transfer->messages.pace;
+  if (msg->piece < msg->pieces)
+    msg->round = rs_piece_round(pace, msg->pieces, msg->piece) + msg->end->hop * pace->halves;
+}
+
+/* Streams of one direction. Those of a peer have one place, with room for the longest piece of each. *next: its offset
+ * in the staging. */
+static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, packed_message *messages,
+                         size_t *next) {
+  const rs_hops *h = p->plan->hops;
+  const rs_pace *pace = &p->transfer->messages.pace;
+  size_t place = *next;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t bytes = h->streams.at[ends[i].stream].bytes;
+    if (i > 0 && ends[i].peer != ends[i - 1].peer)
+      place = *next;
+    messages[i] = (packed_message){.bytes = bytes,
+                                   .pieces = rs_pace_pieces(pace, bytes),
+                                   .staged = (char *)place, /* the workspace is not there yet */
+                                   .end = &ends[i]};
+    find_round(p, &messages[i]);
+    *next += (size_t)rs_place_bytes(pace, p->staging.whole, bytes);
+  }
+}
+
+reshard_status rs_packer_find_streams(packer *p) {
+  const rs_hops *h = p->plan->hops;
+  size_t next = 0;
+  p->staging = rs_plan_staging(p->plan, &p->transfer->messages.pace, NULL);
+  RS_TRY(rs_alloc(&p->sends, h->sends.n, sizeof *p->sends));
+  RS_TRY(rs_alloc(&p->receives, h->receives.n, sizeof *p->receives));
+  p->nsends = h->sends.n;
+  p->nreceives = h->receives.n;
+  list_streams(p, h->sends.at, h->sends.n, p->sends, &next);
+  list_streams(p, h->receives.at, h->receives.n, p->receives, &next);
+  return RESHARD_SUCCESS;
+}
+
+void rs_packer_place_streams(packer *p) {
+  for (int64_t i = 0; i < p->nsends; i++)
+    p->sends[i].staged = p->workspace + (size_t)p->sends[i].staged;
+  for (int64_t i = 0; i < p->nreceives; i++)
+    p->receives[i].staged = p->workspace + (size_t)p->receives[i].staged;
+}
+
+static bool in_round(const packed_message *msg, int64_t round) {
+  return msg->round == round && msg->piece < msg->pieces;
+}
+
+static int64_t piece_begin(const packer *p, const packed_message *msg, int64_t piece) {
+  return rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, piece);
+}
+
+/* The message of a round to a peer, or from it: pieces of its n streams. */
+static reshard_status make_part(packer *p, packed_message *messages, int64_t n, bool sending, const rs_round *r,
+                                rs_part *part) {
+  reshard_comm comm = p->transfer->comm;
+  bool in_mailbox = comm->messages.mailbox > 0;
+  int64_t bytes = 0, peer = messages->end->peer;
+  int turn = (int)(messages->part++ % 2); /* both ends count the messages of the pair */
+  char *at = messages->staged;
+  for (int64_t i = 0; i < n; i++)
+    if (in_round(&messages[i], r->number))
+      bytes += piece_begin(p, &messages[i], messages[i].piece + 1) - piece_begin(p, &messages[i], messages[i].piece);
+  if (in_mailbox)
+    RS_TRY(comm->ops->mailbox(comm, peer, sending, turn, bytes, &at));
+  *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL};
+  p->copies.staging = sending;
+  for (int last = 0; last < 2; last++)
+    for (int64_t i = 0; i < n; i++) {
+      packed_message *msg = &messages[i];
+      if (!in_round(msg, r->number) || (msg->piece + 1 == msg->pieces) != last)
+        continue;
+      int64_t begin = piece_begin(p, msg, msg->piece), end = piece_begin(p, msg, ++msg->piece);
+      RS_TRY(rs_packer_lower(p, msg, sending, begin, end, at));
+      at += end - begin;
+      find_round(p, msg); /* which is a later one */
+    }
+  return rs_packer_compile(p, &p->copies, &part->program);
+}
+
+/* End of the streams of the peer that those from `first` on have; *any: some have a piece in the round. */
+static int64_t end_of_peer(const packed_message *messages, int64_t n, int64_t first, int64_t round, bool *any) {
+  int64_t i = first;
+  for (*any = false; i < n && messages[i].end->peer == messages[first].end->peer; i++)
+    *any = *any || in_round(&messages[i], round);
+  return i;
+}
+
+reshard_status rs_packer_make_passed(packer *p, bool sending, rs_round *r) {
+  packed_message *messages = sending ? p->sends : p->receives;
+  int64_t n = sending ? p->nsends : p->nreceives, count = 0, *made = sending ? &r->nsends : &r->nreceives;
+  rs_part **parts = sending ? &r->sends : &r->receives;
+  bool any;
+  for (int64_t i = 0; i < n;) {
+    i = end_of_peer(messages, n, i, r->number, &any);
+    count += any;
+  }
+  RS_TRY(rs_alloc_zero(parts, count, sizeof **parts));
+  for (int64_t i = 0, end; i < n; i = end) {
+    end = end_of_peer(messages, n, i, r->number, &any);
+    if (any)
+      RS_TRY(make_part(p, messages + i, end - i, sending, r, &(*parts)[(*made)++]));
+  }
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,139 @@
+/* Transfers whose ranks pass bytes on within their domain: 2 holders to 4 replicas, through slices of each. Random ones
+ * are in tests/random. */
+#include "support/fixtures/case.h"
+#include "support/fixtures/layouts.h"
+
+#include <reshard/transfer.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 6, HOLDERS = 2, ROWS = 2048, COLUMNS = 1024 };
+
+typedef struct world {
+  reshard_plan plans[RANKS];
+  reshard_comm comms[RANKS];
+  reshard_transfer transfers[RANKS];
+  unsigned char *src[RANKS], *dst[RANKS];
+  void *sources[RANKS], *destinations[RANKS];
+  reshard_arrays arrays[RANKS];
+  const reshard_arrays *array_lists[RANKS];
+  reshard_transfer_options options;
+  const reshard_transfer_options *option_lists[RANKS];
+} world;
+
+static unsigned char byte_at(int64_t i, int seed) { return (unsigned char)(i % 251 + i / 8191 + seed); }
+
+static void fill_world(world *w, int seed) {
+  for (int r = 0; r < RANKS; r++) {
+    memset(w->dst[r], 0xee, (size_t)ROWS * COLUMNS);
+    for (int64_t i = 0; i < ROWS * COLUMNS / HOLDERS && r < HOLDERS; i++)
+      w->src[r][i] = byte_at(r * (ROWS * COLUMNS / HOLDERS) + i, seed);
+  }
+}
+
+static void check_world(const world *w, int seed) {
+  for (int r = HOLDERS; r < RANKS; r++)
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+      if (w->dst[r][i] != byte_at(i, seed))
+        fail_msg("rank %d: byte %lld is wrong", r, (long long)i);
+}
+
+static void bind_lists(world *w) {
+  for (int r = 0; r < RANKS; r++) {
+    w->sources[r] = w->src[r];
+    w->destinations[r] = w->dst[r];
+    w->arrays[r] = (reshard_arrays){.size = RESHARD_ARRAYS_INIT, .src = &w->sources[r], .dst = &w->destinations[r]};
+    w->array_lists[r] = &w->arrays[r];
+    w->option_lists[r] = &w->options;
+  }
+}
+
+/* domains: of the ranks. */
+static reshard_status open_world(world *w, const int64_t *domains, int64_t limit, reshard_path path) {
+  const int64_t shape[2] = {ROWS, COLUMNS};
+  *w = (world){.options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = path}};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = RANKS;
+  topology.domain = domains;
+  topology.chains = 2;
+  topology.round_ns = 10;
+  reshard_layout src = layout_from_text("chunk(0;0-1)", 2, shape, RANKS),
+                 dst = layout_from_text("mesh(4@2-5;R)", 2, shape, RANKS);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit, .on_cpu = 1,
+                                  .topology = &topology};
+  assert_int_equal(reshard_plan_create_all(1, &entry, RANKS, NULL, &options, w->plans), RESHARD_SUCCESS);
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  assert_int_equal(reshard_comm_create_local(RANKS, NULL, w->comms), RESHARD_SUCCESS);
+  for (int r = 0; r < RANKS; r++) {
+    w->src[r] = malloc((size_t)ROWS * COLUMNS);
+    w->dst[r] = malloc((size_t)ROWS * COLUMNS);
+    assert_true(w->src[r] != NULL && w->dst[r] != NULL);
+  }
+  bind_lists(w);
+  return reshard_transfer_create_all(RANKS, w->plans, w->comms, w->array_lists, w->option_lists, w->transfers);
+}
+
+static void close_world(world *w) {
+  for (int r = 0; r < RANKS; r++) {
+    reshard_transfer_destroy(w->transfers[r]);
+    reshard_plan_destroy(w->plans[r]);
+    free(w->src[r]);
+    free(w->dst[r]);
+  }
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(w->comms[r]);
+}
+
+static const int64_t two_domains[RANKS] = {0, 0, 1, 1, 1, 1}, one_receiver_each[RANKS] = {0, 0, 0, 0, 0, 1};
+
+CASE(replicas_receive_slices_and_pass_them_on) {
+  const int64_t limits[] = {RESHARD_DEFAULT_LIMIT, RESHARD_NO_LIMIT, 65536, 3072};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    world w;
+    reshard_transfer_info info;
+    assert_int_equal(open_world(&w, two_domains, limits[i], RESHARD_PATH_PACKED), RESHARD_SUCCESS);
+    for (int seed = 1; seed < 3; seed++) {
+      fill_world(&w, seed);
+      assert_int_equal(reshard_execute_all(RANKS, w.transfers, NULL), RESHARD_SUCCESS);
+      check_world(&w, seed);
+    }
+    for (int r = 0; r < RANKS; r++) {
+      assert_int_equal(reshard_transfer_get_info(w.transfers[r], &info), RESHARD_SUCCESS);
+      /* a receiver gets its slice and three others of both holders, and passes its own on to three */
+      assert_true(info.path == RESHARD_PATH_PACKED && info.streams == 14 && info.later_rounds == 1 && info.rounds > 1);
+      assert_true(limits[i] <= 0 || (int64_t)info.workspace_bytes <= limits[i]);
+    }
+    unsigned char *first = w.dst[RANKS - 1]; /* other arrays */
+    w.dst[RANKS - 1] = w.dst[HOLDERS];
+    w.dst[HOLDERS] = first;
+    bind_lists(&w);
+    assert_int_equal(reshard_transfer_rebind_all(RANKS, w.transfers, w.array_lists), RESHARD_SUCCESS);
+    fill_world(&w, 9);
+    assert_int_equal(reshard_execute_all(RANKS, w.transfers, NULL), RESHARD_SUCCESS);
+    check_world(&w, 9);
+    close_world(&w);
+  }
+}
+
+CASE(transfers_pass_nothing_on_where_they_are_direct_or_domains_have_no_replicas) {
+  const struct {
+    const int64_t *domains;
+    reshard_path path;
+  } worlds[] = {{two_domains, RESHARD_PATH_DIRECT}, {one_receiver_each, RESHARD_PATH_PACKED}};
+  for (int i = 0; i < 2; i++) {
+    world w;
+    reshard_transfer_info info;
+    assert_int_equal(open_world(&w, worlds[i].domains, RESHARD_DEFAULT_LIMIT, worlds[i].path), RESHARD_SUCCESS);
+    fill_world(&w, 4);
+    assert_int_equal(reshard_execute_all(RANKS, w.transfers, NULL), RESHARD_SUCCESS);
+    check_world(&w, 4);
+    assert_int_equal(reshard_transfer_get_info(w.transfers[2], &info), RESHARD_SUCCESS);
+    assert_true(info.path == worlds[i].path && info.streams == 0 && info.later_rounds == 0);
+    close_world(&w);
+  }
+}
+
+RUN_CASES
