@@ -174,15 +174,10 @@ class Checkpoint(Mapping[str, LazyTensor]):
         if isinstance(layout, str):
             layout = Layout(layout, tensor.shape, world)
         if out is None:
-            arrays = layout.arrays(rank)
-            if layout.kind == "boxes":
-                out = [np.empty(a.shape, tensor.dtype) for a in arrays]
-            elif layout.kind == "flat":
-                out = np.empty(sum(int(np.prod(a.shape)) for a in arrays), tensor.dtype)
-            elif not arrays:
+            if layout.kind not in ("boxes", "flat") and not layout.arrays(rank):
                 return None
-            else:
-                out = np.empty(arrays[0].shape, tensor.dtype)
+            held = [np.empty(shape, tensor.dtype) for shape in layout.buffers(rank)]
+            out = held if layout.kind == "boxes" else held[0]
         self._c.read(tensor._i, layout, rank, out, threads)
         return out
 

@@ -183,6 +183,8 @@ struct Wanted {
   reshard_dtype dtype; // NONE: any
   std::string name;
 };
+// The shape that buffer b has: of its array, of all its elements (flat), or of its arrays side by side (parts).
+Array buffer_shape(const Layout &layout, int64_t rank, int64_t b);
 Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
 
 void bind_error(nb::module_ &m);

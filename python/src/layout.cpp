@@ -58,6 +58,15 @@ nb::tuple tuple_of(int n, const int64_t *numbers) {
   return nb::tuple(list);
 }
 
+std::vector<Array> buffers_of(const Layout &l, int64_t rank) {
+  std::vector<Array> shapes;
+  int64_t n = 0;
+  check(reshard_layout_buffer_count(l.handle, rank, &n));
+  for (int64_t b = 0; b < n; b++)
+    shapes.push_back(buffer_shape(l, rank, b));
+  return shapes;
+}
+
 std::string layout_text(const Layout &l) {
   return printed(
       [&](char *text, size_t size, size_t *needed) { return reshard_layout_print(l.handle, text, size, needed); });
@@ -167,6 +176,17 @@ void bind_queries(nb::class_<Layout> &layout) {
           },
           "rank"_a)
       .def(
+          "buffers",
+          [](const Layout &l, int64_t rank) {
+            nb::list shapes;
+            for (const Array &a : buffers_of(l, rank))
+              shapes.append(tuple_of(a.ndim, a.shape));
+            return shapes;
+          },
+          "rank"_a, nb::sig("def buffers(self, rank: int) -> list[tuple[int, ...]]"),
+          "Shapes of the buffers that a rank has: of its arrays, but one of elements for flat, and one of parts that "
+          "ranks share.")
+      .def(
           "intervals",
           [](const Layout &l, int64_t rank, int64_t array, int dim) {
             int64_t n = 0;
@@ -192,7 +212,14 @@ void bind_queries(nb::class_<Layout> &layout) {
           [](const Layout &l, const Layout &other) { return reshard_layout_equal(l.handle, other.handle) == 1; },
           nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__",
-           [](const Layout &l) { return nb::hash(nb::make_tuple(layout_text(l), reshard_layout_world(l.handle))); })
+           [](const Layout &l) { // names, and parts that say the same in other words, are not compared
+             nb::tuple shape = tuple_of(reshard_layout_ndim(l.handle), reshard_layout_shape(l.handle));
+             nb::list first;
+             for (const Array &a : buffers_of(l, 0))
+               first.append(tuple_of(a.ndim, a.shape));
+             return nb::hash(nb::make_tuple(int(reshard_layout_get_kind(l.handle)), shape,
+                                            reshard_layout_world(l.handle), nb::tuple(first)));
+           })
       .def(
           "__reduce__",
           [](nb::object self) {

@@ -23,30 +23,9 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
   return list;
 }
 
-// The shape that buffer b has: of its array, or of all its elements where it has several (flat).
-Array wanted_shape(const Layout &layout, int64_t rank, int64_t b) {
-  Array want;
-  int64_t n = 0, elements = 0;
-  check(reshard_layout_buffer_elements(layout.handle, rank, b, &elements));
-  check(reshard_layout_array_count(layout.handle, rank, &n));
-  want.ndim = 1, want.shape[0] = elements;
-  bool flat = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_FLAT;
-  for (int64_t i = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_BOXES ? b : 0; !flat && i < n; i++) {
-    reshard_array_info info;
-    check(reshard_layout_array(layout.handle, rank, i, &info));
-    if (info.buffer != b)
-      continue;
-    want.ndim = reshard_layout_ndim(layout.handle), std::copy(info.shape, info.shape + want.ndim, want.shape);
-    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
-      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
-    break;
-  }
-  return want;
-}
-
 void add(Side &out, const Wanted &w, nb::handle object, int64_t rank, int64_t b, const What &what, bool write,
          bool gpu) {
-  Array want = wanted_shape(*w.layout, rank, b), a;
+  Array want = buffer_shape(*w.layout, rank, b), a;
   out.stride_numbers.emplace_back();
   if (want.elements() == 0 && object.is_none()) {
     a.dtype = w.dtype;
@@ -75,6 +54,26 @@ void add(Side &out, const Wanted &w, nb::handle object, int64_t rank, int64_t b,
 }
 
 } // namespace
+
+Array buffer_shape(const Layout &layout, int64_t rank, int64_t b) {
+  Array want;
+  int64_t n = 0, elements = 0;
+  check(reshard_layout_buffer_elements(layout.handle, rank, b, &elements));
+  check(reshard_layout_array_count(layout.handle, rank, &n));
+  want.ndim = 1, want.shape[0] = elements;
+  bool flat = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_FLAT;
+  for (int64_t i = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_BOXES ? b : 0; !flat && i < n; i++) {
+    reshard_array_info info;
+    check(reshard_layout_array(layout.handle, rank, i, &info));
+    if (info.buffer != b)
+      continue;
+    want.ndim = reshard_layout_ndim(layout.handle), std::copy(info.shape, info.shape + want.ndim, want.shape);
+    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
+      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
+    break;
+  }
+  return want;
+}
 
 Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write,
              bool gpu) {

@@ -157,6 +157,8 @@ def test_layouts_print_compare_hash_and_pickle() -> None:
         again = pickle.loads(pickle.dumps(layout))
         assert again == layout and hash(again) == hash(layout) and str(again) == str(layout)
         assert layout != reshard.Layout("rank(2)", (8, 3), 4) and eval(repr(layout)) == layout
+    for one, same in (("mesh(2x2;S0,R)", "mesh(4;S0/2)"), ("mesh(a=4;S0)", "mesh(4;S0{8,0})")):
+        assert len({reshard.Layout(one, (8, 3), 4), reshard.Layout(same, (8, 3), 4)}) == 1
     assert reshard.Layout("chunk(0)", (8, 3), 4) != "chunk(0)"
     assert reshard.Layout.mesh((8, 3), 4, [2, 2], ["S0*2", "S-1"], names=["a", "b"], order=[1, 0]).kind == "mesh"
 

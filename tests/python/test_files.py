@@ -63,6 +63,10 @@ def test_a_rank_reads_its_part_of_any_layout(model: Any) -> None:
                     assert len(got) == len(want) and all((g == w).all() for g, w in zip(got, want))
                 else:
                     assert (got is None and want is None) or (got == want).all(), (text, rank)
+        for rank in range(4):  # arrays of one buffer: row 0 on both ranks, row 1 or 2
+            fused = c.read("x", "mesh(2x2;S1,S0{1/1,2})", rank, 4)
+            low = rank // 2 * 2
+            assert fused.shape == (2, 2, 5) and (fused == tensors["x"][[0, 1 + rank % 2], low:low + 2]).all(), rank
         mine = c.read_all(reshard.Rules("x chunk(2)\n* rank(0)"), 1, 2)
         assert (mine["x"] == tensors["x"][..., 3:]).all() and mine["y"] is None
         out = np.zeros((3, 4, 5), "f4")
