@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import EllipsisType
@@ -96,6 +97,8 @@ class LazyTensor:
     def _read_box(self, offset: list[int], extent: list[int], out: Any, threads: int = 0) -> None:
         whole = list(self.shape) == extent
         layout = Layout.single(self.shape, 1, 0) if whole else Layout.boxes(self.shape, 1, [(0, offset, extent)])
+        if math.prod(extent) * dtype_size(self._dtype) < 1 << 20:
+            threads = 1  # waking others takes longer than the read
         self._checkpoint.read(self._i, layout, 0, out if whole else [out], threads)
 
     def __getitem__(self, index: Any) -> Any:

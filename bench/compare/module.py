@@ -1,0 +1,300 @@
+"""The Python module beside C and the packages of the field: each figure is a ratio, or a difference, of one run.
+
+usage: PYTHONPATH=build/python PYTHON bench/compare/module.py [--build build] [--torch-python PYTHON] [--gib 2] [--wheel FILE] [OUT.md]
+
+Pairs take turns, and a figure is the median over them. torch's rows need an interpreter with torch; without one they say so.
+"""
+
+import argparse
+import datetime
+import gc
+import os
+import platform
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+import reshard
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+EXAMPLES = os.path.join(ROOT, "python", "examples")
+rows = []
+
+
+def row(what, goal, figure, good):
+    rows.append((what, goal, figure, "met" if good else "missed" if good is False else ""))
+    print(f"{what}: {figure} (goal {goal})", flush=True)
+
+
+def once(call, times=1, clock=time.perf_counter):
+    begin = clock()
+    for _ in range(times):
+        call()
+    return (clock() - begin) / times
+
+
+def turns(calls, n=9, times=1):
+    """The median time of each call; they take turns."""
+    taken = [[] for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(n):
+        for list_, call in zip(taken, calls):
+            list_.append(once(call, times))
+    return [statistics.median(t) for t in taken]
+
+
+def run(command, **environment):
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+# --- Calls -----------------------------------------------------------------------------------------------------------
+
+def calls(build):
+    comm, one = reshard.local(1), reshard.Layout("rank(0)", (16,), 1)
+    empty = reshard.Layout("rank(0)", (0,), 1)
+    nothing = np.zeros(0, "f4")
+    transfer = reshard.Transfer(reshard.Plan(empty, empty, "f32", 0), comm, nothing, nothing.copy())
+    micro = os.path.join(build, "reshard_micro")
+    in_python = min(once(transfer.execute, 20000, time.thread_time) for _ in range(15)) * 1e6
+    in_c = 0.0
+    if os.access(micro, os.X_OK):
+        in_c = min(float(re.search(r"us +([0-9.]+) us", run([micro, "--benchmark_filter=execute_nothing_direct"])).group(1)) for _ in range(3))
+    row("`execute()` of nothing, beyond C's", "0.3 us", f"{in_python - in_c:.2f} us ({in_python:.2f} of Python, {in_c:.2f} of C)", in_python - in_c <= 0.3)
+    mine = [np.arange(16, dtype="f4")]
+    best, middle = (f([once(lambda: reshard.redistribute(mine, one, one, comm), 1000, time.thread_time) for _ in range(25)]) * 1e6 for f in (min, statistics.median))
+    row("`redistribute` of a kept pair, 64 B of numpy, `local(1)`", "10 us", f"{middle:.1f} us, at best {best:.1f}", middle <= 10)
+    comm.close()
+
+
+def starts():
+    def start(code):
+        return once(lambda: run([sys.executable, "-B", "-c", code]), 1, spent)
+
+    def spent():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    pairs = [(start("import numpy"), start("import numpy, reshard")) for _ in range(15)]
+    beyond = statistics.median(b - a for a, b in pairs) * 1e3
+    row("`import reshard` beyond numpy", "20 ms", f"{beyond:.1f} ms", beyond <= 20)
+
+
+def cycles(directory, n=10000):
+    """Memory, descriptors and references of transfers, results and checkpoints that are made and dropped."""
+    comm, one = reshard.local(1), reshard.Layout("rank(0)", (16,), 1)
+    source = np.arange(16, dtype="f4")
+    reshard.write(os.path.join(directory, "small.safetensors"), {"x": source})
+
+    def cycle():
+        reshard.Transfer(reshard.Plan(one, one, "f32", 0), comm, source, np.zeros(16, "f4")).execute()
+        reshard.redistribute([source], one, one, comm)
+        with reshard.open(os.path.join(directory, "small.safetensors")) as c:
+            c["x"].read()
+
+    def state():
+        gc.collect()
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 10, len(os.listdir("/proc/self/fd")), sys.getrefcount(source), len(gc.get_objects())
+
+    for _ in range(1000):
+        cycle()
+    before = state()
+    for _ in range(n):
+        cycle()
+    after = state()
+    grown = [b - a for a, b in zip(before, after)]
+    row(f"{n:,} transfers, results and checkpoints made and dropped", "no growth",
+        f"{grown[0]} KiB, {grown[1]} descriptors, {grown[2]} references, {grown[3]} objects", grown[0] < 1024 and grown[1:3] == [0, 0] and grown[3] < 10)
+    comm.close()
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+def files(directory, gib):
+    from safetensors import safe_open
+
+    path = os.path.join(directory, "model.safetensors")
+    side, count = 4096, max(3, int(gib * (1 << 30)) // (64 << 20) // 3 * 3)  # 64 MiB each
+    reshard.write(path, {f"w{i}": np.full((side, side), i, "f4") for i in range(count)})
+    third = side // 3
+    out = np.empty((side, side), "f4")
+
+    def theirs(cut):
+        with safe_open(path, "np") as f:
+            for i in range(count):
+                if cut == "whole" and i % 3 == 0:
+                    out[...] = f.get_tensor(f"w{i}")
+                elif cut == "rows":
+                    out[:third] = f.get_slice(f"w{i}")[:third]
+                elif cut == "columns":
+                    out[:, :third] = f.get_slice(f"w{i}")[:, :third]
+
+    own = {"whole": np.empty((side, side), "f4"), "rows": np.empty((third, side), "f4"), "columns": np.empty((side, third), "f4")}
+
+    def ours(cut):
+        with reshard.open(path) as f:
+            for i in range(count):
+                if cut == "whole" and i % 3 == 0:
+                    f[f"w{i}"].read(own["whole"])
+                elif cut != "whole":
+                    box = ([0, 0], [third, side] if cut == "rows" else [side, third])
+                    f[f"w{i}"]._read_box(*box, own[cut])
+
+    for cut, goal in (("whole", 1.0), ("rows", 1.5), ("columns", 1.2)):
+        a, b = turns([lambda: theirs(cut), lambda: ours(cut)], 5)
+        row(f"a third of {gib:g} GiB, {cut}, against `safe_open` and a copy", f"{goal} x", f"{a / b:.2f} x ({a * 1e3:.0f} / {b * 1e3:.0f} ms)", a / b >= goal)
+    line = np.empty(side, "f4")
+    with safe_open(path, "np") as f, reshard.open(path) as g:
+        tensor = g["w1"]
+
+        def copy_row():
+            line[...] = f.get_slice("w1")[7]
+
+        a, b = turns([copy_row, lambda: tensor[7]], 15, 300)
+        row("a row, against `get_slice` and a copy", "0.9 x", f"{a / b:.2f} x ({a * 1e6:.1f} / {b * 1e6:.1f} us)", a / b >= 0.9)
+
+    def map_theirs():
+        with safe_open(path, "np") as f:
+            return f.get_tensor("w1")
+
+    with reshard.open(path) as g:
+        a, b = turns([map_theirs, lambda: g["w1"].map()], 15, 20)
+    row("`.map()`, against `safe_open` and `get_tensor`", "0.5 x", f"{a / b:.2f} x ({a * 1e6:.0f} / {b * 1e6:.0f} us)", a / b >= 0.5)
+
+
+# --- Processes -------------------------------------------------------------------------------------------------------
+
+def processes():
+    if shutil.which("mpirun") is None or subprocess.run([sys.executable, "-c", "import mpi4py"], capture_output=True).returncode != 0:
+        row("against `MPI_Alltoallw`, 4096 x 4096", "1.0 / 2.0 x", "no mpirun, or no mpi4py", None)
+        return
+    said = run(["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "4", sys.executable, os.path.join(EXAMPLES, "alltoallw.py"), "4096"])
+    own, shared = (float(x) for x in re.findall(r"([0-9.]+) x", said))
+    row("against `MPI_Alltoallw`, 4096 x 4096, 4 processes: numpy's memory / `reshard.empty`", "1.0 / 2.0 x", f"{own:.2f} / {shared:.2f} x",
+        own >= 1 and shared >= 2)
+
+
+TORCH = """
+import sys, time, statistics
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+import reshard.torch
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+own, layout = reshard.torch._own_layout, reshard.torch.layout
+
+def placed(rows, columns):
+    local = torch.rand(rows // mesh.size(), columns)
+    return DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+
+def spent(names, side, times):  # processor time of a call beyond an execute; of one process, as waits take some too
+    tensors = {str(i): placed(side, side) for i in range(names)}
+    comm = reshard.torch._comm(None)
+    targets = [layout(mesh, [Shard(1)], x.shape, comm.size) for x in tensors.values()]
+    sources = [own(x, comm.size) for x in tensors.values()]
+    parts = [reshard.torch._local(x) for x in tensors.values()]
+    whole, inner = [], []
+    for _ in range(9):
+        begin = time.thread_time()
+        for _ in range(times):
+            reshard.torch._move(tensors, [layout(mesh, [Shard(1)], x.shape, comm.size) for x in tensors.values()], comm, None)
+        whole.append((time.thread_time() - begin) / times)
+        with reshard.Transfer(reshard.Plan([reshard.Entry(s, t, "f32", n) for s, t, n in zip(sources, targets, tensors)], comm.rank), comm, parts,
+                              [torch.empty(t.arrays(comm.rank)[0].shape) for t in targets]) as transfer:
+            begin = time.thread_time()
+            for _ in range(times):
+                transfer.execute()
+            inner.append((time.thread_time() - begin) / times)
+    return (statistics.median(whole) - statistics.median(inner)) * 1e6
+
+if mesh.size() == 1:
+    print("figures", spent(1, 512, 200), spent(100, 64, 20) / 100)
+    dist.destroy_process_group()
+    sys.exit()
+x = placed(8192, 8192)
+taken = {"ours": [], "theirs": []}
+for _ in range(4):
+    for name in taken:
+        dist.barrier()
+        begin = time.perf_counter()
+        moved = reshard.torch.redistribute(x, mesh, [Shard(1)]) if name == "ours" else x.redistribute(mesh, [Shard(1)])
+        dist.barrier()
+        taken[name].append(time.perf_counter() - begin)
+        del moved
+ours, theirs = (statistics.median(t[1:]) for t in taken.values())
+if dist.get_rank() == 0:
+    print("figures", theirs / ours)
+reshard.torch.close()
+dist.destroy_process_group()
+"""
+
+
+def with_torch(python, directory):
+    alone = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    launch = [*alone[:-1], "4"]
+    program = os.path.join(directory, "torch_turns.py")
+    with open(program, "w") as f:
+        f.write(TORCH)
+    one, each = (float(x) for x in re.search(r"figures (\S+) (\S+)", run([*alone, program])).groups())
+    ratio = float(re.search(r"figures (\S+)", run([*launch, program])).group(1))
+    row("torch, kept pair, 1 MiB: processor time beyond the execute, without `from_local`, of one process", "30 us", f"{one:.0f} us", one <= 30)
+    row("the same for each tensor of 100", "10 us", f"{each:.1f} us", each <= 10)
+    row("8192 x 8192 f32, Shard(0) to Shard(1), against `DTensor.redistribute` over gloo", "10 x", f"{ratio:.1f} x", ratio >= 10)
+    said = run([*launch, os.path.join(EXAMPLES, "fsdp_to_tp.py")])
+    scene = [float(x) for x in re.findall(r"([0-9.]+) x\n", said)]
+    row("FSDP2 + TP to TP-4 / to 2 x TP-2, against `full_tensor` and cut", "5 x", " / ".join(f"{x:.1f}" for x in scene) + " x", min(scene) >= 5)
+
+
+def wheel(path):
+    size = os.stat(path).st_size / (1 << 20)
+    row("wheel without CUDA", "2.5 MiB", f"{size:.2f} MiB", size <= 2.5)
+
+
+def page(out, load):
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
+    lines = ["# The Python module", "",
+             f"{datetime.date.today()}, commit {commit}, Python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, load average "
+             f"{load[0]:.1f} before it and {os.getloadavg()[0]:.1f} after.",
+             "Pairs take turns in one run; a figure is the median over the turns. Calls of one process and imports are in processor",
+             "time. `bench/compare/module.py` writes this.", "",
+             "| what | goal | figure | |", "| --- | ---: | ---: | --- |", *(f"| {' | '.join(r)} |" for r in rows)]
+    with open(out, "w") as f:
+        f.write("\n".join(lines) + "\n")
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parse.add_argument("--torch-python", default=os.environ.get("RESHARD_TEST_PYTHON"))
+    parse.add_argument("--gib", type=float, default=2)
+    parse.add_argument("--wheel")
+    parse.add_argument("out", nargs="?")
+    args = parse.parse_args()
+    load = os.getloadavg()
+    with tempfile.TemporaryDirectory() as directory:
+        calls(args.build)
+        starts()
+        processes()
+        if args.torch_python:
+            with_torch(args.torch_python, directory)
+        files(directory, args.gib)
+        cycles(directory)
+    if args.wheel:
+        wheel(args.wheel)
+    if args.out:
+        page(args.out, load)
+
+
+main()
