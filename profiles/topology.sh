@@ -20,12 +20,17 @@ engines tp8x8 8 8 64
 engines tp8x64 64 8 64
 engines tp4x16 16 4 8
 
-machine() { # FILE RANKS DOMAIN BETWEEN WITHIN: a file of domains
+machine() { # FILE RANKS DOMAIN BETWEEN WITHIN [CHAINS]: a file of domains
   { for ((r = 0; r < $2; r += $3)); do echo "$r-$(($r + $3 - 1 < $2 - 1 ? $r + $3 - 1 : $2 - 1))"; done
-    echo "between $4"; echo "within $5"; } >"$1"
+    echo "between $4"; echo "within $5"; echo "chains ${6:-0}"; } >"$1"
 }
 machine slow 256 64 25 900
 machine fast 256 64 100 900
+machine 256by64+ 256 64 50 900 4
+machine 128by64+ 128 64 50 900 2
+machine 128by8+ 128 8 50 450 16
+machine 576by8+ 576 8 50 450 72
+machine 72by8+ 72 8 50 450 9
 
 field() { grep -o "\"$1\":[0-9.e+]*" "$work/json" | head -n 1 | cut -d : -f 2; }
 
@@ -56,7 +61,8 @@ echo "# Links between domains
 Made by \`profiles/topology.sh\` from rules that come with the program. Bytes are counted, times are the estimate of
 \`reshard plan --topology\`: a rank's busiest link, 30 us a round. Leaving and entering are beside the least: each byte
 leaves the source once, and enters a domain once. The busiest links are those of one rank, out of its domain and into
-it. Links are GB/s between domains and within.
+it. Links are GB/s between domains and within. In rows \`passed on\` ranks of a domain pass bytes on to one another,
+with a chain for each domain: the holders send to each domain.
 
 $(printf '| %s ' reshard links GB 'leaving / least' 'entering / least' 'busiest out, in, GB' 'bound, ms' \
   'estimate / bound, 512 MiB' 'default limit' rounds)|
@@ -65,12 +71,19 @@ deepseek=(deepseek-v3 @dsv3-ep16-pp4 @tp8x16.rules)
 qwen=(qwen3-235b-a22b @qwen3-ep16-pp4 @tp8x8.rules)
 llama=(llama-3.1-70b 'mesh(64;S0)' @tp8x8.rules)
 row 'DeepSeek-V3, 128 trainers to 16 engines of 8; domains of 64' "${deepseek[@]}" nvl:64 '50, 900'
+row 'DeepSeek-V3, the same; passed on' "${deepseek[@]}" ./256by64+ '50, 900'
 row 'DeepSeek-V3, the same' "${deepseek[@]}" ./slow '25, 900'
 row 'DeepSeek-V3, the same' "${deepseek[@]}" ./fast '100, 900'
 row 'DeepSeek-V3, the same; nodes of 8' "${deepseek[@]}" hgx:8 '50, 450'
 row 'Qwen3-235B, 64 trainers to 8 engines of 8; domains of 64' "${qwen[@]}" nvl:64 '50, 900'
+row 'Qwen3-235B, the same; passed on' "${qwen[@]}" ./128by64+ '50, 900'
 row 'Qwen3-235B, the same; nodes of 8' "${qwen[@]}" hgx:8 '50, 450'
+row 'Qwen3-235B, the same; passed on' "${qwen[@]}" ./128by8+ '50, 450'
 row 'Llama-70B, FSDP over 64 to 8 engines of 8; domains of 64' "${llama[@]}" nvl:64 '50, 900'
+row 'Llama-70B, the same; passed on' "${llama[@]}" ./128by64+ '50, 900'
 row 'Llama-70B, the same; nodes of 8' "${llama[@]}" hgx:8 '50, 450'
+row 'Llama-70B, the same; passed on' "${llama[@]}" ./128by8+ '50, 450'
 row 'Llama-70B, FSDP over 64 to 64 engines of 8; nodes of 8' "${llama[@]:0:2}" @tp8x64.rules hgx:8 '50, 450'
+row 'Llama-70B, the same; passed on' "${llama[@]:0:2}" @tp8x64.rules ./576by8+ '50, 450'
 row 'Llama-8B, FSDP over 8 to 16 engines of 4; nodes of 8' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules hgx:8 '50, 450'
+row 'Llama-8B, the same; passed on' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules ./72by8+ '50, 450'
