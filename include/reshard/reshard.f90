@@ -75,6 +75,7 @@ module reshard
     integer(c_int64_t) :: domains, domain
     integer(c_int64_t) :: between_sent_bytes, between_received_bytes, within_sent_bytes, within_received_bytes
     integer(c_int64_t) :: leaving_bytes, leaving_least_bytes, entering_least_bytes, source_bytes
+    integer(c_int64_t) :: chains, hops, later_rounds, streams
   end type
 
   type, bind(C) :: reshard_arrays
@@ -101,7 +102,7 @@ module reshard
     integer(c_int64_t) :: copies, rounds, packs_skipped, unpacks_skipped
     integer(c_int) :: collective
     type(c_ptr) :: collective_why
-    integer(c_int64_t) :: workspace_limit, least_rounds
+    integer(c_int64_t) :: workspace_limit, least_rounds, streams, later_rounds
   end type
 
   type, bind(C) :: reshard_comm_stats

@@ -106,7 +106,8 @@ RESHARD_API reshard_status reshard_transfer_create_all(int64_t n, const reshard_
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
 /* Binds the transfers of all ranks of this process from one thread, as reshard_transfer_rebind binds one: all, or all
- * are bound as before. Collective where that is. transfers, arrays: [n], one of each local rank, in any order. */
+ * are bound as before. Collective where that is. transfers, arrays: [n], one of each local rank, in any order. Ranks of
+ * different transfers are RESHARD_ERROR_MISMATCH. */
 RESHARD_API reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *transfers,
                                                        const reshard_arrays *const *arrays);
 

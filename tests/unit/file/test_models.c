@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char path[TEMPORARY_PATH];
@@ -249,8 +250,10 @@ CASE(test_bad_lists) {
   refused_model(path, "No such file");
   snprintf(path, sizeof path, "%s/reshard-models-missing.safetensors", temporary());
   refused_model(path, "No such file");
-  snprintf(path, sizeof path, "/tmp");
-  refused_model("/tmp", "directory");
+  snprintf(path, sizeof path, "%s/reshard-models-empty", temporary());
+  assert_int_equal(mkdir(path, 0700), 0);
+  refused_model(path, "directory");
+  rmdir(path);
 }
 
 #define TENSOR(name, dtype, shape, offsets) \

@@ -193,11 +193,11 @@ static int64_t check_file(const char *path, int64_t world) {
   int64_t lines = 0, first, last;
   reshard_rules rules;
   CLI_TRY("", reshard_rules_load(path, &rules));
-  for (int i = 0; i < 2; i++) {
-    static const char *const names[] = {"replica", "fsdp"};
-    if (strstr(path, i == 0 ? "hsdp" : "fsdp-tp") != NULL)
-      CLI_TRY("", reshard_rules_set_size(rules, names[i], 2, NULL));
-  }
+  static const char *const sizes[][2] = {
+      {"hsdp", "replica"}, {"fsdp-tp", "fsdp"}, {"qwen3-30b-", "ep"}, {"qwen3-235b-", "ep"}, {"deepseek-v3-", "ep"}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    if (strstr(path, sizes[i][0]) != NULL)
+      CLI_TRY("", reshard_rules_set_size(rules, sizes[i][1], 2, NULL));
   FILE *file = fopen(path, "r");
   assert_non_null(file);
   while (fgets(line, sizeof line, file) != NULL)

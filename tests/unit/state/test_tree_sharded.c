@@ -517,7 +517,7 @@ CASE(test_flat_of_several) {
   GOOD(reshard_sharded_tensor_from_layout(p.sharders[0], layout, &plain, 2, tensors, &flat));
   reshard_tree root = set(dict(), "w", sharded_leaf(flat));
   FAILS(reshard_tree_cast(root, RESHARD_BF16, cpu, NULL, &mapped), RESHARD_ERROR_UNSUPPORTED,
-        "path 'w': the boxes 0 and 1 of a flat piece are in several storages");
+        "path 'w': the arrays 0 and 1 of a buffer are in several storages");
   assert_null(mapped);
   reshard_tree_release(root);
   reshard_tensor_release(tensors[0]);
