@@ -42,12 +42,14 @@ ALWAYS_INLINE float float_of(f32_bits bits) {
   return number;
 }
 
-/* yes where the condition holds, else no: without a branch, though both may be of arithmetic that could trap. What has
- * masks needs no arithmetic for it. */
-#if defined(__AVX512F__)
-#define pick(condition, yes, no) ((condition) ? (yes) : (no))
-#else
+/* yes where the condition holds, else no: without a branch, though both may be of arithmetic that could trap. */
 ALWAYS_INLINE int32_t pick(int32_t condition, int32_t yes, int32_t no) { return no ^ ((yes ^ no) & -condition); }
+/* The same where numbers are narrowed: what has masks needs no arithmetic for it. Where they are widened gcc makes no
+ * vectors of it. */
+#if defined(__AVX512F__)
+#define pick_narrow(condition, yes, no) ((condition) ? (yes) : (no))
+#else
+#define pick_narrow pick
 #endif
 
 /* A format narrower than a float. */
@@ -81,14 +83,14 @@ ALWAYS_INLINE int32_t narrow(const format f, f32_bits bits) {
   int32_t odd = within >> lost & 1;
   int32_t normal = (within - ((127 - f.bias) << 23) + (1 << (lost - 1)) - 1 + odd) >> lost;
   int32_t subnormal = bits_of(float_of(within) + float_of(unit)) - unit;
-  int32_t code = pick(within < first, subnormal, normal);
-  return pick(magnitude > INF_32, (1 << (f.width - 1)) - 1, code | sign);
+  int32_t code = pick_narrow(within < first, subnormal, normal);
+  return pick_narrow(magnitude > INF_32, (1 << (f.width - 1)) - 1, code | sign);
 }
 
 /* bf16 has the exponent of a float, so that its subnormal numbers need nothing of their own. */
 ALWAYS_INLINE int32_t narrow_bf16(f32_bits bits) {
   int32_t code = (int32_t)((uint32_t)bits + 0x7fff + ((uint32_t)bits >> 16 & 1)) >> 16;
-  return pick((bits & NAN_32) > INF_32, 0x7fff, code);
+  return pick_narrow((bits & NAN_32) > INF_32, 0x7fff, code);
 }
 ALWAYS_INLINE f32_bits widen_bf16(int32_t code) {
   return pick((code & 0x7fff) > 0x7f80, NAN_32, (int32_t)((uint32_t)code << 16));
