@@ -60,7 +60,8 @@ def interpreter() -> str:
 
 def test_fsdp_and_tp_parameters_move_to_other_meshes_bit_for_bit(tmp_path: Path) -> None:
     launch = [interpreter(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.fspath(tmp_path)}
+    here = os.fspath(tmp_path)  # the launcher leaves its logs
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": here, "TMPDIR": here}
     done = subprocess.run([*launch, os.fspath(EXAMPLES / "fsdp_to_tp.py")], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0 and "0 wrong" in done.stdout, done.stdout + done.stderr
 
