@@ -18,7 +18,6 @@ enum { MEASURED = 0, SIZE = 1 << 20 };
 #else
 enum { MEASURED = 1, SIZE = 4 << 20 };
 #endif
-enum { BESIDE = 2 << 20 }; /* resident, too: pages of code that runs for the first time, ends of the allocator's */
 
 /* Largest resident size of this process since the last call; 0: it cannot be read. */
 static int64_t peak_bytes(void) {
@@ -88,7 +87,7 @@ static void check_memory(const char *what, const char *path, int64_t file_bytes,
   reshard_status status =
       model ? reshard_model_load(scratch_path(path), &made) : reshard_checkpoint_open(scratch_path(path), &checkpoint);
   int64_t taken = peak_bytes() - before;
-  if (MEASURED && before > 0 && taken > rs_budget_limit(file_bytes) + BESIDE)
+  if (MEASURED && before > 0 && taken > rs_budget_limit(file_bytes))
     fail_msg("%s: %lld bytes were taken of a file of %lld, %lld are the limit", what, (long long)taken,
              (long long)file_bytes, (long long)rs_budget_limit(file_bytes));
   if ((status == RESHARD_SUCCESS) != good)
