@@ -12,10 +12,10 @@
 
 void rs_parts_text(rs_text *text, const reshard_placement *p) {
   for (int k = 0; k < p->nparts; k++) {
-    if (p->nparts > 1)
+    if (p->nparts > 1) {
       rs_text_string(text, k == 0 ? "{" : p->ratio ? ":" : ",");
-    if (p->nparts > 1)
       rs_text_number(text, p->parts[k].size);
+    }
     if (p->parts[k].pieces > 0) {
       rs_text_string(text, "/");
       rs_text_number(text, p->parts[k].pieces);

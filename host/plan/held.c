@@ -75,9 +75,8 @@ reshard_status rs_class_held(const rs_class *c, bool src, int64_t world, int64_t
   const struct reshard_layout_s *l = src ? c->src : c->dst;
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   memset(held, 0, (size_t)world * sizeof *held);
-  for (int a = 0; a < c->space.naxes; a++)
-    if (c->space.extent[a] == 0)
-      return RESHARD_SUCCESS;
+  if (rs_space_elements(&c->space) == 0)
+    return RESHARD_SUCCESS;
   side_region(c, src, lo, hi);
   if (rs_layout_regular(l))
     return held_of_regular(l, lo, hi, held);
@@ -182,9 +181,7 @@ int64_t rs_plan_held_at_most(const struct reshard_plan_s *plan) {
   int64_t src = 0, dst = 0;
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
-    int64_t region = 1, bytes = c->wire.width * c->entries; /* all of a region's bytes fit: add_entry */
-    for (int a = 0; a < c->space.naxes; a++)
-      region *= c->space.extent[a];
+    int64_t region = rs_space_elements(&c->space), bytes = c->wire.width * c->entries; /* all fit: add_entry */
     src += rs_min(region, most_held(c->src)) * bytes;
     dst += rs_min(region, most_held(c->dst)) * bytes;
   }

@@ -46,18 +46,19 @@ typedef struct rs_stream_end {
   int hop;
   bool shared; /* sent: an earlier peer is sent the same, in a message that is the same */
 } rs_stream_end;
+typedef RS_VEC(rs_stream_end) rs_stream_ends;
 
 typedef struct rs_hops {
   rs_class *classes; /* as the plan's. The messages are those of streams: `peer` is the stream's number */
   int64_t nclasses;
   rs_hop_groups groups;
   RS_VEC(rs_stream) streams;
-  RS_VEC(rs_stream_end) sends, receives; /* by peer, and in the order of the message */
-  RS_VEC(rs_peer) peers;                 /* what they come to */
-  int64_t shared;                        /* ends of the sends that are */
-  int64_t most_of_pair;                  /* streams of a message */
-  int64_t longest;                       /* bytes of a stream that is passed on */
-  int64_t pipelined;                     /* rounds that the topology makes worth while */
+  rs_stream_ends sends, receives; /* by peer, and in the order of the message */
+  RS_VEC(rs_peer) peers;          /* what they come to */
+  int64_t shared;                 /* ends of the sends that are */
+  int64_t most_of_pair;           /* streams of a message */
+  int64_t longest;                /* bytes of a stream that is passed on */
+  int64_t pipelined;              /* rounds that the topology makes worth while */
 } rs_hops;
 
 /* Finds the parts that the plan's rank has in what is passed on. */

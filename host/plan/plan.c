@@ -124,11 +124,7 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   plan->nsrc += rs_layout_buffers(e->src, plan->rank);
   plan->ndst += rs_layout_buffers(e->dst, plan->rank);
   RS_TRY(rs_space_create(label, e, &wanted.space));
-  for (int a = 0; a < wanted.space.naxes; a++)
-    if (wanted.space.extent[a] == 0)
-      bytes = 0; /* whatever the others are */
-  for (int a = 0; a < wanted.space.naxes && bytes > 0; a++)
-    bytes *= wanted.space.extent[a];
+  bytes *= rs_space_elements(&wanted.space);
   /* A rank sends each other one all bytes at most, and stages them in steps of 256. */
   if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes) || !rs_add(plan->info.bytes, 512, &whole) ||
       !rs_mul(whole, plan->world, &whole))

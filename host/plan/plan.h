@@ -21,6 +21,8 @@ typedef struct rs_space {
 
 /* Region and permutation of an entry, checked; what it says when it is wrong starts with `label`. */
 reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs_space *space);
+/* Elements of the region; 0 where an extent is, whatever the others are. */
+int64_t rs_space_elements(const rs_space *space);
 
 /* Ranks that a message goes from and to. */
 typedef struct rs_route {

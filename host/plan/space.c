@@ -66,3 +66,13 @@ reshard_status rs_space_create(const char *label, const reshard_entry *e, rs_spa
   *space = s;
   return RESHARD_SUCCESS;
 }
+
+int64_t rs_space_elements(const rs_space *s) {
+  int64_t elements = 1;
+  for (int a = 0; a < s->naxes; a++)
+    if (s->extent[a] == 0)
+      return 0;
+  for (int a = 0; a < s->naxes; a++)
+    elements *= s->extent[a];
+  return elements;
+}

@@ -114,28 +114,6 @@ static void swap_arrays(reshard_sharded_tensor t, replacement *made) {
   *made = old;
 }
 
-reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
-                                              const reshard_layout *layouts, void *stream) {
-  resharding r = {.call = "reshard_sharded_tensor_reshard",
-                  .in_place = true,
-                  .stream = stream,
-                  .n = n,
-                  .tensors = tensors,
-                  .layouts = layouts};
-  RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
-  if (n == 0)
-    return RESHARD_SUCCESS;
-  reshard_status status;
-  RS_TRY(rs_once_begin(r.call, r.sharder->comm, r.sharder->path, stream, &status));
-  RS_CALL(r.sharder->comm, 0);
-  RS_THEN(status, prepare_reshard(&r));
-  status = run_reshard(&r, status);
-  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    swap_arrays(tensors[i], &r.made[i]);
-  free_resharding(&r);
-  return status;
-}
-
 /* Makes the new tensors, still without arrays. */
 static reshard_status make_results(resharding *r, const reshard_sharded_tensor *results, reshard_sharded_tensor **out) {
   if (results == NULL)
@@ -147,8 +125,8 @@ static reshard_status make_results(resharding *r, const reshard_sharded_tensor *
   return RESHARD_SUCCESS;
 }
 
-/* Into new tensors. */
-static reshard_status reshard_apart(resharding *r, reshard_sharded_tensor *results) {
+/* results: the new tensors; in place there are none. */
+static reshard_status reshard_tensors(resharding *r, reshard_sharded_tensor *results) {
   RS_TRY(rs_find_sharder(r->call, r->n, r->tensors, tensor_sharder, &r->sharder));
   if (r->n == 0)
     return RESHARD_SUCCESS;
@@ -156,12 +134,14 @@ static reshard_status reshard_apart(resharding *r, reshard_sharded_tensor *resul
   RS_TRY(rs_once_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, &status));
   RS_CALL_AS(r->sharder->comm, r->call, 0);
   reshard_sharded_tensor *made = NULL;
-  RS_THEN(status, make_results(r, results, &made));
+  RS_THEN(status, r->in_place ? prepare_reshard(r) : make_results(r, results, &made));
   status = run_reshard(r, status);
   for (int64_t i = 0; i < r->n && status == RESHARD_SUCCESS; i++) {
-    swap_arrays(made[i], &r->made[i]);
-    results[i] = made[i];
-    made[i] = NULL;
+    swap_arrays(r->in_place ? r->tensors[i] : made[i], &r->made[i]);
+    if (made != NULL) {
+      results[i] = made[i];
+      made[i] = NULL;
+    }
   }
   for (int64_t i = 0; made != NULL && i < r->n; i++)
     reshard_sharded_tensor_release(made[i]);
@@ -170,12 +150,23 @@ static reshard_status reshard_apart(resharding *r, reshard_sharded_tensor *resul
   return status;
 }
 
+reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
+                                              const reshard_layout *layouts, void *stream) {
+  resharding r = {.call = "reshard_sharded_tensor_reshard",
+                  .in_place = true,
+                  .stream = stream,
+                  .n = n,
+                  .tensors = tensors,
+                  .layouts = layouts};
+  return reshard_tensors(&r, NULL);
+}
+
 reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                  const reshard_layout *layouts, void *stream,
                                                  reshard_sharded_tensor *results) {
   resharding r = {
       .call = "reshard_sharded_tensor_reshard_to", .stream = stream, .n = n, .tensors = tensors, .layouts = layouts};
-  return reshard_apart(&r, results);
+  return reshard_tensors(&r, results);
 }
 
 reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const reshard_sharded_tensor *tensors,
@@ -187,5 +178,5 @@ reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const reshard_sha
                   .tensors = tensors,
                   .layouts = layouts,
                   .dtypes = dtypes};
-  return reshard_apart(&r, results);
+  return reshard_tensors(&r, results);
 }

@@ -197,13 +197,12 @@ static reshard_status prepare_reads(load_call *c) {
       bytes *= regions->at[i].dst_extent[d];
     c->report.bytes += bytes;
   }
+  const rs_state_checkpoint *stored = &c->shared->stored;
+  const rs_model_tensor *tensors = stored->checkpoint->store.model->tensors.at;
   for (int64_t i = 0; i < c->base.leaves.all.n; i++) {
     const rs_state_leaf *leaf = &c->base.leaves.all.at[i];
     if (rs_state_leaf_is_tensor(leaf))
-      c->report.converted +=
-          rs_state_leaf_dtype(leaf) != c->shared->stored.checkpoint->store.model->tensors
-                                           .at[rs_state_checkpoint_tensor(&c->shared->stored, leaf->path)]
-                                           .dtype;
+      c->report.converted += rs_state_leaf_dtype(leaf) != tensors[rs_state_checkpoint_tensor(stored, leaf->path)].dtype;
   }
   return RESHARD_SUCCESS;
 }

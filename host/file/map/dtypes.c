@@ -75,6 +75,11 @@ static reshard_status keep_dtype(chooser *c, int64_t i, int64_t other) {
   return RESHARD_SUCCESS;
 }
 
+/* The tensor that a name says to have the scales of; -1: none. */
+static int64_t find_named(const rs_names *names, const char *scales) {
+  return rs_ends(scales, SCALES) ? rs_names_find(names, scales, strlen(scales) - strlen(SCALES)) : -1;
+}
+
 /* NAME, and its scales. */
 static reshard_status judge_pair(chooser *c, int64_t values, int64_t scales) {
   const rs_model_tensor *v = &c->target->tensors.at[values], *s = &c->target->tensors.at[scales];
@@ -106,8 +111,7 @@ static reshard_status judge_pairs(chooser *c) {
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     status = rs_names_put(&names, rs_model_name(c->target, i), strlen(rs_model_name(c->target, i)), &number);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
-    const char *name = rs_model_name(c->target, i);
-    int64_t of = rs_ends(name, SCALES) ? rs_names_find(&names, name, strlen(name) - strlen(SCALES)) : -1;
+    int64_t of = find_named(&names, rs_model_name(c->target, i));
     if (of >= 0)
       status = judge_pair(c, of, i);
   }
@@ -134,16 +138,11 @@ static reshard_status count_converted(const chooser *c, int64_t *converted) {
 
 static bool is_fp8(reshard_dtype dtype) { return dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2; }
 
-/* The FP8 that a name says to have the scales of; -1: none. */
-static int64_t find_values(const rs_names *names, const struct reshard_model_s *model, const char *scales) {
-  int64_t of = rs_ends(scales, SCALES) ? rs_names_find(names, scales, strlen(scales) - strlen(SCALES)) : -1;
-  return of >= 0 && is_fp8(model->tensors.at[of].dtype) ? of : -1;
-}
-
 reshard_status rs_dtypes_partner(const rs_names *names, const struct reshard_model_s *model, int64_t tensor,
                                  int64_t *other) {
   const char *name = rs_model_name(model, tensor);
-  *other = find_values(names, model, name);
+  int64_t values = find_named(names, name);
+  *other = values >= 0 && is_fp8(model->tensors.at[values].dtype) ? values : -1;
   if (*other >= 0 || !is_fp8(model->tensors.at[tensor].dtype))
     return RESHARD_SUCCESS;
   rs_text scales = {.grows = true};

@@ -6,10 +6,12 @@
 /* --- Groups ------------------------------------------------------------------------------------------------------- */
 
 static bool same_group(const rs_hop_groups *g, const rs_hop_group *group, int64_t n, const rs_receiver *r) {
-  for (int64_t i = 0; i < n && group->count == n; i++)
+  if (group->count != n)
+    return false;
+  for (int64_t i = 0; i < n; i++)
     if (g->rank.at[group->first + i] != r[i].rank)
       return false;
-  return group->count == n;
+  return true;
 }
 
 /* Makes the table twice as long. */
@@ -184,14 +186,9 @@ static reshard_status number_streams(hop_maker *m) {
 /* --- Ends --------------------------------------------------------------------------------------------------------- */
 
 static reshard_status add_end(rs_hops *h, bool sending, int64_t peer, int64_t stream, int hop) {
-  rs_stream_end end = {peer, stream, hop, false};
-  if (sending) {
-    RS_TRY(rs_vec_reserve(&h->sends, h->sends.n + 1));
-    h->sends.at[h->sends.n++] = end;
-    return RESHARD_SUCCESS;
-  }
-  RS_TRY(rs_vec_reserve(&h->receives, h->receives.n + 1));
-  h->receives.at[h->receives.n++] = end;
+  rs_stream_ends *ends = sending ? &h->sends : &h->receives;
+  RS_TRY(rs_vec_reserve(ends, ends->n + 1));
+  ends->at[ends->n++] = (rs_stream_end){peer, stream, hop, false};
   return RESHARD_SUCCESS;
 }
 

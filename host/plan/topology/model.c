@@ -113,13 +113,6 @@ static reshard_status add_sources(hop_model *m, const rs_class *c, int64_t bytes
   return RESHARD_SUCCESS;
 }
 
-static int64_t region_bytes(const rs_class *c) {
-  int64_t bytes = c->wire.width * c->entries;
-  for (int a = 0; a < c->space.naxes; a++)
-    bytes *= c->space.extent[a];
-  return bytes;
-}
-
 static int64_t time_of(int64_t bytes, int64_t speed) { return muldiv(bytes, 1000000000, speed); }
 
 /* The time that the busiest link is busy, ns. */
@@ -146,7 +139,7 @@ static reshard_status sum_up(hop_model *m, int64_t *x) {
   int64_t cell = 1;
   for (int64_t i = 0; i < m->plan->classes.n; i++) {
     const rs_class *c = &m->plan->classes.at[i];
-    int64_t bytes = region_bytes(c);
+    int64_t bytes = rs_space_elements(&c->space) * c->wire.width * c->entries;
     if (bytes == 0)
       continue;
     RS_TRY(add_destinations(m, c, bytes, &cell));
