@@ -164,13 +164,16 @@ def files(directory, gib):
         a, b = turns([copy_row, lambda: tensor[7]], 15, 300)
         row("a row, against `get_slice` and a copy", "0.9 x", f"{a / b:.2f} x ({a * 1e6:.1f} / {b * 1e6:.1f} us)", a / b >= 0.9)
 
-    def map_theirs():
+    def map_theirs():  # it maps the file, and reads nothing
         with safe_open(path, "np") as f:
-            return f.get_tensor("w1")
+            f.get_slice("w1")
 
-    with reshard.open(path) as g:
-        a, b = turns([map_theirs, lambda: g["w1"].map()], 15, 20)
-    row("`.map()`, against `safe_open` and `get_tensor`", "0.5 x", f"{a / b:.2f} x ({a * 1e6:.0f} / {b * 1e6:.0f} us)", a / b >= 0.5)
+    def map_ours():
+        with reshard.open(path) as g:
+            g["w1"].map()
+
+    a, b = turns([map_theirs, map_ours], 15, 20)
+    row("open and `.map()`, against `safe_open`", "0.5 x", f"{a / b:.2f} x ({a * 1e6:.0f} / {b * 1e6:.0f} us)", a / b >= 0.5)
 
 
 # --- Processes -------------------------------------------------------------------------------------------------------
