@@ -360,6 +360,36 @@ CASE(every_alignment) {
     }
 }
 
+/* Rows of 1 to 16 bytes that lie between each other's, as one copy or as one for each place in the lines. */
+CASE(rows_between_each_other) {
+  for (seed = 1; seed <= CASES / 10; seed++) {
+    draw_state = seed;
+    program p = {0};
+    int32_t element = 1 << below(4);
+    int64_t run = element * between(1, 16 / element), k = between(2, rs_max(127 / run, 2)), m = between(1, 900);
+    int64_t leap = k * run + (below(2) == 0 ? below(5) * element : 0), apart = below(4) == 0 ? m * run + 32 : m * run;
+    box b = {.element = element, .naxes = 3, .src_shift = below(40) * element, .dst_shift = below(40) * element};
+    b.axes[0] = (rs_axis){k, below(6) == 0 ? -run : run, apart};
+    b.axes[1] = (rs_axis){m, below(6) == 0 ? -leap : leap, run};
+    b.axes[2] = (rs_axis){run / element, element, element};
+    measure(&b);
+    add_box(&p, &b);
+    if (below(3) > 0) {
+      rs_copies_clear(&p.copies);
+      int64_t first = below(3) == 0 ? below(k) : 0; /* ranks may begin with their own */
+      for (int64_t i = first, left = k; left > 0; left--, i = (i + 1) % k)
+        assert_int_equal(rs_copies_add(&p.copies, p.src[0] + b.src + i * b.axes[0].src,
+                                       p.dst[0] + b.dst + i * b.axes[0].dst, element, 2, b.axes + 1),
+                         RESHARD_SUCCESS);
+    }
+    rs_box_policy policy = random_policy();
+    program_make(&p, &policy);
+    programs_launch(&p, 1);
+    program_check(&p);
+    clear(&p);
+  }
+}
+
 /* More tiles of the bulk class than the lanes of each block look up at once. */
 CASE(many_bulk_tiles) {
   for (seed = 1; seed <= 4; seed++) {
@@ -394,7 +424,7 @@ CASE(all_were_hit) {
                 (long long)contiguous_hits[1], (long long)bulk_hits[0], (long long)bulk_hits[1]);
 }
 
-/* --- Spans, batches, limits --- */
+/* --- Spans --- */
 
 CASE(spans_are_copied_whole) {
   static const uint32_t words[] = {0, 1};
@@ -434,85 +464,6 @@ CASE(spans_are_copied_whole) {
       free(dst[i] - to[i]);
     }
   }
-}
-
-/* Tile t of a batch is found by a rule: here by going round. */
-CASE(tiles_of_a_batch_are_found_by_their_rule) {
-  for (int k = 0; k < 200; k++) {
-    draw_state = seed = 40 + (uint64_t)k;
-    rs_box_batch batch = {0};
-    static rs_box_tile tiles[64];
-    int n = (int)between(1, 9);
-    int64_t total = 0;
-    for (int i = 0; i < n; i++) {
-      rs_box_part part = {.tiles = tiles, .count = (uint32_t)between(1, 12)};
-      assert_true(rs_box_batch_add(&batch, &part));
-      total += part.count;
-    }
-    rs_box_batch_close(&batch);
-    assert_int_equal(batch.tiles, total);
-    uint32_t next = 0;
-    for (uint32_t row = 0; next < batch.tiles; row++)
-      for (uint32_t part = 0; part < batch.nparts; part++)
-        if (row < batch.part[part].count) {
-          uint32_t k1 = 0; /* what find_tile in kernels/box_device.cuh does */
-          while (k1 + 1 < batch.nparts && batch.part[k1 + 1].begin <= next)
-            k1++;
-          uint32_t left = batch.nparts - k1, turn = next - batch.part[k1].begin;
-          assert_int_equal(k1 + turn % left, part);
-          assert_int_equal(turn / left + (k1 > 0 ? batch.part[k1 - 1].count : 0), row);
-          next++;
-        }
-  }
-  rs_box_batch full = {0};
-  rs_box_part half = {.count = 1u << 30};
-  assert_true(rs_box_batch_add(&full, &half));
-  assert_false(rs_box_batch_add(&full, &half));
-}
-
-/* Boxes whose strides and sizes are beyond 32 bits: tables alone, nothing is copied. */
-CASE(boxes_beyond_32_bits_have_right_tables) {
-  rs_copies copies = {0};
-  rs_box_tables tables = {0};
-  const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
-  rs_axis rows[2] = {{5, -terabyte, terabyte / 2}, {terabyte / 64, 1, 1}};
-  assert_int_equal(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows),
-                   RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_SUCCESS);
-  int64_t bytes = 0, previous = 0;
-  for (int64_t i = 0; i < tables.tile[RS_BOX_ROWS].n; i++) {
-    const rs_box_tile *tile = &tables.tile[RS_BOX_ROWS].at[i];
-    int64_t to = (int64_t)(tile->dst - (char *)(2 * base)), row = to / (terabyte / 2);
-    assert_int_equal(tile->src - (char *)(base + 4 * terabyte), -row * terabyte + to - row * (terabyte / 2));
-    assert_true(i == 0 || to > previous);
-    previous = to;
-    bytes += tile->count;
-  }
-  assert_int_equal(bytes, copies.bytes);
-  rs_copies_clear(&copies);
-  rs_axis many[2] = {{(int64_t)1 << 36, 1 << 21, 1 << 21}, {1 << 20, 1, 1}};
-  assert_int_equal(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many), RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_ERROR_UNSUPPORTED);
-  rs_copies_free(&copies);
-  rs_box_tables_free(&tables);
-}
-
-/* Boxes of the same strides share a shape, and one that stands for thousands is found again. */
-CASE(shapes_are_shared) {
-  rs_copies copies = {0};
-  rs_box_tables tables = {0};
-  for (int64_t i = 0; i < 3000; i++) {
-    rs_axis rows[3] = {{4 + i % 5, 4096, 2048}, {3, 1024, 512}, {100 + i % 50, 1, 1}};
-    char *at = (char *)(i << 20);
-    assert_int_equal(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows), RESHARD_SUCCESS);
-  }
-  for (int again = 0; again < 2; again++) {
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0}), RESHARD_SUCCESS);
-    assert_int_equal(tables.shape.n, 50);
-    assert_int_equal(tables.tile[RS_BOX_ROWS].n, 3000);
-  }
-  rs_copies_free(&copies);
-  rs_box_tables_free(&tables);
 }
 
 /* Each class brings all of its kernels. */

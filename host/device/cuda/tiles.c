@@ -6,14 +6,15 @@
  * - Where the innermost loop leaps in the source while another one follows its lines, tiles are blocks of these two
  *   loops: so each source line is read by one block of threads. If the rows are single elements that are contiguous on
  *   one side each, this is a transpose, and goes through shared memory. Else the rest of a line waits in the
- *   first-level cache.
+ *   first-level cache. Rows of 4 to 8 bytes that leap within a line are cut so for the sake of its 32-byte sectors.
  * - Else a tile has whole inner loops as far as they fit, and a range of the next one.
  *
  * A tile is of the same size everywhere, but small programs have smaller ones, so that all SMs have work.
  *
  * Copies may take turns within lines: rows to columns of narrow shards, cyclic blocks. They must be at the same lines
  * at the same time. Else each of them would read the line from memory, or write a part of it there. So tiles of
- * programs with narrow lines are sorted, by source or by destination address, whichever has more of them. */
+ * programs with narrow lines are sorted, by source or by destination address, whichever has more of them. Copies of
+ * short rows that lie evenly between each other's are cut as one, with a loop more. */
 #include "device/cuda/tiles.h"
 
 #include <stdlib.h>
@@ -21,6 +22,10 @@
 
 enum {
   LEAP = 128,        /* a source stride that leaves the line */
+  TINY_LEAST = 4,    /* rows whose sectors are worth being read once: shorter ones are bound by their instructions */
+  TINY = 8,          /* the longest of these */
+  TINY_LEAP = 16,    /* a source stride that leaves half a sector or more to others */
+  SECTOR = 32,       /* bytes that memory and the second-level cache give at once */
   BLOCK_LEAST = 8,   /* steps worth a block */
   BLOCK_LINE = 256,  /* bytes of a block along lines of either side, at least */
   SHORT = 64,        /* rows that are worth being blocked */
@@ -73,14 +78,36 @@ static int find_grain(const tiled_copy *c) {
   return __builtin_ctzll(bits);
 }
 
-static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, tiled_copy *c) {
-  int n = copy->naxes;
+static bool is_tiny(int64_t run) { return run >= TINY_LEAST && run <= TINY; }
+
+/* Is b as a is, beside it in the same source lines? */
+static bool lies_beside(const rs_copies *copies, const rs_copy *a, const rs_copy *b) {
+  int64_t apart = llabs(b->src - a->src);
+  return a->run == b->run && a->naxes == b->naxes && apart > 0 && apart < SHORT &&
+         memcmp(copies->axis.at + a->axes, copies->axis.at + b->axes, (size_t)a->naxes * sizeof(rs_axis)) == 0;
+}
+
+/* Copies from this one on, of tiny rows, that are the steps of one loop. */
+static int64_t count_interleaved(const rs_copies *copies, int64_t first) {
+  const rs_copy *a = &copies->copy.at[first];
+  int64_t n = 1, left = is_tiny(a->run) && a->naxes > 0 ? copies->copy.n - first : 1;
+  while (n < left && lies_beside(copies, a + n - 1, a + n) && a[n].src - a[n - 1].src == a[1].src - a[0].src &&
+         a[n].dst - a[n - 1].dst == a[1].dst - a[0].dst)
+    n++;
+  return n;
+}
+
+/* Opens a copy, with those that are `steps` of one loop from it on. */
+static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, int64_t steps,
+                                tiled_copy *c) {
+  int n = copy->naxes + (steps > 1);
   RS_TRY(rs_vec_reserve(&tables->loops, 2 * (int64_t)n));
   RS_TRY(rs_vec_reserve(&tables->loop, n + 1));
   *c = (tiled_copy){.src = copy->src, .dst = copy->dst, .loop = tables->loop.at};
   rs_axis *loops = tables->loops.at, *kept = loops + n;
   for (int i = 0; i < n; i++) {
-    loops[i] = copies->axis.at[copy->axes + i];
+    loops[i] = i < copy->naxes ? copies->axis.at[copy->axes + i]
+                               : (rs_axis){steps, copy[1].src - copy->src, copy[1].dst - copy->dst};
     if (loops[i].dst < 0) {
       c->src += (loops[i].n - 1) * loops[i].src;
       c->dst += (loops[i].n - 1) * loops[i].dst;
@@ -99,14 +126,22 @@ static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, 
 
 /* --- Which tiles --- */
 
+/* Does the innermost loop leap within source lines, while others need the rest of their sectors? */
+static bool leaps_in_line(const tiled_copy *c) { return is_tiny(c->run) && llabs(c->loop[c->n - 1].src) < LEAP; }
+
 /* Index of the loop that follows the source's lines where the innermost one leaps, or -1. */
 static int follows_source(const tiled_copy *c) {
-  if (c->n < 2 || c->run >= SHORT || llabs(c->loop[c->n - 1].src) < LEAP || c->loop[c->n - 1].n < BLOCK_LEAST)
+  if (c->n < 2 || c->run >= SHORT || c->loop[c->n - 1].n < BLOCK_LEAST)
+    return -1;
+  const bool in_line = leaps_in_line(c);
+  const int64_t leap = llabs(c->loop[c->n - 1].src), least = in_line ? 2 : BLOCK_LEAST;
+  const int64_t below = in_line ? rs_min(leap, SECTOR) : SHORT;
+  if (leap < (in_line ? TINY_LEAP : LEAP))
     return -1;
   int best = -1;
   for (int i = 0; i < c->n - 1; i++) {
     int64_t stride = llabs(c->loop[i].src);
-    if (c->loop[i].n >= BLOCK_LEAST && stride < SHORT && stride != 0 && (best < 0 || stride < llabs(c->loop[best].src)))
+    if (c->loop[i].n >= least && stride < below && stride != 0 && (best < 0 || stride < llabs(c->loop[best].src)))
       best = i;
   }
   return best;
@@ -122,6 +157,7 @@ static int64_t steps_into_line(const void *at, int64_t step) {
  * neighbours in the source. */
 static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
   rs_box_loop *j = &c->loop[c->n - 2], *i = &c->loop[c->n - 1], moved = c->loop[follows], last = *i;
+  bool fills = !leaps_in_line(c) || 2 * moved.n >= RS_BOX_TRANSPOSE_I(c->run);
   memmove(&c->loop[follows], &c->loop[follows + 1], (size_t)(c->n - 2 - follows) * sizeof moved);
   *j = last;
   *i = moved;
@@ -129,7 +165,7 @@ static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
   c->inner = c->n - 2;
   c->out = c->n - 1;
   bool element = c->run <= 16 && (c->run & (c->run - 1)) == 0 && c->run <= 1 << c->grain;
-  if (element && j->dst == c->run && llabs(i->src) == c->run) {
+  if (element && fills && j->dst == c->run && llabs(i->src) == c->run) {
     if (i->src < 0) {
       c->src += (i->n - 1) * i->src;
       c->dst += (i->n - 1) * i->dst;
@@ -146,7 +182,8 @@ static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
   }
   int64_t least = rs_max(BLOCK_LINE / c->run, BLOCK_LEAST);
   i->block = rs_min(rs_min(least, i->n), rs_max(tile / c->run / BLOCK_LEAST, 1));
-  j->block = rs_min(j->n, rs_max(tile / c->run / i->block, 1));
+  int64_t step = rs_max(c->run * i->block, rs_min(llabs(j->src), LEAP)); /* a line waits with its gaps */
+  j->block = rs_min(j->n, rs_max(tile / step, 1));
   i->block = rs_min(i->n, rs_max(tile / c->run / j->block, 1));
 }
 
@@ -342,9 +379,10 @@ static reshard_status move_bulk_to_rows(rs_box_tables *tables) {
 reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies, const rs_box_policy *policy) {
   int64_t tile = policy->tile > 0 ? policy->tile : rs_box_tile_bytes(copies->bytes, policy->sms);
   clear_tables(tables);
-  for (int64_t i = 0; i < copies->copy.n; i++) {
+  for (int64_t i = 0, steps; i < copies->copy.n; i += steps) {
     tiled_copy c;
-    RS_TRY(open_copy(tables, copies, &copies->copy.at[i], &c));
+    steps = count_interleaved(copies, i);
+    RS_TRY(open_copy(tables, copies, &copies->copy.at[i], steps, &c));
     choose_tiles(&c, policy, tile);
     note_lines(tables, &c);
     RS_TRY(add_tiles(tables, &c));
