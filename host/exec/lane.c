@@ -14,7 +14,7 @@ static const char *const tail_edges[RS_STEPS] = {RS_EDGE("move before user"), RS
 static const char *const end_edges[RS_STEPS] = {RS_EDGE("user after move"), RS_EDGE("user after pack"),
                                                 RS_EDGE("user after unpack"), RS_EDGE("user after keep")};
 static const char *const note_edges[RS_STEPS] = {RS_EDGE("move before others"), RS_EDGE("pack before move"),
-                                                 RS_EDGE("unpack before move"), NULL};
+                                                 RS_EDGE("unpack before others"), NULL};
 
 static bool needs_stream(const rs_lane_needs *needs, int step) {
   return step == RS_MOVE ? needs->ranks : step == RS_KEEP ? needs->packed : needs->rounds;
@@ -76,7 +76,7 @@ void rs_flow_begin(rs_flow *flow, void *stream, bool any_rounds, bool more_round
       lane->noted_in[e] = -1;
     for (int64_t h = 0; h < flow->n; h++)
       lane->move_seen[h] = -1;
-    lane->unpack_seen = -1;
+    lane->unpack_seen = lane->pass_seen = -1;
     lane->at[RS_MOVE] = RS_MOVE;
     lane->at[RS_PACK] = more_rounds ? RS_PACK : RS_MOVE;
     lane->at[RS_UNPACK] = more_rounds ? RS_UNPACK : RS_MOVE;
@@ -122,7 +122,9 @@ reshard_status rs_flow_note(rs_lane *lane, rs_step step, int64_t round) {
 static const char *wait_edge(rs_step later, rs_step earlier) {
   if (later == RS_MOVE)
     return earlier == RS_PACK ? RS_EDGE("move after pack") : RS_EDGE("move after unpack");
-  return later == RS_PACK ? RS_EDGE("pack after move") : RS_EDGE("unpack after move");
+  if (later == RS_PACK)
+    return earlier == RS_UNPACK ? RS_EDGE("pack after unpack") : RS_EDGE("pack after move");
+  return RS_EDGE("unpack after move");
 }
 
 reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_step other, int64_t round,

@@ -37,6 +37,7 @@ typedef struct rs_lane {
   /* Staging is used again: rounds that have to be behind, and those that are known to be; -1: none. */
   int64_t *move_needed, *move_seen; /* [lanes]: what was packed here, and is packed over, was moved by that lane */
   int64_t unpack_needed, unpack_seen;
+  int64_t pass_needed, pass_seen; /* the same of unpacks whose bytes are packed again, to be passed on */
 } rs_lane;
 
 /* Streams that a transfer needs: one that stands for those of the ranks; those of overlapping rounds; of the packed

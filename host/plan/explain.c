@@ -142,7 +142,7 @@ static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
     add_count(t, overlapping, "tensor");
     rs_text_add(t, ", of which boxes of the destination overlap");
   }
-  rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or mixed, takes a collective, or is on GPUs");
+  rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or mixed, or takes a collective");
 }
 
 static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {

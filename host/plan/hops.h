@@ -43,8 +43,8 @@ typedef struct rs_stream {
 /* A stream as a part of the messages to a peer, or from it. */
 typedef struct rs_stream_end {
   int64_t peer, stream;
+  int64_t like; /* sent: the end of an earlier peer, in a message that is the same; -1: there is none */
   int hop;
-  bool shared; /* sent: an earlier peer is sent the same, in a message that is the same */
 } rs_stream_end;
 typedef RS_VEC(rs_stream_end) rs_stream_ends;
 

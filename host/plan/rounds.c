@@ -66,7 +66,7 @@ int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_pace *p
 
 /* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
 bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return pace->passes || plan->info.bytes + 2 * STEP > pace->limit / pace->world;
+  return plan->hops != NULL || plan->info.bytes + 2 * STEP > pace->limit / pace->world;
 }
 
 static int64_t step_of(const rs_pace *pace) { return pace->share >= STEP ? STEP : SMALL_STEP; }
@@ -120,7 +120,7 @@ static int64_t staged_message(const struct reshard_plan_s *plan, const rs_pace *
   const rs_hops *h = plan->hops;
   if (pace->passes) {
     const rs_stream_end *end = i < h->sends.n ? &h->sends.at[i] : &h->receives.at[i - h->sends.n];
-    return end->shared && pace->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
+    return end->like >= 0 && pace->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
   }
   const rs_peer *p = &plan->peers.at[i / 2];
   return in_place != NULL && in_place[i] ? 0 : i % 2 == 0 ? p->sent : p->received;

@@ -311,7 +311,8 @@ static reshard_status make_round(packer *p, int64_t number) {
   rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
   *r = (rs_round){.number = number, .collective = p->collective};
   for (int sending = 1; sending >= 0; sending--)
-    RS_TRY(p->transfer->messages.pace.passes ? rs_packer_make_passed(p, sending, r) : make_parts(p, sending, r, half));
+    RS_TRY(p->transfer->messages.pace.passes ? rs_packer_make_passed(p, sending, r, half)
+                                             : make_parts(p, sending, r, half));
   return RESHARD_SUCCESS;
 }
 

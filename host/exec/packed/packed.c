@@ -13,6 +13,7 @@
 #include "device/plain.h"
 #include "device/trace.h"
 #include "exec/record.h"
+#include "plan/hops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,17 +40,19 @@ static reshard_status reserve_exchange(int64_t n, void **all) {
 
 /* Connections to the peers that messages go to or come from: every rank has bound its arrays. */
 static reshard_status connect_peers(reshard_transfer t) {
-  const struct reshard_plan_s *plan = t->plan;
-  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
-  reshard_status status = rs_alloc(&sends, plan->peers.n, sizeof *sends);
-  RS_THEN(status, rs_alloc(&receives, plan->peers.n, sizeof *receives));
-  for (int64_t i = 0; i < plan->peers.n && status == RESHARD_SUCCESS; i++) {
-    if (rs_transfer_reaches(t, plan->peers.at[i].rank))
+  const rs_peer *peers = t->plan->peers.at;
+  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0, n = t->plan->peers.n;
+  if (t->messages.pace.passes)
+    n = rs_plan_told(t->plan, &peers);
+  reshard_status status = rs_alloc(&sends, n, sizeof *sends);
+  RS_THEN(status, rs_alloc(&receives, n, sizeof *receives));
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+    if (rs_transfer_reaches(t, peers[i].rank))
       continue;
-    if (plan->peers.at[i].sent > 0)
-      sends[nsends++] = plan->peers.at[i].rank;
-    if (plan->peers.at[i].received > 0)
-      receives[nreceives++] = plan->peers.at[i].rank;
+    if (peers[i].sent > 0)
+      sends[nsends++] = peers[i].rank;
+    if (peers[i].received > 0)
+      receives[nreceives++] = peers[i].rank;
   }
   status = rs_agree(t->comm, status);
   RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives,

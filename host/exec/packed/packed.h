@@ -22,6 +22,7 @@ typedef struct rs_round {
   rs_part *sends, *receives; /* with their programs, owned */
   int64_t nsends, nreceives;
   rs_collective collective;
+  bool passes, brings; /* bytes on that came two rounds before; bytes that a later one passes on */
   /* on a device with streams */
   rs_program *pack, *unpack;           /* of all parts; owned; NULL: there is nothing to do */
   rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */

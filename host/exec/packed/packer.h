@@ -48,6 +48,6 @@ reshard_status rs_packer_find_streams(packer *packer);
 /* Adds the workspace to their places. */
 void rs_packer_place_streams(packer *packer);
 /* The messages of a round in one direction. */
-reshard_status rs_packer_make_passed(packer *packer, bool sending, rs_round *round);
+reshard_status rs_packer_make_passed(packer *packer, bool sending, rs_round *round, int half);
 
 #endif

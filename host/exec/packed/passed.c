@@ -1,8 +1,9 @@
-/* Messages of a packed transfer that passes bytes on (rule 11 of plans), on a device without streams.
+/* Messages of a packed transfer that passes bytes on (rule 11 of plans).
  *
  * A message of a round has a piece of each stream of the pair that has one then. Pieces follow one another in the order
  * of the streams; the last one of a stream may have any length, so those come behind all others. A rank packs what it
- * passes on from its own destination, where it was unpacked in an earlier round. */
+ * passes on from its own destination, where it was unpacked in an earlier round: the one before, or on a device with
+ * streams, where rounds overlap, the one before that. There peers that are sent the same share a copy of it. */
 #include "exec/packed/packer.h"
 #include "plan/messages.h"
 #include "plan/rounds.h"
@@ -16,8 +17,8 @@ static void find_round(const packer *p, packed_message *msg) {
     msg->round = rs_piece_round(pace, msg->pieces, msg->piece) + msg->end->hop * pace->halves;
 }
 
-/* Streams of one direction. Those of a peer have one place, with room for the longest piece of each. *next: its offset
- * in the staging. */
+/* Streams of one direction. Those of a peer have one place, with room for the longest piece of each; where all is whole
+ * its part for a stream is no other's. *next: its offset in the staging. */
 static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, packed_message *messages,
                          size_t *next) {
   const rs_hops *h = p->plan->hops;
@@ -25,14 +26,19 @@ static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, 
   size_t place = *next;
   for (int64_t i = 0; i < n; i++) {
     int64_t bytes = h->streams.at[ends[i].stream].bytes;
+    bool shared = ends[i].like >= 0 && p->transfer->streams.used;
     if (i > 0 && ends[i].peer != ends[i - 1].peer)
       place = *next;
-    messages[i] = (packed_message){.bytes = bytes,
-                                   .pieces = rs_pace_pieces(pace, bytes),
-                                   .staged = (char *)place, /* the workspace is not there yet */
-                                   .end = &ends[i]};
+    messages[i] =
+        (packed_message){.bytes = bytes,
+                         .pieces = rs_pace_pieces(pace, bytes),
+                         /* the workspace is not there yet */
+                         .staged = shared ? messages[ends[i].like].staged : (char *)(p->staging.whole ? *next : place),
+                         .slot = (int32_t)i,
+                         .shared = shared,
+                         .end = &ends[i]};
     find_round(p, &messages[i]);
-    *next += (size_t)rs_place_bytes(pace, p->staging.whole, bytes);
+    *next += shared ? 0 : (size_t)rs_place_bytes(pace, p->staging.whole, bytes);
   }
 }
 
@@ -64,17 +70,32 @@ static int64_t piece_begin(const packer *p, const packed_message *msg, int64_t p
   return rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, piece);
 }
 
+/* Lists the copies of a stream's next piece, or skips those that another message has. */
+static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, char **at) {
+  int64_t begin = piece_begin(p, msg, msg->piece), end = piece_begin(p, msg, ++msg->piece);
+  if (!msg->shared)
+    RS_TRY(rs_packer_lower(p, msg, sending, begin, end, *at));
+  *at += end - begin;
+  find_round(p, msg); /* which is a later one */
+  return RESHARD_SUCCESS;
+}
+
 /* The message of a round to a peer, or from it: pieces of its n streams. */
-static reshard_status make_part(packer *p, packed_message *messages, int64_t n, bool sending, const rs_round *r,
+static reshard_status make_part(packer *p, packed_message *messages, int64_t n, bool sending, rs_round *r, int half,
                                 rs_part *part) {
   reshard_comm comm = p->transfer->comm;
   bool in_mailbox = comm->messages.mailbox > 0;
   int64_t bytes = 0, peer = messages->end->peer;
   int turn = (int)(messages->part++ % 2); /* both ends count the messages of the pair */
-  char *at = messages->staged;
-  for (int64_t i = 0; i < n; i++)
-    if (in_round(&messages[i], r->number))
-      bytes += piece_begin(p, &messages[i], messages[i].piece + 1) - piece_begin(p, &messages[i], messages[i].piece);
+  char *at = NULL;
+  for (int64_t i = 0; i < n; i++) {
+    const packed_message *msg = &messages[i];
+    if (!in_round(msg, r->number))
+      continue;
+    at = at != NULL ? at : msg->staged + half * p->staging.half;
+    bytes += piece_begin(p, msg, msg->piece + 1) - piece_begin(p, msg, msg->piece);
+    r->passes |= sending && msg->end->hop > 0;
+  }
   if (in_mailbox)
     RS_TRY(comm->ops->mailbox(comm, peer, sending, turn, bytes, &at));
   *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL};
@@ -84,12 +105,9 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
       packed_message *msg = &messages[i];
       if (!in_round(msg, r->number) || (msg->piece + 1 == msg->pieces) != last)
         continue;
-      int64_t begin = piece_begin(p, msg, msg->piece), end = piece_begin(p, msg, ++msg->piece);
-      RS_TRY(rs_packer_lower(p, msg, sending, begin, end, at));
-      at += end - begin;
-      find_round(p, msg); /* which is a later one */
+      RS_TRY(lower_piece(p, msg, sending, &at));
     }
-  return rs_packer_compile(p, &p->copies, &part->program);
+  return p->transfer->streams.used ? RESHARD_SUCCESS : rs_packer_compile(p, &p->copies, &part->program);
 }
 
 /* End of the streams of the peer that those from `first` on have; *any: some have a piece in the round. */
@@ -100,20 +118,36 @@ static int64_t end_of_peer(const packed_message *messages, int64_t n, int64_t fi
   return i;
 }
 
-reshard_status rs_packer_make_passed(packer *p, bool sending, rs_round *r) {
+/* Marks the round that brought what this one passes on. Each round of a stream has its piece in one hop later. */
+static void mark_bringing(const packer *p, const rs_round *r) {
+  rs_round *before = p->binding->rounds + p->binding->nrounds - 1;
+  while (before->number > r->number - p->transfer->messages.pace.halves)
+    before--;
+  before->brings = true;
+}
+
+reshard_status rs_packer_make_passed(packer *p, bool sending, rs_round *r, int half) {
   packed_message *messages = sending ? p->sends : p->receives;
   int64_t n = sending ? p->nsends : p->nreceives, count = 0, *made = sending ? &r->nsends : &r->nreceives;
   rs_part **parts = sending ? &r->sends : &r->receives;
-  bool any;
+  rs_slot **slots = sending ? &r->send_slots : &r->receive_slots;
+  bool any, together = p->transfer->streams.used;
   for (int64_t i = 0; i < n;) {
     i = end_of_peer(messages, n, i, r->number, &any);
     count += any;
   }
   RS_TRY(rs_alloc_zero(parts, count, sizeof **parts));
+  if (together && !p->staging.whole)
+    RS_TRY(rs_alloc(slots, count, sizeof **slots));
   for (int64_t i = 0, end; i < n; i = end) {
     end = end_of_peer(messages, n, i, r->number, &any);
-    if (any)
-      RS_TRY(make_part(p, messages + i, end - i, sending, r, &(*parts)[(*made)++]));
+    if (!any)
+      continue;
+    if (*slots != NULL)
+      (*slots)[*made] = (rs_slot){2 * messages[i].slot + half, false};
+    RS_TRY(make_part(p, messages + i, end - i, sending, r, half, &(*parts)[(*made)++]));
   }
-  return RESHARD_SUCCESS;
+  if (sending && r->passes)
+    mark_bringing(p, r);
+  return together ? rs_packer_compile(p, &p->copies, sending ? &r->pack : &r->unpack) : RESHARD_SUCCESS;
 }

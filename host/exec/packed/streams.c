@@ -3,7 +3,7 @@
  *
  *   pack     0   1 .   2 .   3            pack k waits for move k-2, which sent from its half of the staging
  *   move         0   1   2   3            move k waits for pack k, and for unpack k-2, which emptied its half
- *   unpack           0   1   2   3        unpack k waits for move k
+ *   unpack           0   1   2   3        unpack k waits for move k; pack k+2 for it, where it passes bytes on
  *   keep     copies that stay on the rank, beside all of that; on the mixed path between two meetings of the node
  *
  * Without a limit there is one round, and pack, move and unpack follow one another on one stream. A rank skips rounds
@@ -59,7 +59,7 @@ static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *str
 
 static void clear_lane(rs_lane *lane, int64_t lanes) {
   lane->packs = lane->moves = lane->unpacks = lane->note_moved = lane->note_unpacked = false;
-  lane->unpack_needed = -1;
+  lane->unpack_needed = lane->pass_needed = -1;
   for (int64_t h = 0; h < lanes; h++) {
     lane->from[h] = false;
     lane->move_needed[h] = -1;
@@ -102,8 +102,9 @@ static void find_receive_work(rs_execution *x, int64_t i, const rs_round *r, int
   }
 }
 
-/* Finds the work of the lanes in a round, and the waits before staging is used again. */
-static void find_round_work(rs_execution *x, int64_t number) {
+/* Finds the work of the lanes in a round, and the waits before staging is used again. brought: the round in which came
+ * what this one passes on. */
+static void find_round_work(rs_execution *x, int64_t number, int64_t brought) {
   for (int64_t g = 0; g < x->flow.n; g++)
     clear_lane(x->flow.lane[g], x->flow.n);
   for (int64_t i = 0; i < x->n; i++) {
@@ -116,6 +117,8 @@ static void find_round_work(rs_execution *x, int64_t number) {
     lane->packs |= r->pack != NULL;
     lane->unpacks |= r->unpack != NULL;
     lane->note_moved |= r->unpack != NULL;
+    lane->note_unpacked |= r->brings;
+    lane->pass_needed = r->passes ? brought : lane->pass_needed;
     find_send_work(x, i, r, number);
     find_receive_work(x, i, r, number);
   }
@@ -148,6 +151,8 @@ static reshard_status pack_lane(rs_execution *x, int64_t g, int64_t number) {
   rs_lane *lane = x->flow.lane[g];
   void *stream;
   bool other = false; /* it is moved on another stream */
+  RS_TRY(rs_flow_wait(lane, RS_PACK, lane, RS_UNPACK, lane->pass_needed, &lane->pass_seen));
+  lane->move_seen[g] = rs_max(lane->move_seen[g], lane->pass_seen); /* an unpack comes after its move */
   for (int64_t h = 0; h < x->flow.n; h++)
     RS_TRY(rs_flow_wait(lane, RS_PACK, x->flow.lane[h], RS_MOVE, lane->move_needed[h], &lane->move_seen[h]));
   RS_TRY(rs_flow_use(&x->flow, lane, RS_PACK, &stream));
@@ -165,6 +170,8 @@ static reshard_status begin_move(rs_execution *x, int64_t g, int64_t number) {
     if (lane->from[h])
       RS_TRY(rs_flow_wait(lane, RS_MOVE, x->flow.lane[h], RS_PACK, number, &seen));
   }
+  if (lane->from[g]) /* and after all that its pack comes after */
+    lane->unpack_seen = rs_max(lane->unpack_seen, lane->pass_seen);
   RS_TRY(rs_flow_wait(lane, RS_MOVE, lane, RS_UNPACK, lane->unpack_needed, &lane->unpack_seen));
   return rs_flow_use(&x->flow, lane, RS_MOVE, &stream);
 }
@@ -207,10 +214,10 @@ static reshard_status exchange_round(rs_execution *x, int64_t number, int64_t ag
   return status;
 }
 
-/* number: of the rounds here; agreed: the one that all ranks know it by. */
-static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed) {
+/* number: of the rounds here; agreed: the one that all ranks know it by; before: of the last one. */
+static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed, int64_t before) {
   int64_t lanes = x->flow.n;
-  find_round_work(x, number);
+  find_round_work(x, number, before + 1 == agreed ? number - 2 : number - 1);
   for (int64_t g = 0; g < lanes; g++)
     if (x->flow.lane[g]->packs)
       RS_TRY(pack_lane(x, g, number));
@@ -232,7 +239,7 @@ static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed)
 }
 
 reshard_status rs_packed_run_on_streams(rs_execution *x) {
-  int64_t number = 0, agreed;
+  int64_t number = 0, agreed, before = -1;
   for (int64_t i = 0; i < x->n; i++) {
     x->t[0]->team.cursor[i] = 0;
     reset_uses(x->t[i]->binding.sent, x->t[i]->binding.nsent);
@@ -240,7 +247,7 @@ reshard_status rs_packed_run_on_streams(rs_execution *x) {
   }
   if (x->flow.n > 1) /* no lane waits for another one's first launch */
     RS_TRY(rs_flow_start(&x->flow));
-  while ((agreed = rs_packed_next_round(x)) >= 0)
-    RS_TRY(run_round(x, number++, agreed));
+  for (; (agreed = rs_packed_next_round(x)) >= 0; before = agreed)
+    RS_TRY(run_round(x, number++, agreed, before));
   return number == 0 ? copy_kept(x) : RESHARD_SUCCESS;
 }

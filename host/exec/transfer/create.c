@@ -184,10 +184,8 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }
 
-/* True where messages can be made of streams: the plan passes bytes on, and packs and unpacks follow one another. */
-static bool may_pass_on(const struct reshard_transfer_s *t) {
-  return t->plan->hops != NULL && t->cached == NULL && !t->comm->device->streams->asynchronous;
-}
+/* True where messages can be made of streams: the plan passes bytes on. */
+static bool may_pass_on(const struct reshard_transfer_s *t) { return t->plan->hops != NULL && t->cached == NULL; }
 
 /* Refuses streams for which there is no room; the same on all ranks. */
 static reshard_status check_streams(const struct reshard_transfer_s *t, int64_t streams, int64_t of_pair) {
@@ -209,7 +207,7 @@ static void find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair
   reshard_transfer t = c->t;
   int64_t mailbox = t->comm->messages.mailbox;
   rs_pace *pace = &t->messages.pace;
-  *pace = rs_plan_pace(t->plan, true, t->comm->messages.best_staging, 1, streams);
+  *pace = rs_plan_pace(t->plan, !t->streams.used, t->comm->messages.best_staging, 1, streams);
   if (mailbox > 0)
     rs_pace_fit(pace, mailbox, of_pair);
   c->record.rounds =
@@ -274,7 +272,7 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   mine->most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
   mine->use = (int32_t)t->messages.use;
   if (may_pass_on(t) && t->path != &rs_mixed_path) {
-    mine->streams = rs_plan_streams(plan, true);
+    mine->streams = rs_plan_streams(plan, !t->streams.used);
     mine->of_pair = plan->hops->longest > 0 ? plan->hops->most_of_pair : -plan->hops->most_of_pair;
   }
   rs_collective_propose(t, &t->binding.arrays, &mine->collective);

@@ -188,7 +188,7 @@ static reshard_status number_streams(hop_maker *m) {
 static reshard_status add_end(rs_hops *h, bool sending, int64_t peer, int64_t stream, int hop) {
   rs_stream_ends *ends = sending ? &h->sends : &h->receives;
   RS_TRY(rs_vec_reserve(ends, ends->n + 1));
-  ends->at[ends->n++] = (rs_stream_end){peer, stream, hop, false};
+  ends->at[ends->n++] = (rs_stream_end){peer, stream, -1, hop};
   return RESHARD_SUCCESS;
 }
 
@@ -270,7 +270,7 @@ static reshard_status find_shared(rs_hops *h) {
     while (like >= 0 && (next_peer(e, n, like) - like != end - i || !same_streams(e + like, e + i, end - i)))
       like = before[like];
     for (int64_t k = i; k < end; k++)
-      e[k].shared = like >= 0;
+      e[k].like = like >= 0 ? like + (k - i) : -1;
     h->shared += like >= 0 ? end - i : 0;
     if (like < 0) {
       before[i] = first[e[i].stream];
