@@ -299,6 +299,14 @@ RESHARD_API reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoi
  */
 RESHARD_API reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
                                                    int64_t rank, int threads, void *const *buffers);
+/* Reads a box of a tensor into contiguous, row-major memory of its extent. Local.
+ *
+ * - box: global offset and extent. buffer may be NULL where it has no elements.
+ * - threads: as of reshard_checkpoint_read. A row, or another box that lies in one run of a file, is one read.
+ *
+ * Errors: RESHARD_ERROR_INVALID: a box that reaches beyond the tensor. Those of reshard_checkpoint_read. */
+RESHARD_API reshard_status reshard_checkpoint_read_box(reshard_checkpoint checkpoint, int64_t tensor,
+                                                       const reshard_box *box, int threads, void *buffer);
 
 /* An entry of "__metadata__" of .safetensors files: what its owner has written about the tensors. */
 typedef struct reshard_text_pair {

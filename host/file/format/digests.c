@@ -17,6 +17,19 @@ static int64_t find_text(const char *header, int64_t n, const char *text) {
   return at != NULL ? at - header : -1;
 }
 
+int64_t rs_safetensors_cut_digits(char *text, int64_t n) {
+  static const char before[] = RS_DIGEST_BEFORE, between[] = RS_DIGEST_BETWEEN;
+  int64_t at = find_text(text, n, before);
+  int64_t first = at + (int64_t)sizeof before - 1 + RS_DIGEST_DIGITS + (int64_t)sizeof between - 1;
+  if (at < 0 || first > n || memcmp(text + first - sizeof between + 1, between, sizeof between - 1) != 0)
+    return n;
+  int64_t end = first;
+  while (end < n && ((text[end] >= '0' && text[end] <= '9') || (text[end] >= 'a' && text[end] <= 'f')))
+    end++;
+  memmove(text + first, text + end, (size_t)(n - end));
+  return n - (end - first);
+}
+
 /* "tensor 'a', box [0,4)x[8,12)": the box where the file says where it begins. saved: NULL where it does not. */
 static reshard_status add_name(const rs_safetensors *header, int64_t tensor, const int64_t *saved, rs_digests *d) {
   const rs_model_tensor *t = &header->model->tensors.at[tensor];

@@ -278,7 +278,8 @@ static reshard_status check_padding(const char *where, const char *text, int64_t
                   where, (long long)(length - n));
 }
 
-reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
+/* cut: without the digits, which nothing here looks at. */
+static reshard_status read_header(const char *where, const rs_file *file, bool cut, rs_safetensors *header) {
   char *text = NULL;
   int64_t length = 0;
   rs_safetensors made = {0};
@@ -287,13 +288,19 @@ reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_sa
   made.start = 8 + length;
   reshard_status status = check_padding(where, text, length);
   RS_THEN(status, rs_model_new(&made.model));
-  RS_THEN(status, read_members(where, text, length, file, &made));
+  RS_THEN(status, read_members(where, text, cut ? rs_safetensors_cut_digits(text, length) : length, file, &made));
   free(text);
   if (status != RESHARD_SUCCESS)
     rs_safetensors_free(&made);
   else
     *header = made;
   return status;
+}
+
+/* An error tells its place in the text as the file has it. */
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
+  reshard_status status = read_header(where, file, true, header);
+  return status == RESHARD_ERROR_INVALID ? read_header(where, file, false, header) : status;
 }
 
 /* "saved_offsets" of one tensor, appended to header->saved. */

@@ -28,6 +28,9 @@ reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *h
  * RESHARD_ERROR_CORRUPT for a header that is not as it was written; RESHARD_ERROR_UNSUPPORTED in a build without XXH3.
  */
 reshard_status rs_safetensors_read_digests(const char *where, const rs_safetensors *header, rs_file *file);
+/* Takes the digits of the pieces out of a header's text of n bytes, which then says the same of all else. They are 16
+ * bytes a MiB of the file, and a JSON parser takes them one by one. Returns the bytes that are left. */
+int64_t rs_safetensors_cut_digits(char *text, int64_t n);
 void rs_safetensors_free(rs_safetensors *header);
 
 #ifdef RS_HAVE_JANSSON

@@ -1,4 +1,4 @@
-/* An open checkpoint: queries, and parts of it read into a caller's memory, which is a store too. */
+/* An open checkpoint: queries. */
 #include "file/read/checkpoint.h"
 
 #include "base/text.h"
@@ -221,7 +221,7 @@ int64_t rs_checkpoint_checked(reshard_checkpoint checkpoint, int64_t *unchecked)
   return bytes;
 }
 
-static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out) {
+reshard_status rs_checkpoint_given(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out) {
   if (checkpoint == NULL || out == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
   if (tensor < 0 || tensor >= checkpoint->info.tensors)
@@ -231,7 +231,7 @@ static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoi
 }
 
 reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout *layout) {
-  RS_TRY(check_tensor("reshard_checkpoint_layout", checkpoint, tensor, layout));
+  RS_TRY(rs_checkpoint_given("reshard_checkpoint_layout", checkpoint, tensor, layout));
   const rs_stored_tensor *stored = &checkpoint->store.tensors.at[tensor];
   if (!stored->reversed) {
     *layout = reshard_layout_retain(stored->layout);
@@ -266,7 +266,7 @@ reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoint, int64_t 
   reshard_model_tensor t;
   reshard_box found;
   RS_TRY(RS_GIVEN("reshard_checkpoint_stored", checkpoint, file, offset, box));
-  RS_TRY(check_tensor("reshard_checkpoint_stored", checkpoint, tensor, file));
+  RS_TRY(rs_checkpoint_given("reshard_checkpoint_stored", checkpoint, tensor, file));
   const rs_store *s = &checkpoint->store;
   RS_TRY(reshard_model_get(s->model, tensor, &t));
   if (s->tensors.at[tensor].reversed)
@@ -309,73 +309,4 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
       return rs_error(RESHARD_ERROR_SYSTEM, "%s changed while it was read", where);
   }
   return RESHARD_SUCCESS;
-}
-
-/* Boxes as tensors of their own, each with its region: a plan would look at all boxes of a layout for each region. */
-static reshard_status add_boxes(rs_store *s, int64_t tensor, reshard_layout layout, int64_t rank, reshard_dtype dtype,
-                                const rs_views *views, rs_copy_regions *regions) {
-  rs_layout_cache shapes = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t a = 0, number; a < views->n && status == RESHARD_SUCCESS; a++) {
-    reshard_array_info info;
-    reshard_box box;
-    status = reshard_layout_array(layout, rank, a, &info);
-    if (status == RESHARD_SUCCESS && info.elements == 0) /* no box has it, and nothing is read */
-      continue;
-    RS_THEN(status, rs_array_box(layout, rank, a, 0, &box, NULL));
-    RS_THEN(status, rs_layout_cache_single(&shapes, layout->ndim, box.extent, &number));
-    RS_THEN(status, rs_memory_add_tensor(s, dtype, shapes.made.at[number]));
-    RS_THEN(status, rs_memory_add_arrays(s, 0, &views->at[a]));
-    RS_THEN(status, rs_whole_region(tensor, s, s->tensors.n - 1, regions));
-    if (status == RESHARD_SUCCESS)
-      memcpy(regions->at[regions->n - 1].src_offset, box.offset, (size_t)layout->ndim * sizeof *box.offset);
-  }
-  rs_layout_cache_free(&shapes);
-  return status;
-}
-
-/* The caller's buffers as a store, and the way there. */
-static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
-                                  int64_t rank, void *const *buffers, rs_copy_regions *regions) {
-  reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
-  rs_views views = {0};
-  reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
-  if (status == RESHARD_SUCCESS && layout->kind == RESHARD_LAYOUT_BOXES && views.n > 1) {
-    status = add_boxes(s, tensor, layout, rank, dtype, &views, regions);
-  } else {
-    RS_THEN(status, rs_memory_add_tensor(s, dtype, layout));
-    RS_THEN(status, rs_memory_add_arrays(s, rank, views.at));
-    RS_THEN(status, rs_rank_regions(&checkpoint->store, tensor, s, 0, rank, regions));
-  }
-  free(views.at);
-  return status;
-}
-
-reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
-                                       int64_t rank, int threads, void *const *buffers) {
-  RS_TRY(check_tensor("reshard_checkpoint_read", checkpoint, tensor, layout));
-  const rs_model_tensor *t = &checkpoint->store.model->tensors.at[tensor];
-  char wanted[RS_SHAPE_TEXT], given[RS_SHAPE_TEXT];
-  RS_TRY(rs_model_check_dtype(checkpoint->store.model, tensor));
-  if (!rs_shape_equal(layout->ndim, layout->shape, t->ndim, t->shape))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: a layout of shape %s, the tensor's is %s",
-                    rs_shape_text(given, layout->ndim, layout->shape), rs_shape_text(wanted, t->ndim, t->shape));
-  if (threads < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: %d threads", threads);
-  if (rank < 0 || rank >= layout->world)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: rank %lld of %lld", (long long)rank,
-                    (long long)layout->world);
-  rs_store target = {0};
-  rs_copy_regions regions = {0};
-  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &regions);
-  if (status == RESHARD_SUCCESS)
-    status = rs_store_move_run(&(rs_store_move){.src = &checkpoint->store,
-                                                .dst = &target,
-                                                .nregions = regions.n,
-                                                .regions = regions.at,
-                                                .threads = threads,
-                                                .only_rank = -1});
-  rs_store_free(&target);
-  free(regions.at);
-  return status;
 }

@@ -45,6 +45,8 @@ reshard_status rs_checkpoint_open(const char *path, const rs_checkpoint_options 
                                   reshard_checkpoint *checkpoint);
 /* Bytes whose digest was found right so far; files without digests. */
 int64_t rs_checkpoint_checked(reshard_checkpoint checkpoint, int64_t *unchecked);
+/* RESHARD_ERROR_INVALID, for a call, where a tensor of that number or an argument is missing. */
+reshard_status rs_checkpoint_given(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out);
 /* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name
  * does not belong to what was opened. */
 reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path);

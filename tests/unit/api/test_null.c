@@ -80,6 +80,7 @@ CASE(null_is_refused_by_calls_of_file) {
     REFUSED(reshard_checkpoint_stored(NULL, 0, 0, ROOM, ROOM, ROOM));
     REFUSED(reshard_error_set(RESHARD_ERROR_PEER, NULL));
     REFUSED(reshard_checkpoint_read(NULL, 0, NULL, 0, 0, ROOM));
+    REFUSED(reshard_checkpoint_read_box(NULL, 0, ROOM, 0, ROOM));
     REFUSED(reshard_checkpoint_check(TEXT, ROOM, ROOM));
     REFUSED(reshard_writer_create(TEXT, 0, ROOM, ROOM, ROOM));
     REFUSED(reshard_checkpoint_metadata(NULL, 0, NULL, ROOM));

@@ -91,14 +91,10 @@ static void check_stored(reshard_checkpoint checkpoint, const char *name, int64_
   assert_int_equal(reshard_model_get(reshard_checkpoint_model(checkpoint), tensor, &t), RESHARD_SUCCESS);
   for (; reshard_checkpoint_stored(checkpoint, tensor, n, &file, &offset, &box) == RESHARD_SUCCESS; n++) {
     unsigned char bytes[64];
-    void *buffer = bytes;
-    const int64_t rank = 0;
-    reshard_layout part;
     size_t size, elements = 1;
     for (int d = 0; d < t.ndim; d++)
       elements *= (size_t)box.extent[d];
-    assert_int_equal(reshard_layout_create_boxes(t.ndim, t.shape, 1, 1, &rank, &box, 0, &part), RESHARD_SUCCESS);
-    assert_int_equal(reshard_checkpoint_read(checkpoint, tensor, part, 0, 1, &buffer), RESHARD_SUCCESS);
+    assert_int_equal(reshard_checkpoint_read_box(checkpoint, tensor, &box, 1, bytes), RESHARD_SUCCESS);
     FILE *f = fopen(file, "rb");
     assert_non_null(f);
     unsigned char there[64];
@@ -107,7 +103,6 @@ static void check_stored(reshard_checkpoint checkpoint, const char *name, int64_
     fclose(f);
     assert_int_equal(size, elements * reshard_dtype_size(t.dtype));
     assert_memory_equal(there, bytes, size);
-    reshard_layout_release(part);
   }
   char text[64];
   snprintf(text, sizeof text, "piece %d of %d", (int)pieces, (int)pieces);
