@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import atexit as _atexit
 
-from ._core import Comm, Entry, Layout, Plan, PlanInfo, Rules, Transfer, empty, from_nccl, local, node, redistribute, version as __version__
-from ._core import _close_all
+from ._core import (Comm, Entry, Layout, LazyTensor, Plan, PlanInfo, Rules, Transfer, _close_all, check, convert, empty, from_nccl, local, node,
+                    redistribute, version as __version__, write)
 from ._errors import (BusyError, CancelledError, CorruptError, Error, InternalError, InvalidError, MismatchError, MissingError,
                       OutOfMemoryError, PeerError, SystemError, TimeoutError, UnsupportedError)
-from ._files import Checkpoint, LazyTensor, check, convert, open, write
+from ._files import Checkpoint, open
 from ._groups import from_mpi, from_torch
 
 _atexit.register(_close_all)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import builtins
 import re
 
-from ._core import status_name
-
 
 class Error(RuntimeError):
     """A call of the library failed. The text is the library's, with its numbers."""
@@ -65,12 +63,3 @@ class CancelledError(Error):
 
 class CorruptError(Error):
     """Data read back is not what was written."""
-
-
-def of_status(status: int, text: bytes, missing: tuple[int, ...]) -> Error:
-    """Makes the exception of a status of the C library."""
-    kind = next((kind for kind in Error.__subclasses__() if kind.status == status_name(status)), InternalError)
-    error = kind(text.decode("utf-8", "replace"))
-    if missing:
-        error.missing = missing
-    return error

@@ -2,6 +2,7 @@
 // numpy's own description tells the rest of its arrays. All others come by DLPack or the buffer protocol.
 #include "core.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace {
@@ -47,6 +48,11 @@ reshard_dtype dlpack_dtype(nb::dlpack::dtype t) {
     if (t.lanes == 1 && t.code == known.code && t.bits == 8 * reshard_dtype_size(known.dtype))
       return known.dtype;
   return RESHARD_DTYPE_NONE;
+}
+
+nb::handle ndarray() {
+  static const nb::handle type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
+  return type;
 }
 
 // A torch tensor: what its memory does not tell is refused by name.
@@ -149,8 +155,7 @@ reshard_dtype dtype_of(nb::handle dtype) {
 Array array_of(nb::handle object, const What &what) {
   if (object.is_none())
     invalid(what + ": None, where an array with elements is due");
-  static const nb::handle ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
-  if (object.type().is(ndarray))
+  if (object.type().is(ndarray()))
     return numpy_array(object, what);
   if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "is_conj"))
     return torch_array(object, what);
@@ -189,32 +194,60 @@ std::string What::text() const {
   return buffer < 0 ? text : text + ", buffer " + std::to_string(buffer);
 }
 
-// By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
-nb::object numpy_of(reshard_tensor tensor, bool bits) {
-  static const nb::handle ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
+const char *dtype_name(reshard_dtype dtype) {
+  for (const Name &known : names)
+    if (known.dtype == dtype)
+      return known.name;
+  return reshard_dtype_string(dtype);
+}
+
+nb::handle numpy_type(reshard_dtype dtype, bool bits) {
   static nb::handle types[2][RESHARD_DTYPE_COUNT];
+  nb::handle &type = types[bits][dtype];
+  if (type.is_valid())
+    return type;
+  nb::object numpy = nb::module_::import_("numpy"), name = nb::str(dtype_name(dtype));
+  bool has = std::any_of(std::begin(names), std::end(names), [&](const Name &n) { return n.dtype == dtype && n.kind; });
+  if (!has && bits)
+    name = nb::str(reshard_dtype_size(dtype) == 2 ? "uint16" : "uint8");
+  else if (!has) {
+    try {
+      name = nb::module_::import_("ml_dtypes").attr(name);
+    } catch (nb::python_error &missing) {
+      nb::raise_from(missing, PyExc_ImportError, "numpy has no %s: install ml_dtypes, or take .torch()",
+                     reshard_dtype_string(dtype));
+    }
+  }
+  return type = nb::object(numpy.attr("dtype")(name)).release();
+}
+
+nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape) {
+  static const nb::handle empty = nb::object(nb::module_::import_("numpy").attr("empty")).release();
+  return empty(tuple_of(ndim, shape), numpy_type(dtype));
+}
+
+// By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
+nb::object numpy_over(const Array &a, bool bits, nb::handle owner) {
+  static char none; // an address for arrays without elements
+  int64_t width = int64_t(reshard_dtype_size(a.dtype)), end = width, strides[RESHARD_MAX_DIMS];
+  for (int d = 0; d < a.ndim; d++)
+    strides[d] = a.strides[d] * width, end += (a.shape[d] - 1) * strides[d];
+  size_t bytes = a.elements() > 0 ? size_t(end) : 0;
+  void *data = a.data != nullptr ? a.data : &none;
+  nb::object memory = a.writable ? nb::cast(nb::ndarray<nb::array_api, uint8_t>(data, {bytes}, owner))
+                                 : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner));
+  nb::object shape = tuple_of(a.ndim, a.shape);
+  return a.contiguous() ? ndarray()(shape, numpy_type(a.dtype, bits), memory)
+                        : ndarray()(shape, numpy_type(a.dtype, bits), memory, 0, tuple_of(a.ndim, strides));
+}
+
+nb::object numpy_of(reshard_tensor tensor, bool bits) {
   reshard_tensor_info info;
   check(reshard_tensor_get_info(tensor, &info));
-  nb::handle &type = types[bits][info.dtype];
-  if (!type.is_valid()) {
-    nb::object make = nb::module_::import_("reshard._dtypes").attr("numpy_dtype");
-    type = make(reshard_dtype_string(info.dtype), bits).release();
-  }
   Array a;
-  a.ndim = info.ndim;
-  nb::list shape, strides;
-  int64_t width = int64_t(reshard_dtype_size(info.dtype)), end = width;
-  for (int d = 0; d < info.ndim; d++) {
-    a.shape[d] = info.shape[d], a.strides[d] = info.strides[d];
-    end += (info.shape[d] - 1) * info.strides[d] * width;
-    shape.append(info.shape[d]), strides.append(info.strides[d] * width);
-  }
-  static char none; // an address for arrays without elements
-  size_t bytes = a.elements() > 0 ? size_t(end) : 0;
+  a.data = info.data, a.dtype = info.dtype, a.ndim = info.ndim, a.writable = true;
+  std::copy(info.shape, info.shape + a.ndim, a.shape), std::copy(info.strides, info.strides + a.ndim, a.strides);
   nb::capsule owner(reshard_tensor_retain(tensor),
                     [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
-  nb::object memory =
-      nb::cast(nb::ndarray<nb::array_api, uint8_t>(info.data != nullptr ? info.data : &none, {bytes}, owner));
-  return a.contiguous() ? ndarray(nb::tuple(shape), type, memory)
-                        : ndarray(nb::tuple(shape), type, memory, 0, nb::tuple(strides));
+  return numpy_over(a, bits, owner);
 }

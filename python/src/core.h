@@ -27,8 +27,18 @@ using namespace nb::literals;
 
 using Shape = std::vector<int64_t>;
 
-// Raises the exception of a status, with the library's text where text is empty.
-[[noreturn]] void raise(reshard_status status, std::string text = "", const std::vector<int64_t> &missing = {});
+using Any = nb::typed<nb::object, nb::any>; // of stubs
+using IntTuple = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
+inline IntTuple tuple_of(int n, const int64_t *numbers) {
+  nb::list list;
+  for (int i = 0; i < n; i++)
+    list.append(numbers[i]);
+  return nb::tuple(list);
+}
+
+// Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
+[[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
+                        const char *kind = nullptr);
 inline void check(reshard_status status) {
   if (status != RESHARD_SUCCESS)
     raise(status);
@@ -70,6 +80,7 @@ std::string shape_text(int ndim, const int64_t *shape);
 // --- Element types ---------------------------------------------------------------------------------------------------
 // By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's.
 reshard_dtype dtype_of(nb::handle dtype);
+const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
 inline reshard_dtype dtype_or(nb::handle dtype, reshard_dtype other) {
   return dtype.is_none() ? other : dtype_of(dtype);
 }
@@ -110,8 +121,11 @@ struct What {
 };
 inline std::string operator+(const What &what, const std::string &more) { return what.text() + more; }
 Array array_of(nb::handle object, const What &what);
-// A view that keeps the tensor. bits: types that numpy lacks come as unsigned integers, else as those of ml_dtypes.
-nb::object numpy_of(reshard_tensor tensor, bool bits = false);
+// numpy's dtype. bits: types that it lacks are unsigned integers, else those of ml_dtypes.
+nb::handle numpy_type(reshard_dtype dtype, bool bits = false);
+nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
+nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);
+nb::object numpy_of(reshard_tensor tensor, bool bits = false); // a view that keeps the tensor
 
 // --- Owners ----------------------------------------------------------------------------------------------------------
 struct Layout {

@@ -20,14 +20,19 @@ int poll_signals(void *) {
   return 1;
 }
 
-void raise(reshard_status status, std::string text, const std::vector<int64_t> &missing) {
+void raise(reshard_status status, std::string text, const Shape &missing, const char *kind) {
+  static const char *const kinds[] = {"InternalError", "InvalidError",  "UnsupportedError", "OutOfMemoryError",
+                                      "SystemError",   "MismatchError", "PeerError",        "BusyError",
+                                      "TimeoutError",  "InternalError", "CancelledError",   "CorruptError"};
   if (std::exception_ptr raised = std::exchange(raised_in_wait, nullptr); raised != nullptr)
     std::rethrow_exception(raised);
   if (text.empty())
     text = reshard_last_error();
-  nb::object make = nb::module_::import_("reshard._errors").attr("of_status");
-  nb::object error = make(int(status), nb::bytes(text.data(), text.size()), nb::tuple(nb::cast(missing)));
-  PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
+  nb::object type = nb::module_::import_("reshard._errors").attr(kind != nullptr ? kind : kinds[status]);
+  nb::object error = type(nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace")));
+  if (!missing.empty())
+    error.attr("missing") = tuple_of(int(missing.size()), missing.data());
+  PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }
 
@@ -44,7 +49,4 @@ std::string shape_text(int ndim, const int64_t *shape) {
   return text + (ndim == 1 ? ",)" : ")");
 }
 
-void bind_error(nb::module_ &m) {
-  m.attr("version") = reshard_version();
-  m.def("status_name", [](int status) { return reshard_status_string(reshard_status(status)); });
-}
+void bind_error(nb::module_ &m) { m.attr("version") = reshard_version(); }

@@ -51,13 +51,6 @@ struct ArrayInfo {
   int64_t buffer, offset;
 };
 
-nb::tuple tuple_of(int n, const int64_t *numbers) {
-  nb::list list;
-  for (int i = 0; i < n; i++)
-    list.append(numbers[i]);
-  return nb::tuple(list);
-}
-
 std::vector<Array> buffers_of(const Layout &l, int64_t rank) {
   std::vector<Array> shapes;
   int64_t n = 0;
@@ -235,7 +228,6 @@ void bind_queries(nb::class_<Layout> &layout) {
 const Layout &layout_arg(nb::handle object) { return nb::cast<const Layout &>(object); }
 
 void bind_layout(nb::module_ &m) {
-  m.def("dtype_size", [](const std::string &name) { return reshard_dtype_size(dtype_of(nb::str(name.c_str()))); });
   nb::class_<Layout> layout(m, "Layout", "The boxes of a global tensor that each rank holds. Immutable.");
   bind_making(layout);
   bind_queries(layout);
