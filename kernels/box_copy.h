@@ -22,6 +22,7 @@ enum {
   RS_BOX_TILE_MOST = 64 << 10, /* since items of a tile are divided as 16-bit numbers */
   RS_BOX_TILE_LEAST = 4 << 10, /* of small programs, so that each SM has some */
   RS_BOX_TILES_PER_SM = 8,     /* that a program is to have before its tiles are larger than the least */
+  RS_BOX_LOOPS = 16, /* most loops of a tile: each has two steps or more, and all together at most RS_BOX_TILE_MOST */
   RS_BOX_THREADS = 256,
   RS_BOX_BLOCKS = 4,        /* of them on one SM: bounds the registers */
   RS_BOX_LINE_LOADS = 8,    /* 16-byte loads of a thread before its first store: contiguous pieces */

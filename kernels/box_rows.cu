@@ -21,7 +21,8 @@ struct row_ends {
   char *dst;
 };
 
-/* Loops of a tile, in registers. Most tiles have one loop alone, and more loads in flight for it. */
+/* Loops of a tile: the innermost and the outermost in registers, those between in shared memory. Most tiles have one
+ * loop alone, and more loads in flight for it. */
 template <bool Nested> struct tile_loops {
   static constexpr bool nested = Nested;
   row_ends base;
@@ -30,9 +31,9 @@ template <bool Nested> struct tile_loops {
   rs_box_axis inner;
   const rs_box_axis *more;
 
-  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *axes)
+  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *between)
       : base{tile.src, tile.dst}, outer_src(shape.outer_src), outer_dst(shape.outer_dst), inside(shape.inside),
-        inner(shape.inner), more(axes + shape.more) {}
+        inner(shape.inner), more(between) {}
 
   /* Rows of the tile, when the outermost loop goes round count times. */
   __device__ __forceinline__ uint32_t rows(uint32_t count) const {
@@ -177,8 +178,8 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shap
 
 template <uint32_t RowLoads, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
-                                           const rs_box_axis *axes) {
-  const tile_loops<Nested> l(tile, shape, axes);
+                                           const rs_box_axis *between) {
+  const tile_loops<Nested> l(tile, shape, between);
   switch (shape.kind) {
   case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
   case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;
@@ -189,7 +190,18 @@ __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box
   }
 }
 
+/* Brings the loops between to shared memory, where each element of the tile asks for them. */
+__device__ __forceinline__ void keep_loops(rs_box_axis *between, const rs_box_shape &shape, const rs_box_axis *axes) {
+  static_assert(sizeof(rs_box_axis) == 24, "three loads");
+  const uint32_t n = 3 * (shape.inside - 1);
+  if (threadIdx.x < n)
+    reinterpret_cast<uint2 *>(between)[threadIdx.x] =
+        load<false, uint2>(reinterpret_cast<const char *>(axes + shape.more) + 8 * threadIdx.x);
+  __syncthreads();
+}
+
 template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
+  RS_SHARED(rs_box_axis, between, [RS_BOX_LOOPS - 2]);
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
@@ -200,10 +212,12 @@ template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_
     return;
   }
   const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
+  if (shape.inside > 1)
+    keep_loops(between, shape, batch.part[k].axes);
   if (shape.inside == 0)
-    copy_shape<RowLoads, false>(tile, shape, batch.part[k].axes);
+    copy_shape<RowLoads, false>(tile, shape, nullptr);
   else
-    copy_shape<RowLoads, true>(tile, shape, batch.part[k].axes);
+    copy_shape<RowLoads, true>(tile, shape, between);
 }
 
 /* Blocks of an SM: more loads take more registers. */
@@ -222,8 +236,10 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
   if (is_closed(batch))
     return;
-  for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x)
+  for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
     copy_tile<RowLoads>(batch, t);
+    __syncthreads(); /* before the next tile's loops come into shared memory */
+  }
 }
 
 template <uint32_t RowLoads> int load_rows() {

@@ -27,7 +27,7 @@ enum { CASES = 300 };
 #else
 enum { CASES = 2000 };
 #endif
-enum { MAX_AXES = 8, SMS = 4 };
+enum { MAX_AXES = RS_BOX_LOOPS, SMS = 4 };
 
 static uint64_t seed;
 static int64_t hits[RS_BOX_TRANSPOSE + 1][3]; /* tiles by kind and loops (one, two, more) */
@@ -211,7 +211,7 @@ static void clear(program *p) {
 /* Loops of the destination from the inside out, with gaps here and there; those of the source in the same order or in
  * another one, with gaps, of zero stride, or turned round; then all of them shuffled. */
 static box random_box(int64_t most) {
-  box b = {.element = 1 << below(5), .naxes = (int)below(MAX_AXES + 1)};
+  box b = {.element = 1 << below(5), .naxes = (int)below(9)};
   int64_t extent = b.element, reach = b.element, grain = below(3) == 0 ? b.element : below(2) == 0 ? 16 : 4;
   grain = rs_max(grain, b.element);
   for (int i = b.naxes - 1; i >= 0; i--) {
@@ -384,6 +384,26 @@ CASE(rows_between_each_other) {
     }
     rs_box_policy policy = random_policy();
     program_make(&p, &policy);
+    programs_launch(&p, 1);
+    program_check(&p);
+    clear(&p);
+  }
+}
+
+/* As many loops as a tile can have, turned round in the source. */
+CASE(tiles_of_the_most_loops) {
+  for (seed = 1; seed <= 4; seed++) {
+    draw_state = seed;
+    program p = {0};
+    box b = {.element = 1, .naxes = RS_BOX_LOOPS};
+    for (int i = 0; i < RS_BOX_LOOPS; i++)
+      b.axes[i] = (rs_axis){2, 1 << i, 1 << (RS_BOX_LOOPS - 1 - i)};
+    measure(&b);
+    add_box(&p, &b);
+    add_box(&p, &b);
+    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE_MOST, 0});
+    assert_int_equal(p.part[RS_BOX_ROWS].count, 2);
+    assert_int_equal(p.tables.shape.at[0].inside, RS_BOX_LOOPS - 1);
     programs_launch(&p, 1);
     program_check(&p);
     clear(&p);

@@ -32,7 +32,6 @@ enum {
   SLOT_LEAST = 128,  /* rows worth 16-byte slots whatever their alignment: fewer items than by units, ends included */
   BULK_LEAST = 2048, /* rows worth the bulk copy engine */
   NARROW = 512,      /* contiguous bytes below which neighbours matter */
-  FOLD = 16, /* most loops of a tile: each has two steps or more, and all together at most RS_BOX_TILE_MOST rows */
 };
 
 /* A copy while it is cut. */
@@ -219,7 +218,7 @@ static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t til
   else if (c->run > tile / 2 || c->n == 0 || (bulk && c->run > RS_BOX_STAGE))
     cut_pieces(c, tile);
   else
-    cut_loops(c, tile, bulk ? 1 : FOLD);
+    cut_loops(c, tile, bulk ? 1 : RS_BOX_LOOPS);
 }
 
 /* --- Tiles --- */
@@ -241,7 +240,7 @@ static reshard_status find_shape(rs_box_tables *tables, const tiled_copy *c, uin
                         .outer_dst = out->dst};
   shape.items = c->kind == RS_BOX_SLOTS ? shape.run / 16 : c->kind < RS_BOX_SLOTS ? shape.run >> c->kind : 1;
   shape.magic = rs_box_magic(shape.items);
-  rs_box_axis axes[FOLD];
+  rs_box_axis axes[RS_BOX_LOOPS];
   int64_t differ = out->src - out->dst;
   for (int k = 0; k < c->nfold - 1; k++) {
     const rs_box_loop *loop = inner - k;
