@@ -198,7 +198,6 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import reshard.torch
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-own, layout = reshard.torch._own_layout, reshard.torch.layout
 
 def placed(rows, columns):
     local = torch.rand(rows // mesh.size(), columns)
@@ -207,17 +206,17 @@ def placed(rows, columns):
 def spent(names, side, times):  # processor time of a call beyond an execute; of one process, as waits take some too
     tensors = {str(i): placed(side, side) for i in range(names)}
     comm = reshard.torch._comm(None)
-    targets = [layout(mesh, [Shard(1)], x.shape, comm.size) for x in tensors.values()]
-    sources = [own(x, comm.size) for x in tensors.values()]
+    placements = dict.fromkeys(tensors, [Shard(1)])
+    pairs = reshard.torch._pairs(tensors, mesh, placements, comm.size)
     parts = [reshard.torch._local(x) for x in tensors.values()]
     whole, inner = [], []
     for _ in range(9):
         begin = time.thread_time()
         for _ in range(times):
-            reshard.torch._move(tensors, [layout(mesh, [Shard(1)], x.shape, comm.size) for x in tensors.values()], comm, None)
+            reshard.torch._move(tensors, reshard.torch._pairs(tensors, mesh, placements, comm.size), comm, None)
         whole.append((time.thread_time() - begin) / times)
-        with reshard.Transfer(reshard.Plan([reshard.Entry(s, t, "f32", n) for s, t, n in zip(sources, targets, tensors)], comm.rank), comm, parts,
-                              [torch.empty(t.arrays(comm.rank)[0].shape) for t in targets]) as transfer:
+        with reshard.Transfer(reshard.Plan([reshard.Entry(*p, "f32", n) for p, n in zip(pairs, tensors)], comm.rank), comm, parts,
+                              [torch.empty(p[1].arrays(comm.rank)[0].shape) for p in pairs]) as transfer:
             begin = time.thread_time()
             for _ in range(times):
                 transfer.execute()

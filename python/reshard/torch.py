@@ -38,7 +38,8 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
-    _kept_layout.cache_clear()
+    for kept in (_kept_layout, _own_layout, _targets, _plan):
+        kept.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
 
@@ -82,24 +83,48 @@ def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int
                        _order(shard_order, mesh.ndim))
 
 
-def _own_layout(x: DTensor, world: int) -> Layout:
-    return layout(x.device_mesh, x.placements, x.shape, world, getattr(x._spec, "shard_order", None))
+@functools.lru_cache(4096)
+def _own_layout(spec: Any, world: int) -> Layout:
+    return layout(spec.mesh, spec.placements, spec.tensor_meta.shape, world, getattr(spec, "shard_order", None))
+
+
+@functools.lru_cache(256)
+def _targets(mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> dict[Any, tuple[Layout, Layout]]:
+    """By spec, the layout of a tensor and that of its target."""
+    return {}
+
+
+def _pairs(tensors: Mapping[str, DTensor], mesh: DeviceMesh, placements: Mapping[str, Placements], world: int) -> list[tuple[Layout, Layout]]:
+    pairs, last, kept = [], None, {}
+    for name, x in tensors.items():
+        if placements[name] is not last:
+            last = placements[name]
+            kept = _targets(mesh, tuple(last), world)
+        pair = kept.get(x._spec)
+        if pair is None:
+            pair = kept[x._spec] = _own_layout(x._spec, world), layout(mesh, last or (), x.shape, world)
+        pairs.append(pair)
+    return pairs
 
 
 def _local(x: DTensor) -> torch.Tensor:
-    return x.to_local().detach()
+    """The memory of this rank's part, which a collective of torch's may still be filling."""
+    part = x._local_tensor
+    return part if type(part) is torch.Tensor or not hasattr(part, "wait") else part.wait()
 
 
-def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group: Any, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], comm: Comm, group: Any,
+          dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """The local parts of the tensors in their target layouts."""
-    if any(_local(x).is_cuda for x in tensors.values()):
-        held = [target.arrays(comm.rank) for target in targets]
-        results = [torch.empty(a[0].shape if a else (0,), dtype=dtype or x.dtype, device=x.device) for a, x in zip(held, tensors.values())]
-        _transfer(tensors, targets, results, comm)
+    parts = [_local(x) for x in tensors.values()]
+    kinds = [dtype or part.dtype for part in parts]
+    if any(part.is_cuda for part in parts):
+        held = [target.arrays(comm.rank) for _, target in pairs]
+        results = [torch.empty(a[0].shape if a else (0,), dtype=kind, device=part.device) for a, kind, part in zip(held, kinds, parts)]
+        _transfer(tensors, pairs, parts, results, comm)
         return results
     try:
-        moved = _redistribute([_local(x) for x in tensors.values()], [_own_layout(x, comm.size) for x in tensors.values()], targets, comm,
-                              dtype=dtype, _bits=True)
+        moved = _redistribute(parts, [pair[0] for pair in pairs], [pair[1] for pair in pairs], comm, dtype=dtype, _bits=True)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         names: list[Any] = [None] * comm.size
         dist.all_gather_object(names, list(tensors), group=group)
@@ -108,10 +133,8 @@ def _move(tensors: dict[str, DTensor], targets: list[Layout], comm: Comm, group:
                 raise MismatchError(f"'{min(set(theirs) ^ set(names[0]))}' is a tensor on rank {0 if len(theirs) < len(names[0]) else rank} alone, "
                                     f"of ranks 0 and {rank}") from error
         raise
-    parts = []
-    for x, bits in zip(tensors.values(), moved):
-        parts.append(torch.empty(0, dtype=dtype or x.dtype) if bits is None else torch.from_numpy(bits).view(dtype or x.dtype))
-    return parts
+    results = [torch.empty(0, dtype=kind) if bits is None else torch.from_numpy(bits) for bits, kind in zip(moved, kinds)]
+    return [part if part.dtype is kind else part.view(kind) for part, kind in zip(results, kinds)]
 
 
 def _chosen(placements: Any, name: str) -> Placements:
@@ -144,10 +167,10 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
         result.update((name, out[name]) for name in tensors)
         return result
     chosen = {name: _chosen(placements, name) for name in tensors}
-    targets = [layout(device_mesh, chosen[name], x.shape, comm.size) for name, x in tensors.items()]
-    for (name, source), part in zip(tensors.items(), _move(tensors, targets, comm, group, dtype)):
+    pairs = _pairs(tensors, device_mesh, chosen, comm.size)
+    for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, dtype)):
         made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
-        result[name] = made.requires_grad_(source.requires_grad)
+        result[name] = made.requires_grad_() if source.requires_grad else made
     return result
 
 
@@ -155,23 +178,28 @@ def _fill(tensors: dict[str, DTensor], out: dict[str, DTensor], comm: Comm) -> N
     for name, target in out.items():
         if target.shape != tensors[name].shape:
             raise ValueError(f"'{name}': out has {tuple(target.shape)}, not {tuple(tensors[name].shape)}")
-    _transfer(tensors, [_own_layout(out[name], comm.size) for name in tensors], [_local(out[name]) for name in tensors], comm)
+    pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
+    _transfer(tensors, pairs, [_local(x) for x in tensors.values()], [_local(x) for x in out.values()], comm)
 
 
-def _transfer(tensors: dict[str, DTensor], targets: list[Layout], results: list[torch.Tensor], comm: Comm) -> None:
+@functools.lru_cache(64)
+def _plan(rank: int, entries: tuple[tuple[str, tuple[Layout, Layout], torch.dtype, torch.dtype], ...]) -> Plan:
+    return Plan([Entry(*pair, dtype, name, dst_dtype=dst_dtype) for name, pair, dtype, dst_dtype in entries], rank)
+
+
+def _transfer(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], sources: list[torch.Tensor], results: list[torch.Tensor],
+              comm: Comm) -> None:
     """Moves into memory of torch's, in the order of the current stream where that is a GPU's."""
-    entries = [Entry(_own_layout(x, comm.size), target, x.dtype, name, dst_dtype=result.dtype)
-               for (name, x), target, result in zip(tensors.items(), targets, results)]
-    gpu = any(result.is_cuda for result in results)
-    with Transfer(Plan(entries, comm.rank), comm, [_local(x) for x in tensors.values()], results) as transfer:
-        transfer.execute(torch.cuda.current_stream() if gpu else None)
+    plan = _plan(comm.rank, tuple((name, pair, a.dtype, b.dtype) for name, pair, a, b in zip(tensors, pairs, sources, results)))
+    with Transfer(plan, comm, sources, results) as transfer:
+        transfer.execute(torch.cuda.current_stream() if any(result.is_cuda for result in results) else None)
 
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
     comm = _comm(group)
     target = layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
-    return _move({"tensor": x}, [target], comm, group)[0]
+    return _move({"tensor": x}, [(_own_layout(x._spec, comm.size), target)], comm, group)[0]
 
 
 def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool, dtype: Any = None) -> None:
@@ -182,7 +210,7 @@ def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: A
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
         whole = not isinstance(x, DTensor)
-        layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x, comm.size))
+        layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x._spec, comm.size))
         parts.append(x.detach() if whole else _local(x))
     _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option, dtype)
 

@@ -55,28 +55,46 @@ nb::handle ndarray() {
   return type;
 }
 
+// The dtype of a torch tensor. torch has one object for each, which is never freed; a text takes longer to compare.
+reshard_dtype torch_dtype(nb::handle dtype, const What &what) {
+  static std::map<PyObject *, reshard_dtype> known;
+  reshard_dtype &found = known[dtype.ptr()];
+  if (found == RESHARD_DTYPE_NONE) {
+    std::string text = text_of(nb::borrow(dtype));
+    found = find_name(text.c_str() + (text.rfind("torch.", 0) == 0 ? 6 : 0));
+    if (found == RESHARD_DTYPE_NONE)
+      raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + text);
+    dtype.inc_ref();
+  }
+  return found;
+}
+
 // A torch tensor: what its memory does not tell is refused by name.
 Array torch_array(nb::handle t, const What &what) {
   static const char *const lazy[] = {"is_conj", "is_neg"};
+  static nb::handle strided; // torch's object, once it was seen
   for (const char *flag : lazy)
     if (nb::cast<bool>(t.attr(flag)()))
       raise(RESHARD_ERROR_UNSUPPORTED,
             what + ": a tensor with torch's " + flag + "() bit: its memory has other values");
-  std::string layout = text_of(nb::object(t.attr("layout")));
-  if (layout != "torch.strided" || nb::cast<bool>(t.attr("is_quantized")))
-    raise(RESHARD_ERROR_UNSUPPORTED,
-          what + ": a tensor of layout " + layout + (layout == "torch.strided" ? ", quantized" : ""));
-  nb::object device = t.attr("device");
-  std::string type = nb::cast<std::string>(device.attr("type"));
-  if (type != "cpu" && type != "cuda")
-    raise(RESHARD_ERROR_UNSUPPORTED, what + ": a tensor on device " + text_of(device));
+  nb::object layout = t.attr("layout");
+  if (!layout.is(strided) || nb::cast<bool>(t.attr("is_quantized"))) {
+    std::string text = text_of(layout);
+    if (text != "torch.strided" || nb::cast<bool>(t.attr("is_quantized")))
+      raise(RESHARD_ERROR_UNSUPPORTED,
+            what + ": a tensor of layout " + text + (text == "torch.strided" ? ", quantized" : ""));
+    strided = nb::object(layout).release();
+  }
   Array a;
-  a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
-  std::string dtype = text_of(nb::object(t.attr("dtype")));
-  a.dtype = find_name(dtype.c_str() + (dtype.rfind("torch.", 0) == 0 ? 6 : 0));
-  if (a.dtype == RESHARD_DTYPE_NONE)
-    raise(RESHARD_ERROR_UNSUPPORTED, what + ": dtype " + dtype);
-  nb::tuple shape = nb::tuple(t.attr("shape")), strides = nb::tuple(t.attr("stride")());
+  if (!nb::cast<bool>(nb::getattr(t, "is_cpu", nb::bool_(false)))) {
+    nb::object device = t.attr("device");
+    std::string type = nb::cast<std::string>(device.attr("type"));
+    if (type != "cpu" && type != "cuda")
+      raise(RESHARD_ERROR_UNSUPPORTED, what + ": a tensor on device " + text_of(device));
+    a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
+  }
+  a.dtype = torch_dtype(nb::object(t.attr("dtype")), what);
+  nb::tuple shape = nb::borrow<nb::tuple>(t.attr("shape")), strides = nb::borrow<nb::tuple>(t.attr("stride")());
   if (shape.size() > RESHARD_MAX_DIMS)
     raise(RESHARD_ERROR_UNSUPPORTED, what + ": " + std::to_string(shape.size()) + " dims; at most 8");
   a.ndim = int(shape.size());

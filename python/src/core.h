@@ -30,10 +30,10 @@ using Shape = std::vector<int64_t>;
 using Any = nb::typed<nb::object, nb::any>; // of stubs
 using IntTuple = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
 inline IntTuple tuple_of(int n, const int64_t *numbers) {
-  nb::list list;
+  nb::tuple tuple = nb::steal<nb::tuple>(PyTuple_New(n));
   for (int i = 0; i < n; i++)
-    list.append(numbers[i]);
-  return nb::tuple(list);
+    PyTuple_SetItem(tuple.ptr(), i, PyLong_FromLongLong(numbers[i]));
+  return tuple;
 }
 
 // Raises the exception of a status, with the library's text where text is empty. kind: a class below that.

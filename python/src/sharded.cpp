@@ -115,14 +115,19 @@ nb::object results_of(const Tensors &own, const std::vector<const Layout *> &dst
   nb::list all;
   for (size_t e = 0; e < dst.size(); e++) {
     reshard_sharded_tensor s = own.sharded[dst.size() + e];
-    nb::list parts;
-    for (int64_t k = 0; k < reshard_sharded_tensor_local_count(s); k++) {
+    auto part = [&](int64_t k) {
       reshard_tensor t = nullptr;
       check(reshard_sharded_tensor_local(s, k, &t, nullptr));
-      parts.append(t != nullptr ? numpy_of(t, bits) : nb::none());
-    }
-    bool boxes = reshard_layout_get_kind(dst[e]->handle) == RESHARD_LAYOUT_BOXES;
-    nb::object value = boxes ? nb::object(parts) : nb::len(parts) > 0 ? nb::object(parts[0]) : nb::none();
+      return t != nullptr ? numpy_of(t, bits) : nb::none();
+    };
+    int64_t count = reshard_sharded_tensor_local_count(s);
+    nb::object value;
+    if (reshard_layout_get_kind(dst[e]->handle) == RESHARD_LAYOUT_BOXES) {
+      value = nb::list();
+      for (int64_t k = 0; k < count; k++)
+        nb::borrow<nb::list>(value).append(part(k));
+    } else
+      value = count > 0 ? part(0) : nb::none();
     if (one)
       return value;
     all.append(value);
