@@ -20,7 +20,6 @@ takes() { # PATH RANKS-PER-NODE BENCH-OPTION...
 }
 
 takes direct 4
-takes mixed 2
 takes mixed 3 # one rank is alone on its node
 takes packed 1
 takes mixed 2 --path mixed

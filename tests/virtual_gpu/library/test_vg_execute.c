@@ -311,6 +311,9 @@ static bool fault(const stream_way *way, const char *name, int64_t k) {
   return m.failed > 0;
 }
 
+/* In short, a way has every other kind of call, and the next two ways have the rest. */
+static bool is_tried(int way, size_t kind) { return vg_proving() || kind == 0 || (kind + (size_t)way / 2) % 2 == 0; }
+
 CASE(every_failing_call_of_an_execute_is_told) {
   if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
     skip();
@@ -319,7 +322,7 @@ CASE(every_failing_call_of_an_execute_is_told) {
   vg_quiet(true);
   for (int i = 0; i < stream_nways; i += SPARSE == 1 ? 1 : 2)
     for (size_t f = 0; f < sizeof failing / sizeof *failing; f++)
-      for (int64_t k = 1; vg_is_mine((int64_t)f + i) && fault(&stream_ways[i], failing[f], k); runs++)
+      for (int64_t k = 1; vg_is_mine((int64_t)f + i) && is_tried(i, f) && fault(&stream_ways[i], failing[f], k); runs++)
         k += SPARSE + k / (f == 0 ? one : rest);
   vg_quiet(false);
   printf("%lld runs\n", (long long)runs);
