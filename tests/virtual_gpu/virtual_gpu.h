@@ -62,6 +62,7 @@ typedef struct vg_options {
   int multiprocessors; /* of each device; 0: 132, as an H200 has */
   size_t l2;           /* bytes of its cache, as it says; 0: 50 MiB */
   bool no_peers;       /* devices cannot reach each other */
+  bool no_rdma;        /* cuMemCreate gives no memory for GPUDirect RDMA */
   bool no_check;       /* run only: nothing is reported but misuse and leaks */
   int64_t patience_ms; /* how long a call waits for other threads before it says that nothing will come; 0: 10 s */
   bool no_device;      /* there is a driver and no GPU; with devices == -1 there is no driver either */

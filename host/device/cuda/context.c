@@ -8,17 +8,24 @@
 
 #include <cuda.h>
 
-/* Finds a function as it was in CUDA 11.3, the oldest that is built with. */
-reshard_status rs_cuda_find_function(const char *name, void **function) {
+/* Finds a function as it was in a version of CUDA; NULL: the driver has none. */
+static reshard_status look_up_function(const char *name, unsigned version, void **function) {
   enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   *function = NULL;
+  (void)version;
 #if CUDART_VERSION >= 12050
-  RS_CUDA_TRY(cudaGetDriverEntryPointByVersion(name, function, 11030, cudaEnableDefault, &found));
+  RS_CUDA_TRY(cudaGetDriverEntryPointByVersion(name, function, version, cudaEnableDefault, &found));
 #elif CUDART_VERSION >= 12000
   RS_CUDA_TRY(cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found));
 #else
   RS_CUDA_TRY(cudaGetDriverEntryPoint(name, function, cudaEnableDefault));
 #endif
+  return RESHARD_SUCCESS;
+}
+
+/* In CUDA 11.3, the oldest that is built with. */
+reshard_status rs_cuda_find_function(const char *name, void **function) {
+  RS_TRY(look_up_function(name, 11030, function));
   if (*function == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "the CUDA driver has no function %s", name);
   return RESHARD_SUCCESS;
@@ -27,6 +34,7 @@ reshard_status rs_cuda_find_function(const char *name, void **function) {
 reshard_status rs_cuda_context_open(rs_cuda *cuda) {
   CUresult (*get_device)(CUdevice *, int);
   CUresult (*retain)(CUcontext *, CUdevice);
+  CUresult (*get_id)(CUcontext, unsigned long long *);
   CUdevice number;
   RS_TRY(rs_cuda_find_function("cuDeviceGet", (void **)&get_device));
   RS_TRY(rs_cuda_find_function("cuDevicePrimaryCtxRetain", (void **)&retain));
@@ -34,8 +42,12 @@ reshard_status rs_cuda_context_open(rs_cuda *cuda) {
   RS_TRY(rs_cuda_find_function("cuCtxSetCurrent", (void **)&cuda->set_current));
   RS_TRY(rs_cuda_find_function("cuPointerGetAttribute", (void **)&cuda->get_attribute));
   RS_TRY(rs_cuda_find_function("cuPointerGetAttributes", (void **)&cuda->get_attributes));
+  RS_TRY(look_up_function("cuCtxGetId", 12000, (void **)&get_id));
   RS_TRY(rs_cuda_check_driver(get_device(&number, cuda->base.index), "cuDeviceGet"));
-  return rs_cuda_check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain");
+  RS_TRY(rs_cuda_check_driver(retain(&cuda->context, number), "cuDevicePrimaryCtxRetain"));
+  cuda->context_id = (uintptr_t)cuda->context; /* before CUDA 12: contexts that stay differ in that */
+  return get_id == NULL ? RESHARD_SUCCESS
+                        : rs_cuda_check_driver(get_id(cuda->context, &cuda->context_id), "cuCtxGetId");
 }
 
 static CUresult enter_context(rs_cuda *cuda, rs_cuda_before *before) {

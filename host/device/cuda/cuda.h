@@ -17,6 +17,7 @@ typedef struct rs_cuda {
   /* The primary context of the GPU, which stays until the process ends, as the runtime's own use of it does; and the
    * driver's functions for the current one. They return a cudaError_t. */
   struct CUctx_st *context;
+  unsigned long long context_id; /* that no other context of the process has, before or after */
   int (*get_current)(struct CUctx_st **context);
   int (*set_current)(struct CUctx_st *context);
   int (*get_attribute)(void *value, int attribute, unsigned long long pointer);

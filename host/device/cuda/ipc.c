@@ -6,6 +6,7 @@
 #include "device/cuda/segments.h"
 
 #include <cuda.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* An allocation, as the driver knows it; bytes is 0 where there is none. */
@@ -51,12 +52,107 @@ reshard_status rs_cuda_find_exported(rs_device *device, const void *begin, const
   return status;
 }
 
-reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, int fd, void **at) {
+/* --- Opened handles of other processes ---------------------------------------------------------------------------- */
+
+/* The driver may refuse a handle that the process has open on a GPU, so transfers and device handles share what is
+ * open. An opening is busy while one of them opens or closes it, for which no lock is held: the driver may wait for
+ * kernels that wait for another rank. What a lost context has left is never found again. */
+typedef struct ipc_opening {
+  unsigned long long context; /* of the process on the GPU */
+  rs_exported_memory memory;
+  void *at;
+  int64_t users;
+  bool busy;
+} ipc_opening;
+
+static pthread_mutex_t ipc_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ipc_changed = PTHREAD_COND_INITIALIZER;
+static RS_VEC(ipc_opening) ipc_openings;
+
+/* NULL: there is none. */
+static ipc_opening *find_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory) {
+  for (int64_t i = 0; i < ipc_openings.n; i++) {
+    ipc_opening *o = &ipc_openings.at[i];
+    if (o->context == cuda->context_id && memcmp(o->memory.handle, memory->handle, sizeof memory->handle) == 0)
+      return o;
+  }
+  return NULL;
+}
+
+/* Counts a user of what is open, which *at then is; else adds a busy one, which the caller opens. The lock is held. A
+ * handle comes again with another number where its owner has freed the memory, which a mapping here still is of. */
+static reshard_status take_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory, void **at) {
+  ipc_opening *o;
+  while ((o = find_ipc_opening(cuda, memory)) != NULL && o->busy)
+    pthread_cond_wait(&ipc_changed, &ipc_mutex);
+  *at = NULL;
+  if (o != NULL && o->memory.number != memory->number)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "its %lld bytes of cudaMalloc are where others were, which are freed and open here still",
+                    (long long)memory->bytes);
+  if (o != NULL) {
+    o->users++;
+    *at = o->at;
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_vec_reserve(&ipc_openings, ipc_openings.n + 1));
+  ipc_openings.at[ipc_openings.n++] = (ipc_opening){cuda->context_id, *memory, NULL, 1, true};
+  return RESHARD_SUCCESS;
+}
+
+/* Ends the busy time of an opening. at: where it is; NULL: it is open no more. */
+static void settle_ipc_opening(const rs_cuda *cuda, const rs_exported_memory *memory, void *at) {
+  pthread_mutex_lock(&ipc_mutex);
+  ipc_opening *o = find_ipc_opening(cuda, memory);
+  o->busy = false;
+  o->at = at;
+  if (at == NULL)
+    *o = ipc_openings.at[--ipc_openings.n];
+  if (ipc_openings.n == 0) {
+    free(ipc_openings.at);
+    memset(&ipc_openings, 0, sizeof ipc_openings);
+  }
+  pthread_cond_broadcast(&ipc_changed);
+  pthread_mutex_unlock(&ipc_mutex);
+}
+
+static reshard_status open_handle(rs_device *device, const rs_exported_memory *memory, void **at) {
   cudaIpcMemHandle_t handle;
+  rs_cuda_before before;
+  memcpy(&handle, memory->handle, sizeof handle);
+  RS_TRY(rs_cuda_enter(device, &before));
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  cudaError_t error = rs_cuda_restore(mode, cudaIpcOpenMemHandle(at, handle, cudaIpcMemLazyEnablePeerAccess));
+  reshard_status status = rs_cuda_check(error, "cudaIpcOpenMemHandle");
+  rs_cuda_leave(before);
+  if (error == cudaErrorAlreadyMapped)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "its %lld bytes of cudaMalloc are open beside this library (CUDA error %d)",
+                    (long long)memory->bytes, (int)error);
+  return status;
+}
+
+reshard_status rs_cuda_open_exported(rs_device *device, const rs_exported_memory *memory, int fd, void **at) {
+  void *opened;
   if (memory->by_file)
     return rs_cuda_segment_open(device, memory, fd, at);
-  memcpy(&handle, memory->handle, sizeof handle);
-  RS_ON_DEVICE_RELAXED(device, cudaIpcOpenMemHandle(at, handle, cudaIpcMemLazyEnablePeerAccess));
+  pthread_mutex_lock(&ipc_mutex);
+  reshard_status status = take_ipc_opening(rs_cuda_of(device), memory, &opened);
+  pthread_mutex_unlock(&ipc_mutex);
+  if (status == RESHARD_SUCCESS && opened == NULL) {
+    status = open_handle(device, memory, &opened);
+    settle_ipc_opening(rs_cuda_of(device), memory, status == RESHARD_SUCCESS ? opened : NULL);
+  }
+  if (status == RESHARD_SUCCESS)
+    *at = opened;
+  return status;
+}
+
+static void close_handle(rs_device *device, void *at) {
+  rs_cuda_before before = rs_cuda_try_enter(device);
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaIpcCloseMemHandle(at)));
+  rs_cuda_leave(before);
 }
 
 void rs_cuda_close_exported(rs_device *device, const rs_exported_memory *memory, void *at) {
@@ -64,8 +160,13 @@ void rs_cuda_close_exported(rs_device *device, const rs_exported_memory *memory,
     rs_cuda_segment_close(device, memory, at);
   if (at == NULL || memory->by_file)
     return;
-  rs_cuda_before before = rs_cuda_try_enter(device);
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  rs_cuda_ignore(rs_cuda_restore(mode, cudaIpcCloseMemHandle(at)));
-  rs_cuda_leave(before);
+  pthread_mutex_lock(&ipc_mutex);
+  ipc_opening *o = find_ipc_opening(rs_cuda_of(device), memory);
+  bool last = --o->users == 0;
+  o->busy = last;
+  pthread_mutex_unlock(&ipc_mutex);
+  if (!last)
+    return;
+  close_handle(device, at);
+  settle_ipc_opening(rs_cuda_of(device), memory, NULL);
 }

@@ -246,14 +246,38 @@ static reshard_status count_buffers(const struct reshard_plan_s *plan, int64_t r
   return RESHARD_SUCCESS;
 }
 
+static rs_source_buffer read_buffer(const source_parts *p, int64_t i) {
+  rs_source_buffer b;
+  memcpy(&b, p->buffers + i * (int64_t)sizeof b, sizeof b);
+  return b;
+}
+
+/* The error of a segment that could not be mapped, with the tensor of its first buffer; the words of a meeting have
+ * none. */
+static reshard_status refuse_segment(reshard_status status, const remote_offer *f, const source_parts *p,
+                                     int64_t segment) {
+  const struct reshard_plan_s *plan = f->offer.plan;
+  int64_t i = 0, e = plan->nentries - 1;
+  while (i < p->header.buffers && read_buffer(p, i).segment != segment)
+    i++;
+  if (i == p->header.buffers)
+    return status;
+  while (f->first[e] > i)
+    e--;
+  return rs_error(status, "rank %lld has a source of entry %lld '%.64s': %s", (long long)f->offer.rank, (long long)e,
+                  plan->entries[e].name, reshard_last_error());
+}
+
 /* Maps what a rank tells of, and lists its arrays at their addresses here. */
-static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappings *m, const char **segments,
-                                  rs_arrays *arrays) {
+static reshard_status fill_arrays(const source_parts *p, rs_mappings *m, const char **segments, remote_offer *f) {
+  rs_arrays *arrays = &f->arrays;
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
     rs_source_memory memory;
     memcpy(&memory, p->segments + i * (int64_t)sizeof memory, sizeof memory);
-    RS_TRY(map_one(m, rank, &memory, &segments[i]));
+    reshard_status status = map_one(m, f->offer.rank, &memory, &segments[i]);
+    if (status != RESHARD_SUCCESS)
+      return refuse_segment(status, f, p, i);
   }
   RS_TRY(rs_alloc_zero(&arrays->src, n, sizeof *arrays->src));
   if (p->header.strided) {
@@ -262,8 +286,7 @@ static reshard_status fill_arrays(const source_parts *p, int64_t rank, rs_mappin
     memcpy(arrays->stride_values, p->strides, (size_t)n * RESHARD_MAX_DIMS * sizeof(int64_t));
   }
   for (int64_t i = 0; i < n; i++) {
-    rs_source_buffer b;
-    memcpy(&b, p->buffers + i * (int64_t)sizeof b, sizeof b);
+    const rs_source_buffer b = read_buffer(p, i);
     if (b.segment < 0)
       continue;
     arrays->src[i] = (char *)segments[b.segment] + b.inside; /* read only */
@@ -300,7 +323,7 @@ reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t
   RS_TRY(count_buffers(plan, rank, f->first, &buffers));
   RS_TRY(split_string(rank, bytes, size, buffers, &parts));
   RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));
-  reshard_status status = fill_arrays(&parts, rank, m, segments, &f->arrays);
+  reshard_status status = fill_arrays(&parts, m, segments, f);
   free(segments);
   return status;
 }

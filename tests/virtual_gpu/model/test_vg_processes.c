@@ -57,8 +57,8 @@ static void *read_import(void *argument) {
   vg_process(1);
   NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
   NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
-  NEED(cudaIpcOpenMemHandle((void **)&again, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
-  NEED(at == again && at != p->raw);
+  NEED(cudaIpcOpenMemHandle((void **)&again, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaErrorAlreadyMapped);
+  NEED(at != p->raw);
   NEED(cudaPointerGetAttributes(&attributes, at) == cudaSuccess && attributes.type == cudaMemoryTypeDevice);
   NEED(cudaMalloc((void **)&own, BYTES) == cudaSuccess);
   NEED(planted_await(own, at, BYTES, NULL, 0, 0, stream) == cudaSuccess);
@@ -67,8 +67,9 @@ static void *read_import(void *argument) {
   vg_peek(here, own, BYTES);
   for (int i = 0; i < BYTES; i++)
     NEED(here[i] == (char)(i % 100));
-  NEED(cudaIpcCloseMemHandle(again) == cudaSuccess);
   NEED(cudaIpcCloseMemHandle(at) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&again, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(again) == cudaSuccess);
   NEED(cudaFree(own) == cudaSuccess);
   NEED(cudaStreamDestroy(stream) == cudaSuccess);
   return NULL;

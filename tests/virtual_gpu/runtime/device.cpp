@@ -1,6 +1,8 @@
 /* Devices, versions, error state. */
 #include "machine.hpp"
 
+#include <cuda.h>
+
 using namespace vg;
 
 static bool is_device(int device) { return device >= 0 && (size_t)device < M.devices.size(); }
@@ -120,8 +122,22 @@ int vg_current_context(void) {
   return self().context ? self().device : -1;
 }
 
-/* A context's handle is its device. */
-static int device_of(const void *context) { return (int)((const Device *)context - M.devices.data()); }
+/* A process has a context of its own on a device, with a number in each machine that no other has. */
+struct Context {
+  int device;
+  uint64_t generation, number;
+};
+
+static Context *context_of(int device, const Thread &thread) {
+  static std::map<std::pair<int, int>, Context> contexts;
+  static uint64_t last;
+  Context &c = contexts.try_emplace({process_of(thread), device}, Context{device, 0, 0}).first->second;
+  if (c.generation != M.generation)
+    c = Context{device, M.generation, ++last};
+  return &c;
+}
+
+static int device_of(const void *context) { return ((const Context *)context)->device; }
 
 static cudaError_t get_device(int *device, int number) {
   VG_CALL(cuDeviceGet, CALL_ALWAYS | CALL_NO_CONTEXT);
@@ -134,13 +150,27 @@ static cudaError_t retain_context(void **context, int device) {
   if (!is_device(device))
     return api.end(cudaErrorInvalidDevice);
   M.devices[(size_t)device].context = true;
-  *context = &M.devices[(size_t)device];
+  *context = context_of(device, *api.thread);
   return api.end(cudaSuccess);
 }
 
 static cudaError_t get_context(void **context) {
   VG_CALL(cuCtxGetCurrent, CALL_ALWAYS | CALL_NO_CONTEXT);
-  *context = api.thread->context ? &M.devices[(size_t)api.thread->device] : nullptr;
+  *context = api.thread->context ? context_of(api.thread->device, *api.thread) : nullptr;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t get_context_number(const void *context, unsigned long long *number) {
+  VG_CALL(cuCtxGetId, CALL_ALWAYS | CALL_NO_CONTEXT);
+  *number = ((const Context *)context)->number;
+  return api.end(cudaSuccess);
+}
+
+static cudaError_t get_driver_attribute(int *value, int attribute, int device) {
+  VG_CALL(cuDeviceGetAttribute, CALL_ALWAYS | CALL_NO_CONTEXT);
+  if (!is_device(device) || attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
+    return api.end(cudaErrorInvalidValue);
+  *value = !M.options.no_rdma;
   return api.end(cudaSuccess);
 }
 
@@ -165,19 +195,21 @@ static cudaError_t get_pointer_attribute(unsigned *value, int attribute, unsigne
   return api.end(cudaSuccess);
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long,
                                              enum cudaDriverEntryPointQueryResult *found) {
   VG_CALL(cudaGetDriverEntryPointByVersion, CALL_NO_CONTEXT);
   static const std::vector<DriverFunction> functions = {{"cuDeviceGet", (void *)get_device},
                                                         {"cuDevicePrimaryCtxRetain", (void *)retain_context},
+                                                        {"cuDeviceGetAttribute", (void *)get_driver_attribute},
                                                         {"cuCtxGetCurrent", (void *)get_context},
+                                                        {"cuCtxGetId", (void *)get_context_number, 12000},
                                                         {"cuCtxSetCurrent", (void *)set_context},
                                                         {"cuPointerGetAttribute", (void *)get_pointer_attribute},
                                                         {"cuPointerGetAttributes", (void *)get_pointer_attributes}};
   *function = nullptr;
   for (auto *list : {&functions, &mapping_functions})
     for (auto &f : *list)
-      if (strcmp(f.name, name) == 0)
+      if (strcmp(f.name, name) == 0 && f.since <= version)
         *function = f.function;
   *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return api.end(cudaSuccess);
@@ -257,6 +289,7 @@ cudaError_t cudaPeekAtLastError(void) {
   X(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled") \
   X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped") \
   X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region") \
+  X(cudaErrorAlreadyMapped, "resource already mapped") \
   X(cudaErrorNotPermitted, "operation not permitted") \
   X(cudaErrorNotSupported, "operation not supported") \
   X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing") \

@@ -55,7 +55,7 @@ uintptr_t own_memory(uintptr_t at) {
 
 void check_exports(const Alloc &alloc, const char *call) {
   for (auto &a : M.allocs)
-    if (a->of == &alloc && a->opens > 0)
+    if (a->of == &alloc && a->ipc && !a->ended)
       report("exported " + std::to_string(alloc.number), "ipc: %s of %s, which process %d has open", call,
              describe(alloc).c_str(), a->process);
 }
@@ -80,14 +80,14 @@ static Alloc *exported(const Handle &handle) {
   return nullptr;
 }
 
-static int process_of(const Thread &thread) { return M.processes[thread.chain]; }
+static uint64_t ipc_of(const Handle &handle) { return (uint64_t)handle.pid << 32 | handle.number; }
 
-/* The import of an allocation in a process, closed or not. */
-static Alloc *import_of(const Alloc &alloc, int process) {
+/* A context may open a handle once. */
+static bool is_open(const Handle &handle, const Thread &thread) {
   for (auto &a : M.allocs)
-    if (a->of == &alloc && a->process == process && a->opens > 0)
-      return a.get();
-  return nullptr;
+    if (a->ipc == ipc_of(handle) && a->process == process_of(thread) && a->device == thread.device && !a->ended)
+      return true;
+  return false;
 }
 
 /* The pages of an allocation that is shared, also at another page. */
@@ -117,7 +117,6 @@ static Alloc *map_foreign(const Handle &handle, Thread &thread) {
   made->base = first + inside;
   made->bytes = handle.bytes;
   made->foreign = true;
-  made->opens = 1;
   return made;
 }
 
@@ -132,7 +131,6 @@ static Alloc *map(Alloc &alloc, Thread &thread) {
   made->base = first + inside;
   made->bytes = alloc.bytes;
   made->of = &alloc;
-  made->opens = 1;
   return made;
 }
 
@@ -167,9 +165,14 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t given, unsigned in
   Thread &thread = *api.thread;
   if (p && flags == cudaIpcMemLazyEnablePeerAccess && memcmp(handle.magic, magic, sizeof magic) == 0 &&
       handle.pid != getpid()) {
+    if (is_open(handle, thread))
+      return api.end(cudaErrorAlreadyMapped);
     Alloc *foreign = map_foreign(handle, thread);
-    *p = foreign ? (void *)foreign->base : nullptr;
-    return api.end(foreign ? cudaSuccess : cudaErrorMapBufferObjectFailed);
+    if (!foreign)
+      return api.end(cudaErrorMapBufferObjectFailed);
+    foreign->ipc = ipc_of(handle);
+    *p = (void *)foreign->base;
+    return api.end(cudaSuccess);
   }
   Alloc *alloc = exported(handle);
   if (!p || !alloc || flags != cudaIpcMemLazyEnablePeerAccess)
@@ -180,14 +183,13 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t given, unsigned in
     return api.end(cudaErrorMapBufferObjectFailed);
   if (alloc->device != thread.device && M.options.no_peers)
     return api.end(cudaErrorPeerAccessUnsupported);
-  Alloc *there = import_of(*alloc, process_of(thread));
-  if (there)
-    there->opens++;
-  else
-    there = map(*alloc, thread);
-  if (!there)
+  if (is_open(handle, thread))
+    return api.end(cudaErrorAlreadyMapped);
+  Alloc *made = map(*alloc, thread);
+  if (!made)
     return api.end(cudaErrorMemoryAllocation);
-  *p = (void *)there->base;
+  made->ipc = ipc_of(handle);
+  *p = (void *)made->base;
   return api.end(cudaSuccess);
 }
 
@@ -195,17 +197,11 @@ cudaError_t cudaIpcCloseMemHandle(void *p) {
   VG_CALL(cudaIpcCloseMemHandle, CALL_DESTROY);
   Alloc *alloc = in_arena((uintptr_t)p) ? find((uintptr_t)p) : nullptr;
   Thread &thread = *api.thread;
-  if (alloc && alloc->foreign && alloc->base == (uintptr_t)p && !alloc->ended) {
-    alloc->ended = true;
-    VG_END(cudaSuccess);
-  }
-  if (!alloc || !alloc->of || alloc->base != (uintptr_t)p || alloc->ended || alloc->process != process_of(thread)) {
+  if (!alloc || !alloc->ipc || alloc->base != (uintptr_t)p || alloc->ended || alloc->process != process_of(thread)) {
     report("close", "misuse: cudaIpcCloseMemHandle of %p, where this process has nothing open", p);
     VG_END(cudaErrorInvalidValue);
   }
-  if (--alloc->opens > 0)
-    VG_END(cudaSuccess);
-  Id late = M.faulty ? 0 : unordered_use(*alloc->of, alloc->process, thread.clock);
+  Id late = M.faulty || alloc->foreign ? 0 : unordered_use(*alloc->of, alloc->process, thread.clock);
   if (late)
     report("close " + std::to_string(alloc->number), "close while in use: %s has no order with %s of %s",
            "cudaIpcCloseMemHandle", describe(late).c_str(), describe(*alloc->of).c_str());
@@ -221,6 +217,9 @@ static bool pointer_attribute(CUpointer_attribute attribute, void *value, const 
   case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = alloc.bytes; return true;
   case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)value = alloc.number; return true;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = alloc.device; return true;
+  case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    *(unsigned *)value = alloc.rdma || (alloc.bytes > 0 && alloc.kind == Kind::Device && !alloc.pool && !alloc.of);
+    return true;
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     *(int *)value = alloc.bytes > 0 && alloc.kind == Kind::Device && !alloc.pool && !alloc.of;
     return true;

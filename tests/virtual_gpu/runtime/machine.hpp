@@ -109,9 +109,10 @@ struct Alloc {
   int process;
   Pool *pool;   /* of stream-ordered ones */
   Alloc *of;    /* that it is an import of, whose shadow counts; NULL: it is memory of its own */
-  int opens;    /* of an import: cudaIpcOpenMemHandle less cudaIpcCloseMemHandle */
+  uint64_t ipc; /* of an import by CUDA IPC: the process and number of what it is of; 0: it is none */
   bool foreign; /* memory of another process than this one, of which there is no shadow */
   bool mapped;  /* by cuMemMap: each GPU's access is set, also its own */
+  bool rdma;    /* of those, it was asked for */
   uint32_t number;
   bool ended;                    /* free was called */
   Id freed_by;                   /* the operation of the free, once it has run */
@@ -294,6 +295,8 @@ struct Lock {
   Lock(const Lock &) = delete;
 };
 
+inline int process_of(const Thread &thread) { return M.processes[thread.chain]; }
+
 /* device.cpp: the device's context is the thread's current one from here on. */
 void enter_context(Thread &thread, int device);
 
@@ -370,6 +373,7 @@ void check_exports(const Alloc &alloc, const char *call);
 struct DriverFunction {
   const char *name;
   void *function;
+  unsigned since = 11030;
 };
 /* mapping.cpp: those for virtual memory. */
 extern const std::vector<DriverFunction> mapping_functions;

@@ -35,7 +35,7 @@ static const size_t head_bytes = 4096;
 
 struct Physical {
   Head head;
-  bool exportable;
+  bool exportable, rdma;
   int file;
   int holders;    /* handles, and mappings */
   Alloc *first;   /* mapping; NULL: not mapped yet */
@@ -96,8 +96,6 @@ void mapping_leaks() {
     report("leak reservations", "leak: %zu ranges of cuMemAddressReserve", reserved);
 }
 
-static int process_of(const Thread &thread) { return M.processes[thread.chain]; }
-
 static void drop(const std::shared_ptr<Physical> &physical) {
   if (--physical->holders > 0)
     return;
@@ -156,12 +154,13 @@ static cudaError_t get_granularity(size_t *bytes, const CUmemAllocationProp *p, 
 static cudaError_t create(unsigned long long *handle, size_t bytes, const CUmemAllocationProp *p,
                           unsigned long long flags) {
   VG_CALL(cuMemCreate, CALL_ALLOC);
-  if (!is_plain(*p) || bytes == 0 || bytes % granule || flags)
+  bool rdma = p->allocFlags.gpuDirectRDMACapable;
+  if (!is_plain(*p) || bytes == 0 || bytes % granule || flags || (rdma && M.options.no_rdma))
     return api.end(cudaErrorInvalidValue);
   Head head{{}, ++last_number, getpid(), p->location.id, bytes};
   memcpy(head.magic, magic, sizeof magic);
   bool exportable = p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  std::shared_ptr<Physical> made(new Physical{head, exportable, make_file(head), 0, nullptr, {}});
+  std::shared_ptr<Physical> made(new Physical{head, exportable, rdma, make_file(head), 0, nullptr, {}});
   if (made->file < 0)
     return api.end(cudaErrorOperatingSystem);
   if (!take_memory(p->location.id, bytes))
@@ -223,6 +222,7 @@ static cudaError_t map(unsigned long long at, size_t bytes, size_t offset, unsig
   Alloc *alloc = add_alloc_at(r->base, p.head.device, bytes, thread_note(*api.thread, "cuMemMap"));
   alloc->pool = pool;
   alloc->mapped = true;
+  alloc->rdma = p.rdma;
   alloc->foreign = p.foreign();
   alloc->of = p.first;
   if (!p.first)
@@ -294,7 +294,7 @@ static std::shared_ptr<Physical> exported_memory(const Head &head, int fd) {
   if (head.process == getpid())
     return exported[head.number].lock();
   int file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  return std::shared_ptr<Physical>(file < 0 ? nullptr : new Physical{head, false, file, 0, nullptr, {}});
+  return std::shared_ptr<Physical>(file < 0 ? nullptr : new Physical{head, false, false, file, 0, nullptr, {}});
 }
 
 static cudaError_t import_handle(unsigned long long *handle, void *file, CUmemAllocationHandleType type) {

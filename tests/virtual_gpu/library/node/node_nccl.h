@@ -24,7 +24,8 @@ typedef struct moving_rank {
   moving *m;
   int64_t rank;
   reshard_comm comm;
-  ncclComm_t nccl; /* NULL: it is not the caller's */
+  reshard_device device; /* NULL: NCCL's communicator has one itself */
+  ncclComm_t nccl;       /* NULL: it is not the caller's */
   reshard_plan plan;
   reshard_transfer transfer;
   cudaStream_t stream;
@@ -36,6 +37,7 @@ struct moving {
   int64_t nodes, timeout_ms;
   reshard_path path;
   bool threads;  /* of one process */
+  bool apart;    /* from NCCL: a node communicator */
   bool pooled;   /* rank 1's source: memory of a pool */
   bool borrowed; /* the communicator is the caller's, who aborts it in the end */
   void (*body)(moving_rank *me);
@@ -72,6 +74,14 @@ static inline reshard_status open_comm(moving_rank *me) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId id;
   moving *m = me->m;
+  if (m->apart) {
+    node_gatherer gatherer = {&m->gather, me->rank};
+    reshard_node_options options = {.size = RESHARD_NODE_OPTIONS_INIT, .timeout_ms = m->timeout_ms};
+    reshard_status status = reshard_device_create("cuda", NULL, &me->device);
+    options.device = me->device;
+    RS_THEN(status, reshard_comm_create_node(RANKS, me->rank, node_gather_all, &gatherer, &options, &me->comm));
+    return status;
+  }
   if (!m->borrowed)
     return nccl_rank_open(m->id, RANKS, me->rank, m->timeout_ms, &me->comm);
   config.blocking = 0;
@@ -91,6 +101,7 @@ static inline void close_rank(moving_rank *me) {
   }
   cudaStreamSynchronize(me->stream);
   reshard_comm_destroy(me->comm);
+  reshard_device_release(me->device);
   reshard_plan_destroy(me->plan);
   if (me->m->pooled && me->rank == 1)
     cudaFreeAsync(me->src, me->stream);
