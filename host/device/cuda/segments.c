@@ -13,6 +13,7 @@
 
 /* Functions of the driver. */
 struct rs_cuda_vmm {
+  int rdma; /* network cards may reach memory that asks for that */
   CUresult (*granularity)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
   CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
   CUresult (*release)(CUmemGenericAllocationHandle);
@@ -47,23 +48,29 @@ static _Atomic uint64_t freed;
 
 static void ignore_driver(CUresult result) { rs_cuda_ignore((cudaError_t)result); }
 
-static CUmemAllocationProp segment_properties(int gpu) {
+static CUmemAllocationProp segment_properties(const vmm *d, int gpu) {
   CUmemAllocationProp p;
   memset(&p, 0, sizeof p);
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   p.location.id = gpu;
+  p.allocFlags.gpuDirectRDMACapable = d->rdma != 0;
   return p;
 }
 
 /* --- The driver's functions --------------------------------------------------------------------------------------- */
 
-static reshard_status find_functions(vmm *d) {
+static reshard_status find_functions(vmm *d, int gpu) {
+  CUresult (*get_device)(CUdevice *, int);
+  CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice);
+  CUdevice number;
   const struct {
     const char *name;
     void *function;
   } all[] = {
+      {"cuDeviceGet", &get_device},
+      {"cuDeviceGetAttribute", &get_attribute},
       {"cuMemGetAllocationGranularity", &d->granularity},
       {"cuMemCreate", &d->create},
       {"cuMemRelease", &d->release},
@@ -77,7 +84,10 @@ static reshard_status find_functions(vmm *d) {
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     RS_TRY(rs_cuda_find_function(all[i].name, (void **)all[i].function));
-  return RESHARD_SUCCESS;
+  RS_TRY(rs_cuda_check_driver(get_device(&number, gpu), "cuDeviceGet"));
+  return rs_cuda_check_driver(
+      get_attribute(&d->rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, number),
+      "cuDeviceGetAttribute");
 }
 
 /* Those of the handle, which are found once; it frees them. */
@@ -87,7 +97,7 @@ static reshard_status vmm_of(rs_cuda *cuda, const vmm **out) {
   if (cuda->vmm == NULL) {
     vmm *made = NULL;
     status = rs_alloc_zero(&made, 1, sizeof *made);
-    RS_THEN(status, find_functions(made));
+    RS_THEN(status, find_functions(made, cuda->base.index));
     if (status == RESHARD_SUCCESS)
       cuda->vmm = made;
     else
@@ -99,9 +109,9 @@ static reshard_status vmm_of(rs_cuda *cuda, const vmm **out) {
 }
 
 static reshard_status find_granule(rs_cuda *cuda, size_t *granule) {
-  const CUmemAllocationProp properties = segment_properties(cuda->base.index);
   const vmm *d;
   RS_TRY(vmm_of(cuda, &d));
+  const CUmemAllocationProp properties = segment_properties(d, cuda->base.index);
   DRIVER_TRY(granularity, "cuMemGetAllocationGranularity", granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   return RESHARD_SUCCESS;
 }
@@ -149,7 +159,7 @@ static void unmap_range(const vmm *d, CUdeviceptr at, size_t bytes) {
 }
 
 static reshard_status segment_make(const vmm *d, int gpu, size_t bytes, gpu_segment *out) {
-  const CUmemAllocationProp properties = segment_properties(gpu);
+  const CUmemAllocationProp properties = segment_properties(d, gpu);
   gpu_segment s = {.driver = d, .bytes = bytes, .gpu = gpu};
   DRIVER_TRY(create, "cuMemCreate", &s.handle, bytes, &properties, 0);
   reshard_status status = map_handle(d, s.handle, bytes, gpu, &s.at);

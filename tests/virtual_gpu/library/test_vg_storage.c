@@ -14,6 +14,7 @@
 
 #include <reshard/tensor.h>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -493,6 +494,37 @@ CASE(test_index_select) {
   for (int i = 0; i < 2; i++)
     CUDA(cudaStreamDestroy(streams[i]));
   assert_int_equal(vg_end(), 0);
+}
+
+/* Tells whether network cards may reach memory of the current GPU. */
+static bool is_rdma_capable(void *memory) {
+  CUresult (*get)(unsigned, CUpointer_attribute *, void **, CUdeviceptr);
+  CUpointer_attribute what = CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+  enum cudaDriverEntryPointQueryResult found;
+  unsigned capable = 2;
+  void *values[] = {&capable};
+  CUDA(cudaGetDriverEntryPointByVersion("cuPointerGetAttributes", (void **)&get, 11030, cudaEnableDefault, &found));
+  assert_int_equal(get(1, &what, values, (uintptr_t)memory), CUDA_SUCCESS);
+  assert_in_range(capable, 0, 1);
+  return capable == 1;
+}
+
+CASE(segments_are_for_rdma_where_the_gpu_has_it) {
+  const reshard_device_options shared = {.size = RESHARD_DEVICE_OPTIONS_INIT, .shared = true};
+  const int64_t segment = 2 << 20;
+  for (int without = 0; without < 2; without++) {
+    reshard_device device;
+    reshard_tensor tensor;
+    vg_begin(&(vg_options){.no_rdma = without != 0});
+    CUDA(cudaSetDevice(0));
+    GOOD(reshard_device_create("cuda", &shared, &device));
+    GOOD(reshard_tensor_create_on(device, RESHARD_U8, 1, &segment, NULL, &tensor));
+    assert_int_equal(vg_calls("cuMemCreate"), 1);
+    assert_int_equal(is_rdma_capable(data_of(tensor)), without == 0);
+    reshard_tensor_release(tensor);
+    reshard_device_release(device);
+    assert_int_equal(vg_end(), 0);
+  }
 }
 
 RUN_CASES
