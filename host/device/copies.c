@@ -61,6 +61,7 @@ static reshard_status add_copy(rs_copies *copies, rs_copy copy, int64_t to, int 
   copy.axes = copies->axis.n;
   copy.naxes = rs_axes_merge(naxes, axes, copy.element, to, kept, &copy.run);
   copy.run *= copy.element;
+  copy.peer = copies->peer;
   copies->copy.at[copies->copy.n++] = copy;
   copies->axis.n += copy.naxes;
   copies->bytes = total;
@@ -84,7 +85,8 @@ reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, 
 void rs_copies_clear(rs_copies *copies) {
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;
-  copies->staging = false;
+  copies->peer = 0;
+  copies->staging = copies->deal = false;
 }
 
 void rs_copies_free(rs_copies *copies) {

@@ -25,6 +25,7 @@ typedef struct rs_copy {
   int32_t element;  /* 1, 2, 4, 8, 16: bytes of an element of the source; run and all strides are multiples of it (in
                        the destination of its own), addresses need not be */
   int32_t from, to; /* reshard_dtype of each side where numbers are converted, else both 0 */
+  int32_t peer;     /* rank that the source is of, as the list had it */
 } rs_copy;
 
 /* A list of copies, to be compiled into a program. Copies of one list may run in any order and at the same time: no
@@ -34,6 +35,8 @@ typedef struct rs_copies {
   RS_VEC(rs_axis) axis;
   int64_t bytes; /* sum over the copies, as they are read */
   bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
+  bool deal;     /* sources of different ranks are on different GPUs: worth reading in turn */
+  int32_t peer;  /* of the copies that are appended from now on */
 } rs_copies;
 
 /* Appends a copy with loops (outermost first) in canonical form, without sorting them. The innermost loop is merged

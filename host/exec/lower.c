@@ -256,6 +256,7 @@ static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t en
                                    rs_copies *copies) {
   const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
   rs_view src;
+  copies->peer = (int32_t)message->peer;
   for (int64_t i = 0; i < message->count; i++) {
     const rs_segment *s = &message->segments[i];
     if (i == 0 || s[-1].src_array != s->src_array)

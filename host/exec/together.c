@@ -52,6 +52,7 @@ static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane)
   rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
   rs_device *device = o[0]->comm->process.lane_devices[lane];
   rs_copies_clear(&memory->copies);
+  memory->copies.deal = memory->nlanes > 1;
   for (int64_t r = 0; r < n; r++)
     if (o[r]->comm->process.lane == lane)
       RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));

@@ -165,4 +165,56 @@ CASE(shapes_are_shared) {
   rs_box_tables_free(&tables);
 }
 
+/* --- Sources of several GPUs --- */
+
+enum { DEALT = 3, ROW = 8192, PITCH = 100 };
+
+/* Copies of whole rows from peers 5, 6 and 1, so many of each, as an entry has them. */
+static void add_rows(rs_copies *copies, const int64_t *rows, char *to) {
+  static const int32_t peers[DEALT] = {5, 6, 1};
+  for (int64_t k = 0; k < DEALT; k++) {
+    const rs_axis axes[2] = {{rows[k], 2 * ROW, ROW}, {ROW, 1, 1}};
+    copies->peer = peers[k];
+    assert_int_equal(rs_copies_add(copies, (char *)((int64_t)peers[k] << 40), to, 1, 2, axes), RESHARD_SUCCESS);
+    to += rows[k] * ROW;
+  }
+}
+
+/* Writes the peer of each tile as a digit, in the order of tiles. All rows are there, each once. */
+static void order_rows(bool deal, bool bulk, int64_t entries, char *order) {
+  const int64_t rows[2][DEALT] = {{4, 2, 3}, {1, 3, 1}}, total = entries == 1 ? 9 : 14;
+  const int class = bulk ? RS_BOX_BULK : RS_BOX_ROWS;
+  char *to = (char *)((int64_t)1 << 50);
+  bool seen[2 * PITCH] = {false};
+  rs_copies copies = {.deal = deal};
+  rs_box_tables tables = {0};
+  for (int64_t e = 0; e < entries; e++)
+    add_rows(&copies, rows[e], to + e * PITCH * ROW);
+  for (int again = 0; again < 2; again++)
+    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1}), RESHARD_SUCCESS);
+  for (int c = 0; c < RS_BOX_CLASSES; c++)
+    assert_int_equal(tables.tile[c].n, c == class ? total : 0);
+  for (int64_t i = 0; i < total; i++) {
+    const rs_box_tile *t = &tables.tile[class].at[i];
+    assert_false(seen[(t->dst - to) / ROW]);
+    seen[(t->dst - to) / ROW] = true;
+    order[i] = (char)('0' + (int)((uintptr_t)t->src >> 40));
+  }
+  order[total] = 0;
+  rs_box_tables_free(&tables);
+  rs_copies_free(&copies);
+}
+
+CASE(sources_of_several_gpus_are_read_in_turn) {
+  char order[PITCH];
+  for (int bulk = 0; bulk < 2; bulk++) {
+    order_rows(true, bulk != 0, 1, order);
+    assert_string_equal(order, "561561515");
+    order_rows(true, bulk != 0, 2, order);
+    assert_string_equal(order, "56156151656156");
+    order_rows(false, bulk != 0, 2, order);
+    assert_string_equal(order, "55556611156661");
+  }
+}
+
 int main(void) { return case_list_run(__FILE__, NULL, NULL); }

@@ -356,7 +356,7 @@ static int by_destination(const void *a, const void *b) {
 static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
-  tables->shape.n = tables->axis.n = 0;
+  tables->shape.n = tables->axis.n = tables->hand.n = 0;
   tables->last = 0;
   tables->bulk_bytes = tables->narrow_src = tables->narrow_dst = 0;
   if (tables->slot.at != NULL)
@@ -385,7 +385,10 @@ reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies
     choose_tiles(&c, policy, tile);
     note_lines(tables, &c);
     RS_TRY(add_tiles(tables, &c));
+    if (copies->deal)
+      RS_TRY(rs_box_deal_note(tables, c.class, copies->copy.at[i].peer));
   }
+  RS_TRY(rs_box_deal(tables));
   int64_t from = policy->bulk_from > 0 ? policy->bulk_from : RS_BOX_BULK_FROM;
   if (tables->tile[RS_BOX_BULK].n > 0 && (tables->bulk_bytes < from || tables->bulk_bytes < copies->bytes / 2))
     RS_TRY(move_bulk_to_rows(tables));
@@ -405,5 +408,8 @@ void rs_box_tables_free(rs_box_tables *tables) {
   free(tables->slot.at);
   free(tables->loops.at);
   free(tables->loop.at);
+  free(tables->hand.at);
+  free(tables->dealt.at);
+  free(tables->count.at);
   *tables = (rs_box_tables){0};
 }

@@ -23,6 +23,13 @@ typedef struct rs_box_loop {
   int64_t at;    /* block */
 } rs_box_loop;
 
+/* Tiles of a class that follow one another, of one peer's sources. */
+typedef struct rs_box_hand {
+  rs_box_class class;
+  int32_t peer;
+  int64_t end; /* among those of the class */
+} rs_box_hand;
+
 /* Grow as they need to, and are used again. */
 typedef struct rs_box_tables {
   RS_VEC(rs_box_tile) tile[RS_BOX_CLASSES];
@@ -34,6 +41,9 @@ typedef struct rs_box_tables {
   RS_VEC(uint32_t) slot; /* shapes by hash: index + 1, or 0 */
   RS_VEC(rs_axis) loops;
   RS_VEC(rs_box_loop) loop;
+  RS_VEC(rs_box_hand) hand; /* where tiles are dealt; else none */
+  RS_VEC(rs_box_tile) dealt;
+  RS_VEC(uint32_t) count;
 } rs_box_tables;
 
 /* Errors: RESHARD_ERROR_OUT_OF_MEMORY; RESHARD_ERROR_UNSUPPORTED for more than 2^31 - 1 tiles of a class. */
@@ -57,6 +67,10 @@ void rs_box_batch_close(rs_box_batch *batch);
 
 /* Likewise for spans, of bytes >= 1. The batch begins with n = 0 and has its tile. */
 bool rs_box_spans_add(rs_box_spans *spans, const char *src, char *dst, int64_t bytes);
+
+/* deal.c: notes the peer of tiles that were added to a class; then puts those of each class in turn, by peer. */
+reshard_status rs_box_deal_note(rs_box_tables *tables, rs_box_class class, int32_t peer);
+reshard_status rs_box_deal(rs_box_tables *tables);
 
 /* Bytes of a tile for so many bytes in all. */
 int64_t rs_box_tile_bytes(int64_t bytes, int sms);

@@ -53,7 +53,7 @@ static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
 /* Compiles the copies to the ranks of a lane. */
 static reshard_status compile_lane(int64_t n, rs_bind_call *const *c, int64_t lane, rs_device *device,
                                    rs_program **program) {
-  rs_copies merged = {0};
+  rs_copies merged = {.deal = c[0]->t->comm->process.lanes > 1};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     if (c[i]->t->comm->process.lane == lane)
@@ -91,6 +91,7 @@ static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const
 /* Compiles those to the only rank of its process. */
 static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   rs_copies *copies = &binding->listed;
+  copies->deal = between_processes(t->comm);
   RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
   return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.meeting, &binding->keep)

@@ -466,6 +466,44 @@ CASE(packed_executes_follow_one_another) {
   assert_right(&w);
 }
 
+static const rs_device_work *original_work;
+static int dealt_peers[RANKS]; /* of a rank's copies; -1: their tiles are not dealt */
+
+static reshard_status record_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes,
+                                     rs_program **program) {
+  int *peers = &dealt_peers[device->index];
+  *peers = copies->deal ? 1 : -1;
+  for (int64_t i = 1; i < copies->copy.n && copies->deal; i++)
+    *peers += copies->copy.at[i].peer != copies->copy.at[i - 1].peer;
+  return original_work->compile(device, copies, total_bytes, program);
+}
+
+/* Sources on several GPUs are read in turn, tile by tile. */
+static void bind_dealt(node_rank *me) {
+  static rs_device_work recording;
+  rs_device *device = me->comm->device;
+  reshard_arrays same = {
+      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){me->src}, .dst = (void *[]){me->dst}, .nsrc = 1, .ndst = 1};
+  if (me->rank == 0) {
+    original_work = device->work;
+    recording = *original_work;
+    recording.compile = record_compile;
+  }
+  node_gather_meet(&me->w->gather);
+  device->work = &recording;
+  NEED(me, reshard_transfer_rebind(me->transfer, &same) == RESHARD_SUCCESS);
+  device->work = original_work;
+  NEED(me, dealt_peers[me->rank] == RANKS);
+  move_again_and_again(me);
+}
+
+CASE(direct_transfers_deal_the_tiles_of_peers) {
+  world w = {.gpus = RANKS, .timeout_ms = 60000, .body = bind_dealt};
+  assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS, .seed = 1}), 0);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a direct transfer");
+  assert_right(&w);
+}
+
 /* --- Ranks that are late, and aborts ------------------------------------------------------------------------------ */
 
 /* Rank 2 does not execute. The others' streams end by the deadline, nothing is written, and the next call tells. */
