@@ -8,7 +8,9 @@
  * Banks: a warp stores words of 32 neighbouring (groups of) i at one j, and loads 32 neighbouring j at one i. Word j of
  * row i is kept at j ^ (i / elements of a word), modulo 32: distinct banks in both directions, without padding.
  *
- * Where strides or edges do not allow words of 4, the elements of a word are loaded or stored one by one. */
+ * Where rows are not aligned to words of 4, the aligned words of each row are loaded or stored, and shifted between
+ * lanes that are neighbours. What these leave out at an end of a row, less than a word, goes element by element: a lane
+ * has an end of a row, so that a warp moves those of all its rows at once. */
 #include "kernels/box_device.cuh"
 
 using namespace rs_box;
@@ -21,6 +23,9 @@ template <int Element> struct tiling {
   static constexpr int in_word = sizeof(word) / Element;                /* elements */
   static constexpr int columns = RS_BOX_TRANSPOSE_J(Element) / in_word; /* words of a row, along j */
   static constexpr int ni = RS_BOX_TRANSPOSE_I(Element);
+  static constexpr int warps = RS_BOX_THREADS / 32,
+                       strips = ni / (32 * in_word); /* of a row, that a warp loads at once */
+  static constexpr int loads = columns * strips / warps, stores = ni * (columns / 32) / warps;
   static_assert(columns % 32 == 0, "a warp stores words of 32 neighbours");
   static_assert(ni % (32 * in_word) == 0, "a warp loads words of 32 neighbours");
 
@@ -43,80 +48,147 @@ static __device__ __forceinline__ void transpose(uint32_t (&w)[2]) {
 }
 template <typename T> static __device__ __forceinline__ void transpose(T (&)[1]) {}
 
-/* A word that may be unaligned, or as much of it as n elements are. */
-template <int Element> __device__ __forceinline__ uint32_t gather(const char *src, int n) {
-  uint32_t w = 0;
+/* --- Rows that are not aligned to words --- */
+
+__device__ __forceinline__ int modulo_4(const char *p) { return static_cast<int>(modulo_16(p)) & 3; }
+
+/* Bytes of a row, from begin on, that aligned words leave out at an end of a warp's part of it. */
+struct row_end {
+  int begin, end;
+};
+
+/* Of a row of n bytes whose address is `shift` modulo 4, and 128 bytes of it from `first` on. */
+__device__ __forceinline__ row_end find_end(int shift, int n, int first, bool last) {
+  if (!last)
+    return {0, first > 0 ? 0 : min(-shift & 3, n)};
+  return {max(min(n - ((shift + n) & 3), first + 128 - shift), first), min(n, first + 128)};
+}
+
+/* An end of a row of the source, by one lane of a warp: row j, and elements i from there on. */
+template <int Element> struct loaded_end {
+  int i, j, n;
+  typename tiling<Element>::element at[tiling<Element>::in_word - 1];
+};
+
+template <int Element>
+__device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tiling<Element>::loads][4 / Element],
+                                                              const rs_box_tile &tile, int64_t src_j) {
+  using S = tiling<Element>;
+  constexpr int Q = S::in_word;
+  static_assert(S::loads * Q == 16, "a lane has one of two ends");
+  const int ni = tile.count & 0xffff, nj = tile.count >> 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int item = warp + lane / 2 / Q * S::warps;
+  loaded_end<Element> l = {0, item / S::strips * Q + lane / 2 % Q, 0, {}};
+  const char *row = tile.src + l.j * src_j;
+  const row_end e = find_end(modulo_4(row), l.j < nj ? ni * Element : 0, item % S::strips * 128, lane % 2 == 1);
+  l.i = e.begin / Element;
+  l.n = (e.end - e.begin) / Element;
 #pragma unroll
-  for (int k = 0; k < tiling<Element>::in_word; k++)
-    if (k < n)
-      w |= static_cast<uint32_t>(load<false, typename tiling<Element>::element>(src + k * Element)) << 8 * Element * k;
-  return w;
+  for (int i = 0; i < Q - 1; i++)
+    if (i < l.n)
+      l.at[i] = load<false, typename S::element>(row + e.begin + i * Element);
+  /* Row q of item k is (q + k * rows) further than the first; the shift of that, and what a row more adds. */
+  constexpr int rows = S::warps / S::strips * Q;
+  const int first = warp / S::strips * Q, at = (warp % S::strips * 32 + lane) * 4, left = ni * Element - 4 - at;
+  const int step = static_cast<int>(src_j) & 3, origin = modulo_4(tile.src) + first * step;
+  const char *from = tile.src + first * src_j + at;
+#pragma unroll
+  for (int k = 0; k < S::loads; k++)
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+      const int j = k * rows + q, shift = (origin + j * step) & 3;
+      if (first + j < nj && at >= shift && left + shift >= 0)
+        w[k][q] = load<false, uint32_t>(from + j * src_j - shift);
+    }
+#pragma unroll
+  for (int k = 0; k < S::loads; k++)
+#pragma unroll
+    for (int q = 0; q < Q; q++) /* the next lane has the rest of a word */
+      w[k][q] = __funnelshift_r(w[k][q], __shfl_down_sync(0xffffffff, w[k][q], 1),
+                                8 * ((origin + (k * rows + q) * step) & 3));
+  return l;
 }
-template <int Element> __device__ __forceinline__ void scatter(char *dst, uint32_t w, int n) {
-  for (int k = 0; k < n; k++)
-    store<false>(dst + k * Element, static_cast<typename tiling<Element>::element>(w >> 8 * Element * k));
+
+template <int Element>
+__device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_box_tile &tile, int64_t dst_i) {
+  using S = tiling<Element>;
+  static_assert(S::columns == 32 && S::stores == 16, "a warp stores a row, and a lane has one of two ends");
+  const int ni = tile.count & 0xffff, n = (tile.count >> 16) * Element, warp = threadIdx.x / 32,
+            lane = threadIdx.x % 32;
+#pragma unroll 4
+  for (int k = 0; k < S::stores; k++) {
+    const int i = warp + k * S::warps;
+    char *row = tile.dst + i * dst_i;
+    const int shift = modulo_4(row), at = lane * 4 - shift;
+    const uint32_t word = kept[S::at(i, lane)], before = __shfl_up_sync(0xffffffff, word, 1);
+    if (i < ni && at >= 0 && at + 4 <= n)
+      store<false>(row + at, __funnelshift_l(before, word, 8 * shift));
+  }
+  const int i = warp + lane / 2 * S::warps;
+  char *row = tile.dst + i * dst_i;
+  const row_end e = find_end(modulo_4(row), i < ni ? n : 0, 0, lane % 2 == 1);
+  for (int at = e.begin; at < e.end; at += Element)
+    store<false>(row + at, static_cast<typename S::element>(kept[S::at(i, at / 4)] >> 8 * (at % 4)));
 }
+
+/* --- A tile --- */
 
 template <int Element>
 __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i) {
   using S = tiling<Element>;
   using word = typename S::word;
-  constexpr int Q = S::in_word, warps = RS_BOX_THREADS / 32, strips = S::ni / (32 * Q);
-  constexpr int loads = S::columns * strips / warps, stores = S::ni * (S::columns / 32) / warps;
+  constexpr int Q = S::in_word;
   word *kept = reinterpret_cast<word *>(room);
   const int ni = tile.count & 0xffff, nj = tile.count >> 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr uintptr_t low = sizeof(word) - 1;
 
-  word w[loads][Q] = {};
+  word w[S::loads][Q] = {};
+  [[maybe_unused]] loaded_end<(Element < 4 ? Element : 2)> end = {};
   if (((reinterpret_cast<uintptr_t>(tile.src) | static_cast<uintptr_t>(src_j)) & low) == 0 && ni % Q == 0) {
 #pragma unroll
-    for (int k = 0; k < loads; k++) { /* a warp goes down the columns, so that loads of the block are neighbours */
-      int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, j = item / strips * Q;
+    for (int k = 0; k < S::loads; k++) { /* a warp goes down the columns, so that loads of the block are neighbours */
+      int item = warp + k * S::warps, i = (item % S::strips * 32 + lane) * Q, j = item / S::strips * Q;
 #pragma unroll
       for (int q = 0; q < Q; q++)
         if (i < ni && j + q < nj)
           w[k][q] = load<false, word>(tile.src + (j + q) * src_j + i * Element);
     }
   } else if constexpr (Q > 1) {
-#pragma unroll
-    for (int k = 0; k < loads; k++) {
-      int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, j = item / strips * Q;
-#pragma unroll
-      for (int q = 0; q < Q; q++)
-        w[k][q] = gather<Element>(tile.src + (j + q) * src_j + i * Element, j + q < nj ? ni - i : 0);
-    }
+    end = load_unaligned<Element>(w, tile, src_j);
   }
 #pragma unroll
-  for (int k = 0; k < loads; k++) {
-    int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, column = item / strips;
+  for (int k = 0; k < S::loads; k++) {
+    int item = warp + k * S::warps, i = (item % S::strips * 32 + lane) * Q, column = item / S::strips;
     transpose(w[k]);
 #pragma unroll
     for (int q = 0; q < Q; q++)
       kept[S::at(i + q, column)] = w[k][q];
   }
+  if constexpr (Q > 1) {
+    __syncwarp();
+    for (int i = 0; i < Q - 1; i++)
+      if (i < end.n)
+        reinterpret_cast<typename S::element *>(kept)[S::at(end.i + i, end.j / Q) * Q + end.j % Q] = end.at[i];
+  }
 
   __syncthreads();
 
   if (((reinterpret_cast<uintptr_t>(tile.dst) | static_cast<uintptr_t>(dst_i)) & low) == 0 && nj % Q == 0) {
-    word w[stores];
+    word w[S::stores];
 #pragma unroll
-    for (int k = 0; k < stores; k++) {
-      int item = warp + k * warps;
+    for (int k = 0; k < S::stores; k++) {
+      int item = warp + k * S::warps;
       w[k] = kept[S::at(item / (S::columns / 32), item % (S::columns / 32) * 32 + lane)];
     }
 #pragma unroll
-    for (int k = 0; k < stores; k++) {
-      int item = warp + k * warps, i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
+    for (int k = 0; k < S::stores; k++) {
+      int item = warp + k * S::warps, i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
       if (i < ni && column * Q < nj)
         store<false>(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), w[k]);
     }
   } else if constexpr (Q > 1) {
-    for (int item = warp; item < ni * (S::columns / 32); item += warps) {
-      int i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
-      scatter<Element>(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), kept[S::at(i, column)],
-                       min(nj - column * Q, Q));
-    }
+    store_unaligned<Element>(kept, tile, dst_i);
   }
 }
 

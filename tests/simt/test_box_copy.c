@@ -390,6 +390,27 @@ CASE(rows_between_each_other) {
   }
 }
 
+/* Transposes of 1 and 2 bytes whose rows begin and end anywhere in a word. */
+CASE(transposes_of_unaligned_rows) {
+  static const int64_t sizes[] = {8, 9, 31, 64, 66, 95, 127, 128, 129, 131, 254, 257};
+  for (seed = 1; seed <= CASES / 8; seed++) {
+    draw_state = seed;
+    program p = {0};
+    int32_t element = 1 << below(2);
+    int64_t ni = sizes[below(12)], nj = sizes[below(12)];
+    box b = {.element = element, .naxes = 2, .src_shift = below(4) * element, .dst_shift = below(4) * element};
+    b.axes[0] = (rs_axis){ni, element, (nj + below(5)) * element};
+    b.axes[1] = (rs_axis){nj, rs_max(ni, 128) * element + below(5) * element, element};
+    measure(&b);
+    add_box(&p, &b);
+    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE, 0});
+    assert_true(p.part[RS_BOX_TRANSPOSES].count > 0);
+    programs_launch(&p, 1);
+    program_check(&p);
+    clear(&p);
+  }
+}
+
 /* As many loops as a tile can have, turned round in the source. */
 CASE(tiles_of_the_most_loops) {
   for (seed = 1; seed <= 4; seed++) {
