@@ -104,8 +104,11 @@ static void read_rule_dtypes(workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
     workload_tensor *t = &w->tensor[i];
     reshard_dtype said;
-    CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said));
-    CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said));
+    reshard_blocks blocks;
+    CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said, NULL));
+    CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said, &blocks));
+    if (blocks.rows > 0)
+      cli_exit(EXIT_LACKING, "tensor '%s': f8_e4m3 with scales: convert alone has it", t->name);
     t->dst_dtype = said != RESHARD_DTYPE_NONE ? said : t->dst_dtype;
   }
 }

@@ -99,7 +99,8 @@ static void write_report(const reshard_convert_report *r, const rule_uses *uses,
   rs_json_string(&j, "format", reshard_file_format_string(r->format));
   rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
                {"leaves", r->leaves}, {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
-               {"digests", r->digests}, {"converted", r->converted}, {"unconverted", r->unconverted});
+               {"digests", r->digests}, {"converted", r->converted}, {"unconverted", r->unconverted},
+               {"scaled", r->scaled});
   if (r->scalars > 0)
     rs_json_int(&j, "scalars", r->scalars);
   rs_json_bool(&j, "from_device", r->from_device);
@@ -177,6 +178,10 @@ static void print_report(const cli_options *o, const reshard_convert_report *r, 
   if (r->unconverted > 0)
     printf("unconverted   %lld tensor%s, as they were: without a cast, or FP8 and its scales\n",
            (long long)r->unconverted, cli_plural(r->unconverted));
+  if (r->scaled > 0)
+    printf("scales        %lld tensor%s of FP8, each beside its scales: engines want a quantization_config in "
+           "config.json\n",
+           (long long)r->scaled, cli_plural(r->scaled));
   if (r->scalars > 0)
     printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)r->scalars,
            cli_plural(r->scalars), r->scalars == 1 ? "its" : "their");
@@ -231,7 +236,9 @@ static reshard_convert_options make_options(const cli_options *o, convert_run *r
   options.dst_rules = dst->rules;
   if (o->source_dtype != NULL)
     CLI_TRY("--source-dtype: ", reshard_dtype_parse(o->source_dtype, &options.source_dtype));
-  if (o->dtype != NULL)
+  if (o->dtype != NULL && strchr(o->dtype, '/') != NULL)
+    CLI_TRY("--dtype: ", reshard_dtype_parse_blocks(o->dtype, &options.dtype, &options.blocks));
+  else if (o->dtype != NULL)
     options.dtype = workload_dtype("--dtype", o->dtype);
   if (o->map != NULL) {
     char *path = shipped_find(&shipped_maps, "--map", o->map);

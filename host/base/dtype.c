@@ -3,6 +3,8 @@
 
 #include <reshard/dtype.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -60,4 +62,64 @@ reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
   for (int i = 1; i < RESHARD_DTYPE_COUNT; i++)
     rs_text_add(&list, " %s", dtypes[i].name);
   return rs_error(RESHARD_ERROR_INVALID, "unknown dtype '%.64s'; known are%s", text, names);
+}
+
+reshard_status rs_blocks_check(const char *what, const reshard_blocks *b) {
+  int64_t elements;
+  if (b->rows < 1 || b->columns < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a block of %lld x %lld", what, (long long)b->rows,
+                    (long long)b->columns);
+  if (b->scales != RESHARD_F32 && b->scales != RESHARD_F8_E8M0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: scales are f32 or f8_e8m0, not %s", what,
+                    reshard_dtype_string(b->scales));
+  if (!rs_mul(b->rows, b->columns, &elements) || elements > RS_MOST_OF_BLOCK)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: a block of %lld x %lld has more than %d elements", what,
+                    (long long)b->rows, (long long)b->columns, RS_MOST_OF_BLOCK);
+  return RESHARD_SUCCESS;
+}
+
+const char *rs_blocks_text(char text[RS_BLOCKS_TEXT], const reshard_blocks *b) {
+  snprintf(text, RS_BLOCKS_TEXT, "f8_e4m3/%lldx%lld%s", (long long)b->rows, (long long)b->columns,
+           b->scales == RESHARD_F8_E8M0 ? ":e8m0" : "");
+  return text;
+}
+
+/* "128x128:e8m0": an extent and what is behind it. */
+static int64_t read_extent(const char **at) {
+  char *end = (char *)*at;
+  long long extent = **at >= '1' && **at <= '9' ? strtoll(*at, &end, 10) : 0;
+  *at = end;
+  return extent;
+}
+
+static bool read_blocks(const char *at, reshard_blocks *b) {
+  b->rows = read_extent(&at);
+  if (b->rows == 0 || *at++ != 'x')
+    return false;
+  b->columns = read_extent(&at);
+  b->scales = strcmp(at, ":e8m0") == 0 || strcmp(at, ":f8_e8m0") == 0 ? RESHARD_F8_E8M0 : RESHARD_F32;
+  return b->columns > 0 && (*at == '\0' || b->scales == RESHARD_F8_E8M0 || strcmp(at, ":f32") == 0);
+}
+
+reshard_status reshard_dtype_parse_blocks(const char *text, reshard_dtype *dtype, reshard_blocks *blocks) {
+  RS_TRY(RS_GIVEN("reshard_dtype_parse_blocks", text, dtype, blocks));
+  reshard_blocks b = {0};
+  char name[16], what[80];
+  const char *slash = strchr(text, '/');
+  reshard_dtype read;
+  if (slash == NULL) {
+    RS_TRY(reshard_dtype_parse(text, &read));
+  } else {
+    snprintf(name, sizeof name, "%.*s", (int)(slash - text < 15 ? slash - text : 15), text);
+    RS_TRY(reshard_dtype_parse(name, &read));
+    if (read != RESHARD_F8_E4M3)
+      return rs_error(RESHARD_ERROR_INVALID, "'%.64s': f8_e4m3 alone has blocks with scales", text);
+    if (!read_blocks(slash + 1, &b))
+      return rs_error(RESHARD_ERROR_INVALID, "'%.64s': blocks are as in f8_e4m3/128x128 or f8_e4m3/1x32:e8m0", text);
+    snprintf(what, sizeof what, "'%.64s'", text);
+    RS_TRY(rs_blocks_check(what, &b));
+  }
+  *dtype = read;
+  *blocks = b;
+  return RESHARD_SUCCESS;
 }

@@ -11,6 +11,7 @@
 #include "file/read/checkpoint.h"
 #include "file/read/rank_files.h"
 #include "file/write/writer.h"
+#include "layout/blocks.h"
 #include "plan/plan.h"
 
 #include <errno.h>
@@ -200,6 +201,28 @@ static reshard_status check_packed(const conversion *c) {
   return RESHARD_SUCCESS;
 }
 
+/* Scales of the target lie where their blocks lie, which ranks do not share. */
+static reshard_status lay_out_scales(conversion *c, const rs_copy_region *r) {
+  const rs_model_tensor *t = &c->target->tensors.at[r->dst];
+  int64_t block[RESHARD_MAX_DIMS];
+  char quoted[RS_QUOTE], text[RS_BLOCKS_TEXT];
+  rs_block_cut cut;
+  if (!rs_region_scaled(r, t->dtype) || c->dst_layouts[r->scales] != NULL)
+    return RESHARD_SUCCESS;
+  for (int d = 0; d < t->ndim; d++)
+    block[d] = rs_blocks_extent(&r->blocks, t->ndim, d);
+  RS_TRY(rs_layout_find_cut(c->dst_layouts[r->dst], block, &cut));
+  rs_quote(quoted, sizeof quoted, rs_model_name(c->target, r->dst));
+  if (cut.dim >= 0)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "dst: tensor '%s': dim %d: rank %lld's part begins or ends at %lld, in a "
+                    "block of %lld (%s)",
+                    quoted, cut.dim, (long long)cut.rank, (long long)cut.at, (long long)block[cut.dim],
+                    rs_blocks_text(text, &r->blocks));
+  reshard_status status = rs_layout_blocks(c->dst_layouts[r->dst], block, &c->dst_layouts[r->scales]);
+  return status == RESHARD_SUCCESS ? status : rs_error(status, "dst: tensor '%s': %s", quoted, reshard_last_error());
+}
+
 static reshard_status make_layouts(conversion *c) {
   RS_TRY(choose_worlds(c));
   RS_TRY(check_packed(c));
@@ -223,8 +246,11 @@ static reshard_status make_layouts(conversion *c) {
                       reshard_last_error());
     }
   }
-  for (int64_t i = 0; i < ndst; i++) {
+  for (int64_t i = 0; i < ndst - c->report.scaled; i++)
     RS_TRY(make_layout(&c->dst, c->target, i, c->world, &c->dst_layouts[i]));
+  for (int64_t i = 0; i < c->regions.n; i++)
+    RS_TRY(lay_out_scales(c, &c->regions.at[i]));
+  for (int64_t i = 0; i < ndst; i++) {
     count_unreadable(c, c->dst_layouts[i]);
     c->report.scalars += rs_layout_repeats_scalar(c->dst_layouts[i]);
   }
@@ -387,6 +413,8 @@ static reshard_status compare_output(conversion *c) {
     region->dst = 0;
     if (!npy)
       status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &region->dst);
+    if (status == RESHARD_SUCCESS && rs_region_scaled(region, t->dtype))
+      status = reshard_checkpoint_find(c->back, rs_model_name(c->target, region->scales), &region->scales);
     bool empty = reshard_layout_elements(c->dst_layouts[target]) == 0;
     if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[region->dst].count == 0))
       continue; /* nothing of it is stored: the target is all gap */
@@ -410,10 +438,24 @@ static reshard_status check_options(const char *in, const char *out, const resha
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",
                     (long long)o->world, (long long)o->index_bytes, o->threads);
-  RS_TRY(rs_dtypes_check(o->dtype));
+  RS_TRY(rs_dtypes_check(o->dtype, &o->blocks));
   int threads = o->threads;
   reshard_isa isa = RESHARD_ISA_AUTO;
   return rs_environment_cpu(&threads, &isa); /* before anything is made */
+}
+
+/* Scales are found by the indices of their values. */
+static reshard_status check_order(const conversion *c) {
+  char quoted[RS_QUOTE];
+  for (int64_t i = 0; i < c->regions.n; i++) {
+    const rs_copy_region *r = &c->regions.at[i];
+    if (r->src < 0 || !rs_region_scaled(r, c->in->store.model->tensors.at[r->src].dtype))
+      continue;
+    if (c->in->store.tensors.at[r->src].reversed || c->in->store.tensors.at[r->scales].reversed)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s': it, or its scales, is stored column by column",
+                      rs_quote(quoted, sizeof quoted, rs_model_name(c->in->store.model, r->src)));
+  }
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status prepare_output(conversion *c, const char *in, const char *out) {
@@ -437,8 +479,10 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
                     rs_where(where, "directory", in));
   }
   RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
-  const rs_dtype_choice choice = {c->in->store.model, &c->regions, &c->src, &c->dst, o->dtype};
-  RS_TRY(rs_dtypes_choose(&choice, c->target, &c->report.converted, &c->report.unconverted));
+  const rs_dtype_choice choice = {c->in->store.model, &c->in->names, &c->regions, &c->src, &c->dst,
+                                  o->dtype,           &o->blocks};
+  RS_TRY(rs_dtypes_choose(&choice, c->target, &c->report));
+  RS_TRY(check_order(c));
   RS_TRY(rs_carry_metadata(c->in, c->target, &c->regions, &c->owner));
   RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));

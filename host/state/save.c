@@ -264,7 +264,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
   RS_TRY(RS_SIZED(reshard_state_save_options, &c->options));
   if (c->options.threads < 0 || c->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, c->options.threads);
-  RS_TRY(rs_dtypes_check(c->options.dtype));
+  RS_TRY(rs_dtypes_check(c->options.dtype, &(reshard_blocks){0}));
   RS_TRY(rs_state_leaves_list(c->base.comm, state, &c->base.leaves));
   return rs_pinned_buffers_open(c->sharder, c->options.stream, c->options.staging_bytes, &c->base.leaves,
                                 &c->base.buffers);

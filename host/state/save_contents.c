@@ -29,16 +29,18 @@ static reshard_status add_tensor(rs_save_contents *m, const rs_state_path *p, in
 /* Gives the tensors the dtypes that the files have. */
 static reshard_status choose_dtypes(rs_save_contents *m) {
   const rs_layouts none = {0};
-  const rs_copy_regions regions = {0};
-  const rs_dtype_choice choice = {NULL, &regions, &none, &none, m->mine->options.dtype};
+  rs_copy_regions regions = {0};
+  const rs_dtype_choice choice = {
+      .regions = &regions, .src = &none, .dst = &none, .dtype = m->mine->options.dtype, .blocks = &(reshard_blocks){0}};
   reshard_model model = NULL;
-  int64_t ignored;
+  reshard_convert_report report = {0};
   reshard_status status = rs_model_new(&model);
   for (int64_t i = 0; i < m->tensors.n && status == RESHARD_SUCCESS; i++) {
     const reshard_writer_tensor *t = &m->tensors.at[i];
     status = rs_model_add(model, "state", t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape);
   }
-  RS_THEN(status, rs_dtypes_choose(&choice, model, &ignored, &m->unconverted));
+  RS_THEN(status, rs_dtypes_choose(&choice, model, &report));
+  m->unconverted = report.unconverted;
   for (int64_t i = 0; i < m->tensors.n && status == RESHARD_SUCCESS; i++) {
     m->converted += m->tensors.at[i].dtype != model->tensors.at[i].dtype;
     m->tensors.at[i].dtype = model->tensors.at[i].dtype;

@@ -41,6 +41,17 @@ RESHARD_API const char *reshard_dtype_string(reshard_dtype dtype);
  * the text and the list of names. */
 RESHARD_API reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype);
 
+/* Scales of f8_e4m3: one for each block of the last two dims, at most 32,768 elements. Blocks at the end of a dim are
+ * shorter. A number is the product of its value and its scale. */
+typedef struct reshard_blocks {
+  int64_t rows, columns; /* 0: there are no scales */
+  reshard_dtype scales;  /* RESHARD_F32; or RESHARD_F8_E8M0: powers of two */
+} reshard_blocks;
+
+/* Reads a name as reshard_dtype_parse, or "f8_e4m3/128x128", whose scales are f32, or "f8_e4m3/1x32:e8m0". Errors:
+ * RESHARD_ERROR_INVALID; RESHARD_ERROR_UNSUPPORTED: blocks of more elements, with their number. */
+RESHARD_API reshard_status reshard_dtype_parse_blocks(const char *text, reshard_dtype *dtype, reshard_blocks *blocks);
+
 #ifdef __cplusplus
 }
 #endif

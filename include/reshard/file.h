@@ -77,10 +77,10 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
  *     PATTERN LAYOUT         # comment
  *     PATTERN LAYOUT DTYPE
  *
- * where the layout is as reshard_layout_parse reads it. DTYPE says what the tensors are on that side: those of a
- * destination are converted, a source's have it already (reshard_rules_dtype). A '#' at the start of a line or after
- * white space begins a comment. Empty lines and a carriage return at the end of a line are skipped. The first rule that
- * matches wins. Patterns are the shell's:
+ * where the layout is as reshard_layout_parse reads it, and DTYPE as reshard_dtype_parse_blocks. DTYPE says what the
+ * tensors are on that side: those of a destination are converted, a source's have it already (reshard_rules_dtype). A
+ * '#' at the start of a line or after white space begins a comment. Empty lines and a carriage return at the end of a
+ * line are skipped. The first rule that matches wins. Patterns are the shell's:
  *
  *     *        any characters ('.' and '/' too) or none
  *     ?        one character
@@ -122,8 +122,10 @@ RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *
                                                int64_t *line);
 
 /* Finds the dtype that the first rule that matches says; RESHARD_DTYPE_NONE: none, or the tensor has the scales of a
- * line of blocks, which have the layout alone. Errors: those of reshard_rules_match. */
-RESHARD_API reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype);
+ * line of blocks, which have the layout alone. blocks: receives the blocks of f8_e4m3/128x128, else zeros; may be NULL.
+ * Errors: those of reshard_rules_match. */
+RESHARD_API reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype,
+                                               reshard_blocks *blocks);
 
 /* Makes the layout of the matching rule for a shape in a world; world 0 as in reshard_layout_parse. The caller releases
  * it. Errors: those of reshard_rules_match and reshard_layout_parse, the latter with rule and tensor before them. */
@@ -491,15 +493,21 @@ typedef struct reshard_convert_options {
    * counted in the report. 0: an error */
   int leave_out;
   /* Dtype of all tensors of out that hold numbers: f64, f32, f16, bf16, f8_e4m3, f8_e5m2. Rules and casts of a map go
-   * before it. Others stay as they are, and so does FP8 whose name with "_scale_inv" behind is a tensor, with that.
+   * before it. Others stay as they are. FP8 whose name with "_scale_inv" behind is a tensor stays with that, but where
+   * the dtype is f32, f16 or bf16: then it is multiplied by these scales, which are left out.
    * RESHARD_DTYPE_NONE: each its own. */
   reshard_dtype dtype;
+  /* Of dtype f8_e4m3: tensors of 2 dims, or of 3, that are f32, f16 or bf16 become it, and NAME_scale_inv has the
+   * scales. All others stay as they are. Zeros: a cast without scales. */
+  reshard_blocks blocks;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
   { \
     sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-        RESHARD_DTYPE_NONE, NULL, NULL, 0, RESHARD_DTYPE_NONE \
+        RESHARD_DTYPE_NONE, NULL, NULL, 0, RESHARD_DTYPE_NONE, { \
+      0, 0, RESHARD_DTYPE_NONE \
+    } \
   }
 
 typedef struct reshard_convert_report {
@@ -515,6 +523,7 @@ typedef struct reshard_convert_report {
   int64_t digests;        /* pieces of the target that have a digest */
   int64_t converted;      /* target tensors of another dtype than a tensor that they are made of */
   int64_t unconverted;    /* target tensors that `dtype` has left as they are */
+  int64_t scaled;         /* target tensors of FP8 that got scales, one tensor more for each */
   int64_t checked_bytes;  /* verify: of the source whose digests are right */
   int from_device;        /* verify: 1 where the target was read from its device, 0 where from the page cache */
   double open_seconds;    /* headers of the source, plans, headers of the target */
@@ -530,8 +539,9 @@ typedef struct reshard_convert_report {
  * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_rules_check,
  * reshard_map_model, and
  * - RESHARD_ERROR_INVALID: out is in, or over it; a rule's dtype that its tensor has no cast to; numbers with scales
- *   that are wider than FP8, or cast by a map.
- * - RESHARD_ERROR_UNSUPPORTED: FP8 with scales that were to be wider, which multiplies.
+ *   that are wider than FP8, or cast by a map; scales of another shape or dtype, or without their values; a rank of out
+ *   that has a part of a block.
+ * - RESHARD_ERROR_UNSUPPORTED: FP8 with scales that were to be f64 or f8_e5m2.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
  * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its
  *   digest. So is a malformed header of a .safetensors file. */

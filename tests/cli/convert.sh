@@ -279,7 +279,7 @@ check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reser
 check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "leaves",
   "left_out", "left_out_tensors", "left_out_bytes", "described", "unlisted"}'
 check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "leaves", "whole_arrays", "gapped",
-  "haloed", "digests", "converted", "unconverted", "from_device"}'
+  "haloed", "digests", "converted", "unconverted", "scaled", "from_device"}'
 check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards"
   and j["target"]["files"] == 4'
 check 'j["target"]["stored_bytes"] == 1092 and j["target"]["ranks"] == 4 and j["move_us"] > 0'

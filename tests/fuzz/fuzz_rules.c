@@ -31,7 +31,7 @@ static void match(reshard_rules rules, const char *name) {
     return;
   fuzz_require(layout != NULL && *layout != '\0' && line >= 1);
   reshard_dtype dtype = (reshard_dtype)-1;
-  fuzz_require(reshard_rules_dtype(rules, name, &dtype) == RESHARD_SUCCESS && (int)dtype >= 0);
+  fuzz_require(reshard_rules_dtype(rules, name, &dtype, NULL) == RESHARD_SUCCESS && (int)dtype >= 0);
   reshard_layout made = NULL;
   if (reshard_rules_layout(rules, name, 2, shape, 8, &made) == RESHARD_SUCCESS) {
     fuzz_require(made != NULL && reshard_layout_world(made) == 8 && reshard_layout_elements(made) == 273);

@@ -11,8 +11,21 @@ typedef struct rs_copy_region {
   int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
   int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
   int permutation[RESHARD_MAX_DIMS]; /* per dim of dst: the dim of src, or -1 for an inserted dim of extent 1 */
+  /* One side is f8_e4m3 with scales, the other numbers that are wider. The region begins and ends with blocks of the
+   * target, if it is that. */
+  reshard_blocks blocks; /* rows 0: no */
+  int64_t scales;        /* tensor of that side with the scales */
 } rs_copy_region;
 typedef RS_VEC(rs_copy_region) rs_copy_regions;
+
+/* Extent of a block in a dim. */
+static inline int64_t rs_blocks_extent(const reshard_blocks *blocks, int ndim, int dim) {
+  return dim == ndim - 1 ? blocks->columns : dim == ndim - 2 ? blocks->rows : 1;
+}
+/* True for the side of a region that has scales. */
+static inline bool rs_region_scaled(const rs_copy_region *r, reshard_dtype of_side) {
+  return r->blocks.rows > 0 && of_side == RESHARD_F8_E4M3;
+}
 
 /* The region of a whole tensor as it is. */
 static inline void rs_region_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_copy_region *region) {

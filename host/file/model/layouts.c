@@ -65,10 +65,12 @@ reshard_status rs_layouts_error(const rs_layouts *l, const char *tensor, reshard
 }
 
 reshard_status rs_layouts_dtype(const rs_layouts *l, const char *tensor, reshard_dtype is, uint8_t packed,
-                                bool converts, reshard_dtype *dtype) {
+                                bool converts, reshard_dtype *dtype, reshard_blocks *blocks) {
   char quoted[RS_QUOTE];
   *dtype = RESHARD_DTYPE_NONE;
-  reshard_status status = l->rules != NULL ? reshard_rules_dtype(l->rules, tensor, dtype) : RESHARD_SUCCESS;
+  if (blocks != NULL)
+    *blocks = (reshard_blocks){0};
+  reshard_status status = l->rules != NULL ? reshard_rules_dtype(l->rules, tensor, dtype, blocks) : RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS)
     return error_of_side(l, status);
   if (*dtype == RESHARD_DTYPE_NONE || (*dtype == is && packed == 0) ||

@@ -25,9 +25,9 @@ reshard_status rs_layouts_whole(rs_layouts *layouts, const char *tensor, int ndi
                                 reshard_layout *layout);
 /* *dtype = what the tensor's rule says behind its layout; NONE: nothing, or there are no rules. is: the tensor's own.
  * converts: one that a cast leads to will do, else the tensor's alone. RESHARD_ERROR_INVALID naming side, rule, tensor
- * and dtypes. packed: as in rs_model_tensor. */
+ * and dtypes. packed: as in rs_model_tensor. blocks: of the dtype; may be NULL. */
 reshard_status rs_layouts_dtype(const rs_layouts *layouts, const char *tensor, reshard_dtype is, uint8_t packed,
-                                bool converts, reshard_dtype *dtype);
+                                bool converts, reshard_dtype *dtype, reshard_blocks *blocks);
 /* Puts side and rule of a tensor before the last error. */
 reshard_status rs_layouts_error(const rs_layouts *layouts, const char *tensor, reshard_status status);
 /* As reshard_rules_check, where these are rules. Errors name the side. */

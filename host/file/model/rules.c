@@ -194,7 +194,7 @@ static reshard_status cut_dtype(const struct reshard_rules_s *rules, char *layou
   if (r->refuses || end == NULL || word == end + 1 || *word == '\0')
     return RESHARD_SUCCESS; /* what else stands there the layout's own reader tells */
   end[1] = '\0';
-  reshard_status status = reshard_dtype_parse(word, &r->dtype);
+  reshard_status status = reshard_dtype_parse_blocks(word, &r->dtype, &r->blocks);
   return status == RESHARD_SUCCESS
              ? RESHARD_SUCCESS
              : rs_error(status, "%s: %s behind the layout",
@@ -356,11 +356,15 @@ reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, cons
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype) {
+reshard_status reshard_rules_dtype(reshard_rules rules, const char *tensor, reshard_dtype *dtype,
+                                   reshard_blocks *blocks) {
   RS_TRY(RS_GIVEN("reshard_rules_dtype", rules, tensor, dtype));
   const rs_rule *r;
   RS_TRY(find_rule(rules, tensor, &r));
-  *dtype = rs_rules_blocks(rules, tensor) == NULL ? r->dtype : RESHARD_DTYPE_NONE;
+  bool own = rs_rules_blocks(rules, tensor) == NULL;
+  *dtype = own ? r->dtype : RESHARD_DTYPE_NONE;
+  if (blocks != NULL)
+    *blocks = own ? r->blocks : (reshard_blocks){0};
   return RESHARD_SUCCESS;
 }
 

@@ -11,6 +11,7 @@ typedef struct rs_rule {
   const char *pattern, *layout; /* in `text`; layout: or own */
   char *own;                    /* layout with sizes put in, or NULL */
   reshard_dtype dtype;          /* NONE: the rule says none */
+  reshard_blocks blocks;        /* of it */
   bool refuses;                 /* layout: "refuse(TEXT)" */
   /* rank(experts.#/128), mesh(2x16@0-31;R,experts.#/128): the layout goes by the number behind `key`, "experts.", in
    * the tensor's name. */

@@ -15,6 +15,14 @@
 
 static bool in_memory(const rs_store *store) { return store->views.n > 0; }
 
+/* The dtype that copies see on a side: where it has scales that of the other, before and after which it is converted.
+ */
+static reshard_dtype moved_dtype(const rs_store_move *m, const rs_copy_region *r, bool source) {
+  reshard_dtype from = m->src->model->tensors.at[r->src].dtype, to = m->dst->model->tensors.at[r->dst].dtype;
+  bool scaled = rs_region_scaled(r, source ? from : to);
+  return scaled == source ? to : from;
+}
+
 /* --- The parts of a batch ---------------------------------------------------------------------------------------- */
 
 typedef struct finder {
@@ -43,7 +51,7 @@ static int add_part(void *user, int64_t rank, int64_t array, int64_t held) {
   rs_tile_part *p = &list->at[list->n++];
   *p = (rs_tile_part){.tile = f->tile, .rank = rank, .array = array, .stored = stored};
   p->cell = rs_layout_cell(layout, rank, array);
-  p->bytes = (int64_t)reshard_dtype_size(store->model->tensors.at[f->tensor].dtype);
+  p->bytes = (int64_t)reshard_dtype_size(moved_dtype(m, &m->regions[f->batch->tiles.at[f->tile].region], f->source));
   for (int d = 0; d < layout->ndim; d++) {
     int64_t end;
     rs_layout_clip(layout, p->cell, d, f->offset[d], f->offset[d] + f->extent[d], &p->lo[d], &end);
@@ -165,7 +173,7 @@ static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool sour
     *view = store->views.at[p->stored - store->arrays.at];
     return RESHARD_SUCCESS;
   }
-  int64_t stride = (int64_t)reshard_dtype_size(store->model->tensors.at[tensor].dtype), before = 0;
+  int64_t stride = (int64_t)reshard_dtype_size(moved_dtype(m, r, source)), before = 0;
   for (int d = layout->ndim - 1; d >= 0; d--) {
     view->strides[d] = stride;
     before += p->lo[d] * stride;
@@ -192,8 +200,8 @@ static reshard_status make_entries(rs_batch *b) {
     b->entries.at[b->entries.n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                                     .src = m->src->tensors.at[r->src].layout,
                                                     .dst = m->dst->tensors.at[r->dst].layout,
-                                                    .dtype = m->src->model->tensors.at[r->src].dtype,
-                                                    .dst_dtype = m->dst->model->tensors.at[r->dst].dtype,
+                                                    .dtype = moved_dtype(m, r, true),
+                                                    .dst_dtype = moved_dtype(m, r, false),
                                                     .name = names + m->dst->model->tensors.at[r->dst].name,
                                                     .src_offset = t->src_offset,
                                                     .src_extent = t->src_extent,
@@ -254,7 +262,10 @@ static reshard_status read_parts(rs_batch *b) {
                       rs_model_name(m->src->model, tensor), (long long)p->rank);
     p->in_place = to_memory && p->shifted == p->bytes;
     char *to = p->in_place ? (char *)((uintptr_t)p->memory + p->shift) : p->memory;
-    RS_TRY(rs_store_read(m->src, tensor, p->stored, p->lo, p->extent, to, &b->scratch));
+    if (rs_region_scaled(&m->regions[b->tiles.at[p->tile].region], m->src->model->tensors.at[tensor].dtype))
+      RS_TRY(rs_scaled_read(b, p, to));
+    else
+      RS_TRY(rs_store_read(m->src, tensor, p->stored, p->lo, p->extent, to, &b->scratch));
     b->read_bytes += p->bytes;
     p->done = true;
   }
@@ -291,19 +302,29 @@ static void take_in_place(rs_batch *b) {
   b->copies.copy.n = kept;
 }
 
-/* To wherever arrays of its cell are stored. */
+reshard_status rs_tile_write(rs_batch *b, int64_t tensor, const rs_tile_part *p, const rs_stored_array *array) {
+  return b->move->compare ? rs_tile_compare(b, tensor, p, array)
+                          : rs_store_write(b->move->dst, tensor, array, p->lo, p->extent, p->data, &b->scratch);
+}
+
+/* To wherever arrays of its cell are stored. Other arrays of the cell may have the scales alone. */
 static reshard_status write_part(rs_batch *b, const rs_tile_part *p) {
-  const rs_store_move *m = b->move;
-  int64_t tensor = m->regions[b->tiles.at[p->tile].region].dst;
+  const rs_copy_region *r = &b->move->regions[b->tiles.at[p->tile].region];
+  bool scaled = rs_region_scaled(r, b->move->dst->model->tensors.at[r->dst].dtype);
+  rs_tile_part values = *p, scales = {0};
+  if (scaled)
+    RS_TRY(rs_scaled_make(b, p, &values, &scales));
   int64_t low = 0, high = b->cells.n;
   RS_LOWER_BOUND(low, high,
                  b->cells.at[i]->tile < p->tile || (b->cells.at[i]->tile == p->tile && b->cells.at[i]->cell < p->cell));
   for (; low < b->cells.n && b->cells.at[low]->tile == p->tile && b->cells.at[low]->cell == p->cell; low++) {
     rs_tile_part *q = b->cells.at[low];
+    const rs_stored_array *beside = scaled ? rs_store_find(b->move->dst, r->scales, q->rank, q->array) : NULL;
+    if (beside != NULL)
+      RS_TRY(rs_tile_write(b, r->scales, &scales, beside));
     if (q->stored == NULL)
-      break; /* the rest is not stored either */
-    RS_TRY(m->compare ? rs_tile_compare(b, tensor, p, q->stored)
-                      : rs_store_write(m->dst, tensor, q->stored, p->lo, p->extent, p->data, &b->scratch));
+      continue;
+    RS_TRY(rs_tile_write(b, r->dst, &values, q->stored));
     q->done = true;
   }
   return RESHARD_SUCCESS;
@@ -351,6 +372,7 @@ static reshard_status move_rank(rs_batch *b) {
 }
 
 reshard_status rs_batch_move(rs_batch *b) {
+  b->scaled_tile = -1;
   RS_TRY(find_targets(b));
   if (b->dst.n == 0) /* a target with gaps */
     return RESHARD_SUCCESS;
@@ -379,4 +401,6 @@ void rs_batch_free(rs_batch *b) {
   free(b->dst_memory.at);
   free(b->scratch.at);
   free(b->compared.at);
+  free(b->values.at);
+  free(b->scales.at);
 }

@@ -63,10 +63,22 @@ typedef struct rs_batch {
   RS_VEC(char) src_memory;
   RS_VEC(char) dst_memory;
   rs_scratch scratch, compared;
+  rs_scratch values, scales; /* of FP8 with scales: those of a part of the target; values of the source's, scales of: */
+  int64_t scaled_tile;       /* -1: none */
   rs_copies copies;
   int64_t rank_first, rank_count; /* of dst: the parts of the rank in hand */
   bool exclusive;                 /* no element goes to two places */
 } rs_batch;
+
+/* Writes, or compares, a part of the target that has `data`. */
+reshard_status rs_tile_write(rs_batch *batch, int64_t tensor, const rs_tile_part *part, const rs_stored_array *array);
+
+/* Reads a part of the source that has scales, and multiplies it to the dtype of the target, dense at `to` (scaled.c).
+ */
+reshard_status rs_scaled_read(rs_batch *batch, const rs_tile_part *part, char *to);
+/* Makes values and scales of a part of the target, as parts of the tensors that have them. They live until the next
+ * call. */
+reshard_status rs_scaled_make(rs_batch *batch, const rs_tile_part *part, rs_tile_part *values, rs_tile_part *scales);
 
 /* Moves the tiles of the batch, or compares what would be written with what is there. */
 reshard_status rs_batch_move(rs_batch *batch);

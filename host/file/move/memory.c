@@ -105,7 +105,7 @@ reshard_status rs_zero_regions(rs_store *src, reshard_model target, rs_copy_regi
       src->files.at[src->files.n++] = file;
       begun = true;
     }
-    RS_TRY(add_zeros(src, t->dtype, r, t->ndim));
+    RS_TRY(add_zeros(src, r->blocks.rows > 0 ? RESHARD_F32 : t->dtype, r, t->ndim));
     r->src = src->tensors.n - 1;
   }
   return RESHARD_SUCCESS;

@@ -13,6 +13,7 @@
 enum {
   TILE = 512 << 10, /* bytes, read and made of them: half a core's second cache */
   ROW = 64 << 10,   /* bytes that each rank's part of a tile should have, likewise */
+  BANDS = 8 << 20,  /* bytes of a tile of blocks: whole rows of a file are worth more than the second cache */
 };
 
 static int64_t width_of(const rs_store *store, int64_t tensor) {
@@ -59,7 +60,15 @@ reshard_status rs_tiling_start(rs_tiling *t, const rs_store_move *move, int64_t 
   return RESHARD_SUCCESS;
 }
 
-/* Per dim the extent of a tile of at most `limit` bytes on both sides (or of one element). */
+/* Tiles end with blocks of the target. */
+static int64_t unit_of(const rs_store_move *m, const rs_copy_region *r, int d) {
+  const rs_model_tensor *t = &m->dst->model->tensors.at[r->dst];
+  return rs_region_scaled(r, t->dtype) ? rs_blocks_extent(&r->blocks, t->ndim, d) : 1;
+}
+
+static int64_t round_to(int64_t extent, int64_t unit) { return rs_ceil_div(extent, unit) * unit; }
+
+/* Per dim the extent of a tile of at most `limit` bytes on both sides (or of one element or block). */
 static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t limit, int64_t *step) {
   int ndim = m->dst->model->tensors.at[r->dst].ndim;
   int64_t width = both_widths(m, r);
@@ -67,7 +76,7 @@ static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t
   for (int64_t bytes; (bytes = count_elements(ndim, step) * width) > limit;) {
     int first = -1, outer = -1; /* the target's outermost dim, and the source's */
     for (int d = 0; d < ndim; d++) {
-      if (step[d] < 2)
+      if (step[d] <= unit_of(m, r, d))
         continue;
       if (first < 0)
         first = d;
@@ -77,18 +86,20 @@ static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t
     }
     if (first < 0)
       return;
+    int64_t unit = unit_of(m, r, first);
     if (outer < 0 || outer == first)
-      step[first] = rs_max(1, rs_min(step[first] - 1, limit / (bytes / step[first])));
+      step[first] = rs_max(1, rs_min(step[first] - 1, limit / (bytes / step[first])) / unit) * unit;
     else if (step[outer] > step[first])
-      step[outer] = rs_ceil_div(step[outer], 2);
+      step[outer] = round_to(rs_ceil_div(step[outer], 2), unit_of(m, r, outer));
     else
-      step[first] = rs_ceil_div(step[first], 2);
+      step[first] = round_to(rs_ceil_div(step[first], 2), unit);
   }
 }
 
 static int64_t limit_of(const rs_tiling *t, const rs_copy_region *r) {
   int64_t ranks = rs_max(t->move->src->tensors.at[r->src].count, t->move->dst->tensors.at[r->dst].count);
-  return rs_min(rs_max(TILE, ranks * ROW), t->most);
+  int64_t least = r->blocks.rows > 1 && t->move->dst->model->tensors.at[r->dst].dtype == RESHARD_F8_E4M3 ? BANDS : TILE;
+  return rs_min(rs_max(least, ranks * ROW), t->most);
 }
 
 static reshard_status append_tile(const rs_tiling *t, const int64_t *at, const int64_t *extent, rs_tiles *batch) {

@@ -54,6 +54,7 @@ CASE(null_is_refused_by_calls_of_device) {
 CASE(null_is_refused_by_calls_of_dtype) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_dtype_parse(TEXT, ROOM));
+    REFUSED(reshard_dtype_parse_blocks(TEXT, ROOM, ROOM));
   }
 }
 
@@ -67,7 +68,7 @@ CASE(null_is_refused_by_calls_of_file) {
     REFUSED(reshard_rules_set_size(NULL, TEXT, 2, ROOM));
     REFUSED(reshard_rules_load(TEXT, ROOM));
     REFUSED(reshard_rules_match(NULL, TEXT, ROOM, ROOM));
-    REFUSED(reshard_rules_dtype(NULL, TEXT, ROOM));
+    REFUSED(reshard_rules_dtype(NULL, TEXT, ROOM, ROOM));
     REFUSED(reshard_rules_layout(NULL, TEXT, 0, ROOM, 0, ROOM));
     REFUSED(reshard_rules_world(NULL, ROOM));
     REFUSED(reshard_rules_check(NULL, ROOM, 1));

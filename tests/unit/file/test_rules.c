@@ -210,13 +210,13 @@ CASE(rules_say_dtypes_behind_their_layouts) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     reshard_dtype dtype = RESHARD_U8;
     const char *layout = NULL;
-    assert_int_equal(reshard_rules_dtype(rules, cases[i].name, &dtype), RESHARD_SUCCESS);
+    assert_int_equal(reshard_rules_dtype(rules, cases[i].name, &dtype, NULL), RESHARD_SUCCESS);
     assert_int_equal(dtype, cases[i].dtype);
     assert_int_equal(reshard_rules_match(rules, cases[i].name, &layout, NULL), RESHARD_SUCCESS);
     assert_string_equal(layout, cases[i].layout);
   }
   reshard_dtype dtype = RESHARD_U8;
-  assert_int_equal(reshard_rules_dtype(rules, "none", &dtype), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_dtype(rules, "none", &dtype, NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(dtype, RESHARD_U8);
   reshard_rules_free(rules);
 }

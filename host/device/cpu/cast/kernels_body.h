@@ -181,6 +181,52 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
       stream_line(dst, line); \
     } \
   }
+/* --- Numbers with scales ------------------------------------------------------------------------------- */
+
+/* The bits of magnitudes are in the order of the numbers, NaN above all. */
+ALWAYS_INLINE int16_t magnitude_16(const char *src) { return (int16_t)(get_u16(src) & 0x7fff); }
+ALWAYS_INLINE int32_t magnitude_32(const char *src) { return get_i32(src) & NAN_32; }
+ALWAYS_INLINE f32_bits times(f32_bits number, float by) { return bits_of(float_of(number) * by); }
+/* Casts from f32 leave no NaN but this one. */
+ALWAYS_INLINE f32_bits one_nan_f32(f32_bits bits) { return pick((bits & NAN_32) > INF_32, NAN_32, bits); }
+ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
+ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
+
+#define EACH_BLOCK(from, to) \
+  for (int64_t w = width < n ? width : n; n > 0; \
+       n -= w, src += w * (from), dst += w * (to), by++, w = width < n ? width : n)
+
+#define SCALED(wide, bits) \
+  static void most_##wide(int32_t *most, const char *src, int64_t n, int64_t width) { \
+    for (int64_t w = width < n ? width : n; n > 0; \
+         n -= w, src += w * BYTES_##wide, most++, w = width < n ? width : n) { \
+      int##bits##_t largest = 0; \
+      for (int64_t i = 0; i < w; i++) { \
+        int##bits##_t magnitude = magnitude_##bits(src + i * BYTES_##wide); \
+        largest = magnitude > largest ? magnitude : largest; \
+      } \
+      f32_bits number = load_##wide((const char *)&largest); \
+      *most = number > *most ? number : *most; \
+    } \
+  } \
+  static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
+    EACH_BLOCK(BYTES_##wide, 1) { \
+      float factor = *by; \
+      EACH(i, w) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), factor)); \
+    } \
+  } \
+  static void unscale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
+    EACH_BLOCK(1, BYTES_##wide) { \
+      float factor = *by; \
+      EACH(i, w) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), factor))); \
+    } \
+  }
+SCALED(f16, 16)
+SCALED(bf16, 16)
+SCALED(f32, 32)
+#undef SCALED
+#undef EACH_BLOCK
+
 /* clang-format off */
 CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64)
 CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
@@ -203,6 +249,8 @@ CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
              AT(BF16) = f32_to_bf16##past, AT(F64) = f32_to_f64##past}, \
   AT(F64) = {AT(F8_E4M3) = odd_to_e4m3##past, AT(F8_E5M2) = odd_to_e5m2##past, AT(F16) = odd_to_f16##past, \
              AT(BF16) = odd_to_bf16##past, AT(F32) = f64_to_f32##past}}
-static const rs_cast_kernels kernels = {.of = TABLE(), .past = TABLE(_past)};
+#define BLOCKS(field) {AT(F16) = field##_f16, AT(BF16) = field##_bf16, AT(F32) = field##_f32}
+static const rs_cast_kernels kernels = {
+  .of = TABLE(), .past = TABLE(_past), .most = BLOCKS(most), .scale = BLOCKS(scale), .unscale = BLOCKS(unscale)};
 #undef TABLE
 /* clang-format on */

@@ -1,0 +1,429 @@
+/* Conversions of checkpoints to FP8 with scales and back, against f32 arithmetic written again and bits that PyTorch
+ * made; layouts, rules and maps around them; what is refused. */
+#include "bench/cli/naive_cast.h"
+#include "support/fixtures/case.h"
+#include "support/fixtures/scratch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct options {
+  const char *dtype, *src, *dst, *map, *layout;
+} options;
+
+static reshard_convert_report report;
+
+static reshard_status run_convert(const char *in, const char *out, options with) {
+  reshard_convert_options o = RESHARD_CONVERT_OPTIONS_DEFAULTS;
+  if (with.dtype != NULL)
+    assert_int_equal(reshard_dtype_parse_blocks(with.dtype, &o.dtype, &o.blocks), RESHARD_SUCCESS);
+  if (with.src != NULL)
+    assert_int_equal(reshard_rules_parse(with.src, "r", &o.src_rules), RESHARD_SUCCESS);
+  if (with.dst != NULL)
+    assert_int_equal(reshard_rules_parse(with.dst, "r", &o.dst_rules), RESHARD_SUCCESS);
+  if (with.map != NULL)
+    assert_int_equal(reshard_map_parse(with.map, "m", &o.map), RESHARD_SUCCESS);
+  o.dst = with.layout;
+  o.force = o.verify = 1;
+  reshard_status status = reshard_convert(scratch_path(in), scratch_path(out), &o, &report);
+  reshard_rules_free(o.src_rules);
+  reshard_rules_free(o.dst_rules);
+  reshard_map_free(o.map);
+  return status;
+}
+
+static void must_convert(const char *in, const char *out, options with) {
+  if (run_convert(in, out, with) != RESHARD_SUCCESS)
+    fail_msg("%s to %s: %s", in, out, reshard_last_error());
+}
+
+/* A matrix, or a list of them, of any dtype in a file of its own. */
+typedef struct matrices {
+  reshard_dtype dtype;
+  int64_t n, rows, columns;
+} matrices;
+
+static void write_file(const char *name, const char *header, const void *data, size_t bytes) {
+  size_t length = strlen(header);
+  char *file = malloc(8 + length + bytes + 1);
+  assert_non_null(file);
+  for (int i = 0; i < 8; i++)
+    file[i] = (char)((uint64_t)length >> 8 * i);
+  memcpy(file + 8, header, length);
+  memcpy(file + 8 + length, data, bytes);
+  scratch_write(name, file, 8 + length + bytes);
+  free(file);
+}
+
+static const char *name_of(reshard_dtype dtype) {
+  return dtype == RESHARD_F32 ? "F32" : dtype == RESHARD_F16 ? "F16" : "BF16";
+}
+
+/* Bits of all kinds, so that some blocks have NaN and infinity; blocks of zeros; and ordinary numbers. */
+static char *write_numbers(const char *file, matrices m) {
+  int64_t elements = m.n * m.rows * m.columns, width = (int64_t)reshard_dtype_size(m.dtype);
+  char header[256], shape[96], *data = malloc((size_t)(elements * width));
+  assert_non_null(data);
+  uint32_t state = 12345;
+  for (int64_t i = 0; i < elements; i++) {
+    int64_t row = i / m.columns % m.rows;
+    state = state * 1664525 + 1013904223;
+    uint32_t bits = state ^ state >> 15;
+    if (row % 16 < 12) { /* exponents around 1 */
+      bits = (bits & 0x807fffff) | (120 + (bits >> 23 & 15)) << 23;
+      bits = row % 16 == 11 ? 0 : (uint32_t)naive_cast(RESHARD_F32, m.dtype, bits);
+    }
+    memcpy(data + i * width, &bits, (size_t)width);
+  }
+  snprintf(shape, sizeof shape, "%lld,%lld,%lld", (long long)m.n, (long long)m.rows, (long long)m.columns);
+  snprintf(header, sizeof header, "{\"w\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[0,%lld]}}",
+           name_of(m.dtype), m.n > 1 ? shape : strchr(shape, ',') + 1, (long long)(elements * width));
+  write_file(file, header, data, (size_t)(elements * width));
+  return data;
+}
+
+static uint32_t bits_of(float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+static float float_of(uint32_t bits) {
+  float number;
+  memcpy(&number, &bits, sizeof number);
+  return number;
+}
+static float wide_at(const char *data, reshard_dtype dtype, int64_t i) {
+  uint32_t bits = 0;
+  memcpy(&bits, data + i * (int64_t)reshard_dtype_size(dtype), reshard_dtype_size(dtype));
+  return float_of(dtype == RESHARD_F32 ? bits : (uint32_t)naive_cast(dtype, RESHARD_F32, bits));
+}
+
+/* Scale of the block of one element, by the definition: each number of it is looked at. */
+static float scale_of(const char *data, matrices m, int64_t matrix, int64_t row, int64_t column, int64_t rows,
+                      int64_t columns, bool power) {
+  float most = 0;
+  for (int64_t r = row / rows * rows; r < m.rows && r < row / rows * rows + rows; r++)
+    for (int64_t c = column / columns * columns; c < m.columns && c < column / columns * columns + columns; c++) {
+      float x = fabsf(wide_at(data, m.dtype, (matrix * m.rows + r) * m.columns + c));
+      most = isnan(most) || isnan(x) ? NAN : x > most ? x : most;
+    }
+  volatile float scale = (most < 1e-4f ? 1e-4f : most) / 448.0f;
+  if (!power)
+    return scale;
+  int exponent = isnan(scale) || isinf(scale) ? 127 : ilogbf(scale);
+  if (!isnan(scale) && !isinf(scale) && ldexpf(1, exponent) < scale)
+    exponent++;
+  return ldexpf(1, exponent > 127 ? 127 : exponent);
+}
+
+static float stored_scale(const char *scales, bool power, int64_t i) {
+  float scale;
+  if (power)
+    return ldexpf(1, (int)(uint8_t)scales[i] - 127);
+  memcpy(&scale, scales + 4 * i, sizeof scale);
+  return scale;
+}
+
+static bool same_float(float a, float b) { return isnan(a) ? isnan(b) : bits_of(a) == bits_of(b); }
+
+/* Compares values and scales of a file with the definition; and what comes back of them. */
+static void check_blocks(const char *in, const char *data, matrices m, int64_t rows, int64_t columns, bool power,
+                         const char *back) {
+  reshard_model_tensor v, s, w = {.dtype = RESHARD_F32};
+  int64_t nv, ns, nw, across = (m.columns + columns - 1) / columns, down = (m.rows + rows - 1) / rows;
+  char *values = scratch_tensor(in, "w", &v, &nv), *scales = scratch_tensor(in, "w_scale_inv", &s, &ns);
+  char *wide = back != NULL ? scratch_tensor(back, "w", &w, &nw) : NULL;
+  assert_int_equal(v.dtype, RESHARD_F8_E4M3);
+  assert_int_equal(s.dtype, power ? RESHARD_F8_E8M0 : RESHARD_F32);
+  assert_int_equal(ns, m.n * across * down);
+  for (int64_t i = 0; i < nv; i++) {
+    int64_t matrix = i / m.columns / m.rows, r = i / m.columns % m.rows, c = i % m.columns;
+    float is = stored_scale(scales, power, (matrix * down + r / rows) * across + c / columns);
+    if (r % rows == 0 && c % columns == 0) {
+      float scale = scale_of(data, m, matrix, r, c, rows, columns, power);
+      if (!same_float(is, scale))
+        fail_msg("%s: block of %lld,%lld: scale %a, not %a", in, (long long)r, (long long)c, (double)is, (double)scale);
+    }
+    volatile float inverse = 1.0f / is, product = wide_at(data, m.dtype, i) * inverse;
+    uint32_t wanted = (uint32_t)naive_cast(RESHARD_F32, RESHARD_F8_E4M3, bits_of(product));
+    if ((uint8_t)values[i] != wanted && !((values[i] & 0x7f) == 0x7f && (wanted & 0x7f) == 0x7f))
+      fail_msg("%s: %lld,%lld: 0x%02x, not 0x%02x", in, (long long)r, (long long)c, (uint8_t)values[i], wanted);
+    if (wide == NULL)
+      continue;
+    volatile float more = float_of((uint32_t)naive_cast(RESHARD_F8_E4M3, RESHARD_F32, (uint8_t)values[i])) * is;
+    uint32_t rounded = bits_of(more);
+    if (w.dtype != RESHARD_F32)
+      rounded = (uint32_t)naive_cast(RESHARD_F32, w.dtype, rounded);
+    float want = w.dtype == RESHARD_F32 ? more : float_of((uint32_t)naive_cast(w.dtype, RESHARD_F32, rounded));
+    if (!same_float(wide_at(wide, w.dtype, i), want))
+      fail_msg("%s: %lld,%lld: %a, not %a", back, (long long)r, (long long)c, (double)wide_at(wide, w.dtype, i),
+               (double)want);
+  }
+  free(values);
+  free(scales);
+  free(wide);
+}
+
+/* Rows end in short blocks, on both sides of what is done together; a block is a row; blocks fill rows of a list. */
+CASE(blocks_become_values_and_scales_and_come_back_by_definition) {
+  static const struct {
+    matrices m;
+    int64_t rows, columns;
+    const char *dtype, *back;
+  } cases[] = {
+      {{RESHARD_F32, 1, 300, 517}, 128, 128, "f8_e4m3/128x128", "bf16"},
+      {{RESHARD_BF16, 1, 130, 4224}, 128, 128, "f8_e4m3/128x128:e8m0", "f32"},
+      {{RESHARD_F16, 3, 70, 96}, 32, 64, "f8_e4m3/32x64", "f16"},
+      {{RESHARD_F32, 1, 33, 9000}, 1, 32, "f8_e4m3/1x32:e8m0", "f32"},
+      {{RESHARD_BF16, 2, 9, 300}, 1, 128, "f8_e4m3/1x128", "bf16"},
+      {{RESHARD_F32, 1, 17, 2048}, 1, 2048, "f8_e4m3/1x2048", "f16"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    bool power = strstr(cases[i].dtype, ":e8m0") != NULL;
+    char *data = write_numbers("in.safetensors", cases[i].m);
+    must_convert("in.safetensors", "q.safetensors", (options){.dtype = cases[i].dtype});
+    assert_int_equal(report.scaled, 1);
+    assert_int_equal(report.converted, 1);
+    assert_int_equal(report.unconverted, 0);
+    must_convert("q.safetensors", "back.safetensors", (options){.dtype = cases[i].back});
+    assert_int_equal(report.tensors, 1);
+    assert_int_equal(report.unconverted, 0);
+    check_blocks("q.safetensors", data, cases[i].m, cases[i].rows, cases[i].columns, power, "back.safetensors");
+    free(data);
+  }
+}
+
+/* PyTorch 2.15, by the lines of DeepGEMM's per_token_cast_to_fp8 with blocks of 8: ordinary numbers; subnormal ones and
+ * those below 1e-4; NaN; infinity; large ones. */
+CASE(bits_are_those_that_pytorch_made) {
+  static const uint32_t in[5][8] = {
+      {0xbfbaec7f, 0xbfe7de14, 0xbfd64f18, 0x40002a27, 0xbf179d63, 0x40ba81d9, 0xc086903b, 0xc0126936},
+      {0x00000000, 0x80000000, 0x00000001, 0x800116c2, 0x34a10fb0, 0xb727c5ac, 0x38d18167, 0x36a7c5ac},
+      {0x3f800000, 0x7fc00000, 0xc0000000, 0x00000000, 0x43e00000, 0xf149f2ca, 0x3a83126f, 0x40e00000},
+      {0x7f800000, 0x3f800000, 0xff800000, 0x00000000, 0x7f61b1e6, 0xc0000000, 0x006ce3ee, 0x40a00000},
+      {0x605aff04, 0xe09bf9a0, 0xe0418603, 0x00000000, 0x00000000, 0x00000000, 0x00000000, 0x00000000}};
+  static const uint32_t scales[2][5] = {{0x3c5526af, 0x346facad, 0x7fc00000, 0x7f800000, 0x5c3241db},
+                                        {0x3c800000, 0x34800000, 0x7f000000, 0x7f000000, 0x5c800000}};
+  static const uint8_t codes[2][5][8] = {{{0xee, 0xf1, 0xf0, 0x72, 0xe3, 0x7e, 0xfa, 0xf3},
+                                          {0x00, 0x80, 0x00, 0x80, 0x3b, 0xe3, 0x7e, 0x5b},
+                                          {0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f},
+                                          {0x7f, 0x00, 0x7f, 0x00, 0x00, 0x80, 0x00, 0x00},
+                                          {0x7a, 0xfe, 0xf9, 0x00, 0x00, 0x00, 0x00, 0x00}},
+                                         {{0xec, 0xee, 0xed, 0x70, 0xe1, 0x7c, 0xf8, 0xf1},
+                                          {0x00, 0x80, 0x00, 0x80, 0x3a, 0xe2, 0x7d, 0x5a},
+                                          {0x00, 0x7f, 0x80, 0x00, 0x00, 0x80, 0x00, 0x00},
+                                          {0x7e, 0x00, 0xfe, 0x00, 0x3e, 0x80, 0x00, 0x00},
+                                          {0x76, 0xfa, 0xf4, 0x00, 0x00, 0x00, 0x00, 0x00}}};
+  write_file("torch.safetensors", "{\"w\":{\"dtype\":\"F32\",\"shape\":[5,8],\"data_offsets\":[0,160]}}", in, 160);
+  for (int power = 0; power < 2; power++) {
+    reshard_model_tensor t;
+    int64_t n;
+    must_convert("torch.safetensors", "q.safetensors", (options){.dtype = power ? "f8_e4m3/1x8:e8m0" : "f8_e4m3/1x8"});
+    char *values = scratch_tensor("q.safetensors", "w", &t, &n);
+    char *made = scratch_tensor("q.safetensors", "w_scale_inv", &t, &n);
+    assert_memory_equal(values, codes[power], 40);
+    for (int i = 0; i < 5; i++)
+      assert_true(same_float(stored_scale(made, power, i), float_of(scales[power][i])));
+    free(values);
+    free(made);
+  }
+}
+
+/* Ranks that have whole blocks, from ranks that cut them, and joined again: the same bits as in one file. */
+CASE(layouts_on_either_side_change_no_bit) {
+  static const char *const layouts[] = {"mesh(4;S0)", "mesh(2x2;S1,R)", "cyclic(2x1;128x400)", "mesh(2;S0{256,256})"};
+  matrices m = {RESHARD_F32, 1, 512, 400};
+  char *data = write_numbers("in.safetensors", m);
+  must_convert("in.safetensors", "flat-shards", (options){.layout = "flat(0-2)"});
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    must_convert("flat-shards", "q-shards",
+                 (options){.dtype = i == 1 ? "f8_e4m3/128x200" : "f8_e4m3/128x128", .layout = layouts[i]});
+    must_convert("q-shards", "q.safetensors", (options){0});
+    must_convert("q-shards", "back-shards", (options){.dtype = "bf16", .layout = "flat(0-4)", .src = NULL});
+    must_convert("back-shards", "back.safetensors", (options){0});
+    check_blocks("q.safetensors", data, m, 128, i == 1 ? 200 : 128, false, i == 1 ? NULL : "back.safetensors");
+    scratch_remove("q-shards");
+    scratch_remove("back-shards");
+  }
+  free(data);
+}
+
+/* Blocks are those of the target: of two tensors one behind the other, of a transpose. Values that are put together
+ * are multiplied by the scales of the tensors that they come from. */
+CASE(maps_make_blocks_of_what_they_put_together) {
+  matrices m = {RESHARD_BF16, 1, 192, 256}, twice = {RESHARD_BF16, 1, 384, 256}, turned = {RESHARD_BF16, 1, 256, 192};
+  char *data = write_numbers("in.safetensors", m), *other = malloc(2 * 192 * 256 * 2);
+  assert_non_null(other);
+  options blocks = {.dtype = "f8_e4m3/64x128"};
+  must_convert("in.safetensors", "single.safetensors", blocks);
+  must_convert("single.safetensors", "back.safetensors",
+               (options){.dtype = "bf16", .map = "w = concat(0; w, w)\n* = *\n"});
+  blocks.map = "w = concat(0; w, w)\n";
+  must_convert("in.safetensors", "q.safetensors", blocks);
+  memcpy(other, data, 192 * 256 * 2);
+  memcpy(other + 192 * 256 * 2, data, 192 * 256 * 2);
+  check_blocks("q.safetensors", other, twice, 64, 128, false, "back.safetensors");
+  blocks.map = "w = transpose(w)\n";
+  must_convert("in.safetensors", "q.safetensors", blocks);
+  for (int64_t r = 0; r < 192; r++)
+    for (int64_t c = 0; c < 256; c++)
+      memcpy(other + (c * 192 + r) * 2, data + (r * 256 + c) * 2, 2);
+  check_blocks("q.safetensors", other, turned, 64, 128, false, NULL);
+  free(data);
+  free(other);
+}
+
+#define T SCRATCH_TENSOR
+#define MIXED \
+  "{" T("w", "BF16", "[4,8]", "[0,64]") "," T("v", "F32", "[4]", "[64,80]") "," T( \
+      "i", "I64", "[1,2]", "[80,96]") "," T("d", "F64", "[2,2]", "[96,128]") "}"
+#define PAIR "{" T("w", "F8_E4M3", "[4,8]", "[0,32]") "," T("w_scale_inv", "F32", "[2,2]", "[32,48]") "}"
+
+CASE(what_takes_no_scales_stays_and_a_rule_goes_first) {
+  reshard_model_tensor t;
+  int64_t n;
+  scratch_safetensors("in.safetensors", MIXED, 128, 1);
+  must_convert("in.safetensors", "q.safetensors", (options){.dtype = "f8_e4m3/2x4"});
+  assert_int_equal(report.scaled, 1);
+  assert_int_equal(report.unconverted, 3);
+  assert_int_equal(report.tensors, 5);
+  free(scratch_tensor("q.safetensors", "w_scale_inv", &t, &n));
+  assert_int_equal(n, 4);
+  must_convert("in.safetensors", "q.safetensors",
+               (options){.dtype = "bf16", .dst = "w rank(0) f8_e4m3/4x1:e8m0\n* rank(0)\n"});
+  free(scratch_tensor("q.safetensors", "w_scale_inv", &t, &n));
+  assert_int_equal(n, 8);
+  assert_int_equal(t.dtype, RESHARD_F8_E8M0);
+  free(scratch_tensor("q.safetensors", "v", &t, &n));
+  assert_int_equal(t.dtype, RESHARD_BF16);
+  /* a pair stays as it is, of whatever blocks; a rule of the source says those that no power of two gives */
+  scratch_safetensors("pair.safetensors", PAIR, 48, 1);
+  must_convert("pair.safetensors", "q.safetensors", (options){.dtype = "f8_e4m3/4x8"});
+  assert_int_equal(report.unconverted, 2);
+  scratch_safetensors("odd.safetensors",
+                      "{" T("w", "F8_E4M3", "[9,8]", "[0,72]") "," T("w_scale_inv", "F32", "[3,2]", "[72,96]") "}", 96,
+                      1);
+  must_convert("odd.safetensors", "q.safetensors",
+               (options){.dtype = "bf16", .src = "w rank(0) f8_e4m3/3x4\n* rank(0)\n"});
+  assert_int_equal(report.tensors, 1);
+}
+
+CASE(blocks_that_mean_nothing_are_refused_and_nothing_is_written) {
+  static const struct {
+    const char *header;
+    int bytes;
+    options with;
+    reshard_status status;
+    const char *text;
+  } cases[] = {
+      {MIXED,
+       128,
+       {.dst = "v rank(0) f8_e4m3/2x4\n* rank(0)\n"},
+       RESHARD_ERROR_INVALID,
+       "dst: r:1:3: tensor 'v' is f32 of shape 4: f8_e4m3/2x4 is for f32, f16 and bf16 of 2 dims, or 3"},
+      {MIXED,
+       128,
+       {.dst = "d rank(0) f8_e4m3/2x4\n* rank(0)\n"},
+       RESHARD_ERROR_INVALID,
+       "dst: r:1:3: tensor 'd' is f64"},
+      {MIXED,
+       128,
+       {.dst = "w mesh(2;S0) f8_e4m3/3x4\n* rank(0)\n"},
+       RESHARD_ERROR_INVALID,
+       "dst: tensor 'w': dim 0: rank 0's part begins or ends at 2, in a block of 3 (f8_e4m3/3x4)"},
+      {MIXED,
+       128,
+       {.dtype = "f8_e4m3/3x4", .map = "w = concat(0; w, w)\n* = *"},
+       RESHARD_ERROR_INVALID,
+       "tensor 'w': the map cuts dim 0 at 4, in a block of 3 (f8_e4m3/3x4)"},
+      {"{" T("w", "BF16", "[4,8]", "[0,64]") "," T("w_scale_inv", "F32", "[2,2]", "[64,80]") "}",
+       80,
+       {.dtype = "f8_e4m3/2x4"},
+       RESHARD_ERROR_INVALID,
+       "tensor 'w' is bf16 and has scales, 'w_scale_inv'"},
+      {"{" T("w_scale_inv", "F32", "[2,2]", "[0,16]") "}",
+       16,
+       {.dtype = "f8_e4m3/2x4"},
+       RESHARD_ERROR_INVALID,
+       "tensor 'w_scale_inv' has scales: the values of that name without '_scale_inv' are missing"},
+      {"{" T("w", "F8_E4M3", "[4,8]", "[0,32]") "}",
+       32,
+       {.dst = "* rank(0) f8_e4m3/2x4\n"},
+       RESHARD_ERROR_INVALID,
+       "dst: r:1:3: tensor 'w' is f8_e4m3, and to be f8_e4m3/2x4: its scales, 'w_scale_inv', are missing"},
+      {"{" T("w", "F8_E4M3", "[4,8]", "[0,32]") "," T("w_scale_inv", "BF16", "[2,2]", "[32,40]") "}",
+       40,
+       {.dtype = "bf16"},
+       RESHARD_ERROR_INVALID,
+       "scales 'w_scale_inv' are bf16, not f32 or f8_e8m0"},
+      {"{" T("w", "F8_E4M3", "[4,8]", "[0,32]") "," T("w_scale_inv", "F32", "[3,2]", "[32,56]") "}",
+       56,
+       {.dtype = "bf16"},
+       RESHARD_ERROR_INVALID,
+       "scales 'w_scale_inv' of shape 3x2 are not one for each block of 'w'"},
+      {"{" T("w", "F8_E4M3", "[4,8]", "[0,32]") "," T("w_scale_inv", "F32", "[2]", "[32,40]") "}",
+       40,
+       {.dtype = "f32"},
+       RESHARD_ERROR_INVALID,
+       "scales 'w_scale_inv' of shape 2 are not one for each block of 'w'"},
+      {PAIR,
+       48,
+       {.dtype = "bf16", .src = "w rank(0) f8_e4m3/4x4\n* rank(0)\n"},
+       RESHARD_ERROR_INVALID,
+       "scales 'w_scale_inv' of shape 2x2 are not one for each block of 'w'"},
+      {PAIR, 48, {.dtype = "f64"}, RESHARD_ERROR_UNSUPPORTED, "tensor 'w' is f8_e4m3 with scales in 'w_scale_inv'"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    scratch_safetensors("bad.safetensors", cases[i].header, (size_t)cases[i].bytes, 2);
+    reshard_status status = run_convert("bad.safetensors", "none.safetensors", cases[i].with);
+    if (status != cases[i].status || strstr(reshard_last_error(), cases[i].text) != reshard_last_error())
+      fail_msg("case %zu: status %d: %s", i, status, status == RESHARD_SUCCESS ? "" : reshard_last_error());
+    assert_null(strstr(scratch_list(""), "none"));
+  }
+}
+
+CASE(names_of_blocks_are_read_and_checked) {
+  static const struct {
+    const char *text;
+    reshard_status status;
+    int64_t rows, columns;
+    reshard_dtype scales;
+  } cases[] = {
+      {"f8_e4m3/128x128", RESHARD_SUCCESS, 128, 128, RESHARD_F32},
+      {"F8_E4M3/1x32:e8m0", RESHARD_SUCCESS, 1, 32, RESHARD_F8_E8M0},
+      {"f8_e4m3/1x32768:f32", RESHARD_SUCCESS, 1, 32768, RESHARD_F32},
+      {"bf16", RESHARD_SUCCESS, 0, 0, RESHARD_DTYPE_NONE},
+      {"f8_e4m3/1x32769", RESHARD_ERROR_UNSUPPORTED, 0, 0, 0},
+      {"f8_e4m3/256x129", RESHARD_ERROR_UNSUPPORTED, 0, 0, 0},
+      {"f8_e4m3/9223372036854775807x2", RESHARD_ERROR_UNSUPPORTED, 0, 0, 0},
+      {"f8_e5m2/128x128", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/128", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/0x128", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/-1x128", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/128x128:bf16", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8_e4m3/128x128x2", RESHARD_ERROR_INVALID, 0, 0, 0},
+      {"f8/128x128", RESHARD_ERROR_INVALID, 0, 0, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    reshard_dtype dtype = RESHARD_U8;
+    reshard_blocks b = {-1, -1, RESHARD_U8};
+    if (reshard_dtype_parse_blocks(cases[i].text, &dtype, &b) != cases[i].status)
+      fail_msg("%s: %s", cases[i].text, reshard_last_error());
+    bool read = cases[i].status == RESHARD_SUCCESS;
+    assert_int_equal(b.rows, read ? cases[i].rows : -1);
+    assert_int_equal(b.columns, read ? cases[i].columns : -1);
+    assert_int_equal(b.scales, read ? cases[i].scales : RESHARD_U8);
+    assert_true((dtype == RESHARD_U8) == !read);
+  }
+}
+
+int main(void) {
+#ifndef RS_HAVE_JANSSON
+  return 77;
+#else
+  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
+#endif
+}
