@@ -22,36 +22,31 @@ engines tp4x16 16 4 8
 
 machine() { # FILE RANKS DOMAIN BETWEEN WITHIN [CHAINS]: a file of domains
   { for ((r = 0; r < $2; r += $3)); do echo "$r-$(($r + $3 - 1 < $2 - 1 ? $r + $3 - 1 : $2 - 1))"; done
-    echo "between $4"; echo "within $5"; echo "chains ${6:-0}"; } >"$1"
+    echo "between $4"; echo "within $5"; [ $# -lt 6 ] || echo "chains $6"; } >"$1"
 }
-machine slow 256 64 25 900
-machine fast 256 64 100 900
-machine 256by64+ 256 64 50 900 4
-machine 128by64+ 128 64 50 900 2
-machine 128by8+ 128 8 50 450 16
-machine 576by8+ 576 8 50 450 72
-machine 72by8+ 72 8 50 450 9
 
 field() { grep -o "\"$1\":[0-9.e+]*" "$work/json" | head -n 1 | cut -d : -f 2; }
 
-row() { # NAME MODEL SRC DST TOPOLOGY LINKS
+row() { # NAME MODEL SRC DST RANKS DOMAIN BETWEEN WITHIN [CHAINS]
   local limit ratio=()
-  [ $# -eq 6 ] || exit 1
-  [ ${#rows[@]} -eq 0 ] || [[ " ${rows[*]} " == *" ${1%% *} "* ]] || return 0
+  [ ${#rows[@]} -eq 0 ] || [[ " ${rows[*]} " == *" ${1%%[ ,]*} "* ]] || return 0
+  machine machine "${@:5}"
   for limit in 512M default; do
-    "$program" plan --model "$2" --src "$3" --dst "$4" --topology "$5" --json - \
+    "$program" plan --model "$2" --src "$3" --dst "$4" --topology ./machine --json - \
       $([ $limit = default ] || echo --workspace $limit) >"$work/json" 2>/dev/null
     ratio+=("$(awk "BEGIN { printf \"%.3f\", $(field estimate_us) / $(field bound_us) }")")
   done
-  awk -v name="$1" -v links="$6" -v bytes="$(field bytes)" -v leaving="$(field leaving_bytes)" \
+  awk -v name="$1" -v links="$7, $8" -v chains="$(field chains)" -v hops="$(field hops)" \
+    -v bytes="$(field bytes)" -v leaving="$(field leaving_bytes)" \
     -v least="$(field leaving_least_bytes)" -v entering="$(field entering_bytes)" \
     -v least_in="$(field entering_least_bytes)" -v out="$(field max_between_sent_bytes)" \
     -v into="$(field max_between_received_bytes)" -v bound="$(field bound_us)" -v rounds="$(field rounds)" \
     -v small="${ratio[0]}" -v usual="${ratio[1]}" '
     function times(a, b) { return b > 0 ? sprintf("%.3f", a / b) : "-" }
     BEGIN {
-      printf "| %s | %s | %.1f | %s | %s | %.2f, %.2f | %.1f | %s | %s | %d |\n", name, links, bytes / 1e9,
-        times(leaving, least), times(entering, least_in), out / 1e9, into / 1e9, bound / 1e3, small, usual, rounds
+      printf "| %s | %s | %s | %.1f | %s | %s | %.2f, %.2f | %.1f | %s | %s | %d |\n", name, links,
+        (chains > 0 ? chains ", " hops : "none"), bytes / 1e9, times(leaving, least),
+        times(entering, least_in), out / 1e9, into / 1e9, bound / 1e3, small, usual, rounds
     }'
 }
 
@@ -61,29 +56,27 @@ echo "# Links between domains
 Made by \`profiles/topology.sh\` from rules that come with the program. Bytes are counted, times are the estimate of
 \`reshard plan --topology\`: a rank's busiest link, 30 us a round. Leaving and entering are beside the least: each byte
 leaves the source once, and enters a domain once. The busiest links are those of one rank, out of its domain and into
-it. Links are GB/s between domains and within. In rows \`passed on\` ranks of a domain pass bytes on to one another,
-with a chain for each domain: the holders send to each domain.
+it. Links are GB/s between domains and within. In rows without chains each rank receives for itself; other rows have
+those that are chosen by the model, or that are named, and the hops that a byte takes.
 
-$(printf '| %s ' reshard links GB 'leaving / least' 'entering / least' 'busiest out, in, GB' 'bound, ms' \
-  'estimate / bound, 512 MiB' 'default limit' rounds)|
-$(printf '|---%.0s' {1..10})|"
+$(printf '| %s ' reshard links 'chains, hops' GB 'leaving / least' 'entering / least' 'busiest out, in, GB' \
+  'bound, ms' 'estimate / bound, 512 MiB' 'default limit' rounds)|
+$(printf '|---%.0s' {1..11})|"
 deepseek=(deepseek-v3 @dsv3-ep16-pp4 @tp8x16.rules)
 qwen=(qwen3-235b-a22b @qwen3-ep16-pp4 @tp8x8.rules)
 llama=(llama-3.1-70b 'mesh(64;S0)' @tp8x8.rules)
-row 'DeepSeek-V3, 128 trainers to 16 engines of 8; domains of 64' "${deepseek[@]}" nvl:64 '50, 900'
-row 'DeepSeek-V3, the same; passed on' "${deepseek[@]}" ./256by64+ '50, 900'
-row 'DeepSeek-V3, the same' "${deepseek[@]}" ./slow '25, 900'
-row 'DeepSeek-V3, the same' "${deepseek[@]}" ./fast '100, 900'
-row 'DeepSeek-V3, the same; nodes of 8' "${deepseek[@]}" hgx:8 '50, 450'
-row 'Qwen3-235B, 64 trainers to 8 engines of 8; domains of 64' "${qwen[@]}" nvl:64 '50, 900'
-row 'Qwen3-235B, the same; passed on' "${qwen[@]}" ./128by64+ '50, 900'
-row 'Qwen3-235B, the same; nodes of 8' "${qwen[@]}" hgx:8 '50, 450'
-row 'Qwen3-235B, the same; passed on' "${qwen[@]}" ./128by8+ '50, 450'
-row 'Llama-70B, FSDP over 64 to 8 engines of 8; domains of 64' "${llama[@]}" nvl:64 '50, 900'
-row 'Llama-70B, the same; passed on' "${llama[@]}" ./128by64+ '50, 900'
-row 'Llama-70B, the same; nodes of 8' "${llama[@]}" hgx:8 '50, 450'
-row 'Llama-70B, the same; passed on' "${llama[@]}" ./128by8+ '50, 450'
-row 'Llama-70B, FSDP over 64 to 64 engines of 8; nodes of 8' "${llama[@]:0:2}" @tp8x64.rules hgx:8 '50, 450'
-row 'Llama-70B, the same; passed on' "${llama[@]:0:2}" @tp8x64.rules ./576by8+ '50, 450'
-row 'Llama-8B, FSDP over 8 to 16 engines of 4; nodes of 8' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules hgx:8 '50, 450'
-row 'Llama-8B, the same; passed on' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules ./72by8+ '50, 450'
+both() { # the same without chains, and with those that are chosen
+  row "$@" none
+  row "${1%%,*}, the same" "${@:2}"
+}
+both 'DeepSeek-V3, 128 trainers to 16 engines of 8; domains of 64' "${deepseek[@]}" 256 64 50 900
+row 'DeepSeek-V3, the same' "${deepseek[@]}" 256 64 50 900 2
+both 'DeepSeek-V3, the same' "${deepseek[@]}" 256 64 25 900
+both 'DeepSeek-V3, the same' "${deepseek[@]}" 256 64 100 900
+both 'DeepSeek-V3, the same; nodes of 8' "${deepseek[@]}" 256 8 50 450
+both 'Qwen3-235B, 64 trainers to 8 engines of 8; domains of 64' "${qwen[@]}" 128 64 50 900
+both 'Qwen3-235B, the same; nodes of 8' "${qwen[@]}" 128 8 50 450
+both 'Llama-70B, FSDP over 64 to 8 engines of 8; domains of 64' "${llama[@]}" 128 64 50 900
+both 'Llama-70B, the same; nodes of 8' "${llama[@]}" 128 8 50 450
+both 'Llama-70B, FSDP over 64 to 64 engines of 8; nodes of 8' "${llama[@]:0:2}" @tp8x64.rules 576 8 50 450
+both 'Llama-8B, FSDP over 8 to 16 engines of 4; nodes of 8' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules 72 8 50 450

@@ -180,7 +180,7 @@ static reshard_plan_info info_of_transfer(const bench_state *b, int64_t local, r
   reshard_plan_info info;
   reshard_plan limited = NULL;
   CLI_TRY("", reshard_plan_get_info(plan, &info));
-  plain.chains = 0;
+  plain.chains = RESHARD_NO_CHAINS;
   bool replanned = info.chains > 0 && taken->streams == 0;
   if (replanned)
     options.topology = &plain;

@@ -103,7 +103,8 @@ static void read_line(topology_file *f, char *line) {
     if (strncmp(line, words[i].word, length) != 0 || strchr(" \t", line[length]) == NULL)
       continue;
     const char *rest = line + length + strspn(line + length, " \t");
-    *fields[i] = read_value(f, words[i].word, rest, words[i].unit, words[i].scale);
+    bool none = fields[i] == &f->out->chains && strcmp(rest, "none") == 0;
+    *fields[i] = none ? RESHARD_NO_CHAINS : read_value(f, words[i].word, rest, words[i].unit, words[i].scale);
     return;
   }
   if (*line != '\0')

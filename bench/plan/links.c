@@ -102,12 +102,14 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("within        %s; busiest link %s\n", cli_bytes_text(b, (double)l->within),
          cli_bytes_text(c, (double)l->most_within));
   if (l->chains > 0)
-    printf("passed on     in %lld hops: %lld chains, one for each domain; nothing where a transfer is direct, takes a "
-           "collective, or is on GPUs\n",
-           (long long)l->hops, (long long)l->chains);
+    printf("passed on     in %lld hops, by %lld chain%s; nothing where a transfer is direct or mixed, or takes a "
+           "collective\n",
+           (long long)l->hops, (long long)l->chains, l->chains == 1 ? "" : "s");
+  else
+    printf("passed on     nothing%s\n", t->chains == 0 ? ": it would take no less time" : "");
   printf("estimate      %.6g us in %lld round%s", 1e6 * l->estimate, (long long)p->rounds, p->rounds == 1 ? "" : "s");
   if (l->later > 0)
-    printf(" and %lld more for the last hop", (long long)l->later);
+    printf(" and %lld more for later hops", (long long)l->later);
   if (l->bound > 0)
     printf("; %.3f x the bound of %.6g us", l->estimate / l->bound, 1e6 * l->bound);
   if (l->twice > 0 && p->limit > 0)

@@ -16,7 +16,7 @@ struct link_counts {
   int64_t between, within, leaving, entering; /* bytes of all ranks */
   int64_t leaving_least, entering_least;
   int64_t most_out, most_in, most_within; /* of a rank */
-  int64_t chains, hops, later;            /* later: rounds beyond the plan's, for the last hop */
+  int64_t chains, hops, later;            /* later: rounds beyond the plan's, for later hops */
   double estimate, bound;                 /* seconds */
   double twice;                           /* the estimate with a limit of twice the size; 0: no limit */
 };

@@ -230,6 +230,18 @@ void case_describe(rng *r, int ndim, const int64_t *shape, int64_t world, bool s
   }
 }
 
+void case_describe_replicas(rng *r, int ndim, const int64_t *shape, int64_t world, oracle_layout *out) {
+  int64_t parts = rng_one_in(r, 2) ? 1 : rng_in(r, 1, rs_max(1, world / 4));
+  *out = (oracle_layout){.kind = RESHARD_LAYOUT_MESH, .ndim = ndim, .world = world, .mesh_ndim = 2};
+  memcpy(out->shape, shape, (size_t)ndim * sizeof *shape);
+  out->mesh[0] = rng_in(r, rs_max(1, world / parts / 2), world / parts);
+  out->mesh[1] = parts;
+  out->order[1] = 1;
+  if (ndim > 0)
+    out->placement[1] = (reshard_placement){.kind = RESHARD_PLACEMENT_SHARD, .dim = (int)rng_below(r, ndim)};
+  draw_ranks(r, world, out->mesh[0] * parts, out);
+}
+
 void case_describe_free(oracle_layout *what) {
   free(what->box);
   free(what->box_rank);

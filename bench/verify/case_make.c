@@ -119,9 +119,18 @@ static bool check_print(case_side *side, rs_text *why) {
   return right;
 }
 
-static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, bool source,
+/* A side is a source or a destination; one of replicas is drawn by a generator of its own. */
+typedef enum side_kind { A_SOURCE, A_DESTINATION, REPLICAS } side_kind;
+
+static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, side_kind kind,
                       rs_text *why) {
-  case_describe(r, ndim, shape, world, source, &side->described);
+  rng after;
+  case_describe(r, ndim, shape, world, kind == A_SOURCE, &side->described);
+  after = *r;
+  if (kind == REPLICAS) {
+    case_describe_free(&side->described);
+    case_describe_replicas(&after, ndim, shape, world, &side->described);
+  }
   oracle_evaluate(&side->described, &side->buffers);
   if (case_build(r, &side->described, &side->layout, &side->text) != RESHARD_SUCCESS) {
     cli_add(why, "layout %s refused: %s", side->text, reshard_last_error());
@@ -145,7 +154,8 @@ static void grow_shape(uint64_t seed, int64_t least, int ndim, int64_t *shape) {
     shape[d] = rs_ceil_div(least, elements / shape[d]);
 }
 
-static bool make_entry(uint64_t seed, int64_t world, int64_t most, int64_t least, case_entry *e, rs_text *why) {
+static bool make_entry(uint64_t seed, int64_t world, int64_t most, int64_t least, bool replicas, case_entry *e,
+                       rs_text *why) {
   rng r;
   rng_seed(&r, seed);
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
@@ -155,8 +165,8 @@ static bool make_entry(uint64_t seed, int64_t world, int64_t most, int64_t least
     draw_whole(&r, e, ndim, shape, dst_shape);
   else
     dst_ndim = draw_region(&r, e, ndim, shape, dst_shape);
-  return make_side(&r, &e->src, ndim, shape, world, true, why) &&
-         make_side(&r, &e->dst, dst_ndim, dst_shape, world, false, why);
+  return make_side(&r, &e->src, ndim, shape, world, A_SOURCE, why) &&
+         make_side(&r, &e->dst, dst_ndim, dst_shape, world, replicas ? REPLICAS : A_DESTINATION, why);
 }
 
 static reshard_dtype draw_dtype(rng *r) {
@@ -222,26 +232,30 @@ static reshard_status plan_dry(const case_plan *c, const reshard_entry *entries,
   return status;
 }
 
-/* Domains that pass bytes on, in one case in four, by a generator of their own. The limit is raised to the least, which
+/* Begins the generator of a case's domains, so that seeds keep what they draw else; false: the case has none. */
+static bool seed_topology(const case_plan *c, const case_choices *fixed, rng *own) {
+  rng_seed(own, c->seed ^ 0x646f6d61696eu);
+  return fixed->topologies && c->nentries > 0 && rng_below(own, 5) < 3;
+}
+
+/* Domains, with chains as many as they are, fewer, or as the model has it. The limit is raised to the least, which
  * follows from the streams. */
-static void draw_topology(case_plan *c) {
-  rng own;
-  rng_seed(&own, c->seed ^ 0x646f6d61696eu);
-  if (!rng_one_in(&own, 4) || c->nentries == 0)
-    return;
-  int64_t size = rng_in(&own, 1, c->world), count = (c->world + size - 1) / size, seen[ORACLE_WORLD] = {0};
-  bool mixed = rng_one_in(&own, 3);
+static void draw_topology(rng *own, bool gpus, case_plan *c) {
+  int64_t most = rng_one_in(own, 4) ? c->world : rs_max(2, c->world / 2), size = rng_in(own, 1 + (c->world > 2), most),
+          count = (c->world + size - 1) / size, seen[ORACLE_WORLD] = {0}, domains = 0, which = rng_below(own, 16);
+  bool mixed = rng_one_in(own, 3);
   c->topology = (reshard_topology)RESHARD_TOPOLOGY_DEFAULTS;
   for (int64_t i = 0; i < c->world; i++) {
-    c->nodes[i] = mixed ? rng_below(&own, count) : i / size;
-    c->topology.chains += seen[c->nodes[i]]++ == 0;
+    c->nodes[i] = mixed ? rng_below(own, count) : i / size;
+    domains += seen[c->nodes[i]]++ == 0;
   }
   c->topology.ranks = c->world;
   c->topology.domain = c->nodes;
-  c->topology.round_ns = rng_log(&own, 30000);
+  c->topology.round_ns = rng_log(own, 30000);
+  c->topology.chains = which == 0 ? 0 : which < 8 ? domains : rng_in(own, 1, domains);
   c->options.nodes = NULL;
   c->options.topology = &c->topology;
-  c->options.on_cpu = 1;
+  c->options.on_cpu = !gpus;
   reshard_entry *entries = case_entries(c);
   int64_t streams = 0;
   while (plan_dry(c, entries, &streams) == RESHARD_ERROR_INVALID ||
@@ -319,7 +333,7 @@ static int64_t draw_least_size(const case_plan *c, int64_t fixed, reshard_dtype 
 }
 
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *why) {
-  rng r;
+  rng r, of_topology;
   rng_seed(&r, seed ^ 0x7265736861726421u);
   *c = (case_plan){.seed = seed, .reversible = true};
   c->world = draw_world(&r);
@@ -328,6 +342,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   int64_t few = rng_below(&r, 10);
   c->nentries = few < 6 ? 1 : few < 9 ? rng_in(&r, 2, 4) : rng_one_in(&r, 20) ? 0 : rng_in(&r, 5, 12);
   c->entry = cli_alloc(c->nentries, sizeof *c->entry);
+  bool domains = seed_topology(c, fixed, &of_topology), replicas = domains && !rng_one_in(&of_topology, 16);
   int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : 2000;
   uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
   int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes), *least = cli_alloc(c->nentries, sizeof *least);
@@ -344,7 +359,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     if (fixed->casts)
       draw_cast(c, i, fixed->dst_dtype, e);
     least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, e->dtype);
-    right = make_entry(seeds[i], c->world, sizes[i], least[i], e, why);
+    right = make_entry(seeds[i], c->world, sizes[i], least[i], replicas, e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
       reshard_layout_release(e->src.layout);
       e->src.layout = reshard_layout_retain(c->entry[twin].src.layout);
@@ -356,8 +371,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   free(sizes);
   free(least);
   draw_options(&r, fixed->rounds, c);
-  if (right && fixed->topologies)
-    draw_topology(c);
+  if (right && domains)
+    draw_topology(&of_topology, fixed->gpus, c);
   if (!right)
     case_free(c);
   return right;

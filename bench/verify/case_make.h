@@ -9,6 +9,8 @@
 
 /* A random description for a shape, and the library's layout for it. */
 void case_describe(rng *r, int ndim, const int64_t *shape, int64_t world, bool source, oracle_layout *out);
+/* One of replicas, of a few parts each. */
+void case_describe_replicas(rng *r, int ndim, const int64_t *shape, int64_t world, oracle_layout *out);
 void case_describe_free(oracle_layout *what);
 /* No ranks share parts of a dim any more, so that each rank has one array. */
 void case_describe_unshared(oracle_layout *what);
@@ -52,7 +54,7 @@ typedef struct case_plan {
   case_entry *entry;
   reshard_plan_options options;
   int64_t nodes[ORACLE_WORLD];
-  reshard_topology topology;  /* with a domain for each node, which passes bytes on; domain NULL: none */
+  reshard_topology topology;  /* with a domain for each node; domain NULL: none */
   int64_t least_limit;        /* of workspace_limit for this world; 0 where there is no limit */
   oracle_counts counts;       /* of all entries, in bytes */
   int64_t bytes;              /* of all regions, as they travel */
@@ -70,7 +72,8 @@ typedef struct case_choices {
   bool describe;           /* print what each case is before it runs */
   bool rounds;             /* always under a limit, the least or little more */
   int64_t bytes;           /* of all entries at least, but for the empty and the scalars */
-  bool topologies;         /* one case in four has one, whose domains pass bytes on */
+  bool topologies;         /* three cases in five have one; the destinations of most of these are replicas */
+  bool gpus;               /* plans tell of transfers on GPUs */
   bool graph;              /* on GPUs: each execute is launched from a graph */
   bool casts;              /* entries whose sides differ in dtype, in one case in three */
   reshard_dtype dst_dtype; /* of every entry, whose source then has numbers */

@@ -52,10 +52,11 @@ typedef struct rs_record {
     struct {
       int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
     };
-    /* Create, on other paths: streams of the rank, and the most of a message, where bytes are passed on; that is
-     * negative where none of the rank's are. */
+    /* Create, on other paths: streams of the rank, the most of a message, and the hops of the longest way, where bytes
+     * are passed on. */
     struct {
-      int64_t streams, of_pair;
+      int64_t streams;
+      int32_t of_pair, hops;
     };
   };
   int64_t strided_rounds;      /* where messages go from strided sources, too */

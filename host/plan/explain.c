@@ -135,7 +135,7 @@ static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
     overlapping += rs_class_passes(&plan->classes.at[c]) ? 0 : plan->classes.at[c].entries;
   rs_text_add(t, "\n  passed on ");
   add_count(t, passed, "stream");
-  rs_text_add(t, " here, of %lld that are staged; %lld more rounds for the last hop", (long long)i->streams,
+  rs_text_add(t, " here, of %lld that are staged; %lld more rounds for later hops", (long long)i->streams,
               (long long)i->later_rounds);
   if (overlapping > 0) {
     rs_text_add(t, "\n  not passed on: ");

@@ -1,9 +1,11 @@
-/* Bytes that receivers pass on to others of their domain (rule 11 of plans), beside the messages of the classes.
+/* Bytes that receivers pass on (rule 11 of plans), beside the messages of the classes.
  *
  * A source cell meets an array that ranks of a domain hold alike, and none of them holds the cell. Some of these, the
- * takers, receive a slice each from the holders, and pass it on to the others: it enters the domain once. What one
- * holder sends to one taker, for the same ranks, is a stream: its pieces stay as they are on both hops. A pair of ranks
- * has one message a round, a piece of each of its streams. All else that a holder sends to a rank is the plain stream.
+ * takers, receive a slice each, and pass it on to the others: it enters the domain once. Domains with equally many such
+ * ranks form chains. Takers of the first domain of a chain receive from the holders, those of each other one from the
+ * domain before it. What one holder sends to one taker, for the same ranks, is a stream: its pieces stay as they are on
+ * all hops. A pair of ranks has one message a round, a piece of each of its streams. All else that a holder sends to a
+ * rank is the plain stream.
  *
  * The messages of the plan's classes pass nothing on. They are what transfers take whose path does not. */
 #ifndef RS_PLAN_HOPS_H
@@ -11,9 +13,10 @@
 
 #include "plan/plan.h"
 
-/* Ranks of a domain, ascending, that hold an array alike. */
+/* Ranks of the domains of a chain, one after the other, that hold an array alike: by rank in each. */
 typedef struct rs_hop_group {
   int64_t first, count; /* in rs_hop_groups.rank */
+  int64_t each;         /* ranks of a domain */
   uint64_t hash;
 } rs_hop_group;
 typedef struct rs_hop_groups {
@@ -24,15 +27,15 @@ typedef struct rs_hop_groups {
 
 struct rs_receiver;
 struct rs_work;
-/* The number of the group of so many receivers' ranks; it is added where there is none. */
-reshard_status rs_hop_groups_find(rs_hop_groups *groups, int64_t n, const struct rs_receiver *receivers,
+/* The number of the group of so many receivers' ranks, `each` of a domain; it is added where there is none. */
+reshard_status rs_hop_groups_find(rs_hop_groups *groups, int64_t n, int64_t each, const struct rs_receiver *receivers,
                                   int64_t *number);
 /* Cuts the receivers of a cell, whose sources are found, in slices that enter their domains once (topology/units.c). */
 reshard_status rs_cut_units(struct rs_work *work);
 
 typedef struct rs_stream {
   int64_t holder, taker;
-  int64_t group;  /* of the taker and those whom it passes on to; 0: none, it is plain */
+  int64_t group;  /* of the takers and those whom they pass on to; 0: none, it is plain */
   bool from_here; /* the holder is this rank: the segments are of the send side */
   int64_t bytes;
   /* Place of its first segment in the order of messages: entries, the taker's array, the holder's array. */
@@ -58,13 +61,11 @@ typedef struct rs_hops {
   int64_t shared;                 /* ends of the sends that are */
   int64_t most_of_pair;           /* streams of a message */
   int64_t longest;                /* bytes of a stream that is passed on */
-  int64_t pipelined;              /* rounds that the topology makes worth while */
+  int64_t hops;                   /* of the longest way to this rank, or from it; 1: none is passed on */
 } rs_hops;
 
 /* Finds the parts that the plan's rank has in what is passed on. */
 reshard_status rs_hops_create(const struct reshard_plan_s *plan, rs_hops **hops);
-/* model.c: the rounds that are worth while. */
-reshard_status rs_hops_pipeline(const struct reshard_plan_s *plan, int64_t *rounds);
 void rs_hops_free(rs_hops *hops);
 int64_t rs_hops_memory(const rs_hops *hops);
 

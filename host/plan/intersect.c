@@ -263,6 +263,7 @@ void rs_work_free(rs_work *w) {
   free(w->hits.at);
   free(w->cut.at);
   free(w->run.at);
+  free(w->chain.at);
   free(w->slices.at);
   free(w->passed.at);
   rs_lists_free(&w->scratch);

@@ -22,7 +22,7 @@ typedef struct rs_want {
   int64_t elements, rows, lists;
 } rs_want;
 
-/* Rows of a part that one of the ranks which hold its array alike takes from the holders, to pass them on. */
+/* Rows of a part that one of the ranks which hold its array alike takes, to pass them on. */
 typedef struct rs_slice {
   int64_t first; /* row */
   int64_t group;
@@ -43,6 +43,7 @@ typedef struct rs_work {
   int64_t rank, world;
   const int64_t *nodes;
   rs_hop_groups *groups; /* bytes are passed on by these; NULL: nothing is. All cells are taken as shared then */
+  int64_t chains;        /* of the topology */
   int64_t number;        /* of the class */
   bool listed;           /* segments keep lists: a side is regular */
   bool sending;
@@ -70,7 +71,7 @@ typedef struct rs_work {
   RS_VEC(rs_want) wants;
   RS_VEC(rs_hit) hits;
   int32_t unit; /* number of the hit, from 1 on */
-  RS_VEC(rs_receiver) cut, run;
+  RS_VEC(rs_receiver) cut, run, chain;
   RS_VEC(rs_slice) slices; /* the first one is none */
   RS_VEC(rs_passed) passed;
 } rs_work;

@@ -247,6 +247,8 @@ reshard_status rs_plan_begin(int64_t nentries, const reshard_entry *entries, int
   RS_TRY_GOTO(status, read_options(made, options), fail);
   RS_TRY_GOTO(status, add_entries(made, nentries, entries), fail);
   RS_TRY_GOTO(status, rs_plan_set_held(made), fail);
+  if (made->topology != NULL)
+    RS_TRY_GOTO(status, rs_topology_choose(made), fail);
   hash_fields(made);
   *plan = made;
   return RESHARD_SUCCESS;

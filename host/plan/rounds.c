@@ -17,6 +17,7 @@
 #include "plan/held.h"
 #include "plan/hops.h"
 #include "plan/place.h"
+#include "plan/topology.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu) {
 }
 
 int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return pace->passes && plan->hops->longest > 0 ? pace->halves : 0;
+  return pace->passes ? pace->halves * (plan->hops->hops - 1) : 0;
 }
 
 /* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
@@ -175,7 +176,7 @@ static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *
 
 /* Rounds that bytes which are passed on take at least, else the second hop waits for all of the first. */
 static int64_t pipelined_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return rs_min(plan->hops->pipelined, plan->hops->longest / fine_of(pace));
+  return rs_min(plan->topology->pipelined, plan->hops->longest / fine_of(pace));
 }
 
 /* rs_plan_least_rounds, for so many bytes of staging in one round. */
@@ -221,7 +222,7 @@ static int64_t count_messages(const struct reshard_plan_s *plan, const rs_pace *
   for (int64_t i = 0; i < n; i++) {
     int64_t pieces = rs_pace_pieces(pace, plan->hops->streams.at[ends[i].stream].bytes);
     if (i == 0 || ends[i].peer != ends[i - 1].peer)
-      memset(busy, 0, (size_t)(pace->rounds + pace->halves) * sizeof *busy);
+      memset(busy, 0, (size_t)(pace->rounds + rs_plan_later_rounds(plan, pace)) * sizeof *busy);
     for (int64_t k = 0; k < pieces; k++) {
       bool *round = &busy[rs_piece_round(pace, pieces, k) + ends[i].hop * pace->halves];
       count += !*round;
@@ -237,7 +238,7 @@ static reshard_status describe_messages(const struct reshard_plan_s *plan, const
   if (pace->passes) {
     bool *busy;
     const rs_hops *h = plan->hops;
-    RS_TRY(rs_alloc(&busy, pace->rounds + pace->halves, sizeof *busy));
+    RS_TRY(rs_alloc(&busy, pace->rounds + rs_plan_later_rounds(plan, pace), sizeof *busy));
     info->messages_sent = count_messages(plan, pace, h->sends.at, h->sends.n, busy);
     info->messages_received = count_messages(plan, pace, h->receives.at, h->receives.n, busy);
     free(busy);

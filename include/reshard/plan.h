@@ -85,10 +85,12 @@ typedef struct reshard_topology {
   const int64_t *domain;   /* the domain of each rank, any number, read during the call */
   int64_t between, within; /* bytes a second that a rank sends, and receives, to other domains and within; above 0 */
   int64_t round_ns;        /* what a round costs beside its bytes; above 0 */
-  /* In which domains pass bytes on. 0: nothing is passed on. As many as domains: each gets a byte from the holders
-   * once, and its ranks pass it on to one another. Others are refused by name until they are built. */
+  /* In which domains with equally many receivers pass bytes on, at most as many as domains. The first domain of a chain
+   * gets a byte from the holders, each other one from the one before; its ranks pass it on to one another. 0: as many
+   * as take the least time by a model, or none. RESHARD_NO_CHAINS: nothing is passed on. */
   int64_t chains;
 } reshard_topology;
+#define RESHARD_NO_CHAINS     (-1)
 #define RESHARD_TOPOLOGY_INIT sizeof(reshard_topology)
 #define RESHARD_TOPOLOGY_DEFAULTS \
   { sizeof(reshard_topology), 0, NULL, 50000000000, 900000000000, 30000, 0 }
@@ -123,7 +125,7 @@ typedef struct reshard_plan_options {
  * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
  *   is named; a topology of another world, or numbers of it out of range.
  * - RESHARD_ERROR_UNSUPPORTED: dtypes without a cast, operations other than copy, more than 2,147,483,647 boxes of a
- *   layout, chains of a topology.
+ *   layout.
  * - RESHARD_ERROR_OUT_OF_MEMORY: with the number of runs, where they are what there is no memory for. */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);
@@ -195,9 +197,9 @@ typedef struct reshard_plan_info {
    * lowest rank that needs it. */
   int64_t entering_least_bytes;
   int64_t source_bytes; /* of the entries' regions, that this rank holds as a source */
-  /* Where bytes are passed on within domains, sent and received bytes, peers, messages and rounds are of that: of
-   * transfers on the packed path between CPUs. Others pass nothing on. */
-  int64_t chains;       /* of the topology; 0: nothing is passed on */
+  /* Where bytes are passed on, sent and received bytes, peers, messages and rounds are of that: of transfers on the
+   * packed path. Others pass nothing on. */
+  int64_t chains;       /* as they were asked for, or chosen; 0: nothing is passed on */
   int64_t hops;         /* of the longest way that bytes take to this rank, or from it; 1: none is passed on here */
   int64_t later_rounds; /* beyond `rounds`, in which bytes that came last are passed on */
   int64_t streams;      /* that this rank stages: what one rank sends another for the same receivers */

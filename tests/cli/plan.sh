@@ -198,13 +198,10 @@ refuses 'wrong:3: within 1e30: above 0 is needed' 0-7 8-15 'within 1e30'
 refuses 'wrong:3: round 0: above 0 is needed' 0-7 8-15 'round 0'
 refuses 'wrong:3: round x: a number is needed of us' 0-7 8-15 'round x'
 refuses 'wrong:3: chains 1.5: a whole number is needed' 0-7 8-15 'chains 1.5'
-printf '%s\n' 0-7 8-15 'chains 1' >wrong
-refuse 3 'topology: 1 chains: domains that pass bytes on to others are not built, 2 chains are: one for each domain' \
-  "${reshard[@]}" --topology wrong
 printf '%s\n' 0-7 8-15 'chains 2' >machine
 plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
-says '^passed on     in 2 hops: 2 chains, one for each domain; '
+says '^passed on     in 2 hops, by 2 chains; '
 refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
 refuse 2 '--topology nvl:0: the ranks of a domain are needed' "${reshard[@]}" --topology nvl:0
 refuse 2 '--topology hgx:x: the ranks of a domain are needed' "${reshard[@]}" --topology hgx:x

@@ -1,6 +1,6 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
  * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). One case in five at least takes several
- * rounds. */
+ * rounds, and one in four passes bytes on. */
 #include "bench/verify/case_run.h"
 #include "support/fixtures/scale.h"
 
@@ -29,6 +29,11 @@ int main(void) {
   }
   if (totals.rounds < totals.cases / 5 && totals.cases >= 1000) {
     printf("%lld of %lld cases took several rounds, too few\n", (long long)totals.rounds, (long long)totals.cases);
+    return 1;
+  }
+  int64_t passed = totals.passed[0] + totals.passed[1];
+  if (passed < totals.cases / 4 && totals.cases >= 1000) {
+    printf("%lld of %lld cases passed bytes on, too few\n", (long long)passed, (long long)totals.cases);
     return 1;
   }
   return failures > 0;

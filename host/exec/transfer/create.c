@@ -219,17 +219,16 @@ static void find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair
  * by the pieces, so ranks tell each other both, one after the other. Collective. */
 static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all) {
   const struct reshard_transfer_s *first = calls->rank[0]->t;
-  int64_t streams = 0, of_pair = 0, n = first->comm->size;
-  bool passes = false;
+  int64_t streams = 0, of_pair = 0, hops = 0, n = first->comm->size;
   if (!may_pass_on(first) || (*all)[0].path == RESHARD_PATH_MIXED || first->path != &rs_packed_path ||
       first->messages.collective.kind != RESHARD_COLLECTIVE_NONE)
     return RESHARD_SUCCESS;
   for (int64_t r = 0; r < n; r++) {
     streams = rs_max(streams, (*all)[r].streams);
-    of_pair = rs_max(of_pair, llabs((*all)[r].of_pair));
-    passes = passes || (*all)[r].of_pair > 0;
+    of_pair = rs_max(of_pair, (*all)[r].of_pair);
+    hops = rs_max(hops, (*all)[r].hops);
   }
-  if (!passes)
+  if (hops < 2)
     return RESHARD_SUCCESS;
   RS_TRY(check_streams(first, streams, of_pair));
   for (int64_t i = 0; i < calls->n; i++)
@@ -239,7 +238,7 @@ static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all)
     reshard_transfer t = calls->rank[i]->t;
     agree_on_rounds(t, *all);
     t->messages.streams = streams;
-    t->messages.later = t->messages.pace.halves;
+    t->messages.later = t->messages.pace.halves * (hops - 1);
   }
   return RESHARD_SUCCESS;
 }
@@ -273,7 +272,8 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   mine->use = (int32_t)t->messages.use;
   if (may_pass_on(t) && t->path != &rs_mixed_path) {
     mine->streams = rs_plan_streams(plan, !t->streams.used);
-    mine->of_pair = plan->hops->longest > 0 ? plan->hops->most_of_pair : -plan->hops->most_of_pair;
+    mine->of_pair = (int32_t)rs_min(plan->hops->most_of_pair, INT32_MAX);
+    mine->hops = (int32_t)rs_min(plan->hops->hops, INT32_MAX);
   }
   rs_collective_propose(t, &t->binding.arrays, &mine->collective);
   uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};

@@ -1,12 +1,14 @@
 #include "plan/intersect.h"
+#include "plan/topology.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* --- Groups ------------------------------------------------------------------------------------------------------- */
 
-static bool same_group(const rs_hop_groups *g, const rs_hop_group *group, int64_t n, const rs_receiver *r) {
-  if (group->count != n)
+static bool same_group(const rs_hop_groups *g, const rs_hop_group *group, int64_t n, int64_t each,
+                       const rs_receiver *r) {
+  if (group->count != n || group->each != each)
     return false;
   for (int64_t i = 0; i < n; i++)
     if (g->rank.at[group->first + i] != r[i].rank)
@@ -29,7 +31,7 @@ static reshard_status grow_table(rs_hop_groups *g) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, const rs_receiver *r, int64_t *number) {
+reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, int64_t each, const rs_receiver *r, int64_t *number) {
   uint64_t hash = 0;
   for (int64_t i = 0; i < n; i++)
     hash = (hash ^ (uint64_t)r[i].rank) * 0x9e3779b97f4a7c15u + (hash >> 29);
@@ -38,7 +40,7 @@ reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, const rs_receiver
     RS_TRY(grow_table(g));
   int64_t at = (int64_t)(hash & (uint64_t)(g->table.n - 1));
   for (; g->table.at[at] >= 0; at = (at + 1) & (g->table.n - 1))
-    if (g->group.at[g->table.at[at]].hash == hash && same_group(g, &g->group.at[g->table.at[at]], n, r)) {
+    if (g->group.at[g->table.at[at]].hash == hash && same_group(g, &g->group.at[g->table.at[at]], n, each, r)) {
       *number = g->table.at[at];
       return RESHARD_SUCCESS;
     }
@@ -46,7 +48,7 @@ reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, const rs_receiver
   RS_TRY(rs_vec_reserve(&g->rank, g->rank.n + n));
   g->group.n = rs_max(1, g->group.n); /* the first one is none */
   *number = g->table.at[at] = g->group.n;
-  g->group.at[g->group.n++] = (rs_hop_group){g->rank.n, n, hash};
+  g->group.at[g->group.n++] = (rs_hop_group){g->rank.n, n, each, hash};
   for (int64_t i = 0; i < n; i++)
     g->rank.at[g->rank.n++] = r[i].rank;
   return RESHARD_SUCCESS;
@@ -153,6 +155,7 @@ static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan
   m->hops->nclasses = i + 1;
   m->w = (rs_work){.class_ = c, .rank = plan->rank, .world = plan->world, .nodes = plan->nodes, .number = i};
   m->w.groups = rs_class_passes(c) ? &m->hops->groups : NULL;
+  m->w.chains = plan->topology->chains;
   return rs_work_intersect(&m->w, make_parts);
 }
 
@@ -192,19 +195,37 @@ static reshard_status add_end(rs_hops *h, bool sending, int64_t peer, int64_t st
   return RESHARD_SUCCESS;
 }
 
+/* Place of a rank among those of a group. */
+static int64_t place_in(const int64_t *ranks, int64_t rank) {
+  int64_t i = 0;
+  while (ranks[i] != rank)
+    i++;
+  return i;
+}
+
+/* A taker passes on to the others of its domain, and to the taker of the next one, which is the one at its place. */
 static reshard_status add_ends(rs_hops *h, int64_t rank, int64_t stream) {
   const rs_stream *s = &h->streams.at[stream];
-  if (s->group > 0)
+  const rs_hop_group *g = s->group > 0 ? &h->groups.group.at[s->group] : NULL;
+  if (g != NULL) {
     h->longest = rs_max(h->longest, s->bytes);
+    h->hops = rs_max(h->hops, g->count / g->each + (g->each > 1));
+  }
   if (s->from_here)
     return add_end(h, true, s->taker, stream, 0);
-  if (s->taker != rank)
-    return add_end(h, false, s->taker, stream, 1);
-  const rs_hop_group *g = s->group > 0 ? &h->groups.group.at[s->group] : NULL;
-  for (int64_t i = 0; g != NULL && i < g->count; i++)
-    if (h->groups.rank.at[g->first + i] != rank)
-      RS_TRY(add_end(h, true, h->groups.rank.at[g->first + i], stream, 1));
-  return add_end(h, false, s->holder, stream, 0);
+  if (g == NULL)
+    return add_end(h, false, s->holder, stream, 0);
+  const int64_t *ranks = h->groups.rank.at + g->first;
+  int64_t domain = place_in(ranks, rank) / g->each, first = domain * g->each, taker = first + place_in(ranks, s->taker);
+  int hop = (int)domain;
+  if (ranks[taker] != rank)
+    return add_end(h, false, ranks[taker], stream, hop + 1);
+  for (int64_t i = first; i < first + g->each; i++)
+    if (i != taker)
+      RS_TRY(add_end(h, true, ranks[i], stream, hop + 1));
+  if (taker + g->each < g->count)
+    RS_TRY(add_end(h, true, ranks[taker + g->each], stream, hop + 1));
+  return add_end(h, false, domain == 0 ? s->holder : ranks[taker - g->each], stream, hop);
 }
 
 /* The order of a pair's message. */
@@ -305,6 +326,7 @@ static reshard_status list_peers(rs_hops *h) {
 
 static reshard_status make_hops(hop_maker *m, const struct reshard_plan_s *plan) {
   rs_hops *h = m->hops;
+  h->hops = 1;
   RS_TRY(rs_alloc(&h->classes, plan->classes.n, sizeof *h->classes));
   for (int64_t i = 0; i < plan->classes.n; i++)
     RS_TRY(make_class(m, plan, i));
@@ -314,7 +336,6 @@ static reshard_status make_hops(hop_maker *m, const struct reshard_plan_s *plan)
   RS_TRY(sort_ends(h, h->sends.at, h->sends.n));
   RS_TRY(sort_ends(h, h->receives.at, h->receives.n));
   RS_TRY(find_shared(h));
-  RS_TRY(rs_hops_pipeline(plan, &h->pipelined));
   return list_peers(h);
 }
 

@@ -140,12 +140,22 @@ static reshard_status count_class(const struct reshard_plan_s *plan, rs_class *c
   return status;
 }
 
+/* Bytes that go to other domains from my source, not from what I have received. */
+static int64_t sent_by_holders(const struct reshard_plan_s *plan) {
+  const rs_hops *h = plan->hops;
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < h->sends.n; i++)
+    if (h->sends.at[i].hop == 0 && plan->nodes[h->sends.at[i].peer] != plan->nodes[plan->rank])
+      bytes += h->streams.at[h->sends.at[i].stream].bytes;
+  return bytes;
+}
+
 reshard_status rs_topology_count(struct reshard_plan_s *plan) {
   reshard_plan_info *info = &plan->info;
   info->domains = plan->topology->domains;
   info->domain = plan->nodes[plan->rank];
   info->chains = plan->topology->chains;
-  info->hops = plan->hops != NULL && plan->hops->longest > 0 ? 2 : 1;
+  info->hops = plan->hops != NULL ? plan->hops->hops : 1;
   const rs_peer *peers;
   for (int64_t i = 0, n = rs_plan_told(plan, &peers); i < n; i++) {
     const rs_peer *p = &peers[i];
@@ -153,7 +163,7 @@ reshard_status rs_topology_count(struct reshard_plan_s *plan) {
     *(within ? &info->within_sent_bytes : &info->between_sent_bytes) += p->sent;
     *(within ? &info->within_received_bytes : &info->between_received_bytes) += p->received;
   }
-  info->leaving_bytes = info->between_sent_bytes;
+  info->leaving_bytes = plan->hops != NULL ? sent_by_holders(plan) : info->between_sent_bytes;
   for (int64_t i = 0; i < plan->classes.n; i++)
     RS_TRY(count_class(plan, &plan->classes.at[i], info));
   return RESHARD_SUCCESS;

@@ -66,21 +66,16 @@ reshard_status rs_topology_read(struct reshard_plan_s *plan, const reshard_topol
   RS_TRY(rs_alloc(&plan->nodes, plan->world, sizeof *plan->nodes));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   plan->topology = made;
-  *made = (rs_topology){.between = t->between, .within = t->within, .round_ns = t->round_ns, .chains = t->chains};
+  *made = (rs_topology){.between = t->between, .within = t->within, .round_ns = t->round_ns, .asked = t->chains};
   RS_TRY(number_groups(plan->world, t->domain, plan->nodes, &made->domains));
-  if (t->chains < 0 || t->chains > made->domains)
+  if (t->chains < RESHARD_NO_CHAINS || t->chains > made->domains)
     return rs_error(RESHARD_ERROR_INVALID, "topology: %lld chains, it has %lld domains", (long long)t->chains,
                     (long long)made->domains);
-  if (t->chains > 0 && t->chains < made->domains)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                    "topology: %lld chains: domains that pass bytes on to others are not built, %lld chains are: one "
-                    "for each domain, which passes on within",
-                    (long long)t->chains, (long long)made->domains);
   return nodes != NULL ? check_nodes(plan, nodes) : RESHARD_SUCCESS;
 }
 
 reshard_topology rs_topology_of(const struct reshard_plan_s *plan) {
   const rs_topology *t = plan->topology;
   return (reshard_topology){RESHARD_TOPOLOGY_INIT, plan->world, plan->nodes, t->between, t->within,
-                            t->round_ns,           t->chains};
+                            t->round_ns,           t->asked};
 }

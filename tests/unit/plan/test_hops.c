@@ -1,7 +1,7 @@
-/* Plans that pass bytes on within domains, played without a communicator. Each rank has the numbers of its elements,
- * and fills its messages from what it has by then, round after round. The far end reads them in its own order. So bytes
- * that have not come, come twice or stand elsewhere are found, and a domain that a byte enters twice. Pieces, rounds
- * and limits are computed here anew, from the rules. */
+/* Plans that pass bytes on within domains and between them, played without a communicator. Each rank has the numbers of
+ * its elements, and fills its messages from what it has by then, round after round. The far end reads them in its own
+ * order. So bytes that have not come, come twice or stand elsewhere are found, and a domain that a byte enters twice.
+ * Pieces, rounds and limits are computed here anew, from the rules. */
 #include "bench/verify/case_make.h"
 #include "plan/hops.h"
 #include "plan/messages.h"
@@ -28,8 +28,8 @@ typedef struct played_world {
   const case_plan *c;
   const reshard_plan *plans;
   const int64_t *domain;
-  played_side *src, *dst; /* [rank * nentries + entry] */
-  int64_t world, streams, rounds, later, limit, fine, step;
+  played_side *src, *dst;                                           /* [rank * nentries + entry] */
+  int64_t world, streams, rounds, overlap, hops, limit, fine, step; /* overlap: rounds from one hop to the next */
   int64_t *entered; /* [domain][entry's elements], one entry after the other: how often one came in */
   int64_t *base;    /* [nentries + 1] */
 } played_world;
@@ -157,10 +157,10 @@ static void piece_of(const played_world *w, const played_end *e, int64_t round, 
   const played_stream *s = &e->stream;
   int64_t bytes = s->offset[s->n], n = w->rounds <= 1 ? 1 : rs_min(w->rounds, rs_max(1, bytes / w->fine)), piece = 0,
           high = n, steps = (bytes + w->step - 1) / w->step, cut[2];
-  RS_LOWER_BOUND(piece, high, round_of(w, i, n) + e->hop * w->later < round);
+  RS_LOWER_BOUND(piece, high, round_of(w, i, n) + e->hop * w->overlap < round);
   *begin = *end = 0;
   *last = piece + 1 == n;
-  if (piece == n || round_of(w, piece, n) + e->hop * w->later != round)
+  if (piece == n || round_of(w, piece, n) + e->hop * w->overlap != round)
     return;
   for (int64_t k = 0; k < 2; k++) {
     int64_t i = piece + k, low = 0, top = s->n;
@@ -322,7 +322,8 @@ static void agree(played_world *w) {
   for (int64_t r = 0; r < w->world; r++) {
     assert_int_equal(reshard_plan_get_info(w->plans[r], &info), RESHARD_SUCCESS);
     w->streams = rs_max(w->streams, info.streams);
-    w->later = rs_max(w->later, info.later_rounds);
+    w->hops = rs_max(w->hops, info.hops);
+    assert_int_equal(info.later_rounds, w->overlap * (info.hops - 1));
     w->limit = info.workspace_limit == RESHARD_NO_LIMIT ? INT64_MAX : info.workspace_limit;
   }
   for (int64_t r = 0; r < w->world; r++) {
@@ -358,7 +359,7 @@ static void play_world(played_world *w, int64_t domains, bool on_cpu) {
     ranks[r].receives = list_ends(w, r, false, &ranks[r].nreceives);
   }
   int64_t *staged = cli_alloc(2 * world, sizeof *staged), *before = staged + world;
-  for (int64_t round = 0; round < w->rounds + w->later; round++) {
+  for (int64_t round = 0; round < w->rounds + w->overlap * (w->hops - 1); round++) {
     memcpy(before, staged, (size_t)world * sizeof *staged);
     memset(staged, 0, (size_t)world * sizeof *staged);
     play_round(w, ranks, round, staged);
@@ -406,9 +407,9 @@ static int64_t draw_domains(rng *r, int64_t world, int64_t *of) {
   return n;
 }
 
-/* Cases in which bytes were passed on, took several rounds, came in several slices. */
+/* Cases in which bytes were passed on, took several rounds, came in several slices, or from domain to domain. */
 typedef struct played_counts {
-  int64_t passed, rounds, slices, refused;
+  int64_t passed, rounds, slices, chained, refused;
 } played_counts;
 
 /* A mesh of `replicas` x `parts` ranks from one on, which cuts a dim. */
@@ -473,7 +474,8 @@ static void check_case(uint64_t seed, bool engines, played_counts *counts) {
   reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
   topology.ranks = c.world;
   topology.domain = domain;
-  topology.chains = draw_domains(&r, c.world, domain);
+  int64_t domains = draw_domains(&r, c.world, domain);
+  topology.chains = rng_one_in(&r, 2) ? domains : rng_in(&r, 1, domains);
   topology.round_ns = rng_log(&r, 30000);
   reshard_plan_options options = c.options;
   options.nodes = NULL;
@@ -504,7 +506,7 @@ static void check_case(uint64_t seed, bool engines, played_counts *counts) {
   }
   if (why.length > 0)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
-  played_world w = {.c = &c, .plans = plans, .domain = domain, .world = c.world};
+  played_world w = {.c = &c, .plans = plans, .domain = domain, .world = c.world, .overlap = options.on_cpu ? 1 : 2};
   bool passed = false, slices = false;
   for (int64_t k = 0; k < c.world; k++) {
     const rs_hops *h = plans[k]->hops;
@@ -515,10 +517,11 @@ static void check_case(uint64_t seed, bool engines, played_counts *counts) {
                           h->streams.at[i].holder == h->streams.at[i - 1].holder);
   }
   if (passed || seed % 16 == 0) /* the others are as without a topology */
-    play_world(&w, topology.chains, options.on_cpu);
+    play_world(&w, domains, options.on_cpu);
   counts->passed += passed;
   counts->slices += slices;
   counts->rounds += passed && w.rounds > 1;
+  counts->chained += w.hops > 2;
   for (int64_t k = 0; k < c.world; k++)
     reshard_plan_destroy(plans[k]);
 done:
@@ -533,8 +536,10 @@ CASE(bytes_enter_a_domain_once_and_are_sent_only_after_they_came) {
   int64_t n = (int64_t)(900 * test_scale());
   for (int64_t i = 0; i <= n; i++)
     check_case(800000 + (uint64_t)i, false, &counts);
-  print_message("%lld of %lld cases pass bytes on, %lld in several rounds; %lld limits were too small\n",
-                (long long)counts.passed, (long long)n, (long long)counts.rounds, (long long)counts.refused);
+  print_message("%lld of %lld cases pass bytes on, %lld in several rounds, %lld from domain to domain; %lld limits "
+                "were too small\n",
+                (long long)counts.passed, (long long)n, (long long)counts.rounds, (long long)counts.chained,
+                (long long)counts.refused);
   assert_true(n < 900 || (counts.passed > n / 30 && counts.rounds > n / 100));
 }
 

@@ -1,11 +1,12 @@
 /* Plans with a topology: what goes between domains and within, and the least that has to, counted element by element by
- * the oracle; topologies that are refused. */
+ * the oracle; chains that are chosen, beside all others; topologies that are refused. */
 #include "support/fixtures/case.h"
 
 #include "bench/verify/case_make.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/scale.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,7 +155,7 @@ static void topologies_that_do_not_fit_are_refused_with_their_numbers(void **unu
       {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, -5, 30, 0}, {0}, "a speed of -5 bytes a second within"},
       {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 0, 0}, {0}, "a round costs 0 ns"},
       {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 3}, {0}, "3 chains, it has 2 domains"},
-      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, -1}, {0}, "-1 chains, it has 2 domains"},
+      {{RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, -2}, {0}, "-2 chains, it has 2 domains"},
       {{8, 4, domain, 50, 900, 30, 0}, {0}, "size field 8"},
       {good, {5, 5, 3, 5}, "rank 3 is on node 5, the 0th from rank 0 on; the topology has it in the 1th"},
   };
@@ -167,9 +168,6 @@ static void topologies_that_do_not_fit_are_refused_with_their_numbers(void **unu
       fail_msg("'%s' does not say '%s'", reshard_last_error(), bad[i].says);
   }
   const int64_t same[4] = {3, 3, 1, 1};
-  const reshard_topology chained = {RESHARD_TOPOLOGY_INIT, 4, domain, 50, 900, 30, 1};
-  assert_int_equal(plan_with(&chained, NULL, &plan), RESHARD_ERROR_UNSUPPORTED);
-  assert_non_null(strstr(reshard_last_error(), "1 chains: domains that pass bytes on to others are not built, 2 "));
   assert_int_equal(plan_with(&good, same, &plan), RESHARD_SUCCESS);
   reshard_plan_destroy(plan);
 }
@@ -213,8 +211,125 @@ static void domains_are_the_nodes_of_a_plan(void **unused) {
   reshard_layout_release(dst);
 }
 
+/* --- Chains ------------------------------------------------------------------------------------------------------- */
+
+/* Trainers, each with rows of a matrix, to engines that are replicas of a few parts. The model counts domains with
+ * equally many receivers of an array, so domains are full. */
+typedef struct fleet {
+  int64_t trainers, engines, parts, rows, columns, domain;
+  reshard_topology topology;
+} fleet;
+
+/* Time of the busiest link, ns, stretched by rounds of later hops, and of the rounds; *chains: of the plan. */
+static double fleet_time(const fleet *f, int64_t asked, int64_t *chains) {
+  enum { MOST = 96 };
+  const int64_t shape[2] = {f->rows, f->columns}, world = f->trainers + f->engines * f->parts;
+  char text[64];
+  int64_t domain[MOST], streams = 0, rounds = 0, hops = 1;
+  double busy = 0;
+  reshard_plan plan[MOST];
+  reshard_plan_info info;
+  assert_true(world <= MOST);
+  for (int64_t r = 0; r < world; r++)
+    domain[r] = r / f->domain;
+  reshard_topology t = f->topology;
+  t.ranks = world;
+  t.domain = domain;
+  t.chains = asked;
+  snprintf(text, sizeof text, "chunk(0;0-%d)", (int)f->trainers - 1);
+  reshard_layout src = layout_from_text(text, 2, shape, world);
+  snprintf(text, sizeof text, "mesh(%dx%d@%d-%d;R,S1)", (int)f->engines, (int)f->parts, (int)f->trainers,
+           (int)world - 1);
+  reshard_layout dst = layout_from_text(text, 2, shape, world);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .topology = &t};
+  assert_int_equal(reshard_plan_create_all(1, &entry, world, NULL, &options, plan), RESHARD_SUCCESS);
+  for (int64_t r = 0; r < world; r++) {
+    assert_int_equal(reshard_plan_get_info(plan[r], &info), RESHARD_SUCCESS);
+    streams = rs_max(streams, info.streams);
+    hops = rs_max(hops, info.hops);
+    busy = fmax(busy, 1e9 * (double)rs_max(info.between_sent_bytes, info.between_received_bytes) / (double)t.between);
+    busy = fmax(busy, 1e9 * (double)rs_max(info.within_sent_bytes, info.within_received_bytes) / (double)t.within);
+    *chains = info.chains;
+  }
+  for (int64_t r = 0; r < world; r++) {
+    assert_int_equal(reshard_plan_get_info_at(plan[r], 0, streams, &info), RESHARD_SUCCESS);
+    rounds = rs_max(rounds, info.rounds);
+    reshard_plan_destroy(plan[r]);
+  }
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  double steps = (double)(rounds + 2 * (hops - 1));
+  return busy * steps / (double)rounds + steps * (double)t.round_ns;
+}
+
+static void chosen_chains_take_little_more_time_than_the_best(void **unused) {
+  (void)unused;
+  int64_t taken = 0, passing = 0;
+  double worst = 1;
+  for (uint64_t seed = 1; taken < rs_max(1, (int64_t)(12 * test_scale())); seed++) {
+    rng r;
+    rng_seed(&r, seed);
+    fleet f = {.domain = (int64_t)2 << rng_below(&r, 4)};
+    f.parts = (int64_t)1 << rng_below(&r, 3);
+    f.trainers = f.domain * rng_in(&r, 1, 16 / f.domain);
+    f.engines = f.domain * rng_in(&r, 1, 32 / f.domain) / f.parts;
+    f.rows = rng_in(&r, 1, 64) << 12;
+    f.columns = rng_in(&r, 1, 16) << 12;
+    f.topology = (reshard_topology)RESHARD_TOPOLOGY_DEFAULTS;
+    f.topology.between = rng_in(&r, 10, 100) * 1000000000;
+    f.topology.within = f.topology.between * rng_in(&r, 4, 20);
+    f.topology.round_ns = rng_in(&r, 5, 50) * 1000;
+    int64_t chains, one, domains = (f.trainers + f.engines * f.parts + f.domain - 1) / f.domain;
+    double chosen = fleet_time(&f, 0, &chains), best = fleet_time(&f, RESHARD_NO_CHAINS, &one);
+    if (chosen < 1e7)
+      continue;
+    taken++;
+    passing += chains > 0;
+    assert_int_equal(one, 0);
+    for (int64_t c = 1; c <= domains; c++) {
+      best = fmin(best, fleet_time(&f, c, &one));
+      assert_int_equal(one, c);
+    }
+    worst = fmax(worst, chosen / best);
+    if (chosen > 1.15 * best)
+      fail_msg("seed %llu: %lld chains of %lld domains take %.3f ms, the best %.3f", (unsigned long long)seed,
+               (long long)chains, (long long)domains, 1e-6 * chosen, 1e-6 * best);
+  }
+  print_message("%lld cases, %lld of them with chains; the chosen take %.3f x the best at most\n", (long long)taken,
+                (long long)passing, worst);
+  assert_true(taken < 12 || passing > taken / 2);
+}
+
+/* E(c) by hand: 100 bytes/s between and 1,000 within, a round costs 1 ms. */
+static void chains_are_chosen_by_the_least_time(void **unused) {
+  (void)unused;
+  const struct {
+    int64_t trainers, engines, domain, chains;
+  } fleets[] = {
+      {2, 4, 2, 1},  /* one trainer's half to two domains is as much as enters a rank of them in a chain */
+      {16, 4, 4, 0}, /* one replica of each domain, and links to spare */
+      {8, 8, 8, 1},  /* one domain of receivers: they share what enters */
+      {1, 1, 1, 0},  /* a copy */
+  };
+  for (size_t i = 0; i < sizeof fleets / sizeof *fleets; i++) {
+    fleet f = {fleets[i].trainers, fleets[i].engines, 1, 1024, 1024, fleets[i].domain, RESHARD_TOPOLOGY_DEFAULTS};
+    if (i == 1)
+      f.parts = 4;
+    f.topology.between = 100;
+    f.topology.within = 1000;
+    f.topology.round_ns = 1000000;
+    int64_t chains;
+    (void)fleet_time(&f, 0, &chains);
+    if (chains != fleets[i].chains)
+      fail_msg("fleet %d: %lld chains, not %lld", (int)i, (long long)chains, (long long)fleets[i].chains);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(least_bytes_of_domains_are_those_of_elements),
+                                     cmocka_unit_test(chosen_chains_take_little_more_time_than_the_best),
+                                     cmocka_unit_test(chains_are_chosen_by_the_least_time),
                                      cmocka_unit_test(topologies_that_do_not_fit_are_refused_with_their_numbers),
                                      cmocka_unit_test(domains_are_the_nodes_of_a_plan)};
   return cmocka_run_group_tests(tests, NULL, NULL);

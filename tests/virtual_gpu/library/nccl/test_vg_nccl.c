@@ -16,7 +16,8 @@ static void gpus_begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.dev
 
 static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
   rs_text why = {0};
-  const case_choices fixed = {.ranks = ranks, .rounds = rounds, .path = RESHARD_PATH_PACKED, .topologies = true};
+  const case_choices fixed = {
+      .ranks = ranks, .rounds = rounds, .path = RESHARD_PATH_PACKED, .topologies = true, .gpus = true};
   if (!case_make(seed, &fixed, c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   free(why.at);
