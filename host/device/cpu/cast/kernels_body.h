@@ -188,6 +188,39 @@ ALWAYS_INLINE int16_t magnitude_16(const char *src) { return (int16_t)(get_u16(s
 ALWAYS_INLINE int32_t magnitude_32(const char *src) { return get_i32(src) & NAN_32; }
 ALWAYS_INLINE f32_bits times(f32_bits number, float by) { return bits_of(float_of(number) * by); }
 /* Casts from f32 leave no NaN but this one. */
+/* In a block whose largest number is finite, none becomes more than 448 and a little, which rounds to that. */
+ALWAYS_INLINE int32_t narrow_scaled(f32_bits bits) {
+  enum { BIAS = (127 - 7) << 23, FIRST = BIAS + (1 << 23), UNIT = (127 - 7 + 21) << 23 };
+  int32_t magnitude = bits & NAN_32, sign = (int32_t)((uint32_t)bits >> 31 << 7);
+  int32_t normal = (magnitude - BIAS + (1 << 19) - 1 + (magnitude >> 20 & 1)) >> 20;
+  int32_t subnormal = bits_of(float_of(magnitude) + float_of(UNIT)) - UNIT;
+  return pick_narrow(magnitude < FIRST, subnormal, normal) | sign;
+}
+/* Factors of such blocks: scales are at most the largest number over 448, rounded up to a power of two. */
+ALWAYS_INLINE int32_t is_of_finite(float factor) { return factor > 0x1p-127f; }
+/* Scales with which no number but NaN becomes one. */
+ALWAYS_INLINE int32_t is_finite_scale(float scale) { return (bits_of(scale) & NAN_32) < INF_32; }
+/* An f8_e4m3 that is no NaN. */
+ALWAYS_INLINE f32_bits widen_number(int32_t code) {
+  enum { BIAS = (127 - 7) << 23, FIRST = BIAS + (1 << 23) };
+  int32_t magnitude = code & 0x7f, shifted = magnitude << 20, sign = (int32_t)((uint32_t)(code & 0x80) << 24);
+  int32_t subnormal = bits_of(float_of(shifted + FIRST) - float_of(FIRST));
+  return pick(magnitude < 8, subnormal, shifted + BIAS) | sign;
+}
+ALWAYS_INLINE f32_bits number_f32(const char *src) { return get_i32(src); }
+ALWAYS_INLINE f32_bits number_f16(const char *src) { return load_f16(src); }
+ALWAYS_INLINE f32_bits number_bf16(const char *src) { return (int32_t)((uint32_t)get_u16(src) << 16); }
+/* A product of a number, or the NaN of an f8_e4m3 whose magnitude that is. */
+ALWAYS_INLINE void put_f32(char *dst, f32_bits bits, int32_t magnitude) {
+  put_i32(dst, pick(magnitude == 0x7f, NAN_32, bits));
+}
+ALWAYS_INLINE void put_f16(char *dst, f32_bits bits, int32_t magnitude) {
+  store_f16(dst, pick(magnitude == 0x7f, NAN_32, bits));
+}
+ALWAYS_INLINE void put_bf16(char *dst, f32_bits bits, int32_t magnitude) {
+  int32_t code = (int32_t)((uint32_t)bits + 0x7fff + ((uint32_t)bits >> 16 & 1)) >> 16;
+  put_u16(dst, (uint16_t)pick_narrow(magnitude == 0x7f, 0x7fff, code));
+}
 ALWAYS_INLINE f32_bits one_nan_f32(f32_bits bits) { return pick((bits & NAN_32) > INF_32, NAN_32, bits); }
 ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
 ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
@@ -212,12 +245,21 @@ ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
   static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
     EACH_BLOCK(BYTES_##wide, 1) { \
       float factor = *by; \
+      if (is_of_finite(factor)) { \
+        EACH(i, w) put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), factor))); \
+        continue; \
+      } \
       EACH(i, w) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), factor)); \
     } \
   } \
   static void unscale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
     EACH_BLOCK(1, BYTES_##wide) { \
       float factor = *by; \
+      if (is_finite_scale(factor)) { \
+        EACH(i, w) \
+        put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), factor), get_u8(src + i) & 0x7f); \
+        continue; \
+      } \
       EACH(i, w) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), factor))); \
     } \
   }
