@@ -81,7 +81,10 @@ reshard_dtype workload_dtype(const char *option, const char *text) {
   for (size_t i = 0; i < sizeof nccl_dtypes / sizeof *nccl_dtypes; i++)
     if (strcmp(text, nccl_dtypes[i].name) == 0)
       return nccl_dtypes[i].dtype;
-  check_input(option, reshard_dtype_parse(text, &dtype));
+  reshard_blocks blocks;
+  check_input(option, reshard_dtype_parse_blocks(text, &dtype, &blocks));
+  if (blocks.rows > 0)
+    cli_exit(EXIT_LACKING, "%s %s: convert alone makes scales", option, text);
   return dtype;
 }
 
@@ -108,7 +111,8 @@ static void read_rule_dtypes(workload *w) {
     CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said, NULL));
     CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said, &blocks));
     if (blocks.rows > 0)
-      cli_exit(EXIT_LACKING, "tensor '%s': f8_e4m3 with scales: convert alone has it", t->name);
+      cli_exit(EXIT_LACKING, "tensor '%s' is to be f8_e4m3 with scales by its rule: convert alone makes scales",
+               t->name);
     t->dst_dtype = said != RESHARD_DTYPE_NONE ? said : t->dst_dtype;
   }
 }

@@ -6,13 +6,13 @@
 #include "file/ground/digest.h"
 #include "file/map/dtypes.h"
 #include "file/map/line.h"
+#include "file/map/wire.h"
 #include "file/model/layouts.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
 #include "file/read/rank_files.h"
 #include "file/write/writer.h"
 #include "layout/blocks.h"
-#include "plan/plan.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -20,9 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* Plans of all ranks over all regions count the bytes between ranks, up to this number of regions. */
-enum { COUNTED = 1 << 20 };
 
 typedef struct conversion {
   const reshard_convert_options *options;
@@ -258,46 +255,10 @@ static reshard_status make_layouts(conversion *c) {
   return rs_layouts_check(&c->dst, c->target, c->world);
 }
 
-/* Counts bytes that would travel between ranks, were both sides in their memory; -1 where counting takes too long. */
 static reshard_status count_wire(conversion *c) {
-  c->report.wire_bytes = -1;
-  if (c->regions.n > COUNTED / c->world)
-    return RESHARD_SUCCESS;
-  reshard_entry *entries;
-  RS_TRY(rs_alloc(&entries, c->regions.n, sizeof *entries));
-  int64_t n = 0;
-  for (int64_t i = 0; i < c->regions.n; i++) {
-    const rs_copy_region *r = &c->regions.at[i];
-    if (r->src < 0) /* zeros travel from nowhere */
-      continue;
-    entries[n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
-                                   .src = c->src_layouts[r->src],
-                                   .dst = c->dst_layouts[r->dst],
-                                   .dtype = c->in->store.model->tensors.at[r->src].dtype,
-                                   .dst_dtype = c->target->tensors.at[r->dst].dtype,
-                                   .src_offset = r->src_offset,
-                                   .src_extent = r->src_extent,
-                                   .dst_offset = r->dst_offset,
-                                   .dst_extent = r->dst_extent,
-                                   .permutation = r->permutation,
-                                   .name = rs_model_name(c->target, r->dst)};
-  }
-  reshard_status status = RESHARD_SUCCESS;
-  int64_t bytes = 0, world = c->world; /* the source may have more ranks */
-  for (int64_t i = 0; i < c->in->info.tensors; i++)
-    world = rs_max(world, c->src_layouts[i] != NULL ? c->src_layouts[i]->world : 0);
-  for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
-    reshard_plan plan;
-    status = rs_plan_create_wide(n, entries, rank, world, &plan);
-    if (status != RESHARD_SUCCESS)
-      break;
-    bytes += plan->info.received_bytes;
-    reshard_plan_destroy(plan);
-  }
-  free(entries);
-  if (status == RESHARD_SUCCESS)
-    c->report.wire_bytes = bytes;
-  return status;
+  const rs_wire wire = {c->in->store.model, c->target,      &c->regions, c->in->info.tensors,
+                        c->src_layouts,     c->dst_layouts, c->world};
+  return rs_wire_count(&wire, &c->report.wire_bytes);
 }
 
 /* --- Data -------------------------------------------------------------------------------------------------------- */

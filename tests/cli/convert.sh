@@ -120,6 +120,13 @@ says '^unconverted +5 tensors, as they were'
 expect 0 convert half f32.safetensors --dtype f32 --json -
 check 'j["target"]["converted"] == 5 and j["target"]["unconverted"] == 5 and j["target"]["stored_bytes"] == 7666'
 expect 0 convert f32.safetensors half.safetensors --dtype BF16; expect 0 convert half again.safetensors --force
+expect 0 convert first.safetensors fp8.safetensors --dtype f8_e4m3/2x8:e8m0 --verify
+says '^scales +[1-9][0-9]* tensors? of FP8.*quantization_config'
+expect 0 convert fp8.safetensors wide.safetensors --dtype bf16 --verify; says 'every byte is right'
+refuse 2 'blocks are as in f8_e4m3/128x128' convert first.safetensors x.safetensors --dtype f8_e4m3/128
+refuse 3 '256 x 129 has more than 32768 elements' convert first.safetensors x.safetensors --dtype f8_e4m3/256x129
+refuse 3 'convert alone makes scales' plan --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 \
+  --dst-dtype f8_e4m3/4x4
 same half.safetensors again.safetensors # bf16 to f32 loses nothing
 printf 'fp8 rank(0) f16\n* rank(0)\n' >dtype.rules
 expect 0 convert first.safetensors g.safetensors --dst @dtype.rules --dtype f64 --json -
