@@ -84,7 +84,7 @@ static const option_row option_rows[] = {
      "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
     {"workspace", 0, "BYTES|none", RESHARDS, IN(LIMIT, workspace, 0, INT64_MAX),
      "limit of staging memory on every rank; suffixes K, M, G (default: by device, bytes and ranks)"},
-    {"topology", 0, "N|FILE", COMMAND_PLAN | COMMAND_BENCH, IS(TEXT, topology),
+    {"topology", 0, "N|FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY, IS(TEXT, topology),
      "domains of N ranks (nvl:64, hgx:8, 64), or a file with the ranks of each and speeds; plan counts what goes "
      "between"},
     {"map", 0, "FILE", COMMAND_CONVERT, IS(TEXT, map),

@@ -3,6 +3,8 @@
  * sixteen-byte elements. */
 #include "bench/verify/case_make.h"
 
+#include "bench/cli/topology.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -235,27 +237,38 @@ static reshard_status plan_dry(const case_plan *c, const reshard_entry *entries,
 /* Begins the generator of a case's domains, so that seeds keep what they draw else; false: the case has none. */
 static bool seed_topology(const case_plan *c, const case_choices *fixed, rng *own) {
   rng_seed(own, c->seed ^ 0x646f6d61696eu);
-  return fixed->topologies && c->nentries > 0 && rng_below(own, 5) < 3;
+  return fixed->topologies && c->nentries > 0 && (rng_below(own, 5) < 3 || fixed->topology != NULL);
 }
 
-/* Domains, with chains as many as they are, fewer, or as the model has it. The limit is raised to the least, which
- * follows from the streams. */
-static void draw_topology(rng *own, bool gpus, case_plan *c) {
+/* Domains as they were given, or drawn; returns how many. */
+static int64_t draw_domains(rng *own, const char *given, case_plan *c) {
   int64_t most = rng_one_in(own, 4) ? c->world : rs_max(2, c->world / 2), size = rng_in(own, 1 + (c->world > 2), most),
-          count = (c->world + size - 1) / size, seen[ORACLE_WORLD] = {0}, domains = 0, which = rng_below(own, 16);
+          count = (c->world + size - 1) / size, seen[ORACLE_WORLD] = {0}, domains = 0;
   bool mixed = rng_one_in(own, 3);
   c->topology = (reshard_topology)RESHARD_TOPOLOGY_DEFAULTS;
+  c->topology.round_ns = rng_log(own, 30000);
+  if (given != NULL)
+    cli_read_topology(given, c->world, &c->topology);
   for (int64_t i = 0; i < c->world; i++) {
-    c->nodes[i] = mixed ? rng_below(own, count) : i / size;
+    c->nodes[i] = given != NULL ? c->topology.domain[i] : mixed ? rng_below(own, count) : i / size;
     domains += seen[c->nodes[i]]++ == 0;
   }
+  if (given != NULL)
+    free((int64_t *)c->topology.domain);
   c->topology.ranks = c->world;
   c->topology.domain = c->nodes;
-  c->topology.round_ns = rng_log(own, 30000);
-  c->topology.chains = which == 0 ? 0 : which < 8 ? domains : rng_in(own, 1, domains);
+  return domains;
+}
+
+/* Domains, with chains as many as they are, fewer, or as the model has it, where a topology does not say. The limit is
+ * raised to the least, which follows from the streams. */
+static void draw_topology(rng *own, const case_choices *fixed, case_plan *c) {
+  int64_t domains = draw_domains(own, fixed->topology, c), which = rng_below(own, 16);
+  if (c->topology.chains == 0 && which > 0)
+    c->topology.chains = which < 8 ? domains : rng_in(own, 1, domains);
   c->options.nodes = NULL;
   c->options.topology = &c->topology;
-  c->options.on_cpu = !gpus;
+  c->options.on_cpu = !fixed->gpus;
   reshard_entry *entries = case_entries(c);
   int64_t streams = 0;
   while (plan_dry(c, entries, &streams) == RESHARD_ERROR_INVALID ||
@@ -372,7 +385,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   free(least);
   draw_options(&r, fixed->rounds, c);
   if (right && domains)
-    draw_topology(&of_topology, fixed->gpus, c);
+    draw_topology(&of_topology, fixed, c);
   if (!right)
     case_free(c);
   return right;

@@ -73,6 +73,7 @@ typedef struct case_choices {
   bool rounds;             /* always under a limit, the least or little more */
   int64_t bytes;           /* of all entries at least, but for the empty and the scalars */
   bool topologies;         /* three cases in five have one; the destinations of most of these are replicas */
+  const char *topology;    /* of --topology, which every case has then; NULL: drawn */
   bool gpus;               /* plans tell of transfers on GPUs */
   bool graph;              /* on GPUs: each execute is launched from a graph */
   bool casts;              /* entries whose sides differ in dtype, in one case in three */

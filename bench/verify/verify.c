@@ -1,6 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
 #include "bench/verify/verify.h"
 #include "base/dtype.h"
+#include "bench/cli/topology.h"
 #include "bench/cli/workload.h"
 #include "bench/launch/session.h"
 #include "bench/verify/case_run.h"
@@ -46,7 +47,17 @@ int command_verify(int argc, char **argv) {
   if (remote && reached && rs_path_find(where.comms[0], o.path) == NULL)
     cli_exit(EXIT_LACKING, "--path %s: the ranks that --comm %s connects here have none", rs_path_name(o.path),
              where.comm);
+  int64_t world = remote ? reshard_comm_size(where.comms[0]) : o.ranks;
+  if (o.topology != NULL && world == 0)
+    cli_exit(EXIT_USAGE, "--topology %s: --ranks is needed, too", o.topology);
+  if (o.topology != NULL) { /* what is wrong with it is said before anything runs */
+    reshard_topology topology;
+    cli_read_topology(o.topology, world, &topology);
+    free((int64_t *)topology.domain);
+  }
   rs_text reproduce = {0};
+  if (o.topology != NULL)
+    cli_add(&reproduce, " --topology %s", o.topology);
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
   if (o.threads > 0)
@@ -72,6 +83,7 @@ int command_verify(int argc, char **argv) {
                 .graph = o.graph,
                 .casts = !where.cuda,
                 .topologies = true,
+                .topology = o.topology,
                 .gpus = where.cuda,
                 .dst_dtype = to,
                 .session = where.cuda || remote ? &where : NULL},
