@@ -230,9 +230,13 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
 
 } // namespace
 
-extern "C" int rs_box_bulk_load(void) { return rs_launch_load(copy_bulk); }
+extern "C" int rs_box_bulk_load(void) { return rs_box_bulk_arch(nullptr); }
 
-extern "C" int rs_box_bulk_arch(int *arch) { return rs_launch_load(copy_bulk, arch); }
+/* RS_BOX_BULK_BLOCKS with their stages nearly fill an SM. */
+extern "C" int rs_box_bulk_arch(int *arch) {
+  int error = rs_launch_load(copy_bulk, arch);
+  return error != cudaSuccess ? error : rs_launch_prefer_shared(copy_bulk);
+}
 
 extern "C" int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream) {
   uint32_t blocks = min(batch->tiles, static_cast<uint32_t>(sms) * RS_BOX_BULK_BLOCKS);

@@ -54,6 +54,13 @@ template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *ar
   return error;
 }
 
+/* Asks for as much shared memory on an SM as there can be, in place of first-level cache, where this kernel runs on the
+ * current device: else the driver may leave room for fewer blocks than fit. */
+template <typename... P> static int rs_launch_prefer_shared(void (*kernel)(P...)) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
 #endif
 /* The type of an access of that many bytes. */
 template <int Bytes> struct rs_unit;

@@ -61,6 +61,9 @@ void simt_set_order(uint64_t seed);
 void simt_set_arch(int arch);
 int simt_get_arch(void);
 
+/* The kernel that asked last for as much shared memory as there is, as simt_launch names it; NULL: none. */
+const void *simt_get_preferred(void);
+
 /* Since the process started: launches executed, CUDA threads, switches between threads, kernels loaded ahead. */
 typedef struct simt_counts {
   int64_t launches, blocks, threads, switches, loads;

@@ -517,6 +517,31 @@ CASE(each_class_of_copy_has_all_its_kernels) {
   assert_int_equal(simt_get_counts().loads - before, 11);
 }
 
+static const void *launched;
+static int note_launch(void *user, simt_launch *launch) {
+  (void)user;
+  launched = launch->kernel;
+  simt_free(launch);
+  return 0;
+}
+
+/* Before any launch, since both ways to prepare one ask for it. */
+CASE(bulk_kernel_asks_for_all_shared_memory) {
+  int (*const load[])(void) = {rs_box_bulk_load, rs_box_rows_load, rs_box_transpose_load};
+  int arch;
+  rs_box_batch batch = {.nparts = 1, .tiles = 1, .part = {{.count = 1}}};
+  simt_set_enqueue(note_launch, NULL);
+  assert_int_equal(rs_box_bulk_launch(&batch, 1, 0, NULL), 0);
+  simt_set_enqueue(NULL, NULL);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(load[i](), 0);
+  assert_ptr_equal(simt_get_preferred(), launched);
+  assert_int_equal(rs_box_bulk_load_small(), 0);
+  assert_ptr_not_equal(simt_get_preferred(), launched);
+  assert_int_equal(rs_box_bulk_arch(&arch), 0);
+  assert_ptr_equal(simt_get_preferred(), launched);
+}
+
 int main(void) {
   _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
   _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");

@@ -457,6 +457,15 @@ int simt::load_code() {
   return cudaSuccess;
 }
 
+static const void *preferred;
+
+int simt::prefer_shared(const void *kernel) {
+  __atomic_store_n(&preferred, kernel, __ATOMIC_RELAXED);
+  return cudaSuccess;
+}
+
+const void *simt_get_preferred(void) { return __atomic_load_n(&preferred, __ATOMIC_RELAXED); }
+
 void simt_abort(int error, const char *text) {
   set_error("%s", text);
   self->error = error;

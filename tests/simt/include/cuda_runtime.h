@@ -98,6 +98,7 @@ void *shared_dynamic(void);
 int launch(simt_launch *launch);
 int allow_shared(const void *kernel, size_t bytes);
 int load_code(); /* is counted */
+int prefer_shared(const void *kernel);
 
 /* cp.async: as late as the hardware may be. The bytes are there when the wait returns and not before. */
 void async_copy(void *shared, const void *global, size_t bytes);
@@ -333,6 +334,9 @@ template <typename... P> static int rs_launch_load(void (*)(P...), int *arch = n
   if (arch != nullptr)
     *arch = simt_get_arch();
   return simt::load_code();
+}
+template <typename... P> static int rs_launch_prefer_shared(void (*kernel)(P...)) {
+  return simt::prefer_shared(reinterpret_cast<const void *>(kernel));
 }
 template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
   return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes);
