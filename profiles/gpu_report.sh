@@ -37,6 +37,9 @@ figure_of() { # STEP ROW: prints the figure of a row whose data were right; of s
     alone=$(figure_of bench 'execute of 4 ranks, a rank')
     [ -z "$alone" ] || awk -v alone="$alone" '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { x = $4 }
       END { if (x != "") printf "%.2f\n", (x + 0 > alone + 0 ? (x - alone) / 2 : 0) }' "$work/$1.txt"
+  elif [ "$2" = beyond ]; then
+    [ ! -s "$work/$1.json" ] ||
+      awk -F'"blocking_(host|group)_us": *' 'NF == 3 { printf "%.2f\n", $3 - $2 }' "$work/$1.json"
   elif [ "$2" = ratio ]; then
     awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $8 > 0 && $9 == 0 { x = sprintf("%.3f", 1 / $8) } END { if (x != "") print x }' \
       "$work/$1.txt"
@@ -89,7 +92,8 @@ report_rounds() { # of the step nccl-host
   printf '| %s | %s |\n' 'execute, own communicator' "$(us host_us)" \
     "bare round, own communicator (does not block)" "$(us group_us)" \
     "the same from a graph" "$(us group_graph_us)" \
-    "bare round, a caller's that blocks" "$(us blocking_group_us)" \
+    "execute, a caller's communicator that blocks" "$(us blocking_host_us)" \
+    "bare round, in turn with it" "$(us blocking_group_us)" \
     "the same from a graph" "$(us blocking_group_graph_us)"
 }
 

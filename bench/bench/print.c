@@ -138,6 +138,7 @@ static const row_field row_fields[] = {
     {"host_us", REAL, AT(host_us), GPU},
     {"group_us", REAL, AT(group_us), GPU},
     {"blocking_group_us", REAL, AT(blocking_group_us), GPU},
+    {"blocking_host_us", REAL, AT(blocking_host_us), GPU},
     {"group_graph_us", REAL, AT(group_graph_us), GPU},
     {"blocking_group_graph_us", REAL, AT(blocking_graph_us), GPU},
     {"host_bound", TRUTH, AT(host_bound), GPU},

@@ -384,7 +384,7 @@ static void begin_row(bench_state *b) {
   row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
   row->dst_dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dst_dtype) : "-";
   row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
-  row->blocking_group_us = row->group_graph_us = row->blocking_graph_us = NAN;
+  row->blocking_group_us = row->blocking_host_us = row->group_graph_us = row->blocking_graph_us = NAN;
   for (int i = 0; i < BENCH_PHASES; i++)
     row->phase_us[i] = NAN;
   for (int64_t t = 0; t < w->n; t++) {

@@ -27,7 +27,8 @@ typedef struct bench_row {
   double loop_us;                     /* GPU: of an execute among many, one after the other, by the host's clock */
   double host_us;                     /* GPU: of the host for an execute; and */
   double group_us;                    /* for its messages alone, in one round, where ranks are not all of one process */
-  double blocking_group_us;           /* the same over an NCCL communicator that blocks, as a caller has it */
+  double blocking_group_us;           /* the same over an NCCL communicator that blocks, as a caller has it; and */
+  double blocking_host_us;            /* an execute over that, in turn with it */
   double group_graph_us, blocking_graph_us; /* and both from a graph */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[RS_SHAPE_TEXT];

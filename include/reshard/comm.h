@@ -103,8 +103,8 @@ typedef struct reshard_node_options {
  * - allgather, user: of the caller's, called once, here alone.
  * - options: NULL for the defaults.
  *
- * docs/communicators.md has the memory that ranks read, the order of executes on GPUs, and what holds after an
- * error.
+ * On GPUs, calls and executes on communicators that share ranks have one order, as NCCL's.
+ * docs/communicators.md has memory and errors.
  *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_INVALID: rank or timeout, no all-gather (that rank alone); comm is NULL.

@@ -53,7 +53,7 @@ if [ "$NCCL" = 1 ]; then
   VG_DEVICES=$many expect 0 bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -w 0 -c 1 --device cuda \
     --comm nccl -t 1 -g "$many"; says "$many ranks of 1 process by nccl"; says 'Out of bounds values : 0 OK'
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl --json -
-  says '"host_us":[0-9.]+,"group_us":[0-9.]+,"blocking_group_us":[0-9]'
+  says '"host_us":[0-9.]+,"group_us":[0-9.]+,"blocking_group_us":[0-9.]+,"blocking_host_us":[0-9]'
   VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 \
     -g 3; says "$row"
   expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -G
