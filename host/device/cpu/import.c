@@ -5,6 +5,8 @@
  * many. */
 #include "device/cpu/segment.h"
 
+#include "device/cpu/threads.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -36,6 +38,11 @@ struct rs_import {
 
 static pthread_mutex_t imports_lock = PTHREAD_MUTEX_INITIALIZER;
 static rs_import *imports; /* of this process, whichever communicators it has */
+
+__attribute__((constructor)) static void watch_imports(void) {
+  static rs_forkable forkable;
+  rs_forkable_hold(&forkable, NULL, &imports_lock);
+}
 
 /* The import of a file, with one more user; NULL: it is new. */
 static rs_import *find_import(const struct stat *info) {

@@ -31,7 +31,6 @@ typedef struct shared_segment {
 static struct {
   pthread_mutex_t mutex;
   rs_forkable forkable;
-  bool watched; /* forks are */
   int64_t users;
   int fd, reader;                  /* to be read alone, for other processes; -1: not yet */
   int64_t end, length;             /* of the ranges given out; of the file */
@@ -60,7 +59,6 @@ static void close_file(void) {
 /* A child of fork writes to copies of the pages, as to all its memory. It has a file of its own if it needs one. */
 static void copy_segments(rs_forkable *self) {
   (void)self;
-  pthread_mutex_init(&file.mutex, NULL);
   for (int64_t i = 0; i < file.segments.n; i++) {
     shared_segment *s = &file.segments.at[i];
     if (!s->inherited)
@@ -69,6 +67,10 @@ static void copy_segments(rs_forkable *self) {
     s->inherited = true;
   }
   close_file();
+}
+
+__attribute__((constructor)) static void watch_file(void) {
+  rs_forkable_hold(&file.forkable, copy_segments, &file.mutex);
 }
 
 /* No other user opens it anew, through /proc: its mode lets the owner read alone. */
@@ -94,9 +96,6 @@ static reshard_status make_reader(void) {
 
 reshard_status rs_shared_open(int *fd) {
   pthread_mutex_lock(&file.mutex);
-  if (!file.watched)
-    rs_forkable_add(&file.forkable, copy_segments);
-  file.watched = true;
   reshard_status status = file.fd < 0 ? make_file() : RESHARD_SUCCESS;
   if (fd != NULL && file.reader < 0)
     RS_THEN(status, make_reader());

@@ -45,25 +45,39 @@ static pthread_mutex_t forkables_lock = PTHREAD_MUTEX_INITIALIZER;
 static rs_forkable *forkables;
 static uint64_t forks; /* written by the one thread of a child */
 
-static void before_fork(void) { pthread_mutex_lock(&forkables_lock); }
-static void after_fork(void) { pthread_mutex_unlock(&forkables_lock); }
+static void before_fork(void) {
+  pthread_mutex_lock(&forkables_lock);
+  for (rs_forkable *o = forkables; o != NULL; o = o->next)
+    if (o->held != NULL)
+      pthread_mutex_lock(o->held);
+}
+
+static void after_fork(void) {
+  for (rs_forkable *o = forkables; o != NULL; o = o->next)
+    if (o->held != NULL)
+      pthread_mutex_unlock(o->held);
+  pthread_mutex_unlock(&forkables_lock);
+}
 
 static void after_fork_in_child(void) {
   forks++;
   for (rs_forkable *o = forkables; o != NULL; o = o->next)
-    o->forked(o);
-  pthread_mutex_unlock(&forkables_lock);
+    if (o->forked != NULL)
+      o->forked(o);
+  after_fork();
 }
 
 uint64_t rs_forks(void) { return forks; }
 
 static void watch_forks(void) { (void)pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 
-void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self)) {
+void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self)) { rs_forkable_hold(object, forked, NULL); }
+
+void rs_forkable_hold(rs_forkable *object, void (*forked)(rs_forkable *self), pthread_mutex_t *held) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, watch_forks);
   pthread_mutex_lock(&forkables_lock);
-  *object = (rs_forkable){forkables, &forkables, forked};
+  *object = (rs_forkable){forkables, &forkables, forked, held};
   if (forkables != NULL)
     forkables->link = &object->next;
   forkables = object;

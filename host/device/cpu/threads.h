@@ -29,12 +29,16 @@ static inline void rs_cancel_restore(const int *state) {
 typedef struct rs_threads rs_threads;
 
 /* Part of an object with threads or locks of this process. A child process (fork) has none of these threads, and locks
- * as they were: `forked` makes both good, by its one thread, before fork returns there. */
+ * as they were: `forked` makes both good, by its one thread, before fork returns there. `held` is taken for a fork, so
+ * that the child has whole what it guards: a lock of the process, under which no object is added or removed. */
 typedef struct rs_forkable {
   struct rs_forkable *next, **link;
-  void (*forked)(struct rs_forkable *self);
+  void (*forked)(struct rs_forkable *self); /* NULL: nothing is to be done */
+  pthread_mutex_t *held;                    /* NULL: none */
 } rs_forkable;
 void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self));
+/* The same with a lock. Before the process has a second thread: by a constructor. */
+void rs_forkable_hold(rs_forkable *object, void (*forked)(rs_forkable *self), pthread_mutex_t *held);
 void rs_forkable_remove(rs_forkable *object); /* again is allowed, and never added but zero */
 /* Forks that this process comes from, of those since the first forkable was added. */
 uint64_t rs_forks(void);
