@@ -60,10 +60,7 @@ static reshard_status parse_world(fault_output *out, const void *with) {
   const layout_case *c = with;
   return reshard_layout_parse_world(c->text, &out->number);
 }
-static bool small_world(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number >= 0 && out->number <= WORLD;
-}
+static bool small_world(const fault_output *out, const void *with) { return out->number >= 0 && out->number <= WORLD; }
 
 /* Every query of every array, and who meets some boxes; the result is a sum over all that they say. */
 static int add_up(void *user, int64_t rank, int64_t array, int64_t elements) {
@@ -126,10 +123,7 @@ static reshard_status check_source(fault_output *out, const void *with) {
     out->number = 1;
   return status;
 }
-static bool one(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number == 1;
-}
+static bool one(const fault_output *out, const void *with) { return out->number == 1; }
 
 /* Boxes of one row each, dealt round, in an order that has to be sorted. */
 static void many_boxes(char *text, size_t size, bool replicated, bool file) {
@@ -193,14 +187,12 @@ CASE(layouts_survive_any_failed_allocation) {
 /* Constructors; `with` is the layout that is wanted. */
 static const int64_t some_ranks[8] = {7, 0, 5, 2, 6, 1, 4, 3};
 static reshard_status make_chunk(fault_output *out, const void *with) {
-  (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_chunk(3, shape, WORLD, 1, 5, some_ranks, &made);
   out->object = made;
   return status;
 }
 static reshard_status make_mesh(fault_output *out, const void *with) {
-  (void)with;
   const int64_t mesh[3] = {2, 2, 2};
   const char *names[3] = {"pp", "dp", "tp"};
   const reshard_placement placements[3] = {{.kind = RESHARD_PLACEMENT_REPLICATE},
@@ -214,7 +206,6 @@ static reshard_status make_mesh(fault_output *out, const void *with) {
   return status;
 }
 static reshard_status make_cyclic(fault_output *out, const void *with) {
-  (void)with;
   const int64_t grid[3] = {2, 3, 1}, block[3] = {2, 3, 1};
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_cyclic(3, shape, WORLD, grid, block, some_ranks, &made);
@@ -222,21 +213,18 @@ static reshard_status make_cyclic(fault_output *out, const void *with) {
   return status;
 }
 static reshard_status make_single(fault_output *out, const void *with) {
-  (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_single(3, shape, WORLD, 6, &made);
   out->object = made;
   return status;
 }
 static reshard_status make_flat(fault_output *out, const void *with) {
-  (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_flat(3, shape, WORLD, 8, some_ranks, &made);
   out->object = made;
   return status;
 }
 static reshard_status make_boxes(fault_output *out, const void *with) {
-  (void)with;
   int64_t ranks[48];
   reshard_box boxes[48];
   for (int i = 0; i < 48; i++) {
@@ -299,11 +287,9 @@ static void drop_comm(fault_output *out) {
 }
 
 static reshard_status make_memory(fault_output *out, const void *with) {
-  (void)with;
   return reshard_comm_alloc(made_comms[0], 1000, &out->object);
 }
 static bool good_memory(const fault_output *out, const void *with) {
-  (void)with;
   memset(out->object, 1, 1000);
   return true;
 }
@@ -328,7 +314,6 @@ static reshard_box large_boxes[LARGE];
 static int64_t large_ranks[LARGE];
 
 static reshard_status make_large(fault_output *out, const void *with) {
-  (void)with;
   const int64_t length[1] = {LARGE};
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_boxes(1, length, WORLD, LARGE, large_ranks, large_boxes, 0, &made);
@@ -432,7 +417,6 @@ static reshard_status make_rules(fault_output *out, const void *with) {
   return status;
 }
 static bool good_rules(const fault_output *out, const void *with) {
-  (void)with;
   const char *layout;
   int64_t line = 0, world = 0;
   return reshard_rules_match(out->object, "layers.3.mlp.up", &layout, &line) == RESHARD_SUCCESS && line == 2 &&
@@ -450,7 +434,6 @@ static reshard_status rule_layout(fault_output *out, const void *with) {
   return status;
 }
 static bool good_rule_layout(const fault_output *out, const void *with) {
-  (void)with;
   reshard_layout wanted;
   if (reshard_layout_parse("mesh(tp=8;S0)", 3, shape, WORLD, &wanted) != RESHARD_SUCCESS)
     return false;
@@ -544,17 +527,15 @@ CASE(rules_survive_any_failed_allocation) {
 }
 
 static int setup(void **state) {
-  (void)state;
   snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", temporary());
   return mkdtemp(directory) != NULL ? 0 : -1;
 }
 
 static int teardown(void **state) {
-  (void)state;
   static const char *const names[] = {"boxes", "list.json", "model.safetensors", "some.rules"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     unlink(in_directory(names[i]));
   return rmdir(directory);
 }
 
-int main(void) { return case_list_run(__FILE__, setup, teardown); }
+RUN_CASES_WITH(setup, teardown)

@@ -17,7 +17,6 @@ static reshard_status device_create(fault_output *out, const void *with) {
   return status;
 }
 static bool good_device(const fault_output *out, const void *with) {
-  (void)with;
   reshard_device_info info;
   return reshard_device_get_info(out->object, &info) == RESHARD_SUCCESS && info.type == RESHARD_DEVICE_CPU;
 }

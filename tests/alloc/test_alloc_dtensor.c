@@ -33,14 +33,12 @@ typedef struct act {
 
 static reshard_status redistribute(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   const reshard_placing to[2] = {{a->meshes[r], &columns, NULL}, {a->meshes[r], &mixed, NULL}};
   return reshard_dtensor_redistribute(2, (reshard_dtensor[]){a->tensors[r], a->tensors[r]}, to, NULL, a->made[r]);
 }
 
 static reshard_status full(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_dtensor_full(a->tensors[r], NULL, &a->result[r]);
 }
 

@@ -54,7 +54,6 @@ static reshard_status layout_of(fault_output *out, const void *with) {
   return status;
 }
 static bool some_layout(const fault_output *out, const void *with) {
-  (void)with;
   return reshard_layout_check_source(out->object) == RESHARD_SUCCESS;
 }
 static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
@@ -73,7 +72,7 @@ static void check_open_faults(const char *name, reshard_file_format format, int6
   check_faults_named(name, format, tensors, bytes, tensors > 1 ? "w" : "tensor", least);
 }
 
-static void npy_files_open_after_any_failed_allocation(void **state) {
+CASE(npy_files_open_after_any_failed_allocation) {
   static const char header[] = "{'descr': '<f2', 'fortran_order': True, 'shape': (2, 3), }\n";
   char bytes[128] = "\x93NUMPY\1";
   bytes[8] = sizeof header - 1;
@@ -83,7 +82,7 @@ static void npy_files_open_after_any_failed_allocation(void **state) {
 }
 
 /* Shards of PyTorch's own format, and a file of torch.save. */
-static void torch_files_open_after_any_failed_allocation(void **state) {
+CASE(torch_files_open_after_any_failed_allocation) {
   if (!recorded_there())
     skip();
   recorded_sharded("d");
@@ -98,7 +97,7 @@ static void torch_files_open_after_any_failed_allocation(void **state) {
 
 #define WV "{" T("w", "U8", "[2,3]", "[0,6]") "," T("v", "F32", "[]", "[6,10]") "}"
 
-static void whole_tensors_open_after_any_failed_allocation(void **state) {
+CASE(whole_tensors_open_after_any_failed_allocation) {
   static const char index[] = "{\"weight_map\":{\"w\":\"a.safetensors\",\"v\":\"a.safetensors\","
                               "\"x\":\"b.safetensors\"}}";
   scratch_directory("d");
@@ -120,7 +119,7 @@ static void whole_tensors_open_after_any_failed_allocation(void **state) {
 #define RUNS(first, second) ",\\\"intervals\\\":{\\\"w\\\":[[" first "," second "],[[0,3]]]}"
 #define BOTH                T("w", "U8", "[2,3]", "[0,6]") "," T("v", "U8", "[5]", "[6,11]") "}"
 
-static void shards_open_after_any_failed_allocation(void **state) {
+CASE(shards_open_after_any_failed_allocation) {
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), "") BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), "") BOTH, 11, 1);
@@ -136,7 +135,7 @@ static void shards_open_after_any_failed_allocation(void **state) {
 }
 
 /* A set with a gap. */
-static void sets_with_a_gap_are_refused_after_any_failed_allocation(void **state) {
+CASE(sets_with_a_gap_are_refused_after_any_failed_allocation) {
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[1,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
@@ -159,7 +158,7 @@ static void sets_with_a_gap_are_refused_after_any_failed_allocation(void **state
 }
 
 /* Two ranks' files, with a replica that is compared. */
-static void test_rank_files(void **state) {
+CASE(test_rank_files) {
   scratch_directory("r");
   for (int r = 0; r < 2; r++)
     scratch_safetensors(r == 0 ? "r/0.safetensors" : "r/1.safetensors", WV, 10, 1);
@@ -169,16 +168,4 @@ static void test_rank_files(void **state) {
 
 #endif
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(npy_files_open_after_any_failed_allocation),
-      cmocka_unit_test(torch_files_open_after_any_failed_allocation),
-#ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(whole_tensors_open_after_any_failed_allocation),
-      cmocka_unit_test(shards_open_after_any_failed_allocation),
-      cmocka_unit_test(sets_with_a_gap_are_refused_after_any_failed_allocation),
-      cmocka_unit_test(test_rank_files),
-#endif
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

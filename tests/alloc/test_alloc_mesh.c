@@ -27,21 +27,18 @@ static reshard_status mesh_parse(fault_output *out, const void *with) {
   return status;
 }
 static reshard_status sub(fault_output *out, const void *with) {
-  (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &made);
   out->object = made;
   return status;
 }
 static reshard_status slice(fault_output *out, const void *with) {
-  (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_slice(dry, "cp", 0, 3, 2, &made);
   out->object = made;
   return status;
 }
 static reshard_status mesh_flatten(fault_output *out, const void *with) {
-  (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_flatten(dry, "cp,tp", "all", &made);
   out->object = made;
@@ -49,7 +46,6 @@ static reshard_status mesh_flatten(fault_output *out, const void *with) {
 }
 
 static reshard_status layout(fault_output *out, const void *with) {
-  (void)with;
   reshard_layout made = out->object;
   const int64_t shape[1] = {100};
   const reshard_placement placements[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},

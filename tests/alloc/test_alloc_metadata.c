@@ -36,10 +36,7 @@ static void drop_workers(fault_output *out) { reshard_workers_free(out->object);
 static bool good_metadata(const fault_output *out, const void *with) {
   return reshard_metadata_equal(out->object, ((const given *)with)->metadata);
 }
-static bool good_any(const fault_output *out, const void *with) {
-  (void)with;
-  return out->object != NULL;
-}
+static bool good_any(const fault_output *out, const void *with) { return out->object != NULL; }
 
 /* The status of a call that wrote to `made` (as it was before: out's), and out with it. */
 #define MAKE(type, call) \
@@ -100,15 +97,11 @@ static reshard_status reshard_metadata_by_rank(fault_output *out, const void *wi
   out->number = 1;
   return RESHARD_SUCCESS;
 }
-static bool good_one(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number == 1;
-}
+static bool good_one(const fault_output *out, const void *with) { return out->number == 1; }
 
 /* The table is as it was after a name that could not be added. */
 static reshard_status workers(fault_output *out, const void *with) {
   reshard_workers made;
-  (void)with;
   RS_TRY(reshard_workers_create(&made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < 20 && status == RESHARD_SUCCESS; i++) {

@@ -57,8 +57,6 @@ static reshard_tensor dry_tensor;
 static void drop_module(fault_output *out) { reshard_module_release(out->object); }
 
 static reshard_status count_tensor(void *user, const char *name, reshard_tensor t) {
-  (void)name;
-  (void)t;
   ++*(int64_t *)user;
   return RESHARD_SUCCESS;
 }
@@ -72,7 +70,6 @@ static int64_t counted(reshard_module m) {
 static reshard_status parameter_fill(fault_output *out, const void *with) {
   reshard_module m;
   reshard_status status = reshard_module_create(&m);
-  (void)with;
   if (status != RESHARD_SUCCESS)
     return status;
   for (int i = 0; i < 20 && status == RESHARD_SUCCESS; i++) {
@@ -86,15 +83,11 @@ static reshard_status parameter_fill(fault_output *out, const void *with) {
     reshard_module_release(m);
   return status;
 }
-static bool good_fill(const fault_output *out, const void *with) {
-  (void)with;
-  return counted(out->object) == 1 + 2 * LAYERS;
-}
+static bool good_fill(const fault_output *out, const void *with) { return counted(out->object) == 1 + 2 * LAYERS; }
 
 /* Setting what is there, and looking for a cycle. */
 static reshard_status replace(fault_output *out, const void *with) {
   reshard_module layer = NULL;
-  (void)with;
   reshard_status status = reshard_module_get_child(dry, "layer0", &layer);
   if (status == RESHARD_SUCCESS)
     status = reshard_module_set_parameter(layer, "weight", dry_tensor);
@@ -113,7 +106,6 @@ static reshard_status visit_tensors(fault_output *out, const void *with) {
   const char *names[] = {"*.bias"};
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
   int64_t n = 0;
-  (void)with;
   reshard_status status = reshard_module_visit_states(dry, &s, count_tensor, &n);
   if (status == RESHARD_SUCCESS)
     out->number = n;
@@ -124,7 +116,6 @@ static bool good_visit(const fault_output *out, const void *with) { return out->
 static reshard_status roots(fault_output *out, const void *with) {
   reshard_module list[LAYERS + 1], found[LAYERS + 1];
   int64_t n = -1;
-  (void)with;
   for (int i = 0; i < LAYERS; i++) {
     char name[16];
     snprintf(name, sizeof name, "layer%d", i);
@@ -136,10 +127,7 @@ static reshard_status roots(fault_output *out, const void *with) {
     out->number = n == 1 && found[0] == dry;
   return status;
 }
-static bool good_one(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number == 1;
-}
+static bool good_one(const fault_output *out, const void *with) { return out->number == 1; }
 
 CASE(modules_survive_any_failed_allocation) {
   reshard_module inner;

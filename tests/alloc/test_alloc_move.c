@@ -99,11 +99,9 @@ static bool counting;
   return status_
 
 static reshard_status quiet_alloc_async(rs_device *d, size_t bytes, void *stream, void **memory) {
-  (void)stream;
   QUIET(late.memory->alloc(d, bytes, memory));
 }
 static void quiet_free_async(rs_device *d, void *memory, void *stream) {
-  (void)stream;
   GOOD(late.streams->finish(d));
   late.memory->free(d, memory);
 }

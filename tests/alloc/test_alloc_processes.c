@@ -57,7 +57,6 @@ static void fail_each(processes *all, int64_t rank, side *s, reshard_transfer *t
 }
 
 static void fail_allocations(processes *all, int64_t rank, void *user) {
-  (void)user;
   side s = {.strides = {{SIDE, 1}, {SIDE, 1}}};
   int64_t shape[] = {SIDE, SIDE}, bytes = SIDE * SIDE / RANKS * 4;
   reshard_device device;

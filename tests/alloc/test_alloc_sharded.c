@@ -29,7 +29,6 @@ static bool shards_hold(reshard_sharded_tensor t, reshard_layout layout, int64_t
 
 static reshard_status run_reshard(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_sharded_tensor_reshard(2, a->tensors[r], (reshard_layout[]){a->to, a->to}, NULL);
 }
 static bool good_reshard(const void *user, int64_t r) {
@@ -39,7 +38,6 @@ static bool good_reshard(const void *user, int64_t r) {
 
 static reshard_status run_reshard_to(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_sharded_tensor_reshard_to(2, a->tensors[r], (reshard_layout[]){a->to, a->from}, NULL, a->made[r]);
 }
 static bool good_reshard_to(const void *user, int64_t r) {
@@ -49,7 +47,6 @@ static bool good_reshard_to(const void *user, int64_t r) {
 
 static reshard_status run_gather(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_sharded_tensor_gather(a->tensors[r][0], 1, r == 1 ? a->wholes[r] : NULL, NULL);
 }
 static bool good_gather(const void *user, int64_t r) {
@@ -59,7 +56,6 @@ static bool good_gather(const void *user, int64_t r) {
 
 static reshard_status run_gather_all(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_sharded_tensor_gather_all(a->tensors[r][1], a->wholes[r], NULL);
 }
 static bool good_gather_all(const void *user, int64_t r) {
@@ -69,7 +65,6 @@ static bool good_gather_all(const void *user, int64_t r) {
 
 static reshard_status run_gather_as(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
-  (void)p;
   return reshard_sharded_tensor_gather_as(a->tensors[r][0], 1, RESHARD_F32, r == 1 ? a->narrow : NULL, NULL);
 }
 /* Another test checks the copied numbers; here everything but the output is unchanged. */

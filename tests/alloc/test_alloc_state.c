@@ -98,7 +98,6 @@ static reshard_status flatten_global(fault_output *out, const void *with) {
 static bool flat_well(const fault_output *out, const void *with) {
   reshard_tree found;
   reshard_sharded_tensor t;
-  (void)with;
   return reshard_tree_at(out->object, "list.2", &found) == RESHARD_SUCCESS &&
          reshard_state_get_sharded(found, &t) == RESHARD_SUCCESS &&
          reshard_metadata_check(reshard_sharded_tensor_metadata(t)) == RESHARD_SUCCESS;
@@ -107,8 +106,6 @@ static bool flat_well(const fault_output *out, const void *with) {
 /* All local tensors become others: of sharded and nested tensors, flat pieces, at several places. */
 static reshard_status other_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   reshard_tensor_info info;
-  (void)user;
-  (void)path;
   reshard_status status = reshard_tensor_get_info(tensor, &info);
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F32, info.ndim, info.shape, mapped) : status;
 }
@@ -124,7 +121,6 @@ static reshard_status map_all(fault_output *out, const void *with) {
 static bool others(const fault_output *out, const void *with) {
   reshard_tree leaf;
   reshard_metadata outer;
-  (void)with;
   return reshard_tree_at(out->object, "nested", &leaf) == RESHARD_SUCCESS &&
          reshard_state_get_nested(leaf, &outer, NULL, NULL, NULL) == RESHARD_SUCCESS &&
          reshard_metadata_properties(outer).dtype == RESHARD_F32;

@@ -35,7 +35,6 @@ static void put_child(reshard_tree dict, const char *key, reshard_tree child) {
 }
 
 static reshard_status alone(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  (void)comm;
   return run(1, &mine);
 }
 
@@ -206,7 +205,7 @@ static int64_t each_load(world *w) {
   }
 }
 
-static void saves_and_loads_survive_a_failed_allocation_of_any_rank(void **state) {
+CASE(saves_and_loads_survive_a_failed_allocation_of_any_rank) {
   world w = {.watched = 5}; /* nobody */
   open_world(&w, "chunk(1)");
   for (int64_t r = 0; r < RANKS; r++) {
@@ -249,11 +248,7 @@ static void saves_and_loads_survive_a_failed_allocation_of_any_rank(void **state
   print_message("%lld allocations failed one by one\n", (long long)made);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(saves_and_loads_survive_a_failed_allocation_of_any_rank)};
-  return cmocka_run_group_tests_name("checkpoints of state dicts without memory", tests, scratch_setup,
-                                     scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

@@ -20,10 +20,7 @@ typedef struct local {
   char memory[SMALL];
 } local;
 
-static void memory_release(void *user, void *data) {
-  (void)data;
-  ++*(int *)user;
-}
+static void memory_release(void *user, void *data) { ++*(int *)user; }
 static void delete_managed(rs_dl_versioned *self) { ++*(int *)self->owner; }
 
 static void drop_tensor(fault_output *out) { reshard_tensor_release(out->object); }

@@ -102,7 +102,6 @@ static reshard_status at_path(fault_output *out, const void *with) {
 }
 
 static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf) {
-  (void)leaf;
   *(int64_t *)user += strcmp(path, "a.b.c.e.f") == 0;
   return RESHARD_SUCCESS;
 }
@@ -116,10 +115,7 @@ static reshard_status visit_tree(fault_output *out, const void *with) {
   return status;
 }
 
-static bool is_one(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number == 1;
-}
+static bool is_one(const fault_output *out, const void *with) { return out->number == 1; }
 
 CASE(containers_survive_any_failed_allocation) {
   chain x;
@@ -191,7 +187,6 @@ static reshard_status fill_set(fault_output *out, const void *with) {
 
 static bool one_member(const fault_output *out, const void *with) {
   reshard_tree s;
-  (void)with;
   return reshard_tree_find_int(out->object, -3, &s) == RESHARD_SUCCESS && reshard_tree_count(s) == 1;
 }
 
@@ -230,8 +225,6 @@ static reshard_tree sample(void) {
 
 static reshard_status leaf_change(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   int64_t value;
-  (void)user;
-  (void)path;
   return reshard_tree_get_int(leaf, &value) == RESHARD_SUCCESS ? reshard_tree_int(value + 1, mapped) : RESHARD_SUCCESS;
 }
 
@@ -250,9 +243,6 @@ static bool mapped_well(const fault_output *out, const void *with) {
 
 static reshard_status change_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   static const int64_t three = 3;
-  (void)user;
-  (void)path;
-  (void)tensor;
   return reshard_tensor_create(RESHARD_F32, 1, &three, mapped);
 }
 
@@ -332,10 +322,7 @@ static reshard_status compare_trees(fault_output *out, const void *with) {
   return status;
 }
 
-static bool is_equal(const fault_output *out, const void *with) {
-  (void)with;
-  return out->number == 1;
-}
+static bool is_equal(const fault_output *out, const void *with) { return out->number == 1; }
 
 static reshard_status print(fault_output *out, const void *with) {
   char text[4096];

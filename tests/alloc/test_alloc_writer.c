@@ -115,4 +115,4 @@ CASE(writers_leave_nothing_after_any_failed_allocation) {
   }
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

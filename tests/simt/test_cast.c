@@ -388,7 +388,6 @@ CASE(test_table_is_for_more) {
 
 static int refused;
 static int refuse_once(void *user, simt_launch *launch) {
-  (void)user;
   if (refused++ == 0)
     return 2;
   simt_free(launch);

@@ -217,4 +217,4 @@ CASE(sources_of_several_gpus_are_read_in_turn) {
   }
 }
 
-int main(void) { return case_list_run(__FILE__, NULL, NULL); }
+RUN_CASES_WITH(NULL, NULL)

@@ -8,7 +8,7 @@
 #include <reshard/sharded.h>
 #include <reshard/state_dict.h>
 
-static void null_is_refused_by_calls_of_dtensor(void **state) {
+CASE(null_is_refused_by_calls_of_dtensor) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_placements_parse(TEXT, NULL, ROOM, ROOM));
     REFUSED(reshard_dtensor_from_local(NULL, ROOM, NULL, 0, ROOM, 0, ROOM));
@@ -29,7 +29,7 @@ static void null_is_refused_by_calls_of_dtensor(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_fsdp(void **state) {
+CASE(null_is_refused_by_calls_of_fsdp) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_fsdp_flatten(NULL, ROOM, ROOM));
     REFUSED(reshard_fsdp_unflatten(NULL, NULL, NULL, ROOM));
@@ -45,7 +45,7 @@ static void null_is_refused_by_calls_of_fsdp(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_mesh(void **state) {
+CASE(null_is_refused_by_calls_of_mesh) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_mesh_create(NULL, 0, 0, ROOM, ROOM, 0, ROOM, ROOM));
     REFUSED(reshard_mesh_parse(NULL, 0, TEXT, ROOM));
@@ -65,7 +65,7 @@ static void null_is_refused_by_calls_of_mesh(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_metadata(void **state) {
+CASE(null_is_refused_by_calls_of_metadata) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_workers_create(NULL));
     REFUSED(reshard_workers_add(NULL, TEXT, 0));
@@ -90,7 +90,7 @@ static void null_is_refused_by_calls_of_metadata(void **state) {
   }
 }
 
-static void null_is_refused_by_calls_of_sharded(void **state) {
+CASE(null_is_refused_by_calls_of_sharded) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_sharder_create(NULL, ROOM, ROOM));
     REFUSED(reshard_sharder_get_stats(NULL, ROOM));
@@ -114,7 +114,7 @@ static void null_is_refused_by_calls_of_sharded(void **state) {
   }
 }
 
-static void test_state_dict(void **state) {
+CASE(test_state_dict) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_state_sharded(NULL, ROOM));
     REFUSED(reshard_state_dtensor(NULL, ROOM));
@@ -129,7 +129,7 @@ static void test_state_dict(void **state) {
   }
 }
 
-static void null_has_the_values_that_headers_say(void **state) {
+CASE(null_has_the_values_that_headers_say) {
   assert_null(reshard_dtensor_sharded(NULL));
   assert_null(reshard_dtensor_retain(NULL));
   assert_null(reshard_dtensor_mesh(NULL));
@@ -169,7 +169,7 @@ static void null_has_the_values_that_headers_say(void **state) {
 }
 
 /* NULL and something are not equal. */
-static void null_equals_null_alone(void **state) {
+CASE(null_equals_null_alone) {
   const int64_t two = 2;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   const reshard_remote_device cpu = {0, RESHARD_DEVICE_CPU, -1};
@@ -190,7 +190,7 @@ static void null_equals_null_alone(void **state) {
   reshard_metadata_release(metadata);
 }
 
-static void null_may_be_released(void **state) {
+CASE(null_may_be_released) {
   reshard_dtensor_release(NULL);
   reshard_flat_record_free(NULL);
   reshard_fsdp_mark_flattened(NULL);
@@ -201,17 +201,4 @@ static void null_may_be_released(void **state) {
   reshard_sharded_tensor_release(NULL);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(null_is_refused_by_calls_of_dtensor),
-      cmocka_unit_test(null_is_refused_by_calls_of_fsdp),
-      cmocka_unit_test(null_is_refused_by_calls_of_mesh),
-      cmocka_unit_test(null_is_refused_by_calls_of_metadata),
-      cmocka_unit_test(null_is_refused_by_calls_of_sharded),
-      cmocka_unit_test(test_state_dict),
-      cmocka_unit_test(null_equals_null_alone),
-      cmocka_unit_test(null_has_the_values_that_headers_say),
-      cmocka_unit_test(null_may_be_released),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void statuses_have_their_names(void **state) {
+CASE(statuses_have_their_names) {
   static const char *const names[] = {
       "RESHARD_SUCCESS",       "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY",
       "RESHARD_ERROR_SYSTEM",  "RESHARD_ERROR_MISMATCH", "RESHARD_ERROR_PEER",        "RESHARD_ERROR_BUSY",
@@ -27,13 +27,12 @@ static void statuses_have_their_names(void **state) {
 }
 
 static void fresh_thread(void *user, int64_t rank) {
-  (void)rank;
   rank_result *result = user;
   rank_result_set(result, RESHARD_SUCCESS); /* before any error of this thread */
   rs_error(RESHARD_ERROR_INVALID, "of the other thread");
 }
 
-static void test_last_error(void **state) {
+CASE(test_last_error) {
   assert_int_equal(rs_error(RESHARD_ERROR_TIMEOUT, "%d of %s", 3, "four"), RESHARD_ERROR_TIMEOUT);
   assert_string_equal(reshard_last_error(), "3 of four");
   rank_result other;
@@ -61,7 +60,7 @@ static void test_last_error(void **state) {
   free(long_text);
 }
 
-static void callback_sets_the_last_error_as_one_line(void **state) {
+CASE(callback_sets_the_last_error_as_one_line) {
   char huge[2000];
   assert_int_equal(reshard_error_set(RESHARD_ERROR_PEER, "no\nroute"), RESHARD_ERROR_PEER);
   assert_string_equal(reshard_last_error(), "no route");
@@ -74,7 +73,7 @@ static void callback_sets_the_last_error_as_one_line(void **state) {
   assert_int_equal(strlen(reshard_last_error()), 1023);
 }
 
-static void products_and_sums_that_overflow_are_told(void **state) {
+CASE(products_and_sums_that_overflow_are_told) {
   int64_t x = 7;
   assert_true(rs_mul(INT64_MAX / 3, 3, &x));
   assert_true(x == INT64_MAX / 3 * 3);
@@ -94,7 +93,7 @@ static void products_and_sums_that_overflow_are_told(void **state) {
   assert_true(rs_min(-1, 2) == -1 && rs_max(-1, 2) == 2);
 }
 
-static void allocations_of_nothing_and_too_much_are_told(void **state) {
+CASE(allocations_of_nothing_and_too_much_are_told) {
   int64_t *p = (int64_t *)&p;
   assert_int_equal(rs_alloc(&p, 0, sizeof *p), RESHARD_SUCCESS);
   assert_null(p);
@@ -126,7 +125,7 @@ static void allocations_of_nothing_and_too_much_are_told(void **state) {
 }
 
 /* Large lists begin at a huge page, whether the system has them or not, and may grow as others do. */
-static void test_large_lists(void **state) {
+CASE(test_large_lists) {
   enum { HUGE_PAGE = 2 << 20 };
   for (int64_t bytes = HUGE_PAGE - 1; bytes <= 5 * HUGE_PAGE; bytes = bytes < HUGE_PAGE ? HUGE_PAGE : 2 * bytes + 1) {
     RS_VEC(char) list = {0};
@@ -144,7 +143,7 @@ static void test_large_lists(void **state) {
   }
 }
 
-static void vectors_grow_by_doubling(void **state) {
+CASE(vectors_grow_by_doubling) {
   RS_VEC(int64_t) v = {0};
   int64_t growths = 0, cap = 0;
   for (int64_t i = 0; i < 100000; i++) {
@@ -166,7 +165,7 @@ static void vectors_grow_by_doubling(void **state) {
   free(v.at);
 }
 
-static void text_is_the_same_in_any_room(void **state) {
+CASE(text_is_the_same_in_any_room) {
   /* what the text is does not depend on the room, and the buffer's end is kept */
   for (size_t size = 0; size < 20; size++) {
     char buffer[32];
@@ -192,7 +191,7 @@ static void text_is_the_same_in_any_room(void **state) {
   }
 }
 
-static void test_shapes_and_boxes(void **state) {
+CASE(test_shapes_and_boxes) {
   char shape[RS_SHAPE_TEXT], box[RS_BOX_TEXT];
   const int64_t extents[8] = {13, 21, 0, 4, 5, 6, 7, 8}, offsets[8] = {0, 8, 1, 2, 3, 4, 5, 6};
   assert_string_equal(rs_shape_text(shape, 2, extents), "13x21");
@@ -211,7 +210,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static void hashes_differ_and_spread(void **state) {
+CASE(hashes_differ_and_spread) {
   enum { N = 200000 };
   uint64_t *seen = malloc((N + 4096) * sizeof *seen);
   int64_t n = 0;
@@ -248,7 +247,7 @@ static void hashes_differ_and_spread(void **state) {
   }
 }
 
-static void dtypes_have_names_and_sizes(void **state) {
+CASE(dtypes_have_names_and_sizes) {
   static const struct {
     const char *name;
     reshard_dtype dtype;
@@ -300,7 +299,7 @@ static void dtypes_have_names_and_sizes(void **state) {
   assert_string_equal(reshard_dtype_string((reshard_dtype)-1), "none");
 }
 
-static void lists_of_numbers_print_in_the_room_given(void **state) {
+CASE(lists_of_numbers_print_in_the_room_given) {
   static const int64_t numbers[] = {3, 4, 5, 9, 11, 12};
   char text[32], small[8];
   assert_string_equal(rs_list_text(text, sizeof text, 3, numbers), "[3,4,5]");
@@ -311,7 +310,7 @@ static void lists_of_numbers_print_in_the_room_given(void **state) {
   assert_string_equal(rs_ranges_text(small, sizeof small, 6, numbers), "3-5,...");
 }
 
-static void deadlines_pass_without_overflow(void **state) {
+CASE(deadlines_pass_without_overflow) {
   int64_t ms = 1000000, now = rs_now_ns();
   assert_true(rs_late(now - 7 * ms, 7));
   assert_false(rs_late(now - 7 * ms, 7000));
@@ -320,21 +319,4 @@ static void deadlines_pass_without_overflow(void **state) {
   assert_false(rs_late(now, INT64_MAX));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(statuses_have_their_names),
-      cmocka_unit_test(test_last_error),
-      cmocka_unit_test(callback_sets_the_last_error_as_one_line),
-      cmocka_unit_test(products_and_sums_that_overflow_are_told),
-      cmocka_unit_test(allocations_of_nothing_and_too_much_are_told),
-      cmocka_unit_test(vectors_grow_by_doubling),
-      cmocka_unit_test(text_is_the_same_in_any_room),
-      cmocka_unit_test(test_shapes_and_boxes),
-      cmocka_unit_test(hashes_differ_and_spread),
-      cmocka_unit_test(dtypes_have_names_and_sizes),
-      cmocka_unit_test(lists_of_numbers_print_in_the_room_given),
-      cmocka_unit_test(deadlines_pass_without_overflow),
-      cmocka_unit_test(test_large_lists),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -87,4 +87,4 @@ CASE(pipes_without_a_writer_end_with_an_error) {
   }
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -90,7 +90,6 @@ CASE(calls_of_cancelled_threads_return_as_ever) {
 
 static void wait_body(void *user, int64_t rank) {
   cancelled_rank *r = user;
-  (void)rank;
   r->status = reshard_comm_barrier(r->comm);
   r->returned = true;
   pthread_testcancel();
@@ -132,7 +131,6 @@ static void count_task(const void *job, rs_claim *claim) {
 static void copy_body(void *user, int64_t rank) {
   copy_job *job = user;
   atomic_llong *counter = &job->done;
-  (void)rank;
   pthread_cancel(pthread_self());
   for (int i = 0; i < 1000; i++)
     rs_threads_run(job->pool, 8, count_task, &counter);
@@ -155,7 +153,6 @@ CASE(copy_threads_outlive_a_cancelled_caller) {
 static void executes_body(void *user, int64_t rank) {
   cancelled_rank *r = user;
   rows_to_columns *s = r->scene;
-  (void)rank;
   pthread_cancel(pthread_self());
   for (int i = 0; i < 3; i++)
     r->wrong += reshard_execute(s->transfers[0], NULL) != RESHARD_SUCCESS;
@@ -184,4 +181,4 @@ CASE(lone_rank_gives_its_transfer_back_before_it_is_cancelled) {
   unsetenv("RESHARD_LOG_FILE");
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

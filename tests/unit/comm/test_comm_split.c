@@ -163,13 +163,11 @@ CASE(test_split_errors) {
 /* --- Deadlines and aborts ---------------------------------------------------------------------------------------- */
 
 static void wait_body(void *user, int64_t rank) {
-  (void)rank;
   reshard_comm *comm = user;
   rank_result_set(&results[comm - subs], reshard_comm_barrier(*comm));
 }
 
 static void late_body(void *user, int64_t number) {
-  (void)number;
   int64_t rank = *(int64_t *)user;
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
 }

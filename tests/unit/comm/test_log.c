@@ -51,7 +51,6 @@ static void assert_prefixes(void) {
 
 CASE(nothing_is_written_where_the_log_is_off) {
   rows_to_columns s;
-  (void)state;
   set_log("", "off.log");
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_AUTO, NULL);
   rows_to_columns_must_create(&s);
@@ -61,7 +60,6 @@ CASE(nothing_is_written_where_the_log_is_off) {
 
 CASE(transfers_tell_path_rounds_and_bytes) {
   const reshard_plan_options limit = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
-  (void)state;
   for (int packed = 0; packed < 2; packed++) {
     rows_to_columns s;
     reshard_transfer_info info;
@@ -94,7 +92,6 @@ static void abort_body(void *user, int64_t rank) {
 
 CASE(errors_are_written_with_a_report) {
   rows_to_columns s;
-  (void)state;
   set_log("info", "errors.log");
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_AUTO, NULL);
   rank_threads_run(RANKS, abort_body, &s);
@@ -114,7 +111,6 @@ CASE(errors_are_written_with_a_report) {
 
 CASE(trace_tells_every_call) {
   rows_to_columns s;
-  (void)state;
   set_log("trace", "trace.log");
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_AUTO, NULL);
   rows_to_columns_must_create(&s);
@@ -141,7 +137,6 @@ static void split_body(void *user, int64_t rank) {
 
 CASE(calls_of_parts_are_told_apart) {
   rows_to_columns s;
-  (void)state;
   set_log("trace", "split.log");
   rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_AUTO, NULL);
   rank_threads_run(RANKS, split_body, &s);
@@ -153,7 +148,6 @@ CASE(calls_of_parts_are_told_apart) {
 CASE(names_of_files_have_host_and_process) {
   rows_to_columns s;
   char name[160], host[64] = "";
-  (void)state;
   assert_int_equal(gethostname(host, sizeof host - 1), 0);
   host[strcspn(host, ".")] = '\0';
   setenv("RESHARD_SECRET", "drowssap", 1);
@@ -193,7 +187,6 @@ static void private_body(processes *all, int64_t rank, void *user) {
   reshard_plan plan;
   reshard_comm comm;
   reshard_transfer transfer;
-  (void)user;
   CHILD_CHECK(processes_comm(all, rank, NULL, DEADLINE, &comm) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_layout_parse("chunk(0)", 2, shape, all->n, &from) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_layout_parse("chunk(1)", 2, shape, all->n, &to) == RESHARD_SUCCESS);
@@ -219,7 +212,6 @@ CASE(processes_write_their_reasons) {
 
 static int set_prefix(void **state) {
   char host[64] = "";
-  (void)state;
   if (gethostname(host, sizeof host - 1) != 0)
     return 1;
   host[strcspn(host, ".")] = '\0';
@@ -227,4 +219,4 @@ static int set_prefix(void **state) {
   return 0;
 }
 
-int main(void) { return case_list_run(__FILE__, set_prefix, NULL); }
+RUN_CASES_WITH(set_prefix, NULL)

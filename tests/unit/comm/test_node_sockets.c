@@ -39,7 +39,6 @@ static const struct {
 /* Sends what is waited for when it has interrupted the wait often. */
 static void tick(int signal) {
   int before = errno;
-  (void)signal;
   if (++ticks == TICKS)
     (void)!write(sender, &tick_message, offsetof(__typeof__(tick_message), word) + 4);
   errno = before;
@@ -133,7 +132,6 @@ CASE(last_message_before_a_reset_is_taken) {
 /* The node is told by a file, which has the first free descriptor. */
 static void meet_without_input(processes *all, int64_t rank, void *user) {
   reshard_comm comm;
-  (void)user;
   if (rank == 1)
     close(STDIN_FILENO);
   CHILD_CHECK(processes_comm(all, rank, NULL, TIMEOUT_MS, &comm) == RESHARD_SUCCESS);

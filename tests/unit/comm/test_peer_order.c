@@ -39,7 +39,6 @@ static void run_rank(processes *all, int64_t rank, void *user) {
   reshard_comm comm = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
-  (void)user;
   for (int64_t i = 0; i < n * BLOCK; i++)
     src[i] = (char)(rank * n + i / BLOCK);
   GOOD(processes_comm(all, rank, NULL, TIMEOUT_MS, &comm));

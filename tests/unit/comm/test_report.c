@@ -49,10 +49,7 @@ static void behind_body(void *user, int64_t rank) {
   reshard_comm_barrier(comms[rank]);
 }
 
-static void run_behind(void *user, int64_t rank) {
-  (void)rank;
-  rank_threads_run(RANKS, behind_body, user);
-}
+static void run_behind(void *user, int64_t rank) { rank_threads_run(RANKS, behind_body, user); }
 
 CASE(rank_that_is_behind_is_named) {
   for (int64_t slow = 0; slow < RANKS; slow++) {
@@ -85,7 +82,6 @@ CASE(rank_that_is_behind_is_named) {
 /* A call that has ended is not open, however often it is told so. */
 CASE(test_ended_twice) {
   static rs_calls calls;
-  (void)state;
   rs_call *call = rs_call_begin(&calls, "reshard_execute", 0, 0);
   assert_true(rs_calls_open(&calls));
   for (int i = 0; i < 2; i++) {
@@ -237,7 +233,6 @@ CASE(test_open_call) {
 
 /* A report at any moment, while others call, fail and destroy. */
 static void asking_body(void *user, int64_t rank) {
-  (void)rank;
   static char mine[1 << 16];
   size_t needed;
   while (!atomic_load((atomic_bool *)user))

@@ -46,7 +46,6 @@ static reshard_status own_alloc(rs_device *device, size_t bytes, void **memory) 
 }
 
 static reshard_status own_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory) {
-  (void)stream;
   return own_alloc(device, bytes, memory);
 }
 

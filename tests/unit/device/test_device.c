@@ -33,7 +33,6 @@ static uint64_t seed;
 static char *source, *wanted, *got;
 
 static int setup(void **test) {
-  (void)test;
   source = malloc(ROOM);
   wanted = malloc(ROOM);
   got = malloc(ROOM);
@@ -50,7 +49,6 @@ static int setup(void **test) {
 }
 
 static int teardown(void **test) {
-  (void)test;
   free(source);
   free(wanted);
   free(got);
@@ -510,4 +508,4 @@ CASE(devices_take_the_machines_threads_and_isa) {
   assert_string_equal(reshard_isa_string((reshard_isa)-1), "unknown");
 }
 
-int main(void) { return case_list_run(__FILE__, setup, teardown); }
+RUN_CASES_WITH(setup, teardown)

@@ -22,13 +22,9 @@
 
 static int file_fd;
 
-static int open_file(void **state) {
-  (void)state;
-  return rs_shared_open(&file_fd) != RESHARD_SUCCESS;
-}
+static int open_file(void **state) { return rs_shared_open(&file_fd) != RESHARD_SUCCESS; }
 
 static int close_file(void **state) {
-  (void)state;
   rs_shared_close();
   return 0;
 }
@@ -306,4 +302,4 @@ CASE(devices_leave_nothing) {
   assert_int_equal(file_bytes(), before);
 }
 
-int main(void) { return case_list_run(__FILE__, open_file, close_file); }
+RUN_CASES_WITH(open_file, close_file)

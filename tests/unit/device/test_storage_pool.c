@@ -438,7 +438,6 @@ typedef struct thread_case {
   bool used;
 } thread_case;
 static void on_thread(void *user, int64_t rank) {
-  (void)rank;
   thread_case *t = user;
   rs_block *block;
   void *stream = t->r->device->thread_stream;
@@ -451,7 +450,6 @@ static void on_thread(void *user, int64_t rank) {
 }
 
 static void use_on_thread(void *user, int64_t rank) {
-  (void)rank;
   thread_case *t = user;
   t->used = rs_storage_pool_use(t->r->pool, t->block, t->r->device->thread_stream) == RESHARD_SUCCESS;
 }

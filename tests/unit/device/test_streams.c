@@ -28,7 +28,6 @@ static late_counts before;
 static int64_t costs;
 
 static void streams_watch(void *user, bool on) {
-  (void)user;
   late_counts now = late_count();
   if (on)
     before = now;
@@ -201,7 +200,6 @@ CASE(devices_of_a_communicator_are_of_one_type) {
 
 /* With an argument, in full. */
 int main(int argc, char **argv) {
-  (void)argv;
   in_full = argc > 1;
   return case_list_run(__FILE__, NULL, NULL);
 }

@@ -133,7 +133,6 @@ static bool run_steps(rank *r, const reshard_transfer_options *options) {
 }
 
 static void run_rank(void *user, int64_t number) {
-  (void)number;
   rank *r = user;
   world *w = r->world;
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT,

@@ -154,7 +154,6 @@ CASE(test_back_and_forth) {
 static void mix_memory(processes *all, int64_t rank, void *user) {
   world w;
   cost c;
-  (void)user;
   open_world(all, rank, NULL, &w);
   for (int turn = 0; turn < 24; turn++) {
     int64_t owner = turn % 6 < 3 ? -1 : turn % all->n;
@@ -179,7 +178,6 @@ static void refuse_private(processes *all, int64_t rank, void *user) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
   world w;
   cost c;
-  (void)user;
   open_world(all, rank, &options, &w);
   reshard_placing placing = placing_of(&w, 1);
   for (int turn = 0; turn < 4; turn++) {
@@ -204,7 +202,6 @@ CASE(told_path_refuses_private_memory) { assert_int_equal(processes_run(2, 0, re
 static void differ_between(processes *all, int64_t rank, void *user) {
   world w;
   cost c;
-  (void)user;
   open_world(all, rank, NULL, &w);
   reshard_dtensor tensor = make_tensor(&w, 0), wrong = NULL;
   for (int turn = 0; turn < 6; turn++) {

@@ -1,11 +1,6 @@
 /* Ranks that ask for unequal plans of many named tensors. The text has the tensor's name, the field, and both ranks'
  * values, wherever in the list the tensor is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+#include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -121,8 +116,7 @@ static void text_of(const fixture *s, char text[256]) {
     snprintf(text, 256, "%s%s", label, ends[s->field == NAME ? DTYPE : s->field]);
 }
 
-static void first_field_that_differs_is_named_with_its_tensor(void **state) {
-  (void)state;
+CASE(first_field_that_differs_is_named_with_its_tensor) {
   static const int counts[] = {1, 2, 3, 8, MOST};
   for (int f = 0; f < FIELDS; f++)
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
@@ -179,8 +173,7 @@ static void options_body(void *user, int64_t r) {
 }
 
 /* The same error on all ranks, with the number that differs, or the first rank that is in another domain. */
-static void unequal_topologies_are_one_error_on_all_ranks(void **state) {
-  (void)state;
+CASE(unequal_topologies_are_one_error_on_all_ranks) {
   static const int64_t a[RANKS] = {0, 0, 1}, b[RANKS] = {0, 1, 1}, same[RANKS] = {9, 9, -4};
 #define OF(domain, ...) \
   { RESHARD_TOPOLOGY_INIT, RANKS, domain, __VA_ARGS__ }
@@ -216,8 +209,4 @@ static void unequal_topologies_are_one_error_on_all_ranks(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(first_field_that_differs_is_named_with_its_tensor),
-                                     cmocka_unit_test(unequal_topologies_are_one_error_on_all_ranks)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

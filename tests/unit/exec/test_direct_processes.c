@@ -172,7 +172,6 @@ CASE(random_reshards_between_processes_are_right) {
 
 /* One private source, of rank 1, decides for all; a rebind keeps the path. */
 static void choose_path(processes *all, int64_t rank, void *user) {
-  (void)user;
   process_matrix s;
   matrix_open(all, rank, TIMEOUT_MS, &s);
   float *other, *private_source;

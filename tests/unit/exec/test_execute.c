@@ -140,7 +140,6 @@ typedef struct loop {
 } loop;
 
 static void loop_body(void *user, int64_t rank) {
-  (void)rank;
   loop *l = user;
   for (int64_t i = 0; i < l->times; i++) {
     if (!l->all)
@@ -294,7 +293,6 @@ static void churn_body(void *user, int64_t r) {
 }
 
 static void abort_body(void *user, int64_t rank) {
-  (void)rank;
   waiting *w = user;
   test_sleep_ms(w->call);
   reshard_comm_abort(w->s->comms[w->call % w->s->n]);

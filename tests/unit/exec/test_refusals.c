@@ -16,7 +16,6 @@ static reshard_layout layout;
 static reshard_plan plan;
 
 static int set_up(void **unused) {
-  (void)unused;
   layout = (reshard_layout)(void *)&untouched;
   plan = (reshard_plan)(void *)&untouched;
   return 0;
@@ -215,9 +214,6 @@ CASE(wrong_queries_are_refused) {
 }
 
 static int count_calls(void *user, int64_t rank, int64_t array, int64_t elements) {
-  (void)rank;
-  (void)array;
-  (void)elements;
   ++*(int *)user;
   return 0;
 }
@@ -379,4 +375,4 @@ CASE(test_plan_calls) {
   reshard_layout_release(a);
 }
 
-int main(void) { return case_list_run(__FILE__, set_up, NULL); }
+RUN_CASES_WITH(set_up, NULL)

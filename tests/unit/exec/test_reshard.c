@@ -22,13 +22,11 @@ typedef struct tensor {
 static local_world *world;
 
 static int open_world(void **unused) {
-  (void)unused;
   world = local_world_create(RANKS);
   return 0;
 }
 
 static int close_world(void **unused) {
-  (void)unused;
   local_world_destroy(world);
   return 0;
 }
@@ -354,4 +352,4 @@ CASE(test_replicas_to_boxes) {
   tensor_free(&dst);
 }
 
-int main(void) { return case_list_run(__FILE__, open_world, close_world); }
+RUN_CASES_WITH(open_world, close_world)

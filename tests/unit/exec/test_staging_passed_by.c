@@ -179,7 +179,6 @@ CASE(test_unpacked_there) {
  * of whole lines. */
 CASE(uneven_messages_share_no_staging) {
   static const char rows[] = "boxes(0:[0,0]+[422,1111];1:[422,0]+[8,1111];2:[430,0]+[201,1111];3:[631,0]+[369,1111])";
-  (void)state;
   for (int64_t limit = 0; limit <= 256 << 10; limit += 64 << 10) {
     check_way(&(way){rows, "chunk(1)", {1000, 1111}, 4, true, true, limit});
     check_way(&(way){"chunk(1)", rows, {1000, 1111}, 4, false, true, limit});

@@ -102,7 +102,6 @@ static void sync_body(processes *all, int64_t rank, void *user) {
   reshard_device device;
   reshard_comm comm;
   void *data;
-  (void)user;
   open_device(1, &device);
   CHILD_CHECK(processes_comm(all, rank, NULL, 60000, &comm) == RESHARD_SUCCESS);
   reshard_tensor tensor = alloc_on(device, 4096, &data);

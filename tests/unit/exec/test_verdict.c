@@ -45,7 +45,6 @@ static rs_verdict expect(const unsigned *bits, int64_t *rank) {
 
 CASE(verdict_follows_from_what_any_rank_brings) {
   int64_t seen[RS_VERDICT_PACK + 1] = {0};
-  (void)state;
   for (unsigned i = 0; i < KINDS * KINDS * KINDS; i++) {
     unsigned bits[RANKS] = {i % KINDS, i / KINDS % KINDS, i / KINDS / KINDS};
     rs_record all[RANKS];
@@ -94,7 +93,6 @@ CASE(ranks_fail_where_they_ask_for_different_things) {
       {"key of a new transfer", RS_RECORD_CREATE, change_key, false},
       {"rounds", RS_RECORD_CREATE, change_rounds, false},
   };
-  (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int odd = 0; odd < RANKS; odd++)
       for (unsigned bits = 0; bits < KINDS; bits++) {

@@ -472,9 +472,4 @@ CASE(file_cut_after_any_byte_is_refused) {
   free(bytes);
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

@@ -206,4 +206,4 @@ CASE(texts_are_closed_right_or_wrong) {
   assert_open(0, "a directory");
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -120,17 +120,12 @@ typedef struct early {
 
 static void count_wrong(void *user, int wrong, const char *text) {
   early *e = user;
-  (void)text;
   e->wrong += wrong;
   if (e->truncates)
     assert_int_equal(truncate(e->path, (2 << 20) + 4096), 0);
 }
 
-static int cancel(void *user, const char *stage, int64_t done, int64_t all) {
-  (void)user;
-  (void)stage;
-  return done > 0 && all > done;
-}
+static int cancel(void *user, const char *stage, int64_t done, int64_t all) { return done > 0 && all > done; }
 
 /* A wrong piece does not hide that the check was cancelled, or that the file could not be read to its end. */
 CASE(wrong_piece_does_not_hide_why_the_check_ended) {
@@ -172,9 +167,6 @@ static void *hold_page(const char *name) {
 /* Lets go of it when the first file is being checked. */
 static int let_go(void *user, const char *stage, int64_t done, int64_t all) {
   void **page = user;
-  (void)stage;
-  (void)done;
-  (void)all;
   if (*page != NULL)
     munmap(*page, HELD);
   *page = NULL;
@@ -325,7 +317,7 @@ CASE(digests_are_left_out_of_headers_too_long) {
   free(name);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 int main(void) {

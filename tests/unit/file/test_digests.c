@@ -231,7 +231,6 @@ typedef struct same_put {
 
 static void put_same(void *user, int64_t rank) {
   const same_put *p = user;
-  (void)rank;
   for (int i = 0; i < 3; i++)
     if (reshard_writer_put(p->writer, 0, 0, &p->bytes) != RESHARD_SUCCESS)
       abort();
@@ -465,7 +464,7 @@ CASE(convert_checks_only_what_it_reads) {
     scratch_remove((const char *[]){"bare.safetensors", "in.safetensors", "out.safetensors"}[i]);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 int main(void) {

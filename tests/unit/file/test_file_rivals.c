@@ -41,7 +41,6 @@ int fstatat(int directory, const char *path, struct stat *info, int flags) {
 }
 
 int faccessat(int directory, const char *path, int mode, int flags) {
-  (void)flags;
   rival_step();
   return (int)syscall(SYS_faccessat, directory, path, mode);
 }
@@ -66,7 +65,6 @@ int fallocate(int fd, int mode, off_t offset, off_t n) {
 }
 
 int fstatvfs(int fd, struct statvfs *info) {
-  (void)fd;
   *info = (struct statvfs){.f_bsize = 4096, .f_frsize = 1, .f_blocks = (fsblkcnt_t)1 << 50};
   info->f_bfree = info->f_bavail = free_bytes < 0 ? (fsblkcnt_t)1 << 50 : (fsblkcnt_t)free_bytes;
   return 0;
@@ -250,4 +248,4 @@ CASE(missing_space_is_told_before_a_byte_is_written) {
   free_bytes = -1;
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -341,9 +341,4 @@ CASE(sets_without_index_are_found_by_their_names) {
   reshard_checkpoint_close(checkpoint);
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

@@ -264,4 +264,4 @@ CASE(first_bytes_tell_the_format) {
   scratch_refused("empty", RESHARD_ERROR_INVALID, "empty'", "neither");
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

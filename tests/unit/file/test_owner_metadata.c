@@ -14,7 +14,6 @@
 static char notes[4096];
 
 static void take_note(void *user, const char *text) {
-  (void)user;
   strncat(notes, text, sizeof notes - strlen(notes) - 2);
   strcat(notes, "\n");
 }
@@ -234,9 +233,4 @@ CASE(metadata_that_differ_after_writing_are_found) {
   reshard_checkpoint_close(back);
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

@@ -234,9 +234,4 @@ CASE(data_that_do_not_fit_the_shape_are_refused) {
   scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "'a'", "need 3");
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

@@ -443,4 +443,4 @@ CASE(arrays_are_put_in_any_order_and_once_each) {
   reshard_writer_abandon(NULL);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

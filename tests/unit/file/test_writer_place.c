@@ -319,4 +319,4 @@ CASE(sync_tells_progress_and_can_be_stopped) {
   scratch_remove("y");
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

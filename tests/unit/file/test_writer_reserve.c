@@ -23,7 +23,6 @@ static int64_t reserved[8][2]; /* what the calls were about */
 static int calls;
 
 int fallocate(int fd, int mode, off_t offset, off_t length) {
-  (void)fd;
   assert_int_equal(mode, 0);
   int error = calls < nerrors ? errors[calls] : 0;
   assert_true(calls < 8);
@@ -171,4 +170,4 @@ CASE(full_file_system_is_told_with_both_numbers) {
   scratch_remove("w");
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

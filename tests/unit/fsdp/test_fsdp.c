@@ -375,4 +375,4 @@ CASE(leaf_of_null_is_refused) {
   reshard_tree_release(one);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -194,4 +194,4 @@ CASE(hsdp_model_is_saved_and_loaded_by_fewer_ranks) {
   sharded_ranks_check(6, NULL, load_body, directory, RESHARD_SUCCESS, NULL);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -72,7 +72,6 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
 }
 
 static void mesh_body(void *user, int64_t rank) {
-  (void)user;
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_mesh_parse(comms[rank], 0, "dp=2,tp=3@1-6", &mesh);
   if (status == RESHARD_SUCCESS)
@@ -148,7 +147,6 @@ static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
 }
 
 static void parts_body(void *user, int64_t rank) {
-  (void)user;
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
   if (status == RESHARD_SUCCESS)
@@ -188,7 +186,6 @@ static reshard_status use_order(int64_t rank, const char *text, const int64_t *r
 }
 
 static void order_body(void *user, int64_t rank) {
-  (void)user;
   reshard_status status = use_order(rank, "2x2@3-0", (int64_t[]){3, 2, 1, 0});
   if (status == RESHARD_SUCCESS)
     status = use_order(rank, "2x2@0,2,3,1", (int64_t[]){0, 2, 3, 1});
@@ -303,7 +300,6 @@ static reshard_status use_unlike_parts(int64_t rank, reshard_mesh mesh) {
 }
 
 static void unlike_parts_body(void *user, int64_t rank) {
-  (void)user;
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
   if (status == RESHARD_SUCCESS)
@@ -321,7 +317,6 @@ CASE(test_unlike_parts) {
 
 /* Meshes that differ where a text that is cut off does not show it. */
 static void long_body(void *user, int64_t rank) {
-  (void)user;
   char text[256];
   reshard_mesh mesh;
   reshard_comm comm;

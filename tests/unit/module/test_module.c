@@ -153,13 +153,9 @@ CASE(selection_leaves_out_what_it_is_told) {
 }
 
 static reshard_status stop_tensor(void *user, const char *name, reshard_tensor t) {
-  (void)name;
-  (void)t;
   return --*(int *)user == 0 ? RESHARD_ERROR_CANCELLED : RESHARD_SUCCESS;
 }
 static reshard_status stop_module(void *user, const char *name, reshard_module m) {
-  (void)name;
-  (void)m;
   return --*(int *)user == 0 ? RESHARD_ERROR_CANCELLED : RESHARD_SUCCESS;
 }
 
@@ -320,7 +316,6 @@ CASE(wrong_calls_are_refused_by_name) {
 /* --- Large ------------------------------------------------------------------------------------------------------ */
 
 static reshard_status count_module(void *user, const char *name, reshard_module m) {
-  (void)m;
   size_t *longest = user, length = strlen(name);
   *longest = length > *longest ? length : *longest;
   return RESHARD_SUCCESS;

@@ -62,4 +62,4 @@ CASE(contracts_hold_among_threads) {
   }
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

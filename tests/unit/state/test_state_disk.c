@@ -20,7 +20,7 @@
 static const int64_t square[2] = {8, 6};
 
 /* A writer's unfinished directory is hidden, and is refused by all that read. */
-static void test_in_work(void **state) {
+CASE(test_in_work) {
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 2)};
   reshard_writer_tensor tensor = {"t.0", RESHARD_F32, specs[0].layout};
@@ -64,7 +64,6 @@ typedef struct replacer {
 
 static void replace_body(void *user, int64_t rank) {
   replacer *r = user;
-  (void)rank;
   while (!atomic_load(&r->stop)) {
     r->s.seed += 16; /* no tensor's seed is another's of the save before */
     state_save(&r->p, &r->s);
@@ -84,7 +83,7 @@ static void read_replaced_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void save_with_force_replaces_the_checkpoint(void **state) {
+CASE(save_with_force_replaces_the_checkpoint) {
   sharded_ranks to;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 2), state_spec_sharded("chunk(1)", 2)};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
@@ -132,7 +131,7 @@ static void abort_body(void *user, int64_t r) {
   state_save_body(user, r);
 }
 
-static void abort_in_a_save_leaves_no_checkpoint(void **state) {
+CASE(abort_in_a_save_leaves_no_checkpoint) {
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 3)};
   state_fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = state_path("aborted")};
@@ -163,7 +162,7 @@ static void formats_body(void *user, int64_t r) {
   reshard_tree_release(root);
 }
 
-static void test_other_formats(void **state) {
+CASE(test_other_formats) {
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("mesh(3;S0)", 3)};
   state_fixture s = {.n = 1, .specs = specs};
@@ -192,7 +191,7 @@ static void test_other_formats(void **state) {
 }
 
 /* The system refuses. */
-static void limit_of_the_system_ends_a_save_with_its_error(void **state) {
+CASE(limit_of_the_system_ends_a_save_with_its_error) {
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(0)", 2)};
   state_fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = state_path("limit")};
@@ -224,7 +223,7 @@ static int64_t read_so_far(void) {
 }
 
 /* Saved part by part, loaded in other parts, and without any. */
-static void parts_are_saved_from_and_loaded_into_views_of_one_buffer(void **state) {
+CASE(parts_are_saved_from_and_loaded_into_views_of_one_buffer) {
   static const char *const layouts[] = {"mesh(4;S0{4,2/2,2/1})", "mesh(4;S1{2/2,4})", "chunk(0)", "mesh(4;S0/2)"};
   sharded_ranks p;
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
@@ -244,7 +243,7 @@ static void parts_are_saved_from_and_loaded_into_views_of_one_buffer(void **stat
   sharded_ranks_close(&p);
 }
 
-static void test_bytes_read(void **state) {
+CASE(test_bytes_read) {
   sharded_ranks from, to;
   const int64_t shape[2] = {1536, 1024};
   state_spec save_spec = {.dtype = RESHARD_F32, .ndim = 2, .shape = {1536, 1024}};
@@ -276,18 +275,7 @@ static void test_bytes_read(void **state) {
   reshard_layout_release(save_spec.layout);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_in_work),
-      cmocka_unit_test(save_with_force_replaces_the_checkpoint),
-      cmocka_unit_test(abort_in_a_save_leaves_no_checkpoint),
-      cmocka_unit_test(test_other_formats),
-      cmocka_unit_test(limit_of_the_system_ends_a_save_with_its_error),
-      cmocka_unit_test(test_bytes_read),
-      cmocka_unit_test(parts_are_saved_from_and_loaded_into_views_of_one_buffer),
-  };
-  return cmocka_run_group_tests_name("files of state dicts", tests, scratch_setup, scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

@@ -149,7 +149,7 @@ CASE(dtypes_that_do_not_fit_are_refused_by_all_ranks) {
   free_specs(specs);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

@@ -214,7 +214,7 @@ CASE(large_reads_are_made_in_pieces) {
   state_drop(&p, &s);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

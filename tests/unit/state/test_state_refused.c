@@ -41,10 +41,7 @@ static void null_int_tensor(int64_t rank, reshard_tree state) {
     state_put_tensor(state, "x", RESHARD_F32);
 }
 static void null_tensor_int(int64_t rank, reshard_tree state) { null_int_tensor(rank == 0 ? 0 : 3 - rank, state); }
-static void complex_128(int64_t rank, reshard_tree state) {
-  (void)rank;
-  state_put_tensor(state, "wide", RESHARD_C128);
-}
+static void complex_128(int64_t rank, reshard_tree state) { state_put_tensor(state, "wide", RESHARD_C128); }
 /* Replicas of a plain tensor that are none. */
 static void replica_dtype(int64_t rank, reshard_tree state) {
   if (rank == 0)
@@ -80,12 +77,9 @@ static void no_utf8(int64_t rank, reshard_tree state) {
   if (rank == 1)
     put_int(state, "a\377b", 1);
 }
-static void metadata_name(int64_t rank, reshard_tree state) {
-  (void)rank;
-  state_put_tensor(state, "__metadata__", RESHARD_F32);
-}
+static void metadata_name(int64_t rank, reshard_tree state) { state_put_tensor(state, "__metadata__", RESHARD_F32); }
 
-static void test_refused_saves(void **state) {
+CASE(test_refused_saves) {
   sharded_ranks p;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 3), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   state_fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = state_path("refused")};
@@ -151,7 +145,7 @@ static void own_load_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void test_ranks_that_differ(void **state) {
+CASE(test_ranks_that_differ) {
   sharded_ranks p;
   state_spec rows = state_spec_sharded("chunk(0)", 2), columns = state_spec_sharded("chunk(1)", 2), wide = rows,
              turned = rows;
@@ -241,7 +235,6 @@ static void step_is_tensor(int64_t rank, reshard_tree state) {
 }
 static void tensor_is_step(int64_t rank, reshard_tree state) {
   reshard_tree list;
-  (void)rank;
   CLI_TRY("", reshard_tree_list(&list));
   for (int i = 0; i < 2; i++) {
     reshard_tree leaf;
@@ -260,14 +253,13 @@ static void shared_memory(int64_t rank, reshard_tree state) {
   const int64_t shape[2] = {2, 8}, strides[2] = {0, 1};
   reshard_tensor tensor;
   reshard_tree leaf;
-  (void)rank;
   CLI_TRY("", reshard_tensor_wrap(RESHARD_F32, 2, shape, strides, memory, NULL, NULL, &tensor));
   CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
   state_put(state, "more", leaf);
   reshard_tensor_release(tensor);
 }
 
-static void test_refused_loads(void **state) {
+CASE(test_refused_loads) {
   sharded_ranks p;
   state_spec specs[2] = {state_spec_sharded("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   state_fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = state_path("stored")};
@@ -313,7 +305,7 @@ static void test_refused_loads(void **state) {
 }
 
 /* Files with tensors missing or wrong. */
-static void test_broken_files(void **state) {
+CASE(test_broken_files) {
   static const char first[] = "broken/shard-00001-model-00001-of-00001.safetensors";
   static const char second[] = "broken/shard-00002-model-00001-of-00001.safetensors";
   sharded_ranks p;
@@ -368,7 +360,7 @@ static void test_broken_files(void **state) {
   "{\"__metadata__\":{\"format\":\"pt\",\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":\"{\\\"" name \
   "\\\": {\\\"saved_offsets\\\": " offsets "}}\"}," SCRATCH_TENSOR(name, "F32", shape, "[0," end "]") "}"
 
-static void checkpoints_with_gaps_are_refused(void **state) {
+CASE(checkpoints_with_gaps_are_refused) {
   sharded_ranks p;
   state_spec specs[1] = {state_spec_sharded("chunk(1)", 2)};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
@@ -384,16 +376,7 @@ static void checkpoints_with_gaps_are_refused(void **state) {
   reshard_layout_release(specs[0].layout);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refused_saves),
-      cmocka_unit_test(test_ranks_that_differ),
-      cmocka_unit_test(test_refused_loads),
-      cmocka_unit_test(test_broken_files),
-      cmocka_unit_test(checkpoints_with_gaps_are_refused),
-  };
-  return cmocka_run_group_tests_name("refused checkpoints of state dicts", tests, scratch_setup, scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

@@ -121,7 +121,7 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
   sharded_ranks_close(&to);
 }
 
-static void random_layouts_are_saved_and_loaded_by_others(void **state) {
+CASE(random_layouts_are_saved_and_loaded_by_others) {
   int64_t cases = test_scaled(100, 1);
   for (int64_t i = 0; i < cases; i++) {
     rng r;
@@ -172,10 +172,7 @@ static void add_leaves(reshard_tree root, bool right) {
 }
 
 static void leaves_to_save(int64_t rank, reshard_tree root) { add_leaves(root, rank == 0); }
-static void leaves_to_load(int64_t rank, reshard_tree root) {
-  (void)rank;
-  add_leaves(root, false);
-}
+static void leaves_to_load(int64_t rank, reshard_tree root) { add_leaves(root, false); }
 
 static int64_t check_leaves(reshard_tree root) {
   int64_t wrong = 0, integer;
@@ -221,7 +218,7 @@ static void leaves_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void other_leaves_are_saved_as_the_lowest_rank_has_them(void **state) {
+CASE(other_leaves_are_saved_as_the_lowest_rank_has_them) {
   sharded_ranks p;
   state_fixture s = {.seed = SAVED, .path = state_path("leaves"), .change = leaves_to_save};
   sharded_ranks_open(&p, 3, NULL);
@@ -246,7 +243,7 @@ static void one_more(int64_t rank, reshard_tree state) {
     state_put_tensor(state, "more", RESHARD_F32);
 }
 
-static void names_in_no_state_are_refused_unless_partial(void **state) {
+CASE(names_in_no_state_are_refused_unless_partial) {
   sharded_ranks p;
   state_spec specs[3] = {state_spec_sharded("chunk(0)", 2),
                          state_spec_sharded("mesh(2;R)", 2),
@@ -385,7 +382,7 @@ static void several_body(void *user, int64_t r) {
   reshard_tree_release(root);
 }
 
-static void test_several_paths(void **state) {
+CASE(test_several_paths) {
   enum { PATHS = 4 };
   const int64_t shape[2] = {512, 1024};
   state_spec specs[PATHS];
@@ -423,7 +420,7 @@ static void training_body(void *user, int64_t r) {
   p->wrong[r] = walk_inner(t, r, 0, false) + sharded_check(distributed, r, SAVED);
 }
 
-static void test_nested_and_distributed(void **state) {
+CASE(test_nested_and_distributed) {
   sharded_ranks p;
   training t = {.path = state_path("training")};
   sharded_ranks_open(&p, 4, NULL);
@@ -451,7 +448,7 @@ static void test_nested_and_distributed(void **state) {
 }
 
 /* Tensors without dims under rules that cut: on each rank, stored once, as what they are, and loaded by others. */
-static void scalars_are_stored_once_and_loaded_by_all(void **state) {
+CASE(scalars_are_stored_once_and_loaded_by_all) {
   static const char *const texts[] = {"chunk(0)", "mesh(tp;S1)", "cyclic(3;2)", "mesh(2;R)"};
   state_spec specs[2][4];
   for (int i = 0; i < 8; i++) {
@@ -493,17 +490,7 @@ static void scalars_are_stored_once_and_loaded_by_all(void **state) {
     reshard_layout_release(specs[i / 4][i % 4].layout);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_layouts_are_saved_and_loaded_by_others),
-      cmocka_unit_test(other_leaves_are_saved_as_the_lowest_rank_has_them),
-      cmocka_unit_test(names_in_no_state_are_refused_unless_partial),
-      cmocka_unit_test(test_several_paths),
-      cmocka_unit_test(test_nested_and_distributed),
-      cmocka_unit_test(scalars_are_stored_once_and_loaded_by_all),
-  };
-  return cmocka_run_group_tests_name("checkpoints of state dicts", tests, scratch_setup, scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
 

@@ -209,7 +209,6 @@ CASE(test_cast_shards) {
 static reshard_status count_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   reshard_tensor_info info;
   reshard_status status = reshard_tensor_get_info(tensor, &info);
-  (void)path;
   ++*(int *)user;
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F16, info.ndim, info.shape, mapped) : status;
 }
@@ -360,8 +359,6 @@ CASE(test_cast_dtensors) {
 /* A copy that wants a gradient. */
 static reshard_status copy_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   reshard_tensor_info was, is;
-  (void)user;
-  (void)path;
   reshard_status status = reshard_tensor_get_info(tensor, &was);
   if (status == RESHARD_SUCCESS)
     status = reshard_tensor_create(was.dtype, was.ndim, was.shape, mapped);
@@ -455,7 +452,6 @@ static reshard_status odd_tensor(void *user, const char *path, reshard_tensor te
   odd *o = user;
   reshard_tensor_info info;
   const int64_t one = 1;
-  (void)path;
   reshard_status status = reshard_tensor_get_info(tensor, &info);
   if (status != RESHARD_SUCCESS || o->calls++ == 0)
     return status;

@@ -215,7 +215,6 @@ CASE(every_dtype_goes_out_and_comes_back) {
 /* Deleters may be called from any thread, while the storage has other occupants. */
 enum { THREADS = 4, TIMES = 300 };
 static void share_body(void *user, int64_t r) {
-  (void)r;
   for (int i = 0; i < TIMES; i++) {
     void *managed;
     reshard_tensor back;

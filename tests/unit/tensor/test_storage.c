@@ -332,18 +332,15 @@ typedef struct world {
 } world;
 
 static reshard_status call_reshard(sharded_ranks *p, world *w, int64_t r) {
-  (void)p;
   return reshard_sharded_tensor_reshard(1, &w->sharded[r], &w->columns, NULL);
 }
 static reshard_status call_gather(sharded_ranks *p, world *w, int64_t r) {
-  (void)p;
   return reshard_sharded_tensor_gather_all(w->sharded[r], w->whole[r], NULL);
 }
 static reshard_status call_redistribute(sharded_ranks *p, world *w, int64_t r) {
   const reshard_placement columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
   const reshard_placing placing = {reshard_dtensor_mesh(w->dtensor[r]), &columns, NULL};
   reshard_dtensor result = NULL;
-  (void)p;
   reshard_status status = reshard_dtensor_redistribute(1, &w->dtensor[r], &placing, NULL, &result);
   reshard_dtensor_release(result);
   return status;

@@ -142,7 +142,6 @@ CASE(strides_that_overlap_are_told) {
 
 /* References that come and go on several threads. */
 static void share(void *user, int64_t r) {
-  (void)r;
   for (int i = 0; i < 10000; i++)
     reshard_tensor_release(reshard_tensor_retain(user));
   reshard_tensor_release(user);

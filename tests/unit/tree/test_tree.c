@@ -10,10 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void count_release(void *user, void *data) {
-  (void)data;
-  ++*(int *)user;
-}
+static void count_release(void *user, void *data) { ++*(int *)user; }
 
 static reshard_tensor wrapped(int *released) {
   static float memory[6];
@@ -464,7 +461,6 @@ typedef struct seen {
 
 static reshard_status note_depth(void *user, const char *path, reshard_tree leaf) {
   seen *s = user;
-  (void)leaf;
   s->leaves++;
   s->length = strlen(path);
   return RESHARD_SUCCESS;

@@ -248,9 +248,6 @@ CASE(tensors_of_all_kinds_of_nodes_are_mapped) {
 }
 
 static reshard_status to_integer(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  (void)user;
-  (void)path;
-  (void)leaf;
   return reshard_tree_int(1, mapped);
 }
 
@@ -386,8 +383,6 @@ typedef struct mapping {
 
 static reshard_status negate(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   int64_t value;
-  (void)user;
-  (void)path;
   reshard_status status = reshard_tree_get_int(leaf, &value);
   return status == RESHARD_SUCCESS ? reshard_tree_int(-value, mapped) : status;
 }

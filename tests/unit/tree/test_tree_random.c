@@ -262,7 +262,6 @@ static void check_node(forest *f, model *m, reshard_tree got) {
 
 static reshard_status give_become(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   model *m = find_model(user, leaf);
-  (void)path;
   assert_null(m->got); /* each once */
   m->got = leaf;
   *mapped = reshard_tree_retain(m->become);
@@ -327,7 +326,6 @@ typedef struct changer {
 
 static reshard_status change_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   changer *c = user;
-  (void)path;
   c->calls++;
   for (int i = 1; i < TENSORS; i++) /* number 0 stays */
     if (c->f->tensors[i] == tensor)

@@ -41,7 +41,6 @@ static void assert_drawn(reshard_tree tree, const char *expected) {
 }
 
 static reshard_status add_path(void *user, const char *path, reshard_tree leaf) {
-  (void)leaf;
   strcat(strcat(user, path), " ");
   return RESHARD_SUCCESS;
 }
@@ -64,7 +63,7 @@ static void assert_paths(reshard_tree tree, const char *expected) {
 
 /* --- Sets -------------------------------------------------------------------------------------------------------- */
 
-static void sets_hold_equal_members_once(void **state) {
+CASE(sets_hold_equal_members_once) {
   reshard_tensor tensor = floats(2);
   reshard_tree s = new_set(), copy;
   assert_int_equal(reshard_tree_get_kind(s), RESHARD_TREE_SET);
@@ -94,7 +93,7 @@ static void sets_hold_equal_members_once(void **state) {
   reshard_tensor_release(tensor);
 }
 
-static void test_equal_sets(void **state) {
+CASE(test_equal_sets) {
   reshard_tree a = new_set(), b = new_set(), c = new_set(), l = list();
   for (int i = 0; i < 100; i++) {
     append(a, integer(i));
@@ -120,7 +119,7 @@ static void test_equal_sets(void **state) {
 }
 
 /* Adding one keeps 100,000 different: it does not look through all of them. */
-static void test_many_members(void **state) {
+CASE(test_many_members) {
   reshard_tree s = new_set();
   for (int twice = 0; twice < 2; twice++)
     for (int64_t i = 0; i < 100000; i++)
@@ -131,18 +130,14 @@ static void test_many_members(void **state) {
 
 static reshard_status halve(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   int64_t value;
-  (void)user;
-  (void)path;
   return reshard_tree_get_int(leaf, &value) == RESHARD_SUCCESS ? reshard_tree_int(value / 2, mapped) : RESHARD_SUCCESS;
 }
 
 static reshard_status to_list(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  (void)user;
-  (void)leaf;
   return strcmp(path, "s.1") == 0 ? reshard_tree_list(mapped) : RESHARD_SUCCESS;
 }
 
-static void test_mapped_sets(void **state) {
+CASE(test_mapped_sets) {
   reshard_tree s = new_set(), mapped = NULL;
   append(append(append(append(s, text("x")), integer(4)), integer(5)), integer(6));
   reshard_tree root = set(dict(), "s", s);
@@ -172,7 +167,7 @@ static void test_mapped_sets(void **state) {
 
 /* _apply_to_tensors goes into sets, so that a cast does; _recursive_to does not. That a move leaves them where they are
  * needs two devices: test_vg_move. */
-static void test_cast_in_sets(void **state) {
+CASE(test_cast_in_sets) {
   const int64_t n = 2;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1};
   reshard_device cpu;
@@ -196,7 +191,7 @@ static void test_cast_in_sets(void **state) {
 
 /* --- Integer keys ------------------------------------------------------------------------------------------------ */
 
-static void test_int_keys(void **state) {
+CASE(test_int_keys) {
   static const int64_t keys[] = {0, -1, 10, INT64_MAX, INT64_MIN};
   reshard_tree d = dict(), found;
   const char *key;
@@ -249,7 +244,7 @@ static reshard_tree optimizer(void) {
   return set(set(dict(), "state", numbers), "groups", append(list(), set(dict(), "lr", real(0.5))));
 }
 
-static void test_int_keys_in_trees(void **state) {
+CASE(test_int_keys_in_trees) {
   reshard_tree a = optimizer(), b = optimizer(), strings = optimizer(), mapped, values = NULL, names = NULL;
   assert_paths(a, "state.0.step state.1.step groups.0.lr "); /* as flatten_state_dict has them */
   assert_int_equal(value_at(a, "state.1.step"), 3);
@@ -317,7 +312,7 @@ static void load_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
 }
 
-static void sets_and_integer_keys_are_saved_and_loaded(void **state) {
+CASE(sets_and_integer_keys_are_saved_and_loaded) {
   static const char *const paths[3] = {"state.0.exp_avg", "state.7.exp_avg", "set.0"};
   saving s = {.path = scratch_path("checkpoint")};
   sharded_ranks p;
@@ -359,18 +354,4 @@ static void sets_and_integer_keys_are_saved_and_loaded(void **state) {
 }
 #endif
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sets_hold_equal_members_once),
-      cmocka_unit_test(test_equal_sets),
-      cmocka_unit_test(test_many_members),
-      cmocka_unit_test(test_mapped_sets),
-      cmocka_unit_test(test_cast_in_sets),
-      cmocka_unit_test(test_int_keys),
-      cmocka_unit_test(test_int_keys_in_trees),
-#ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(sets_and_integer_keys_are_saved_and_loaded),
-#endif
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

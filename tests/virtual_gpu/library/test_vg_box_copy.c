@@ -93,7 +93,7 @@ static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
 
 /* --- Programs --- */
 
-static void several_programs_run_in_one_launch(void **test) {
+CASE(several_programs_run_in_one_launch) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -127,7 +127,7 @@ static void several_programs_run_in_one_launch(void **test) {
 }
 
 /* More programs than fit a launch, each one row. */
-static void programs_beyond_a_launch_are_more_launches(void **test) {
+CASE(programs_beyond_a_launch_are_more_launches) {
   enum { MANY = 150 };
   draw_state = 3;
   fixture b = fixture_begin(NULL);
@@ -196,10 +196,10 @@ static void long_rows(int arch) {
   simt_set_arch(90);
 }
 
-static void with_engine(void **test) { long_rows(90); }
-static void without_engine(void **test) { long_rows(80); }
+CASE(with_engine) { long_rows(90); }
+CASE(without_engine) { long_rows(80); }
 
-static void captured_programs_run_with_the_graph(void **test) {
+CASE(captured_programs_run_with_the_graph) {
   draw_state = 11;
   fixture b = fixture_begin(NULL);
   rs_copies copies = {0};
@@ -270,12 +270,12 @@ static void once(void *user, const vg_options *options) {
     OK(reports);
 }
 
-static void once_each_policy(void **test) {
+CASE(once_each_policy) {
   for (uint64_t seed = 1; seed <= 40; seed++)
     once(&seed, &(vg_options){.seed = seed});
 }
 
-static void once_edges(void **test) {
+CASE(once_edges) {
   vg_quiet(true);
   vg_edge_result result = vg_for_each_edge(
       &(vg_edge_search){.path = "copies compiled for one run", .run = once, .options = {.seed = 5}, .seeds = 12});
@@ -292,13 +292,12 @@ typedef struct own_stream {
 
 static void run_on_own_stream(void *user, int64_t rank) {
   own_stream *o = user;
-  (void)rank;
   OK(o->b->device->work->run(o->b->device, 1, &o->program, cudaStreamPerThread));
   OK(o->b->device->streams->synchronize(o->b->device, cudaStreamPerThread));
 }
 
 /* Once more by another thread, on the stream that the same handle means there. */
-static void once_by_two_threads(void **test) {
+CASE(once_by_two_threads) {
   for (uint64_t seed = 1; seed <= 20; seed++) {
     draw_state = seed;
     fixture b = fixture_begin(&(vg_options){.seed = seed});
@@ -316,7 +315,7 @@ static void once_by_two_threads(void **test) {
 }
 
 /* Memory that suffices is used again: nothing is allocated and the host waits for nothing. */
-static void once_again(void **test) {
+CASE(once_again) {
   draw_state = 17;
   fixture b = fixture_begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
@@ -341,7 +340,7 @@ static void once_again(void **test) {
 
 /* --- Spans --- */
 
-static void lists_of_spans_are_copied(void **test) {
+CASE(lists_of_spans_are_copied) {
   draw_state = 23;
   fixture b = fixture_begin(NULL);
   rs_span list[300];
@@ -391,7 +390,7 @@ static reshard_status everything(fixture *b, rs_program **program, rs_program **
   return status;
 }
 
-static void every_failing_call_leaves_the_programs_whole(void **test) {
+CASE(every_failing_call_leaves_the_programs_whole) {
   bool more = true;
   int failures = 0;
   for (int64_t k = 1; more; k++) {
@@ -420,19 +419,4 @@ static void every_failing_call_leaves_the_programs_whole(void **test) {
   assert_true(failures > 25);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(several_programs_run_in_one_launch),
-      cmocka_unit_test(programs_beyond_a_launch_are_more_launches),
-      cmocka_unit_test(with_engine),
-      cmocka_unit_test(without_engine),
-      cmocka_unit_test(captured_programs_run_with_the_graph),
-      cmocka_unit_test(once_each_policy),
-      cmocka_unit_test(once_edges),
-      cmocka_unit_test(once_by_two_threads),
-      cmocka_unit_test(once_again),
-      cmocka_unit_test(lists_of_spans_are_copied),
-      cmocka_unit_test(every_failing_call_leaves_the_programs_whole),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

@@ -108,13 +108,9 @@ static void run_all(int64_t cases, void (*body)(world *w, contract_rank *s, uint
   }
 }
 
-static void meshes(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
-  contract_check_meshes(s, seed);
-}
+static void meshes(world *w, contract_rank *s, uint64_t seed) { contract_check_meshes(s, seed); }
 
 static void dtensors(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
   for (uint64_t i = 0; i < 3; i++)
     contract_check_dtensor(s, 3 * seed + i);
 }
@@ -128,23 +124,13 @@ static void sharded(world *w, contract_rank *s, uint64_t seed) {
   contract_check_poll(s, w->gpus > 0);
 }
 
-static void fsdp(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
-  contract_check_fsdp(s, seed);
-}
+static void fsdp(world *w, contract_rank *s, uint64_t seed) { contract_check_fsdp(s, seed); }
 
-static void states(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
-  contract_check_state(s, seed, scratch_path("state"));
-}
+static void states(world *w, contract_rank *s, uint64_t seed) { contract_check_state(s, seed, scratch_path("state")); }
 
 CASE(contracts_of_state_dicts_hold_on_gpus) { run_all(6, states); }
 
-static void groups(world *w, contract_rank *s, uint64_t seed) {
-  (void)w;
-  (void)seed;
-  contract_check_groups(s, scratch_path("groups"));
-}
+static void groups(world *w, contract_rank *s, uint64_t seed) { contract_check_groups(s, scratch_path("groups")); }
 
 CASE(contracts_of_groups_hold_on_gpus) { run_all(3, groups); }
 
@@ -156,4 +142,4 @@ CASE(contracts_of_sharded_tensors_hold_on_gpus) { run_all(5, sharded); }
 
 CASE(contracts_of_fsdp_hold_on_gpus) { run_all(1, fsdp); }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

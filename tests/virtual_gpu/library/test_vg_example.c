@@ -33,4 +33,4 @@ CASE(test_fsdp_tp) { run_all(fsdp_tp_main); }
 
 CASE(test_hsdp_tp) { run_all(hsdp_tp_main); }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -31,7 +31,6 @@ static reshard_status status_of(cudaError_t error) {
 }
 
 static reshard_status graph_capture(void *user, void *stream) {
-  (void)user;
   return status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
 }
 

@@ -94,10 +94,7 @@ static reshard_tensor tensor_of(reshard_tree tree) {
   return tensor;
 }
 
-static void free_pinned(void *user, void *data) {
-  (void)user;
-  cudaFreeHost(data);
-}
+static void free_pinned(void *user, void *data) { cudaFreeHost(data); }
 
 /* Pinned memory of the user's, lent. */
 static reshard_tensor lend_pinned(void) {

@@ -28,10 +28,7 @@ typedef struct world {
   int place, writer; /* of the tree; GPU whose stream has to be waited for, HOST: none */
 } world;
 
-static void free_pinned(void *user, void *data) {
-  (void)user;
-  cudaFreeHost(data);
-}
+static void free_pinned(void *user, void *data) { cudaFreeHost(data); }
 
 /* Of the CPU: pageable or pinned, whole, or a part of the columns, turned round. */
 static reshard_tensor make_tensor(int number) {

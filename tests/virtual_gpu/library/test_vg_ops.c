@@ -187,7 +187,6 @@ CASE(casts_without_a_table_take_more_launches) {
 
 /* Long lists one after the other, on two streams: tables are used again. */
 static void long_casts(void *user, const vg_options *options) {
-  (void)user;
   draw_state = options->seed;
   fixture b = fixture_begin(options);
   cudaStream_t other;

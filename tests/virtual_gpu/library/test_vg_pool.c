@@ -339,7 +339,6 @@ CASE(test_a_warm_pair_calls_nothing) {
 static void use_own_stream(void *user, int64_t rank) {
   world *w = user;
   rs_block *block;
-  (void)rank;
   CUDA(cudaSetDevice(0));
   if (rs_storage_pool_alloc(w->pool, 1 << 20, cudaStreamPerThread, &block) != RESHARD_SUCCESS)
     abort();
@@ -363,7 +362,6 @@ CASE(test_threads_one_after_another) {
 
 static void note_released(void *user, void *what) {
   unsigned char seen;
-  (void)what;
   vg_peek(&seen, ((world *)user)->output, 1);
   assert_int_equal(seen, 3); /* the stream is there */
 }

@@ -131,4 +131,4 @@ CASE(every_failing_call_of_a_state_is_told_to_all) {
     fail_msg("the checker reports %s", vg_report(0));
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

@@ -42,10 +42,7 @@ static void *pin(size_t bytes) {
   return memory;
 }
 
-static void unpin(void *user, void *memory) {
-  (void)user;
-  CUDA(cudaFreeHost(memory));
-}
+static void unpin(void *user, void *memory) { CUDA(cudaFreeHost(memory)); }
 
 static void pinned_touch(void *pinned, size_t bytes, bool write) {
   if (write)

@@ -69,7 +69,6 @@ static void incomplete(world *w) {
 
 static void count_rank(void *user, int64_t rank) {
   int n;
-  (void)rank;
   OK(ncclCommCount(*(ncclComm_t *)user, &n));
 }
 static void threads(world *w) { rank_threads_run(2, count_rank, &w->comm[0]); }
@@ -351,7 +350,6 @@ static ncclResult_t not_begun(world *w) {
 }
 
 static ncclResult_t same_gpu(world *w) {
-  (void)w;
   ncclUniqueId id;
   ncclComm_t comm[2];
   ncclResult_t state;

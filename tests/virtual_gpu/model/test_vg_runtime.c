@@ -11,7 +11,7 @@
 
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
-static void no_device(void **state) {
+CASE(no_device) {
   int n = 7;
   void *p;
   assert_int_equal(cudaGetDeviceCount(&n), cudaErrorNoDevice);
@@ -28,7 +28,7 @@ static void no_device(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void devices_have_numbers_and_reach_each_other(void **state) {
+CASE(devices_have_numbers_and_reach_each_other) {
   vg_begin(&(vg_options){.devices = 3});
   int n, device, can;
   OK(cudaGetDeviceCount(&n));
@@ -57,7 +57,7 @@ static void devices_have_numbers_and_reach_each_other(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void copies_move_data(void **state) {
+CASE(copies_move_data) {
   for (uint64_t seed = 0; seed < 50; seed++) {
     vg_begin(&(vg_options){.seed = seed});
     cudaStream_t a, b;
@@ -88,7 +88,7 @@ static void copies_move_data(void **state) {
 }
 
 /* Work is late: it runs when the host waits for it, and some seeds leave what nobody waits for. */
-static void nothing_runs_before_it_has_to(void **state) {
+CASE(nothing_runs_before_it_has_to) {
   int early = 0;
   for (uint64_t seed = 0; seed < 40; seed++) {
     vg_begin(&(vg_options){.seed = seed});
@@ -135,7 +135,7 @@ static int races(cudaStream_t first, cudaStream_t second, bool between) {
   return n > 0;
 }
 
-static void default_streams(void **state) {
+CASE(default_streams) {
   if (!vg_sees_kernels())
     skip(); /* nothing is checked */
   vg_quiet(true);
@@ -163,7 +163,7 @@ static void default_streams(void **state) {
 
 static void store(void *at) { *(int *)at += 5; }
 
-static void host_functions(void **state) {
+CASE(host_functions) {
   vg_begin(NULL);
   cudaStream_t s;
   int value = 1;
@@ -177,7 +177,7 @@ static void host_functions(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void memory_has_a_limit(void **state) {
+CASE(memory_has_a_limit) {
   vg_begin(&(vg_options){.devices = 2, .memory = 1000});
   cudaStream_t s;
   void *a, *b, *c;
@@ -207,7 +207,7 @@ static void memory_has_a_limit(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void memory_pools_give_memory_by_streams(void **state) {
+CASE(memory_pools_give_memory_by_streams) {
   vg_begin(&(vg_options){.devices = 2});
   cudaMemPool_t pool;
   struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
@@ -240,7 +240,7 @@ static void memory_pools_give_memory_by_streams(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void calls_are_counted(void **state) {
+CASE(calls_are_counted) {
   vg_begin(NULL);
   cudaStream_t s;
   void *p, *q;
@@ -282,7 +282,7 @@ static cudaError_t a_few_calls(void) {
   return error != cudaSuccess ? error : freed != cudaSuccess ? freed : destroyed;
 }
 
-static void the_kth_call_fails(void **state) {
+CASE(the_kth_call_fails) {
   int k = 1;
   for (;; k++) {
     vg_begin(&(vg_options){.no_check = true});
@@ -311,7 +311,7 @@ static void the_kth_call_fails(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
-static void pointers_say_where_they_are(void **state) {
+CASE(pointers_say_where_they_are) {
   vg_begin(&(vg_options){.devices = 2});
   struct cudaPointerAttributes at;
   void *p, *q;
@@ -331,7 +331,7 @@ static void pointers_say_where_they_are(void **state) {
 }
 
 /* One after the other takes the sum, side by side the longer one; whatever the schedule. */
-static void things_take_time(void **state) {
+CASE(things_take_time) {
   enum { LONG = 3 << 20, SHORT = 1 << 20 };
   float sum = 0, longer = 0, shorter = 0, beside = 0;
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
@@ -376,20 +376,4 @@ static void things_take_time(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_device),
-      cmocka_unit_test(devices_have_numbers_and_reach_each_other),
-      cmocka_unit_test(copies_move_data),
-      cmocka_unit_test(nothing_runs_before_it_has_to),
-      cmocka_unit_test(default_streams),
-      cmocka_unit_test(host_functions),
-      cmocka_unit_test(memory_has_a_limit),
-      cmocka_unit_test(memory_pools_give_memory_by_streams),
-      cmocka_unit_test(calls_are_counted),
-      cmocka_unit_test(the_kth_call_fails),
-      cmocka_unit_test(pointers_say_where_they_are),
-      cmocka_unit_test(things_take_time),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES

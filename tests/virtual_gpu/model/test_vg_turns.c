@@ -88,7 +88,6 @@ CASE(a_seed_gives_one_run) {
 
 /* --- Mistakes that only some orders show -------------------------------------------------------------------------- */
 static void adds_carelessly(void *user, int64_t number) { /* reads, lets others go on, writes */
-  (void)number;
   world *w = user;
   for (int i = 0; i < STEPS; i++) {
     pthread_mutex_lock(&w->mutex);
@@ -158,7 +157,6 @@ static void waits_until(void *user, int64_t number) {
 }
 
 static void tells(void *user, int64_t number) {
-  (void)number;
   world *w = user;
   sleep_us(2500);
   pthread_mutex_lock(&w->mutex);

@@ -273,4 +273,4 @@ CASE(convert_takes_usual_patterns_where_src_is_said) {
   reshard_rules_free(rules);
 }
 
-int main(void) { return case_list_run(__FILE__, scratch_setup, scratch_teardown); }
+RUN_CASES_WITH(scratch_setup, scratch_teardown)

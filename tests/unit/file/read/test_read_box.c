@@ -110,9 +110,4 @@ CASE(an_error_behind_the_digests_tells_its_column_in_the_file) {
   free(bytes);
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

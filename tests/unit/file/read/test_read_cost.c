@@ -88,8 +88,6 @@ static int count_threads(void) {
 
 static int watch_threads(void *user, const char *stage, int64_t done, int64_t all) {
   int *most = user, n = strcmp(stage, "moving") == 0 ? count_threads() : 0;
-  (void)done;
-  (void)all;
   *most = n > *most ? n : *most;
   return 0;
 }
@@ -121,9 +119,4 @@ CASE(small_reads_start_no_threads) {
   }
 }
 
-int main(void) {
-  reshard_model model;
-  if (reshard_model_load("/nonexistent.json", &model) == RESHARD_ERROR_UNSUPPORTED)
-    return 77; /* a build without jansson */
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_JSON_CASES(scratch_setup, scratch_teardown)

@@ -683,7 +683,6 @@ static void split_off(node_rank *me) {
 
 CASE(survivors_go_on_in_new_communicators) {
   static void (*const bodies[3])(node_rank * me) = {lose_one_late, lose_one_aborting, split_off};
-  (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     world w = {.gpus = seed % 4 == 3 ? 1 : RANKS,
                .body = bodies[seed % 3],

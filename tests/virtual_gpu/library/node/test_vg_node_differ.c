@@ -186,7 +186,6 @@ static void meet_instead(node_rank *me) {
 
 CASE(test_meets_instead) {
   static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
-  (void)state;
   for (int i = 0; i < 2; i++) {
     world w = {.body = meet_instead, .told = " is in reshard_comm_barrier, call "};
     w.paths[0] = w.paths[1] = paths[i];
@@ -220,7 +219,6 @@ static void launch_instead(node_rank *me) {
 
 CASE(launch_in_place_of_an_execute_is_told) {
   static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
-  (void)state;
   for (int i = 0; i < 2; i++)
     run_worlds((world){.body = launch_instead, .paths = {paths[i], paths[i]}});
 }

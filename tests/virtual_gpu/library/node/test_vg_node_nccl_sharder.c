@@ -26,10 +26,7 @@ static ncclResult_t all_gather(const void *send, void *receive, size_t n, ncclDa
   return ncclAllGather(send, receive, n, type, comm, stream);
 }
 
-static uint64_t meetings_of(reshard_comm comm) {
-  (void)comm;
-  return gathers;
-}
+static uint64_t meetings_of(reshard_comm comm) { return gathers; }
 
 static told_comm told_of(world *w) {
   return (told_comm){&w->gather, meetings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
@@ -105,31 +102,19 @@ static void move_in_place(world *w, contract_rank *me, int64_t rank) {
 
 CASE(test_in_place) { run_right(move_in_place); }
 
-static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_elsewhere(me, rank);
-}
+static void move_elsewhere(world *w, contract_rank *me, int64_t rank) { told_elsewhere(me, rank); }
 
 CASE(arrays_that_move_elsewhere_are_followed) { run_right(move_elsewhere); }
 
-static void capture_alone(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_captured_by_one(me, rank);
-}
+static void capture_alone(world *w, contract_rank *me, int64_t rank) { told_captured_by_one(me, rank); }
 
 CASE(test_captured_by_one) { run_right(capture_alone); }
 
-static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_unpinned(me, rank);
-}
+static void gather_unpinned(world *w, contract_rank *me, int64_t rank) { told_unpinned(me, rank); }
 
 CASE(memory_that_is_pinned_no_more_is_told) { run_right(gather_unpinned); }
 
-static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  move_from_outside(me, rank);
-}
+static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) { move_from_outside(me, rank); }
 
 CASE(test_from_elsewhere) { run_right(move_from_elsewhere); }
 
@@ -146,7 +131,6 @@ static void stage_elsewhere(world *w, contract_rank *me, int64_t rank) {
   int64_t bound = 0;
   const void *was[2] = {NULL, NULL};
   moving m = {.mesh = NULL};
-  (void)w;
   CONTRACT_SUCCEEDS(me, begin_moving(me, 3 * 4100, &m));
   for (int i = 0; i < 6 * CALLS; i++) {
     bool same = i > CALLS && data_of(&m) == was[i % 2];
@@ -171,7 +155,6 @@ CASE(test_staged_elsewhere) { run_right(stage_elsewhere); }
 
 static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  (void)rank;
   told_trimmed(&c, me);
 }
 
@@ -186,7 +169,6 @@ CASE(test_with_others) { run_right(move_with_others); }
 
 static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  (void)rank;
   told_freed_elsewhere(&c, me);
 }
 

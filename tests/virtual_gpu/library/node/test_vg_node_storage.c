@@ -98,7 +98,6 @@ static void run_sharders(uint64_t seeds, void (*body)(world *w, contract_rank *m
 }
 
 static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
-  (void)rank;
   for (uint64_t i = 0; i < 3; i++)
     contract_check_dtensor(me, 3 * w->seed + i);
 }
@@ -106,7 +105,6 @@ static void check_dtensors(world *w, contract_rank *me, int64_t rank) {
 CASE(contracts_of_dtensors_hold_between_processes) { run_sharders(12, check_dtensors); }
 
 static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
-  (void)rank;
   contract_check_sharded(me, w->seed);
   contract_check_refusals(me);
   if (w->seed < 2) /* by each path */
@@ -119,10 +117,7 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
 
 CASE(sharded_tensors_move_between_processes) { run_sharders(8, reshard_tensors); }
 
-static void gather_layers(world *w, contract_rank *me, int64_t rank) {
-  (void)rank;
-  contract_check_fsdp(me, w->seed);
-}
+static void gather_layers(world *w, contract_rank *me, int64_t rank) { contract_check_fsdp(me, w->seed); }
 
 CASE(layers_are_gathered_between_processes) { run_sharders(2, gather_layers); }
 
@@ -232,15 +227,9 @@ static void move_in_place(world *w, contract_rank *me, int64_t rank) {
   told_in_place(&c, me, rank);
 }
 
-static void move_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_elsewhere(me, rank);
-}
+static void move_elsewhere(world *w, contract_rank *me, int64_t rank) { told_elsewhere(me, rank); }
 
-static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  move_from_outside(me, rank);
-}
+static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) { move_from_outside(me, rank); }
 
 static void move_with_others(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
@@ -249,13 +238,11 @@ static void move_with_others(world *w, contract_rank *me, int64_t rank) {
 
 static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  (void)rank;
   told_trimmed(&c, me);
 }
 
 static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  (void)rank;
   told_freed_elsewhere(&c, me);
 }
 
@@ -269,20 +256,11 @@ static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
   told_beside_transfers(&c, me, rank);
 }
 
-static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_on_two_streams(me, rank);
-}
+static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) { told_on_two_streams(me, rank); }
 
-static void capture_alone(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_captured_by_one(me, rank);
-}
+static void capture_alone(world *w, contract_rank *me, int64_t rank) { told_captured_by_one(me, rank); }
 
-static void gather_unpinned(world *w, contract_rank *me, int64_t rank) {
-  (void)w;
-  told_unpinned(me, rank);
-}
+static void gather_unpinned(world *w, contract_rank *me, int64_t rank) { told_unpinned(me, rank); }
 
 CASE(test_told_to_read) {
   void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
@@ -313,7 +291,6 @@ static void overwrite(const world *w, const contract_rank *me, reshard_dtensor t
 /* Each source is written before its call, and after it. */
 static void move_on(world *w, contract_rank *me, int64_t rank) {
   moving m = {.mesh = NULL};
-  (void)rank;
   reshard_status status = begin_moving(me, 12, &m);
   for (int i = 0; i < CALLS && status == RESHARD_SUCCESS; i++) {
     reshard_dtensor source = reshard_dtensor_retain(m.tensor);

@@ -26,7 +26,6 @@ static atomic_int_fast64_t begun, ended, unbegun, named[NAMES];
 static _Thread_local int64_t depth;
 
 static bool count_begin(const char *name, const rs_range_of *of) {
-  (void)of;
   depth++;
   begun++;
   for (int i = 0; i < NAMES; i++)
